@@ -1,0 +1,129 @@
+//! Events: facts. Applying them in order is the only way state changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::StageIndex;
+use crate::{Checkpoint, DeviceId, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId, Plan};
+
+/// A fact about the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A user's job was accepted. A job that continues an ended one carries over which stages
+    /// already succeeded and the newest checkpoints of the others.
+    JobSubmitted {
+        job: JobId,
+        spec: Arc<JobSpec>,
+        succeeded: Vec<StageIndex>,
+        checkpoints: Vec<(StageIndex, Checkpoint)>,
+    },
+    /// The user stops the job for now: running stages save and stop.
+    JobHeld {
+        job: JobId,
+    },
+    JobReleased {
+        job: JobId,
+    },
+    /// The user ends the job for good.
+    JobCancelled {
+        job: JobId,
+    },
+    PlanCommitted {
+        plan: Arc<Plan>,
+    },
+    /// All ranks of the gang run.
+    StageStarted {
+        lease: LeaseId,
+    },
+    Progressed {
+        lease: LeaseId,
+        progress: Progress,
+    },
+    /// A checkpoint is complete.
+    Checkpointed {
+        lease: LeaseId,
+        checkpoint: Checkpoint,
+    },
+    /// The gang is gone and its devices are free.
+    StageEnded {
+        lease: LeaseId,
+        outcome: Outcome,
+    },
+    NodeLost {
+        node: NodeId,
+    },
+    NodeReturned {
+        node: NodeId,
+    },
+    DeviceFailed {
+        device: DeviceId,
+    },
+    DeviceRepaired {
+        device: DeviceId,
+    },
+}
+
+/// How a gang ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every rank finished its work.
+    Finished,
+    /// It stopped on notice and wants to go on later.
+    Stopped,
+    /// A rank failed on its own.
+    Failed(Failure),
+    /// Its node or device went away.
+    Lost,
+}
+
+/// What the first failing rank did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Failure {
+    pub rank: u32,
+    /// Exit code, or 128 + signal.
+    pub exit_code: i32,
+    /// One sentence for people.
+    pub message: String,
+}
+
+/// What a program reports while it runs; absent values stay as they were.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Progress {
+    pub step: Option<u64>,
+    pub total: Option<u64>,
+    pub loss: Option<Micro>,
+    /// Cumulative samples and tokens of this stage.
+    pub samples: Option<u64>,
+    pub tokens: Option<u64>,
+    /// Cumulative time in steps that count: not loading, saving or redone work.
+    pub useful: Option<Millis>,
+    /// Cumulative processor time of the gang, as the engine measures it.
+    pub busy: Option<Millis>,
+    /// Named figures for the user, for example `loss_after`.
+    pub results: BTreeMap<Name, Micro>,
+    /// The driver that really ran, in the program's own words.
+    pub ran_on: Option<Name>,
+    /// The last thing the program had to say.
+    pub message: Option<String>,
+}
+
+impl Progress {
+    /// Takes over what `newer` says.
+    pub fn merge(&mut self, newer: &Progress) {
+        fn take<T: Clone>(old: &mut Option<T>, new: &Option<T>) {
+            if new.is_some() {
+                old.clone_from(new);
+            }
+        }
+        take(&mut self.step, &newer.step);
+        take(&mut self.total, &newer.total);
+        take(&mut self.loss, &newer.loss);
+        take(&mut self.samples, &newer.samples);
+        take(&mut self.tokens, &newer.tokens);
+        take(&mut self.useful, &newer.useful);
+        take(&mut self.busy, &newer.busy);
+        take(&mut self.ran_on, &newer.ran_on);
+        take(&mut self.message, &newer.message);
+        self.results.extend(newer.results.clone());
+    }
+}

@@ -1,0 +1,242 @@
+//! What a user asks for, after parsing: nothing here is "maybe invalid".
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::{Bytes, DeviceId, Millis, Name, StageIndex, Topology};
+
+/// urgent > high > normal > low.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    Low,
+    #[default]
+    Normal,
+    High,
+    Urgent,
+}
+
+impl Priority {
+    pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Normal, Self::Low];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+            Self::Urgent => "urgent",
+        }
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// A submitted job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobSpec {
+    pub name: Name,
+    pub tenant: Name,
+    pub priority: Priority,
+    /// In file order; `after` names earlier or later stages, never a cycle.
+    pub stages: Vec<StageSpec>,
+    pub time_limit: Option<Millis>,
+    /// Absolute path of the job's own directory.
+    pub workdir: String,
+}
+
+/// What a phase of a job is for; gives default device rules and the order inside a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum StageKind {
+    Preprocess,
+    Load,
+    Train,
+    Validate,
+    #[default]
+    Custom,
+}
+
+impl StageKind {
+    pub const ALL: [Self; 5] =
+        [Self::Preprocess, Self::Load, Self::Train, Self::Validate, Self::Custom];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Preprocess => "preprocess",
+            Self::Load => "load",
+            Self::Train => "train",
+            Self::Validate => "validate",
+            Self::Custom => "custom",
+        }
+    }
+
+    /// Order between ready stages of equal jobs, first to run first: the parameter update is what
+    /// a job waits for, validation can trail.
+    pub fn urgency(self) -> u8 {
+        match self {
+            Self::Train => 0,
+            Self::Load => 1,
+            Self::Preprocess => 2,
+            Self::Custom => 3,
+            Self::Validate => 4,
+        }
+    }
+}
+
+/// A phase of a job with its own needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageSpec {
+    pub name: Name,
+    pub kind: StageKind,
+    /// Stages that must have succeeded before this one may start.
+    pub after: Vec<StageIndex>,
+    /// At least one; an earlier one is preferred only where speeds are unknown.
+    pub alternatives: Vec<Alternative>,
+    pub companions: Companions,
+    /// All ranks stand inside one such domain.
+    pub within: Domain,
+    pub ranks: RankRule,
+    /// How often a failed program is started again.
+    pub retries: u32,
+    /// Key of its speed in throughput tables and history.
+    pub profile: Name,
+    /// Optimiser steps (or other units of work) it needs, where declared.
+    pub steps: Option<u64>,
+}
+
+/// One acceptable shape of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alternative {
+    pub selector: Selector,
+    /// Whole units: accelerators, or cores of a CPU.
+    pub count: u32,
+    pub launch: Launch,
+}
+
+/// Which devices a word like `h100:24GiB` stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selector {
+    /// As written, for messages.
+    pub word: Name,
+    pub matches: Match,
+    /// Least memory of each device.
+    pub memory_min: Bytes,
+}
+
+/// How a selector recognises a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Match {
+    /// Every device that is not imitated by software.
+    Any,
+    /// A kind: `cpu`, `gpu`, `npu`.
+    Kind(Name),
+    /// A driver: `cuda`, `vulkan`.
+    Driver(Name),
+    /// Classes of the catalogue or of the cluster.
+    Classes(Vec<Name>),
+}
+
+impl Selector {
+    pub fn accepts(&self, topology: &Topology, id: DeviceId) -> bool {
+        let device = topology.device(id);
+        let class = topology.class_of(id);
+        let kind_fits = match &self.matches {
+            Match::Any => !class.software,
+            Match::Kind(kind) => !class.software && class.kind == *kind,
+            Match::Driver(driver) => !class.software && device.drivers.contains(driver),
+            Match::Classes(ids) => ids.contains(&class.id),
+        };
+        let memory = match device.memory {
+            Bytes::ZERO => topology.node(device.node).memory,
+            own => own,
+        };
+        kind_fits && memory >= self.memory_min
+    }
+}
+
+/// What a rank needs beside its devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Companions {
+    pub cores: u32,
+    pub memory: Bytes,
+}
+
+/// A subtree of the topology that holds a whole gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Domain {
+    Node,
+    Rack,
+    Pod,
+    #[default]
+    Any,
+}
+
+impl Domain {
+    pub const ALL: [Self; 4] = [Self::Node, Self::Rack, Self::Pod, Self::Any];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Rack => "rack",
+            Self::Pod => "pod",
+            Self::Any => "any",
+        }
+    }
+}
+
+/// How many processes a gang has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RankRule {
+    /// One process on each node, which sees all its devices there (`torchrun` starts the rest).
+    #[default]
+    PerNode,
+    /// One process for each device.
+    PerDevice,
+}
+
+/// How to start the program of a stage. Placeholders `{checkpoint}`, `{rank}`, `{world}` are left
+/// for the engine; all others are resolved.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Launch {
+    /// Name of the job and of the stage, for the program's environment and for paths.
+    pub job: Name,
+    pub stage: Name,
+    /// Absolute path that the program starts in: where the user submitted.
+    pub cwd: String,
+    /// Absolute path of the job's own directory; logs go to `logs/STAGE/` below it.
+    pub workdir: String,
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    /// Appended to `argv` when it starts from a checkpoint.
+    pub resume: Vec<String>,
+    pub checkpoint: Option<CheckpointSpec>,
+    pub precision: Option<Name>,
+}
+
+/// Where and how a stage saves its state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointSpec {
+    pub dir: String,
+    pub every: Option<Millis>,
+    /// Signal of the preemption notice, for example `SIGTERM`.
+    pub notice: Name,
+    /// From the notice to the kill.
+    pub grace: Millis,
+}
+
+impl CheckpointSpec {
+    /// Grace for a stage that names none: torchrun and Kubernetes both give 30 s.
+    pub const GRACE_DEFAULT: Millis = Millis::seconds(30);
+}
+
+impl JobSpec {
+    pub fn stage(&self, index: StageIndex) -> &StageSpec {
+        &self.stages[index.index()]
+    }
+
+    pub fn stage_indices(&self) -> impl Iterator<Item = StageIndex> + use<> {
+        (0..self.stages.len() as u16).map(StageIndex)
+    }
+}

@@ -1,0 +1,29 @@
+//! The vocabulary of Heterosis and the one function that changes cluster state.
+//!
+//! Knows: ids, units, devices and their topology, jobs, events, plans, reasons, and how an event
+//! changes [`State`].
+//! Must never know: a clock, randomness, files, sockets, threads, async, serde, any policy, any
+//! engine. Time is an argument; everything here is a pure value or a pure function.
+
+mod event;
+mod finding;
+mod ids;
+mod job;
+mod plan;
+mod reason;
+mod state;
+mod topology;
+mod units;
+
+pub use event::{Event, Failure, Outcome, Progress};
+pub use finding::Finding;
+pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
+pub use job::{
+    Alternative, CheckpointSpec, Companions, Domain, JobSpec, Launch, Match, Priority, RankRule,
+    Selector, StageKind, StageSpec,
+};
+pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, StopCost};
+pub use reason::Reason;
+pub use state::{Claim, Job, JobEnd, JobState, Lease, Phase, Stage, StageState, State};
+pub use topology::{Device, DeviceClass, Link, Node, Topology, TopologyError, Vertex};
+pub use units::{Bytes, Micro, Millis, Share, ShareMillis, Time};

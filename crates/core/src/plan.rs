@@ -1,0 +1,151 @@
+//! Plans: ordered actions that leave no choice to the engine.
+
+use std::sync::Arc;
+
+use crate::{
+    Bytes, DeviceId, Generation, Launch, LeaseId, Millis, NodeId, Reason, Share, ShareMillis,
+    StageKey,
+};
+
+/// A part of one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Grant {
+    pub device: DeviceId,
+    pub share: Share,
+}
+
+/// One process of a gang and what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rank {
+    pub node: NodeId,
+    /// The requested devices, by device id.
+    pub grants: Vec<Grant>,
+    /// Companion cores, parts of the node's sockets.
+    pub companions: Vec<Grant>,
+    /// Companion memory of the node.
+    pub memory: Bytes,
+}
+
+/// Which exact devices for which ranks, for one alternative of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Index into [`crate::StageSpec::alternatives`].
+    pub alternative: usize,
+    pub ranks: Vec<Rank>,
+}
+
+impl Placement {
+    /// Everything held on devices, requested and companion.
+    pub fn grants(&self) -> impl Iterator<Item = Grant> + '_ {
+        self.ranks.iter().flat_map(|rank| rank.grants.iter().chain(&rank.companions).copied())
+    }
+
+    /// The requested devices only.
+    pub fn devices(&self) -> impl Iterator<Item = Grant> + '_ {
+        self.ranks.iter().flat_map(|rank| rank.grants.iter().copied())
+    }
+
+    pub fn uses_node(&self, node: NodeId) -> bool {
+        self.ranks.iter().any(|rank| rank.node == node)
+    }
+
+    /// Whole units of the requested devices.
+    pub fn units(&self) -> u32 {
+        self.devices().map(|grant| grant.share.whole_units()).sum()
+    }
+}
+
+/// Saved training state.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Checkpoint {
+    pub step: u64,
+    pub path: String,
+}
+
+/// Why a running stage is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StopCause {
+    /// Preemption for a stage of a job of higher priority.
+    Priority { beneficiary: StageKey },
+    /// Borrowed quota goes back.
+    Reclaim,
+    /// Time sharing between equals.
+    Quantum,
+    /// It moves to other devices.
+    Migration,
+    /// Its node or device is being emptied.
+    Drain,
+    /// A rank, node or device failed.
+    Fault,
+    /// The user stops or cancels the job.
+    User,
+    /// The job ran for longer than its `time_limit`.
+    TimeLimit,
+    /// Another stage of the job failed for good.
+    JobFailed,
+}
+
+impl StopCause {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Priority { .. } => "priority",
+            Self::Reclaim => "reclaim",
+            Self::Quantum => "quantum",
+            Self::Migration => "migration",
+            Self::Drain => "drain",
+            Self::Fault => "fault",
+            Self::User => "user",
+            Self::TimeLimit => "time_limit",
+            Self::JobFailed => "job_failed",
+        }
+    }
+}
+
+/// What a stop is expected to cost and bring, in device time; recorded with every preemption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StopCost {
+    pub save: Millis,
+    pub load: Millis,
+    /// Work since the newest complete checkpoint that will be done again.
+    pub lost: Millis,
+    /// All three over the share held.
+    pub cost: ShareMillis,
+    /// Waiting that the beneficiary is spared, weighted by priority, over the share it needs.
+    pub gain: ShareMillis,
+}
+
+/// One thing an engine does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Start all ranks of a stage, or resume it from `resume`.
+    Start {
+        lease: LeaseId,
+        stage: StageKey,
+        attempt: u32,
+        placement: Arc<Placement>,
+        launch: Arc<Launch>,
+        resume: Option<Checkpoint>,
+        reasons: Vec<Reason>,
+    },
+    /// Notify every rank, wait for a checkpoint and exit, kill the group after `grace`.
+    Stop { lease: LeaseId, cause: StopCause, grace: Millis, cost: Option<StopCost> },
+    /// Reserve devices that are being freed, so that nobody else grabs them.
+    Claim { stage: StageKey, placement: Arc<Placement>, reasons: Vec<Reason> },
+    /// Give a claim up.
+    Unclaim { stage: StageKey },
+}
+
+/// The ordered actions of one round, and the reasons of the stages that go on waiting where those
+/// changed since the last round.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    pub generation: Generation,
+    pub actions: Vec<Action>,
+    pub waits: Vec<(StageKey, Vec<Reason>)>,
+}
+
+impl Plan {
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty() && self.waits.is_empty()
+    }
+}

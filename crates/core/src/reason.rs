@@ -1,0 +1,60 @@
+//! Why, and why not: typed values, so that every refusal can be explained in any language.
+
+use crate::{Name, StageKey};
+
+/// A reason for a decision about one stage.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    // Why it starts, and why there.
+    /// The only shape of the request.
+    OnlyAlternative { word: Name },
+    /// Chosen among several shapes because it should finish first.
+    FastestFinish { word: Name },
+    /// Chosen because it is free now while a preferred shape is not.
+    FreeNow { word: Name },
+    /// Fixed at submission by rule or profile.
+    FixedAtSubmission { word: Name },
+    /// Started past stages that are ahead of it but do not fit.
+    Backfilled,
+    /// Devices claimed for it earlier became free.
+    ClaimReady,
+    /// Continues from a checkpoint.
+    Resumed { step: u64 },
+    /// Waited long enough to rise in priority.
+    Aged { seconds: u64 },
+
+    // Why it waits.
+    /// Too few devices are free now.
+    NotEnough { word: Name, need: u32 },
+    /// Enough devices are free, but not inside one domain.
+    TooSpread { word: Name, need: u32, domain: Name },
+    /// Companion cores or memory are missing beside the devices.
+    NoCompanions { word: Name },
+    /// The cluster could not run it even if it were empty.
+    NeverFits { word: Name, need: u32, largest: u32 },
+    /// Strict order: an earlier stage does not fit, so nobody passes it.
+    HeadOfLine { blocker: StageKey },
+    /// Its devices are claimed and being freed.
+    ClaimPending,
+    /// Waiting for faster devices ends sooner than starting on slower ones now.
+    BetterToWait { word: Name },
+    /// Stopping others would cost more than it brings.
+    PreemptionTooDear,
+
+    // Why it is stopped.
+    /// Makes room for a stage of higher priority.
+    MakesRoom { beneficiary: StageKey },
+}
+
+impl Reason {
+    /// True where waiting with idle devices was chosen on purpose (law 9's exception).
+    pub fn prefers_waiting(&self) -> bool {
+        matches!(
+            self,
+            Self::HeadOfLine { .. }
+                | Self::BetterToWait { .. }
+                | Self::FixedAtSubmission { .. }
+                | Self::ClaimPending
+        )
+    }
+}

@@ -1,0 +1,331 @@
+//! Cluster state, and `State::apply`, the only function that changes it.
+
+mod apply;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::{
+    Bytes, Checkpoint, DeviceId, Failure, Generation, JobId, JobSpec, LeaseId, NodeId, Placement,
+    Priority, Progress, Reason, Share, ShareMillis, StageIndex, StageKey, StageSpec, StopCause,
+    Time, Topology,
+};
+
+/// Everything that is true now. Two states built from the same events are equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    topology: Arc<Topology>,
+    now: Time,
+    generation: Generation,
+    next_job: JobId,
+    next_lease: LeaseId,
+    jobs: BTreeMap<JobId, Job>,
+    leases: BTreeMap<LeaseId, Lease>,
+    claims: BTreeMap<StageKey, Claim>,
+    /// Stages that could start as far as their job is concerned; kept so that a round does not
+    /// walk over every job ever submitted.
+    waiting: BTreeSet<StageKey>,
+    nodes: Vec<NodeState>,
+    devices: Vec<DeviceState>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct NodeState {
+    lost: bool,
+    memory_held: Bytes,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct DeviceState {
+    failed: bool,
+    held: Share,
+    charged: ShareMillis,
+}
+
+/// A submitted job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    pub spec: Arc<JobSpec>,
+    pub submitted: Time,
+    pub held: bool,
+    pub stages: Vec<Stage>,
+    pub end: Option<(Time, JobEnd)>,
+    /// The user cancelled it, or a stage failed for good: running stages are to be stopped.
+    pub(crate) ending: Option<JobEnd>,
+}
+
+/// The terminal states of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum JobEnd {
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+/// The state of a job, derived from its stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum JobState {
+    Queued,
+    /// Devices are assigned and its processes are starting, or it stands between two stages.
+    Admitted,
+    Running,
+    /// Saving before a stop.
+    Checkpointing,
+    Suspended,
+    Preempted,
+    Migrating,
+    Restarting,
+    Held,
+    Ended(JobEnd),
+}
+
+impl JobState {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Admitted => "admitted",
+            Self::Running => "running",
+            Self::Checkpointing => "checkpointing",
+            Self::Suspended => "suspended",
+            Self::Preempted => "preempted",
+            Self::Migrating => "migrating",
+            Self::Restarting => "restarting",
+            Self::Held => "held",
+            Self::Ended(JobEnd::Succeeded) => "succeeded",
+            Self::Ended(JobEnd::Failed) => "failed",
+            Self::Ended(JobEnd::Cancelled) => "cancelled",
+        }
+    }
+}
+
+/// A stage of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stage {
+    pub state: StageState,
+    /// Leases it has had.
+    pub attempts: u32,
+    pub preemptions: u32,
+    /// Failures of its own program, counted against `retries`.
+    pub failures: u32,
+    /// The newest complete checkpoint.
+    pub checkpoint: Option<Checkpoint>,
+    /// When that checkpoint was completed.
+    pub checkpoint_at: Option<Time>,
+    pub checkpoints: u32,
+    pub progress: Progress,
+    /// Device time charged for ended leases.
+    pub charged: ShareMillis,
+    pub first_started: Option<Time>,
+    pub ended: Option<Time>,
+    /// Where it ran last, and why there.
+    pub placement: Option<Arc<Placement>>,
+    pub start_reasons: Vec<Reason>,
+    /// Why it waits, as of the last change.
+    pub wait_reasons: Vec<Reason>,
+}
+
+/// The state of a stage; variants carry what only they have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StageState {
+    Queued { since: Time },
+    Active { lease: LeaseId },
+    Stopped { cause: StopCause, since: Time },
+    Succeeded,
+    Failed(Failure),
+    Cancelled,
+}
+
+impl StageState {
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed(_) | Self::Cancelled)
+    }
+}
+
+/// A live right to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    pub stage: StageKey,
+    pub attempt: u32,
+    pub placement: Arc<Placement>,
+    pub since: Time,
+    pub phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    Starting,
+    Running { since: Time },
+    Stopping { cause: StopCause },
+}
+
+/// Devices reserved for a stage while they are being freed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub placement: Arc<Placement>,
+    pub since: Time,
+}
+
+impl State {
+    pub fn new(topology: Arc<Topology>) -> Self {
+        Self {
+            now: Time::ZERO,
+            generation: Generation(0),
+            next_job: JobId(1),
+            next_lease: LeaseId(1),
+            jobs: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            nodes: vec![NodeState::default(); topology.nodes.len()],
+            devices: vec![DeviceState::default(); topology.devices.len()],
+            topology,
+        }
+    }
+
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.topology
+    }
+
+    /// The time of the last event.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The number of the last committed plan.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The id that the next submitted job gets.
+    pub fn next_job(&self) -> JobId {
+        self.next_job
+    }
+
+    /// The number that the next lease gets.
+    pub fn next_lease(&self) -> LeaseId {
+        self.next_lease
+    }
+
+    pub fn jobs(&self) -> &BTreeMap<JobId, Job> {
+        &self.jobs
+    }
+
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id)
+    }
+
+    pub fn leases(&self) -> &BTreeMap<LeaseId, Lease> {
+        &self.leases
+    }
+
+    pub fn claims(&self) -> &BTreeMap<StageKey, Claim> {
+        &self.claims
+    }
+
+    /// Stages that are ready to start, by key.
+    pub fn waiting(&self) -> impl Iterator<Item = StageKey> + '_ {
+        self.waiting.iter().copied()
+    }
+
+    pub fn is_waiting(&self, key: StageKey) -> bool {
+        self.waiting.contains(&key)
+    }
+
+    /// The job and stage of a key that came from this state.
+    pub fn stage(&self, key: StageKey) -> (&Job, &StageSpec, &Stage) {
+        let job = &self.jobs[&key.job];
+        (job, job.spec.stage(key.stage), &job.stages[key.stage.index()])
+    }
+
+    /// Neither the device nor its node is down.
+    pub fn is_up(&self, device: DeviceId) -> bool {
+        let node = self.topology.device(device).node;
+        !self.devices[device.index()].failed && !self.nodes[node.index()].lost
+    }
+
+    pub fn held(&self, device: DeviceId) -> Share {
+        self.devices[device.index()].held
+    }
+
+    /// Memory of the node that no rank holds.
+    pub fn memory_free(&self, node: NodeId) -> Bytes {
+        self.topology.node(node).memory - self.nodes[node.index()].memory_held
+    }
+
+    /// Device time charged to ended leases on this device.
+    pub fn device_charged(&self, device: DeviceId) -> ShareMillis {
+        self.devices[device.index()].charged
+    }
+
+    /// Leases of jobs that ended or were held by their user, which somebody has to stop.
+    pub fn leases_to_end(&self) -> impl Iterator<Item = (LeaseId, StopCause)> + '_ {
+        self.leases.iter().filter_map(|(&id, lease)| {
+            let job = &self.jobs[&lease.stage.job];
+            let stopping = matches!(lease.phase, Phase::Stopping { .. });
+            let cause = match job.ending {
+                Some(JobEnd::Failed) => StopCause::JobFailed,
+                Some(_) => StopCause::User,
+                None if job.held => StopCause::User,
+                None => return None,
+            };
+            (!stopping).then_some((id, cause))
+        })
+    }
+}
+
+impl Job {
+    pub fn state(&self, leases: &BTreeMap<LeaseId, Lease>) -> JobState {
+        if let Some((_, end)) = self.end {
+            return JobState::Ended(end);
+        }
+        let phases = self.stages.iter().filter_map(|stage| match stage.state {
+            StageState::Active { lease } => leases.get(&lease).map(|lease| lease.phase),
+            _ => None,
+        });
+        let active = phases.max_by_key(|phase| match phase {
+            Phase::Running { .. } => 2,
+            Phase::Starting => 1,
+            Phase::Stopping { .. } => 0,
+        });
+        match active {
+            Some(Phase::Running { .. }) => JobState::Running,
+            Some(Phase::Starting) => JobState::Admitted,
+            Some(Phase::Stopping { .. }) => JobState::Checkpointing,
+            None if self.held => JobState::Held,
+            None => self.idle_state(),
+        }
+    }
+
+    /// The state while no process of the job lives.
+    fn idle_state(&self) -> JobState {
+        let stopped = self.stages.iter().find_map(|stage| match stage.state {
+            StageState::Stopped { cause, .. } => Some(cause),
+            _ => None,
+        });
+        match stopped {
+            Some(StopCause::Priority { .. } | StopCause::Reclaim) => JobState::Preempted,
+            Some(StopCause::Migration | StopCause::Drain) => JobState::Migrating,
+            Some(StopCause::Fault) => JobState::Restarting,
+            Some(_) => JobState::Suspended,
+            None if self.stages.iter().any(|stage| stage.attempts > 0) => JobState::Admitted,
+            None => JobState::Queued,
+        }
+    }
+
+    /// Since when the stage has been waiting: for its stop, or for its dependencies to end.
+    pub fn waiting_since(&self, index: StageIndex) -> Time {
+        match self.stages[index.index()].state {
+            StageState::Stopped { since, .. } | StageState::Queued { since } => since,
+            _ => self.submitted,
+        }
+    }
+
+    pub fn priority(&self) -> Priority {
+        self.spec.priority
+    }
+
+    /// Device time charged to ended leases of the job.
+    pub fn charged(&self) -> ShareMillis {
+        self.stages.iter().map(|stage| stage.charged).sum()
+    }
+}

@@ -1,0 +1,354 @@
+//! How each event changes the state.
+//!
+//! Facts about stale leases change nothing (law 5). Broken laws are asserted: a state that promises
+//! a device twice is worse than a stopped server.
+
+use std::sync::Arc;
+
+use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State};
+use crate::{
+    Action, Bytes, Checkpoint, Event, Failure, JobId, JobSpec, LeaseId, Millis, Outcome, Placement,
+    Plan, Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
+};
+
+impl State {
+    /// Changes the state by one fact that happened at `at`.
+    ///
+    /// # Panics
+    /// When a plan breaks a law: devices promised twice, a lease number used twice, a job id
+    /// submitted twice.
+    pub fn apply(&mut self, at: Time, event: &Event) {
+        self.now = self.now.max(at);
+        match event {
+            Event::JobSubmitted { job, spec, succeeded, checkpoints } => {
+                self.submit(*job, spec, succeeded, checkpoints);
+            }
+            Event::JobHeld { job } => self.set_held(*job, Held::Yes),
+            Event::JobReleased { job } => self.set_held(*job, Held::No),
+            Event::JobCancelled { job } => self.begin_ending(*job, JobEnd::Cancelled),
+            Event::PlanCommitted { plan } => self.commit(plan),
+            Event::StageStarted { lease } => self.started(*lease),
+            Event::Progressed { lease, progress } => self.progressed(*lease, progress),
+            Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
+            Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
+            Event::NodeLost { node } => self.nodes[node.index()].lost = true,
+            Event::NodeReturned { node } => self.nodes[node.index()].lost = false,
+            Event::DeviceFailed { device } => self.devices[device.index()].failed = true,
+            Event::DeviceRepaired { device } => self.devices[device.index()].failed = false,
+        }
+    }
+
+    fn submit(
+        &mut self,
+        id: JobId,
+        spec: &Arc<JobSpec>,
+        succeeded: &[StageIndex],
+        checkpoints: &[(StageIndex, Checkpoint)],
+    ) {
+        let now = self.now;
+        let mut stages: Vec<Stage> = spec.stages.iter().map(|_| Stage::new(now)).collect();
+        for index in succeeded {
+            stages[index.index()].state = StageState::Succeeded;
+        }
+        for (index, checkpoint) in checkpoints {
+            stages[index.index()].checkpoint = Some(checkpoint.clone());
+        }
+        let job = Job {
+            spec: Arc::clone(spec),
+            submitted: now,
+            held: false,
+            stages,
+            end: None,
+            ending: None,
+        };
+        assert!(self.jobs.insert(id, job).is_none(), "job {id} was submitted twice");
+        self.next_job = self.next_job.max(JobId(id.0 + 1));
+        self.refresh(id);
+    }
+
+    fn set_held(&mut self, id: JobId, held: Held) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.held = matches!(held, Held::Yes);
+            self.refresh(id);
+        }
+    }
+
+    /// The job is to end: what does not run ends now, what runs is stopped by the next plan.
+    fn begin_ending(&mut self, id: JobId, end: JobEnd) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.end.is_some() || job.ending.is_some() {
+            return;
+        }
+        job.ending = Some(end);
+        for stage in &mut job.stages {
+            if matches!(stage.state, StageState::Queued { .. } | StageState::Stopped { .. }) {
+                stage.state = StageState::Cancelled;
+                stage.ended = Some(now);
+            }
+        }
+        self.refresh(id);
+    }
+
+    fn commit(&mut self, plan: &Plan) {
+        assert!(plan.generation > self.generation, "plan {} comes too late", plan.generation);
+        self.generation = plan.generation;
+        for action in &plan.actions {
+            match action {
+                Action::Start { lease, stage, attempt, placement, reasons, .. } => {
+                    self.grant(*lease, *stage, *attempt, placement);
+                    let stage = self.stage_mut(*stage);
+                    stage.start_reasons.clone_from(reasons);
+                    stage.wait_reasons.clear();
+                }
+                Action::Stop { lease, cause, .. } => {
+                    if let Some(lease) = self.leases.get_mut(lease) {
+                        lease.phase = Phase::Stopping { cause: *cause };
+                    }
+                }
+                Action::Claim { stage, placement, .. } => {
+                    let claim = Claim { placement: Arc::clone(placement), since: self.now };
+                    self.claims.insert(*stage, claim);
+                }
+                Action::Unclaim { stage } => {
+                    self.claims.remove(stage);
+                }
+            }
+        }
+        for (key, reasons) in &plan.waits {
+            self.stage_mut(*key).wait_reasons.clone_from(reasons);
+        }
+    }
+
+    fn grant(&mut self, id: LeaseId, key: StageKey, attempt: u32, placement: &Arc<Placement>) {
+        assert!(id >= self.next_lease, "lease {id} was used before");
+        assert!(self.waiting.remove(&key), "stage {key} is not waiting to start");
+        self.next_lease = LeaseId(id.0 + 1);
+        self.claims.remove(&key);
+        self.hold(placement);
+        let now = self.now;
+        let lease = Lease {
+            stage: key,
+            attempt,
+            placement: Arc::clone(placement),
+            since: now,
+            phase: Phase::Starting,
+        };
+        self.leases.insert(id, lease);
+        let stage = self.stage_mut(key);
+        stage.state = StageState::Active { lease: id };
+        stage.attempts = attempt;
+        stage.first_started.get_or_insert(now);
+        stage.placement = Some(Arc::clone(placement));
+    }
+
+    fn hold(&mut self, placement: &Placement) {
+        for grant in placement.grants() {
+            let capacity = self.topology.device(grant.device).capacity;
+            let device = &mut self.devices[grant.device.index()];
+            device.held += grant.share;
+            assert!(device.held <= capacity, "device {} is promised twice", grant.device);
+        }
+        for rank in &placement.ranks {
+            let memory = self.topology.node(rank.node).memory;
+            let node = &mut self.nodes[rank.node.index()];
+            node.memory_held += rank.memory;
+            assert!(node.memory_held <= memory, "memory of node {} is promised twice", rank.node);
+        }
+    }
+
+    /// Frees what a lease holds and charges for the time it held it; returns the charge.
+    fn release(&mut self, placement: &Placement, span: Millis) -> ShareMillis {
+        let mut total = ShareMillis::ZERO;
+        for grant in placement.grants() {
+            let device = &mut self.devices[grant.device.index()];
+            let charge = grant.share.over(span);
+            device.held -= grant.share;
+            device.charged += charge;
+            total += charge;
+        }
+        for rank in &placement.ranks {
+            self.nodes[rank.node.index()].memory_held -= rank.memory;
+        }
+        total
+    }
+
+    fn started(&mut self, id: LeaseId) {
+        let now = self.now;
+        if let Some(lease) = self.leases.get_mut(&id)
+            && lease.phase == Phase::Starting
+        {
+            lease.phase = Phase::Running { since: now };
+        }
+    }
+
+    fn progressed(&mut self, id: LeaseId, progress: &Progress) {
+        if let Some(key) = self.leases.get(&id).map(|lease| lease.stage) {
+            self.stage_mut(key).progress.merge(progress);
+        }
+    }
+
+    fn checkpointed(&mut self, id: LeaseId, checkpoint: &Checkpoint) {
+        let now = self.now;
+        let Some(key) = self.leases.get(&id).map(|lease| lease.stage) else { return };
+        let stage = self.stage_mut(key);
+        let newer = stage.checkpoint.as_ref().is_none_or(|old| checkpoint.step >= old.step);
+        if newer {
+            stage.checkpoint = Some(checkpoint.clone());
+            stage.checkpoint_at = Some(now);
+            stage.checkpoints += 1;
+        }
+    }
+
+    fn ended(&mut self, id: LeaseId, outcome: &Outcome) {
+        let Some(lease) = self.leases.remove(&id) else { return };
+        let now = self.now;
+        let charge = self.release(&lease.placement, now.since(lease.since));
+        let key = lease.stage;
+        let job = self.job_mut(key.job);
+        let ending = job.ending.is_some();
+        let retries = job.spec.stage(key.stage).retries;
+        let stage = &mut job.stages[key.stage.index()];
+        stage.charged += charge;
+        stage.ended = Some(now);
+        stage.state = next_state(stage, lease.phase, outcome, ending, retries, now);
+        if let StageState::Stopped { cause: StopCause::Priority { .. }, .. } = stage.state {
+            stage.preemptions += 1;
+        }
+        if matches!(stage.state, StageState::Failed(_)) {
+            self.begin_ending(key.job, JobEnd::Failed);
+        }
+        self.refresh(key.job);
+    }
+
+    /// Recomputes which stages of a job wait, and whether the job has ended.
+    fn refresh(&mut self, id: JobId) {
+        let now = self.now;
+        let job = self.jobs.get_mut(&id).expect("callers pass the id of a job they just changed");
+        for index in job.spec.stage_indices() {
+            let key = StageKey { job: id, stage: index };
+            let ready = job.is_ready(index);
+            let newly = ready && self.waiting.insert(key);
+            if newly && let StageState::Queued { since } = &mut job.stages[index.index()].state {
+                *since = now;
+            }
+            if !ready {
+                self.waiting.remove(&key);
+                self.claims.remove(&key);
+            }
+        }
+        if job.end.is_none() && job.stages.iter().all(|stage| stage.state.is_terminal()) {
+            job.end = Some((now, job.ending.unwrap_or(JobEnd::Succeeded)));
+        }
+    }
+
+    fn job_mut(&mut self, id: JobId) -> &mut Job {
+        self.jobs.get_mut(&id).expect("keys in plans and leases name jobs of this state")
+    }
+
+    fn stage_mut(&mut self, key: StageKey) -> &mut Stage {
+        &mut self.job_mut(key.job).stages[key.stage.index()]
+    }
+}
+
+enum Held {
+    Yes,
+    No,
+}
+
+/// What becomes of a stage whose gang is gone. An exit after a notice is a stop, whatever its code:
+/// only `Finished` says that the work is done.
+fn next_state(
+    stage: &mut Stage,
+    phase: Phase,
+    outcome: &Outcome,
+    ending: bool,
+    retries: u32,
+    now: Time,
+) -> StageState {
+    let asked = match phase {
+        Phase::Stopping { cause } => Some(cause),
+        Phase::Starting | Phase::Running { .. } => None,
+    };
+    match (outcome, asked) {
+        (Outcome::Finished, _) => StageState::Succeeded,
+        (_, Some(StopCause::TimeLimit)) => StageState::Failed(Failure {
+            exit_code: 124,
+            message: "the job ran for longer than its `time_limit`".to_owned(),
+            ..Failure::default()
+        }),
+        _ if ending => StageState::Cancelled,
+        (Outcome::Lost, _) => StageState::Stopped { cause: StopCause::Fault, since: now },
+        (Outcome::Stopped | Outcome::Failed(_), Some(cause)) => {
+            StageState::Stopped { cause, since: now }
+        }
+        (Outcome::Stopped, None) => StageState::Stopped { cause: StopCause::User, since: now },
+        (Outcome::Failed(failure), None) => {
+            stage.failures += 1;
+            if stage.failures <= retries {
+                StageState::Stopped { cause: StopCause::Fault, since: now }
+            } else {
+                StageState::Failed(failure.clone())
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Waits for nothing but devices.
+    fn is_ready(&self, index: StageIndex) -> bool {
+        let idle = matches!(
+            self.stages[index.index()].state,
+            StageState::Queued { .. } | StageState::Stopped { .. }
+        );
+        let after = &self.spec.stage(index).after;
+        idle && !self.held
+            && self.ending.is_none()
+            && after.iter().all(|dep| self.stages[dep.index()].state == StageState::Succeeded)
+    }
+}
+
+impl Stage {
+    fn new(now: Time) -> Self {
+        Self {
+            state: StageState::Queued { since: now },
+            attempts: 0,
+            preemptions: 0,
+            failures: 0,
+            checkpoint: None,
+            checkpoint_at: None,
+            checkpoints: 0,
+            progress: Progress::default(),
+            charged: ShareMillis::ZERO,
+            first_started: None,
+            ended: None,
+            placement: None,
+            start_reasons: Vec::new(),
+            wait_reasons: Vec::new(),
+        }
+    }
+}
+
+impl State {
+    /// The share of every device that claims of stages other than `key` reserve.
+    pub fn claimed_by_others(&self, key: Option<StageKey>) -> Vec<Share> {
+        let mut claimed = vec![Share::ZERO; self.devices.len()];
+        for (_, claim) in self.claims.iter().filter(|(stage, _)| Some(**stage) != key) {
+            for grant in claim.placement.grants() {
+                claimed[grant.device.index()] += grant.share;
+            }
+        }
+        claimed
+    }
+
+    /// Node memory that claims of stages other than `key` reserve.
+    pub fn memory_claimed_by_others(&self, key: Option<StageKey>) -> Vec<Bytes> {
+        let mut claimed = vec![Bytes::ZERO; self.nodes.len()];
+        for (_, claim) in self.claims.iter().filter(|(stage, _)| Some(**stage) != key) {
+            for rank in &claim.placement.ranks {
+                claimed[rank.node.index()] += rank.memory;
+            }
+        }
+        claimed
+    }
+}

@@ -1,0 +1,156 @@
+//! The topology graph: nodes, devices, switches and the links between them. It says what exists;
+//! health and holdings are state.
+
+use thiserror::Error;
+
+use crate::{Bytes, DeviceId, Name, NodeId, Share};
+
+/// A device model with the same performance wherever it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceClass {
+    /// Catalogue id, for example `h100-sxm5-80`.
+    pub id: Name,
+    /// `cpu`, `gpu`, `npu`, or any other word: a kind is data, not code.
+    pub kind: Name,
+    pub vendor: Name,
+    /// Human name, for example `NVIDIA H100 SXM5-80`.
+    pub title: Name,
+    /// Dense peak at the precision that training uses, per unit of share; `None` if unknown.
+    pub peak_gflops: Option<u64>,
+    /// Imitated by software (lavapipe): taken only when a request names it.
+    pub software: bool,
+}
+
+/// One schedulable device: an accelerator, or the cores of one CPU socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    pub node: NodeId,
+    /// Unique on its node, for example `cpu0`, `cuda1`.
+    pub name: Name,
+    /// Index of its class in [`Topology::classes`].
+    pub class: usize,
+    /// Words of the drivers that can run it, best first: `cuda`, `vulkan`, `npu-ort`, `cpu`.
+    pub drivers: Vec<Name>,
+    /// 10,000 for an accelerator, 10,000 × cores for a CPU socket.
+    pub capacity: Share,
+    /// The device's own memory; zero where it uses the node's (CPU).
+    pub memory: Bytes,
+    /// What the vendor's visible-device variable takes: an index or a UUID.
+    pub visible_id: Name,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub name: Name,
+    pub memory: Bytes,
+    /// Names of the enclosing domains; equal names are the same domain.
+    pub rack: Name,
+    pub pod: Name,
+}
+
+/// An end of a link.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vertex {
+    Node(NodeId),
+    Device(DeviceId),
+    /// A switch, socket or network block that holds no devices itself.
+    Switch(Name),
+}
+
+/// An edge of the graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    pub from: Vertex,
+    pub to: Vertex,
+    /// `pcie`, `nvlink`, `hccs`, `nic`, `tor`, `leaf`, `spine`, …
+    pub kind: Name,
+    /// Bytes per second in one direction; `None` if unknown.
+    pub bandwidth: Option<Bytes>,
+    pub latency_ns: Option<u64>,
+}
+
+/// What exists: an immutable value; ids are row numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Topology {
+    pub classes: Vec<DeviceClass>,
+    pub nodes: Vec<Node>,
+    pub devices: Vec<Device>,
+    pub links: Vec<Link>,
+}
+
+/// Why a topology is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TopologyError {
+    #[error("device `{device}` stands on node {node}, which does not exist")]
+    DanglingNode { device: Name, node: NodeId },
+    #[error("device `{device}` is of class {class}, which does not exist")]
+    DanglingClass { device: Name, class: usize },
+    #[error("device `{device}` has no capacity")]
+    NoCapacity { device: Name },
+    #[error("node `{node}` has two devices named `{device}`")]
+    DuplicateDevice { node: Name, device: Name },
+    #[error("a `{kind}` link ends at something that does not exist")]
+    DanglingLink { kind: Name },
+}
+
+impl Topology {
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    pub fn device(&self, id: DeviceId) -> &Device {
+        &self.devices[id.index()]
+    }
+
+    pub fn class_of(&self, id: DeviceId) -> &DeviceClass {
+        &self.classes[self.device(id).class]
+    }
+
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len() as u32).map(NodeId)
+    }
+
+    pub fn device_ids(&self) -> impl Iterator<Item = DeviceId> + use<> {
+        (0..self.devices.len() as u32).map(DeviceId)
+    }
+
+    /// The CPU sockets of a node, in row order.
+    pub fn sockets(&self, node: NodeId) -> impl Iterator<Item = DeviceId> + '_ {
+        self.device_ids()
+            .filter(move |&id| self.device(id).node == node && self.class_of(id).kind == "cpu")
+    }
+
+    /// Checks that every id names a row and every device can be told apart.
+    ///
+    /// # Errors
+    /// The first thing that does not fit together.
+    pub fn validate(&self) -> Result<(), TopologyError> {
+        let mut seen = std::collections::BTreeSet::new();
+        for device in &self.devices {
+            let name = device.name.clone();
+            if device.node.index() >= self.nodes.len() {
+                return Err(TopologyError::DanglingNode { device: name, node: device.node });
+            }
+            if device.class >= self.classes.len() {
+                return Err(TopologyError::DanglingClass { device: name, class: device.class });
+            }
+            if device.capacity == Share::ZERO {
+                return Err(TopologyError::NoCapacity { device: name });
+            }
+            if !seen.insert((device.node, name.clone())) {
+                let node = self.node(device.node).name.clone();
+                return Err(TopologyError::DuplicateDevice { node, device: name });
+            }
+        }
+        let dangling = |vertex: &Vertex| match vertex {
+            Vertex::Node(id) => id.index() >= self.nodes.len(),
+            Vertex::Device(id) => id.index() >= self.devices.len(),
+            Vertex::Switch(_) => false,
+        };
+        match self.links.iter().find(|link| dangling(&link.from) || dangling(&link.to)) {
+            Some(link) => Err(TopologyError::DanglingLink { kind: link.kind.clone() }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The contract between who decides and who acts: plans in, events out.
+//!
+//! Knows: the [`Engine`] trait, the suite every engine must pass ([`contract`]), and a [`Fake`]
+//! that obeys it in virtual time.
+//! Must never know: who decides and why, or what an engine is made of.
+
+pub mod contract;
+mod fake;
+
+pub use fake::{Fake, Script};
+
+use het_core::{Event, Plan, Time};
+
+/// Makes plans real and reports facts.
+///
+/// # Laws
+/// - Every `Start` of a new generation is answered by exactly one `StageEnded` for its lease, after
+///   at most one `StageStarted`; nothing is reported for a lease after its end.
+/// - A gang ends as one: when a rank fails, the others are stopped, and the event names the first
+///   to fail.
+/// - `Stop` ends the lease within its grace; `Stop` for an unknown or ended lease does nothing.
+/// - A plan whose generation is not newer than the last one submitted does nothing, so submitting
+///   twice equals submitting once.
+/// - Times never go backwards.
+pub trait Engine {
+    /// Takes a committed plan and begins to carry it out. Does not wait for it.
+    fn submit(&mut self, plan: &Plan);
+
+    /// The next fact. Waits for one until `until`, or for as long as anything can still happen
+    /// where that is `None`; `None` when nothing came.
+    fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)>;
+
+    /// The engine's present: a clock on real machines, virtual time in a simulation.
+    fn now(&self) -> Time;
+}

@@ -1,1 +1,11 @@
+//! The loop: events in, one round, commit, submit.
+//!
+//! Knows: the order in which facts, decisions and durability follow each other.
+//! Must never know: HTTP, Kubernetes, the simulator, or how a log is stored.
 
+mod learn;
+mod log;
+mod turn;
+
+pub use log::{Log, LogError, MemoryLog};
+pub use turn::{ControlError, Controller, Turn};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::{Bytes, DeviceId, Millis, Name, StageIndex, Topology};
 
@@ -112,7 +113,7 @@ pub struct Alternative {
     pub selector: Selector,
     /// Whole units: accelerators, or cores of a CPU.
     pub count: u32,
-    pub launch: Launch,
+    pub launch: Arc<Launch>,
 }
 
 /// Which devices a word like `h100:24GiB` stands for.
@@ -148,11 +149,7 @@ impl Selector {
             Match::Driver(driver) => !class.software && device.drivers.contains(driver),
             Match::Classes(ids) => ids.contains(&class.id),
         };
-        let memory = match device.memory {
-            Bytes::ZERO => topology.node(device.node).memory,
-            own => own,
-        };
-        kind_fits && memory >= self.memory_min
+        kind_fits && topology.memory_of(id) >= self.memory_min
     }
 }
 
@@ -187,7 +184,7 @@ impl Domain {
 }
 
 /// How many processes a gang has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum RankRule {
     /// One process on each node, which sees all its devices there (`torchrun` starts the rest).
     #[default]

@@ -15,6 +15,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     topology: Arc<Topology>,
+    /// One device of each sort, derived from the topology.
+    exemplars: Arc<[DeviceId]>,
     now: Time,
     generation: Generation,
     next_job: JobId,
@@ -168,6 +170,7 @@ pub struct Claim {
 impl State {
     pub fn new(topology: Arc<Topology>) -> Self {
         Self {
+            exemplars: topology.exemplars().into(),
             now: Time::ZERO,
             generation: Generation(0),
             next_job: JobId(1),
@@ -184,6 +187,11 @@ impl State {
 
     pub fn topology(&self) -> &Arc<Topology> {
         &self.topology
+    }
+
+    /// One device of each sort that no selector can tell apart.
+    pub fn exemplars(&self) -> &[DeviceId] {
+        &self.exemplars
     }
 
     /// The time of the last event.

@@ -1,1 +1,12 @@
+//! How long things take: throughput tables, learned rates, costs of stopping.
+//!
+//! Knows: measured and estimated speeds as pure numbers.
+//! Must never know: policies, the simulator, real devices.
 
+mod moments;
+mod rates;
+mod stopping;
+
+pub use moments::Moments;
+pub use rates::{RateSource, Rates};
+pub use stopping::{LOAD_DEFAULT, SAVE_DEFAULT, stop_cost};

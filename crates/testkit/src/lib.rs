@@ -1,1 +1,8 @@
+//! Builders, drawn scenes and the oracle: what tests share.
+//!
+//! Knows: how to make small clusters and jobs, and the laws, written down a second time.
+//! Must never know: how the scheduler works. The oracle shares no code with it.
 
+pub mod build;
+pub mod oracle;
+pub mod scene;

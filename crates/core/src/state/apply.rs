@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State};
 use crate::{
-    Action, Bytes, Checkpoint, Event, Failure, JobId, JobSpec, LeaseId, Millis, Outcome, Placement,
-    Plan, Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
+    Action, Checkpoint, Event, Failure, JobId, JobSpec, LeaseId, Millis, Outcome, Placement, Plan,
+    Progress, ShareMillis, StageIndex, StageKey, StopCause, Time,
 };
 
 impl State {
@@ -326,29 +326,5 @@ impl Stage {
             start_reasons: Vec::new(),
             wait_reasons: Vec::new(),
         }
-    }
-}
-
-impl State {
-    /// The share of every device that claims of stages other than `key` reserve.
-    pub fn claimed_by_others(&self, key: Option<StageKey>) -> Vec<Share> {
-        let mut claimed = vec![Share::ZERO; self.devices.len()];
-        for (_, claim) in self.claims.iter().filter(|(stage, _)| Some(**stage) != key) {
-            for grant in claim.placement.grants() {
-                claimed[grant.device.index()] += grant.share;
-            }
-        }
-        claimed
-    }
-
-    /// Node memory that claims of stages other than `key` reserve.
-    pub fn memory_claimed_by_others(&self, key: Option<StageKey>) -> Vec<Bytes> {
-        let mut claimed = vec![Bytes::ZERO; self.nodes.len()];
-        for (_, claim) in self.claims.iter().filter(|(stage, _)| Some(**stage) != key) {
-            for rank in &claim.placement.ranks {
-                claimed[rank.node.index()] += rank.memory;
-            }
-        }
-        claimed
     }
 }

@@ -1,0 +1,31 @@
+//! What a running system learns about speed from its own events.
+
+use het_core::{Event, Phase, Progress, State, Time};
+use het_perf::Rates;
+
+/// Steps a lease must have made since its start before its rate says anything.
+const STEPS_MIN: u64 = 3;
+
+/// Adds the rate that a lease shows to the history. Called before the event is applied.
+pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Event) {
+    let Event::Progressed { lease, progress: Progress { step: Some(step), .. } } = event else {
+        return;
+    };
+    let Some(lease) = state.leases().get(lease) else { return };
+    let Phase::Running { since } = lease.phase else { return };
+    let (_, spec, stage) = state.stage(lease.stage);
+    let resumed_at = stage.checkpoint.as_ref().map_or(0, |checkpoint| {
+        if stage.checkpoint_at.is_none_or(|saved| saved < lease.since) {
+            checkpoint.step
+        } else {
+            0
+        }
+    });
+    let steps = step.saturating_sub(resumed_at);
+    let seconds = at.since(since).as_seconds();
+    let Some(device) = lease.placement.devices().next() else { return };
+    if steps >= STEPS_MIN && seconds > 0.0 {
+        let class = state.topology().class_of(device.device);
+        rates.observe(&spec.profile, class, lease.placement.units(), steps as f64 / seconds);
+    }
+}

@@ -1,0 +1,118 @@
+//! Steps per second of a profile on a device class, from the best source there is.
+
+use std::collections::BTreeMap;
+
+use het_core::{DeviceClass, Name};
+
+use crate::Moments;
+
+/// Where a rate comes from, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RateSource {
+    /// Given by a throughput table.
+    Table,
+    /// Observed on this class before.
+    History,
+    /// Observed on another class, scaled by the ratio of the catalogue's peaks.
+    Scaled,
+}
+
+/// Throughput table and history of one cluster.
+#[derive(Debug, Clone, Default)]
+pub struct Rates {
+    /// (profile, class) → (units → steps/s).
+    table: BTreeMap<(Name, Name), BTreeMap<u32, f64>>,
+    history: BTreeMap<(Name, Name), BTreeMap<u32, Moments>>,
+    /// Peaks of classes that were observed, for scaling.
+    peaks: BTreeMap<Name, u64>,
+}
+
+impl Rates {
+    /// States that `profile` makes `steps_per_second` on `units` devices of `class`.
+    pub fn declare(&mut self, profile: &Name, class: &Name, units: u32, steps_per_second: f64) {
+        let key = (profile.clone(), class.clone());
+        self.table.entry(key).or_default().insert(units, steps_per_second);
+    }
+
+    /// Learns from a finished or running lease.
+    pub fn observe(
+        &mut self,
+        profile: &Name,
+        class: &DeviceClass,
+        units: u32,
+        steps_per_second: f64,
+    ) {
+        if let Some(peak) = class.peak_gflops {
+            self.peaks.insert(class.id.clone(), peak);
+        }
+        let key = (profile.clone(), class.id.clone());
+        self.history.entry(key).or_default().entry(units).or_default().add(steps_per_second);
+    }
+
+    /// Steps per second of `profile` on `units` devices of `class`; `None` if nothing is known
+    /// about the profile.
+    pub fn rate(
+        &self,
+        profile: &Name,
+        class: &DeviceClass,
+        units: u32,
+    ) -> Option<(f64, RateSource)> {
+        let key = (profile.clone(), class.id.clone());
+        let table = self.table.get(&key).and_then(|by_units| by_units.get(&units).copied());
+        if let Some(rate) = table {
+            return Some((rate, RateSource::Table));
+        }
+        let observed = self.history.get(&key).and_then(|by_units| by_units.get(&units)?.mean());
+        if let Some(rate) = observed {
+            return Some((rate, RateSource::History));
+        }
+        self.scaled(profile, class, units).map(|rate| (rate, RateSource::Scaled))
+    }
+
+    /// The nearest observation of the profile, scaled by peak and by the number of devices
+    /// (linear: an upper bound until the size itself is observed).
+    fn scaled(&self, profile: &Name, class: &DeviceClass, units: u32) -> Option<f64> {
+        let first = (profile.clone(), Name::default());
+        let others = self.history.range(first..).take_while(|((name, _), _)| name == profile);
+        let per_unit = others.filter_map(|((_, other), by_units)| {
+            let (seen_units, moments) = by_units.iter().next()?;
+            let same_class = *other == class.id;
+            let ratio = match (same_class, class.peak_gflops, self.peaks.get(other)) {
+                (true, _, _) => 1.0,
+                (false, Some(ours), Some(&theirs)) if theirs > 0 => ours as f64 / theirs as f64,
+                _ => return None,
+            };
+            Some((same_class, moments.mean()? / f64::from(*seen_units) * ratio))
+        });
+        per_unit.max_by_key(|(same_class, _)| *same_class).map(|(_, rate)| rate * f64::from(units))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(id: &str, peak_gflops: u64) -> DeviceClass {
+        DeviceClass {
+            id: id.into(),
+            kind: "gpu".into(),
+            vendor: "test".into(),
+            title: id.into(),
+            peak_gflops: Some(peak_gflops),
+            software: false,
+        }
+    }
+
+    #[test]
+    fn a_table_beats_history_and_history_beats_scaling() {
+        let (slow, fast, job) = (class("slow", 10), class("fast", 40), Name::from("job"));
+        let mut rates = Rates::default();
+        assert_eq!(rates.rate(&job, &fast, 1), None);
+        rates.observe(&job, &slow, 1, 2.0);
+        assert_eq!(rates.rate(&job, &fast, 2), Some((16.0, RateSource::Scaled)));
+        rates.observe(&job, &fast, 2, 12.0);
+        assert_eq!(rates.rate(&job, &fast, 2), Some((12.0, RateSource::History)));
+        rates.declare(&job, &fast.id, 2, 11.0);
+        assert_eq!(rates.rate(&job, &fast, 2), Some((11.0, RateSource::Table)));
+    }
+}

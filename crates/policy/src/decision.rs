@@ -1,0 +1,43 @@
+//! What a policy is shown and what it answers.
+
+use het_core::{LeaseId, Placement, Reason, StageKey, State, StopCause, StopCost, Time};
+use het_perf::Rates;
+
+/// Everything a policy may look at.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    pub state: &'a State,
+    pub rates: &'a Rates,
+    pub now: Time,
+}
+
+/// What should be. Active stages that are not mentioned go on as they are.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Decision {
+    /// One for every waiting stage, in the order of the policy.
+    pub wants: Vec<(StageKey, Want)>,
+    pub stops: Vec<StopOrder>,
+    /// When to decide again even if nothing happens.
+    pub wake_at: Option<Time>,
+}
+
+/// What a waiting stage is to get.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Want {
+    /// Run there: now, or as soon as the devices are free, which are claimed until then.
+    Run {
+        placement: Placement,
+        reasons: Vec<Reason>,
+    },
+    Wait {
+        reasons: Vec<Reason>,
+    },
+}
+
+/// A running stage that is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopOrder {
+    pub lease: LeaseId,
+    pub cause: StopCause,
+    pub cost: StopCost,
+}

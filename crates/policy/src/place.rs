@@ -1,0 +1,187 @@
+//! Placement of one alternative on a pool: all ranks or nothing.
+//!
+//! Best fit: the domain that keeps the fewest devices free afterwards, so that large gangs find
+//! room later; inside a domain the fewest nodes, so that a gang talks over short links.
+
+use std::collections::BTreeMap;
+
+use het_core::{
+    Bytes, Companions, DeviceId, Domain, Grant, Name, NodeId, Placement, Rank, RankRule, Reason,
+    Share, StageSpec,
+};
+
+use crate::Pool;
+
+/// Finds exact devices for alternative number `index` of a stage. Takes nothing out of the pool.
+///
+/// # Errors
+/// Why it does not fit now.
+pub fn place(pool: &mut Pool<'_>, spec: &StageSpec, index: usize) -> Result<Placement, Reason> {
+    let alternative = &spec.alternatives[index];
+    let need = alternative.count;
+    let word = alternative.selector.word.clone();
+    let accepted = pool.accepted(&alternative.selector);
+    let raw: u32 = accepted.iter().flat_map(|(_, ids)| ids).map(|&id| units(pool, id)).sum();
+    if raw < need {
+        return Err(Reason::NotEnough { word, need });
+    }
+    let rooms: Vec<Room<'_>> = accepted
+        .iter()
+        .map(|(node, devices)| Room::measure(pool, spec, *node, devices))
+        .filter(|room| room.units > 0)
+        .collect();
+    if rooms.iter().map(|room| room.units).sum::<u32>() < need {
+        return Err(Reason::NoCompanions { word });
+    }
+    let domain = spec.within;
+    let Some(chosen) = choose_domain(pool, &rooms, domain, need) else {
+        return Err(Reason::TooSpread { word, need, domain: domain.word().into() });
+    };
+    Ok(Placement { alternative: index, ranks: fill(pool, spec, &chosen, need) })
+}
+
+/// Why a stage that waits cannot start, one reason an alternative, telling *never* from *not now*.
+pub fn reasons_why_not(pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Reason> {
+    let mut cluster = Pool::empty_cluster(pool.state());
+    let alternatives = 0..spec.alternatives.len();
+    alternatives
+        .filter_map(|index| match place(&mut cluster, spec, index) {
+            Ok(_) => place(pool, spec, index).err(),
+            Err(_) => Some(never(&mut cluster, spec, index)),
+        })
+        .collect()
+}
+
+fn never(cluster: &mut Pool<'_>, spec: &StageSpec, index: usize) -> Reason {
+    let alternative = &spec.alternatives[index];
+    let mut single = spec.clone();
+    let mut fits = |count| {
+        single.alternatives[index].count = count;
+        place(cluster, &single, index).is_ok()
+    };
+    let largest = (1..alternative.count).rev().find(|&count| fits(count)).unwrap_or(0);
+    let word = alternative.selector.word.clone();
+    Reason::NeverFits { word, need: alternative.count, largest }
+}
+
+fn units(pool: &Pool<'_>, device: DeviceId) -> u32 {
+    pool.free(device).whole_units()
+}
+
+/// What one node could contribute to a gang.
+#[derive(Debug, Clone, Copy)]
+struct Room<'a> {
+    node: NodeId,
+    devices: &'a [DeviceId],
+    /// Units that fit together with their companions.
+    units: u32,
+}
+
+impl<'a> Room<'a> {
+    fn measure(pool: &Pool<'_>, spec: &StageSpec, node: NodeId, devices: &'a [DeviceId]) -> Self {
+        let free: u32 = devices.iter().map(|&id| units(pool, id)).sum();
+        let on_cores = devices.iter().any(|id| pool.sockets(node).contains(id));
+        let Companions { cores, memory } = spec.companions;
+        let fits = |count: u32| {
+            let ranks = match spec.ranks {
+                RankRule::PerNode => 1,
+                RankRule::PerDevice => count,
+            };
+            let own_cores = if on_cores { count } else { 0 };
+            ranks * cores + own_cores <= pool.free_cores(node)
+                && Bytes(u64::from(ranks) * memory.0) <= pool.memory(node)
+        };
+        let unbound = cores == 0 && memory == Bytes::ZERO;
+        let units = if unbound { free } else { (0..=free).rev().find(|&n| fits(n)).unwrap_or(0) };
+        Self { node, devices, units }
+    }
+}
+
+/// The rooms of one domain with enough units, largest room first.
+fn choose_domain<'a>(
+    pool: &Pool<'_>,
+    rooms: &[Room<'a>],
+    domain: Domain,
+    need: u32,
+) -> Option<Vec<Room<'a>>> {
+    let single = rooms
+        .iter()
+        .filter(|room| room.units >= need)
+        .min_by_key(|room| (room.units, room.node))
+        .map(|room| vec![*room]);
+    if single.is_some() || domain == Domain::Node {
+        return single;
+    }
+    let topology = pool.state().topology();
+    let mut groups: BTreeMap<Name, Vec<Room<'a>>> = BTreeMap::new();
+    for room in rooms {
+        let node = topology.node(room.node);
+        let group = match domain {
+            Domain::Node | Domain::Any => Name::default(),
+            Domain::Rack => node.rack.clone(),
+            Domain::Pod => node.pod.clone(),
+        };
+        groups.entry(group).or_default().push(*room);
+    }
+    let total = |group: &[Room<'_>]| group.iter().map(|room| room.units).sum::<u32>();
+    let fitting = groups.into_values().filter(|group| total(group) >= need);
+    let mut chosen = fitting.min_by_key(|group| total(group))?;
+    chosen.sort_by_key(|room| (std::cmp::Reverse(room.units), room.node));
+    Some(chosen)
+}
+
+/// Hands out units room by room; the rooms are known to suffice.
+fn fill(pool: &Pool<'_>, spec: &StageSpec, rooms: &[Room<'_>], need: u32) -> Vec<Rank> {
+    let mut left = need;
+    let mut ranks = Vec::new();
+    for room in rooms {
+        let count = left.min(room.units);
+        if count == 0 {
+            break;
+        }
+        left -= count;
+        let mut taken = Taken::default();
+        let grants = taken.units(pool, room.devices, count);
+        let groups = match spec.ranks {
+            RankRule::PerNode => vec![grants],
+            RankRule::PerDevice => split_units(&grants),
+        };
+        ranks.extend(groups.into_iter().map(|grants| Rank {
+            node: room.node,
+            grants,
+            companions: taken.units(pool, pool.sockets(room.node), spec.companions.cores),
+            memory: spec.companions.memory,
+        }));
+    }
+    ranks
+}
+
+/// Shares that this placement already uses.
+#[derive(Default)]
+struct Taken(BTreeMap<DeviceId, Share>);
+
+impl Taken {
+    fn units(&mut self, pool: &Pool<'_>, devices: &[DeviceId], count: u32) -> Vec<Grant> {
+        let mut left = count;
+        let mut grants = Vec::new();
+        for &device in devices {
+            let used = self.0.entry(device).or_default();
+            let share =
+                Share::units(left.min(pool.free(device).saturating_sub(*used).whole_units()));
+            if share > Share::ZERO {
+                *used += share;
+                left -= share.whole_units();
+                grants.push(Grant { device, share });
+            }
+        }
+        grants
+    }
+}
+
+fn split_units(grants: &[Grant]) -> Vec<Vec<Grant>> {
+    let singles = grants.iter().flat_map(|grant| {
+        let one = Grant { device: grant.device, share: Share::WHOLE };
+        std::iter::repeat_n(vec![one], grant.share.whole_units() as usize)
+    });
+    singles.collect()
+}

@@ -1,0 +1,170 @@
+//! Free devices, cores and memory as one round sees them; placements are taken out as they are
+//! decided.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use het_core::{Bytes, DeviceId, Grant, Name, NodeId, Placement, Selector, Share, StageKey, State};
+
+/// Devices a selector accepts, node by node.
+pub(crate) type Accepted = Arc<[(NodeId, Vec<DeviceId>)]>;
+
+/// What is neither used nor reserved.
+#[derive(Debug, Clone)]
+pub struct Pool<'a> {
+    state: &'a State,
+    capacity: Vec<Share>,
+    used: Vec<Share>,
+    reserved: Vec<Share>,
+    memory: Vec<Bytes>,
+    memory_used: Vec<Bytes>,
+    memory_reserved: Vec<Bytes>,
+    sockets: Arc<[Vec<DeviceId>]>,
+    /// Filled when first asked for.
+    accepted: BTreeMap<(Name, Bytes), Accepted>,
+}
+
+impl<'a> Pool<'a> {
+    /// What is free now for anybody without a claim.
+    pub fn of(state: &'a State) -> Self {
+        Self::with_claims_of_others(state, None)
+    }
+
+    /// What is free for `key`: its own claim does not bind it.
+    pub fn for_stage(state: &'a State, key: StageKey) -> Self {
+        Self::with_claims_of_others(state, Some(key))
+    }
+
+    fn with_claims_of_others(state: &'a State, key: Option<StageKey>) -> Self {
+        let mut pool = Self::ignoring_claims(state);
+        for (_, claim) in state.claims().iter().filter(|(stage, _)| Some(**stage) != key) {
+            pool.reserve(&claim.placement);
+        }
+        pool
+    }
+
+    /// What nobody holds, whoever has claimed it.
+    pub fn ignoring_claims(state: &'a State) -> Self {
+        let topology = state.topology();
+        let mut pool = Self::empty_cluster(state);
+        for id in topology.device_ids() {
+            pool.used[id.index()] = state.held(id);
+            if !state.is_up(id) {
+                pool.capacity[id.index()] = Share::ZERO;
+            }
+        }
+        for id in topology.node_ids() {
+            pool.memory_used[id.index()] = topology.node(id).memory - state.memory_free(id);
+        }
+        pool
+    }
+
+    /// The whole cluster as if nobody used it: what could ever fit. Failed devices count, since
+    /// they come back.
+    pub fn empty_cluster(state: &'a State) -> Self {
+        let topology = state.topology();
+        let devices = topology.devices.len();
+        let nodes = topology.nodes.len();
+        Self {
+            state,
+            capacity: topology.devices.iter().map(|device| device.capacity).collect(),
+            used: vec![Share::ZERO; devices],
+            reserved: vec![Share::ZERO; devices],
+            memory: topology.nodes.iter().map(|node| node.memory).collect(),
+            memory_used: vec![Bytes::ZERO; nodes],
+            memory_reserved: vec![Bytes::ZERO; nodes],
+            sockets: sockets_by_node(state),
+            accepted: BTreeMap::new(),
+        }
+    }
+
+    pub fn state(&self) -> &'a State {
+        self.state
+    }
+
+    pub fn free(&self, device: DeviceId) -> Share {
+        let index = device.index();
+        self.capacity[index].saturating_sub(self.used[index] + self.reserved[index])
+    }
+
+    pub fn memory(&self, node: NodeId) -> Bytes {
+        let index = node.index();
+        self.memory[index].saturating_sub(self.memory_used[index] + self.memory_reserved[index])
+    }
+
+    pub fn sockets(&self, node: NodeId) -> &[DeviceId] {
+        &self.sockets[node.index()]
+    }
+
+    /// Whole free cores of a node's sockets.
+    pub fn free_cores(&self, node: NodeId) -> u32 {
+        self.sockets(node).iter().map(|&socket| self.free(socket).whole_units()).sum()
+    }
+
+    pub(crate) fn accepted(&mut self, selector: &Selector) -> Accepted {
+        let key = (selector.word.clone(), selector.memory_min);
+        let state = self.state;
+        let rows = self.accepted.entry(key).or_insert_with(|| {
+            let topology = state.topology();
+            let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
+            for id in topology.device_ids().filter(|&id| selector.accepts(topology, id)) {
+                by_node.entry(topology.device(id).node).or_default().push(id);
+            }
+            by_node.into_iter().collect()
+        });
+        Arc::clone(rows)
+    }
+
+    /// Uses a placement.
+    pub fn take(&mut self, placement: &Placement) {
+        for Grant { device, share } in placement.grants() {
+            self.used[device.index()] += share;
+        }
+        for rank in &placement.ranks {
+            self.memory_used[rank.node.index()] += rank.memory;
+        }
+    }
+
+    /// Ends the use of a placement, as when a victim stops.
+    pub fn give_back(&mut self, placement: &Placement) {
+        for Grant { device, share } in placement.grants() {
+            self.used[device.index()] -= share;
+        }
+        for rank in &placement.ranks {
+            self.memory_used[rank.node.index()] -= rank.memory;
+        }
+    }
+
+    /// Keeps a placement for somebody, whoever uses it now.
+    pub fn reserve(&mut self, placement: &Placement) {
+        for Grant { device, share } in placement.grants() {
+            self.reserved[device.index()] += share;
+        }
+        for rank in &placement.ranks {
+            self.memory_reserved[rank.node.index()] += rank.memory;
+        }
+    }
+
+    /// Whether all of a placement is free.
+    pub fn covers(&self, placement: &Placement) -> bool {
+        let mut need: BTreeMap<DeviceId, Share> = BTreeMap::new();
+        for grant in placement.grants() {
+            *need.entry(grant.device).or_default() += grant.share;
+        }
+        let mut memory: BTreeMap<NodeId, Bytes> = BTreeMap::new();
+        for rank in &placement.ranks {
+            *memory.entry(rank.node).or_default() += rank.memory;
+        }
+        need.iter().all(|(&device, &share)| share <= self.free(device))
+            && memory.iter().all(|(&node, &bytes)| bytes <= self.memory(node))
+    }
+}
+
+fn sockets_by_node(state: &State) -> Arc<[Vec<DeviceId>]> {
+    let topology = state.topology();
+    let mut sockets = vec![Vec::new(); topology.nodes.len()];
+    for id in topology.device_ids().filter(|&id| topology.class_of(id).kind == "cpu") {
+        sockets[topology.device(id).node.index()].push(id);
+    }
+    sockets.into()
+}

@@ -1,0 +1,155 @@
+//! Whom to stop for a stage of higher priority, if it pays.
+
+use std::collections::BTreeSet;
+
+use het_core::{
+    LeaseId, Millis, Phase, Placement, Priority, Reason, Share, ShareMillis, StageKey, StopCause,
+    StopCost,
+};
+use het_perf::stop_cost;
+
+use crate::{Pool, StopOrder, View, greedy, place};
+
+/// How often one stage may be preempted in its life (law 7).
+pub const PREEMPTIONS_MAX: u32 = 3;
+
+/// Running time that a victim is assumed to have left when nothing is known about it.
+const REMAINING_DEFAULT: Millis = Millis::seconds(1_800);
+
+/// The least sufficient set of victims, if its cost is below its gain.
+///
+/// # Errors
+/// [`Reason::PreemptionTooDear`] where victims exist but are worth more; `None` where none exist.
+pub(crate) fn find(
+    view: &View<'_>,
+    pool: &Pool<'_>,
+    key: StageKey,
+    spared: &BTreeSet<LeaseId>,
+) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
+    let candidates = candidates(view, key, spared);
+    let (_, spec, _) = view.state.stage(key);
+    for index in 0..spec.alternatives.len() {
+        let Some((placement, victims)) = sufficient(view, pool, key, index, &candidates) else {
+            continue;
+        };
+        let orders = priced(view, key, &placement, &victims);
+        let total: ShareMillis = orders.iter().map(|order| order.cost.cost).sum();
+        let gain = orders.first().map_or(ShareMillis::ZERO, |order| order.cost.gain);
+        if gain <= total {
+            return Err(Some(Reason::PreemptionTooDear));
+        }
+        return Ok((placement, orders));
+    }
+    Err(None)
+}
+
+/// Leases that may be stopped for `key`, cheapest first: lowest priority, then least lost.
+fn candidates(
+    view: &View<'_>,
+    key: StageKey,
+    spared: &BTreeSet<LeaseId>,
+) -> Vec<(LeaseId, StopCost)> {
+    let priority = view.state.stage(key).0.priority();
+    let mut rows: Vec<_> = view
+        .state
+        .leases()
+        .iter()
+        .filter(|(id, lease)| {
+            !spared.contains(id) && !matches!(lease.phase, Phase::Stopping { .. })
+        })
+        .filter_map(|(&id, lease)| {
+            let (job, spec, stage) = view.state.stage(lease.stage);
+            let may = job.priority() < priority && stage.preemptions < PREEMPTIONS_MAX;
+            may.then(|| (job.priority(), stop_cost(spec, stage, lease, view.now), id))
+        })
+        .collect();
+    rows.sort_by_key(|&(priority, cost, id)| (priority, cost.cost, id));
+    rows.into_iter().map(|(_, cost, id)| (id, cost)).collect()
+}
+
+/// Adds candidates until the alternative fits, then drops those that the placement does not touch.
+fn sufficient(
+    view: &View<'_>,
+    pool: &Pool<'_>,
+    key: StageKey,
+    index: usize,
+    candidates: &[(LeaseId, StopCost)],
+) -> Option<(Placement, Vec<(LeaseId, StopCost)>)> {
+    let (_, spec, _) = view.state.stage(key);
+    let selector = &spec.alternatives[index].selector;
+    let mut freed = pool.clone();
+    let accepted = freed.accepted(selector);
+    let ids = accepted.iter().flat_map(|(_, ids)| ids);
+    let mut free: u32 = ids.map(|&id| pool.free(id).whole_units()).sum();
+    let mut chosen: Vec<(LeaseId, StopCost)> = Vec::new();
+    let mut found = None;
+    for &(id, cost) in candidates {
+        let placement = &view.state.leases()[&id].placement;
+        let topology = view.state.topology();
+        let useful = placement.grants().filter(|grant| selector.accepts(topology, grant.device));
+        let units: u32 = useful.map(|grant| grant.share.whole_units()).sum();
+        if units == 0 {
+            continue;
+        }
+        free += units;
+        freed.give_back(placement);
+        chosen.push((id, cost));
+        if free < spec.alternatives[index].count {
+            continue;
+        }
+        if let Ok(placement) = place(&mut freed, spec, index) {
+            found = Some(placement);
+            break;
+        }
+    }
+    let placement = found?;
+    // Latest first: the dearest victims are tried for sparing first.
+    for &(id, cost) in chosen.clone().iter().rev() {
+        let mut fewer = pool.clone();
+        let rest: Vec<_> = chosen.iter().copied().filter(|&(other, _)| other != id).collect();
+        for (other, _) in &rest {
+            fewer.give_back(&view.state.leases()[other].placement);
+        }
+        if fewer.covers(&placement) {
+            chosen.retain(|&row| row != (id, cost));
+        }
+    }
+    Some((placement, chosen))
+}
+
+/// Writes the gain beside each cost: the wait that is spared, over the share that is needed,
+/// doubled for every step of priority between the two jobs.
+fn priced(
+    view: &View<'_>,
+    key: StageKey,
+    placement: &Placement,
+    victims: &[(LeaseId, StopCost)],
+) -> Vec<StopOrder> {
+    let share: Share = placement.devices().map(|grant| grant.share).sum();
+    let ours = view.state.stage(key).0.priority() as u32;
+    let remaining = |id: &LeaseId| {
+        let lease = &view.state.leases()[id];
+        greedy::expected_span(view, lease.stage, lease.placement.alternative)
+            .unwrap_or(REMAINING_DEFAULT)
+    };
+    let wait = victims.iter().map(|(id, _)| remaining(id)).max().unwrap_or_default();
+    let theirs = victims
+        .iter()
+        .map(|(id, _)| view.state.stage(view.state.leases()[id].stage).0.priority() as u32);
+    let gap = ours - theirs.max().unwrap_or(ours);
+    let gain = ShareMillis(share.over(wait).0 << gap.saturating_sub(1));
+    victims
+        .iter()
+        .map(|&(lease, cost)| StopOrder {
+            lease,
+            cause: StopCause::Priority { beneficiary: key },
+            cost: StopCost { gain, ..cost },
+        })
+        .collect()
+}
+
+/// The lowest priority among the stages that could be preempted; saves searches.
+pub(crate) fn lowest_running(view: &View<'_>) -> Option<Priority> {
+    let running = view.state.leases().values();
+    running.map(|lease| view.state.stage(lease.stage).0.priority()).min()
+}

@@ -1,0 +1,106 @@
+//! Our policies as a table of rules; no policy asks another's name.
+
+use het_core::Millis;
+
+use crate::order::Order;
+use crate::{Decision, Policy, View, greedy};
+
+/// May a stage start past one that does not fit?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passing {
+    Never,
+    /// Yes; a stage passed for `reserve_after` gets its devices reserved as they become free.
+    Backfill {
+        reserve_after: Option<Millis>,
+    },
+}
+
+/// Which of several alternatives a stage takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// The one that rule and profile name at submission, whatever is free.
+    Fixed,
+    /// The one that is expected to finish first among those that fit now.
+    FreeNow,
+    /// Fixed at first; free now once the stage has waited this long.
+    FixedUntil(Millis),
+    /// Free now, unless waiting for a faster one is expected to finish earlier.
+    EarliestFinish,
+}
+
+/// What a policy is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    pub name: &'static str,
+    pub order: Order,
+    pub passing: Passing,
+    pub choice: Choice,
+    pub preempts: Preempts,
+}
+
+/// Whether running stages of lower priority are stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preempts {
+    Never,
+    ForHigherPriority,
+}
+
+/// After this long behind others, a stage that does not fit gets devices reserved for it.
+const RESERVE_AFTER: Millis = Millis::seconds(600);
+
+/// How long `hybrid` keeps to its static plan before it corrects it.
+const HYBRID_PATIENCE: Millis = Millis::seconds(60);
+
+/// Every policy, by name.
+pub const POLICIES: &[Rules] = &[
+    Rules {
+        name: "fifo",
+        order: Order::Submission,
+        passing: Passing::Never,
+        choice: Choice::FreeNow,
+        preempts: Preempts::Never,
+    },
+    Rules {
+        name: "static",
+        order: Order::Priority,
+        passing: Passing::Backfill { reserve_after: None },
+        choice: Choice::Fixed,
+        preempts: Preempts::Never,
+    },
+    Rules {
+        name: "dynamic",
+        order: Order::AgedPriority,
+        passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
+        choice: Choice::FreeNow,
+        preempts: Preempts::ForHigherPriority,
+    },
+    Rules {
+        name: "hybrid",
+        order: Order::AgedPriority,
+        passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
+        choice: Choice::FixedUntil(HYBRID_PATIENCE),
+        preempts: Preempts::ForHigherPriority,
+    },
+    Rules {
+        name: "adaptive",
+        order: Order::AgedShortestWhenShort,
+        passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
+        choice: Choice::EarliestFinish,
+        preempts: Preempts::ForHigherPriority,
+    },
+];
+
+/// The policy of that name.
+pub fn by_name(name: &str) -> Option<&'static Rules> {
+    POLICIES.iter().find(|rules| rules.name == name)
+}
+
+impl Policy for Rules {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn decide(&self, view: &View<'_>) -> Decision {
+        greedy::decide(self, view)
+    }
+}

@@ -1,0 +1,172 @@
+//! The last look at a plan before it is committed: would it break a law?
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{
+    Action, Bytes, DeviceId, Domain, Finding, LeaseId, Name, NodeId, Phase, Placement, Plan, Share,
+    StageKey, StageSpec, State, StopCause, StopCost,
+};
+
+/// Every law that the plan would break, in the order of its actions.
+pub fn check(state: &State, plan: &Plan) -> Vec<Finding> {
+    let mut checker = Checker::new(state);
+    for action in &plan.actions {
+        match action {
+            Action::Start { lease, stage, placement, resume, .. } => {
+                checker.start(*lease, *stage, placement);
+                if state.stage(*stage).2.checkpoint != *resume {
+                    checker.findings.push(Finding::WrongCheckpoint { stage: *stage });
+                }
+            }
+            Action::Stop { lease, cause, cost, .. } => checker.stop(*lease, *cause, *cost),
+            Action::Claim { stage, placement, .. } => checker.claim(*stage, placement),
+            Action::Unclaim { stage } => {
+                checker.claims.remove(stage);
+            }
+        }
+    }
+    checker.findings
+}
+
+struct Checker<'a> {
+    state: &'a State,
+    held: Vec<Share>,
+    memory_free: Vec<Bytes>,
+    claims: BTreeMap<StageKey, Placement>,
+    started: BTreeSet<StageKey>,
+    next_lease: LeaseId,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Checker<'a> {
+    fn new(state: &'a State) -> Self {
+        let topology = state.topology();
+        let claims = state.claims().iter().map(|(key, claim)| (*key, (*claim.placement).clone()));
+        Self {
+            state,
+            held: topology.device_ids().map(|id| state.held(id)).collect(),
+            memory_free: topology.node_ids().map(|id| state.memory_free(id)).collect(),
+            claims: claims.collect(),
+            started: BTreeSet::new(),
+            next_lease: state.next_lease(),
+            findings: Vec::new(),
+        }
+    }
+
+    fn start(&mut self, lease: LeaseId, key: StageKey, placement: &Placement) {
+        if lease != self.next_lease {
+            self.findings.push(Finding::StaleLease { lease });
+        }
+        self.next_lease = LeaseId(lease.0 + 1);
+        if !self.state.is_waiting(key) || !self.started.insert(key) {
+            self.findings.push(Finding::NotReady { stage: key });
+            return;
+        }
+        self.shape(key, placement);
+        self.claims.remove(&key);
+        let reserved = self.reserved(placement);
+        for grant in placement.grants() {
+            self.held[grant.device.index()] += grant.share;
+            let capacity = self.state.topology().device(grant.device).capacity;
+            let promised = self.held[grant.device.index()]
+                + reserved.get(&grant.device).copied().unwrap_or_default();
+            if promised > capacity {
+                let finding = Finding::DeviceOverbooked { device: grant.device, stage: key };
+                self.findings.push(finding);
+            }
+        }
+        for rank in &placement.ranks {
+            let free = &mut self.memory_free[rank.node.index()];
+            if rank.memory > *free {
+                self.findings.push(Finding::MemoryOverbooked { node: rank.node, stage: key });
+            }
+            *free = free.saturating_sub(rank.memory);
+        }
+    }
+
+    /// What claims of others keep on the devices of a placement. A claim on a device whose holder
+    /// still runs reserves what comes free, so only claims that fit beside the holders count.
+    fn reserved(&self, placement: &Placement) -> BTreeMap<DeviceId, Share> {
+        let devices: BTreeSet<DeviceId> = placement.grants().map(|grant| grant.device).collect();
+        let mut reserved: BTreeMap<DeviceId, Share> = BTreeMap::new();
+        for grant in self.claims.values().flat_map(Placement::grants) {
+            if devices.contains(&grant.device) {
+                *reserved.entry(grant.device).or_default() += grant.share;
+            }
+        }
+        reserved
+    }
+
+    fn claim(&mut self, key: StageKey, placement: &Placement) {
+        if !self.state.is_waiting(key) || self.started.contains(&key) {
+            self.findings.push(Finding::NotReady { stage: key });
+            return;
+        }
+        self.shape(key, placement);
+        self.claims.insert(key, placement.clone());
+        for (device, share) in self.reserved(placement) {
+            if share > self.state.topology().device(device).capacity {
+                self.findings.push(Finding::DeviceOverbooked { device, stage: key });
+            }
+        }
+    }
+
+    /// The whole request on devices that it accepts and that are up, inside its domain.
+    fn shape(&mut self, key: StageKey, placement: &Placement) {
+        let (_, spec, _) = self.state.stage(key);
+        let Some(alternative) = spec.alternatives.get(placement.alternative) else {
+            self.findings.push(Finding::GangIncomplete { stage: key });
+            return;
+        };
+        let whole = |rank: &het_core::Rank| {
+            let cores: u32 = rank.companions.iter().map(|grant| grant.share.whole_units()).sum();
+            cores == spec.companions.cores && rank.memory == spec.companions.memory
+        };
+        if placement.units() != alternative.count || !placement.ranks.iter().all(whole) {
+            self.findings.push(Finding::GangIncomplete { stage: key });
+        }
+        for grant in placement.devices() {
+            if !alternative.selector.accepts(self.state.topology(), grant.device) {
+                self.findings.push(Finding::WrongDevice { device: grant.device, stage: key });
+            }
+            if !self.state.is_up(grant.device) {
+                self.findings.push(Finding::DeviceDown { device: grant.device, stage: key });
+            }
+        }
+        if domains(self.state, spec, placement) > 1 {
+            self.findings.push(Finding::DomainLeft { stage: key });
+        }
+    }
+
+    fn stop(&mut self, id: LeaseId, cause: StopCause, cost: Option<StopCost>) {
+        let Some(lease) = self.state.leases().get(&id) else {
+            self.findings.push(Finding::NothingToStop { lease: id });
+            return;
+        };
+        if matches!(lease.phase, Phase::Stopping { .. }) {
+            self.findings.push(Finding::NothingToStop { lease: id });
+        }
+        if let StopCause::Priority { beneficiary } = cause {
+            let theirs = self.state.stage(lease.stage).0.priority();
+            let ours = self.state.stage(beneficiary).0.priority();
+            let accounted = cost.is_some_and(|cost| cost.gain > cost.cost);
+            if ours <= theirs || !accounted {
+                self.findings.push(Finding::UnjustPreemption { lease: id });
+            }
+        }
+    }
+}
+
+/// Distinct domains of the requested kind that a placement touches.
+fn domains(state: &State, spec: &StageSpec, placement: &Placement) -> usize {
+    let topology = state.topology();
+    let name = |node: NodeId| -> Name {
+        match spec.within {
+            Domain::Node => node.to_string().into(),
+            Domain::Rack => topology.node(node).rack.clone(),
+            Domain::Pod => topology.node(node).pod.clone(),
+            Domain::Any => Name::default(),
+        }
+    };
+    placement.ranks.iter().map(|rank| name(rank.node)).collect::<BTreeSet<_>>().len()
+}

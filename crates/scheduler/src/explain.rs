@@ -1,0 +1,191 @@
+//! Why one stage waits or stands where it stands, with numbers, and what would start it now.
+
+use std::sync::Arc;
+
+use het_core::{
+    Domain, Event, JobId, JobSpec, Name, Priority, Reason, StageIndex, StageKey, StageSpec,
+    StageState, State, Time,
+};
+use het_perf::Rates;
+use het_policy::{Policy, Pool, View, Want, place, reasons_why_not};
+
+/// Everything there is to say about a stage's fate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    pub stage: StageKey,
+    /// Why it runs where it runs; empty while it never ran.
+    pub start_reasons: Vec<Reason>,
+    /// Every reason why it does not start now, as the planner sees it.
+    pub wait_reasons: Vec<Reason>,
+    /// Stages of its own job that have to succeed first.
+    pub after: Vec<Name>,
+    /// One an alternative, in file order.
+    pub blockers: Vec<Blocker>,
+    /// Place in the order of the policy, from 1; `None` while it does not wait.
+    pub position: Option<usize>,
+    pub what_if: Vec<WhatIf>,
+}
+
+/// What stands against one alternative.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocker {
+    pub word: Name,
+    pub need: u32,
+    pub free: u32,
+    /// Units that the cluster has.
+    pub total: u32,
+    /// It could not run even on the empty cluster.
+    pub never: bool,
+    pub held_by: Vec<Holder>,
+}
+
+/// Who holds accepted devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    pub stage: StageKey,
+    pub units: u32,
+}
+
+/// A relaxed request that the planner would start at once, or after stopping others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WhatIf {
+    FewerDevices { word: Name, count: u32 },
+    AnyDomain,
+    HigherPriority { priority: Priority, stops: Vec<StageKey> },
+}
+
+/// Explains a stage of `state`; the options come from re-running the planner with one constraint
+/// relaxed.
+pub fn explain(
+    state: &State,
+    policy: &dyn Policy,
+    rates: &Rates,
+    now: Time,
+    key: StageKey,
+) -> Explanation {
+    let (job, spec, stage) = state.stage(key);
+    let waiting = state.is_waiting(key);
+    let mut pool = Pool::for_stage(state, key);
+    let decision = policy.decide(&View { state, rates, now });
+    let position = decision.wants.iter().position(|(other, _)| *other == key);
+    let planned = position.map(|index| &decision.wants[index].1);
+    let wait_reasons = match planned {
+        Some(Want::Wait { reasons }) => reasons.clone(),
+        Some(Want::Run { .. }) => Vec::new(),
+        None if waiting => reasons_why_not(&mut pool, spec),
+        None => Vec::new(),
+    };
+    let pending = spec.after.iter().filter(|dep| {
+        job.stages[dep.index()].state != StageState::Succeeded && !stage.state.is_terminal()
+    });
+    Explanation {
+        stage: key,
+        start_reasons: stage.start_reasons.clone(),
+        after: pending.map(|dep| job.spec.stage(*dep).name.clone()).collect(),
+        blockers: if waiting { blockers(state, &mut pool, spec) } else { Vec::new() },
+        position: position.map(|index| index + 1),
+        what_if: if wait_reasons.is_empty() {
+            Vec::new()
+        } else {
+            what_if(state, policy, rates, now, key)
+        },
+        wait_reasons,
+    }
+}
+
+fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker> {
+    let mut cluster = Pool::empty_cluster(state);
+    let topology = state.topology();
+    let mut misfits: Vec<usize> = (0..spec.alternatives.len()).collect();
+    misfits.retain(|&index| place(pool, spec, index).is_err());
+    misfits
+        .into_iter()
+        .map(|index| {
+            let alternative = &spec.alternatives[index];
+            let accepts = |id| alternative.selector.accepts(topology, id);
+            let ids = || topology.device_ids().filter(|&id| accepts(id));
+            let held_by = state.leases().values().filter_map(|lease| {
+                let grants = lease.placement.grants().filter(|grant| accepts(grant.device));
+                let units = grants.map(|grant| grant.share.whole_units()).sum();
+                (units > 0).then_some(Holder { stage: lease.stage, units })
+            });
+            Blocker {
+                word: alternative.selector.word.clone(),
+                need: alternative.count,
+                free: ids().map(|id| pool.free(id).whole_units()).sum(),
+                total: ids().map(|id| topology.device(id).capacity.whole_units()).sum(),
+                never: place(&mut cluster, spec, index).is_err(),
+                held_by: held_by.collect(),
+            }
+        })
+        .collect()
+}
+
+fn what_if(
+    state: &State,
+    policy: &dyn Policy,
+    rates: &Rates,
+    now: Time,
+    key: StageKey,
+) -> Vec<WhatIf> {
+    let (job, spec, _) = state.stage(key);
+    let try_out =
+        |spec: StageSpec, priority| starts(state, policy, rates, now, key, spec, priority);
+    let mut found = Vec::new();
+    for (index, alternative) in spec.alternatives.iter().enumerate() {
+        let fewer = (1..alternative.count).rev().find(|&count| {
+            let mut relaxed = spec.clone();
+            relaxed.alternatives = vec![alternative.clone()];
+            relaxed.alternatives[0].count = count;
+            place(&mut Pool::of(state), &relaxed, 0).is_ok()
+                && try_out(relaxed, job.priority()).is_some_and(|stops| stops.is_empty())
+        });
+        if let Some(count) = fewer {
+            let word = spec.alternatives[index].selector.word.clone();
+            found.push(WhatIf::FewerDevices { word, count });
+        }
+    }
+    if spec.within != Domain::Any {
+        let relaxed = StageSpec { within: Domain::Any, ..spec.clone() };
+        let starts = try_out(relaxed, job.priority()).is_some_and(|stops| stops.is_empty());
+        found.extend(starts.then_some(WhatIf::AnyDomain));
+    }
+    let higher = Priority::ALL.into_iter().rev().filter(|&other| other > job.priority());
+    let raised = higher.filter_map(|priority| {
+        try_out(spec.clone(), priority).map(|stops| WhatIf::HigherPriority { priority, stops })
+    });
+    found.extend(raised.take(1));
+    found
+}
+
+/// Whether a job of this one stage would be given devices now, and whom that would stop.
+fn starts(
+    state: &State,
+    policy: &dyn Policy,
+    rates: &Rates,
+    now: Time,
+    key: StageKey,
+    stage: StageSpec,
+    priority: Priority,
+) -> Option<Vec<StageKey>> {
+    let job: JobId = state.next_job();
+    let stage = StageSpec { after: Vec::new(), ..stage };
+    let spec = JobSpec { priority, stages: vec![stage], ..(*state.stage(key).0.spec).clone() };
+    let mut relaxed = state.clone();
+    relaxed.apply(now, &Event::JobCancelled { job: key.job });
+    let submitted = Event::JobSubmitted {
+        job,
+        spec: Arc::new(spec),
+        succeeded: Vec::new(),
+        checkpoints: Vec::new(),
+    };
+    relaxed.apply(now, &submitted);
+    let decision = policy.decide(&View { state: &relaxed, rates, now });
+    let wanted = StageKey { job, stage: StageIndex(0) };
+    let runs = decision
+        .wants
+        .iter()
+        .any(|(other, want)| *other == wanted && matches!(want, Want::Run { .. }));
+    let stops = decision.stops.iter().map(|order| relaxed.leases()[&order.lease].stage);
+    runs.then(|| stops.collect())
+}

@@ -1,0 +1,131 @@
+//! From what should be to ordered actions: stops first, then claims given up, then starts and
+//! claims in the order of the policy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use het_core::{
+    Action, CheckpointSpec, Generation, JobId, LeaseId, Millis, Phase, Placement, Plan, Reason,
+    StageKey, State, StopCause, StopCost, Time,
+};
+use het_policy::{Decision, Pool, Want};
+
+/// Turns a decision into a plan. A wanted placement that is free becomes a start; one that is still
+/// in use becomes a claim. Nothing is repeated that is already so.
+pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
+    let mut plan = Plan { generation: Generation(state.generation().0 + 1), ..Plan::default() };
+    let mut stopped = BTreeSet::new();
+    let forced = state.leases_to_end().chain(overdue(state, now));
+    let ordered = decision.stops.iter().map(|order| (order.lease, order.cause, Some(order.cost)));
+    for (lease, cause, cost) in forced.map(|(lease, cause)| (lease, cause, None)).chain(ordered) {
+        if stopped.insert(lease) {
+            plan.actions.push(stop(state, lease, cause, cost));
+        }
+    }
+    plan.actions.extend(dead_claims(state, decision).map(|stage| Action::Unclaim { stage }));
+    let mut starts = Starts::new(state);
+    for (key, want) in &decision.wants {
+        match want {
+            Want::Run { placement, reasons } => {
+                plan.actions.extend(starts.run(*key, placement, reasons));
+            }
+            Want::Wait { reasons } if state.stage(*key).2.wait_reasons != *reasons => {
+                plan.waits.push((*key, reasons.clone()));
+            }
+            Want::Wait { .. } => {}
+        }
+    }
+    plan
+}
+
+/// Jobs with a time limit that run, and when they reach it.
+pub(crate) fn time_limits(state: &State) -> impl Iterator<Item = (JobId, Time)> + '_ {
+    let running: BTreeSet<JobId> = state.leases().values().map(|lease| lease.stage.job).collect();
+    running.into_iter().filter_map(|id| {
+        let job = state.job(id)?;
+        let first = job.stages.iter().filter_map(|stage| stage.first_started).min()?;
+        Some((id, first + job.spec.time_limit?))
+    })
+}
+
+fn overdue(state: &State, now: Time) -> impl Iterator<Item = (LeaseId, StopCause)> + '_ {
+    let limits: BTreeMap<JobId, Time> = time_limits(state).collect();
+    state.leases().iter().filter_map(move |(&id, lease)| {
+        let due = limits.get(&lease.stage.job).is_some_and(|&at| at <= now);
+        let stopping = matches!(lease.phase, Phase::Stopping { .. });
+        (due && !stopping).then_some((id, StopCause::TimeLimit))
+    })
+}
+
+fn stop(state: &State, id: LeaseId, cause: StopCause, cost: Option<StopCost>) -> Action {
+    let lease = &state.leases()[&id];
+    let (_, spec, _) = state.stage(lease.stage);
+    let checkpoint = &spec.alternatives[lease.placement.alternative].launch.checkpoint;
+    let grace = checkpoint.as_ref().map_or(CheckpointSpec::GRACE_DEFAULT, |spec| spec.grace);
+    Action::Stop { lease: id, cause, grace: grace.max(Millis(1)), cost }
+}
+
+/// Claims that the decision no longer stands by.
+fn dead_claims<'a>(
+    state: &'a State,
+    decision: &'a Decision,
+) -> impl Iterator<Item = StageKey> + 'a {
+    let wanted: BTreeMap<StageKey, &Placement> = decision
+        .wants
+        .iter()
+        .filter_map(|(key, want)| match want {
+            Want::Run { placement, .. } => Some((*key, placement)),
+            Want::Wait { .. } => None,
+        })
+        .collect();
+    state
+        .claims()
+        .iter()
+        .filter(move |(key, claim)| wanted.get(key) != Some(&&*claim.placement))
+        .map(|(key, _)| *key)
+}
+
+/// Tells starts from claims while devices are handed out.
+struct Starts<'a> {
+    state: &'a State,
+    /// What nobody holds, claims set aside: a wanted placement honours them already.
+    pool: Pool<'a>,
+    next_lease: LeaseId,
+}
+
+impl<'a> Starts<'a> {
+    fn new(state: &'a State) -> Self {
+        Self { state, pool: Pool::ignoring_claims(state), next_lease: state.next_lease() }
+    }
+
+    fn run(&mut self, key: StageKey, placement: &Placement, reasons: &[Reason]) -> Option<Action> {
+        let claimed = self.state.claims().get(&key).map(|claim| &*claim.placement);
+        let available = self.pool.covers(placement);
+        if available {
+            self.pool.take(placement);
+            return Some(self.start(key, placement, reasons));
+        }
+        if claimed == Some(placement) {
+            return None;
+        }
+        // Nobody later in this plan may start on what is claimed here.
+        self.pool.reserve(placement);
+        let placement = Arc::new(placement.clone());
+        Some(Action::Claim { stage: key, placement, reasons: reasons.to_vec() })
+    }
+
+    fn start(&mut self, key: StageKey, placement: &Placement, reasons: &[Reason]) -> Action {
+        let (_, spec, stage) = self.state.stage(key);
+        let lease = self.next_lease;
+        self.next_lease = LeaseId(lease.0 + 1);
+        Action::Start {
+            lease,
+            stage: key,
+            attempt: stage.attempts + 1,
+            placement: Arc::new(placement.clone()),
+            launch: Arc::clone(&spec.alternatives[placement.alternative].launch),
+            resume: stage.checkpoint.clone(),
+            reasons: reasons.to_vec(),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What will happen, in order of time and then of entry: no two orders for the same inputs.
+
+use std::collections::BTreeMap;
+
+use het_core::{Event, LeaseId, Time};
+
+use crate::Fault;
+
+/// Something due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// A fact that only needs telling.
+    Tell(Event),
+    Strike(Fault),
+    /// The lease reaches its next checkpoint or its end. Void if the lease was rescheduled since.
+    Milestone {
+        lease: LeaseId,
+        epoch: u32,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Agenda {
+    rows: BTreeMap<(Time, u64), Due>,
+    entries: u64,
+}
+
+impl Agenda {
+    pub fn add(&mut self, at: Time, due: Due) {
+        self.rows.insert((at, self.entries), due);
+        self.entries += 1;
+    }
+
+    pub fn next_time(&self) -> Option<Time> {
+        self.rows.keys().next().map(|&(at, _)| at)
+    }
+
+    pub fn pop(&mut self) -> Option<(Time, Due)> {
+        self.rows.pop_first().map(|((at, _), due)| (at, due))
+    }
+}

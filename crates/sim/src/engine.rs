@@ -1,0 +1,354 @@
+//! The simulator's engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use het_core::{
+    Action, Checkpoint, Event, Failure, Generation, LeaseId, Millis, NodeId, Outcome, Placement,
+    Plan, Progress, StageKey, Time, Topology,
+};
+use het_engine::Engine;
+
+use crate::agenda::{Agenda, Due};
+use crate::{Fault, StageModel};
+
+/// Virtual time over a topology.
+#[derive(Debug)]
+pub struct Sim {
+    topology: Arc<Topology>,
+    models: BTreeMap<StageKey, StageModel>,
+    now: Time,
+    generation: Generation,
+    agenda: Agenda,
+    runs: BTreeMap<LeaseId, Run>,
+    lost: Vec<bool>,
+    /// Percent of the normal step time, by node.
+    pace: Vec<u64>,
+    /// Stages whose scripted failure has happened.
+    failed_once: BTreeSet<StageKey>,
+}
+
+/// A gang at work.
+#[derive(Debug)]
+struct Run {
+    stage: StageKey,
+    placement: Arc<Placement>,
+    /// Steps done when `since` began.
+    done: u64,
+    since: Time,
+    step: Millis,
+    epoch: u32,
+    stopping: bool,
+}
+
+impl Sim {
+    /// `models` says how each stage behaves; one without a model ends at once.
+    pub fn new(
+        topology: Arc<Topology>,
+        models: BTreeMap<StageKey, StageModel>,
+        faults: impl IntoIterator<Item = (Time, Fault)>,
+    ) -> Self {
+        let mut agenda = Agenda::default();
+        for (at, fault) in faults {
+            agenda.add(at, Due::Strike(fault));
+        }
+        Self {
+            lost: vec![false; topology.nodes.len()],
+            pace: vec![100; topology.nodes.len()],
+            topology,
+            models,
+            now: Time::ZERO,
+            generation: Generation(0),
+            agenda,
+            runs: BTreeMap::new(),
+            failed_once: BTreeSet::new(),
+        }
+    }
+
+    fn model(&self, stage: StageKey) -> StageModel {
+        self.models.get(&stage).cloned().unwrap_or_default()
+    }
+
+    fn start(
+        &mut self,
+        lease: LeaseId,
+        stage: StageKey,
+        placement: &Arc<Placement>,
+        resume: Option<&Checkpoint>,
+    ) {
+        if placement.ranks.iter().any(|rank| self.lost[rank.node.index()]) {
+            self.tell(Event::StageEnded { lease, outcome: Outcome::Lost });
+            return;
+        }
+        let model = self.model(stage);
+        let run = Run {
+            stage,
+            placement: Arc::clone(placement),
+            done: resume.map_or(0, |checkpoint| checkpoint.step),
+            since: self.now + model.load,
+            step: self.step_time(&model, placement),
+            epoch: 0,
+            stopping: false,
+        };
+        self.runs.insert(lease, run);
+        self.tell(Event::StageStarted { lease });
+        self.schedule(lease);
+    }
+
+    /// The slowest rank sets the pace of a gang.
+    fn step_time(&self, model: &StageModel, placement: &Placement) -> Millis {
+        let of_rank = placement.ranks.iter().flat_map(|rank| {
+            let pace = self.pace[rank.node.index()];
+            rank.grants.iter().map(move |grant| {
+                let class = &self.topology.class_of(grant.device).id;
+                let step = model.step.get(class).copied().unwrap_or(model.step_default);
+                (step.0 * pace).div_ceil(100).max(1)
+            })
+        });
+        Millis(of_rank.max().unwrap_or(1))
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.agenda.add(self.now, Due::Tell(event));
+    }
+
+    /// The next step at which something happens to the stage.
+    fn next_milestone(&self, run: &Run) -> u64 {
+        let model = self.model(run.stage);
+        let every = model.checkpoint_every;
+        let checkpoint = match model.save {
+            Some(_) => (run.done / every).saturating_add(1).saturating_mul(every),
+            None => u64::MAX,
+        };
+        let failure = match model.fails_at {
+            Some((step, _)) if !self.failed_once.contains(&run.stage) => step.max(run.done),
+            _ => u64::MAX,
+        };
+        model.steps.min(checkpoint).min(failure)
+    }
+
+    fn schedule(&mut self, lease: LeaseId) {
+        let Some(run) = self.runs.get(&lease) else { return };
+        let steps = self.next_milestone(run).saturating_sub(run.done);
+        let at = run.since + Millis(steps * run.step.0);
+        let epoch = run.epoch;
+        self.agenda.add(at, Due::Milestone { lease, epoch });
+    }
+
+    /// Books the steps done so far, so that the pace may change.
+    fn settle(&mut self, lease: LeaseId) {
+        let now = self.now;
+        if let Some(run) = self.runs.get_mut(&lease) {
+            let steps = now.since(run.since).0 / run.step.0;
+            run.done += steps;
+            run.since = run.since + Millis(steps * run.step.0);
+            run.epoch += 1;
+        }
+    }
+
+    fn milestone(&mut self, lease: LeaseId, epoch: u32) {
+        if self.runs.get(&lease).is_none_or(|run| run.epoch != epoch || run.stopping) {
+            return;
+        }
+        self.settle(lease);
+        let run = &self.runs[&lease];
+        let (stage, done) = (run.stage, run.done);
+        let model = self.model(stage);
+        let total = Some(model.steps);
+        let progress = Progress { step: Some(done), total, ..Progress::default() };
+        self.tell(Event::Progressed { lease, progress });
+        if done >= model.steps {
+            self.end(lease, Outcome::Finished);
+        } else if let Some((step, exit_code)) = model.fails_at
+            && step <= done
+            && self.failed_once.insert(stage)
+        {
+            let message = "scripted failure".to_owned();
+            self.end(lease, Outcome::Failed(Failure { rank: 0, exit_code, message }));
+        } else {
+            self.tell(checkpointed(lease, done));
+            let pause = model.save.unwrap_or_default();
+            if let Some(run) = self.runs.get_mut(&lease) {
+                run.since = run.since + pause;
+            }
+            self.schedule(lease);
+        }
+    }
+
+    fn end(&mut self, lease: LeaseId, outcome: Outcome) {
+        if self.runs.remove(&lease).is_some() {
+            self.tell(Event::StageEnded { lease, outcome });
+        }
+    }
+
+    fn stop(&mut self, lease: LeaseId, grace: Millis) {
+        self.settle(lease);
+        let Some(run) = self.runs.get_mut(&lease) else { return };
+        run.stopping = true;
+        let (stage, done) = (run.stage, run.done);
+        let model = self.model(stage);
+        let saves = model.save.filter(|save| !model.deaf && *save <= grace);
+        let wait = match saves {
+            Some(save) => save,
+            None if model.deaf => grace,
+            None => Millis(0),
+        };
+        let at = self.now + wait;
+        if saves.is_some() {
+            self.agenda.add(at, Due::Tell(checkpointed(lease, done)));
+        }
+        self.agenda.add(at, Due::Tell(Event::StageEnded { lease, outcome: Outcome::Stopped }));
+    }
+
+    fn strike(&mut self, fault: Fault) -> Option<Event> {
+        match fault {
+            Fault::NodeLost { node } => {
+                self.lost[node.index()] = true;
+                for lease in self.leases_on(node) {
+                    self.end(lease, Outcome::Lost);
+                }
+                Some(Event::NodeLost { node })
+            }
+            Fault::NodeReturned { node } => {
+                self.lost[node.index()] = false;
+                Some(Event::NodeReturned { node })
+            }
+            Fault::Slowed { node, percent } => {
+                self.pace[node.index()] = percent;
+                for lease in self.leases_on(node) {
+                    self.settle(lease);
+                    let run = &self.runs[&lease];
+                    let step = self.step_time(&self.model(run.stage), &run.placement);
+                    if let Some(run) = self.runs.get_mut(&lease) {
+                        run.step = step;
+                    }
+                    self.schedule(lease);
+                }
+                None
+            }
+        }
+    }
+
+    fn leases_on(&self, node: NodeId) -> Vec<LeaseId> {
+        let on_node = self.runs.iter().filter(|(_, run)| run.placement.uses_node(node));
+        on_node.map(|(&lease, _)| lease).collect()
+    }
+
+    /// Whether a fact still holds when its time comes: nothing is told of a lease after its end.
+    fn still_true(&mut self, event: &Event) -> bool {
+        match event {
+            Event::StageEnded { lease, outcome: Outcome::Stopped } => {
+                self.runs.remove(lease).is_some()
+            }
+            Event::Checkpointed { lease, .. } => self.runs.contains_key(lease),
+            _ => true,
+        }
+    }
+}
+
+fn checkpointed(lease: LeaseId, step: u64) -> Event {
+    let checkpoint = Checkpoint { step, path: format!("checkpoint-{step}") };
+    Event::Checkpointed { lease, checkpoint }
+}
+
+impl Engine for Sim {
+    fn submit(&mut self, plan: &Plan) {
+        if plan.generation <= self.generation {
+            return;
+        }
+        self.generation = plan.generation;
+        for action in &plan.actions {
+            match action {
+                Action::Start { lease, stage, placement, resume, .. } => {
+                    self.start(*lease, *stage, placement, resume.as_ref());
+                }
+                Action::Stop { lease, grace, .. } => self.stop(*lease, *grace),
+                Action::Claim { .. } | Action::Unclaim { .. } => {}
+            }
+        }
+    }
+
+    fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
+        loop {
+            let due = self.agenda.next_time();
+            if due.is_none_or(|at| until.is_some_and(|until| at > until)) {
+                self.now = self.now.max(until.unwrap_or(self.now));
+                return None;
+            }
+            let (at, due) = self.agenda.pop()?;
+            self.now = self.now.max(at);
+            match due {
+                Due::Tell(event) if self.still_true(&event) => return Some((self.now, event)),
+                Due::Tell(_) => {}
+                Due::Milestone { lease, epoch } => self.milestone(lease, epoch),
+                Due::Strike(fault) => {
+                    if let Some(event) = self.strike(fault) {
+                        return Some((self.now, event));
+                    }
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use het_core::{Bytes, Device, DeviceClass, Launch, Node, Share};
+    use het_engine::Script;
+    use het_engine::contract::{Subject, check_all};
+
+    struct SimSubject;
+
+    impl Subject for SimSubject {
+        type Engine = Sim;
+
+        fn build(&self, scripts: &[(StageKey, Script)]) -> (Sim, Vec<Launch>) {
+            let models = scripts.iter().map(|&(key, script)| (key, model(script))).collect();
+            let launches = vec![Launch::default(); scripts.len()];
+            (Sim::new(Arc::new(one_device()), models, []), launches)
+        }
+    }
+
+    fn model(script: Script) -> StageModel {
+        let forever = StageModel { steps: 1 << 40, ..StageModel::default() };
+        match script {
+            Script::Finish(after) => StageModel { steps: after.0, ..StageModel::default() },
+            Script::UntilNotice => forever,
+            Script::Deaf => StageModel { deaf: true, ..forever },
+            Script::Fail(after, code) => StageModel { fails_at: Some((after.0, code)), ..forever },
+        }
+    }
+
+    fn one_device() -> Topology {
+        let class = DeviceClass {
+            id: "cpu".into(),
+            kind: "cpu".into(),
+            vendor: "test".into(),
+            title: "cpu".into(),
+            peak_gflops: None,
+            software: false,
+        };
+        let node =
+            Node { name: "n0".into(), memory: Bytes::gib(1), rack: "r".into(), pod: "p".into() };
+        let device = Device {
+            node: NodeId(0),
+            name: "cpu0".into(),
+            class: 0,
+            drivers: vec!["cpu".into()],
+            capacity: Share::units(2),
+            memory: Bytes::ZERO,
+            visible_id: "0".into(),
+        };
+        Topology { classes: vec![class], nodes: vec![node], devices: vec![device], links: vec![] }
+    }
+
+    #[test]
+    fn the_simulator_keeps_the_contract() {
+        check_all(&SimSubject);
+    }
+}

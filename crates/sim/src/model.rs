@@ -1,0 +1,56 @@
+//! The truth that a simulation knows and a policy has to guess.
+
+use std::collections::BTreeMap;
+
+use het_core::{Millis, Name, NodeId};
+
+/// How a stage really behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageModel {
+    pub steps: u64,
+    /// Time of one step on the requested number of devices, by class.
+    pub step: BTreeMap<Name, Millis>,
+    /// On a class that is not listed.
+    pub step_default: Millis,
+    /// From the start of the processes to the first step.
+    pub load: Millis,
+    /// To write a checkpoint; `None` for a program that cannot.
+    pub save: Option<Millis>,
+    pub checkpoint_every: u64,
+    /// Ignores notices: is killed at the end of its grace and saves nothing then.
+    pub deaf: bool,
+    /// When it reaches this step for the first time, it exits with this code.
+    pub fails_at: Option<(u64, i32)>,
+}
+
+impl Default for StageModel {
+    fn default() -> Self {
+        Self {
+            steps: 0,
+            step: BTreeMap::new(),
+            step_default: Millis(1),
+            load: Millis(0),
+            save: None,
+            checkpoint_every: u64::MAX,
+            deaf: false,
+            fails_at: None,
+        }
+    }
+}
+
+/// What goes wrong, and until when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The node disappears with everything on it.
+    NodeLost {
+        node: NodeId,
+    },
+    NodeReturned {
+        node: NodeId,
+    },
+    /// Every step on the node takes this many percent of its normal time from now on.
+    Slowed {
+        node: NodeId,
+        percent: u64,
+    },
+}

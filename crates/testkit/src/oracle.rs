@@ -1,0 +1,558 @@
+//! The laws of the design, checked from the event stream alone.
+//!
+//! The oracle rebuilds who holds what from events in its own maps and its own words. It shares no
+//! code with `State::apply`, the policies or the scheduler's check, so a mistake there does not
+//! hide itself here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use het_core::{
+    Action, Checkpoint, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, NodeId, Outcome,
+    Placement, Plan, Reason, StageKey, StageState, State, StopCause, Time, Topology,
+};
+
+/// Which laws to hold a policy to: strict orders are not work conserving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strictness {
+    /// Laws 1–6, 8, 11–13.
+    EveryPolicy,
+    /// Also 7, 9 and 10.
+    Ours,
+}
+
+/// Preemptions that one stage may suffer.
+const PREEMPTIONS_MAX: u32 = 3;
+
+/// Follows the events of one run and collects what breaks a law.
+#[derive(Debug)]
+pub struct Oracle {
+    topology: Arc<Topology>,
+    strictness: Strictness,
+    now: Time,
+    generation: u64,
+    leases_seen: u64,
+    jobs: BTreeMap<JobId, Shadow>,
+    holds: BTreeMap<LeaseId, Hold>,
+    claims: BTreeMap<StageKey, Arc<Placement>>,
+    lost_nodes: BTreeSet<NodeId>,
+    failed_devices: BTreeSet<DeviceId>,
+    /// Share-milliseconds by device.
+    charged: Vec<u64>,
+    idle_before: BTreeSet<StageKey>,
+    violations: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Shadow {
+    spec: Arc<JobSpec>,
+    held: bool,
+    ending: bool,
+    stages: Vec<ShadowStage>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct ShadowStage {
+    status: Status,
+    attempts: u32,
+    preemptions: u32,
+    failures: u32,
+    newest: Option<Checkpoint>,
+    reasons: Vec<Reason>,
+    charged: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Status {
+    #[default]
+    Idle,
+    Active(LeaseId),
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+#[derive(Debug)]
+struct Hold {
+    stage: StageKey,
+    placement: Arc<Placement>,
+    since: Time,
+    stopping: Option<StopCause>,
+}
+
+impl Oracle {
+    pub fn new(topology: Arc<Topology>, strictness: Strictness) -> Self {
+        Self {
+            charged: vec![0; topology.devices.len()],
+            topology,
+            strictness,
+            now: Time::ZERO,
+            generation: 0,
+            leases_seen: 0,
+            jobs: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            lost_nodes: BTreeSet::new(),
+            failed_devices: BTreeSet::new(),
+            idle_before: BTreeSet::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    /// Everything found so far.
+    pub fn violations(&self) -> &[String] {
+        &self.violations
+    }
+
+    fn blame(&mut self, law: u8, what: impl std::fmt::Display) {
+        self.violations.push(format!("law {law} at {} ms: {what}", self.now.0));
+    }
+
+    /// Takes in the next event of the log.
+    pub fn see(&mut self, at: Time, event: &Event) {
+        if at < self.now {
+            self.blame(12, "time went backwards");
+        }
+        self.now = self.now.max(at);
+        match event {
+            Event::JobSubmitted { job, spec, succeeded, checkpoints } => {
+                let mut stages = vec![ShadowStage::default(); spec.stages.len()];
+                succeeded.iter().for_each(|i| stages[i.index()].status = Status::Succeeded);
+                for (index, checkpoint) in checkpoints {
+                    stages[index.index()].newest = Some(checkpoint.clone());
+                }
+                let shadow = Shadow { spec: Arc::clone(spec), held: false, ending: false, stages };
+                if self.jobs.insert(*job, shadow).is_some() {
+                    self.blame(3, format!("job {job} was accepted twice"));
+                }
+            }
+            Event::JobHeld { job } => self.with_job(*job, |job| job.held = true),
+            Event::JobReleased { job } => self.with_job(*job, |job| job.held = false),
+            Event::JobCancelled { job } => self.with_job(*job, Shadow::end_what_is_idle),
+            Event::PlanCommitted { plan } => self.plan(plan),
+            Event::StageStarted { .. } | Event::Progressed { .. } => {}
+            Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
+            Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
+            Event::NodeLost { node } => {
+                self.lost_nodes.insert(*node);
+            }
+            Event::NodeReturned { node } => {
+                self.lost_nodes.remove(node);
+            }
+            Event::DeviceFailed { device } => {
+                self.failed_devices.insert(*device);
+            }
+            Event::DeviceRepaired { device } => {
+                self.failed_devices.remove(device);
+            }
+        }
+        self.forget_dead_claims();
+    }
+
+    fn with_job(&mut self, id: JobId, change: impl FnOnce(&mut Shadow)) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            change(job);
+        }
+    }
+
+    fn forget_dead_claims(&mut self) {
+        let waiting: BTreeSet<StageKey> = self.waiting().collect();
+        self.claims.retain(|key, _| waiting.contains(key));
+    }
+
+    /// Stages that could start as far as their job goes.
+    fn waiting(&self) -> impl Iterator<Item = StageKey> + '_ {
+        self.jobs.iter().flat_map(|(&id, job)| {
+            let keys = job.spec.stage_indices().map(move |stage| StageKey { job: id, stage });
+            keys.filter(|key| job.may_start(*key))
+        })
+    }
+
+    fn plan(&mut self, plan: &Plan) {
+        if plan.generation.0 <= self.generation {
+            self.blame(5, format!("generation {} is not new", plan.generation));
+        }
+        self.generation = plan.generation.0;
+        for action in &plan.actions {
+            match action {
+                Action::Start { lease, stage, attempt, placement, resume, .. } => {
+                    self.start(*lease, *stage, *attempt, placement, resume.as_ref());
+                }
+                Action::Stop { .. } => self.stop(action),
+                Action::Claim { stage, placement, .. } => {
+                    self.whole_request(*stage, placement);
+                    self.claims.insert(*stage, Arc::clone(placement));
+                    self.no_device_claimed_twice();
+                }
+                Action::Unclaim { stage } => {
+                    self.claims.remove(stage);
+                }
+            }
+        }
+        for (key, reasons) in &plan.waits {
+            if reasons.is_empty() {
+                self.blame(9, format!("stage {key} waits without a reason"));
+            }
+            if let Some(stage) = self.stage_mut(*key) {
+                stage.reasons.clone_from(reasons);
+            }
+        }
+    }
+
+    fn stage_mut(&mut self, key: StageKey) -> Option<&mut ShadowStage> {
+        self.jobs.get_mut(&key.job)?.stages.get_mut(key.stage.index())
+    }
+
+    fn start(
+        &mut self,
+        lease: LeaseId,
+        key: StageKey,
+        attempt: u32,
+        placement: &Arc<Placement>,
+        resume: Option<&Checkpoint>,
+    ) {
+        if lease.0 <= self.leases_seen {
+            self.blame(5, format!("lease {lease} is not new"));
+        }
+        self.leases_seen = self.leases_seen.max(lease.0);
+        if !self.jobs.get(&key.job).is_some_and(|job| job.may_start(key)) {
+            self.blame(4, format!("stage {key} was started but may not start"));
+        }
+        self.whole_request(key, placement);
+        self.claims.remove(&key);
+        let Some(stage) = self.stage_mut(key) else { return };
+        let (attempts, newest) = (stage.attempts, stage.newest.clone());
+        stage.attempts = attempt;
+        stage.status = Status::Active(lease);
+        stage.reasons.clear();
+        if attempt <= attempts {
+            self.blame(4, format!("attempt {attempt} of {key} does not grow"));
+        }
+        if resume != newest.as_ref() {
+            self.blame(8, format!("{key} resumes from {resume:?}, newest is {newest:?}"));
+        }
+        let placement = Arc::clone(placement);
+        self.holds.insert(lease, Hold { stage: key, placement, since: self.now, stopping: None });
+        self.nothing_promised_twice(key);
+    }
+
+    /// Law 1, over everything that is held now, with claims of others on top where they fit.
+    fn nothing_promised_twice(&mut self, newest: StageKey) {
+        let mut shares = vec![0_u64; self.topology.devices.len()];
+        let mut memory = vec![0_u64; self.topology.nodes.len()];
+        let held = self.holds.values().map(|hold| &hold.placement);
+        for rank in held.flat_map(|placement| &placement.ranks) {
+            for grant in rank.grants.iter().chain(&rank.companions) {
+                shares[grant.device.index()] += u64::from(grant.share.0);
+            }
+            memory[rank.node.index()] += rank.memory.0;
+        }
+        for (index, &share) in shares.iter().enumerate() {
+            let capacity = u64::from(self.topology.devices[index].capacity.0);
+            if share > capacity {
+                self.blame(1, format!("device {index} is promised {share} of {capacity}"));
+            }
+        }
+        for (index, &bytes) in memory.iter().enumerate() {
+            if bytes > self.topology.nodes[index].memory.0 {
+                self.blame(1, format!("memory of node {index} is promised twice"));
+            }
+        }
+        self.no_claim_grabbed(newest, &shares);
+    }
+
+    /// A start may not take what somebody else claimed.
+    fn no_claim_grabbed(&mut self, newest: StageKey, shares: &[u64]) {
+        let Some(hold) = self.holds.values().find(|hold| hold.stage == newest) else { return };
+        let devices: BTreeSet<DeviceId> = hold.placement.grants().map(|g| g.device).collect();
+        let mut grabbed = Vec::new();
+        for device in devices {
+            let claims = self.claims.values().flat_map(|placement| placement.grants());
+            let claimed: u64 =
+                claims.filter(|g| g.device == device).map(|g| u64::from(g.share.0)).sum();
+            let capacity = u64::from(self.topology.device(device).capacity.0);
+            if claimed > 0 && shares[device.index()] + claimed > capacity {
+                grabbed.push(device);
+            }
+        }
+        for device in grabbed {
+            self.blame(2, format!("{newest} grabs device {device}, which is claimed"));
+        }
+    }
+
+    fn no_device_claimed_twice(&mut self) {
+        let mut claimed: BTreeMap<DeviceId, u64> = BTreeMap::new();
+        for grant in self.claims.values().flat_map(|placement| placement.grants()) {
+            *claimed.entry(grant.device).or_default() += u64::from(grant.share.0);
+        }
+        for (device, share) in claimed {
+            if share > u64::from(self.topology.device(device).capacity.0) {
+                self.blame(2, format!("device {device} is claimed twice"));
+            }
+        }
+    }
+
+    /// Law 2: all ranks with all their devices, on devices that are up, inside the domain.
+    fn whole_request(&mut self, key: StageKey, placement: &Placement) {
+        let Some(job) = self.jobs.get(&key.job) else { return };
+        let spec = job.spec.stage(key.stage).clone();
+        let Some(alternative) = spec.alternatives.get(placement.alternative) else {
+            return self.blame(2, format!("{key} has no such alternative"));
+        };
+        let share: u64 = placement.devices().map(|grant| u64::from(grant.share.0)).sum();
+        if share != u64::from(alternative.count) * 10_000 {
+            self.blame(2, format!("{key} gets {share} instead of {} units", alternative.count));
+        }
+        for rank in &placement.ranks {
+            let cores: u64 = rank.companions.iter().map(|grant| u64::from(grant.share.0)).sum();
+            if cores != u64::from(spec.companions.cores) * 10_000
+                || rank.memory != spec.companions.memory
+            {
+                self.blame(2, format!("a rank of {key} lacks its companions"));
+            }
+            for grant in rank.grants.iter().chain(&rank.companions) {
+                let node = self.topology.device(grant.device).node;
+                if node != rank.node {
+                    self.blame(2, format!("a rank of {key} holds a device of another node"));
+                }
+                if self.lost_nodes.contains(&node) || self.failed_devices.contains(&grant.device) {
+                    self.blame(2, format!("{key} is given device {}, which is down", grant.device));
+                }
+            }
+        }
+        let nodes = placement.ranks.iter().map(|rank| self.topology.node(rank.node));
+        let domains: BTreeSet<_> = match spec.within {
+            Domain::Any => BTreeSet::new(),
+            Domain::Node => nodes.map(|node| node.name.clone()).collect(),
+            Domain::Rack => nodes.map(|node| node.rack.clone()).collect(),
+            Domain::Pod => nodes.map(|node| node.pod.clone()).collect(),
+        };
+        if domains.len() > 1 {
+            self.blame(2, format!("{key} leaves its domain"));
+        }
+    }
+
+    fn stop(&mut self, action: &Action) {
+        let Action::Stop { lease, cause, cost, .. } = action else { return };
+        let Some(hold) = self.holds.get_mut(lease) else {
+            return self.blame(5, format!("lease {lease} is stopped but does not run"));
+        };
+        let twice = hold.stopping.replace(*cause).is_some();
+        let victim = hold.stage;
+        if twice {
+            self.blame(7, format!("{victim} is stopped twice"));
+        }
+        let StopCause::Priority { beneficiary } = *cause else { return };
+        if self.strictness == Strictness::EveryPolicy {
+            return;
+        }
+        let priority = |key: StageKey| self.jobs.get(&key.job).map(|job| job.spec.priority);
+        if priority(beneficiary) <= priority(victim) {
+            self.blame(
+                7,
+                format!("{victim} is preempted for {beneficiary}, which is not above it"),
+            );
+        }
+        match cost {
+            Some(cost) if cost.gain > cost.cost => {}
+            _ => self.blame(7, format!("the preemption of {victim} does not pay or is not priced")),
+        }
+        if self.stage_mut(victim).is_some_and(|stage| stage.preemptions >= PREEMPTIONS_MAX) {
+            self.blame(7, format!("{victim} is preempted too often"));
+        }
+        let again = self.holds.iter().any(|(other, hold)| {
+            let same = hold.stopping == Some(*cause);
+            other != lease && same && self.claims.contains_key(&beneficiary)
+        });
+        if again {
+            self.blame(7, format!("a second look preempts again for {beneficiary}"));
+        }
+    }
+
+    fn checkpointed(&mut self, lease: LeaseId, checkpoint: &Checkpoint) {
+        let Some(key) = self.holds.get(&lease).map(|hold| hold.stage) else { return };
+        if let Some(stage) = self.stage_mut(key)
+            && stage.newest.as_ref().is_none_or(|newest| checkpoint.step >= newest.step)
+        {
+            stage.newest = Some(checkpoint.clone());
+        }
+    }
+
+    fn ended(&mut self, lease: LeaseId, outcome: &Outcome) {
+        let Some(hold) = self.holds.remove(&lease) else { return };
+        let span = self.now.0 - hold.since.0;
+        let mut total = 0;
+        for grant in hold.placement.grants() {
+            self.charged[grant.device.index()] += u64::from(grant.share.0) * span;
+            total += u64::from(grant.share.0) * span;
+        }
+        let key = hold.stage;
+        let Some(job) = self.jobs.get_mut(&key.job) else { return };
+        let retries = job.spec.stage(key.stage).retries;
+        let ending = job.ending;
+        let stage = &mut job.stages[key.stage.index()];
+        stage.charged += total;
+        stage.status = match (outcome, hold.stopping) {
+            (Outcome::Finished, _) => Status::Succeeded,
+            (_, Some(StopCause::TimeLimit)) => Status::Failed,
+            _ if ending => Status::Cancelled,
+            (Outcome::Failed(_), None) => {
+                stage.failures += 1;
+                if stage.failures > retries { Status::Failed } else { Status::Idle }
+            }
+            _ => Status::Idle,
+        };
+        let preempted = matches!(hold.stopping, Some(StopCause::Priority { .. }));
+        if preempted && stage.status == Status::Idle && *outcome != Outcome::Lost {
+            stage.preemptions += 1;
+        }
+        if stage.status == Status::Failed {
+            job.end_what_is_idle();
+        }
+    }
+
+    /// Compares with the real state: laws 3, 4, 11 and 13. Call after every event.
+    pub fn compare(&mut self, state: &State) {
+        for device in self.topology.clone().device_ids() {
+            let ours: u64 = self
+                .holds
+                .values()
+                .flat_map(|hold| hold.placement.grants())
+                .filter(|grant| grant.device == device)
+                .map(|grant| u64::from(grant.share.0))
+                .sum();
+            if ours != u64::from(state.held(device).0) {
+                self.blame(13, format!("the state holds device {device} otherwise"));
+            }
+            if self.charged[device.index()] != state.device_charged(device).0 {
+                self.blame(11, format!("device {device} is charged otherwise than it was held"));
+            }
+        }
+        let mut wrong = Vec::new();
+        for (id, shadow) in &self.jobs {
+            let Some(job) = state.job(*id) else {
+                wrong.push((3, format!("job {id} is lost")));
+                continue;
+            };
+            for (index, ours) in shadow.stages.iter().enumerate() {
+                let theirs = &job.stages[index];
+                if !ours.status.agrees(&theirs.state) {
+                    wrong.push((4, format!("{id}.{index} is {:?}, not {ours:?}", theirs.state)));
+                }
+                if ours.charged != theirs.charged.0 {
+                    wrong.push((11, format!("{id}.{index} is charged otherwise than it held")));
+                }
+            }
+        }
+        wrong.into_iter().for_each(|(law, what)| self.blame(law, what));
+    }
+
+    /// Law 9: call when a turn is over. A stage that fits beside everybody and was not told why
+    /// waiting is better may not be found idle twice in a row.
+    pub fn turn_is_over(&mut self) {
+        if self.strictness == Strictness::EveryPolicy {
+            return;
+        }
+        let idle: BTreeSet<StageKey> = self.waiting().filter(|key| self.fits_now(*key)).collect();
+        for key in idle.intersection(&self.idle_before.clone()) {
+            self.blame(9, format!("{key} fits but waits"));
+        }
+        self.idle_before = idle;
+    }
+
+    fn fits_now(&self, key: StageKey) -> bool {
+        let job = &self.jobs[&key.job];
+        let stage = &job.stages[key.stage.index()];
+        let deliberate = stage.reasons.iter().any(Reason::prefers_waiting);
+        if deliberate || self.claims.contains_key(&key) {
+            return false;
+        }
+        let spec = job.spec.stage(key.stage);
+        if spec.companions != het_core::Companions::default() {
+            return false;
+        }
+        spec.alternatives.iter().any(|alternative| {
+            let mut by_domain: BTreeMap<String, u32> = BTreeMap::new();
+            for device in self.topology.device_ids() {
+                if alternative.selector.accepts(&self.topology, device) {
+                    let node = self.topology.device(device).node;
+                    let row = self.topology.node(node);
+                    let domain = match spec.within {
+                        Domain::Any => String::new(),
+                        Domain::Node => row.name.to_string(),
+                        Domain::Rack => row.rack.to_string(),
+                        Domain::Pod => row.pod.to_string(),
+                    };
+                    *by_domain.entry(domain).or_default() += self.free_units(device);
+                }
+            }
+            by_domain.values().any(|&units| units >= alternative.count)
+        })
+    }
+
+    fn free_units(&self, device: DeviceId) -> u32 {
+        let node = self.topology.device(device).node;
+        if self.lost_nodes.contains(&node) || self.failed_devices.contains(&device) {
+            return 0;
+        }
+        let held = self.holds.values().map(|hold| &hold.placement);
+        let busy: u32 = held
+            .chain(self.claims.values())
+            .flat_map(|placement| placement.grants())
+            .filter(|grant| grant.device == device)
+            .map(|grant| grant.share.0)
+            .sum();
+        self.topology.device(device).capacity.0.saturating_sub(busy) / 10_000
+    }
+
+    /// Law 10, at the end of a finite scenario with all nodes back: everything has ended.
+    pub fn all_ended(&mut self) {
+        let open: Vec<String> = self
+            .jobs
+            .iter()
+            .flat_map(|(id, job)| job.stages.iter().map(move |stage| (id, stage)))
+            .filter(|(_, stage)| matches!(stage.status, Status::Idle | Status::Active(_)))
+            .map(|(id, stage)| format!("job {id} never ended: {:?}", stage.reasons))
+            .collect();
+        open.into_iter().for_each(|what| self.blame(10, what));
+    }
+}
+
+impl Status {
+    fn agrees(self, state: &StageState) -> bool {
+        match state {
+            StageState::Queued { .. } | StageState::Stopped { .. } => self == Self::Idle,
+            StageState::Active { lease } => self == Self::Active(*lease),
+            StageState::Succeeded => self == Self::Succeeded,
+            StageState::Failed(_) => self == Self::Failed,
+            StageState::Cancelled => self == Self::Cancelled,
+        }
+    }
+}
+
+impl Shadow {
+    fn may_start(&self, key: StageKey) -> bool {
+        let stage = &self.stages[key.stage.index()];
+        let mut after = self.spec.stage(key.stage).after.iter();
+        stage.status == Status::Idle
+            && !self.held
+            && !self.ending
+            && after.all(|dep| self.stages[dep.index()].status == Status::Succeeded)
+    }
+
+    fn end_what_is_idle(&mut self) {
+        if self.ending || self.stages.iter().all(|stage| stage.is_over()) {
+            return;
+        }
+        self.ending = true;
+        for stage in self.stages.iter_mut().filter(|stage| stage.status == Status::Idle) {
+            stage.status = Status::Cancelled;
+        }
+    }
+}
+
+impl ShadowStage {
+    fn is_over(&self) -> bool {
+        matches!(self.status, Status::Succeeded | Status::Failed | Status::Cancelled)
+    }
+}

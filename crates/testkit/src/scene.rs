@@ -1,0 +1,192 @@
+//! Small clusters and queues drawn as text, so that a policy's test reads like the sentence it
+//! tests.
+//!
+//! ```text
+//! node h100 h100 cpu:8        a node with two accelerators and a socket of eight cores
+//! 10s job 1 low h100:2        at 10 s, job 1 asks for two h100 (alternatives: `h100:2|cpu:4`)
+//! 20s run                     a round is held and its plan committed
+//! 30s lost n0                 a node disappears
+//! 30s ends 1                  the running stage of job 1 finishes
+//! 30s stopped 1               it stops on notice
+//! 40s saved 1 7               it completes the checkpoint of step 7
+//! ```
+
+use std::sync::Arc;
+
+use het_core::{
+    Action, Checkpoint, Event, JobId, LeaseId, Millis, NodeId, Outcome, Placement, Plan, Priority,
+    StageKey, State, StopCause, Time, Topology,
+};
+use het_perf::Rates;
+use het_policy::{Policy, Rules, by_name};
+use het_scheduler::round;
+
+use crate::build;
+
+/// Plays a scene under the named policy and returns the committed plans, one line an action.
+///
+/// # Panics
+/// On a line it cannot read, an unknown policy, or a plan with findings.
+pub fn play(policy: &str, rates: &Rates, scene: &str) -> String {
+    let policy = by_name(policy).expect("the scene names a policy of the table");
+    let lines = scene.lines().map(str::trim).filter(|line| !line.is_empty());
+    let (nodes, events): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("node"));
+    let mut player = Player {
+        state: State::new(Arc::new(read_cluster(&nodes))),
+        policy,
+        rates,
+        told: String::new(),
+    };
+    for line in events {
+        player.line(line);
+    }
+    player.told
+}
+
+fn read_cluster(lines: &[&str]) -> Topology {
+    let mut nodes: Vec<(Vec<(&str, u32)>, u32)> = Vec::new();
+    for line in lines {
+        let mut accelerators: Vec<(&str, u32)> = Vec::new();
+        let mut cores = 0;
+        for word in line.split_whitespace().skip(1) {
+            match word.split_once(':') {
+                Some(("cpu", count)) => cores = number(count),
+                _ => match accelerators.iter_mut().find(|(known, _)| *known == word) {
+                    Some((_, count)) => *count += 1,
+                    None => accelerators.push((word, 1)),
+                },
+            }
+        }
+        nodes.push((accelerators, cores));
+    }
+    let rows: Vec<(&[(&str, u32)], u32)> =
+        nodes.iter().map(|(accelerators, cores)| (accelerators.as_slice(), *cores)).collect();
+    build::topology(&rows)
+}
+
+fn number<N: std::str::FromStr>(text: &str) -> N {
+    text.parse().unwrap_or_else(|_| panic!("`{text}` is not a number"))
+}
+
+struct Player<'a> {
+    state: State,
+    policy: &'a Rules,
+    rates: &'a Rates,
+    told: String,
+}
+
+impl Player<'_> {
+    fn line(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let seconds = words[0].strip_suffix('s').unwrap_or_else(|| panic!("no time in `{line}`"));
+        let at = Time::ZERO + Millis::seconds(number(seconds));
+        match &words[1..] {
+            ["run"] => self.round(at),
+            ["job", id, priority, request] => self.submit(at, number(id), priority, request),
+            ["lost", node] => {
+                let node = NodeId(number(node.trim_start_matches('n')));
+                self.state.apply(at, &Event::NodeLost { node });
+                for lease in self.leases_on(node) {
+                    self.end(at, lease, Outcome::Lost);
+                }
+            }
+            ["ends", id] => self.end(at, self.lease(number(id)), Outcome::Finished),
+            ["stopped", id] => self.end(at, self.lease(number(id)), Outcome::Stopped),
+            ["saved", id, step] => {
+                let lease = self.lease(number(id));
+                let checkpoint = Checkpoint { step: number(step), path: String::new() };
+                self.state.apply(at, &Event::Checkpointed { lease, checkpoint });
+            }
+            _ => panic!("a scene has no line `{line}`"),
+        }
+    }
+
+    fn submit(&mut self, at: Time, id: u64, priority: &str, request: &str) {
+        let priority = Priority::ALL
+            .into_iter()
+            .find(|known| known.word() == priority)
+            .unwrap_or_else(|| panic!("`{priority}` is no priority"));
+        let alternatives = request.split('|').map(|part| {
+            let (word, count) = part.split_once(':').unwrap_or((part, "1"));
+            build::alternative(word, number(count))
+        });
+        let stage = build::stage("train", alternatives.collect());
+        self.state.apply(at, &build::submitted(id, build::job(priority, vec![stage])));
+    }
+
+    fn round(&mut self, at: Time) {
+        let round = round(&self.state, self.policy as &dyn Policy, self.rates, at);
+        assert_eq!(round.findings, [], "the plan breaks a law");
+        self.tell(at, &round.plan);
+        if !round.plan.is_empty() {
+            let plan = Arc::new(round.plan);
+            self.state.apply(at, &Event::PlanCommitted { plan: Arc::clone(&plan) });
+            for action in &plan.actions {
+                if let Action::Start { lease, .. } = action {
+                    self.state.apply(at, &Event::StageStarted { lease: *lease });
+                }
+            }
+        }
+    }
+
+    fn lease(&self, job: u64) -> LeaseId {
+        let of_job = |key: StageKey| key.job == JobId(job);
+        let found = self.state.leases().iter().find(|(_, lease)| of_job(lease.stage));
+        *found.unwrap_or_else(|| panic!("job {job} does not run")).0
+    }
+
+    fn leases_on(&self, node: NodeId) -> Vec<LeaseId> {
+        let leases = self.state.leases().iter();
+        leases.filter(|(_, lease)| lease.placement.uses_node(node)).map(|(&id, _)| id).collect()
+    }
+
+    fn end(&mut self, at: Time, lease: LeaseId, outcome: Outcome) {
+        self.state.apply(at, &Event::StageEnded { lease, outcome });
+    }
+
+    fn tell(&mut self, at: Time, plan: &Plan) {
+        let seconds = at.0 / 1_000;
+        for action in &plan.actions {
+            let line = self.sentence(action);
+            self.told.push_str(&format!("{seconds}s {line}\n"));
+        }
+    }
+
+    fn sentence(&self, action: &Action) -> String {
+        match action {
+            Action::Start { stage, placement, resume, .. } => {
+                let from = resume.as_ref().map(|c| format!(" from step {}", c.step));
+                let place = self.devices(placement);
+                format!("start {} on {place}{}", stage.job, from.unwrap_or_default())
+            }
+            Action::Stop { lease, cause, .. } => {
+                let job = self.state.leases()[lease].stage.job;
+                match cause {
+                    StopCause::Priority { beneficiary } => {
+                        format!("stop {job} for {}", beneficiary.job)
+                    }
+                    other => format!("stop {job}: {}", other.word()),
+                }
+            }
+            Action::Claim { stage, placement, .. } => {
+                format!("claim for {} on {}", stage.job, self.devices(placement))
+            }
+            Action::Unclaim { stage } => format!("unclaim {}", stage.job),
+        }
+    }
+
+    fn devices(&self, placement: &Placement) -> String {
+        let topology = self.state.topology();
+        let names = placement.devices().map(|grant| {
+            let device = topology.device(grant.device);
+            let node = &topology.node(device.node).name;
+            match grant.share.whole_units() {
+                1 if topology.class_of(grant.device).kind != "cpu" => {
+                    format!("{node}/{}", device.name)
+                }
+                units => format!("{node}/{}:{units}", device.name),
+            }
+        });
+        names.collect::<Vec<_>>().join(" ")
+    }
+}

@@ -36,7 +36,7 @@ impl<'a> Pool<'a> {
     }
 
     fn with_claims_of_others(state: &'a State, key: Option<StageKey>) -> Self {
-        let mut pool = Self::ignoring_claims(state);
+        let mut pool = Self::unclaimed(state);
         for (_, claim) in state.claims().iter().filter(|(stage, _)| Some(**stage) != key) {
             pool.reserve(&claim.placement);
         }
@@ -44,7 +44,7 @@ impl<'a> Pool<'a> {
     }
 
     /// What nobody holds, whoever has claimed it.
-    pub fn ignoring_claims(state: &'a State) -> Self {
+    fn unclaimed(state: &'a State) -> Self {
         let topology = state.topology();
         let mut pool = Self::empty_cluster(state);
         for id in topology.device_ids() {
@@ -142,6 +142,16 @@ impl<'a> Pool<'a> {
         }
         for rank in &placement.ranks {
             self.memory_reserved[rank.node.index()] += rank.memory;
+        }
+    }
+
+    /// Ends a reservation made with [`Pool::reserve`].
+    pub fn release_reservation(&mut self, placement: &Placement) {
+        for Grant { device, share } in placement.grants() {
+            self.reserved[device.index()] -= share;
+        }
+        for rank in &placement.ranks {
+            self.memory_reserved[rank.node.index()] -= rank.memory;
         }
     }
 

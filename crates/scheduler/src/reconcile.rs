@@ -22,8 +22,11 @@ pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
             plan.actions.push(stop(state, lease, cause, cost));
         }
     }
-    plan.actions.extend(dead_claims(state, decision).map(|stage| Action::Unclaim { stage }));
     let mut starts = Starts::new(state);
+    for stage in dead_claims(state, decision) {
+        starts.give_up(stage);
+        plan.actions.push(Action::Unclaim { stage });
+    }
     for (key, want) in &decision.wants {
         match want {
             Want::Run { placement, reasons } => {
@@ -88,28 +91,35 @@ fn dead_claims<'a>(
 /// Tells starts from claims while devices are handed out.
 struct Starts<'a> {
     state: &'a State,
-    /// What nobody holds, claims set aside: a wanted placement honours them already.
+    /// What is neither held nor claimed.
     pool: Pool<'a>,
+    claims: BTreeMap<StageKey, Arc<Placement>>,
     next_lease: LeaseId,
 }
 
 impl<'a> Starts<'a> {
     fn new(state: &'a State) -> Self {
-        Self { state, pool: Pool::ignoring_claims(state), next_lease: state.next_lease() }
+        let claims = state.claims().iter().map(|(key, claim)| (*key, Arc::clone(&claim.placement)));
+        let next_lease = state.next_lease();
+        Self { state, pool: Pool::of(state), claims: claims.collect(), next_lease }
+    }
+
+    fn give_up(&mut self, key: StageKey) -> Option<Arc<Placement>> {
+        let claim = self.claims.remove(&key)?;
+        self.pool.release_reservation(&claim);
+        Some(claim)
     }
 
     fn run(&mut self, key: StageKey, placement: &Placement, reasons: &[Reason]) -> Option<Action> {
-        let claimed = self.state.claims().get(&key).map(|claim| &*claim.placement);
-        let available = self.pool.covers(placement);
-        if available {
+        let claim = self.give_up(key);
+        if self.pool.covers(placement) {
             self.pool.take(placement);
             return Some(self.start(key, placement, reasons));
         }
-        if claimed == Some(placement) {
+        self.pool.reserve(placement);
+        if claim.is_some_and(|claim| *claim == *placement) {
             return None;
         }
-        // Nobody later in this plan may start on what is claimed here.
-        self.pool.reserve(placement);
         let placement = Arc::new(placement.clone());
         Some(Action::Claim { stage: key, placement, reasons: reasons.to_vec() })
     }

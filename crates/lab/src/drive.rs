@@ -1,0 +1,80 @@
+//! Plays a scenario through the control loop to its end.
+
+use std::sync::Arc;
+
+use het_control::{ControlError, Controller, Log, Turn};
+use het_core::{Event, JobId, State, Time};
+use het_engine::Engine;
+use het_perf::Rates;
+use het_policy::Policy;
+use het_sim::Sim;
+use thiserror::Error;
+
+use crate::Scenario;
+
+/// Turns after which a scenario is taken for endless.
+const TURNS_MAX: usize = 1_000_000;
+
+/// Why a scenario did not reach its end.
+#[derive(Debug, Error)]
+pub enum DriveError {
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error("the scenario did not end within {TURNS_MAX} turns")]
+    Endless,
+}
+
+/// Runs a scenario until nothing more can happen. `observe` sees every turn with the state after
+/// it.
+///
+/// # Errors
+/// When the policy breaks a law that the check knows, or the scenario never ends.
+pub fn drive<L: Log>(
+    scenario: &Scenario,
+    policy: Arc<dyn Policy>,
+    log: L,
+    mut observe: impl FnMut(&Turn, &State),
+) -> Result<Controller<Sim, L>, DriveError> {
+    let topology = Arc::new(scenario.topology.clone());
+    let sim =
+        Sim::new(Arc::clone(&topology), scenario.models.clone(), scenario.faults.iter().copied());
+    let mut control = Controller::new(State::new(topology), Rates::default(), policy, sim, log);
+    let mut turns = 0;
+    let mut turn = |control: &mut Controller<Sim, L>, until| -> Result<bool, DriveError> {
+        turns += 1;
+        if turns > TURNS_MAX {
+            return Err(DriveError::Endless);
+        }
+        let turn = control.turn(until)?;
+        observe(&turn, control.state());
+        Ok(turn.events.is_empty())
+    };
+    for (at, event) in arrivals(scenario) {
+        while control.engine().now() < at {
+            turn(&mut control, Some(at))?;
+        }
+        control.accept(event);
+    }
+    loop {
+        let nothing_came = turn(&mut control, None)?;
+        if nothing_came && control.wake_at().is_none() {
+            return Ok(control);
+        }
+    }
+}
+
+/// Submits and other words of users, by time.
+fn arrivals(scenario: &Scenario) -> Vec<(Time, Event)> {
+    let submits = scenario.jobs.iter().enumerate().map(|(index, (at, spec))| {
+        let event = Event::JobSubmitted {
+            job: JobId(index as u64 + 1),
+            spec: Arc::clone(spec),
+            succeeded: Vec::new(),
+            checkpoints: Vec::new(),
+        };
+        (*at, event)
+    });
+    let mut rows: Vec<_> = submits.chain(scenario.words.iter().cloned()).collect();
+    rows.sort_by_key(|(at, _)| *at);
+    rows
+}

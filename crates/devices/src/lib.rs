@@ -1,1 +1,31 @@
+//! Discovery of this machine's devices and links, as data.
+//!
+//! Knows: sysfs, procfs, device nodes, cgroup limits, PCI ids, NVML, Vulkan, and the environment
+//! variable by which each vendor's runtime chooses devices. Everything but the two libraries is
+//! read from files below a root given as an argument, so a recorded tree is a machine.
+//! Must never know: jobs, tenants, policies, who asks or what for. It reports what there is, what
+//! cannot be used and why; it never changes a device.
 
+mod catalogue;
+mod cgroup;
+mod counters;
+mod cpu;
+mod discovery;
+mod drivers;
+mod finding;
+mod links;
+mod parse;
+mod pci;
+mod tree;
+mod visible;
+
+pub use counters::{CounterSource, Counters, counters};
+pub use cpu::NumaNode;
+pub use discovery::{DevicePlace, Discovery, System, discover};
+pub use drivers::nvml::{NvLink, NvidiaDevice, NvidiaProbe};
+pub use drivers::vulkan::{
+    VULKAN_PROBE_COMMAND, VulkanDevice, VulkanKind, VulkanProbe, vulkan_probe_main,
+};
+pub use finding::Finding;
+pub use pci::{BadPciAddress, PciAddress};
+pub use visible::visible_devices;

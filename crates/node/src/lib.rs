@@ -1,1 +1,37 @@
+//! The engine for this machine: plans in, real processes and facts out.
+//!
+//! Knows: how the processes of a gang are started, told, watched and ended on one Linux machine:
+//! the environment contract, process groups, the preemption notice, progress files, checkpoint
+//! directories, and what an engine that died left behind.
+//! Must never know: other nodes, queues, tenants, priorities, or why a plan says what it says.
+//!
+//! A gang is supervised by one thread (`gang`) that blocks until something happens; facts
+//! flow through one bounded queue to [`Node::next_event`](het_engine::Engine::next_event). Pure
+//! parts (`environment`, `template`, `progress`, `saves`, `exit`, `ending`, `cores`) decide;
+//! thin ones (`spawn`, `report`, `watch`, `sweep`, `record`, `procfs`, `sys`) touch the machine.
 
+mod clock;
+mod cores;
+mod ending;
+mod environment;
+mod exit;
+mod gang;
+mod inlet;
+mod node;
+mod order;
+mod procfs;
+mod progress;
+mod record;
+mod report;
+mod saves;
+mod spawn;
+mod sweep;
+mod sys;
+mod template;
+mod watch;
+mod wires;
+
+pub use inlet::Inlet;
+pub use node::{Config, Node, NodeError};
+pub use order::VisibleEnv;
+pub use record::Reaped;

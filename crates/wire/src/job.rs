@@ -1,18 +1,72 @@
-//! Placeholder until the real parser lands; the signatures are final.
+//! Job files: from YAML text to a [`het_core::JobSpec`].
+//!
+//! Text becomes a tree with places ([`tree`]), the tree is held against the schema of the shapes
+//! ([`shape`], [`schema`]), the shapes are checked for sense and resolved for one cluster
+//! ([`resolve`]). Every stage reports all it finds, each with line, caret and a hint
+//! ([`problem`]).
 
+mod problem;
+mod resolve;
+mod schema;
+mod shape;
+mod tree;
+
+pub use problem::{Place, Problem, Problems, Severity};
+pub use resolve::Context;
+pub use schema::json_schema;
+pub use shape::{
+    AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata, RanksFile,
+    StageFile,
+};
+
+use tree::Tree;
+
+/// A job file that was read and makes sense, before a cluster is known.
 #[derive(Debug, Clone)]
-pub struct TrainingJob;
-
-#[derive(Debug, Clone)]
-pub struct Problems;
-
-impl std::fmt::Display for Problems {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "problems")
-    }
+pub struct TrainingJob {
+    pub file: JobFile,
+    /// What is accepted but worth a word.
+    pub warnings: Problems,
+    source: String,
+    tree: Tree,
+    text: String,
 }
 
-/// Parses and validates a job file. `source` names it in messages.
-pub fn parse(_text: &str, _source: &str) -> Result<TrainingJob, Problems> {
-    Ok(TrainingJob)
+/// Parses and validates a job file, long or short form. `source` names it in messages.
+///
+/// # Errors
+/// Everything that is wrong with the file, in the order of its lines.
+pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
+    let tree = Tree::parse(text).map_err(|problem| Problems::new(text, source, vec![problem]))?;
+    let problems = schema::problems(&tree);
+    if !problems.is_empty() {
+        return Err(Problems::new(text, source, problems));
+    }
+    let file = shape::read(&tree).map_err(|problem| Problems::new(text, source, vec![problem]))?;
+    let found = resolve::problems(&file, &tree, &[]);
+    let (errors, warnings): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|problem| problem.severity == Severity::Error);
+    if !errors.is_empty() {
+        return Err(Problems::new(text, source, errors));
+    }
+    let warnings = Problems::new(text, source, warnings);
+    Ok(TrainingJob { file, warnings, source: source.to_owned(), tree, text: text.to_owned() })
+}
+
+impl TrainingJob {
+    /// Resolves device words, paths and placeholders for one cluster.
+    ///
+    /// # Errors
+    /// Device words that the cluster's classes make wrong.
+    pub fn resolve(&self, context: &Context<'_>) -> Result<het_core::JobSpec, Problems> {
+        let problems: Vec<Problem> = resolve::problems(&self.file, &self.tree, context.classes)
+            .into_iter()
+            .filter(|problem| problem.severity == Severity::Error)
+            .collect();
+        if problems.is_empty() {
+            Ok(resolve::resolve(&self.file, context))
+        } else {
+            Err(Problems::new(&self.text, &self.source, problems))
+        }
+    }
 }

@@ -1,1 +1,14 @@
+//! What people and programs write and read: job files, device words, the log's records, schemas.
+//!
+//! Knows: versioned YAML and JSON shapes, how they become the vocabulary of `core`, and the device
+//! catalogue.
+//! Must never know: request handlers, storage.
+
+pub mod catalogue;
 pub mod job;
+pub mod quantity;
+pub mod record;
+pub mod words;
+
+/// Version of every file and every JSON document.
+pub const API_VERSION: &str = "heterosis.dev/v1alpha1";

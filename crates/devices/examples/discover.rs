@@ -1,0 +1,35 @@
+//! Prints what this machine has, as `het devices` will: `cargo run -p het-devices --example
+//! discover`. Given a directory, prints the machine recorded there.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use het_devices::{System, VULKAN_PROBE_COMMAND, counters, discover, vulkan_probe_main};
+
+fn main() -> ExitCode {
+    let argument = std::env::args().nth(1);
+    // First of all, before anything is printed: this process may be the probe.
+    if argument.as_deref() == Some(VULKAN_PROBE_COMMAND) {
+        return vulkan_probe_main();
+    }
+    let system = argument.map_or_else(System::this_machine, System::recorded);
+    match print(&system, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn print(system: &System, out: &mut dyn Write) -> io::Result<()> {
+    let discovery = discover(system);
+    writeln!(out, "{:#?}", discovery.topology)?;
+    writeln!(out, "cores: {:?}\nnuma: {:?}", discovery.cores, discovery.numa)?;
+    writeln!(out, "places: {:?}", discovery.places)?;
+    writeln!(out, "counters: {:?}", counters(system, &discovery))?;
+    for finding in &discovery.findings {
+        writeln!(out, "finding: {finding}")?;
+        if let Some(hint) = finding.hint() {
+            writeln!(out, "  hint: {hint}")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! The graph of links: accelerators over PCIe switches and host bridges to sockets, sockets to the
+//! node's memory, NVLink between GPUs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{Bytes, DeviceId, Link, NodeId, Vertex};
+
+use crate::pci::{self, Function};
+use crate::tree::Tree;
+use crate::{Finding, NvLink, PciAddress};
+
+/// The one node of a discovered topology.
+pub(crate) const NODE: NodeId = NodeId(0);
+
+/// A device on the bus, and where its traffic goes.
+pub(crate) struct OnBus<'machine> {
+    pub(crate) device: DeviceId,
+    pub(crate) function: &'machine Function,
+    /// The socket's device, or the node where the socket is not known.
+    pub(crate) host: Vertex,
+}
+
+/// A socket reaches the node's memory; how fast is not published by the kernel.
+pub(crate) fn socket_links(sockets: impl Iterator<Item = Vertex>) -> Vec<Link> {
+    sockets.map(|socket| link(socket, Vertex::Node(NODE), "memory", None)).collect()
+}
+
+/// The PCIe links between the devices and their hosts, each once.
+pub(crate) fn pcie_links(
+    tree: &Tree,
+    node: &str,
+    devices: &[OnBus<'_>],
+    findings: &mut Vec<Finding>,
+) -> Vec<Link> {
+    let mut links = Vec::new();
+    let mut seen = BTreeSet::new();
+    for on_bus in devices {
+        let Some((root, hops)) = on_bus.function.path.split_first() else { continue };
+        let mut lower = Vertex::Device(on_bus.device);
+        // From the device up: the port above each link's lower end belongs to a root port (the
+        // first bridge) or to a switch, whose two bridges (upstream, downstream) are one vertex.
+        let mut position = hops.len().saturating_sub(1);
+        while position > 0 {
+            let (end, port) = (&hops[position], &hops[position - 1]);
+            let upstream = position.checked_sub(2).map(|upstream| &hops[upstream]);
+            let upper = match upstream {
+                Some(upstream) => switch(node, upstream),
+                None => switch(node, root),
+            };
+            if seen.insert((lower.clone(), upper.clone())) {
+                let state = pci::link_state(tree, end, Some(port));
+                findings.extend(narrow(end, state.narrowed));
+                links.push(link(lower, upper.clone(), "pcie", state.bandwidth));
+            }
+            lower = upper;
+            position = position.saturating_sub(2);
+        }
+        let root = switch(node, root);
+        if lower != root && seen.insert((lower.clone(), root.clone())) {
+            links.push(link(lower, root.clone(), "pcie", None));
+        }
+        // What joins a host bridge to its socket is inside the processor.
+        if seen.insert((root.clone(), on_bus.host.clone())) {
+            links.push(link(root, on_bus.host.clone(), "pcie", None));
+        }
+    }
+    links
+}
+
+fn narrow(end: &str, narrowed: Option<(u64, u64)>) -> Option<Finding> {
+    let (lanes, lanes_max) = narrowed?;
+    Some(Finding::NarrowLink { address: end.parse().ok()?, lanes, lanes_max })
+}
+
+/// NVLink between GPUs, one link a pair with the sum of its lanes; what ends at no GPU ends at the
+/// node's NVSwitch plane.
+pub(crate) fn nvlinks(
+    node: &str,
+    gpus: &BTreeMap<PciAddress, (DeviceId, Vec<NvLink>)>,
+) -> Vec<Link> {
+    let plane = switch(node, "nvswitch");
+    let mut sums: BTreeMap<(DeviceId, Vertex), Option<Bytes>> = BTreeMap::new();
+    for (device, lanes) in gpus.values() {
+        for lane in lanes {
+            let upper = match lane.peer.and_then(|peer| gpus.get(&peer)) {
+                // Both ends list the link: it counts at the lower id.
+                Some((peer, _)) if peer <= device => continue,
+                Some((peer, _)) => Vertex::Device(*peer),
+                None => plane.clone(),
+            };
+            let sum = sums.entry((*device, upper)).or_insert(Some(Bytes::ZERO));
+            *sum = sum.zip(lane.bandwidth).map(|(sum, lane)| sum + lane);
+        }
+    }
+    let edge = |((device, upper), bandwidth): ((DeviceId, Vertex), _)| {
+        link(Vertex::Device(device), upper, "nvlink", bandwidth)
+    };
+    sums.into_iter().map(edge).collect()
+}
+
+/// Names of switches carry the node's, so that topologies of several nodes can be joined.
+pub(crate) fn switch(node: &str, name: &str) -> Vertex {
+    Vertex::Switch(format!("{node}/{name}").into())
+}
+
+fn link(from: Vertex, to: Vertex, kind: &str, bandwidth: Option<Bytes>) -> Link {
+    Link { from, to, kind: kind.into(), bandwidth, latency_ns: None }
+}

@@ -1,0 +1,223 @@
+//! The functions on the PCI bus, as sysfs shows them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use het_core::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::parse;
+use crate::tree::Tree;
+
+const DEVICES: &str = "sys/bus/pci/devices";
+
+/// Domain, bus, device, function: `0000:c1:00.0`.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciAddress {
+    pub domain: u32,
+    pub bus: u8,
+    pub device: u8,
+    pub function: u8,
+}
+
+/// The text is not a PCI address.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{0}` is not a PCI address such as `0000:c1:00.0`")]
+pub struct BadPciAddress(String);
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = BadPciAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadPciAddress> {
+        let parse = || {
+            let (domain, rest) = text.split_once(':')?;
+            let (bus, rest) = rest.split_once(':')?;
+            let (device, function) = rest.split_once('.')?;
+            Some(Self {
+                domain: u32::from_str_radix(domain, 16).ok()?,
+                bus: u8::from_str_radix(bus, 16).ok()?,
+                device: u8::from_str_radix(device, 16).ok().filter(|&device| device < 32)?,
+                function: u8::from_str_radix(function, 16).ok().filter(|&number| number < 8)?,
+            })
+        };
+        parse().ok_or_else(|| BadPciAddress(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for PciAddress {
+    type Error = BadPciAddress;
+    fn try_from(text: String) -> Result<Self, BadPciAddress> {
+        text.parse()
+    }
+}
+
+impl From<PciAddress> for String {
+    fn from(address: PciAddress) -> Self {
+        address.to_string()
+    }
+}
+
+/// One PCI function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Function {
+    pub(crate) address: PciAddress,
+    pub(crate) vendor: u16,
+    pub(crate) device: u16,
+    /// Base class and subclass: `0x1200` is a processing accelerator.
+    pub(crate) class: u16,
+    pub(crate) numa: Option<u32>,
+    pub(crate) kernel_driver: Option<String>,
+    /// Host bridge, then bridges, then the function itself: `pci0000:c0`, `0000:c0:01.1`, ….
+    pub(crate) path: Vec<String>,
+    /// Names of its nodes below `/dev`: `dri/renderD128`, `accel/accel0`.
+    pub(crate) nodes: Vec<String>,
+    /// Part of another function (SR-IOV) that is listed itself.
+    pub(crate) is_virtual: bool,
+    /// Own memory, where its kernel driver publishes it.
+    pub(crate) memory: Option<Bytes>,
+    /// Habana's number of the module on its board.
+    pub(crate) module: Option<u32>,
+}
+
+/// Every readable function in the order of addresses; `None` if there is no PCI bus to look at.
+pub(crate) fn scan(tree: &Tree) -> Option<Vec<Function>> {
+    if !tree.exists(DEVICES) {
+        return None;
+    }
+    let addresses = tree.names(DEVICES).into_iter().filter_map(|name| name.parse().ok());
+    let mut functions: Vec<Function> = addresses.filter_map(|at| function(tree, at)).collect();
+    functions.sort_by_key(|function| function.address);
+    Some(functions)
+}
+
+fn function(tree: &Tree, address: PciAddress) -> Option<Function> {
+    let directory = format!("{DEVICES}/{address}");
+    let at = |file: &str| format!("{directory}/{file}");
+    let numa = tree.number::<i64>(&at("numa_node")).and_then(|node| u32::try_from(node).ok());
+    let listed = |folder: &str, prefix: &str, below: &str| -> Vec<String> {
+        let names = tree.names(&at(folder)).into_iter();
+        names
+            .filter(|name| name.starts_with(prefix))
+            .map(|name| format!("{below}/{name}"))
+            .collect()
+    };
+    let mut nodes = listed("drm", "renderD", "dri");
+    nodes.extend(listed("accel", "accel", "accel"));
+    Some(Function {
+        address,
+        vendor: u16::try_from(tree.hex(&at("vendor"))?).ok()?,
+        device: u16::try_from(tree.hex(&at("device"))?).ok()?,
+        class: u16::try_from(tree.hex(&at("class"))? >> 8).ok()?,
+        numa,
+        kernel_driver: tree.link_name(&at("driver")),
+        path: bus_path(&tree.link(&directory).unwrap_or_default()),
+        nodes,
+        is_virtual: tree.link(&at("physfn")).is_some(),
+        memory: tree.number(&at("mem_info_vram_total")).map(Bytes),
+        module: tree.number(&at("module_id")),
+    })
+}
+
+/// `../../../devices/pci0000:c0/0000:c0:01.1/0000:c1:00.0` from `pci0000:c0` on.
+fn bus_path(target: &str) -> Vec<String> {
+    let mut parts = target.split('/').skip_while(|part| !part.starts_with("pci"));
+    let Some(root) = parts.next() else { return Vec::new() };
+    // A hidden domain (Intel VMD) puts a second `pci10000:e0` inside: it is the root that counts.
+    let mut path = vec![root.to_owned()];
+    for part in parts {
+        if part.starts_with("pci") {
+            path.clear();
+            path.push(part.to_owned());
+        } else if part.parse::<PciAddress>().is_ok() {
+            path.push(part.to_owned());
+        }
+    }
+    path
+}
+
+/// Speed and width of the link above a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkState {
+    pub(crate) bandwidth: Option<Bytes>,
+    /// Lanes in use and lanes that both ends have, where the former are fewer.
+    pub(crate) narrowed: Option<(u64, u64)>,
+}
+
+/// The link between the function `lower` and the port `upper` above it.
+///
+/// Width is the present one, for it is fixed when the link trains. Speed is the highest that both
+/// ends can do, for an idle GPU lowers it (2.5 GT/s) and raises it under load; the present speed
+/// counts only where no maximum is known.
+pub(crate) fn link_state(tree: &Tree, lower: &str, upper: Option<&str>) -> LinkState {
+    let at = |end: &str, file: &str| format!("{DEVICES}/{end}/{file}");
+    let speed =
+        |end: &str, file| tree.text(&at(end, file)).and_then(|text| parse::link_speed(&text));
+    // A port that has no link reads as width 0 or 255.
+    let width = |end: &str, file| {
+        tree.number::<u64>(&at(end, file)).filter(|lanes| (1..=32).contains(lanes))
+    };
+    let both = |lower: Option<u64>, upper: Option<u64>| match (lower, upper) {
+        (Some(lower), Some(upper)) => Some(lower.min(upper)),
+        (lower, _) => lower,
+    };
+    let fastest = both(
+        speed(lower, "max_link_speed"),
+        upper.and_then(|upper| speed(upper, "max_link_speed")),
+    );
+    let lanes = width(lower, "current_link_width");
+    let lanes_max = both(
+        width(lower, "max_link_width"),
+        upper.and_then(|upper| width(upper, "max_link_width")),
+    );
+    let speed = fastest.or_else(|| speed(lower, "current_link_speed"));
+    LinkState {
+        bandwidth: speed.zip(lanes).and_then(|(speed, lanes)| parse::link_bandwidth(speed, lanes)),
+        narrowed: lanes.zip(lanes_max).filter(|(lanes, most)| lanes < most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_back() {
+        let check = |text: &str, good: bool| {
+            let found = text.parse::<PciAddress>();
+            assert_eq!(found.is_ok(), good, "{text}");
+            if let Ok(address) = found {
+                assert_eq!(address.to_string(), text);
+            }
+        };
+        check("0000:c1:00.0", true);
+        check("10000:e1:1f.7", true);
+        check("0000:c1:20.0", false);
+        check("c1:00.0", false);
+        check("", false);
+    }
+
+    #[test]
+    fn bus_paths_begin_at_the_innermost_host_bridge() {
+        let check = |target: &str, path: &[&str]| assert_eq!(bus_path(target), path);
+        check(
+            "../../../devices/pci0000:c0/0000:c0:01.1/0000:c1:00.0",
+            &["pci0000:c0", "0000:c0:01.1", "0000:c1:00.0"],
+        );
+        check(
+            "../../../devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0",
+            &["pci10000:e0", "10000:e0:06.0"],
+        );
+        check("garbage", &[]);
+    }
+}

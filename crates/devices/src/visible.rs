@@ -1,0 +1,127 @@
+//! The environment by which each vendor's runtime chooses its devices.
+
+/// How one driver is told what it may see.
+struct Visibility {
+    driver: &'static str,
+    variable: &'static str,
+    /// Set beside it whenever devices are chosen.
+    with: Option<(&'static str, &'static str)>,
+    /// What hides every device; `None` where the runtime reads an empty list as "all" and knows
+    /// no other word for none.
+    hide: Option<(&'static str, &'static str)>,
+}
+
+const fn row(driver: &'static str, variable: &'static str) -> Visibility {
+    Visibility { driver, variable, with: None, hide: None }
+}
+
+/// One row a driver. Sources: Ray 2.60's accelerator plug-ins and gpustack-runtime 0.2.6.
+const TABLE: &[Visibility] = &[
+    Visibility {
+        driver: "cuda",
+        variable: "CUDA_VISIBLE_DEVICES",
+        // Without it CUDA numbers the fastest device first, unlike NVML.
+        with: Some(("CUDA_DEVICE_ORDER", "PCI_BUS_ID")),
+        hide: Some(("CUDA_VISIBLE_DEVICES", "")),
+    },
+    // MetaX, Iluvatar and T-Head answer to CUDA's name.
+    row("maca", "CUDA_VISIBLE_DEVICES"),
+    row("corex", "CUDA_VISIBLE_DEVICES"),
+    row("ppu", "CUDA_VISIBLE_DEVICES"),
+    Visibility {
+        driver: "rocm",
+        variable: "HIP_VISIBLE_DEVICES",
+        with: None,
+        // HIP reads an empty list as "no limit".
+        hide: Some(("HIP_VISIBLE_DEVICES", "-1")),
+    },
+    Visibility {
+        driver: "cann",
+        variable: "ASCEND_RT_VISIBLE_DEVICES",
+        with: None,
+        hide: Some(("ASCEND_RT_VISIBLE_DEVICES", "")),
+    },
+    Visibility {
+        driver: "level-zero",
+        variable: "ZE_AFFINITY_MASK",
+        with: None,
+        // An empty mask means every device; SYCL's selector can say "processors only".
+        hide: Some(("ONEAPI_DEVICE_SELECTOR", "*:cpu")),
+    },
+    Visibility {
+        driver: "musa",
+        variable: "MUSA_VISIBLE_DEVICES",
+        with: None,
+        hide: Some(("MUSA_VISIBLE_DEVICES", "")),
+    },
+    Visibility {
+        driver: "mlu",
+        variable: "MLU_VISIBLE_DEVICES",
+        with: None,
+        hide: Some(("MLU_VISIBLE_DEVICES", "")),
+    },
+    row("habana", "HABANA_VISIBLE_MODULES"),
+    row("neuron", "NEURON_RT_VISIBLE_CORES"),
+    row("tops", "TOPS_VISIBLE_DEVICES"),
+    row("xpu", "XPU_VISIBLE_DEVICES"),
+    row("tpu", "TPU_VISIBLE_CHIPS"),
+    row("furiosa", "FURIOSA_DEVICES"),
+];
+
+/// The variables for a process that holds the devices with these visible ids through `driver`.
+///
+/// - A driver of the table: its variable, the ids joined by commas in the order given (rank order
+///   is the caller's).
+/// - `cpu`: the variables that hide every accelerator, so that a program which takes what it finds
+///   (PyTorch, JAX, XLA) does not touch devices that are not its own. Ids are not looked at.
+/// - Anything else, such as `vulkan` or `npu-ort`, has no such variable: nothing. The program reads
+///   `HET_DEVICES`.
+pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str, String)> {
+    if driver == "cpu" {
+        let hides = TABLE.iter().filter_map(|row| row.hide);
+        return hides.map(|(name, value)| (name, value.to_owned())).collect();
+    }
+    let Some(row) = TABLE.iter().find(|row| row.driver == driver) else { return Vec::new() };
+    let mut variables = vec![(row.variable, visible_ids.join(","))];
+    variables.extend(row.with.map(|(name, value)| (name, value.to_owned())));
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(driver: &str, ids: &[&str], expected: &[(&str, &str)]) {
+        let found = visible_devices(driver, ids);
+        let found: Vec<(&str, &str)> = found.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        assert_eq!(found, expected, "{driver}");
+    }
+
+    #[test]
+    fn each_driver_has_its_variable() {
+        check(
+            "cuda",
+            &["GPU-1", "GPU-0"],
+            &[("CUDA_VISIBLE_DEVICES", "GPU-1,GPU-0"), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
+        );
+        check("cann", &["3"], &[("ASCEND_RT_VISIBLE_DEVICES", "3")]);
+        check("neuron", &["0-1", "2-3"], &[("NEURON_RT_VISIBLE_CORES", "0-1,2-3")]);
+        check("vulkan", &["0"], &[]);
+    }
+
+    #[test]
+    fn a_processor_stage_sees_no_accelerator() {
+        check(
+            "cpu",
+            &["0"],
+            &[
+                ("CUDA_VISIBLE_DEVICES", ""),
+                ("HIP_VISIBLE_DEVICES", "-1"),
+                ("ASCEND_RT_VISIBLE_DEVICES", ""),
+                ("ONEAPI_DEVICE_SELECTOR", "*:cpu"),
+                ("MUSA_VISIBLE_DEVICES", ""),
+                ("MLU_VISIBLE_DEVICES", ""),
+            ],
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Which core ids of a socket are free: a ledger, without I/O.
+
+use std::collections::BTreeMap;
+
+use het_core::{DeviceId, Grant, Topology};
+
+/// Core ids a socket, in the order they are handed out.
+#[derive(Debug, Default)]
+pub(crate) struct Cores {
+    all: BTreeMap<DeviceId, Vec<u32>>,
+    free: BTreeMap<DeviceId, Vec<u32>>,
+}
+
+/// The cores of one rank.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Picked {
+    /// What the rank may run on; empty where it is not pinned.
+    pub(crate) cores: Vec<u32>,
+    owned: Vec<(DeviceId, u32)>,
+}
+
+impl Cores {
+    pub(crate) fn new(all: BTreeMap<DeviceId, Vec<u32>>) -> Self {
+        Self { free: all.clone(), all }
+    }
+
+    /// Takes cores for every CPU grant. A socket that cannot give as many whole cores as granted
+    /// (parts of cores, or fewer ids than the topology says) is shared: the rank may use all of it.
+    pub(crate) fn take(&mut self, grants: impl Iterator<Item = Grant>) -> Picked {
+        let mut picked = Picked::default();
+        for grant in grants {
+            let Some(free) = self.free.get_mut(&grant.device) else { continue };
+            let count = grant.share.whole_units() as usize;
+            if count == 0 || count > free.len() {
+                picked.cores.extend(&self.all[&grant.device]);
+                continue;
+            }
+            for core in free.drain(..count) {
+                picked.cores.push(core);
+                picked.owned.push((grant.device, core));
+            }
+        }
+        picked.cores.sort_unstable();
+        picked.cores.dedup();
+        picked
+    }
+
+    pub(crate) fn put_back(&mut self, picked: &Picked) {
+        for &(device, core) in &picked.owned {
+            let (Some(free), Some(all)) = (self.free.get_mut(&device), self.all.get(&device))
+            else {
+                continue;
+            };
+            free.push(core);
+            free.sort_by_key(|core| all.iter().position(|other| other == core));
+        }
+    }
+}
+
+/// Whole cores among the grants.
+pub(crate) fn count(topology: &Topology, grants: impl Iterator<Item = Grant>) -> u32 {
+    grants.filter(|grant| is_cpu(topology, grant.device)).map(|g| g.share.whole_units()).sum()
+}
+
+pub(crate) fn is_cpu(topology: &Topology, device: DeviceId) -> bool {
+    topology.class_of(device).kind == "cpu"
+}
+
+#[cfg(test)]
+mod tests {
+    use het_core::Share;
+
+    use super::*;
+
+    const SOCKET: DeviceId = DeviceId(0);
+
+    fn cpu(units: u32) -> impl Iterator<Item = Grant> {
+        std::iter::once(Grant { device: SOCKET, share: Share::units(units) })
+    }
+
+    fn ledger() -> Cores {
+        Cores::new(BTreeMap::from([(SOCKET, vec![4, 6, 5, 7])]))
+    }
+
+    #[test]
+    fn two_ranks_get_different_cores_in_the_given_order() {
+        let mut ledger = ledger();
+        assert_eq!(ledger.take(cpu(2)).cores, [4, 6]);
+        assert_eq!(ledger.take(cpu(2)).cores, [5, 7]);
+    }
+
+    #[test]
+    fn cores_come_back_in_the_given_order() {
+        let mut ledger = ledger();
+        let first = ledger.take(cpu(3));
+        ledger.put_back(&first);
+        assert_eq!(ledger.take(cpu(2)).cores, [4, 6]);
+    }
+
+    #[test]
+    fn a_rank_that_asks_for_more_than_is_free_shares_the_socket() {
+        let mut ledger = ledger();
+        let first = ledger.take(cpu(3));
+        let second = ledger.take(cpu(2));
+        assert_eq!(second.cores, [4, 5, 6, 7]);
+        ledger.put_back(&second);
+        ledger.put_back(&first);
+        assert_eq!(ledger.take(cpu(4)).cores, [4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_device_without_core_ids_is_not_pinned() {
+        let accelerator = Grant { device: DeviceId(9), share: Share::WHOLE };
+        assert_eq!(ledger().take(std::iter::once(accelerator)), Picked::default());
+    }
+}

@@ -1,0 +1,138 @@
+//! The environment contract: what every process of a gang is told. A table, without I/O.
+//!
+//! Later rows win: defaults that a user may override, then the user's own variables, then facts
+//! (ranks, addresses, visible devices, `HET_*`) that nobody may.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::cores::is_cpu;
+use crate::order::Order;
+use crate::template;
+
+/// The file whose path also marks every process of a lease, see [`crate::procfs::members`].
+pub(crate) const NOTICE: &str = "HET_NOTICE";
+
+/// Facts that are true of some starts only: an outer job's must not leak into an inner one.
+pub(crate) const OPTIONAL: [&str; 3] = ["HET_CHECKPOINT_DIR", "HET_PRECISION", "HET_RESUME_FROM"];
+
+/// One device of `HET_DEVICES`.
+#[derive(Debug, Serialize)]
+struct DeviceRow<'a> {
+    name: &'a str,
+    kind: &'a str,
+    driver: &'a str,
+    class: &'a str,
+    /// Granted cores of a CPU socket; 0 for an accelerator.
+    cores: u32,
+}
+
+/// What is added to the engine's own environment for this rank.
+pub(crate) fn table(order: &Order, rank: u32) -> BTreeMap<String, String> {
+    let mut table = BTreeMap::new();
+    let cores = order.cores(rank);
+    if cores > 0 {
+        set(&mut table, "OMP_NUM_THREADS", cores);
+        set(&mut table, "RAYON_NUM_THREADS", cores);
+    }
+    for (name, value) in &order.launch.env {
+        table.insert(name.clone(), template::fill(value, order.words(rank)));
+    }
+    add_visible_devices(&mut table, order, rank);
+    add_ranks(&mut table, order, rank);
+    add_heterosis(&mut table, order, rank);
+    table
+}
+
+fn set(table: &mut BTreeMap<String, String>, name: &str, value: impl ToString) {
+    table.insert(name.to_owned(), value.to_string());
+}
+
+/// Shows the granted accelerators. A rank without any is shown its CPU, which hides every
+/// accelerator: not so beside one, because vendors read each other's variables.
+fn add_visible_devices(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
+    let topology = &order.topology;
+    let grants = &order.rank(rank).grants;
+    let has_accelerator = grants.iter().any(|grant| !is_cpu(topology, grant.device));
+    let mut shown: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for grant in grants {
+        let device = topology.device(grant.device);
+        let is_shown = !has_accelerator || !is_cpu(topology, grant.device);
+        if let (Some(driver), true) = (device.drivers.first(), is_shown) {
+            shown.entry(driver.as_str()).or_default().push(device.visible_id.as_str());
+        }
+    }
+    for (driver, ids) in shown {
+        for (name, value) in (order.visible_env)(driver, &ids) {
+            set(table, name, value);
+        }
+    }
+}
+
+/// The rendezvous of `torch.distributed`, and its mirror for `torchrun`, which is one agent a rank
+/// and starts a worker a device.
+fn add_ranks(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
+    let world = order.world();
+    let rows = [
+        ("MASTER_PORT", u32::from(order.port)),
+        ("PET_MASTER_PORT", u32::from(order.port)),
+        ("WORLD_SIZE", world),
+        ("RANK", rank),
+        ("LOCAL_RANK", rank),
+        ("LOCAL_WORLD_SIZE", world),
+        ("NODE_RANK", 0),
+        ("NNODES", 1),
+        ("PET_NNODES", world),
+        ("PET_NODE_RANK", rank),
+        ("PET_NPROC_PER_NODE", (order.rank(rank).grants.len() as u32).max(1)),
+    ];
+    for (name, value) in rows {
+        set(table, name, value);
+    }
+    set(table, "MASTER_ADDR", "127.0.0.1");
+    set(table, "PET_MASTER_ADDR", "127.0.0.1");
+}
+
+fn add_heterosis(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    set(table, "HET_JOB", &order.launch.job);
+    set(table, "HET_STAGE", &order.launch.stage);
+    set(table, "HET_ATTEMPT", order.attempt);
+    set(table, "HET_DEVICES", devices(order, rank));
+    set(table, NOTICE, path(&order.notice()));
+    set(table, "HET_PROGRESS", path(&order.progress()));
+    set(table, "HET_OUTPUT", path(&order.output_dir()));
+    if let Some(dir) = order.checkpoint_dir() {
+        set(table, "HET_CHECKPOINT_DIR", path(&dir));
+    }
+    if let Some(checkpoint) = &order.resume {
+        set(table, "HET_RESUME_FROM", &checkpoint.path);
+    }
+    if let Some(precision) = &order.launch.precision {
+        set(table, "HET_PRECISION", precision);
+    }
+}
+
+fn devices(order: &Order, rank: u32) -> String {
+    let topology = &order.topology;
+    let rows: Vec<DeviceRow<'_>> = order
+        .rank(rank)
+        .grants
+        .iter()
+        .map(|grant| {
+            let device = topology.device(grant.device);
+            let class = topology.class_of(grant.device);
+            let cores = if is_cpu(topology, grant.device) { grant.share.whole_units() } else { 0 };
+            DeviceRow {
+                name: device.name.as_str(),
+                kind: class.kind.as_str(),
+                driver: device.drivers.first().map_or("", |driver| driver.as_str()),
+                class: class.id.as_str(),
+                cores,
+            }
+        })
+        .collect();
+    serde_json::to_string(&rows).expect("text and numbers always become JSON")
+}

@@ -1,0 +1,197 @@
+//! How a gang ended, from how its processes ended.
+
+use std::fmt;
+
+use het_core::{Failure, Outcome};
+use nix::sys::signal::Signal;
+
+/// "Saved, call me again": `EX_TEMPFAIL` of sysexits.h.
+pub(crate) const EXIT_SAVED: i32 = 75;
+/// What a shell returns for a program that cannot be run, and for one that does not exist.
+pub(crate) const EXIT_CANNOT_RUN: i32 = 126;
+pub(crate) const EXIT_NOT_FOUND: i32 = 127;
+/// Longest part of a log line that a message quotes, in characters.
+const QUOTE_CHARS_MAX: usize = 300;
+
+/// How one process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Code(i32),
+    Signal(Signal),
+    /// Somebody else collected its status.
+    Unknown,
+}
+
+impl Exit {
+    /// Exit code, or 128 + signal as shells have it.
+    fn code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128 + signal as i32,
+            Self::Unknown => 255,
+        }
+    }
+
+    /// The program itself chose to end, and its files are as it wanted them.
+    pub(crate) fn is_orderly(self) -> bool {
+        matches!(self, Self::Code(0 | EXIT_SAVED))
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => write!(f, "was killed by {signal}"),
+            Self::Unknown => f.write_str("ended in an unknown way"),
+        }
+    }
+}
+
+/// What has to be done about the other ranks when one has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Consequence {
+    /// They go on.
+    None,
+    /// It saved and wants to go on later: they get time to do the same.
+    LetOthersSave,
+    /// It failed: they are ended.
+    EndOthers,
+}
+
+/// What is known so far about how a gang ends.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// The first rank that did not exit with 0, unless a stop was asked before.
+    culprit: Option<(u32, Exit)>,
+    stop_asked: bool,
+    left_work: bool,
+    done: bool,
+}
+
+impl Verdict {
+    /// Somebody asked the gang to stop. Too late when a rank has already failed.
+    pub(crate) fn stop_asked(&mut self) {
+        self.stop_asked = true;
+    }
+
+    /// The program said that its work is complete.
+    pub(crate) fn done(&mut self) {
+        self.done = true;
+    }
+
+    pub(crate) fn culprit(&self) -> Option<u32> {
+        self.culprit.map(|(rank, _)| rank)
+    }
+
+    pub(crate) fn exited(&mut self, rank: u32, exit: Exit) -> Consequence {
+        if exit == Exit::Code(0) {
+            return Consequence::None;
+        }
+        self.left_work = true;
+        if self.stop_asked || self.culprit.is_some() {
+            return Consequence::None;
+        }
+        self.culprit = Some((rank, exit));
+        match exit {
+            Exit::Code(EXIT_SAVED) => Consequence::LetOthersSave,
+            _ => Consequence::EndOthers,
+        }
+    }
+
+    /// `log` is the end of the culprit's log.
+    pub(crate) fn outcome(&self, log: &str) -> Outcome {
+        match self.culprit {
+            Some((_, Exit::Code(EXIT_SAVED))) => Outcome::Stopped,
+            Some((rank, exit)) => Outcome::Failed(Failure {
+                rank,
+                exit_code: exit.code(),
+                message: message(rank, exit, log),
+            }),
+            None if self.stop_asked && (self.left_work || !self.done) => Outcome::Stopped,
+            None => Outcome::Finished,
+        }
+    }
+}
+
+fn message(rank: u32, exit: Exit, log: &str) -> String {
+    let mut text = format!("rank {rank} {exit}");
+    if let Some(line) = log.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+        text.push_str(": ");
+        text.extend(line.chars().filter(|c| !c.is_control()).take(QUOTE_CHARS_MAX));
+    }
+    if exit == Exit::Signal(Signal::SIGKILL) {
+        text.push_str(", hint: the kernel does this when memory runs out, see `dmesg`");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERM: Exit = Exit::Signal(Signal::SIGTERM);
+
+    /// Draws a life: `s` stop, `d` done, and exits as rank and how.
+    fn end(stop: &str, exits: &[(u32, Exit)]) -> Outcome {
+        let mut verdict = Verdict::default();
+        if stop.contains('d') {
+            verdict.done();
+        }
+        if stop.contains('s') {
+            verdict.stop_asked();
+        }
+        for &(rank, exit) in exits {
+            verdict.exited(rank, exit);
+        }
+        verdict.outcome("")
+    }
+
+    fn failed(outcome: Outcome) -> (u32, i32) {
+        match outcome {
+            Outcome::Failed(failure) => (failure.rank, failure.exit_code),
+            other => panic!("expected a failure, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn without_a_stop_the_codes_speak() {
+        assert_eq!(end("", &[(0, Exit::Code(0)), (1, Exit::Code(0))]), Outcome::Finished);
+        assert_eq!(end("", &[(0, Exit::Code(75)), (1, Exit::Code(1))]), Outcome::Stopped);
+        assert_eq!(end("", &[(0, Exit::Code(0)), (1, Exit::Code(75))]), Outcome::Stopped);
+    }
+
+    #[test]
+    fn the_first_rank_to_fail_is_the_culprit() {
+        assert_eq!(failed(end("", &[(1, Exit::Code(7)), (0, TERM)])), (1, 7));
+        assert_eq!(failed(end("", &[(0, TERM), (1, Exit::Code(7))])), (0, 143));
+        assert_eq!(failed(end("", &[(0, Exit::Code(0)), (1, Exit::Unknown)])), (1, 255));
+    }
+
+    #[test]
+    fn while_stopping_everything_but_done_is_a_stop() {
+        assert_eq!(end("s", &[(0, Exit::Code(0))]), Outcome::Stopped);
+        assert_eq!(end("s", &[(0, Exit::Code(75))]), Outcome::Stopped);
+        assert_eq!(end("s", &[(0, Exit::Code(1))]), Outcome::Stopped);
+        assert_eq!(end("s", &[(0, TERM)]), Outcome::Stopped);
+        assert_eq!(end("sd", &[(0, Exit::Code(0))]), Outcome::Finished);
+        assert_eq!(end("sd", &[(0, TERM)]), Outcome::Stopped);
+    }
+
+    #[test]
+    fn a_stop_after_a_failure_changes_nothing() {
+        let mut verdict = Verdict::default();
+        assert_eq!(verdict.exited(0, Exit::Code(7)), Consequence::EndOthers);
+        verdict.stop_asked();
+        assert_eq!(verdict.exited(1, TERM), Consequence::None);
+        assert_eq!(failed(verdict.outcome("")), (0, 7));
+    }
+
+    #[test]
+    fn the_message_quotes_the_last_line_that_says_something() {
+        let log = "step 1\nCUDA out of memory\n\n  \n";
+        assert_eq!(message(2, Exit::Code(1), log), "rank 2 exited with code 1: CUDA out of memory");
+        assert_eq!(message(0, TERM, ""), "rank 0 was killed by SIGTERM");
+        assert!(message(0, Exit::Signal(Signal::SIGKILL), "").contains("hint: "));
+    }
+}

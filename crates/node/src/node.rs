@@ -1,0 +1,350 @@
+//! The engine for this machine.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use het_core::{
+    Action, Checkpoint, DeviceId, Event, Failure, Generation, Launch, LeaseId, Millis, NodeId,
+    Outcome, Placement, Plan, Time, Topology,
+};
+use het_engine::Engine;
+use nix::sched::sched_getaffinity;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd::Pid;
+use thiserror::Error;
+
+use crate::clock::Clock;
+use crate::cores::{Cores, Picked};
+use crate::exit::EXIT_CANNOT_RUN;
+use crate::gang;
+use crate::inlet::{Inlet, Message, Port};
+use crate::order::{Order, VisibleEnv, all_grants};
+use crate::record::{self, Reaped};
+use crate::wires::{Command, Wires};
+
+/// Facts that wait to be taken; whoever reports one more waits.
+const FACTS_MAX: usize = 16_384;
+/// Commands that wait for one gang; further ones could only repeat them.
+const COMMANDS_MAX: usize = 64;
+/// How often another free port is tried when a live gang has the one that was found.
+const PORT_TRIES_MAX: usize = 16;
+/// How long a dropped engine waits for its gangs to be gone.
+const DROP_LIMIT: Millis = Millis(5_000);
+
+/// What the engine has to know about its machine.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub topology: Arc<Topology>,
+    /// Which node of the topology this machine is.
+    pub node: NodeId,
+    /// Core ids of each CPU socket, in the order they are to be handed out. Processes on a socket
+    /// without an entry are not pinned.
+    pub cores: BTreeMap<DeviceId, Vec<u32>>,
+    pub visible_env: VisibleEnv,
+}
+
+/// Why the engine cannot work here.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    #[error("node {node} is not in the topology")]
+    NoSuchNode { node: NodeId },
+    #[error("device {device} is no CPU socket of node {node} but was given core ids")]
+    NotASocket { device: DeviceId, node: NodeId },
+    #[error(
+        "core {core} of device {device} may not be used by this process, \
+         hint: look at `taskset -p $$` or the container's cpuset"
+    )]
+    ForbiddenCore { device: DeviceId, core: u32 },
+    #[error("core {core} was given twice")]
+    DuplicateCore { core: u32 },
+    #[error("cannot ask for this process's CPU affinity")]
+    Affinity(#[source] nix::Error),
+    #[error("cannot read or remove `{path}`", path = path.display())]
+    Record { path: PathBuf, source: io::Error },
+    #[error(
+        "lease {lease} of `{workdir}` is still supervised by process {pid}, \
+         hint: stop that one first",
+        workdir = workdir.display()
+    )]
+    Supervised { workdir: PathBuf, lease: LeaseId, pid: i32 },
+    #[error("processes {pids:?} of lease {lease} cannot be killed")]
+    Unkillable { lease: LeaseId, pids: Vec<i32> },
+}
+
+/// Real processes on this machine. One thread supervises each gang.
+///
+/// Dropping the engine kills its gangs; [`Node::detach`] leaves them running.
+#[derive(Debug)]
+pub struct Node {
+    config: Config,
+    clock: Clock,
+    generation: Generation,
+    live: BTreeMap<LeaseId, Live>,
+    cores: Cores,
+    inbox: Receiver<Message>,
+    outbox: SyncSender<Message>,
+    /// Facts that no thread had to find out.
+    ready: VecDeque<(Time, Event)>,
+    inlets: Weak<Port>,
+    /// The latest time that anybody was told.
+    told: Cell<Time>,
+}
+
+#[derive(Debug)]
+struct Live {
+    commands: SyncSender<Command>,
+    waker: Arc<EventFd>,
+    picked: Vec<Picked>,
+    port: u16,
+}
+
+impl Live {
+    fn command(&self, command: Command) {
+        // A full queue holds the same already; a gone gang needs none.
+        let _ = self.commands.try_send(command);
+        let _ = self.waker.write(1);
+    }
+}
+
+/// The parts of [`Action::Start`] that an engine acts on.
+struct Start<'a> {
+    lease: LeaseId,
+    attempt: u32,
+    placement: &'a Arc<Placement>,
+    launch: &'a Arc<Launch>,
+    resume: &'a Option<Checkpoint>,
+}
+
+impl Node {
+    /// # Errors
+    /// When the configuration does not fit the topology or this process.
+    pub fn new(config: Config) -> Result<Self, NodeError> {
+        check(&config)?;
+        let (outbox, inbox) = sync_channel(FACTS_MAX);
+        Ok(Self {
+            cores: Cores::new(config.cores.clone()),
+            config,
+            clock: Clock::start(),
+            generation: Generation(0),
+            live: BTreeMap::new(),
+            inbox,
+            outbox,
+            ready: VecDeque::new(),
+            inlets: Weak::new(),
+            told: Cell::new(Time::ZERO),
+        })
+    }
+
+    /// A handle through which others report facts.
+    pub fn inlet(&mut self) -> Inlet {
+        if let Some(port) = self.inlets.upgrade() {
+            return Inlet(port);
+        }
+        let port = Arc::new(Port { clock: self.clock, outbox: self.outbox.clone() });
+        self.inlets = Arc::downgrade(&port);
+        Inlet(port)
+    }
+
+    /// Stops supervising without touching the processes; [`Node::reap`] finds them later.
+    pub fn detach(mut self) {
+        for live in std::mem::take(&mut self.live).into_values() {
+            live.command(Command::Detach);
+        }
+    }
+
+    /// Kills what an engine that died left running below a job's directory and forgets it. To be
+    /// called before the job is started again, never beside an engine that runs it.
+    ///
+    /// # Errors
+    /// When another live process supervises a lease there, or something cannot be killed or
+    /// removed.
+    pub fn reap(workdir: &Path) -> Result<Vec<Reaped>, NodeError> {
+        record::reap(workdir)
+    }
+
+    fn start(&mut self, start: Start<'_>) {
+        let lease = start.lease;
+        if self.live.contains_key(&lease) {
+            return;
+        }
+        let ranks = &start.placement.ranks;
+        if ranks.is_empty() || ranks.iter().any(|rank| rank.node != self.config.node) {
+            let text = format!("lease {lease} has ranks that are not on this machine");
+            return self.refuse(lease, text);
+        }
+        let waker = match EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
+            Ok(waker) => Arc::new(waker),
+            Err(error) => return self.refuse(lease, format!("no supervisor: {error}")),
+        };
+        let port = match self.free_port() {
+            Ok(port) => port,
+            Err(error) => return self.refuse(lease, format!("no free port: {error}")),
+        };
+        let picked: Vec<Picked> =
+            ranks.iter().map(|rank| self.cores.take(all_grants(rank))).collect();
+        let order = Order {
+            lease,
+            attempt: start.attempt,
+            placement: Arc::clone(start.placement),
+            launch: Arc::clone(start.launch),
+            resume: start.resume.clone(),
+            topology: Arc::clone(&self.config.topology),
+            visible_env: self.config.visible_env,
+            port,
+            picked: picked.clone(),
+        };
+        let (commands, receiver) = sync_channel(COMMANDS_MAX);
+        let wires = Wires {
+            clock: self.clock,
+            outbox: self.outbox.clone(),
+            commands: receiver,
+            waker: Arc::clone(&waker),
+        };
+        let thread = thread::Builder::new().name(format!("lease-{lease}"));
+        match thread.spawn(move || gang::run(order, wires)) {
+            Ok(_) => {
+                self.live.insert(lease, Live { commands, waker, picked, port });
+            }
+            Err(error) => {
+                picked.iter().for_each(|picked| self.cores.put_back(picked));
+                self.refuse(lease, format!("no supervisor: {error}"));
+            }
+        }
+    }
+
+    /// Every start has an end, also one that never was.
+    fn refuse(&mut self, lease: LeaseId, message: String) {
+        let failure = Failure { rank: 0, exit_code: EXIT_CANNOT_RUN, message };
+        let event = Event::StageEnded { lease, outcome: Outcome::Failed(failure) };
+        self.ready.push_back((self.clock.now(), event));
+    }
+
+    fn free_port(&self) -> io::Result<u16> {
+        let taken: BTreeSet<u16> = self.live.values().map(|live| live.port).collect();
+        for _ in 0..PORT_TRIES_MAX {
+            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+            if !taken.contains(&port) {
+                return Ok(port);
+            }
+        }
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    /// Passes a fact on; an end frees what the engine chose for the lease.
+    fn deliver(&mut self, at: Time, event: Event) -> (Time, Event) {
+        if let Event::StageEnded { lease, .. } = &event
+            && let Some(live) = self.live.remove(lease)
+        {
+            live.picked.iter().for_each(|picked| self.cores.put_back(picked));
+        }
+        (self.tell(at), event)
+    }
+
+    /// Threads look at the clock before they queue: what overtook another must not go backwards.
+    fn tell(&self, at: Time) -> Time {
+        let at = at.max(self.told.get());
+        self.told.set(at);
+        at
+    }
+
+    fn can_anything_happen(&self) -> bool {
+        !self.live.is_empty() || self.inlets.strong_count() > 0
+    }
+
+    fn receive(&self, until: Option<Time>) -> Option<Message> {
+        if let Ok(message) = self.inbox.try_recv() {
+            return Some(message);
+        }
+        match until {
+            None if !self.can_anything_happen() => None,
+            None => self.inbox.recv().ok(),
+            Some(until) => {
+                let left = until.since(self.clock.now());
+                self.inbox.recv_timeout(Duration::from_millis(left.0)).ok()
+            }
+        }
+    }
+}
+
+impl Engine for Node {
+    fn submit(&mut self, plan: &Plan) {
+        if plan.generation <= self.generation {
+            return;
+        }
+        self.generation = plan.generation;
+        for action in &plan.actions {
+            match action {
+                Action::Start { lease, attempt, placement, launch, resume, .. } => {
+                    let (lease, attempt) = (*lease, *attempt);
+                    self.start(Start { lease, attempt, placement, launch, resume });
+                }
+                Action::Stop { lease, cause, grace, .. } => {
+                    if let Some(live) = self.live.get(lease) {
+                        live.command(Command::Stop { reason: cause.word(), grace: *grace });
+                    }
+                }
+                // Nothing else on this machine could grab them.
+                Action::Claim { .. } | Action::Unclaim { .. } => {}
+            }
+        }
+    }
+
+    fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
+        if let Some((at, event)) = self.ready.pop_front() {
+            return Some(self.deliver(at, event));
+        }
+        loop {
+            match self.receive(until) {
+                Some(Message::Fact(at, event)) => return Some(self.deliver(at, event)),
+                Some(Message::InletsClosed) => {}
+                None if until.is_some_and(|until| self.clock.now() < until) => {}
+                None => return None,
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.tell(self.clock.now())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for live in self.live.values() {
+            live.command(Command::Kill);
+        }
+        let deadline = self.clock.now() + DROP_LIMIT;
+        while !self.live.is_empty() && self.next_event(Some(deadline)).is_some() {}
+    }
+}
+
+fn check(config: &Config) -> Result<(), NodeError> {
+    let (topology, node) = (&config.topology, config.node);
+    if node.index() >= topology.nodes.len() {
+        return Err(NodeError::NoSuchNode { node });
+    }
+    let allowed = sched_getaffinity(Pid::from_raw(0)).map_err(NodeError::Affinity)?;
+    let sockets: BTreeSet<DeviceId> = topology.sockets(node).collect();
+    let mut seen = BTreeSet::new();
+    for (&device, cores) in &config.cores {
+        if !sockets.contains(&device) {
+            return Err(NodeError::NotASocket { device, node });
+        }
+        for &core in cores {
+            if !allowed.is_set(core as usize).unwrap_or(false) {
+                return Err(NodeError::ForbiddenCore { device, core });
+            }
+            if !seen.insert(core) {
+                return Err(NodeError::DuplicateCore { core });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! What one gang has to do: a checked `Start`, and the files that go with it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use het_core::{Checkpoint, Grant, Launch, LeaseId, Placement, Rank, Topology};
+
+use crate::cores::{self, Picked};
+use crate::template::{self, Words};
+
+/// Gives the environment variables that show a program these devices of a driver and no others:
+/// `het_devices::visible_devices`. For the driver of a CPU they hide every accelerator.
+pub type VisibleEnv = fn(driver: &str, ids: &[&str]) -> Vec<(&'static str, String)>;
+
+/// A `Start`, with everything the engine chose for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    pub(crate) lease: LeaseId,
+    pub(crate) attempt: u32,
+    pub(crate) placement: Arc<Placement>,
+    pub(crate) launch: Arc<Launch>,
+    pub(crate) resume: Option<Checkpoint>,
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) visible_env: VisibleEnv,
+    pub(crate) port: u16,
+    /// By rank.
+    pub(crate) picked: Vec<Picked>,
+}
+
+impl Order {
+    pub(crate) fn world(&self) -> u32 {
+        self.placement.ranks.len() as u32
+    }
+
+    pub(crate) fn rank(&self, rank: u32) -> &Rank {
+        &self.placement.ranks[rank as usize]
+    }
+
+    /// Whole CPU cores of a rank, requested and companion.
+    pub(crate) fn cores(&self, rank: u32) -> u32 {
+        let rank = self.rank(rank);
+        cores::count(&self.topology, all_grants(rank))
+    }
+
+    /// No accelerator is held: processor time says how busy the gang is.
+    pub(crate) fn is_cpu_only(&self) -> bool {
+        self.placement.devices().all(|grant| cores::is_cpu(&self.topology, grant.device))
+    }
+
+    pub(crate) fn words(&self, rank: u32) -> Words<'_> {
+        let checkpoint = self.resume.as_ref().map_or("", |checkpoint| &checkpoint.path);
+        Words { rank, world: self.world(), checkpoint }
+    }
+
+    pub(crate) fn argv(&self, rank: u32) -> Vec<String> {
+        let resume: &[String] = if self.resume.is_some() { &self.launch.resume } else { &[] };
+        let words = self.words(rank);
+        self.launch.argv.iter().chain(resume).map(|text| template::fill(text, words)).collect()
+    }
+
+    fn workdir(&self) -> PathBuf {
+        PathBuf::from(&self.launch.workdir)
+    }
+
+    pub(crate) fn run_dir(&self) -> PathBuf {
+        self.workdir().join(RUN_DIR)
+    }
+
+    /// Files of this lease only; gone with it.
+    pub(crate) fn lease_dir(&self) -> PathBuf {
+        self.run_dir().join(format!("lease-{}", self.lease))
+    }
+
+    pub(crate) fn record(&self) -> PathBuf {
+        self.run_dir().join(format!("lease-{}.json", self.lease))
+    }
+
+    pub(crate) fn notice(&self) -> PathBuf {
+        self.lease_dir().join("notice.json")
+    }
+
+    pub(crate) fn progress(&self) -> PathBuf {
+        self.lease_dir().join("progress.jsonl")
+    }
+
+    pub(crate) fn output_dir(&self) -> PathBuf {
+        self.workdir().join(self.launch.stage.as_str())
+    }
+
+    pub(crate) fn log_dir(&self) -> PathBuf {
+        let stage = self.workdir().join("logs").join(self.launch.stage.as_str());
+        stage.join(format!("attempt-{}", self.attempt))
+    }
+
+    pub(crate) fn log(&self, rank: u32) -> PathBuf {
+        self.log_dir().join(format!("rank-{rank}.log"))
+    }
+
+    /// Where checkpoints appear; a relative path starts where the program does.
+    pub(crate) fn checkpoint_dir(&self) -> Option<PathBuf> {
+        let spec = self.launch.checkpoint.as_ref()?;
+        Some(PathBuf::from(&self.launch.cwd).join(&spec.dir))
+    }
+}
+
+/// Below a job's directory: records and files of live leases.
+pub(crate) const RUN_DIR: &str = "run";
+
+pub(crate) fn all_grants(rank: &Rank) -> impl Iterator<Item = Grant> + '_ {
+    rank.grants.iter().chain(&rank.companions).copied()
+}

@@ -1,0 +1,144 @@
+//! What `/proc` says about processes: who belongs to a gang, when it started, what it used.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use het_core::Millis;
+use nix::unistd::{SysconfVar, sysconf};
+
+/// Ticks a second of the times in `/proc/PID/stat` where the system does not say (proc(5)).
+const TICKS_DEFAULT: i64 = 100;
+/// How many processes of one gang are asked for their processor time.
+const TREE_MAX: usize = 4_096;
+
+/// The part of `/proc/PID/stat` that is used here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) state: char,
+    parent: i32,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+    pub(crate) threads: u64,
+    /// Own processor time and that of collected children.
+    pub(crate) cpu_ticks: u64,
+    /// Since the machine booted: tells a process from a later one with the same id.
+    pub(crate) start_ticks: u64,
+}
+
+impl Stat {
+    /// Only its status is left. The first thread may be a zombie while others still run.
+    fn is_gone(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
+    }
+}
+
+/// Numbers of the fields as proc(5) counts them, less the three up to the state.
+fn parse(text: &str) -> Option<Stat> {
+    // The second field is the program's name in brackets and may itself hold brackets and blanks.
+    let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
+    let number = |index: usize| fields.get(index - 3)?.parse::<u64>().ok();
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        threads: number(20)?,
+        cpu_ticks: number(14)? + number(15)? + number(16)? + number(17)?,
+        start_ticks: number(22)?,
+    })
+}
+
+pub(crate) fn stat(pid: i32) -> Option<Stat> {
+    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Processes that still run and either stand in one of these groups or sessions, or were started
+/// with this mark (`NAME=VALUE`, or the beginning of it) in their environment: `torchrun` and
+/// daemons make sessions of their own.
+pub(crate) fn members(groups: &BTreeSet<i32>, mark: &str) -> Vec<i32> {
+    let own = std::process::id() as i32;
+    let belongs = |pid: i32, stat: &Stat| {
+        let grouped = groups.contains(&stat.group) || groups.contains(&stat.session);
+        pid != own && !stat.is_gone() && (grouped || is_marked(pid, mark))
+    };
+    all().filter(|(pid, stat)| belongs(*pid, stat)).map(|(pid, _)| pid).collect()
+}
+
+/// Processes of a group whose leader is gone that have no parent in it: what the leader started.
+pub(crate) fn orphans(group: i32) -> Vec<i32> {
+    let members: BTreeMap<i32, Stat> =
+        all().filter(|(_, stat)| stat.group == group && !stat.is_gone()).collect();
+    let is_orphan = |stat: &Stat| !members.contains_key(&stat.parent);
+    members.iter().filter(|(_, stat)| is_orphan(stat)).map(|(&pid, _)| pid).collect()
+}
+
+/// Every process that can be seen. One that ends meanwhile may be missing.
+fn all() -> impl Iterator<Item = (i32, Stat)> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        Some((pid, stat(pid)?))
+    })
+}
+
+fn is_marked(pid: i32, mark: &str) -> bool {
+    // Not ours to read, or gone: not ours to kill.
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|&byte| byte == 0).any(|entry| entry.starts_with(mark.as_bytes()))
+}
+
+/// Processor time of a process and all that descend from it, in ticks.
+pub(crate) fn tree_cpu_ticks(root: i32) -> u64 {
+    let mut ticks = 0;
+    let mut waiting = vec![root];
+    for _ in 0..TREE_MAX {
+        let Some(pid) = waiting.pop() else { break };
+        ticks += stat(pid).map_or(0, |stat| stat.cpu_ticks);
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for task in tasks.flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            waiting.extend(children.split_whitespace().filter_map(|id| id.parse::<i32>().ok()));
+        }
+    }
+    ticks
+}
+
+pub(crate) fn ticks_to_millis(ticks: u64) -> Millis {
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(TICKS_DEFAULT);
+    Millis(ticks * 1_000 / per_second.max(1) as u64)
+}
+
+/// Tells one boot of this machine from the next: process ids and start times begin anew.
+pub(crate) fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_blanks_is_skipped() {
+        let text = "42 (a) b (c)) S 1 40 39 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 777 9";
+        let expected = Stat {
+            state: 'S',
+            parent: 1,
+            group: 40,
+            session: 39,
+            threads: 1,
+            cpu_ticks: 100,
+            start_ticks: 777,
+        };
+        assert_eq!(parse(text), Some(expected));
+    }
+
+    #[test]
+    fn half_a_line_is_nothing() {
+        assert_eq!(parse("42 (sh) S 1 40"), None);
+    }
+
+    #[test]
+    fn this_process_is_found_in_proc() {
+        assert!(stat(std::process::id() as i32).is_some_and(|stat| stat.start_ticks > 0));
+    }
+}

@@ -1,0 +1,45 @@
+//! How the engine and the thread of a gang reach each other.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use het_core::{Event, Millis, Outcome};
+use nix::sys::eventfd::EventFd;
+
+use crate::clock::Clock;
+use crate::inlet::Message;
+use crate::order::Order;
+
+/// What the engine tells a gang.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Command {
+    Stop {
+        reason: &'static str,
+        grace: Millis,
+    },
+    /// End it at once.
+    Kill,
+    /// Leave it alone: its processes go on without a supervisor.
+    Detach,
+}
+
+/// How a gang is reached and whom it tells.
+#[derive(Debug)]
+pub(crate) struct Wires {
+    pub(crate) clock: Clock,
+    pub(crate) outbox: SyncSender<Message>,
+    pub(crate) commands: Receiver<Command>,
+    /// Written after every command.
+    pub(crate) waker: Arc<EventFd>,
+}
+
+impl Wires {
+    pub(crate) fn send(&self, event: Event) {
+        // Nobody listens any more once the engine is gone.
+        let _ = self.outbox.send(Message::Fact(self.clock.now(), event));
+    }
+
+    pub(crate) fn end(&self, order: &Order, outcome: Outcome) {
+        self.send(Event::StageEnded { lease: order.lease, outcome });
+    }
+}

@@ -1,0 +1,9 @@
+//! The engine with real processes. No test waits for a fixed time: each waits for the fact it is
+//! about.
+
+mod contract;
+mod ends;
+mod reap;
+mod reports;
+mod rig;
+mod starts;

@@ -1,0 +1,372 @@
+//! Sense and resolution: what a schema cannot say, and how shapes become a [`JobSpec`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use het_core::{
+    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobSpec, Launch, Millis,
+    Name, Priority, RankRule, StageIndex, StageKind, StageSpec,
+};
+
+use super::problem::{Place, Problem, Severity};
+use super::shape::{
+    CheckpointFile, CheckpointFull, CommandFile, DomainFile, JobFile, Needs, PriorityFile,
+    RanksFile, StageFile, StageKindFile, is_long,
+};
+use super::tree::Tree;
+use crate::quantity;
+use crate::words::{self, closest};
+
+/// What a job file is resolved for.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// Absolute path of the job's own directory.
+    pub workdir: &'a str,
+    /// Absolute path that its programs start in.
+    pub cwd: &'a str,
+    /// Device classes of the cluster at hand.
+    pub classes: &'a [DeviceClass],
+}
+
+/// Everything in the file that makes no sense.
+pub(crate) fn problems(file: &JobFile, tree: &Tree, classes: &[DeviceClass]) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let spec_tree = if is_long(tree) { tree.at("/spec") } else { tree };
+    duration_at(&mut found, spec_tree, "time_limit");
+    for (index, stage) in file.spec.stages.iter().enumerate() {
+        let stage_tree = match is_long(tree) {
+            true => tree.at(&format!("/spec/stages/{index}")),
+            false => tree,
+        };
+        stage_problems(&mut found, file, index, stage, stage_tree, classes);
+    }
+    found.extend(cycle(file, tree));
+    found
+}
+
+fn problem(at: &Tree, message: String, hint: impl Into<Option<String>>) -> Problem {
+    let (place, length) = (at.place, at.length());
+    Problem { severity: Severity::Error, place, length, message, hint: hint.into() }
+}
+
+fn stage_problems(
+    found: &mut Vec<Problem>,
+    file: &JobFile,
+    index: usize,
+    stage: &StageFile,
+    tree: &Tree,
+    classes: &[DeviceClass],
+) {
+    if file.spec.stages[..index].iter().any(|other| other.name == stage.name) {
+        let at = tree.get("name").unwrap_or(tree);
+        found.push(problem(at, format!("two stages are named `{}`", stage.name), None));
+    }
+    let names = || file.spec.stages.iter().map(|stage| stage.name.as_str());
+    for (row, name) in stage.after.iter().enumerate() {
+        if !names().any(|known| known == name) {
+            let at = tree.at(&format!("/after/{row}"));
+            let hint = closest(name, names()).map(|near| format!("did you mean `{near}`?"));
+            found.push(problem(at, format!("`after` names no stage `{name}`"), hint));
+        }
+    }
+    if let Some(follows) = tree.get("follows") {
+        let hint = "use `after`: the stage then starts when the other has ended".to_owned();
+        found.push(problem(follows, "`follows` is not supported yet".to_owned(), hint));
+    }
+    if let Some(devices) = tree.get("devices") {
+        device_words(found, devices, stage.needs.devices.as_deref().unwrap_or_default(), classes);
+    }
+    for (row, alternative) in stage.needs.alternatives.iter().enumerate() {
+        let at = tree.at(&format!("/alternatives/{row}/devices"));
+        device_words(found, at, &alternative.devices, classes);
+    }
+    checkpoint_problems(found, tree);
+    unused_fields(found, tree);
+    if let Some(with) = tree.get("with") {
+        size_at(found, with, "memory");
+        size_at(found, with, "scratch");
+    }
+    output_names(found, file, stage, tree);
+}
+
+fn device_words(found: &mut Vec<Problem>, at: &Tree, text: &str, classes: &[DeviceClass]) {
+    if let Err((offset, error)) = words::alternatives(text, classes) {
+        let rest = text[offset..].split('|').next().unwrap_or_default().trim();
+        // A quoted text begins one column before its first character.
+        let column = at.place.column + text[..offset].chars().count() + 1;
+        let place = Place { line: at.place.line, column };
+        let length = rest.chars().count().max(1);
+        let (message, hint) = (error.to_string(), Some(error.hint()));
+        let severity = Severity::Error;
+        found.push(Problem { severity, place, length, message, hint });
+    }
+}
+
+fn checkpoint_problems(found: &mut Vec<Problem>, tree: &Tree) {
+    let Some(checkpoint) = tree.get("checkpoint") else { return };
+    duration_at(found, tree, "checkpoint");
+    duration_at(found, checkpoint, "every");
+    duration_at(found, checkpoint, "grace");
+}
+
+/// A duration where the field holds a text.
+fn duration_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
+    let Some(at) = tree.get(field) else { return };
+    if let Some(text) = at.to_json().as_str()
+        && quantity::duration(text).is_none()
+    {
+        let hint = "write for example `90s`, `10m` or `1h30m`".to_owned();
+        found.push(problem(at, format!("`{text}` is not a duration"), hint));
+    }
+}
+
+fn size_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
+    let Some(at) = tree.get(field) else { return };
+    if let Some(text) = at.to_json().as_str()
+        && quantity::size(text).is_none()
+    {
+        let hint = "write for example `64GiB`".to_owned();
+        found.push(problem(at, format!("`{text}` is not a size"), hint));
+    }
+}
+
+/// Fields of the format that this version reads but does not act on.
+fn unused_fields(found: &mut Vec<Problem>, tree: &Tree) {
+    let fields = [
+        ("elastic", "the stage keeps the number of devices it asks for"),
+        ("topology/prefer", "only `within` is honoured"),
+        ("with/scratch", "no scratch space is reserved"),
+        ("checkpoint/portable", "a checkpoint is taken to fit every alternative"),
+    ];
+    for (path, what) in fields {
+        let mut steps = path.split('/');
+        let first = steps.next().and_then(|step| tree.entry(step));
+        let entry = match steps.next() {
+            Some(step) => first.and_then(|entry| entry.value.entry(step)),
+            None => first,
+        };
+        found.extend(entry.map(|entry| Problem {
+            severity: Severity::Warning,
+            place: entry.key_place,
+            length: entry.key.chars().count(),
+            message: format!("`{}` is not acted on yet: {what}", entry.key),
+            hint: None,
+        }));
+    }
+}
+
+/// `{stage.NAME.output}` names a stage of the job that runs before.
+fn output_names(found: &mut Vec<Problem>, file: &JobFile, stage: &StageFile, tree: &Tree) {
+    let Some(run) = tree.get("run") else { return };
+    for word in command_words(&stage.needs.run) {
+        for name in named_outputs(&word) {
+            let known = file.spec.stages.iter().any(|other| other.name == name);
+            if !known {
+                let names = file.spec.stages.iter().map(|stage| stage.name.as_str());
+                let hint = closest(&name, names).map(|near| format!("did you mean `{near}`?"));
+                found.push(problem(run, format!("there is no stage `{name}` to read from"), hint));
+            }
+        }
+    }
+}
+
+fn named_outputs(word: &str) -> Vec<String> {
+    let parts = word.split("{stage.").skip(1);
+    parts.filter_map(|part| Some(part.split_once(".output}")?.0.to_owned())).collect()
+}
+
+/// The first cycle of `after`, told from its first stage in file order.
+fn cycle(file: &JobFile, tree: &Tree) -> Option<Problem> {
+    let stages = &file.spec.stages;
+    let after = |name: &str| {
+        let stage = stages.iter().find(|stage| stage.name == name);
+        stage.map(|stage| stage.after.as_slice()).unwrap_or_default()
+    };
+    for (index, stage) in stages.iter().enumerate() {
+        let mut path = vec![stage.name.as_str()];
+        if follow_cycle(&after, &mut path, &stage.name) {
+            let at = tree.at(&format!("/spec/stages/{index}/after"));
+            let message = format!("`after` goes round in a circle: {}", path.join(" → "));
+            let hint = "remove one of these `after`".to_owned();
+            return Some(problem(at, message, hint));
+        }
+    }
+    None
+}
+
+/// Extends `path` until it comes back to `goal`; leaves it as it was where it does not.
+fn follow_cycle<'a>(
+    after: &impl Fn(&str) -> &'a [String],
+    path: &mut Vec<&'a str>,
+    goal: &str,
+) -> bool {
+    let Some(last) = path.last() else { return false };
+    for next in after(last) {
+        if next == goal {
+            path.push(next);
+            return true;
+        }
+        if path.contains(&next.as_str()) {
+            continue;
+        }
+        path.push(next);
+        if follow_cycle(after, path, goal) {
+            return true;
+        }
+        path.pop();
+    }
+    false
+}
+
+/// Turns checked shapes into the vocabulary.
+pub(crate) fn resolve(file: &JobFile, context: &Context<'_>) -> JobSpec {
+    let stages = file.spec.stages.iter().map(|stage| resolve_stage(file, stage, context));
+    JobSpec {
+        name: file.metadata.name.as_str().into(),
+        tenant: file.metadata.tenant.as_deref().unwrap_or("default").into(),
+        priority: match file.spec.priority {
+            PriorityFile::Urgent => Priority::Urgent,
+            PriorityFile::High => Priority::High,
+            PriorityFile::Normal => Priority::Normal,
+            PriorityFile::Low => Priority::Low,
+        },
+        stages: stages.collect(),
+        time_limit: file.spec.time_limit.as_deref().and_then(quantity::duration),
+        workdir: context.workdir.to_owned(),
+    }
+}
+
+fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> StageSpec {
+    let kind = match stage.kind {
+        StageKindFile::Preprocess => StageKind::Preprocess,
+        StageKindFile::Load => StageKind::Load,
+        StageKindFile::Train => StageKind::Train,
+        StageKindFile::Validate => StageKind::Validate,
+        StageKindFile::Custom => StageKind::Custom,
+    };
+    let index_of = |name: &String| {
+        let index = file.spec.stages.iter().position(|other| other.name == *name);
+        index.map(|index| StageIndex(index as u16))
+    };
+    let with = stage.needs.with.clone().unwrap_or_default();
+    let within = stage.needs.topology.as_ref().map_or(DomainFile::Any, |topology| topology.within);
+    let profile = format!("{}/{}", file.metadata.name, stage.name);
+    StageSpec {
+        name: stage.name.as_str().into(),
+        kind,
+        after: stage.after.iter().filter_map(index_of).collect(),
+        alternatives: alternatives(file, stage, kind, context),
+        companions: Companions {
+            cores: with.cores.unwrap_or(0),
+            memory: with.memory.as_deref().and_then(quantity::size).unwrap_or(Bytes::ZERO),
+        },
+        within: match within {
+            DomainFile::Node => Domain::Node,
+            DomainFile::Rack => Domain::Rack,
+            DomainFile::Pod => Domain::Pod,
+            DomainFile::Any => Domain::Any,
+        },
+        ranks: match stage.needs.ranks {
+            Some(RanksFile::Device) => RankRule::PerDevice,
+            Some(RanksFile::Node) | None => RankRule::PerNode,
+        },
+        retries: stage.needs.retries.unwrap_or(0),
+        profile: stage.needs.profile.clone().unwrap_or(profile).into(),
+        steps: stage.needs.steps,
+    }
+}
+
+/// What a stage of this kind gets when it names no devices.
+fn default_devices(kind: StageKind) -> &'static str {
+    match kind {
+        StageKind::Train => "gpu:1 | npu:1 | cpu:1",
+        StageKind::Validate => "npu:1 | gpu:1 | cpu:1",
+        StageKind::Preprocess | StageKind::Load | StageKind::Custom => "cpu:1",
+    }
+}
+
+fn alternatives(
+    file: &JobFile,
+    stage: &StageFile,
+    kind: StageKind,
+    context: &Context<'_>,
+) -> Vec<Alternative> {
+    let needs = &stage.needs;
+    let only_long = needs.devices.is_none() && !needs.alternatives.is_empty();
+    let plain = needs.devices.as_deref().unwrap_or(default_devices(kind));
+    let plain = if only_long { None } else { Some((plain, None)) };
+    let long = needs.alternatives.iter().map(|row| (row.devices.as_str(), Some(row)));
+    plain
+        .into_iter()
+        .chain(long)
+        .flat_map(|(text, row)| {
+            let mut needs = needs.clone();
+            if let Some(row) = row {
+                needs.run = row.run.clone().unwrap_or(needs.run);
+                needs.env.extend(row.env.clone());
+                needs.precision = row.precision.clone().or(needs.precision);
+            }
+            let launch = Arc::new(launch(file, stage, &needs, context));
+            let words = words::alternatives(text, context.classes).unwrap_or_default();
+            words.into_iter().map(move |(selector, count)| Alternative {
+                selector,
+                count,
+                launch: Arc::clone(&launch),
+            })
+        })
+        .collect()
+}
+
+fn launch(file: &JobFile, stage: &StageFile, needs: &Needs, context: &Context<'_>) -> Launch {
+    let fill = |text: &str| fill_in(text, context.workdir);
+    let env: BTreeMap<String, String> =
+        needs.env.iter().map(|(key, value)| (key.clone(), fill(value))).collect();
+    let checkpoint = needs.checkpoint.as_ref().map(|checkpoint| {
+        let full = match checkpoint {
+            CheckpointFile::Every(every) => {
+                CheckpointFull { every: Some(every.clone()), ..CheckpointFull::default() }
+            }
+            CheckpointFile::Full(full) => full.clone(),
+        };
+        let dir = full.dir.unwrap_or_else(|| format!("{{workdir}}/{}/checkpoints", stage.name));
+        let millis = |text: Option<String>| -> Option<Millis> { quantity::duration(&text?) };
+        CheckpointSpec {
+            dir: fill(&dir),
+            every: millis(full.every),
+            notice: full.notice.map_or("SIGTERM", |notice| notice.word()).into(),
+            grace: millis(full.grace).unwrap_or(CheckpointSpec::GRACE_DEFAULT),
+        }
+    });
+    Launch {
+        job: file.metadata.name.as_str().into(),
+        stage: stage.name.as_str().into(),
+        cwd: context.cwd.to_owned(),
+        workdir: context.workdir.to_owned(),
+        argv: command_words(&needs.run).iter().map(|word| fill(word)).collect(),
+        env,
+        resume: match &needs.resume {
+            Some(CommandFile::Line(line)) => line.split_whitespace().map(fill).collect(),
+            Some(CommandFile::Words(words)) => words.iter().map(|word| fill(word)).collect(),
+            None => Vec::new(),
+        },
+        checkpoint,
+        precision: needs.precision.as_deref().map(Name::from),
+    }
+}
+
+/// A list is run as it is; a text is a line for the shell.
+fn command_words(command: &CommandFile) -> Vec<String> {
+    match command {
+        CommandFile::Words(words) => words.clone(),
+        CommandFile::Line(line) => ["/bin/sh", "-c", line].map(str::to_owned).to_vec(),
+    }
+}
+
+/// Fills `{workdir}` and `{stage.NAME.output}`; the engine fills the rest.
+fn fill_in(text: &str, workdir: &str) -> String {
+    let mut filled = text.replace("{workdir}", workdir);
+    for name in named_outputs(text) {
+        filled = filled.replace(&format!("{{stage.{name}.output}}"), &format!("{workdir}/{name}"));
+    }
+    filled
+}

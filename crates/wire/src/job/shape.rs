@@ -1,0 +1,341 @@
+//! The shapes of a job file. The JSON Schema is generated from these types, so what is documented,
+//! checked and read cannot drift apart.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::problem::{Problem, Severity};
+use super::tree::Tree;
+
+/// A training job: stages with their programs and the devices they accept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobFile {
+    #[serde(rename = "apiVersion")]
+    pub api_version: ApiVersion,
+    pub kind: Kind,
+    pub metadata: Metadata,
+    pub spec: Spec,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ApiVersion {
+    #[serde(rename = "heterosis.dev/v1alpha1")]
+    V1Alpha1,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Kind {
+    TrainingJob,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// Lower-case letters, digits and dashes.
+    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
+    pub name: String,
+    /// Owner of the quota; `default` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
+    pub tenant: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    #[serde(default)]
+    pub priority: PriorityFile,
+    /// In any order; `after` says what waits for what.
+    #[schemars(length(min = 1, max = 64))]
+    pub stages: Vec<StageFile>,
+    /// Longest time from the first start to the end, for example `6h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PriorityFile {
+    Urgent,
+    High,
+    #[default]
+    Normal,
+    Low,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StageKindFile {
+    Preprocess,
+    Load,
+    Train,
+    Validate,
+    #[default]
+    Custom,
+}
+
+/// A phase of the job with its own needs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StageFile {
+    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"))]
+    pub name: String,
+    /// What the stage is for: sets its order inside the job and the devices it gets when it names
+    /// none.
+    #[serde(default)]
+    pub kind: StageKindFile,
+    /// Stages that must have succeeded before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    /// Stages whose output is read while they run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follows: Vec<String>,
+    #[serde(flatten)]
+    pub needs: Needs,
+}
+
+/// What a stage runs and what it needs: the part that long and short form share.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Needs {
+    /// The program: a list of words, or one line that is split as a shell splits it. Placeholders:
+    /// `{workdir}`, `{checkpoint}`, `{stage.NAME.output}`, `{rank}`, `{world}`.
+    pub run: CommandFile,
+    /// Acceptable devices, `WORD:COUNT[:MEMORY]`, with ` | ` between alternatives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<String>,
+    /// Further alternatives that need another program or environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<AlternativeFile>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Needs beside the devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<CompanionsFile>,
+    /// One process a node (for `torchrun`) or one a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<RanksFile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elastic: Option<ElasticFile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<TopologyFile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointFile>,
+    /// Words added to `run` when it starts from a checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<CommandFile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
+    /// How often a failed program is started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 100))]
+    pub retries: Option<u32>,
+    /// Optimiser steps, where they are known: lets the scheduler estimate the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Under which name its speed is remembered; the job's and stage's names if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+}
+
+/// A list of words or one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum CommandFile {
+    Line(#[schemars(length(min = 1))] String),
+    Words(#[schemars(length(min = 1))] Vec<String>),
+}
+
+impl Default for CommandFile {
+    fn default() -> Self {
+        Self::Words(Vec::new())
+    }
+}
+
+/// An acceptable shape of the request with its own program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AlternativeFile {
+    pub devices: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<CommandFile>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CompanionsFile {
+    /// Cores a rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 4096))]
+    pub cores: Option<u32>,
+    /// Memory a rank, for example `64GiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RanksFile {
+    Node,
+    Device,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ElasticFile {
+    pub min: u32,
+    pub max: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TopologyFile {
+    /// All ranks stand inside one such domain.
+    #[serde(default)]
+    pub within: DomainFile,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefer: Option<DomainFile>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DomainFile {
+    Node,
+    Rack,
+    Pod,
+    #[default]
+    Any,
+}
+
+/// Where, how often and how the program saves; a bare duration is `every`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum CheckpointFile {
+    Every(String),
+    Full(CheckpointFull),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointFull {
+    /// `{workdir}/STAGE/checkpoints` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<String>,
+    /// Signal of the preemption notice; `SIGTERM` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<NoticeFile>,
+    /// From the notice to the kill; `30s` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace: Option<String>,
+    /// Drivers between which a checkpoint can move.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub portable: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NoticeFile {
+    #[serde(rename = "SIGTERM")]
+    Term,
+    #[serde(rename = "SIGINT")]
+    Int,
+    #[serde(rename = "SIGHUP")]
+    Hup,
+    #[serde(rename = "SIGUSR1")]
+    Usr1,
+    #[serde(rename = "SIGUSR2")]
+    Usr2,
+}
+
+impl NoticeFile {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Term => "SIGTERM",
+            Self::Int => "SIGINT",
+            Self::Hup => "SIGHUP",
+            Self::Usr1 => "SIGUSR1",
+            Self::Usr2 => "SIGUSR2",
+        }
+    }
+}
+
+/// A job of one stage, without ceremony.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShortJob {
+    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
+    pub tenant: Option<String>,
+    #[serde(default)]
+    pub priority: PriorityFile,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit: Option<String>,
+    #[serde(default = "train")]
+    pub kind: StageKindFile,
+    #[serde(flatten)]
+    pub needs: Needs,
+}
+
+fn train() -> StageKindFile {
+    StageKindFile::Train
+}
+
+/// True for a file in the long form.
+pub(crate) fn is_long(tree: &Tree) -> bool {
+    ["apiVersion", "metadata", "spec"].iter().any(|key| tree.get(key).is_some())
+}
+
+/// Reads a tree that passed the schema.
+pub(crate) fn read(tree: &Tree) -> Result<JobFile, Problem> {
+    let json = tree.to_json();
+    let read = if is_long(tree) {
+        serde_json::from_value(json)
+    } else {
+        serde_json::from_value(json).map(long_form)
+    };
+    read.map_err(|error| Problem {
+        severity: Severity::Error,
+        place: tree.place,
+        length: 1,
+        message: error.to_string(),
+        hint: Some("see `het schema job`".to_owned()),
+    })
+}
+
+/// The long form of a short job: one stage, named after its kind.
+pub(crate) fn long_form(short: ShortJob) -> JobFile {
+    let stage = StageFile {
+        name: stage_name(short.kind).to_owned(),
+        kind: short.kind,
+        after: Vec::new(),
+        follows: Vec::new(),
+        needs: short.needs,
+    };
+    JobFile {
+        api_version: ApiVersion::V1Alpha1,
+        kind: Kind::TrainingJob,
+        metadata: Metadata { name: short.name, tenant: short.tenant },
+        spec: Spec { priority: short.priority, stages: vec![stage], time_limit: short.time_limit },
+    }
+}
+
+fn stage_name(kind: StageKindFile) -> &'static str {
+    match kind {
+        StageKindFile::Preprocess => "preprocess",
+        StageKindFile::Load => "load",
+        StageKindFile::Train => "train",
+        StageKindFile::Validate => "validate",
+        StageKindFile::Custom => "main",
+    }
+}

@@ -1,0 +1,195 @@
+//! YAML as a tree in which every key and value knows its place. The only module that names the YAML
+//! library.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_saphyr::{Location, Spanned};
+
+use super::problem::{Place, Problem, Severity};
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    pub value: Node,
+    pub place: Place,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Node {
+    Null,
+    Bool(bool),
+    Number(serde_json::Number),
+    Text(String),
+    List(Vec<Tree>),
+    Map(Vec<Entry>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub key: String,
+    pub key_place: Place,
+    pub value: Tree,
+}
+
+/// Files larger than this are refused before they are parsed.
+const BYTES_MAX: usize = 256 * 1024;
+
+impl Tree {
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        let at_start = |message: String, hint: &str| Problem {
+            severity: Severity::Error,
+            place: Place { line: 1, column: 1 },
+            length: 1,
+            message,
+            hint: Some(hint.to_owned()),
+        };
+        if text.len() > BYTES_MAX {
+            let message = format!("the file has {} bytes, more than {BYTES_MAX}", text.len());
+            return Err(at_start(message, "keep data in files of its own and name them here"));
+        }
+        if text.trim().is_empty() {
+            return Err(at_start("the file is empty".into(), "see `het schema job`"));
+        }
+        serde_saphyr::from_str::<Spanned<Node>>(text).map(Self::from).map_err(|error| {
+            let place = error.location().map_or(Place { line: 1, column: 1 }, |at| place(&at));
+            let message = error.without_snippet().to_string();
+            let message = message.lines().next().unwrap_or("the YAML cannot be read");
+            let message = match message.split_once(" column ") {
+                Some((_, rest)) => rest.split_once(": ").map_or(message, |(_, what)| what),
+                None => message,
+            };
+            let hint = Some("check indentation and quotes".to_owned());
+            let message = message.to_owned();
+            Problem { severity: Severity::Error, place, length: 1, message, hint }
+        })
+    }
+
+    /// The same data without places.
+    pub fn to_json(&self) -> Value {
+        match &self.value {
+            Node::Null => Value::Null,
+            Node::Bool(value) => Value::Bool(*value),
+            Node::Number(value) => Value::Number(value.clone()),
+            Node::Text(value) => Value::String(value.clone()),
+            Node::List(items) => items.iter().map(Tree::to_json).collect(),
+            Node::Map(entries) => {
+                entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json())).collect()
+            }
+        }
+    }
+
+    /// Follows a JSON pointer as far as it leads.
+    pub fn at(&self, pointer: &str) -> &Tree {
+        let steps = pointer.split('/').skip(1);
+        steps.fold(self, |tree, step| {
+            let step = step.replace("~1", "/").replace("~0", "~");
+            let next = match &tree.value {
+                Node::Map(entries) => {
+                    entries.iter().find(|entry| entry.key == step).map(|entry| &entry.value)
+                }
+                Node::List(items) => step.parse::<usize>().ok().and_then(|i| items.get(i)),
+                _ => None,
+            };
+            next.unwrap_or(tree)
+        })
+    }
+
+    pub fn get(&self, key: &str) -> Option<&Tree> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
+        match &self.value {
+            Node::Map(entries) => entries.iter().find(|entry| entry.key == key),
+            _ => None,
+        }
+    }
+
+    /// Characters to underline for this value.
+    pub fn length(&self) -> usize {
+        match &self.value {
+            Node::Text(text) => text.lines().next().unwrap_or_default().chars().count(),
+            Node::Number(number) => number.to_string().len(),
+            Node::Bool(value) => value.to_string().len(),
+            Node::Null | Node::List(_) | Node::Map(_) => 1,
+        }
+    }
+}
+
+fn place(location: &Location) -> Place {
+    Place { line: (location.line() as usize).max(1), column: (location.column() as usize).max(1) }
+}
+
+impl From<Spanned<Node>> for Tree {
+    fn from(spanned: Spanned<Node>) -> Self {
+        Self { place: place(&spanned.referenced), value: spanned.value }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        let number = serde_json::Number::from_f64(value);
+        Ok(number.map_or_else(|| Node::Text(value.to_string()), Node::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element::<Spanned<Node>>()? {
+            list.push(Tree::from(item));
+        }
+        Ok(Node::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let mut map = Vec::new();
+        while let Some(key) = entries.next_key::<Spanned<String>>()? {
+            let value = entries.next_value::<Spanned<Node>>()?;
+            map.push(Entry {
+                key_place: place(&key.referenced),
+                key: key.value,
+                value: Tree::from(value),
+            });
+        }
+        Ok(Node::Map(map))
+    }
+}

@@ -1,0 +1,11 @@
+//! Records of the event log: facts and plans as JSON, one shape a version.
+//!
+//! The shapes stand apart from `core` so that a rename there cannot make an old log unreadable.
+
+mod event;
+mod plan;
+mod spec;
+mod topology;
+
+pub use event::{Record, RecordError};
+pub use topology::{TopologyRecord, read_topology, write_topology};

@@ -1,0 +1,265 @@
+//! One event as it is stored.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use het_core::{
+    DeviceId, Event, Failure, JobId, LeaseId, Micro, Millis, NodeId, Outcome, Progress, StageIndex,
+    Time,
+};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::plan::{
+    CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
+};
+use super::spec::{JobRecord, read_job, write_job};
+
+/// Why a stored record cannot be read.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    #[error("the record is not the JSON this version writes")]
+    Json(#[from] serde_json::Error),
+    #[error("the record uses the word `{word}`, which this version does not know")]
+    UnknownWord { word: String },
+}
+
+/// An event with its time, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    at_ms: u64,
+    #[serde(flatten)]
+    event: EventRecord,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum EventRecord {
+    JobSubmitted {
+        job: u64,
+        spec: JobRecord,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        succeeded: Vec<u16>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        checkpoints: Vec<(u16, CheckpointRecord)>,
+    },
+    JobHeld {
+        job: u64,
+    },
+    JobReleased {
+        job: u64,
+    },
+    JobCancelled {
+        job: u64,
+    },
+    PlanCommitted {
+        plan: PlanRecord,
+    },
+    StageStarted {
+        lease: u64,
+    },
+    Progressed {
+        lease: u64,
+        progress: ProgressRecord,
+    },
+    Checkpointed {
+        lease: u64,
+        checkpoint: CheckpointRecord,
+    },
+    StageEnded {
+        lease: u64,
+        outcome: OutcomeRecord,
+    },
+    NodeLost {
+        node: u32,
+    },
+    NodeReturned {
+        node: u32,
+    },
+    DeviceFailed {
+        device: u32,
+    },
+    DeviceRepaired {
+        device: u32,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OutcomeRecord {
+    Finished,
+    Stopped,
+    Failed { rank: u32, exit_code: i32, message: String },
+    Lost,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ProgressRecord {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_micro: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    samples: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    useful_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    busy_ms: Option<u64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    results_micro: BTreeMap<String, i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ran_on: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+impl Record {
+    pub fn new(at: Time, event: &Event) -> Self {
+        Self { at_ms: at.0, event: write(event) }
+    }
+
+    /// The event and its time.
+    ///
+    /// # Errors
+    /// When the record uses words of a later version.
+    pub fn read(&self) -> Result<(Time, Event), RecordError> {
+        Ok((Time(self.at_ms), read(&self.event)?))
+    }
+
+    /// One line of JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("records hold nothing that JSON cannot")
+    }
+
+    /// # Errors
+    /// When the line is not a record.
+    pub fn from_json(line: &str) -> Result<Self, RecordError> {
+        Ok(serde_json::from_str(line)?)
+    }
+}
+
+fn write(event: &Event) -> EventRecord {
+    match event {
+        Event::JobSubmitted { job, spec, succeeded, checkpoints } => EventRecord::JobSubmitted {
+            job: job.0,
+            spec: write_job(spec),
+            succeeded: succeeded.iter().map(|index| index.0).collect(),
+            checkpoints: checkpoints.iter().map(|(i, c)| (i.0, write_checkpoint(c))).collect(),
+        },
+        Event::JobHeld { job } => EventRecord::JobHeld { job: job.0 },
+        Event::JobReleased { job } => EventRecord::JobReleased { job: job.0 },
+        Event::JobCancelled { job } => EventRecord::JobCancelled { job: job.0 },
+        Event::PlanCommitted { plan } => EventRecord::PlanCommitted { plan: write_plan(plan) },
+        Event::StageStarted { lease } => EventRecord::StageStarted { lease: lease.0 },
+        Event::Progressed { lease, progress } => {
+            EventRecord::Progressed { lease: lease.0, progress: write_progress(progress) }
+        }
+        Event::Checkpointed { lease, checkpoint } => {
+            EventRecord::Checkpointed { lease: lease.0, checkpoint: write_checkpoint(checkpoint) }
+        }
+        Event::StageEnded { lease, outcome } => {
+            EventRecord::StageEnded { lease: lease.0, outcome: write_outcome(outcome) }
+        }
+        Event::NodeLost { node } => EventRecord::NodeLost { node: node.0 },
+        Event::NodeReturned { node } => EventRecord::NodeReturned { node: node.0 },
+        Event::DeviceFailed { device } => EventRecord::DeviceFailed { device: device.0 },
+        Event::DeviceRepaired { device } => EventRecord::DeviceRepaired { device: device.0 },
+    }
+}
+
+fn read(record: &EventRecord) -> Result<Event, RecordError> {
+    Ok(match record {
+        EventRecord::JobSubmitted { job, spec, succeeded, checkpoints } => Event::JobSubmitted {
+            job: JobId(*job),
+            spec: Arc::new(read_job(spec)?),
+            succeeded: succeeded.iter().copied().map(StageIndex).collect(),
+            checkpoints: checkpoints
+                .iter()
+                .map(|(index, checkpoint)| (StageIndex(*index), read_checkpoint(checkpoint)))
+                .collect(),
+        },
+        EventRecord::JobHeld { job } => Event::JobHeld { job: JobId(*job) },
+        EventRecord::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
+        EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
+        EventRecord::PlanCommitted { plan } => {
+            Event::PlanCommitted { plan: Arc::new(read_plan(plan)) }
+        }
+        EventRecord::StageStarted { lease } => Event::StageStarted { lease: LeaseId(*lease) },
+        EventRecord::Progressed { lease, progress } => {
+            Event::Progressed { lease: LeaseId(*lease), progress: read_progress(progress) }
+        }
+        EventRecord::Checkpointed { lease, checkpoint } => {
+            Event::Checkpointed { lease: LeaseId(*lease), checkpoint: read_checkpoint(checkpoint) }
+        }
+        EventRecord::StageEnded { lease, outcome } => {
+            Event::StageEnded { lease: LeaseId(*lease), outcome: read_outcome(outcome) }
+        }
+        EventRecord::NodeLost { node } => Event::NodeLost { node: NodeId(*node) },
+        EventRecord::NodeReturned { node } => Event::NodeReturned { node: NodeId(*node) },
+        EventRecord::DeviceFailed { device } => Event::DeviceFailed { device: DeviceId(*device) },
+        EventRecord::DeviceRepaired { device } => {
+            Event::DeviceRepaired { device: DeviceId(*device) }
+        }
+    })
+}
+
+fn write_outcome(outcome: &Outcome) -> OutcomeRecord {
+    match outcome {
+        Outcome::Finished => OutcomeRecord::Finished,
+        Outcome::Stopped => OutcomeRecord::Stopped,
+        Outcome::Lost => OutcomeRecord::Lost,
+        Outcome::Failed(failure) => OutcomeRecord::Failed {
+            rank: failure.rank,
+            exit_code: failure.exit_code,
+            message: failure.message.clone(),
+        },
+    }
+}
+
+fn read_outcome(record: &OutcomeRecord) -> Outcome {
+    match record {
+        OutcomeRecord::Finished => Outcome::Finished,
+        OutcomeRecord::Stopped => Outcome::Stopped,
+        OutcomeRecord::Lost => Outcome::Lost,
+        OutcomeRecord::Failed { rank, exit_code, message } => Outcome::Failed(Failure {
+            rank: *rank,
+            exit_code: *exit_code,
+            message: message.clone(),
+        }),
+    }
+}
+
+fn write_progress(progress: &Progress) -> ProgressRecord {
+    ProgressRecord {
+        step: progress.step,
+        total: progress.total,
+        loss_micro: progress.loss.map(|loss| loss.0),
+        samples: progress.samples,
+        tokens: progress.tokens,
+        useful_ms: progress.useful.map(|span| span.0),
+        busy_ms: progress.busy.map(|span| span.0),
+        results_micro: progress.results.iter().map(|(k, v)| (k.to_string(), v.0)).collect(),
+        ran_on: progress.ran_on.as_ref().map(ToString::to_string),
+        message: progress.message.clone(),
+    }
+}
+
+fn read_progress(record: &ProgressRecord) -> Progress {
+    Progress {
+        step: record.step,
+        total: record.total,
+        loss: record.loss_micro.map(Micro),
+        samples: record.samples,
+        tokens: record.tokens,
+        useful: record.useful_ms.map(Millis),
+        busy: record.busy_ms.map(Millis),
+        results: record.results_micro.iter().map(|(k, v)| (k.as_str().into(), Micro(*v))).collect(),
+        ran_on: record.ran_on.as_deref().map(Into::into),
+        message: record.message.clone(),
+    }
+}

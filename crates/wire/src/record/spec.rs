@@ -1,0 +1,217 @@
+//! A resolved job as it is stored.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use het_core::{
+    Alternative, Bytes, CheckpointSpec, Companions, Domain, JobSpec, Launch, Match, Millis,
+    Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
+};
+use serde::{Deserialize, Serialize};
+
+use super::event::RecordError;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct JobRecord {
+    name: String,
+    tenant: String,
+    priority: String,
+    stages: Vec<StageRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    time_limit_ms: Option<u64>,
+    workdir: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct StageRecord {
+    name: String,
+    kind: String,
+    after: Vec<u16>,
+    alternatives: Vec<AlternativeRecord>,
+    cores: u32,
+    memory_bytes: u64,
+    within: String,
+    rank_per_device: bool,
+    retries: u32,
+    profile: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    steps: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct AlternativeRecord {
+    word: String,
+    matches: MatchRecord,
+    memory_min_bytes: u64,
+    count: u32,
+    launch: LaunchRecord,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum MatchRecord {
+    Any,
+    Kind(String),
+    Driver(String),
+    Classes(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LaunchRecord {
+    job: String,
+    stage: String,
+    cwd: String,
+    workdir: String,
+    argv: Vec<String>,
+    env: BTreeMap<String, String>,
+    resume: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<CheckpointRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    precision: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct CheckpointRecord {
+    dir: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    every_ms: Option<u64>,
+    notice: String,
+    grace_ms: u64,
+}
+
+pub(super) fn write_job(spec: &JobSpec) -> JobRecord {
+    JobRecord {
+        name: spec.name.to_string(),
+        tenant: spec.tenant.to_string(),
+        priority: spec.priority.word().to_owned(),
+        stages: spec.stages.iter().map(write_stage).collect(),
+        time_limit_ms: spec.time_limit.map(|limit| limit.0),
+        workdir: spec.workdir.clone(),
+    }
+}
+
+pub(super) fn read_job(record: &JobRecord) -> Result<JobSpec, RecordError> {
+    let stages: Result<_, _> = record.stages.iter().map(read_stage).collect();
+    Ok(JobSpec {
+        name: record.name.as_str().into(),
+        tenant: record.tenant.as_str().into(),
+        priority: by_word(&Priority::ALL, |priority| priority.word(), &record.priority)?,
+        stages: stages?,
+        time_limit: record.time_limit_ms.map(Millis),
+        workdir: record.workdir.clone(),
+    })
+}
+
+fn by_word<T: Copy>(
+    all: &[T],
+    word: impl Fn(T) -> &'static str,
+    text: &str,
+) -> Result<T, RecordError> {
+    let found = all.iter().copied().find(|item| word(*item) == text);
+    found.ok_or_else(|| RecordError::UnknownWord { word: text.to_owned() })
+}
+
+fn write_stage(spec: &StageSpec) -> StageRecord {
+    StageRecord {
+        name: spec.name.to_string(),
+        kind: spec.kind.word().to_owned(),
+        after: spec.after.iter().map(|index| index.0).collect(),
+        alternatives: spec.alternatives.iter().map(write_alternative).collect(),
+        cores: spec.companions.cores,
+        memory_bytes: spec.companions.memory.0,
+        within: spec.within.word().to_owned(),
+        rank_per_device: spec.ranks == RankRule::PerDevice,
+        retries: spec.retries,
+        profile: spec.profile.to_string(),
+        steps: spec.steps,
+    }
+}
+
+fn read_stage(record: &StageRecord) -> Result<StageSpec, RecordError> {
+    Ok(StageSpec {
+        name: record.name.as_str().into(),
+        kind: by_word(&StageKind::ALL, |kind| kind.word(), &record.kind)?,
+        after: record.after.iter().copied().map(StageIndex).collect(),
+        alternatives: record.alternatives.iter().map(read_alternative).collect(),
+        companions: Companions { cores: record.cores, memory: Bytes(record.memory_bytes) },
+        within: by_word(&Domain::ALL, |domain| domain.word(), &record.within)?,
+        ranks: if record.rank_per_device { RankRule::PerDevice } else { RankRule::PerNode },
+        retries: record.retries,
+        profile: record.profile.as_str().into(),
+        steps: record.steps,
+    })
+}
+
+fn write_alternative(alternative: &Alternative) -> AlternativeRecord {
+    let selector = &alternative.selector;
+    AlternativeRecord {
+        word: selector.word.to_string(),
+        matches: match &selector.matches {
+            Match::Any => MatchRecord::Any,
+            Match::Kind(kind) => MatchRecord::Kind(kind.to_string()),
+            Match::Driver(driver) => MatchRecord::Driver(driver.to_string()),
+            Match::Classes(ids) => {
+                MatchRecord::Classes(ids.iter().map(ToString::to_string).collect())
+            }
+        },
+        memory_min_bytes: selector.memory_min.0,
+        count: alternative.count,
+        launch: write_launch(&alternative.launch),
+    }
+}
+
+fn read_alternative(record: &AlternativeRecord) -> Alternative {
+    let matches = match &record.matches {
+        MatchRecord::Any => Match::Any,
+        MatchRecord::Kind(kind) => Match::Kind(kind.as_str().into()),
+        MatchRecord::Driver(driver) => Match::Driver(driver.as_str().into()),
+        MatchRecord::Classes(ids) => {
+            Match::Classes(ids.iter().map(|id| id.as_str().into()).collect())
+        }
+    };
+    let memory_min = Bytes(record.memory_min_bytes);
+    Alternative {
+        selector: Selector { word: record.word.as_str().into(), matches, memory_min },
+        count: record.count,
+        launch: Arc::new(read_launch(&record.launch)),
+    }
+}
+
+pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
+    LaunchRecord {
+        job: launch.job.to_string(),
+        stage: launch.stage.to_string(),
+        cwd: launch.cwd.clone(),
+        workdir: launch.workdir.clone(),
+        argv: launch.argv.clone(),
+        env: launch.env.clone(),
+        resume: launch.resume.clone(),
+        checkpoint: launch.checkpoint.as_ref().map(|spec| CheckpointRecord {
+            dir: spec.dir.clone(),
+            every_ms: spec.every.map(|every| every.0),
+            notice: spec.notice.to_string(),
+            grace_ms: spec.grace.0,
+        }),
+        precision: launch.precision.as_ref().map(ToString::to_string),
+    }
+}
+
+pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
+    Launch {
+        job: record.job.as_str().into(),
+        stage: record.stage.as_str().into(),
+        cwd: record.cwd.clone(),
+        workdir: record.workdir.clone(),
+        argv: record.argv.clone(),
+        env: record.env.clone(),
+        resume: record.resume.clone(),
+        checkpoint: record.checkpoint.as_ref().map(|spec| CheckpointSpec {
+            dir: spec.dir.clone(),
+            every: spec.every_ms.map(Millis),
+            notice: spec.notice.as_str().into(),
+            grace: Millis(spec.grace_ms),
+        }),
+        precision: record.precision.as_deref().map(Into::into),
+    }
+}

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::StageIndex;
-use crate::{Checkpoint, DeviceId, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId, Plan};
+use crate::{
+    Checkpoint, DeviceId, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId, Placement, Plan,
+    Share, ShareMillis, StageIndex,
+};
 
 /// A fact about the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +110,14 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Busy and useful device time of the running attempt: processor time counts as cores, useful
+    /// time counts for every device of the placement.
+    pub fn device_time(&self, placement: &Placement) -> (ShareMillis, ShareMillis) {
+        let share: Share = placement.devices().map(|grant| grant.share).sum();
+        let busy = Share::WHOLE.over(self.busy.unwrap_or_default());
+        (busy, share.over(self.useful.unwrap_or_default()))
+    }
+
     /// Takes over what `newer` says.
     pub fn merge(&mut self, newer: &Progress) {
         fn take<T: Clone>(old: &mut Option<T>, new: &Option<T>) {

@@ -117,6 +117,10 @@ pub struct Stage {
     pub progress: Progress,
     /// Device time charged for ended leases.
     pub charged: ShareMillis,
+    /// Device time of ended leases in which a processor worked, as far as engines measured it.
+    pub busy: ShareMillis,
+    /// Device time of ended leases spent in steps that count, as the programs reported it.
+    pub useful: ShareMillis,
     pub first_started: Option<Time>,
     pub ended: Option<Time>,
     /// Where it ran last, and why there.

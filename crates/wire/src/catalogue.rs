@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use het_core::DeviceClass;
+use het_core::{Bytes, DeviceClass};
 use serde::Deserialize;
 
 const CSV: &str = include_str!("../data/devices.csv");
@@ -15,13 +15,15 @@ struct Row {
     kind: String,
     fp32_tflops: String,
     bf16_fp16_tflops: String,
+    mem_gb: String,
 }
 
-static CLASSES: LazyLock<Vec<DeviceClass>> = LazyLock::new(|| {
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let mut reader = csv::Reader::from_reader(CSV.as_bytes());
-    let rows = reader.deserialize::<Row>();
-    rows.map(|row| class(row.expect("the shipped catalogue is tested"))).collect()
+    reader.deserialize().map(|row| row.expect("the shipped catalogue is tested")).collect()
 });
+
+static CLASSES: LazyLock<Vec<DeviceClass>> = LazyLock::new(|| ROWS.iter().map(class).collect());
 
 /// Every class of the catalogue, in file order.
 pub fn classes() -> &'static [DeviceClass] {
@@ -33,23 +35,29 @@ pub fn class_by_id(id: &str) -> Option<&'static DeviceClass> {
     classes().iter().find(|class| class.id == *id)
 }
 
-fn class(row: Row) -> DeviceClass {
+/// The nominal memory of a device of the class; `None` where the catalogue has no figure.
+pub fn memory(id: &str) -> Option<Bytes> {
+    let row = ROWS.iter().find(|row| row.id == id)?;
+    figure(&row.mem_gb).map(|gib| Bytes((gib * (1_u64 << 30) as f64) as u64))
+}
+
+fn class(row: &Row) -> DeviceClass {
     // A CPU row is a whole socket, a unit is one core: its peak a unit is not in the table.
-    let figure = match row.kind.as_str() {
+    let tflops = match row.kind.as_str() {
         "cpu" => None,
-        _ => tflops(&row.bf16_fp16_tflops).or_else(|| tflops(&row.fp32_tflops)),
+        _ => figure(&row.bf16_fp16_tflops).or_else(|| figure(&row.fp32_tflops)),
     };
     DeviceClass {
-        id: row.id.into(),
-        kind: row.kind.into(),
-        vendor: row.vendor.into(),
-        title: row.name.into(),
-        peak_gflops: figure.map(|tflops| (tflops * 1_000.0) as u64),
+        id: row.id.as_str().into(),
+        kind: row.kind.as_str().into(),
+        vendor: row.vendor.as_str().into(),
+        title: row.name.as_str().into(),
+        peak_gflops: tflops.map(|tflops| (tflops * 1_000.0) as u64),
         software: false,
     }
 }
 
-fn tflops(text: &str) -> Option<f64> {
+fn figure(text: &str) -> Option<f64> {
     text.trim_start_matches('~').parse().ok().filter(|value: &f64| *value > 0.0)
 }
 

@@ -8,6 +8,8 @@ pub mod catalogue;
 pub mod job;
 pub mod quantity;
 pub mod record;
+pub mod report;
+pub mod text;
 pub mod words;
 
 /// Version of every file and every JSON document.

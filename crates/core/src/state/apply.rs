@@ -210,6 +210,11 @@ impl State {
         let retries = job.spec.stage(key.stage).retries;
         let stage = &mut job.stages[key.stage.index()];
         stage.charged += charge;
+        let (busy, useful) = stage.progress.device_time(&lease.placement);
+        stage.busy += busy;
+        stage.useful += useful;
+        stage.progress.busy = None;
+        stage.progress.useful = None;
         stage.ended = Some(now);
         stage.state = next_state(stage, lease.phase, outcome, ending, retries, now);
         if let StageState::Stopped { cause: StopCause::Priority { .. }, .. } = stage.state {
@@ -320,6 +325,8 @@ impl Stage {
             checkpoints: 0,
             progress: Progress::default(),
             charged: ShareMillis::ZERO,
+            busy: ShareMillis::ZERO,
+            useful: ShareMillis::ZERO,
             first_started: None,
             ended: None,
             placement: None,

@@ -75,8 +75,8 @@ fn from_error(tree: &Tree, error: &ValidationError<'_>) -> Vec<Problem> {
             let wanted = match kind {
                 TypeKind::Single(kind) => kind.to_string(),
                 TypeKind::Multiple(kinds) => {
-                    let words: Vec<String> = kinds.iter().map(|kind| kind.to_string()).collect();
-                    words.join(" or ")
+                    let words = kinds.iter().map(|kind| kind.to_string());
+                    words.filter(|word| word != "null").collect::<Vec<_>>().join(" or ")
                 }
             };
             let found = kind_of(&at.to_json());
@@ -227,7 +227,7 @@ fn kind_of(value: &Value) -> &'static str {
 
 fn example_of(field: &str) -> String {
     let example = match field {
-        "run" => "`run: [python, train.py]`",
+        "run" => "`run: [python, train.py]`, every word a text",
         "devices" => "`devices: \"gpu:1 | cpu:2\"`",
         "name" => "`name: llama-lora`",
         "apiVersion" => "`apiVersion: heterosis.dev/v1alpha1`",

@@ -56,10 +56,8 @@ impl Tree {
             let place = error.location().map_or(Place { line: 1, column: 1 }, |at| place(&at));
             let message = error.without_snippet().to_string();
             let message = message.lines().next().unwrap_or("the YAML cannot be read");
-            let message = match message.split_once(" column ") {
-                Some((_, rest)) => rest.split_once(": ").map_or(message, |(_, what)| what),
-                None => message,
-            };
+            // The place is shown by the caret.
+            let message = message.split(" at line ").next().unwrap_or(message);
             let hint = Some("check indentation and quotes".to_owned());
             let message = message.to_owned();
             Problem { severity: Severity::Error, place, length: 1, message, hint }

@@ -1,0 +1,301 @@
+//! One job under an embedded control loop: submitted or continued, run to its end or to a hold.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use het_control::{ControlError, Controller};
+use het_core::{
+    Checkpoint, Event, JobEnd, JobId, JobSpec, Match, Outcome, StageIndex, StageState, State, Time,
+};
+use het_engine::Engine;
+use het_node::{Config, Inlet, Node, NodeError};
+use het_perf::Rates;
+use het_policy::{Policy, Pool, place};
+use het_wire::report::RunReport;
+use thiserror::Error;
+
+use crate::report::report;
+use crate::{Busy, EventStore, HomeError, JobDir, Machine, StoreError, Turnstile};
+
+/// Why a run cannot begin or go on.
+#[derive(Debug, Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error("`{}` cannot be used", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("job {id} has succeeded, nothing is left to resume")]
+    AlreadySucceeded { id: u64 },
+    #[error("job {id} was never completely submitted")]
+    NeverSubmitted { id: u64 },
+}
+
+/// A stage that this machine can never run, and the nearest request that it can.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Impossible {
+    pub stage: String,
+    /// As requested, alternatives joined by ` | `.
+    pub request: String,
+    pub nearest: Option<String>,
+}
+
+/// Stages that no alternative could ever run on this machine.
+pub fn impossible(machine: &Machine, spec: &JobSpec) -> Vec<Impossible> {
+    let state = State::new(Arc::clone(&machine.topology));
+    let mut pool = Pool::empty_cluster(&state);
+    let stages = spec.stages.iter().filter_map(|stage| {
+        let alternatives = 0..stage.alternatives.len();
+        if alternatives.clone().any(|index| place(&mut pool, stage, index).is_ok()) {
+            return None;
+        }
+        let shapes = stage.alternatives.iter();
+        let request = shapes.map(|shape| format!("{}:{}", shape.selector.word, shape.count));
+        let mut relaxed = stage.clone();
+        let mut largest = |relaxed: &mut het_core::StageSpec, index: usize| {
+            let wanted = relaxed.alternatives[index].count;
+            (1..=wanted).rev().find_map(|count| {
+                relaxed.alternatives[index].count = count;
+                let word = &relaxed.alternatives[index].selector.word;
+                let nearest = format!("{word}:{count}");
+                place(&mut pool, relaxed, index).ok().map(|_| nearest)
+            })
+        };
+        let fewer = alternatives.clone().find_map(|index| largest(&mut relaxed, index));
+        let nearest = fewer.or_else(|| {
+            let mut any = stage.clone();
+            any.alternatives.truncate(1);
+            any.alternatives[0].selector.matches = Match::Kind("cpu".into());
+            any.alternatives[0].selector.word = "cpu".into();
+            largest(&mut any, 0)
+        });
+        let request = request.collect::<Vec<_>>().join(" | ");
+        Some(Impossible { stage: stage.name.to_string(), request, nearest })
+    });
+    stages.collect()
+}
+
+/// A job and the loop that runs it.
+#[derive(Debug)]
+pub struct Embedded {
+    control: Controller<Node, EventStore>,
+    inlet: Inlet,
+    job: JobId,
+    dir: JobDir,
+    resumes: Option<u64>,
+    /// Held until the run is over.
+    _turnstile: Turnstile,
+}
+
+impl Embedded {
+    /// Submits a new job. Nothing is acknowledged before it is durable.
+    ///
+    /// # Errors
+    /// When files or the engine cannot be set up.
+    pub fn submit(
+        machine: &Machine,
+        policy: Arc<dyn Policy>,
+        dir: JobDir,
+        spec: JobSpec,
+        turnstile: Turnstile,
+    ) -> Result<Self, RunError> {
+        let event = Event::JobSubmitted {
+            job: JobId(dir.id),
+            spec: Arc::new(spec),
+            succeeded: Vec::new(),
+            checkpoints: Vec::new(),
+        };
+        Self::begin(machine, policy, dir, event, turnstile)
+    }
+
+    fn begin(
+        machine: &Machine,
+        policy: Arc<dyn Policy>,
+        dir: JobDir,
+        submitted: Event,
+        turnstile: Turnstile,
+    ) -> Result<Self, RunError> {
+        let store = EventStore::create(&dir.store(), &machine.topology)?;
+        let state = State::new(Arc::clone(&machine.topology));
+        let job = JobId(dir.id);
+        let mut run = Self::assemble(machine, policy, (state, store), job, dir, turnstile)?;
+        run.control.accept(submitted);
+        Ok(run)
+    }
+
+    /// Continues the job of `dir`. A job that was held or whose supervisor died goes on as it is;
+    /// one that ended is continued by a new job in the directory that `new_dir` makes, which keeps
+    /// what succeeded and starts the rest from their newest complete checkpoints.
+    ///
+    /// # Errors
+    /// When there is nothing to continue, or files or the engine cannot be set up.
+    pub fn resume(
+        machine: &Machine,
+        policy: Arc<dyn Policy>,
+        dir: JobDir,
+        new_dir: impl FnOnce() -> Result<JobDir, HomeError>,
+        turnstile: Turnstile,
+    ) -> Result<Self, RunError> {
+        let store = EventStore::open(&dir.store())?;
+        let state = store.replay()?;
+        let id = JobId(dir.id);
+        let job = state.job(id).ok_or(RunError::NeverSubmitted { id: id.0 })?;
+        let spec = Arc::clone(&job.spec);
+        Node::reap(Path::new(&spec.workdir))?;
+        match job.end {
+            Some((_, JobEnd::Succeeded)) => Err(RunError::AlreadySucceeded { id: id.0 }),
+            Some(_) => {
+                let (succeeded, checkpoints) = carried(&state, id);
+                let new = new_dir()?;
+                let event =
+                    Event::JobSubmitted { job: JobId(new.id), spec, succeeded, checkpoints };
+                let mut run = Self::begin(machine, policy, new, event, turnstile)?;
+                run.resumes = Some(id.0);
+                Ok(run)
+            }
+            None => {
+                let facts = missed(&state, id);
+                let mut run = Self::assemble(machine, policy, (state, store), id, dir, turnstile)?;
+                facts.into_iter().for_each(|fact| run.control.accept(fact));
+                Ok(run)
+            }
+        }
+    }
+
+    fn assemble(
+        machine: &Machine,
+        policy: Arc<dyn Policy>,
+        (state, store): (State, EventStore),
+        job: JobId,
+        dir: JobDir,
+        turnstile: Turnstile,
+    ) -> Result<Self, RunError> {
+        let mut node = Node::new(Config {
+            topology: Arc::clone(state.topology()),
+            node: het_core::NodeId(0),
+            cores: machine.discovery.cores.clone(),
+            visible_env: het_devices::visible_devices,
+        })?;
+        let inlet = node.inlet();
+        let control = Controller::new(state, Rates::default(), policy, node, store);
+        Ok(Self { control, inlet, job, dir, resumes: None, _turnstile: turnstile })
+    }
+
+    pub fn job(&self) -> JobId {
+        self.job
+    }
+
+    pub fn dir(&self) -> &JobDir {
+        &self.dir
+    }
+
+    /// A handle to stop the job from another thread, for example on an interrupt.
+    pub fn inlet(&self) -> Inlet {
+        self.inlet.clone()
+    }
+
+    /// Runs until the job has ended, or stands still because its user holds it. `observe` sees
+    /// every batch of facts with the report after it.
+    ///
+    /// # Errors
+    /// When the log cannot be written; running processes are stopped then.
+    pub fn run(
+        mut self,
+        mut observe: impl FnMut(&State, &[(Time, Event)], &RunReport),
+    ) -> Result<RunReport, RunError> {
+        loop {
+            let turn = self.control.turn(None)?;
+            let report = self.report();
+            let path = self.dir.report();
+            let text = serde_json::to_string_pretty(&report).unwrap_or_default();
+            self.dir.write_report(&text).map_err(|source| RunError::Io { path, source })?;
+            let state = self.control.state();
+            observe(state, &turn.events, &report);
+            let job = &state.jobs()[&self.job];
+            if job.end.is_some() || (job.held && state.leases().is_empty()) {
+                return Ok(report);
+            }
+        }
+    }
+
+    fn report(&self) -> RunReport {
+        let state = self.control.state();
+        let policy = self.control.policy().name();
+        let now = self.control.engine().now();
+        let report = report(state, self.job, policy, now);
+        let report = report.expect("the first turn submits the job of this run");
+        RunReport { resumes: self.resumes, ..report }
+    }
+}
+
+impl Busy {
+    /// This process, running `job`.
+    pub fn here(dir: &JobDir, name: &str) -> Self {
+        Self { pid: std::process::id(), job: dir.id, name: name.to_owned() }
+    }
+}
+
+/// What an ended job leaves to the one that continues it.
+type Carried = (Vec<StageIndex>, Vec<(StageIndex, Checkpoint)>);
+
+fn carried(state: &State, id: JobId) -> Carried {
+    let job = &state.jobs()[&id];
+    let (mut succeeded, mut checkpoints) = (Vec::new(), Vec::new());
+    for index in job.spec.stage_indices() {
+        if job.stages[index.index()].state == StageState::Succeeded {
+            succeeded.push(index);
+        } else if let Some(checkpoint) = newest_checkpoint(job, index) {
+            checkpoints.push((index, checkpoint));
+        }
+    }
+    (succeeded, checkpoints)
+}
+
+/// What happened while nobody watched: live leases are gone, newer checkpoints may be complete, and
+/// the user wants the job to go on.
+fn missed(state: &State, id: JobId) -> Vec<Event> {
+    let job = &state.jobs()[&id];
+    let mut facts = Vec::new();
+    for (&lease, held) in state.leases() {
+        if let Some(checkpoint) = newest_checkpoint(job, held.stage.stage)
+            && job.stages[held.stage.stage.index()].checkpoint.as_ref() != Some(&checkpoint)
+        {
+            facts.push(Event::Checkpointed { lease, checkpoint });
+        }
+        facts.push(Event::StageEnded { lease, outcome: Outcome::Lost });
+    }
+    if job.held {
+        facts.push(Event::JobReleased { job: id });
+    }
+    facts
+}
+
+/// The newest checkpoint that the log or the disk knows. On disk only directories count that were
+/// finished: het-train renames them into place with their `manifest.json`, Hugging Face writes
+/// `trainer_state.json` last.
+fn newest_checkpoint(job: &het_core::Job, index: StageIndex) -> Option<Checkpoint> {
+    let logged = job.stages[index.index()].checkpoint.clone();
+    let launches = job.spec.stage(index).alternatives.iter().map(|shape| &shape.launch);
+    let dirs = launches.filter_map(|launch| Some(launch.checkpoint.as_ref()?.dir.clone()));
+    let on_disk = dirs.flat_map(|dir| complete_checkpoints(Path::new(&dir)));
+    logged.into_iter().chain(on_disk).max_by_key(|checkpoint| checkpoint.step)
+}
+
+fn complete_checkpoints(dir: &Path) -> Vec<Checkpoint> {
+    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let complete = entries.filter_map(|entry| {
+        let path = entry.path();
+        let step = entry.file_name().to_str()?.strip_prefix("checkpoint-")?.parse().ok()?;
+        let finished = ["manifest.json", "trainer_state.json"].iter();
+        let finished = finished.map(|name| path.join(name)).any(|marker| marker.exists());
+        finished.then(|| Checkpoint { step, path: path.to_string_lossy().into_owned() })
+    });
+    complete.collect()
+}

@@ -1,0 +1,119 @@
+//! Where jobs keep their files: `$XDG_STATE_HOME/heterosis/jobs/N/`.
+//!
+//! ```text
+//! jobs/7/events.redb   the event store
+//! jobs/7/report.json   the newest report, readable while the job runs
+//! jobs/7/work/         the job's own directory: outputs, logs, checkpoints
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Why the state directory cannot be used.
+#[derive(Debug, Error)]
+pub enum HomeError {
+    #[error("neither `HET_HOME`, `XDG_STATE_HOME` nor `HOME` says where to keep state")]
+    Nowhere,
+    #[error("`{}` cannot be used", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// The state directory of this user.
+#[derive(Debug, Clone)]
+pub struct Home {
+    root: PathBuf,
+}
+
+/// The files of one job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobDir {
+    pub id: u64,
+    pub path: PathBuf,
+}
+
+impl Home {
+    /// From `HET_HOME`, `XDG_STATE_HOME` or `HOME`, whichever the lookup finds first.
+    ///
+    /// # Errors
+    /// When none is set or the directory cannot be made.
+    pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, HomeError> {
+        let set = |name: &str| lookup(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let root = set("HET_HOME")
+            .or_else(|| set("XDG_STATE_HOME").map(|state| state.join("heterosis")))
+            .or_else(|| set("HOME").map(|home| home.join(".local/state/heterosis")))
+            .ok_or(HomeError::Nowhere)?;
+        let jobs = root.join("jobs");
+        fs::create_dir_all(&jobs).map_err(|source| HomeError::Io { path: jobs, source })?;
+        Ok(Self { root })
+    }
+
+    pub fn lock_file(&self) -> PathBuf {
+        self.root.join("machine.lock")
+    }
+
+    /// Every job, oldest first.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn jobs(&self) -> Result<Vec<JobDir>, HomeError> {
+        let path = self.root.join("jobs");
+        let entries =
+            fs::read_dir(&path).map_err(|source| HomeError::Io { path: path.clone(), source })?;
+        let mut jobs: Vec<JobDir> = entries
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let id = entry.file_name().to_str()?.parse().ok()?;
+                Some(JobDir { id, path: entry.path() })
+            })
+            .collect();
+        jobs.sort_by_key(|job| job.id);
+        Ok(jobs)
+    }
+
+    /// Makes the directory of the next job.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new_job(&self) -> Result<JobDir, HomeError> {
+        let mut id = self.jobs()?.last().map_or(1, |job| job.id + 1);
+        loop {
+            let path = self.root.join("jobs").join(id.to_string());
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(JobDir { id, path }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => id += 1,
+                Err(source) => return Err(HomeError::Io { path, source }),
+            }
+        }
+    }
+}
+
+impl JobDir {
+    pub fn store(&self) -> PathBuf {
+        self.path.join("events.redb")
+    }
+
+    pub fn report(&self) -> PathBuf {
+        self.path.join("report.json")
+    }
+
+    pub fn work(&self) -> PathBuf {
+        self.path.join("work")
+    }
+
+    /// Replaces the report as a whole.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_report(&self, text: &str) -> io::Result<()> {
+        replace(&self.report(), text.as_bytes())
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("tmp");
+    fs::write(&draft, bytes)?;
+    fs::rename(draft, path)
+}

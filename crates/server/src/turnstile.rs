@@ -1,0 +1,72 @@
+//! One embedded loop on a machine at a time: two of them would promise the same devices.
+//!
+//! A lock on a file, held by the process as long as it lives, so a crash frees it. The file says
+//! who holds it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+/// Who uses the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Busy {
+    pub pid: u32,
+    pub job: u64,
+    pub name: String,
+}
+
+/// The right to run jobs here; given back when dropped.
+#[derive(Debug)]
+pub struct Turnstile {
+    lock: Flock<File>,
+}
+
+impl Turnstile {
+    /// Takes the machine, or says who has it.
+    ///
+    /// # Errors
+    /// When the lock file cannot be used.
+    pub fn try_enter(path: &Path) -> io::Result<Result<Self, Option<Busy>>> {
+        match Flock::lock(open(path)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Ok(Self { lock })),
+            Err((mut file, Errno::EAGAIN)) => Ok(Err(read(&mut file))),
+            Err((_, errno)) => Err(errno.into()),
+        }
+    }
+
+    /// Waits until the machine is free.
+    ///
+    /// # Errors
+    /// When the lock file cannot be used, or a signal came ([`io::ErrorKind::Interrupted`]).
+    pub fn enter(path: &Path) -> io::Result<Self> {
+        match Flock::lock(open(path)?, FlockArg::LockExclusive) {
+            Ok(lock) => Ok(Self { lock }),
+            Err((_, errno)) => Err(errno.into()),
+        }
+    }
+
+    /// Says for whom the machine is held.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn announce(&mut self, busy: &Busy) -> io::Result<()> {
+        let text = serde_json::to_string(busy)?;
+        self.lock.set_len(0)?;
+        self.lock.rewind()?;
+        self.lock.write_all(text.as_bytes())
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+fn read(file: &mut File) -> Option<Busy> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}

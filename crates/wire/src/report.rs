@@ -1,0 +1,76 @@
+//! The report of a run: what `het run -o json` prints and what `report.json` holds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One run, finished or not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunReport {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub id: u64,
+    pub name: String,
+    pub tenant: String,
+    pub priority: String,
+    /// A job state of the design: `succeeded`, `failed`, `held`, …
+    pub state: String,
+    /// Code that `het run` ends with; `null` while the job goes on.
+    pub exit_code: Option<i32>,
+    pub policy: String,
+    pub workdir: String,
+    /// The job that this one continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumes: Option<u64>,
+    /// RFC 3339, UTC.
+    pub submitted_at: String,
+    pub ended_at: Option<String>,
+    pub wall_s: f64,
+    pub device_seconds: f64,
+    pub stages: Vec<StageReport>,
+    pub utilisation: Utilisation,
+    /// Figures that stages reported by name, for example `loss_after`.
+    #[serde(flatten)]
+    pub results: BTreeMap<String, f64>,
+}
+
+/// One stage of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StageReport {
+    pub name: String,
+    pub state: String,
+    /// `NODE/DEVICE`, with `:UNITS` for parts of a CPU.
+    pub devices: Vec<String>,
+    /// What really ran, in the program's own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran_on: Option<String>,
+    pub started_at: Option<String>,
+    pub ended_at: Option<String>,
+    pub wall_s: f64,
+    pub device_seconds: f64,
+    pub exit_code: Option<i32>,
+    pub attempts: u32,
+    pub checkpoints: u32,
+    /// Step of the newest complete checkpoint.
+    pub checkpoint_step: Option<u64>,
+    pub step: Option<u64>,
+    pub total: Option<u64>,
+    pub loss: Option<f64>,
+    /// Why it ran where it ran, or why it waits.
+    pub reasons: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// Shares of the device time of the devices that the run used at all. `null` where nothing measured
+/// it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Utilisation {
+    /// Somebody held the device.
+    pub allocated: f64,
+    /// A processor worked on it.
+    pub busy: Option<f64>,
+    /// It worked on steps that count.
+    pub useful: Option<f64>,
+}

@@ -1,0 +1,183 @@
+//! The message catalogue: what people read, in English and Chinese.
+//!
+//! Values go in; one sentence without a full stop comes out. A language is a function argument, so
+//! that nothing here depends on the environment.
+
+use het_core::{JobEnd, JobState, Reason, StageState};
+
+/// A language of the catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lang {
+    #[default]
+    En,
+    Zh,
+}
+
+impl Lang {
+    /// From `HET_LANG`, `LC_ALL`, `LC_MESSAGES` or `LANG`, whichever the lookup finds first.
+    pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let names = ["HET_LANG", "LC_ALL", "LC_MESSAGES", "LANG"];
+        let set = names.iter().find_map(|name| lookup(name).filter(|value| !value.is_empty()));
+        if set.is_some_and(|value| value.starts_with("zh")) { Self::Zh } else { Self::En }
+    }
+
+    fn pick(self, english: String, chinese: String) -> String {
+        match self {
+            Self::En => english,
+            Self::Zh => chinese,
+        }
+    }
+}
+
+/// Why a stage starts, waits or stops.
+pub fn reason(lang: Lang, reason: &Reason) -> String {
+    match reason {
+        Reason::OnlyAlternative { word } => {
+            lang.pick(format!("`{word}` is what it asks for"), format!("它只要求 `{word}`"))
+        }
+        Reason::FastestFinish { word } => lang.pick(
+            format!("`{word}` should finish first of its alternatives"),
+            format!("在各备选中 `{word}` 预计最先完成"),
+        ),
+        Reason::FreeNow { word } => lang.pick(
+            format!("`{word}` is free now, a preferred alternative is not"),
+            format!("`{word}` 现在空闲，而更优先的备选没有空闲"),
+        ),
+        Reason::FixedAtSubmission { word } => lang.pick(
+            format!("the policy fixed `{word}` at submission"),
+            format!("策略在提交时已固定为 `{word}`"),
+        ),
+        Reason::Backfilled => lang.pick(
+            "stages ahead of it do not fit what it uses".to_owned(),
+            "排在前面的阶段用不上它所用的设备".to_owned(),
+        ),
+        Reason::ClaimReady => lang.pick(
+            "devices claimed for it became free".to_owned(),
+            "为它预留的设备已空闲".to_owned(),
+        ),
+        Reason::Resumed { step } => lang.pick(
+            format!("continues from the checkpoint of step {step}"),
+            format!("从第 {step} 步的检查点继续"),
+        ),
+        Reason::Aged { seconds } => lang.pick(
+            format!("waited {seconds} s, so its priority rose"),
+            format!("已等待 {seconds} 秒，优先级随之提高"),
+        ),
+        other => wait_reason(lang, other),
+    }
+}
+
+fn wait_reason(lang: Lang, reason: &Reason) -> String {
+    match reason {
+        Reason::NotEnough { word, need } => lang.pick(
+            format!("fewer than {need} of `{word}` are free now"),
+            format!("`{word}` 目前空闲不足 {need} 个"),
+        ),
+        Reason::TooSpread { word, need, domain } => lang.pick(
+            format!("{need} of `{word}` are free, but not inside one {domain}"),
+            format!("有 {need} 个 `{word}` 空闲，但不在同一个 {domain} 内"),
+        ),
+        Reason::NoCompanions { word } => lang.pick(
+            format!("cores or memory are missing beside `{word}`"),
+            format!("`{word}` 旁缺少所需的核或内存"),
+        ),
+        Reason::NeverFits { word, need, largest } => lang.pick(
+            format!("`{word}:{need}` can never fit here, at most {largest}"),
+            format!("此处永远放不下 `{word}:{need}`，最多 {largest} 个"),
+        ),
+        Reason::HeadOfLine { blocker } => lang.pick(
+            format!("stage {blocker} is ahead and nobody may pass it"),
+            format!("阶段 {blocker} 排在前面，不允许越过"),
+        ),
+        Reason::ClaimPending => lang.pick(
+            "its devices are claimed and being freed".to_owned(),
+            "它的设备已预留，正在释放".to_owned(),
+        ),
+        Reason::BetterToWait { word } => lang.pick(
+            format!("waiting for `{word}` should finish sooner than starting elsewhere now"),
+            format!("等待 `{word}` 预计比现在在别处开始更早完成"),
+        ),
+        Reason::PreemptionTooDear => lang.pick(
+            "stopping others would cost more than it brings".to_owned(),
+            "停止其他作业的代价大于收益".to_owned(),
+        ),
+        Reason::MakesRoom { beneficiary } => lang.pick(
+            format!("makes room for stage {beneficiary} of higher priority"),
+            format!("为更高优先级的阶段 {beneficiary} 让出设备"),
+        ),
+        _ => unreachable!("start reasons are told by `reason`"),
+    }
+}
+
+/// The word for a stage's state.
+pub fn stage_state(state: &StageState) -> &'static str {
+    match state {
+        StageState::Queued { .. } => "queued",
+        StageState::Active { .. } => "running",
+        StageState::Stopped { cause, .. } => match cause {
+            het_core::StopCause::Priority { .. } | het_core::StopCause::Reclaim => "preempted",
+            het_core::StopCause::Migration | het_core::StopCause::Drain => "migrating",
+            het_core::StopCause::Fault => "restarting",
+            _ => "suspended",
+        },
+        StageState::Succeeded => "succeeded",
+        StageState::Failed(_) => "failed",
+        StageState::Cancelled => "cancelled",
+    }
+}
+
+/// The word for a job's state, for people.
+pub fn job_state(lang: Lang, state: JobState) -> &'static str {
+    if lang == Lang::En {
+        return state.word();
+    }
+    match state {
+        JobState::Queued => "排队",
+        JobState::Admitted => "已接纳",
+        JobState::Running => "运行中",
+        JobState::Checkpointing => "保存检查点",
+        JobState::Suspended => "已挂起",
+        JobState::Preempted => "被抢占",
+        JobState::Migrating => "迁移中",
+        JobState::Restarting => "重启中",
+        JobState::Held => "已暂停",
+        JobState::Ended(JobEnd::Succeeded) => "成功",
+        JobState::Ended(JobEnd::Failed) => "失败",
+        JobState::Ended(JobEnd::Cancelled) => "已取消",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sentence_keeps_the_style() {
+        let word = || "gpu".into();
+        let key = het_core::StageKey { job: het_core::JobId(1), stage: het_core::StageIndex(0) };
+        let all = [
+            Reason::OnlyAlternative { word: word() },
+            Reason::FastestFinish { word: word() },
+            Reason::FreeNow { word: word() },
+            Reason::FixedAtSubmission { word: word() },
+            Reason::Backfilled,
+            Reason::ClaimReady,
+            Reason::Resumed { step: 3 },
+            Reason::Aged { seconds: 9 },
+            Reason::NotEnough { word: word(), need: 2 },
+            Reason::TooSpread { word: word(), need: 2, domain: "node".into() },
+            Reason::NoCompanions { word: word() },
+            Reason::NeverFits { word: word(), need: 8, largest: 1 },
+            Reason::HeadOfLine { blocker: key },
+            Reason::ClaimPending,
+            Reason::BetterToWait { word: word() },
+            Reason::PreemptionTooDear,
+            Reason::MakesRoom { beneficiary: key },
+        ];
+        for item in &all {
+            let (english, chinese) = (reason(Lang::En, item), reason(Lang::Zh, item));
+            assert!(!english.ends_with('.') && !chinese.ends_with('。'), "{english} {chinese}");
+            assert_ne!(english, chinese);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Job files as people write them, right and wrong: what is read, and what is said.
+
+use het_core::{Millis, Priority, StageIndex};
+use het_wire::job::{Context, parse};
+
+fn resolved(text: &str) -> het_core::JobSpec {
+    let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
+    let context = Context { workdir: "/w", cwd: "/home", classes: &[] };
+    job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+fn refused(text: &str) -> String {
+    match parse(text, "job.yaml") {
+        Ok(_) => panic!("the file should be refused"),
+        Err(problems) => problems.to_string(),
+    }
+}
+
+const LONG: &str = r#"
+apiVersion: heterosis.dev/v1alpha1
+kind: TrainingJob
+metadata: { name: smollm-lora, tenant: research }
+spec:
+  priority: high
+  stages:
+    - name: preprocess
+      kind: preprocess
+      run: [het-train, tokenize, --output, "{workdir}/tokens"]
+      devices: "cpu:1"
+    - name: train
+      kind: train
+      after: [preprocess]
+      run: [het-train, finetune, --data, "{stage.preprocess.output}"]
+      devices: "h100:8 | a100:16 | cpu:2"
+      alternatives:
+        - { devices: "ascend-910b:16", run: [torchrun, train_npu.py], env: { HCCL: "600" } }
+      with: { cores: 8, memory: 64GiB }
+      topology: { within: node }
+      checkpoint: { dir: "{workdir}/ckpt", every: 60s, notice: SIGUSR1, grace: 90s }
+      resume: [--resume, "{checkpoint}"]
+      precision: int8
+  time_limit: 6h
+"#;
+
+#[test]
+fn the_long_form_is_resolved() {
+    let spec = resolved(LONG);
+    assert_eq!((spec.priority, spec.time_limit), (Priority::High, Some(Millis::seconds(21_600))));
+    let train = spec.stage(StageIndex(1));
+    assert_eq!(train.after, [StageIndex(0)]);
+    assert_eq!(train.alternatives.len(), 4);
+    let launch = &train.alternatives[0].launch;
+    assert_eq!(launch.argv, ["het-train", "finetune", "--data", "/w/preprocess"]);
+    let checkpoint = launch.checkpoint.as_ref().expect("declared");
+    assert_eq!((checkpoint.dir.as_str(), checkpoint.grace), ("/w/ckpt", Millis::seconds(90)));
+    let npu = &train.alternatives[3];
+    assert_eq!((npu.count, npu.launch.argv[0].as_str()), (16, "torchrun"));
+    assert_eq!(npu.launch.env["HCCL"], "600");
+}
+
+#[test]
+fn the_short_form_is_one_train_stage() {
+    let spec = resolved(
+        "name: llama-lora\npriority: high\nrun: torchrun train.py\n\
+         devices: \"h100:8 | ascend-910b:16\"\ncheckpoint: 10m\ntime_limit: 6h\n",
+    );
+    let stage = spec.stage(StageIndex(0));
+    assert_eq!((stage.name.as_str(), stage.alternatives.len()), ("train", 2));
+    assert_eq!(stage.alternatives[0].launch.argv, ["/bin/sh", "-c", "torchrun train.py"]);
+}
+
+#[test]
+fn all_problems_are_told_at_once_with_their_places() {
+    insta::assert_snapshot!(refused(
+        r#"apiVersion: heterosis.dev/v1alpha1
+kind: TrainingJob
+metadata: { name: Smol LM }
+spec:
+  priorty: high
+  stages:
+    - name: train
+      run: 7
+      device: "cpu:1"
+      retries: many
+    - name: validate
+      kind: valdate
+      run: [true]
+"#
+    ));
+}
+
+#[test]
+fn sense_is_checked_after_the_shape() {
+    insta::assert_snapshot!(refused(
+        r#"apiVersion: heterosis.dev/v1alpha1
+kind: TrainingJob
+metadata: { name: lora }
+spec:
+  time_limit: six hours
+  stages:
+    - name: load
+      after: [validate]
+      run: [cat, "{stage.tokenise.output}"]
+      devices: "cpu:1 | asend-910b:8"
+    - name: train
+      after: [load, preprocess]
+      run: "true"
+      devices: "gpu:0"
+    - name: validate
+      after: [train]
+      follows: [train]
+      run: "true"
+      with: { memory: 64 gigs }
+      checkpoint: { every: often }
+"#
+    ));
+}
+
+#[test]
+fn broken_yaml_says_where() {
+    insta::assert_snapshot!(refused("name: lora\n  run: x\ndevices: [\n"));
+}
+
+#[test]
+fn an_empty_file_is_told_what_to_be() {
+    insta::assert_snapshot!(refused("\n"));
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    insta::assert_snapshot!(refused("name: lora\npriority: hihg\ndevices: cpu:1\n"));
+}
+
+#[test]
+fn the_schema_is_the_one_in_the_repository() {
+    let text = serde_json::to_string_pretty(&het_wire::job::json_schema()).expect("plain data");
+    insta::assert_snapshot!("job.schema.json", text);
+}

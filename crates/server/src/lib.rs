@@ -11,7 +11,7 @@ mod report;
 mod store;
 mod turnstile;
 
-pub use embedded::{Embedded, RunError, impossible};
+pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, this_machine};
 pub use report::report;

@@ -53,6 +53,18 @@ pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
     Ok(TrainingJob { file, warnings, source: source.to_owned(), tree, text: text.to_owned() })
 }
 
+/// The text of a short job file for one command.
+pub fn command_file(name: &str, devices: &str, command: &[String]) -> String {
+    // JSON is YAML, and quotes everything that needs quotes.
+    let file = serde_json::json!({
+        "name": name,
+        "kind": "custom",
+        "devices": devices,
+        "run": command,
+    });
+    serde_json::to_string_pretty(&file).expect("texts and lists are plain data")
+}
+
 impl TrainingJob {
     /// Resolves device words, paths and placeholders for one cluster.
     ///

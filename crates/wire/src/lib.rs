@@ -11,6 +11,7 @@ pub mod record;
 pub mod report;
 pub mod text;
 pub mod words;
+pub mod yaml;
 
 /// Version of every file and every JSON document.
 pub const API_VERSION: &str = "heterosis.dev/v1alpha1";

@@ -26,6 +26,8 @@ pub struct Context<'a> {
     pub cwd: &'a str,
     /// Device classes of the cluster at hand.
     pub classes: &'a [DeviceClass],
+    /// Environment of every program; the file's own wins.
+    pub env: &'a BTreeMap<String, String>,
 }
 
 /// Everything in the file that makes no sense.
@@ -319,8 +321,8 @@ fn alternatives(
 
 fn launch(file: &JobFile, stage: &StageFile, needs: &Needs, context: &Context<'_>) -> Launch {
     let fill = |text: &str| fill_in(text, context.workdir);
-    let env: BTreeMap<String, String> =
-        needs.env.iter().map(|(key, value)| (key.clone(), fill(value))).collect();
+    let mut env = context.env.clone();
+    env.extend(needs.env.iter().map(|(key, value)| (key.clone(), fill(value))));
     let checkpoint = needs.checkpoint.as_ref().map(|checkpoint| {
         let full = match checkpoint {
             CheckpointFile::Every(every) => {

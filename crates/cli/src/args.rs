@@ -1,0 +1,190 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+/// Schedule training and fine-tuning across unlike devices.
+#[derive(Debug, Parser)]
+#[command(name = "het", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Args {
+    /// Colour on a terminal only, always, or never (`NO_COLOR` counts as never).
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    pub fn apply(self) {
+        match self {
+            Self::Auto => {}
+            Self::Always => anstream::ColorChoice::Always.write_global(),
+            Self::Never => anstream::ColorChoice::Never.write_global(),
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a job on this machine and stay attached to it.
+    Run(RunArgs),
+    /// List this machine's devices.
+    Devices(ListArgs),
+    /// Show how this machine's devices are linked.
+    Topo(TopoArgs),
+    /// Check that this machine is ready; every ✘ comes with its fix.
+    Doctor,
+    /// Say why a job's stages ran where they ran, or why they wait.
+    Explain(ExplainArgs),
+    /// Show what the processes of a job wrote.
+    Logs(LogsArgs),
+    /// List the jobs that ran on this machine.
+    History(ListArgs),
+    /// Print the JSON Schema of a file that people write.
+    Schema(SchemaArgs),
+    /// Measure Heterosis itself.
+    Bench(BenchArgs),
+    /// Print a completion script for a shell.
+    Completion { shell: clap_complete::Shell },
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct RunArgs {
+    /// Job file (YAML).
+    #[arg(conflicts_with = "command")]
+    pub file: Option<PathBuf>,
+    /// Devices of the command, for example `cpu:2` or `cuda:1 | cpu:2`.
+    #[arg(long, requires = "command")]
+    pub devices: Option<String>,
+    /// Name of the job; the command's own name if absent.
+    #[arg(long, requires = "command")]
+    pub name: Option<String>,
+    /// Continue a job that did not succeed, from its newest checkpoints; the last one if no id is
+    /// given.
+    #[arg(long, value_name = "JOB", num_args = 0..=1, default_missing_value = "last",
+          conflicts_with = "command")]
+    pub resume: Option<String>,
+    /// Fail with 6 instead of waiting when another run uses this machine.
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Who chooses devices: `fifo`, `static`, `dynamic`, `hybrid` or `adaptive`.
+    #[arg(long, default_value = "adaptive")]
+    pub policy: String,
+    /// Directory for outputs, logs and checkpoints; a new one under the state directory if absent.
+    #[arg(long)]
+    pub workdir: Option<PathBuf>,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+    /// No progress, only the result.
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// A command to run instead of a job file.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ListArgs {
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    Table,
+    Wide,
+    Json,
+    Jsonl,
+    Yaml,
+    Name,
+    Csv,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct TopoArgs {
+    #[arg(short, long, value_enum, default_value_t = TopoForm::Tree)]
+    pub output: TopoForm,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TopoForm {
+    Tree,
+    Json,
+    Dot,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ExplainArgs {
+    /// Job id, `last`, or a job's name.
+    #[arg(default_value = "last")]
+    pub job: String,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct LogsArgs {
+    /// Job id, `last`, or a job's name.
+    #[arg(default_value = "last")]
+    pub job: String,
+    /// Only this stage.
+    #[arg(long)]
+    pub stage: Option<String>,
+    /// Only this rank.
+    #[arg(long)]
+    pub rank: Option<u32>,
+    /// Only this attempt; the last one if absent.
+    #[arg(long)]
+    pub attempt: Option<u32>,
+    /// Only the last lines.
+    #[arg(long)]
+    pub tail: Option<usize>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct SchemaArgs {
+    #[arg(value_enum)]
+    pub file: SchemaFile,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SchemaFile {
+    Job,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Time scheduling rounds on a simulated cluster with a long queue.
+    Sim {
+        #[arg(long, default_value_t = 64)]
+        nodes: u32,
+        /// Accelerators a node.
+        #[arg(long, default_value_t = 8)]
+        devices: u32,
+        /// Jobs that wait.
+        #[arg(long, default_value_t = 1_000)]
+        jobs: u64,
+        #[arg(long, default_value_t = 1_000)]
+        rounds: u32,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        #[arg(long, default_value = "adaptive")]
+        policy: String,
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+}

@@ -1,0 +1,141 @@
+//! `het doctor`: is this machine ready? Every ✘ comes with its fix.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anstream::println;
+use het_core::Share;
+use het_server::{Machine, this_machine};
+use het_wire::quantity::size_text;
+use owo_colors::OwoColorize;
+
+use crate::fail::{Fail, code};
+use crate::history::home;
+
+/// Free space below which checkpoints of even a small model are at risk.
+const SPACE_MIN_BYTES: u64 = 2 << 30;
+
+/// One thing looked at.
+enum Check {
+    Good(String),
+    /// Works, but somebody may want more.
+    Note(String, Option<String>),
+    Bad(String, String),
+}
+
+pub fn doctor() -> Result<u8, Fail> {
+    let machine = this_machine();
+    let mut checks = devices(&machine);
+    checks.push(state_directory());
+    checks.push(trainer());
+    checks.push(program(
+        "python3",
+        &["-m", "pip", "--version"],
+        "download models with pip",
+        "install Python and pip, for example `apt-get install python3-pip`",
+    ));
+    checks.push(program(
+        "torchrun",
+        &["--help"],
+        "run PyTorch scripts",
+        "only PyTorch jobs need it: `pip install torch`",
+    ));
+    let mut bad = 0;
+    for check in &checks {
+        match check {
+            Check::Good(text) => println!("{} {text}", "✔".green()),
+            Check::Note(text, hint) => {
+                println!("{} {text}", "!".yellow());
+                hint.iter().for_each(|hint| println!("  hint: {hint}"));
+            }
+            Check::Bad(text, fix) => {
+                bad += 1;
+                println!("{} {text}", "✘".red());
+                println!("  fix: {fix}");
+            }
+        }
+    }
+    Ok(if bad == 0 { code::OK } else { code::FAILED })
+}
+
+fn devices(machine: &Machine) -> Vec<Check> {
+    let topology = &machine.topology;
+    let mut checks: Vec<Check> = topology
+        .device_ids()
+        .map(|id| {
+            let (device, class) = (topology.device(id), topology.class_of(id));
+            let amount = match device.capacity {
+                Share::WHOLE => String::new(),
+                capacity => format!(", {} cores", capacity.whole_units()),
+            };
+            let memory = size_text(topology.memory_of(id));
+            Check::Good(format!("{} {}{amount}, {memory}", device.name, class.title))
+        })
+        .collect();
+    let accelerators = topology.device_ids().any(|id| topology.class_of(id).kind != "cpu");
+    if !accelerators {
+        let text = "no accelerator: training runs on the CPU";
+        checks.push(Check::Note(text.to_owned(), None));
+    }
+    let findings = machine.discovery.findings.iter();
+    checks.extend(findings.map(|finding| Check::Note(finding.to_string(), finding.hint())));
+    checks
+}
+
+fn state_directory() -> Check {
+    let home = match home() {
+        Ok(home) => home,
+        Err(_) => {
+            let fix = "set `HET_HOME` to a directory that you can write";
+            return Check::Bad("there is no state directory".to_owned(), fix.to_owned());
+        }
+    };
+    let lock = home.lock_file();
+    let root = lock.parent().unwrap_or(Path::new("/"));
+    match free_bytes(root) {
+        Some(free) if free < SPACE_MIN_BYTES => Check::Bad(
+            format!("`{}` has only {} free", root.display(), size_text(het_core::Bytes(free))),
+            "free space there, or set `HET_HOME` to a larger disk".to_owned(),
+        ),
+        Some(free) => Check::Good(format!(
+            "state in `{}`, {} free",
+            root.display(),
+            size_text(het_core::Bytes(free))
+        )),
+        None => Check::Note(format!("state in `{}`, free space unknown", root.display()), None),
+    }
+}
+
+fn free_bytes(path: &Path) -> Option<u64> {
+    let stat = nix::sys::statvfs::statvfs(path).ok()?;
+    Some(stat.blocks_available() as u64 * stat.fragment_size() as u64)
+}
+
+fn trainer() -> Check {
+    let fix = "build it with `cargo build --release -p het-train`";
+    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("het-train")));
+    match beside.filter(|path| path.exists()).or_else(|| in_path("het-train")) {
+        Some(path) => Check::Good(format!("built-in trainer `{}`", path.display())),
+        None => {
+            Check::Bad("the built-in trainer `het-train` was not found".to_owned(), fix.to_owned())
+        }
+    }
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(name)).find(|file| fs::metadata(file).is_ok())
+}
+
+fn program(name: &str, probe: &[&str], purpose: &str, hint: &str) -> Check {
+    let works = in_path(name).is_some()
+        && Command::new(name).args(probe).output().is_ok_and(|output| output.status.success());
+    match works {
+        true => Check::Good(format!("`{name}` works: can {purpose}")),
+        false => {
+            Check::Note(format!("`{name}` does not work: cannot {purpose}"), Some(hint.to_owned()))
+        }
+    }
+}

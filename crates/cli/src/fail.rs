@@ -1,0 +1,117 @@
+//! What goes wrong, told in one sentence with a next step, and the exit codes of the contract.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use anstream::eprintln;
+use het_server::{HomeError, RunError, StoreError};
+use owo_colors::OwoColorize;
+
+/// Exit codes, the same for every command.
+pub mod code {
+    pub const OK: u8 = 0;
+    pub const FAILED: u8 = 1;
+    pub const USAGE: u8 = 2;
+    pub const NOT_FOUND: u8 = 3;
+    pub const CONFLICT: u8 = 6;
+}
+
+/// A command that cannot do what it was asked.
+#[derive(Debug)]
+pub enum Fail {
+    /// Told line by line, each line a whole report already (job files).
+    Report {
+        code: u8,
+        text: String,
+    },
+    Told {
+        code: u8,
+        message: String,
+        hint: Option<String>,
+    },
+}
+
+impl Fail {
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Self::Told { code, message: message.into(), hint: None }
+    }
+
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        match self {
+            Self::Told { code, message, .. } => {
+                Self::Told { code, message, hint: Some(hint.into()) }
+            }
+            report @ Self::Report { .. } => report,
+        }
+    }
+
+    /// A file that cannot be read or written.
+    pub fn file(path: &Path, error: impl Display) -> Self {
+        Self::new(code::FAILED, format!("`{}` cannot be used: {error}", path.display()))
+    }
+
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Report { code, .. } | Self::Told { code, .. } => *code,
+        }
+    }
+
+    pub fn print(&self) {
+        match self {
+            Self::Report { text, .. } => eprintln!("{}", text.trim_end()),
+            Self::Told { message, hint, .. } => {
+                eprintln!("{} {message}", "error:".red().bold());
+                if let Some(hint) = hint {
+                    eprintln!("{} {hint}", "hint:".cyan());
+                }
+            }
+        }
+    }
+}
+
+/// An error with all its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl From<HomeError> for Fail {
+    fn from(error: HomeError) -> Self {
+        let hint = "set `HET_HOME` to a directory that you can write";
+        Self::new(code::FAILED, chain(&error)).hint(hint)
+    }
+}
+
+impl From<StoreError> for Fail {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::InUse => Self::new(code::CONFLICT, error.to_string())
+                .hint("the job is running: wait for it, or stop it with Ctrl-C where it runs"),
+            other => Self::new(code::FAILED, chain(&other))
+                .hint("see `het history` for jobs that can be read"),
+        }
+    }
+}
+
+impl From<RunError> for Fail {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Home(error) => error.into(),
+            RunError::Store(error) => error.into(),
+            RunError::AlreadySucceeded { .. } => {
+                Self::new(code::CONFLICT, error.to_string()).hint("run it again without `--resume`")
+            }
+            RunError::NeverSubmitted { .. } => Self::new(code::NOT_FOUND, error.to_string())
+                .hint("run it again without `--resume`"),
+            other => Self::new(code::FAILED, chain(&other)),
+        }
+    }
+}

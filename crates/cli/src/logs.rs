@@ -1,0 +1,103 @@
+//! `het logs`, and following a log while its program writes.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anstream::{eprintln, println};
+
+use crate::args::LogsArgs;
+use crate::fail::{Fail, code};
+use crate::history::{home, read, select};
+
+pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
+    let home = home()?;
+    let job = select(&home, &args.job)?;
+    let report = read(&job).ok_or_else(|| {
+        Fail::new(code::NOT_FOUND, format!("job {} has no report yet", job.id))
+            .hint("it was interrupted before it began: run it again")
+    })?;
+    let stages = report.stages.iter().map(|stage| stage.name.clone());
+    let wanted = |name: &String| args.stage.as_ref().is_none_or(|stage| stage == name);
+    if let Some(stage) = &args.stage
+        && !stages.clone().any(|name| name == *stage)
+    {
+        let known: Vec<String> = stages.collect();
+        return Err(Fail::new(code::NOT_FOUND, format!("the job has no stage `{stage}`"))
+            .hint(format!("its stages are {}", known.join(", "))));
+    }
+    let mut files = Vec::new();
+    for stage in stages.filter(wanted) {
+        files.extend(log_files(Path::new(&report.workdir), &stage, args));
+    }
+    if files.is_empty() {
+        eprintln!("no process has written anything yet");
+    }
+    let titled = files.len() > 1;
+    for path in files {
+        let bytes = fs::read(&path).map_err(|error| Fail::file(&path, error))?;
+        if titled {
+            println!("==> {} <==", path.display());
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        let skip = args.tail.map_or(0, |tail| lines.len().saturating_sub(tail));
+        lines[skip..].iter().for_each(|line| println!("{line}"));
+    }
+    Ok(code::OK)
+}
+
+/// The files of one stage: the asked or last attempt, the asked or all ranks.
+fn log_files(workdir: &Path, stage: &str, args: &LogsArgs) -> Vec<PathBuf> {
+    let attempts = numbered(&workdir.join("logs").join(stage), "attempt-", "");
+    let attempt = match args.attempt {
+        Some(number) => attempts.into_iter().find(|(n, _)| *n == number),
+        None => attempts.into_iter().next_back(),
+    };
+    let ranks = attempt.map(|(_, dir)| numbered(&dir, "rank-", ".log")).unwrap_or_default();
+    let wanted = ranks.into_iter().filter(|(n, _)| args.rank.is_none_or(|rank| rank == *n));
+    wanted.map(|(_, path)| path).collect()
+}
+
+/// Entries named `PREFIXnSUFFIX`, by n.
+fn numbered(dir: &Path, prefix: &str, suffix: &str) -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let mut found: Vec<(u32, PathBuf)> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let number = name.to_str()?.strip_prefix(prefix)?.strip_suffix(suffix)?.parse().ok()?;
+            Some((number, entry.path()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Copies what a program writes to standard output, from where the last copy ended.
+#[derive(Debug)]
+pub struct Follower {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Follower {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, file: None }
+    }
+
+    /// Copies what is new; a file that does not exist yet has nothing new.
+    ///
+    /// # Errors
+    /// When reading or writing fails.
+    pub fn copy(&mut self) -> io::Result<()> {
+        if self.file.is_none() {
+            self.file = File::open(&self.path).ok();
+        }
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let mut new = Vec::new();
+        file.read_to_end(&mut new)?;
+        let mut out = io::stdout().lock();
+        out.write_all(&new)?;
+        out.flush()
+    }
+}

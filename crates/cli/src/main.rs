@@ -1,0 +1,70 @@
+//! `het`: the words typed and shown. One client of the embedded server.
+//!
+//! Knows: arguments, exit codes, tables, the live view.
+//! Must never know: the inside of an engine.
+
+mod args;
+mod bench;
+mod devices;
+mod doctor;
+mod explain;
+mod fail;
+mod history;
+mod live;
+mod logs;
+mod output;
+mod run;
+mod schema;
+mod summary;
+mod topo;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Args, Command};
+use crate::fail::{Fail, code};
+
+fn main() -> ExitCode {
+    // A Vulkan driver may crash the process that asks it, so discovery asks from a child of its own.
+    if std::env::args().nth(1).as_deref() == Some(het_devices::VULKAN_PROBE_COMMAND) {
+        return het_devices::vulkan_probe_main();
+    }
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let usage = error.use_stderr();
+            // A closed pipe leaves nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(if usage { code::USAGE } else { code::OK });
+        }
+    };
+    args.color.apply();
+    match dispatch(args.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(fail) => {
+            fail.print();
+            ExitCode::from(fail.code())
+        }
+    }
+}
+
+/// Runs a command; the exit code is part of its answer.
+fn dispatch(command: Command) -> Result<u8, Fail> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Devices(args) => devices::devices(&args),
+        Command::Topo(args) => topo::topo(&args),
+        Command::Doctor => doctor::doctor(),
+        Command::Explain(args) => explain::explain(&args),
+        Command::Logs(args) => logs::logs(&args),
+        Command::History(args) => history::history(&args),
+        Command::Schema(args) => schema::schema(&args),
+        Command::Bench(args) => bench::bench(&args),
+        Command::Completion { shell } => {
+            let mut command = Args::command();
+            clap_complete::generate(shell, &mut command, "het", &mut std::io::stdout());
+            Ok(code::OK)
+        }
+    }
+}

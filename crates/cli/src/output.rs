@@ -1,0 +1,104 @@
+//! One list, every form: tables are drawn from the same JSON that programs get.
+
+use anstream::println;
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use het_wire::{API_VERSION, yaml};
+use serde_json::{Value, json};
+
+use crate::args::Form;
+
+/// A column of the table form: title, JSON field, and whether only `wide` shows it.
+pub struct Column(pub &'static str, pub &'static str, pub Shown);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    Always,
+    Wide,
+}
+
+/// Prints a list of objects.
+pub fn list(kind: &str, items: &[Value], columns: &[Column], form: Form) {
+    match form {
+        Form::Table | Form::Wide => table(items, columns, form),
+        Form::Json => {
+            let list = json!({ "apiVersion": API_VERSION, "kind": kind, "items": items });
+            println!("{list:#}");
+        }
+        Form::Jsonl => items.iter().for_each(|item| println!("{item}")),
+        Form::Yaml => {
+            let list = json!({ "apiVersion": API_VERSION, "kind": kind, "items": items });
+            println!("{}", yaml::to_text(&list).trim_end());
+        }
+        Form::Name => {
+            let id = columns.first().map_or("name", |Column(_, field, _)| field);
+            items.iter().for_each(|item| println!("{}", cell(&item[id])));
+        }
+        Form::Csv => csv(items, columns),
+    }
+}
+
+/// Prints one object; `human` draws the table form.
+pub fn object(value: &Value, form: Form, human: impl FnOnce()) {
+    match form {
+        Form::Table | Form::Wide => human(),
+        Form::Json => println!("{value:#}"),
+        Form::Jsonl => println!("{value}"),
+        Form::Yaml => println!("{}", yaml::to_text(value).trim_end()),
+        Form::Name => println!("{}", cell(&value["id"])),
+        Form::Csv => {
+            let fields = value.as_object().map(|object| object.keys().collect::<Vec<_>>());
+            for key in fields.unwrap_or_default() {
+                println!("{key},{}", cell(&value[key]));
+            }
+        }
+    }
+}
+
+/// A borderless table that fits the terminal.
+pub fn plain_table(titles: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(titles);
+    table
+}
+
+/// A table without trailing blanks.
+pub fn print_table(table: &Table) {
+    for line in table.lines() {
+        println!("{}", line.trim_end());
+    }
+}
+
+fn table(items: &[Value], columns: &[Column], form: Form) {
+    let shown: Vec<&Column> = columns
+        .iter()
+        .filter(|Column(_, _, shown)| *shown == Shown::Always || form == Form::Wide)
+        .collect();
+    let titles: Vec<&str> = shown.iter().map(|Column(title, _, _)| *title).collect();
+    let mut table = plain_table(&titles);
+    for item in items {
+        table.add_row(shown.iter().map(|Column(_, field, _)| cell(&item[*field])));
+    }
+    print_table(&table);
+}
+
+fn csv(items: &[Value], columns: &[Column]) {
+    let mut writer = csv::Writer::from_writer(std::io::stdout());
+    let titles = columns.iter().map(|Column(_, field, _)| *field);
+    // A closed pipe leaves nobody to tell.
+    let _ = writer.write_record(titles);
+    for item in items {
+        let _ = writer.write_record(columns.iter().map(|Column(_, field, _)| cell(&item[*field])));
+    }
+    let _ = writer.flush();
+}
+
+/// A value in a table: unknown is a dash, never zero.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "–".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,257 @@
+//! `het run`: validate, submit, stay attached, sum up.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use anstream::eprintln;
+use het_core::{Event, JobId, JobSpec};
+use het_policy::{POLICIES, Policy, by_name};
+use het_server::{
+    Busy, Embedded, Home, Impossible, JobDir, Machine, Turnstile, impossible, this_machine,
+};
+use het_wire::job::{Context, TrainingJob, command_file, parse};
+use het_wire::report::RunReport;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::{Form, RunArgs};
+use crate::fail::{Fail, code};
+use crate::history::{home, read, select};
+use crate::live::Live;
+use crate::logs::Follower;
+use crate::{output, summary};
+
+pub fn run(args: &RunArgs) -> Result<u8, Fail> {
+    let policy = policy(&args.policy)?;
+    let machine = this_machine();
+    let home = home()?;
+    let run = match &args.resume {
+        Some(selector) => resume(args, selector, &machine, policy, &home)?,
+        None => submit(args, &machine, policy, &home)?,
+    };
+    attach(args, run)
+}
+
+/// The policy of that name.
+pub fn policy(name: &str) -> Result<Arc<dyn Policy>, Fail> {
+    let found = by_name(name).ok_or_else(|| {
+        let known: Vec<&str> = POLICIES.iter().map(|rules| rules.name).collect();
+        Fail::new(code::USAGE, format!("there is no policy `{name}`"))
+            .hint(format!("choose one of {}", known.join(", ")))
+    })?;
+    Ok(Arc::new(*found))
+}
+
+fn submit(
+    args: &RunArgs,
+    machine: &Machine,
+    policy: Arc<dyn Policy>,
+    home: &Home,
+) -> Result<Embedded, Fail> {
+    let job = job_file(args)?;
+    if !job.warnings.is_empty() {
+        eprintln!("{}", job.warnings.to_string().trim_end());
+    }
+    let unplaced = resolve(&job, machine, Path::new("/"))?;
+    refuse_impossible(&impossible(machine, &unplaced))?;
+    let mut turnstile = enter(args, home)?;
+    let dir = home.new_job()?;
+    let workdir = match &args.workdir {
+        Some(path) => std::path::absolute(path).map_err(|error| Fail::file(path, error))?,
+        None => dir.work(),
+    };
+    fs::create_dir_all(&workdir).map_err(|error| Fail::file(&workdir, error))?;
+    let spec = resolve(&job, machine, &workdir)?;
+    announce(&mut turnstile, home, &dir, spec.name.as_str())?;
+    Ok(Embedded::submit(machine, policy, dir, spec, turnstile)?)
+}
+
+fn resume(
+    args: &RunArgs,
+    selector: &str,
+    machine: &Machine,
+    policy: Arc<dyn Policy>,
+    home: &Home,
+) -> Result<Embedded, Fail> {
+    let named = match &args.file {
+        Some(_) if selector == "last" => job_file(args)?.file.metadata.name,
+        _ => selector.to_owned(),
+    };
+    let dir = select(home, &named)?;
+    let mut turnstile = enter(args, home)?;
+    let name = read(&dir).map_or_else(|| dir.id.to_string(), |report| report.name);
+    announce(&mut turnstile, home, &dir, &name)?;
+    Ok(Embedded::resume(machine, policy, dir, || home.new_job(), turnstile)?)
+}
+
+/// The job file, or one made from the command line.
+fn job_file(args: &RunArgs) -> Result<TrainingJob, Fail> {
+    let (text, source) = match &args.file {
+        Some(path) => {
+            let text = fs::read_to_string(path).map_err(|error| {
+                let exit = if error.kind() == io::ErrorKind::NotFound {
+                    code::NOT_FOUND
+                } else {
+                    code::USAGE
+                };
+                Fail::new(exit, format!("`{}` cannot be read: {error}", path.display()))
+                    .hint("name a job file, such as `examples/finetune.yaml`")
+            })?;
+            (text, path.display().to_string())
+        }
+        None if !args.command.is_empty() => {
+            let devices = args.devices.as_deref().unwrap_or("cpu:1");
+            let name = args.name.clone().unwrap_or_else(|| command_name(&args.command[0]));
+            (command_file(&name, devices, &args.command), "command line".to_owned())
+        }
+        None => {
+            return Err(Fail::new(code::USAGE, "nothing to run was named")
+                .hint("`het run job.yaml`, or `het run --devices cpu:1 -- COMMAND`"));
+        }
+    };
+    parse(&text, &source)
+        .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+}
+
+/// A job name from a program's path.
+fn command_name(program: &str) -> String {
+    let base = Path::new(program).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let keep = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = base.chars().map(keep).collect();
+    match name.trim_matches('-') {
+        "" => "command".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+fn resolve(job: &TrainingJob, machine: &Machine, workdir: &Path) -> Result<JobSpec, Fail> {
+    let cwd = env::current_dir().map_err(|error| Fail::file(Path::new("."), error))?;
+    let environment = BTreeMap::from([("PATH".to_owned(), path_with_companions())]);
+    let context = Context {
+        workdir: &workdir.to_string_lossy(),
+        cwd: &cwd.to_string_lossy(),
+        classes: &machine.topology.classes,
+        env: &environment,
+    };
+    job.resolve(&context)
+        .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+}
+
+/// `PATH` with the directory of this program first, so that the `het-train` installed beside it is
+/// found.
+fn path_with_companions() -> String {
+    let path = env::var("PATH").unwrap_or_default();
+    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf()));
+    match beside {
+        Some(dir) => format!("{}:{path}", dir.display()),
+        None => path,
+    }
+}
+
+fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
+    if stages.is_empty() {
+        return Ok(());
+    }
+    let tell = |one: &Impossible| {
+        let nearest = match &one.nearest {
+            Some(nearest) => format!("the nearest request that fits is `devices: \"{nearest}\"`"),
+            None => "`het devices` lists what this machine has".to_owned(),
+        };
+        format!(
+            "error: stage `{}` can never run here: this machine cannot give it `{}`\nhint: {nearest}",
+            one.stage, one.request
+        )
+    };
+    let text = stages.iter().map(tell).collect::<Vec<_>>().join("\n");
+    Err(Fail::Report { code: code::USAGE, text })
+}
+
+/// Takes the machine; waits for whoever has it, unless told not to.
+fn enter(args: &RunArgs, home: &Home) -> Result<Turnstile, Fail> {
+    let path = home.lock_file();
+    let broken = |error: io::Error| Fail::file(&path, error);
+    match Turnstile::try_enter(&path).map_err(broken)? {
+        Ok(turnstile) => Ok(turnstile),
+        Err(busy) => {
+            let whom = match busy {
+                Some(Busy { pid, job, name }) => format!("job {job} `{name}` (process {pid})"),
+                None => "another run".to_owned(),
+            };
+            if args.no_wait {
+                return Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
+                    .hint("run it without `--no-wait` to wait for its end"));
+            }
+            eprintln!("waiting for {whom}, which uses this machine");
+            Turnstile::enter(&path).map_err(broken)
+        }
+    }
+}
+
+fn announce(turnstile: &mut Turnstile, home: &Home, dir: &JobDir, name: &str) -> Result<(), Fail> {
+    turnstile.announce(&Busy::here(dir, name)).map_err(|error| Fail::file(&home.lock_file(), error))
+}
+
+/// Runs to the end, showing what happens, and tells how it went.
+fn attach(args: &RunArgs, run: Embedded) -> Result<u8, Fail> {
+    let job = run.job();
+    stop_on_signals(&run)?;
+    let mut live = Live::new(args.quiet);
+    let mut follower = None;
+    let dir = run.dir().clone();
+    let follows = !args.command.is_empty() && args.output == Form::Table;
+    let report = run.run(|state, events, report| {
+        live.update(state, events, report);
+        if follows {
+            let log = || Follower::new(first_log(report));
+            // What cannot be shown now stays in the log file.
+            let _ = follower.get_or_insert_with(log).copy();
+        }
+    })?;
+    live.finish();
+    finish(args, job, &dir, &report)
+}
+
+/// The log of the only rank of a command.
+fn first_log(report: &RunReport) -> PathBuf {
+    let stage = report.stages.first().map_or("main", |stage| stage.name.as_str());
+    Path::new(&report.workdir).join("logs").join(stage).join("attempt-1").join("rank-0.log")
+}
+
+fn finish(args: &RunArgs, job: JobId, dir: &JobDir, report: &RunReport) -> Result<u8, Fail> {
+    let value = serde_json::to_value(report).unwrap_or_default();
+    output::object(&value, args.output, || {
+        if args.command.is_empty() {
+            summary::print(report);
+        } else {
+            summary::print_command(report);
+        }
+    });
+    if report.state == "held" {
+        eprintln!("job {job} is saved and stopped · resume it with `het run --resume {}`", dir.id);
+    }
+    let exit = report.exit_code.unwrap_or(i32::from(code::FAILED));
+    Ok(u8::try_from(exit).unwrap_or(code::FAILED))
+}
+
+/// The first interrupt holds the job: its programs save and stop. The second cancels it.
+fn stop_on_signals(run: &Embedded) -> Result<(), Fail> {
+    let (job, inlet) = (run.job(), run.inlet());
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
+    thread::spawn(move || {
+        let mut received = signals.forever();
+        if received.next().is_some() {
+            eprintln!("saving and stopping · press Ctrl-C again to cancel the job for good");
+            inlet.send(Event::JobHeld { job });
+        }
+        if received.next().is_some() {
+            inlet.send(Event::JobCancelled { job });
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! How a run went: what each stage took, where and why, and what to do next.
+
+use anstream::{eprintln, println};
+use het_wire::report::{RunReport, StageReport};
+use owo_colors::OwoColorize;
+
+use crate::output::{plain_table, print_table};
+
+/// The summary of a job file's run, on standard output.
+pub fn print(report: &RunReport) {
+    let mark = if report.state == "succeeded" {
+        "✔".green().to_string()
+    } else {
+        "✘".red().to_string()
+    };
+    println!(
+        "{mark} job {} {} {} after {:.1} s, {:.1} device-seconds",
+        report.id,
+        report.name.bold(),
+        report.state,
+        report.wall_s,
+        report.device_seconds
+    );
+    println!();
+    let mut table =
+        plain_table(&["STAGE", "STATE", "DEVICES", "WALL_S", "DEVICE_S", "CKPTS", "RAN ON"]);
+    for stage in &report.stages {
+        table.add_row([
+            stage.name.clone(),
+            stage.state.clone(),
+            or_dash(stage.devices.join(" ")),
+            format!("{:.1}", stage.wall_s),
+            format!("{:.1}", stage.device_seconds),
+            stage.checkpoints.to_string(),
+            or_dash(stage.ran_on.clone().unwrap_or_default()),
+        ]);
+    }
+    print_table(&table);
+    println!();
+    for stage in report.stages.iter().filter(|stage| !stage.reasons.is_empty()) {
+        println!("  {}: {}", stage.name, stage.reasons.join("; "));
+    }
+    if !report.results.is_empty() {
+        println!();
+        for (name, value) in &report.results {
+            println!("  {name:<24} {value:.4}");
+        }
+    }
+    println!();
+    println!("  {}", utilisation(report));
+    failures(report);
+    println!("  outputs  {}", report.workdir);
+    println!("  next     {}", next_command(report));
+}
+
+/// The summary of a single command, on standard error: standard output is the command's.
+pub fn print_command(report: &RunReport) {
+    let failed = report.stages.iter().find(|stage| stage.state == "failed");
+    if let Some(message) = failed.and_then(|stage| stage.message.as_ref()) {
+        eprintln!("{} {message}", "error:".red().bold());
+    }
+    eprintln!(
+        "job {} {} {} after {:.1} s on {} · {}",
+        report.id,
+        report.name,
+        report.state,
+        report.wall_s,
+        or_dash(
+            report
+                .stages
+                .iter()
+                .flat_map(|stage| stage.devices.clone())
+                .collect::<Vec<_>>()
+                .join(" ")
+        ),
+        next_command(report)
+    );
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "–".to_owned() } else { text }
+}
+
+fn utilisation(report: &RunReport) -> String {
+    let part = |value: Option<f64>| match value {
+        Some(value) => format!("{:.0} %", value * 100.0),
+        None => "not measured".to_owned(),
+    };
+    let used = report.utilisation;
+    format!(
+        "of the devices it used: allocated {}, busy {}, useful {}",
+        part(Some(used.allocated)),
+        part(used.busy),
+        part(used.useful)
+    )
+}
+
+fn failures(report: &RunReport) {
+    let failed = |stage: &&StageReport| stage.state == "failed";
+    for stage in report.stages.iter().filter(failed) {
+        let why = stage.message.as_deref().unwrap_or("it gave no reason");
+        println!(
+            "  {} stage {} ended with {}: {why}",
+            "✘".red(),
+            stage.name,
+            stage.exit_code.unwrap_or(1)
+        );
+    }
+}
+
+fn next_command(report: &RunReport) -> String {
+    match report.state.as_str() {
+        "succeeded" => format!("`het explain {}` says why it ran where it ran", report.id),
+        "held" => format!("`het run --resume {}` continues it", report.id),
+        _ => format!(
+            "`het logs {0}` shows what it wrote, `het run --resume {0}` continues it",
+            report.id
+        ),
+    }
+}

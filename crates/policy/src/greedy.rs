@@ -153,6 +153,8 @@ impl<'a> Pass<'a> {
     }
 
     fn preempt(&mut self, placement: Placement, orders: Vec<StopOrder>) -> Want {
+        // What the victims free beyond the placement may fit others.
+        self.misfits.clear();
         for order in &orders {
             self.stopped.insert(order.lease);
             self.pool.give_back(&self.view.state.leases()[&order.lease].placement);

@@ -278,7 +278,7 @@ fn missed(state: &State, id: JobId) -> Vec<Event> {
 }
 
 /// The newest checkpoint that the log or the disk knows. On disk only directories count that were
-/// finished: het-train renames them into place with their `manifest.json`, Hugging Face writes
+/// finished: het-train renames them into place with their `state.json`, Hugging Face writes
 /// `trainer_state.json` last.
 fn newest_checkpoint(job: &het_core::Job, index: StageIndex) -> Option<Checkpoint> {
     let logged = job.stages[index.index()].checkpoint.clone();
@@ -293,7 +293,7 @@ fn complete_checkpoints(dir: &Path) -> Vec<Checkpoint> {
     let complete = entries.filter_map(|entry| {
         let path = entry.path();
         let step = entry.file_name().to_str()?.strip_prefix("checkpoint-")?.parse().ok()?;
-        let finished = ["manifest.json", "trainer_state.json"].iter();
+        let finished = ["state.json", "trainer_state.json"].iter();
         let finished = finished.map(|name| path.join(name)).any(|marker| marker.exists());
         finished.then(|| Checkpoint { step, path: path.to_string_lossy().into_owned() })
     });

@@ -1,0 +1,216 @@
+//! What each policy does, drawn: a small cluster, a queue, the expected plan.
+
+use het_core::Name;
+use het_perf::Rates;
+use het_testkit::build::class;
+use het_testkit::scene::play;
+
+fn check(policy: &str, scene: &str, expected: &[&str]) {
+    check_with(policy, &Rates::default(), scene, expected);
+}
+
+fn check_with(policy: &str, rates: &Rates, scene: &str, expected: &[&str]) {
+    let told = play(policy, rates, scene);
+    let told: Vec<&str> = told.lines().collect();
+    assert_eq!(told, expected, "under `{policy}`");
+}
+
+#[test]
+fn fifo_lets_nobody_pass_the_first() {
+    let scene = "
+        node h100 h100
+        0s job 1 low h100:2
+        0s run
+        1s job 2 urgent h100:2
+        2s job 3 low h100:1
+        3s run
+        9s ends 1
+        9s run";
+    check("fifo", scene, &["0s start 1 on n0/h1000 n0/h1001", "9s start 2 on n0/h1000 n0/h1001"]);
+}
+
+#[test]
+fn static_passes_but_keeps_to_its_first_shape() {
+    let scene = "
+        node h100 a100
+        0s job 1 normal h100
+        0s run
+        1s job 2 normal h100|a100
+        2s job 3 normal a100
+        3s run";
+    check("static", scene, &["0s start 1 on n0/h1000", "3s start 3 on n0/a1000"]);
+}
+
+#[test]
+fn dynamic_takes_the_shape_that_is_free() {
+    let scene = "
+        node h100 a100
+        0s job 1 normal h100
+        0s run
+        1s job 2 normal h100|a100
+        3s run";
+    check("dynamic", scene, &["0s start 1 on n0/h1000", "3s start 2 on n0/a1000"]);
+}
+
+#[test]
+fn hybrid_keeps_its_plan_for_a_minute() {
+    let scene = "
+        node h100 a100
+        0s job 1 normal h100
+        0s run
+        1s job 2 normal h100|a100
+        30s run
+        61s run";
+    check("hybrid", scene, &["0s start 1 on n0/h1000", "61s start 2 on n0/a1000"]);
+}
+
+#[test]
+fn a_gang_takes_all_or_nothing() {
+    let scene = "
+        node h100 h100
+        node h100
+        0s job 1 normal h100:4
+        0s job 2 normal h100:3
+        1s run";
+    check("adaptive", scene, &["1s start 2 on n0/h1000 n0/h1001 n1/h1000"]);
+}
+
+#[test]
+fn a_gang_stands_in_as_few_nodes_as_it_can() {
+    let scene = "
+        node h100 h100 h100
+        node h100 h100
+        0s job 1 normal h100:2
+        1s run";
+    check("adaptive", scene, &["1s start 1 on n1/h1000 n1/h1001"]);
+}
+
+#[test]
+fn urgent_preempts_low_and_the_freed_devices_are_its_own() {
+    let scene = "
+        node h100 h100
+        0s job 1 low h100:2
+        0s run
+        5s saved 1 10
+        20s job 2 urgent h100:1
+        20s job 3 high h100:1
+        20s run
+        21s run
+        25s saved 1 12
+        25s stopped 1
+        25s run";
+    check(
+        "adaptive",
+        scene,
+        &[
+            "0s start 1 on n0/h1000 n0/h1001",
+            "20s stop 1 for 2",
+            "20s claim for 2 on n0/h1000",
+            "20s claim for 3 on n0/h1001",
+            "25s start 2 on n0/h1000",
+            "25s start 3 on n0/h1001",
+        ],
+    );
+}
+
+#[test]
+fn equals_never_preempt_each_other() {
+    let scene = "
+        node h100
+        0s job 1 high h100
+        0s run
+        20s job 2 high h100
+        20s run";
+    check("adaptive", scene, &["0s start 1 on n0/h1000"]);
+}
+
+#[test]
+fn a_preempted_job_resumes_from_its_newest_checkpoint() {
+    let scene = "
+        node h100
+        0s job 1 low h100
+        0s run
+        5s saved 1 10
+        20s job 2 urgent h100
+        20s run
+        25s saved 1 12
+        25s stopped 1
+        25s run
+        60s ends 2
+        60s run";
+    check(
+        "dynamic",
+        scene,
+        &[
+            "0s start 1 on n0/h1000",
+            "20s stop 1 for 2",
+            "20s claim for 2 on n0/h1000",
+            "25s start 2 on n0/h1000",
+            "60s start 1 on n0/h1000 from step 12",
+        ],
+    );
+}
+
+#[test]
+fn preemption_that_costs_more_than_it_brings_is_left() {
+    // Eight devices that would lose ten hours of work each, for one device.
+    let scene = "
+        node h100 h100 h100 h100 h100 h100 h100 h100
+        0s job 1 normal h100:8
+        0s run
+        36000s job 2 high h100:1
+        36000s run";
+    let devices = (0..8).map(|n| format!("n0/h100{n}")).collect::<Vec<_>>().join(" ");
+    check("adaptive", scene, &[&format!("0s start 1 on {devices}")]);
+}
+
+#[test]
+fn a_lost_node_restarts_its_gang_elsewhere() {
+    let scene = "
+        node h100
+        node h100
+        0s job 1 normal h100
+        0s run
+        5s saved 1 7
+        9s lost n0
+        9s run";
+    check("adaptive", scene, &["0s start 1 on n0/h1000", "9s start 1 on n1/h1000 from step 7"]);
+}
+
+#[test]
+fn a_large_gang_that_others_pass_gets_devices_reserved() {
+    let scene = "
+        node h100 h100
+        0s job 1 normal h100
+        0s run
+        1s job 2 normal h100:2
+        1s run
+        700s run
+        701s job 3 normal h100
+        701s run
+        800s ends 1
+        800s run";
+    check(
+        "adaptive",
+        scene,
+        &[
+            "0s start 1 on n0/h1000",
+            "700s claim for 2 on n0/h1000 n0/h1001",
+            "800s start 2 on n0/h1000 n0/h1001",
+        ],
+    );
+}
+
+#[test]
+fn the_faster_shape_wins_where_speeds_are_known() {
+    let mut rates = Rates::default();
+    for (id, rate) in [("h100", 4.0), ("a100", 1.0)] {
+        rates.declare(&Name::from("train"), &class(id, "gpu", 1).id, 1, rate);
+    }
+    let scene = "
+        node a100 h100
+        0s job 1 normal a100|h100
+        0s run";
+    // Without a declared number of steps the order of the file stands.
+    check_with("adaptive", &rates, scene, &["0s start 1 on n0/a1000"]);
+}

@@ -1,0 +1,42 @@
+//! Everything that must pass before a change is shared.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// In this order: the quick ones first, the tests last, so that their closing line ends the output.
+const STEPS: &[(&str, &[&str])] = &[
+    ("fmt", &["fmt", "--all", "--check"]),
+    ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    ("docs", &["doc", "--workspace", "--no-deps", "--quiet"]),
+    ("doc tests", &["test", "--workspace", "--doc", "--quiet"]),
+    (
+        "tests",
+        &["test", "--workspace", "--all-targets", "--exclude", "het-cli", "--exclude", "xtask"],
+    ),
+    // The command line drives the real binaries, so they are built by then; xtask closes.
+    ("trainer", &["build", "--package", "het-train"]),
+    ("command line", &["test", "--package", "het-cli"]),
+    ("xtask", &["test", "--package", "xtask"]),
+];
+
+pub fn run() -> Result<()> {
+    crate::arrows::check()?;
+    crate::tidy::check()?;
+    for (name, arguments) in STEPS {
+        let began = Instant::now();
+        println!("── {name}: cargo {}", arguments.join(" "));
+        let status = Command::new(env!("CARGO"))
+            .args(*arguments)
+            .env("RUSTDOCFLAGS", "-D warnings")
+            .current_dir(crate::root())
+            .status()
+            .with_context(|| format!("{name} does not start"))?;
+        if !status.success() {
+            bail!("{name} failed");
+        }
+        eprintln!("── {name} took {} s", began.elapsed().as_secs());
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! The first run: build both programs for this machine and fine-tune the example.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Builds in release and runs `het run examples/finetune.yaml` with further arguments.
+pub fn run(arguments: Vec<String>) -> Result<()> {
+    let mut build = vec!["build", "--release", "--package", "het-cli", "--package", "het-train"];
+    let features = drivers().join(",");
+    if !features.is_empty() {
+        println!("building drivers for this machine: {features}");
+        build.extend(["--features", features.as_str()]);
+    }
+    cargo(&build)?;
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+    let het = crate::root().join(target).join("release/het");
+    let status = Command::new(&het)
+        .args(["run", "examples/finetune.yaml"])
+        .args(arguments)
+        .current_dir(crate::root())
+        .status()
+        .with_context(|| format!("`{}` does not start", het.display()))?;
+    if !status.success() {
+        bail!("the example ended with {status}");
+    }
+    Ok(())
+}
+
+/// Features of `het-train` that this machine has devices for.
+fn drivers() -> Vec<&'static str> {
+    let nvidia = Path::new("/proc/driver/nvidia/version").exists();
+    if nvidia { vec!["het-train/cuda"] } else { Vec::new() }
+}
+
+fn cargo(arguments: &[&str]) -> Result<()> {
+    let status = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(crate::root())
+        .status()
+        .context("cargo does not start")?;
+    if !status.success() {
+        bail!("cargo {} failed", arguments.join(" "));
+    }
+    Ok(())
+}

@@ -18,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("node", &["core", "perf", "wire", "engine", "devices"]),
     ("scheduler", &["core", "perf", "parallel", "policy"]),
     ("control", &["core", "perf", "policy", "scheduler", "engine"]),
-    ("lab", &["core", "perf", "policy", "scheduler", "control", "sim", "wire", "engine"]),
+    ("lab", &["core", "perf", "policy", "scheduler", "control", "sim", "wire"]),
     (
         "server",
         &[
@@ -35,10 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("train", &["core", "perf", "parallel", "runtime", "wire", "devices"]),
-    (
-        "cli",
-        &["core", "wire", "perf", "parallel", "policy", "devices", "lab", "server", "scheduler"],
-    ),
+    ("cli", &["core", "wire", "perf", "parallel", "policy", "devices", "lab", "server"]),
     ("testkit", &["core", "perf", "policy", "scheduler"]),
 ];
 

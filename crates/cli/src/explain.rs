@@ -6,8 +6,7 @@ use anstream::println;
 use het_core::{JobId, StageKey, StageState, State};
 use het_perf::Rates;
 use het_policy::Policy;
-use het_scheduler::{Blocker, Explanation, WhatIf};
-use het_server::{EventStore, JobDir, StoreError};
+use het_server::{Blocker, EventStore, Explanation, JobDir, StoreError, WhatIf};
 use het_wire::text::{self, Lang};
 use owo_colors::OwoColorize;
 use serde_json::{Value, json};
@@ -58,13 +57,15 @@ fn explanations(state: &State, job: JobId, policy: &dyn Policy) -> Vec<Explanati
     let Some(found) = state.job(job) else { return Vec::new() };
     let rates = Rates::default();
     let keys = found.spec.stage_indices().map(|stage| StageKey { job, stage });
-    let explain = |key| het_scheduler::explain(state, policy, &rates, state.now(), key);
+    let explain = |key| het_server::explain(state, policy, &rates, state.now(), key);
     keys.map(explain).collect()
 }
 
 fn document(state: &State, id: u64, told: &[Explanation], lang: Lang) -> Value {
     let stages = told.iter().map(|one| {
         let (_, spec, stage) = state.stage(one.stage);
+        let options = one.what_if.iter().map(|option| what_if_text(option, lang));
+        let options: Vec<String> = options.collect();
         json!({
             "name": spec.name.as_str(),
             "state": text::stage_state(&stage.state),
@@ -72,8 +73,8 @@ fn document(state: &State, id: u64, told: &[Explanation], lang: Lang) -> Value {
             "wait_reasons": sentences(&one.wait_reasons, lang),
             "after": one.after.iter().map(|name| name.as_str()).collect::<Vec<_>>(),
             "position": one.position,
-            "blockers": one.blockers.iter().map(|blocker| blocker_json(blocker)).collect::<Vec<_>>(),
-            "what_if": one.what_if.iter().map(|option| what_if_text(option, lang)).collect::<Vec<_>>(),
+            "blockers": one.blockers.iter().map(blocker_json).collect::<Vec<_>>(),
+            "what_if": options,
         })
     });
     json!({

@@ -107,7 +107,7 @@ fn progress(stage: &StageReport) -> Vec<String> {
     let mut parts = Vec::new();
     match (stage.step, stage.total) {
         (Some(step), Some(total)) => {
-            let percent = if total > 0 { step * 100 / total } else { 0 };
+            let percent = (step * 100).checked_div(total).unwrap_or(0);
             parts.push(format!("step {step}/{total} ({percent} %)"));
             parts.extend(eta(stage).map(|eta| format!("{eta} left")));
         }

@@ -26,7 +26,7 @@ use crate::args::{Args, Command};
 use crate::fail::{Fail, code};
 
 fn main() -> ExitCode {
-    // A Vulkan driver may crash the process that asks it, so discovery asks from a child of its own.
+    // A Vulkan driver may crash whoever asks it, so discovery asks from a child of its own.
     if std::env::args().nth(1).as_deref() == Some(het_devices::VULKAN_PROBE_COMMAND) {
         return het_devices::vulkan_probe_main();
     }

@@ -163,8 +163,8 @@ fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
             None => "`het devices` lists what this machine has".to_owned(),
         };
         format!(
-            "error: stage `{}` can never run here: this machine cannot give it `{}`\nhint: {nearest}",
-            one.stage, one.request
+            "error: stage `{}` can never run here: {} `{}`\nhint: {nearest}",
+            one.stage, "this machine cannot give it", one.request
         )
     };
     let text = stages.iter().map(tell).collect::<Vec<_>>().join("\n");

@@ -16,8 +16,8 @@ use crate::fail::{Fail, code};
 pub fn topo(args: &TopoArgs) -> Result<u8, Fail> {
     let topology = this_machine().topology;
     match args.output {
-        TopoForm::Tree => print!("{}", tree(&topology)),
-        TopoForm::Dot => print!("{}", dot(&topology)),
+        TopoForm::Tree => println!("{}", tree(&topology).trim_end()),
+        TopoForm::Dot => println!("{}", dot(&topology).trim_end()),
         TopoForm::Json => {
             let shape = serde_json::to_value(write_topology(&topology)).unwrap_or_default();
             let document =

@@ -65,8 +65,9 @@ impl<E: Engine, L: Log> Controller<E, L> {
         &*self.policy
     }
 
-    pub fn engine(&self) -> &E {
-        &self.engine
+    /// The engine's present.
+    pub fn now(&self) -> Time {
+        self.engine.now()
     }
 
     pub fn log(&self) -> &L {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use het_control::{ControlError, Controller, Log, Turn};
 use het_core::{Event, JobId, State, Time};
-use het_engine::Engine;
 use het_perf::Rates;
 use het_policy::Policy;
 use het_sim::Sim;
@@ -50,7 +49,7 @@ pub fn drive<L: Log>(
         Ok(turn.events.is_empty())
     };
     for (at, event) in arrivals(scenario) {
-        while control.engine().now() < at {
+        while control.now() < at {
             turn(&mut control, Some(at))?;
         }
         control.accept(event);

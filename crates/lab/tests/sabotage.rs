@@ -1,5 +1,5 @@
-//! Seeded bugs: does the oracle bite? Each bug is put into the plans of a healthy scheduler, between
-//! reconciling and committing, where a mistake of the scheduler would be.
+//! Seeded bugs: does the oracle bite? Each bug is put into the plans of a healthy scheduler,
+//! between reconciling and committing, where a mistake of the scheduler would be.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,8 @@
 //! One pass over the waiting stages, best first: the shared core of our policies.
 //!
-//! 1. Stages whose claim became free start on it. 2. Every other stage, in order, starts where it
-//! fits. 3. One that does not fit may preempt, or have devices reserved, or waits with its reasons.
+//! - A stage whose claim became free starts on it.
+//! - Every other stage, in order, starts where it fits.
+//! - One that does not fit may preempt, or have devices reserved, or waits with its reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 

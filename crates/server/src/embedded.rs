@@ -9,7 +9,6 @@ use het_control::{ControlError, Controller};
 use het_core::{
     Checkpoint, Event, JobEnd, JobId, JobSpec, Match, Outcome, StageIndex, StageState, State, Time,
 };
-use het_engine::Engine;
 use het_node::{Config, Inlet, Node, NodeError};
 use het_perf::Rates;
 use het_policy::{Policy, Pool, place};
@@ -228,7 +227,7 @@ impl Embedded {
     fn report(&self) -> RunReport {
         let state = self.control.state();
         let policy = self.control.policy().name();
-        let now = self.control.engine().now();
+        let now = self.control.now();
         let report = report(state, self.job, policy, now);
         let report = report.expect("the first turn submits the job of this run");
         RunReport { resumes: self.resumes, ..report }

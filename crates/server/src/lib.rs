@@ -12,6 +12,7 @@ mod store;
 mod turnstile;
 
 pub use embedded::{Embedded, Impossible, RunError, impossible};
+pub use het_scheduler::{Blocker, Explanation, WhatIf, explain};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, this_machine};
 pub use report::report;

@@ -146,7 +146,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::print_stderr, reason = "a skipped check must be seen")]
     fn the_library_answers_or_is_missing() {
         match NvidiaProbe::load() {
             NvidiaProbe::Missing => eprintln!("SKIPPED: no NVML here, so no device was read"),

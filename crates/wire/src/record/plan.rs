@@ -32,6 +32,7 @@ pub(super) struct KeyRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "most actions are starts")]
 enum ActionRecord {
     Start {
         lease: u64,
@@ -326,8 +327,8 @@ fn text(name: &het_core::Name) -> String {
     name.to_string()
 }
 
-fn name(text: &String) -> het_core::Name {
-    text.as_str().into()
+fn name(text: &str) -> het_core::Name {
+    text.into()
 }
 
 fn same<T: Copy>(value: &T) -> T {

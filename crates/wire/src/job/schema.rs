@@ -72,15 +72,14 @@ fn from_error(tree: &Tree, error: &ValidationError<'_>) -> Vec<Problem> {
             value(format!("`{property}` is missing"), Some(example_of(property)))
         }
         ValidationErrorKind::Type { kind } => {
-            let wanted = match kind {
-                TypeKind::Single(kind) => kind.to_string(),
-                TypeKind::Multiple(kinds) => {
-                    let words = kinds.iter().map(|kind| kind.to_string());
-                    words.filter(|word| word != "null").collect::<Vec<_>>().join(" or ")
-                }
+            let kinds = match kind {
+                TypeKind::Single(kind) => vec![kind.to_string()],
+                TypeKind::Multiple(kinds) => kinds.iter().map(|kind| kind.to_string()).collect(),
             };
+            let words = kinds.iter().filter(|kind| *kind != "null").map(|kind| type_word(kind));
+            let wanted = words.collect::<Vec<_>>().join(" or ");
             let found = kind_of(&at.to_json());
-            value(format!("`{name}` wants {wanted}, not {found}"), None)
+            value(format!("`{name}` wants {wanted}, not {found}"), Some(example_of(&name)))
         }
         ValidationErrorKind::Enum { options } => {
             let options = texts(options);
@@ -214,6 +213,19 @@ fn unknown_key(at: &Tree, key: &str, known: &[String]) -> Problem {
     }
 }
 
+/// A JSON Schema type in words.
+fn type_word(kind: &str) -> &str {
+    match kind {
+        "string" => "a text",
+        "integer" => "a whole number",
+        "number" => "a number",
+        "boolean" => "`true` or `false`",
+        "array" => "a list",
+        "object" => "a mapping",
+        other => other,
+    }
+}
+
 fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",
@@ -235,6 +247,8 @@ fn example_of(field: &str) -> String {
         "metadata" => "`metadata: { name: llama-lora }`",
         "stages" => "`stages: [{ name: train, run: [python, train.py], devices: \"gpu:1\" }]`",
         "checkpoint" => "`checkpoint: { every: 10m }`",
+        "retries" => "`retries: 3`",
+        "after" => "`after: [preprocess]`",
         _ => return "see `het schema job`".to_owned(),
     };
     format!("for example {example}")

@@ -1,0 +1,57 @@
+//! What a driver is given: sequences laid end to end, and which predictions count.
+
+use crate::error::{Error, Result};
+
+/// One tokenised example: `scored[i]` says whether predicting `tokens[i]` counts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sequence {
+    pub tokens: Vec<u32>,
+    pub scored: Vec<bool>,
+}
+
+/// Sequences packed without padding.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    pub tokens: Vec<u32>,
+    /// Sequence `i` is `tokens[bounds[i]..bounds[i + 1]]`.
+    pub bounds: Vec<usize>,
+    /// Rows whose next token is scored, ascending.
+    pub rows: Vec<usize>,
+    /// The token that should follow each of `rows`.
+    pub targets: Vec<u32>,
+}
+
+impl Batch {
+    /// Packs `sequences`, each cut to `length_max` tokens.
+    pub fn pack<'a>(sequences: impl IntoIterator<Item = &'a Sequence>, length_max: usize) -> Self {
+        let mut batch = Batch { bounds: vec![0], ..Batch::default() };
+        for sequence in sequences {
+            let start = batch.tokens.len();
+            let length = sequence.tokens.len().min(length_max);
+            batch.tokens.extend(&sequence.tokens[..length]);
+            for position in 1..length {
+                if sequence.scored[position] {
+                    batch.rows.push(start + position - 1);
+                    batch.targets.push(sequence.tokens[position]);
+                }
+            }
+            batch.bounds.push(batch.tokens.len());
+        }
+        batch
+    }
+
+    pub fn sequences(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    /// Refuses tokens that the vocabulary does not have.
+    pub fn check_vocabulary(&self, vocabulary: usize) -> Result<()> {
+        match self.tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            None => Ok(()),
+            Some(token) => Err(Error::Usage {
+                what: format!("token {token} is beyond the vocabulary of {vocabulary}"),
+                hint: "tokenize again with the same `--weights`",
+            }),
+        }
+    }
+}

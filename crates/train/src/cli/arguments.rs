@@ -1,0 +1,253 @@
+//! Every flag, with its default and its help.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Fine-tunes small language models with LoRA, without Python at run time
+///
+/// Run by hand or as the stages of a Heterosis job: `fetch`, `dataset`, `tokenize`, `load`,
+/// `finetune`, `evaluate`, `export`.
+#[derive(Debug, Parser)]
+#[command(name = "het-train", version, propagate_version = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Download a model once and keep it in the cache
+    Fetch {
+        /// The model to fetch: `smollm2-135m`
+        model: String,
+    },
+    /// Generate requests in words and the job files they ask for
+    Dataset(Dataset),
+    /// Turn pairs or plain text into tokens
+    Tokenize(Tokenize),
+    /// Fetch if needed, verify and report the weights, so that a later stage starts warm
+    Load {
+        #[command(flatten)]
+        weights: Weights,
+    },
+    /// Train a LoRA adapter
+    Finetune(Finetune),
+    /// Measure held-out loss and the share of generated job files that are accepted
+    Evaluate(Evaluate),
+    /// Write the adapter's model as merged Hugging Face files or as a quantised GGUF
+    Export(Export),
+    /// Write a job file for one request
+    Generate(Generate),
+    /// Show which drivers this binary has and which of them start here
+    Drivers {
+        /// Output format
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Start one driver and report; `drivers` runs it in a process of its own
+    #[command(hide = true)]
+    Probe { driver: String },
+    /// Write a tiny random model with a tokenizer, for tests
+    #[command(hide = true)]
+    Tiny {
+        #[arg(long)]
+        output: PathBuf,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Time LoRA steps on random tokens
+    #[command(hide = true)]
+    BenchStep(BenchStep),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Table,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Weights {
+    /// `smollm2-135m`, a Llama `.gguf` file, or a directory with Hugging Face files
+    #[arg(long, default_value = crate::fetch::MODEL, value_name = "NAME|FILE|DIR")]
+    pub weights: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Dataset {
+    /// Seed of the generator: the same seed writes the same bytes
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Number of training pairs
+    #[arg(long, default_value_t = 1000)]
+    pub train: usize,
+    /// Number of held-out pairs, whose sentence patterns never occur in training
+    #[arg(long, default_value_t = 64)]
+    pub heldout: usize,
+    /// Directory to write `train.jsonl` and `heldout.jsonl` to
+    #[arg(long, short)]
+    pub output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Tokenize {
+    /// Directory that `dataset` wrote, or a plain text file
+    #[arg(long, short)]
+    pub input: PathBuf,
+    /// Directory to write the tokens to
+    #[arg(long, short)]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub weights: Weights,
+}
+
+#[derive(Debug, Args)]
+pub struct Finetune {
+    /// Directory that `tokenize` wrote
+    #[arg(long)]
+    pub data: PathBuf,
+    /// Directory for the PEFT adapter
+    #[arg(long, short)]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub weights: Weights,
+    /// Optimiser updates
+    #[arg(long, default_value_t = 60)]
+    pub steps: u64,
+    /// Sequences per forward pass
+    #[arg(long, default_value_t = 8)]
+    pub batch: usize,
+    /// Forward passes per update
+    #[arg(long, default_value_t = 1)]
+    pub accumulate: usize,
+    /// Longest sequence in tokens; longer ones are cut
+    #[arg(long, default_value_t = 256)]
+    pub seq: usize,
+    /// Peak learning rate
+    #[arg(long, default_value_t = 3e-3)]
+    pub lr: f32,
+    /// Rank of the adapter
+    #[arg(long, default_value_t = 8)]
+    pub rank: usize,
+    /// Scale of the adapter: its product counts alpha / rank times
+    #[arg(long, default_value_t = 16.0)]
+    pub alpha: f32,
+    /// Seed of the initial adapter and of the data order
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Save a checkpoint every so many steps; 0 saves only on request
+    #[arg(long, default_value_t = 20, value_name = "STEPS")]
+    pub checkpoint_every: u64,
+    /// Directory for checkpoints [default: OUTPUT/checkpoints]
+    #[arg(long, env = "HET_CHECKPOINT_DIR", value_name = "DIR")]
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Checkpoint to continue from
+    #[arg(long, env = "HET_RESUME_FROM", value_name = "PATH")]
+    pub resume: Option<PathBuf>,
+    /// Driver to compute with: `auto`, `cpu`, `flex`, `vulkan` or `cuda`
+    #[arg(long, default_value = "auto")]
+    pub driver: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    F32,
+    /// Weights rounded to int8, arithmetic in f32
+    Int8,
+}
+
+#[derive(Debug, Args)]
+pub struct Evaluate {
+    /// Directory that `tokenize` wrote
+    #[arg(long)]
+    pub data: PathBuf,
+    /// Adapter to apply
+    #[arg(long)]
+    pub adapter: Option<PathBuf>,
+    #[command(flatten)]
+    pub weights: Weights,
+    /// Precision of the weights
+    #[arg(long, value_enum, default_value = "f32")]
+    pub precision: Precision,
+    /// Suffix of the result names: `loss_LABEL`, `valid_LABEL`, `exact_LABEL`
+    #[arg(long)]
+    pub label: Option<String>,
+    /// Generate job files for this many held-out requests and count the accepted ones
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub generate: usize,
+    /// Longest generated file in tokens
+    #[arg(long, default_value_t = 96, value_name = "TOKENS")]
+    pub new_max: usize,
+    /// Longest sequence in tokens; longer ones are cut
+    #[arg(long, default_value_t = 256)]
+    pub seq: usize,
+    /// Also write the results and the generated files to this JSON file
+    #[arg(long, short)]
+    pub output: Option<PathBuf>,
+    /// Driver for the loss: `auto`, `cpu`, `flex`, `vulkan` or `cuda`; generation runs on the cpu
+    #[arg(long, default_value = "auto")]
+    pub driver: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// Adapter to merge into the weights
+    #[arg(long)]
+    pub adapter: PathBuf,
+    /// Directory to write to
+    #[arg(long, short)]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub weights: Weights,
+    /// Write merged Hugging Face files: model.safetensors, config.json, tokenizer.json
+    #[arg(long)]
+    pub merged: bool,
+    /// Write a GGUF with matrices of this format; needs weights that came as GGUF
+    #[arg(long, value_enum)]
+    pub gguf: Option<GgufFormat>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GgufFormat {
+    #[value(name = "q8_0")]
+    Q8_0,
+    F32,
+}
+
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// The request in words
+    #[arg(long, short)]
+    pub prompt: String,
+    /// Adapter to apply
+    #[arg(long)]
+    pub adapter: Option<PathBuf>,
+    #[command(flatten)]
+    pub weights: Weights,
+    /// Continue the prompt as plain text, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Most tokens to write
+    #[arg(long, default_value_t = 96, value_name = "TOKENS")]
+    pub new_max: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchStep {
+    #[command(flatten)]
+    pub weights: Weights,
+    #[arg(long, default_value_t = 8)]
+    pub batch: usize,
+    #[arg(long, default_value_t = 128)]
+    pub seq: usize,
+    /// Scored tokens at the end of each sequence
+    #[arg(long, default_value_t = 48)]
+    pub scored: usize,
+    #[arg(long, default_value_t = 8)]
+    pub rank: usize,
+    #[arg(long, default_value_t = 3)]
+    pub steps: u64,
+    #[arg(long, default_value = "cpu")]
+    pub driver: String,
+}

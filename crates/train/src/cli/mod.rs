@@ -1,0 +1,51 @@
+//! The words typed and shown: arguments in, sentences and exit codes out.
+//!
+//! The only place that prints: results on standard output, all else on standard error.
+
+mod arguments;
+mod stages;
+mod tools;
+
+use crate::error::Error;
+use arguments::{Arguments, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Runs the program with the process's own arguments.
+pub fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Fetch { model } => tools::fetch(&model),
+        Command::Dataset(arguments) => stages::dataset(&arguments),
+        Command::Tokenize(arguments) => stages::tokenize(&arguments),
+        Command::Load { weights } => stages::load(&weights),
+        Command::Finetune(arguments) => stages::finetune(&arguments),
+        Command::Evaluate(arguments) => stages::evaluate(&arguments),
+        Command::Export(arguments) => tools::export(&arguments),
+        Command::Generate(arguments) => tools::generate(&arguments),
+        Command::Drivers { output } => tools::drivers(output),
+        Command::Probe { driver } => tools::probe(&driver),
+        Command::Tiny { output, seed } => tools::tiny(&output, seed),
+        Command::BenchStep(arguments) => tools::bench_step(&arguments),
+    };
+    result.unwrap_or_else(|error| {
+        report(&error);
+        ExitCode::FAILURE
+    })
+}
+
+fn report(error: &Error) {
+    warn(&format!("error: {error}"));
+    if let Some(hint) = error.hint() {
+        warn(&format!("hint: {hint}"));
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the command's result belongs on standard output")]
+fn show(text: &str) {
+    println!("{text}");
+}
+
+#[expect(clippy::print_stderr, reason = "the command's messages belong on standard error")]
+fn warn(text: &str) {
+    eprintln!("{text}");
+}

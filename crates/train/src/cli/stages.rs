@@ -1,0 +1,220 @@
+//! The commands that a job's stages run: each reports its progress to the scheduler.
+
+use super::arguments::{Dataset, Evaluate, Finetune, Precision, Tokenize, Weights};
+use super::{show, warn};
+use crate::batch::Sequence;
+use crate::cpu::forward::Model;
+use crate::error::{IoContext, Result};
+use crate::evaluate::{self, Sample};
+use crate::finetune::{Outcome, Places, Settings};
+use crate::lora::Adapter;
+use crate::notice::{EXIT_SAVED, Notice};
+use crate::progress::{Progress, Totals};
+use crate::tokenizer::Tokenizer;
+use crate::weights::{Source, check_length, sha256_file};
+use crate::{dataset, driver, finetune, int8, tokens};
+use serde_json::{Map, Value as Json, json};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub fn dataset(arguments: &Dataset) -> Result<ExitCode> {
+    let mut progress = Progress::from_environment();
+    let Dataset { seed, train, heldout, output } = arguments;
+    dataset::write(output, *train, *heldout, *seed)?;
+    progress.send(&json!({"step": 1, "total": 1, "samples": train + heldout}));
+    progress.done();
+    show(&format!("{train} training and {heldout} held-out pairs in {}", output.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn tokenize(arguments: &Tokenize) -> Result<ExitCode> {
+    let mut progress = Progress::from_environment();
+    let tokenizer = Tokenizer::of(&Source::open(&arguments.weights.weights)?)?;
+    let mut totals = Totals::default();
+    let (input, output) = (&arguments.input, &arguments.output);
+    let manifest = totals.time(|| tokens::tokenize(input, output, &tokenizer))?;
+    totals.samples = (manifest.train_sequences + manifest.held_out_sequences) as u64;
+    totals.tokens = (manifest.train_tokens + manifest.held_out_tokens) as u64;
+    progress.send(&totals.report(1, 1));
+    progress.done();
+    show(&format!(
+        "{} training sequences ({} tokens) and {} held-out ones ({} tokens) in {}",
+        manifest.train_sequences,
+        manifest.train_tokens,
+        manifest.held_out_sequences,
+        manifest.held_out_tokens,
+        output.display()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn load(arguments: &Weights) -> Result<ExitCode> {
+    let mut progress = Progress::from_environment();
+    let start = Instant::now();
+    let source = Source::open(&arguments.weights)?;
+    let weights = source.weights()?;
+    let tokenizer = Tokenizer::of(&source)?;
+    let text = format!(
+        "{}: {} parameters in {} layers, {}, vocabulary {}, SHA-256 {}",
+        source.file().display(),
+        weights.config.parameters(),
+        weights.config.layers,
+        source.formats()?,
+        tokenizer.vocabulary(),
+        source.sha256()?
+    );
+    progress.message(&text);
+    progress.send(&json!({"step": 1, "total": 1}));
+    progress.done();
+    show(&text);
+    warn(&format!("loaded in {:.1} s", start.elapsed().as_secs_f64()));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
+    let notice = Notice::from_environment()?;
+    let mut progress = Progress::from_environment();
+    let name = chosen_driver(&arguments.driver)?;
+    let source = Source::open(&arguments.weights.weights)?;
+    check_length(&source.config()?, arguments.seq)?;
+    let tokenizer = Tokenizer::of(&source)?;
+    let data = tokens::read(&arguments.data, tokens::TRAIN, &tokenizer)?;
+    let places = Places {
+        output: arguments.output.clone(),
+        checkpoints: arguments
+            .checkpoint_dir
+            .clone()
+            .unwrap_or_else(|| arguments.output.join("checkpoints")),
+        checkpoint_every: arguments.checkpoint_every,
+        resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
+        base_model: arguments.weights.weights.clone(),
+        identity: json!({
+            "weights": source.sha256()?,
+            "data": sha256_file(&arguments.data.join(tokens::TRAIN))?,
+        }),
+    };
+    let weights = Arc::new(source.weights()?);
+    drop(source);
+    let mut driver = driver::start(&name, &weights)?;
+    progress.driver(&name, &driver.detail());
+    warn(&format!("driver `{name}`: {}", driver.detail()));
+    let settings = settings(arguments);
+    let outcome = finetune::run(
+        &settings,
+        &places,
+        &weights.config,
+        &data,
+        driver.as_mut(),
+        &notice,
+        &mut progress,
+        &mut warn,
+    )?;
+    match outcome {
+        Outcome::Saved { path, reason } => {
+            warn(&format!("stopped ({reason}) with `{}` saved", path.display()));
+            warn("hint: run the same command with `--resume` and that path to continue");
+            Ok(ExitCode::from(EXIT_SAVED))
+        }
+        Outcome::Finished { last_loss, totals } => {
+            progress.done();
+            let seconds = totals.useful_ns as f64 / 1e9;
+            show(&format!(
+                "adapter in {}: {} steps, {} tokens in {seconds:.1} s ({:.0} tokens/s), last loss \
+                 {last_loss:.4}",
+                places.output.display(),
+                settings.steps,
+                totals.tokens,
+                totals.tokens as f64 / seconds
+            ));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn settings(arguments: &Finetune) -> Settings {
+    Settings {
+        steps: arguments.steps,
+        batch: arguments.batch,
+        accumulate: arguments.accumulate,
+        seq: arguments.seq,
+        lr: arguments.lr,
+        rank: arguments.rank,
+        alpha: arguments.alpha,
+        seed: arguments.seed,
+    }
+}
+
+fn chosen_driver(wanted: &str) -> Result<String> {
+    driver::resolve(wanted, std::env::var("HET_DEVICES").ok().as_deref())
+}
+
+pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
+    let mut progress = Progress::from_environment();
+    let name = chosen_driver(&arguments.driver)?;
+    let source = Source::open(&arguments.weights.weights)?;
+    let tokenizer = Tokenizer::of(&source)?;
+    let data = tokens::read(&arguments.data, tokens::HELD_OUT, &tokenizer)?;
+    let mut weights = source.weights()?;
+    drop(source);
+    if let Some(path) = &arguments.adapter {
+        weights = Adapter::open(path, &weights.config)?.merged(&weights);
+    }
+    if arguments.precision == Precision::Int8 {
+        int8::round_weights(&mut weights);
+    }
+    let weights = Arc::new(weights);
+    let mut driver = driver::start(&name, &weights)?;
+    let detail = match arguments.precision {
+        Precision::F32 => driver.detail(),
+        Precision::Int8 => format!("int8 weights, {}", driver.detail()),
+    };
+    progress.driver(&name, &detail);
+    let label = arguments.label.as_deref();
+    let mut results = Map::new();
+    let mut record = |progress: &mut Progress, name: &str, value: f64| {
+        let name = label.map_or_else(|| name.to_owned(), |label| format!("{name}_{label}"));
+        progress.send(&json!({"result": {name.as_str(): value}}));
+        show(&format!("{name} {value:.4}"));
+        results.insert(name, json!(value));
+    };
+    let mut totals = Totals::default();
+    let loss =
+        evaluate::loss(driver.as_mut(), &data, arguments.seq, &mut totals, &mut progress)?;
+    record(&mut progress, "loss", loss);
+    drop(driver);
+    let mut samples = Vec::new();
+    if arguments.generate > 0 {
+        samples = generated(arguments, &weights, &tokenizer, &mut totals)?;
+        record(&mut progress, "valid", evaluate::share(&samples, |sample| sample.valid));
+        record(&mut progress, "exact", evaluate::share(&samples, |sample| sample.exact));
+    }
+    write_results(arguments, results, &samples, &data)?;
+    progress.send(&totals.report(1, 1));
+    progress.done();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn generated(
+    arguments: &Evaluate,
+    weights: &crate::weights::Weights,
+    tokenizer: &Tokenizer,
+    totals: &mut Totals,
+) -> Result<Vec<Sample>> {
+    let mut examples = dataset::read(&arguments.data.join(dataset::HELD_OUT_FILE))?;
+    examples.truncate(arguments.generate);
+    let model = Model::new(weights);
+    totals.time(|| evaluate::samples(&model, tokenizer, &examples, arguments.new_max))
+}
+
+fn write_results(
+    arguments: &Evaluate,
+    results: Map<String, Json>,
+    samples: &[Sample],
+    data: &[Sequence],
+) -> Result<()> {
+    let Some(path) = &arguments.output else { return Ok(()) };
+    let json = json!({"results": results, "sequences": data.len(), "samples": samples});
+    let text = serde_json::to_string_pretty(&json).expect("a JSON value serialises");
+    std::fs::write(path, text).at("write", path)
+}

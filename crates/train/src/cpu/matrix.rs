@@ -1,0 +1,64 @@
+//! Views of row-major slices, and the one matrix product that everything here uses.
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, MatMut, MatRef, Par};
+
+/// All of `data` as rows of `width`.
+pub fn rows(data: &[f32], width: usize) -> MatRef<'_, f32> {
+    MatRef::from_row_major_slice(data, data.len() / width, width)
+}
+
+pub fn rows_mut(data: &mut [f32], width: usize) -> MatMut<'_, f32> {
+    let count = data.len() / width;
+    MatMut::from_row_major_slice_mut(data, count, width)
+}
+
+/// `out = a b`, by all threads of the pool.
+pub fn product(out: MatMut<'_, f32>, a: MatRef<'_, f32>, b: MatRef<'_, f32>) {
+    matmul(out, Accum::Replace, a, b, 1.0, Par::rayon(0));
+}
+
+/// `out += scale a b`, by all threads of the pool.
+pub fn add_product(out: MatMut<'_, f32>, a: MatRef<'_, f32>, b: MatRef<'_, f32>, scale: f32) {
+    matmul(out, Accum::Add, a, b, scale, Par::rayon(0));
+}
+
+/// `out = scale a b`, by the calling thread alone.
+pub fn product_here(out: MatMut<'_, f32>, a: MatRef<'_, f32>, b: MatRef<'_, f32>, scale: f32) {
+    matmul(out, Accum::Replace, a, b, scale, Par::Seq);
+}
+
+/// `out += scale a b`, by the calling thread alone.
+pub fn add_product_here(out: MatMut<'_, f32>, a: MatRef<'_, f32>, b: MatRef<'_, f32>, scale: f32) {
+    matmul(out, Accum::Add, a, b, scale, Par::Seq);
+}
+
+/// Cuts rows of `width` at `bounds`, one piece per sequence.
+pub fn split_rows<'a>(
+    mut data: &'a mut [f32],
+    bounds: &[usize],
+    width: usize,
+) -> Vec<&'a mut [f32]> {
+    let lengths = bounds.windows(2).map(|pair| (pair[1] - pair[0]) * width);
+    split_lengths(&mut data, lengths)
+}
+
+/// Cuts `data` into consecutive pieces of the given lengths.
+pub fn split_lengths<'a>(
+    data: &mut &'a mut [f32],
+    lengths: impl Iterator<Item = usize>,
+) -> Vec<&'a mut [f32]> {
+    lengths
+        .map(|length| {
+            let (piece, rest) = std::mem::take(data).split_at_mut(length);
+            *data = rest;
+            piece
+        })
+        .collect()
+}
+
+/// A buffer of exactly `length` values whose old content does not matter.
+pub fn sized(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
+    buffer.resize(length, 0.0);
+    buffer
+}

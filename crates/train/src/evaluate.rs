@@ -1,0 +1,144 @@
+//! Held-out loss, and how many generated job files the real parser accepts.
+
+use crate::batch::{Batch, Sequence};
+use crate::cpu::forward::Model;
+use crate::cpu::generate::generate;
+use crate::dataset::Example;
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::progress::{Progress, Totals};
+use crate::tokenizer::Tokenizer;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+
+/// Tokens that are scored at once.
+const TOKENS_AT_ONCE: usize = 1024;
+
+/// Mean loss over all scored tokens.
+pub fn loss(
+    driver: &mut dyn Driver,
+    data: &[Sequence],
+    length_max: usize,
+    totals: &mut Totals,
+    progress: &mut Progress,
+) -> Result<f64> {
+    let groups = by_tokens(data, length_max);
+    let (mut sum, mut scored) = (0.0, 0);
+    for (index, group) in groups.iter().enumerate() {
+        let batch = Batch::pack(group.iter().copied(), length_max);
+        sum += totals.time(|| driver.loss(&batch))?;
+        scored += batch.rows.len();
+        totals.samples += batch.sequences() as u64;
+        totals.tokens += batch.tokens.len() as u64;
+        progress.send(&totals.report(index as u64 + 1, groups.len() as u64));
+    }
+    Ok(sum / scored.max(1) as f64)
+}
+
+fn by_tokens(data: &[Sequence], length_max: usize) -> Vec<Vec<&Sequence>> {
+    let mut groups: Vec<Vec<&Sequence>> = Vec::new();
+    let mut tokens = usize::MAX;
+    for sequence in data {
+        let length = sequence.tokens.len().min(length_max);
+        if tokens.saturating_add(length) > TOKENS_AT_ONCE {
+            groups.push(Vec::new());
+            tokens = 0;
+        }
+        tokens += length;
+        if let Some(group) = groups.last_mut() {
+            group.push(sequence);
+        }
+    }
+    groups
+}
+
+/// One generated file beside the wanted one.
+#[derive(Debug, Clone, Serialize)]
+pub struct Sample {
+    pub request: String,
+    pub wanted: String,
+    pub generated: String,
+    pub valid: bool,
+    pub exact: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Generates a job file for every example and judges it.
+pub fn samples(
+    model: &Model,
+    tokenizer: &Tokenizer,
+    examples: &[Example],
+    new_max: usize,
+) -> Result<Vec<Sample>> {
+    let prompts = examples.iter().map(|example| tokenizer.prompt(&example.request));
+    let prompts = prompts.collect::<Result<Vec<_>>>()?;
+    let answers = generate(model, &prompts, tokenizer.end(), new_max)?;
+    let judged = examples.iter().zip(answers).map(|(example, answer)| {
+        let generated = tokenizer.decode(&answer)?;
+        let problem = problem(&generated);
+        let valid = problem.is_none();
+        let exact = valid && same_intent(&generated, &example.job);
+        let Example { request, job } = example.clone();
+        Ok(Sample { request, wanted: job, generated, valid, exact, problem })
+    });
+    judged.collect()
+}
+
+/// The share of samples for which `wanted` holds.
+pub fn share(samples: &[Sample], wanted: impl Fn(&Sample) -> bool) -> f64 {
+    let count = samples.iter().filter(|sample| wanted(sample)).count();
+    count as f64 / samples.len().max(1) as f64
+}
+
+fn problem(job: &str) -> Option<String> {
+    het_wire::job::parse(job, "generated.yaml").err().map(|problems| problems.to_string())
+}
+
+/// Whether two files ask for the same devices, priority and checkpoints.
+fn same_intent(generated: &str, wanted: &str) -> bool {
+    let intent = |text: &str| -> Option<[Json; 3]> {
+        let fields: BTreeMap<String, Json> = serde_saphyr::from_str(text).ok()?;
+        let text = |key: &str| fields.get(key).and_then(Json::as_str);
+        let devices = text("devices").map(|devices| {
+            devices.split('|').map(|shape| shape.trim().to_lowercase()).collect::<Vec<_>>()
+        });
+        let every = text("checkpoint").map(seconds);
+        Some([json!(devices), json!(text("priority")), json!(every)])
+    };
+    matches!((intent(generated), intent(wanted)), (Some(a), Some(b)) if a == b)
+}
+
+/// A duration such as `1h30m` in seconds; `None` for anything else.
+fn seconds(text: &str) -> Option<u64> {
+    let (mut total, mut number) = (0u64, None::<u64>);
+    for character in text.chars() {
+        if let Some(digit) = character.to_digit(10) {
+            number = Some(number.unwrap_or(0).checked_mul(10)?.checked_add(digit.into())?);
+            continue;
+        }
+        let unit = match character {
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            _ => return None,
+        };
+        total = total.checked_add(number.take()?.checked_mul(unit)?)?;
+    }
+    if number.is_none() { Some(total) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intent_ignores_spelling_but_not_meaning() {
+        let wanted = "name: a\nrun: x\ndevices: \"h100:8 | a100:16\"\ncheckpoint: 90m\n";
+        let spelled = "name: b\nrun: y\ndevices: \"H100:8|a100:16\"\ncheckpoint: 1h30m\n";
+        assert!(same_intent(spelled, wanted));
+        assert!(!same_intent(&spelled.replace("16", "8"), wanted));
+        assert!(!same_intent(&format!("{spelled}priority: high\n"), wanted));
+    }
+}

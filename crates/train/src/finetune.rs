@@ -1,0 +1,241 @@
+//! The training loop: steps, checkpoints, notices, progress.
+//!
+//! What a step does follows from its number and the seed alone, so a resumed run writes the same
+//! bytes as one that was never stopped.
+
+use crate::batch::{Batch, Sequence};
+use crate::checkpoint::{self, State};
+use crate::driver::Driver;
+use crate::error::{Error, IoContext, Result};
+use crate::lora::Adapter;
+use crate::notice::Notice;
+use crate::optimiser::{AdamW, Schedule};
+use crate::progress::{Progress, Totals};
+use crate::weights::Config;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use std::path::PathBuf;
+
+/// What decides every byte of the result, together with the weights and the data.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Settings {
+    pub steps: u64,
+    pub batch: usize,
+    pub accumulate: usize,
+    pub seq: usize,
+    pub lr: f32,
+    pub rank: usize,
+    pub alpha: f32,
+    pub seed: u64,
+}
+
+/// What does not.
+#[derive(Debug, Clone)]
+pub struct Places {
+    pub output: PathBuf,
+    pub checkpoints: PathBuf,
+    pub checkpoint_every: u64,
+    pub resume: Option<PathBuf>,
+    pub base_model: String,
+    /// Names the weights and the data in the checkpoints.
+    pub identity: Json,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    Finished { last_loss: f64, totals: Totals },
+    /// Stopped on request after saving.
+    Saved { path: PathBuf, reason: String },
+}
+
+/// Says something to whoever watches: progress lines and, in the command, standard error.
+pub type Say<'a> = &'a mut dyn FnMut(&str);
+
+/// Trains an adapter and writes it to `places.output`.
+pub fn run(
+    settings: &Settings,
+    places: &Places,
+    config: &Config,
+    data: &[Sequence],
+    driver: &mut dyn Driver,
+    notice: &Notice,
+    progress: &mut Progress,
+    say: Say<'_>,
+) -> Result<Outcome> {
+    check(settings)?;
+    let mut trainer = Trainer::start(settings, places, config, data)?;
+    if trainer.state.step > 0 {
+        say(&format!("resumed at step {}", trainer.state.step));
+        progress.message(&format!("resumed at step {}", trainer.state.step));
+    }
+    report_shortened(settings, data, progress, say);
+    let mut loss = f64::NAN;
+    while trainer.state.step < settings.steps {
+        loss = trainer.step(driver)?;
+        let (step, totals) = (trainer.state.step, trainer.state.totals);
+        let mut line = totals.report(step, settings.steps);
+        line["loss"] = json!(loss);
+        progress.send(&line);
+        if step == 1 || step.is_multiple_of(5) || step == settings.steps {
+            say(&format!("step {step}/{} loss {loss:.4}", settings.steps));
+        }
+        if let Some(reason) = notice.reason() {
+            let path = trainer.save(places)?;
+            report_checkpoint(progress, step, &path);
+            return Ok(Outcome::Saved { path, reason });
+        }
+        if places.checkpoint_every > 0 && step.is_multiple_of(places.checkpoint_every) {
+            match trainer.save(places) {
+                Ok(path) => report_checkpoint(progress, step, &path),
+                // The state in memory is whole, so training goes on and the next save may work.
+                Err(error) => {
+                    let hint = error.hint().unwrap_or_default();
+                    let text = format!("{error}, training goes on; hint: {hint}");
+                    say(&text);
+                    progress.message(&text);
+                }
+            }
+        }
+    }
+    std::fs::create_dir_all(&places.output).at("create", &places.output)?;
+    checkpoint::write_adapter(&places.output, &trainer.adapter, &places.base_model)?;
+    Ok(Outcome::Finished { last_loss: loss, totals: trainer.state.totals })
+}
+
+fn check(settings: &Settings) -> Result<()> {
+    let positive =
+        [settings.batch, settings.accumulate, settings.rank].iter().all(|&count| count > 0);
+    if positive && settings.seq > 1 && settings.steps > 0 && settings.lr.is_finite() {
+        return Ok(());
+    }
+    Err(Error::Usage {
+        what: "steps, batch, accumulate and rank must be at least 1, and seq at least 2".into(),
+        hint: "see `het-train finetune --help`",
+    })
+}
+
+fn report_shortened(
+    settings: &Settings,
+    data: &[Sequence],
+    progress: &mut Progress,
+    say: Say<'_>,
+) {
+    let cut = data.iter().filter(|sequence| sequence.tokens.len() > settings.seq).count();
+    if cut > 0 {
+        let text = format!("{cut} of {} sequences are cut to {} tokens", data.len(), settings.seq);
+        say(&text);
+        progress.message(&text);
+    }
+}
+
+fn report_checkpoint(progress: &mut Progress, step: u64, path: &std::path::Path) {
+    progress.send(&json!({"checkpoint": {"step": step, "path": path}}));
+}
+
+/// The state of a run between two steps.
+struct Trainer<'a> {
+    settings: &'a Settings,
+    data: &'a [Sequence],
+    adapter: Adapter,
+    moments: AdamW,
+    gradient: Vec<f32>,
+    state: State,
+    order: Vec<usize>,
+}
+
+impl<'a> Trainer<'a> {
+    fn start(
+        settings: &'a Settings,
+        places: &Places,
+        config: &Config,
+        data: &'a [Sequence],
+    ) -> Result<Self> {
+        let mut adapter = Adapter::random(config, settings.rank, settings.alpha, settings.seed);
+        let length = adapter.values.len();
+        let mut moments = AdamW::new(length);
+        let run = identity(settings, places);
+        let state = match &places.resume {
+            Some(path) => checkpoint::load(path, &run, &mut adapter, &mut moments)?,
+            None => State { step: 0, epoch: 0, position: 0, totals: Totals::default(), run },
+        };
+        let order = order(settings.seed, state.epoch, data.len());
+        let gradient = vec![0.0; length];
+        Ok(Self { settings, data, adapter, moments, gradient, state, order })
+    }
+
+    /// One update; returns the mean loss over its scored tokens.
+    fn step(&mut self, driver: &mut dyn Driver) -> Result<f64> {
+        let mut totals = self.state.totals;
+        let loss = totals.time(|| self.update(driver))?;
+        let Totals { samples, tokens, .. } = self.state.totals;
+        self.state.totals = Totals { samples, tokens, ..totals };
+        self.state.step += 1;
+        Ok(loss)
+    }
+
+    fn update(&mut self, driver: &mut dyn Driver) -> Result<f64> {
+        let step = self.state.step + 1;
+        driver.use_adapter(&self.adapter)?;
+        self.gradient.fill(0.0);
+        let (mut loss, mut scored) = (0.0, 0);
+        for _ in 0..self.settings.accumulate {
+            let batch = self.next_batch();
+            loss += driver.gradients(&self.adapter, &batch, &mut self.gradient)?;
+            scored += batch.rows.len();
+            self.state.totals.samples += batch.sequences() as u64;
+            self.state.totals.tokens += batch.tokens.len() as u64;
+        }
+        let mean = loss / scored.max(1) as f64;
+        if !mean.is_finite() {
+            return Err(Error::Diverged { step });
+        }
+        let scale = 1.0 / scored.max(1) as f32;
+        self.gradient.iter_mut().for_each(|value| *value *= scale);
+        let schedule = Schedule { peak: self.settings.lr, steps: self.settings.steps };
+        let rate = schedule.rate(step);
+        self.moments.update(&mut self.adapter.values, &self.gradient, rate, step);
+        Ok(mean)
+    }
+
+    fn next_batch(&mut self) -> Batch {
+        let mut chosen = Vec::with_capacity(self.settings.batch);
+        for _ in 0..self.settings.batch {
+            if self.state.position as usize >= self.data.len() {
+                self.state.epoch += 1;
+                self.state.position = 0;
+                self.order = order(self.settings.seed, self.state.epoch, self.data.len());
+            }
+            chosen.push(&self.data[self.order[self.state.position as usize]]);
+            self.state.position += 1;
+        }
+        Batch::pack(chosen, self.settings.seq)
+    }
+
+    fn save(&self, places: &Places) -> Result<PathBuf> {
+        std::fs::create_dir_all(&places.checkpoints).at("create", &places.checkpoints)?;
+        let base = &places.base_model;
+        checkpoint::save(&places.checkpoints, &self.state, &self.adapter, base, &self.moments)
+    }
+}
+
+fn identity(settings: &Settings, places: &Places) -> Json {
+    let mut run = serde_json::to_value(settings).expect("a plain struct serialises");
+    if let (Some(run), Some(more)) = (run.as_object_mut(), places.identity.as_object()) {
+        run.extend(more.clone());
+    }
+    run
+}
+
+/// The order of one epoch's sequences.
+fn order(seed: u64, epoch: u64, length: usize) -> Vec<usize> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    random.set_stream(epoch + 1);
+    let mut order: Vec<usize> = (0..length).collect();
+    for last in (1..length).rev() {
+        let chosen = (u64::from(random.next_u32()) * (last as u64 + 1)) >> 32;
+        order.swap(last, chosen as usize);
+    }
+    order
+}

@@ -1,0 +1,5 @@
+//! The `het-train` program; see the library for what it knows.
+
+fn main() -> std::process::ExitCode {
+    het_train::cli::main()
+}

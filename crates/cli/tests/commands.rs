@@ -151,10 +151,11 @@ fn a_second_run_on_busy_devices_is_told_for_whom() {
     let sandbox = Sandbox::new();
     let file = sandbox.write("job.yaml", SLOW);
     let mut run = sandbox.het(&["run", &file.to_string_lossy()]);
-    let child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("het starts");
+    let mut child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("het starts");
     wait_for("the start", || sandbox.path().join("started").exists());
     assert_told!(sandbox.told(&["run", "--no-wait", "--", "true"]));
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it lives");
+    child.wait().expect("it ends");
     let waited = sandbox.told(&["run", "--", "true"]);
     assert!(waited.contains("exit code: 0"), "{waited}");
 }

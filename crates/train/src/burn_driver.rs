@@ -260,12 +260,7 @@ impl<B: AutodiffBackend> Driver for Burn<B> {
         catch(&self.name, || f64::from(first(self.forward(batch).into_data())))
     }
 
-    fn gradients(
-        &mut self,
-        adapter: &Adapter,
-        batch: &Batch,
-        gradient: &mut [f32],
-    ) -> Result<f64> {
+    fn gradients(&mut self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> Result<f64> {
         batch.check_vocabulary(self.config.vocabulary)?;
         if batch.rows.is_empty() {
             return Ok(0.0);
@@ -294,7 +289,11 @@ fn slots(adapter: &Adapter) -> impl Iterator<Item = (usize, &Slot)> {
 }
 
 fn first(data: TensorData) -> f32 {
-    data.convert::<f32>().as_slice::<f32>().ok().and_then(|s| s.first().copied()).unwrap_or(f32::NAN)
+    data.convert::<f32>()
+        .as_slice::<f32>()
+        .ok()
+        .and_then(|s| s.first().copied())
+        .unwrap_or(f32::NAN)
 }
 
 fn tensor<B: AutodiffBackend, const D: usize>(

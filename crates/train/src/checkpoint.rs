@@ -72,8 +72,7 @@ pub fn list(directory: &Path) -> Vec<(u64, PathBuf)> {
 
 /// Reads a checkpoint into `adapter` and `moments`, refusing one of another run.
 pub fn load(path: &Path, run: &Json, adapter: &mut Adapter, moments: &mut AdamW) -> Result<State> {
-    let incomplete =
-        |what: String| Error::Checkpoint { path: path.to_owned(), what };
+    let incomplete = |what: String| Error::Checkpoint { path: path.to_owned(), what };
     let file = path.join(STATE_FILE);
     let text = fs::read_to_string(&file).at("read", &file)?;
     let state: State =
@@ -119,9 +118,9 @@ fn fill(
         TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes).map(|view| (name, view))
     });
     let views = views.collect::<std::result::Result<Vec<_>, _>>();
-    let packed = views.and_then(|views| safetensors::serialize(views, None)).map_err(|error| {
-        Error::Checkpoint { path: scratch.to_owned(), what: error.to_string() }
-    })?;
+    let packed = views
+        .and_then(|views| safetensors::serialize(views, None))
+        .map_err(|error| Error::Checkpoint { path: scratch.to_owned(), what: error.to_string() })?;
     write_synced(&scratch.join(MOMENTS_FILE), &packed)?;
     let text = serde_json::to_string_pretty(state).expect("a plain struct serialises");
     write_synced(&scratch.join(STATE_FILE), text.as_bytes())?;

@@ -22,8 +22,7 @@ pub trait Driver {
 
     /// As [`Driver::loss`], and adds the gradient of that sum to `gradient`, laid out as the
     /// adapter's values.
-    fn gradients(&mut self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32])
-    -> Result<f64>;
+    fn gradients(&mut self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> Result<f64>;
 }
 
 /// Every driver this trainer knows, and whether this binary has it.

@@ -45,9 +45,15 @@ pub struct Places {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    Finished { last_loss: f64, totals: Totals },
+    Finished {
+        last_loss: f64,
+        totals: Totals,
+    },
     /// Stopped on request after saving.
-    Saved { path: PathBuf, reason: String },
+    Saved {
+        path: PathBuf,
+        reason: String,
+    },
 }
 
 /// Says something to whoever watches: progress lines and, in the command, standard error.
@@ -116,12 +122,7 @@ fn check(settings: &Settings) -> Result<()> {
     })
 }
 
-fn report_shortened(
-    settings: &Settings,
-    data: &[Sequence],
-    progress: &mut Progress,
-    say: Say<'_>,
-) {
+fn report_shortened(settings: &Settings, data: &[Sequence], progress: &mut Progress, say: Say<'_>) {
     let cut = data.iter().filter(|sequence| sequence.tokens.len() > settings.seq).count();
     if cut > 0 {
         let text = format!("{cut} of {} sequences are cut to {} tokens", data.len(), settings.seq);

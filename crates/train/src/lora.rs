@@ -90,8 +90,16 @@ impl Adapter {
                 group.slots.iter().flat_map(move |slot| {
                     let name = peft_name(layer, slot.part);
                     [
-                        (format!("{name}.lora_A.weight"), [self.rank, group.inputs], slot.a.clone()),
-                        (format!("{name}.lora_B.weight"), [slot.outputs, self.rank], slot.b.clone()),
+                        (
+                            format!("{name}.lora_A.weight"),
+                            [self.rank, group.inputs],
+                            slot.a.clone(),
+                        ),
+                        (
+                            format!("{name}.lora_B.weight"),
+                            [slot.outputs, self.rank],
+                            slot.b.clone(),
+                        ),
                     ]
                 })
             })
@@ -123,9 +131,12 @@ impl Adapter {
     /// The weights with this adapter worked in.
     pub fn merged(&self, base: &Weights) -> Weights {
         let mut merged = base.clone();
-        merged.layers.par_iter_mut().zip(&base.layers).enumerate().for_each(
-            |(index, (merged, base))| self.merge_layer(index, base, merged),
-        );
+        merged
+            .layers
+            .par_iter_mut()
+            .zip(&base.layers)
+            .enumerate()
+            .for_each(|(index, (merged, base))| self.merge_layer(index, base, merged));
         merged
     }
 
@@ -159,8 +170,7 @@ impl Adapter {
     /// Reads a directory as `finetune` or PEFT writes it, for weights of this shape.
     pub fn open(directory: &Path, config: &Config) -> Result<Self> {
         let path = directory.join(CONFIG_FILE);
-        let wrong =
-            |what: String| Error::Adapter { path: directory.to_owned(), what };
+        let wrong = |what: String| Error::Adapter { path: directory.to_owned(), what };
         let text = std::fs::read_to_string(&path).at("read", &path)?;
         let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let rank = json["r"].as_u64().filter(|&rank| rank > 0);

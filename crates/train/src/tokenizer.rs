@@ -129,7 +129,8 @@ pub fn byte_level_bpe<'a>(
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false,
                             "trim_offsets": true, "use_regex": true});
     let digits = json!({"type": "Digits", "individual_digits": true});
-    let steps = if split_digits { vec![digits, byte_level.clone()] } else { vec![byte_level.clone()] };
+    let steps =
+        if split_digits { vec![digits, byte_level.clone()] } else { vec![byte_level.clone()] };
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
         "normalizer": null,

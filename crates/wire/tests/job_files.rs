@@ -137,3 +137,17 @@ fn the_schema_is_the_one_in_the_repository() {
     let text = serde_json::to_string_pretty(&het_wire::job::json_schema()).expect("plain data");
     insta::assert_snapshot!("job.schema.json", text);
 }
+
+#[test]
+fn the_shipped_examples_are_valid() {
+    let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let read = |name: &str| {
+        std::fs::read_to_string(examples.join(name)).expect("the example is shipped")
+    };
+    for name in ["finetune.yaml", "pipeline.yaml", "torchrun.yaml"] {
+        resolved(&read(name));
+    }
+    let shipped: serde_json::Value =
+        serde_json::from_str(&read("job.schema.json")).expect("the schema is JSON");
+    assert_eq!(shipped, het_wire::job::json_schema(), "`het schema job` writes the newest");
+}

@@ -179,8 +179,7 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
         results.insert(name, json!(value));
     };
     let mut totals = Totals::default();
-    let loss =
-        evaluate::loss(driver.as_mut(), &data, arguments.seq, &mut totals, &mut progress)?;
+    let loss = evaluate::loss(driver.as_mut(), &data, arguments.seq, &mut totals, &mut progress)?;
     record(&mut progress, "loss", loss);
     drop(driver);
     let mut samples = Vec::new();

@@ -44,8 +44,7 @@ pub fn generate(arguments: &Generate) -> Result<ExitCode> {
         return Err(Error::Usage { what: "the prompt is empty".into(), hint: "say what to write" });
     }
     let model = Model::new(&weights);
-    let answers =
-        cpu::generate::generate(&model, &[prompt], tokenizer.end(), arguments.new_max)?;
+    let answers = cpu::generate::generate(&model, &[prompt], tokenizer.end(), arguments.new_max)?;
     show(tokenizer.decode(&answers[0])?.trim_end());
     Ok(ExitCode::SUCCESS)
 }

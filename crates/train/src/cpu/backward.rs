@@ -80,11 +80,7 @@ fn mlp_backward(
     model.normalise(&tape.middle, &layer.mlp_norm, normed, &mut tape.middle_inverse);
     lora.add(gate_up_group, rows(normed, hidden), rows(&tape.gate_up, 2 * wide), t, u);
     let narrow = sized(&mut gradients.narrow, count * hidden);
-    product(
-        rows_mut(narrow, hidden),
-        rows(&tape.gate_up, 2 * wide),
-        rows(&layer.gate_up, hidden),
-    );
+    product(rows_mut(narrow, hidden), rows(&tape.gate_up, 2 * wide), rows(&layer.gate_up, hidden));
     let norm = &layer.mlp_norm;
     add_norm_backward(narrow, &tape.middle, norm, &tape.middle_inverse, &mut gradients.stream);
 }
@@ -106,11 +102,7 @@ fn attention_backward(
     let stream = rows(&gradients.stream, config.hidden);
     lora.add(output_group, rows(&tape.mixed, config.q_width()), stream, t, u);
     let into_mixed = sized(&mut gradients.wide, count * config.q_width());
-    product(
-        rows_mut(into_mixed, config.q_width()),
-        stream,
-        rows(&layer.output, config.q_width()),
-    );
+    product(rows_mut(into_mixed, config.q_width()), stream, rows(&layer.output, config.q_width()));
     let qkv = sized(&mut gradients.qkv, count * config.qkv_width());
     let mut probabilities_start = 0;
     let starts: Vec<usize> = bounds

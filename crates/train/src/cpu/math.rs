@@ -35,8 +35,8 @@ fn sum_lanes(length: usize, value: impl Fn(usize) -> f32) -> f32 {
     let whole = length / LANES * LANES;
     let mut start = 0;
     while start < whole {
-        for lane in 0..LANES {
-            lanes[lane] += value(start + lane);
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += value(start + lane);
         }
         start += LANES;
     }

@@ -77,12 +77,7 @@ impl Driver for Cpu {
         Ok(model.score(&tape.input, batch, scratch, None))
     }
 
-    fn gradients(
-        &mut self,
-        adapter: &Adapter,
-        batch: &Batch,
-        gradient: &mut [f32],
-    ) -> Result<f64> {
+    fn gradients(&mut self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> Result<f64> {
         batch.check_vocabulary(self.model.config.vocabulary)?;
         self.forward(batch);
         let Self { model, tapes, last, scratch, gradients, .. } = self;

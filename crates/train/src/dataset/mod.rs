@@ -68,7 +68,7 @@ struct Draw(ChaCha8Rng);
 
 impl Draw {
     fn below(&mut self, count: usize) -> usize {
-        (u64::from(self.0.next_u32()) * count as u64 >> 32) as usize
+        ((u64::from(self.0.next_u32()) * count as u64) >> 32) as usize
     }
 
     fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {

@@ -146,13 +146,29 @@ pub const LAUNCHERS: [&str; 6] =
     ["torchrun", "python", "accelerate launch", "deepspeed", "python3", "bash"];
 
 pub const SCRIPTS: [&str; 12] = [
-    "train", "finetune", "main", "run", "sft", "lora", "pretrain", "dpo", "train_lora", "job",
-    "start", "fit",
+    "train",
+    "finetune",
+    "main",
+    "run",
+    "sft",
+    "lora",
+    "pretrain",
+    "dpo",
+    "train_lora",
+    "job",
+    "start",
+    "fit",
 ];
 
 pub const FLAGS: [&str; 8] = [
-    "--config base.yaml", "--epochs 3", "--bf16", "--lr 1e-4", "--batch 32", "--seed 7",
-    "--data corpus", "--steps 500",
+    "--config base.yaml",
+    "--epochs 3",
+    "--bf16",
+    "--lr 1e-4",
+    "--batch 32",
+    "--seed 7",
+    "--data corpus",
+    "--steps 500",
 ];
 
 pub const TENANTS: [&str; 14] = [

@@ -39,8 +39,9 @@ fn prepared(trainer: &Path) -> Sandbox {
 
 fn job(output: &str, steps: u32) -> String {
     format!(
-        "name: tiny\nrun: [het-train, finetune, --data, tokens, --weights, model, --output, {output}, \
-         --steps, \"{steps}\", --batch, \"2\", --seq, \"128\", --checkpoint-every, \"5\"]\n\
+        "name: tiny\nrun: [het-train, finetune, --data, tokens, --weights, model, \
+         --output, {output}, --steps, \"{steps}\", --batch, \"2\", --seq, \"128\", \
+         --checkpoint-every, \"5\"]\n\
          devices: cpu:1\ncheckpoint: {{ every: 1s, grace: 20s }}\n\
          resume: [--resume, \"{{checkpoint}}\"]\n"
     )

@@ -1,7 +1,8 @@
-//! The drivers that reach their device through Burn: one plain Llama, differentiated by Burn itself.
+//! The drivers that reach their device through Burn: one plain Llama, differentiated by Burn
+//! itself.
 //!
-//! Nothing here is shared with the hand-written `cpu` driver but the trait, so each checks the other.
-//! Frozen weights are plain tensors, for which Burn keeps no gradients.
+//! Nothing here is shared with the hand-written `cpu` driver but the trait, so each checks the
+//! other. Frozen weights are plain tensors, for which Burn keeps no gradients.
 
 use crate::batch::Batch;
 use crate::driver::Driver;

@@ -1,7 +1,7 @@
 //! The GGUF container: metadata and tensors, read from a byte slice and written back.
 //!
-//! Knows the container and the block formats F32, F16, BF16, `Q4_0`, `Q4_1` and `Q8_0` (layouts as in
-//! ggml's `ggml-quants.h`). Never knows what a tensor is for.
+//! Knows the container and the block formats F32, F16, BF16, `Q4_0`, `Q4_1` and `Q8_0` (layouts as
+//! in ggml's `ggml-quants.h`). Never knows what a tensor is for.
 
 use crate::error::{Error, IoContext, Result, bad_weights};
 use std::collections::BTreeMap;

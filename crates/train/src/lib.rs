@@ -1,10 +1,10 @@
 //! `het-train`, the built-in trainer: LoRA fine-tuning of small Llamas on this machine's devices.
 //!
-//! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`] and [`tokens`]
-//! turn text into numbers; [`weights`] holds the frozen model and [`lora`] what is trained on it; a
-//! [`driver`] computes losses and gradients ([`cpu`] by hand, others through Burn); [`finetune`]
-//! drives the [`optimiser`] and writes [`checkpoint`]s; [`evaluate`] judges and [`export`] hands over.
-//! [`progress`] and [`notice`] are all it knows of the scheduler.
+//! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`] and
+//! [`tokens`] turn text into numbers; [`weights`] holds the frozen model and [`lora`] what is
+//! trained on it; a [`driver`] computes losses and gradients ([`cpu`] by hand, others through
+//! Burn); [`finetune`] drives the [`optimiser`] and writes [`checkpoint`]s; [`evaluate`] judges and
+//! [`export`] hands over. [`progress`] and [`notice`] are all it knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 

@@ -1,7 +1,7 @@
 //! The low-rank adapter: one flat vector of values, and where each matrix lies in it.
 //!
-//! Every linear layer of attention and MLP has `A [rank, in]` and `B [out, rank]`. Matrices `A` that
-//! read the same input lie side by side, so one product serves them all.
+//! Every linear layer of attention and MLP has `A [rank, in]` and `B [out, rank]`. Matrices `A`
+//! that read the same input lie side by side, so one product serves them all.
 
 use crate::error::{Error, IoContext, Result};
 use crate::hub::{TensorFile, f32_bytes};

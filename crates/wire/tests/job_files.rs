@@ -141,9 +141,8 @@ fn the_schema_is_the_one_in_the_repository() {
 #[test]
 fn the_shipped_examples_are_valid() {
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    let read = |name: &str| {
-        std::fs::read_to_string(examples.join(name)).expect("the example is shipped")
-    };
+    let read =
+        |name: &str| std::fs::read_to_string(examples.join(name)).expect("the example is shipped");
     for name in ["finetune.yaml", "pipeline.yaml", "torchrun.yaml"] {
         resolved(&read(name));
     }

@@ -118,7 +118,8 @@ fn example(style: &Style, draw: &mut Draw) -> Example {
         .replace("{run}", &run)
         .replace("{name}", &name);
     let job = format!(
-        "name: {name}\n{tenant}{priority}run: {run}\ndevices: \"{devices}\"\n{checkpoint}{time_limit}"
+        "name: {name}\n{tenant}{priority}run: {run}\ndevices: \"{devices}\"\n\
+         {checkpoint}{time_limit}"
     );
     Example { request, job }
 }

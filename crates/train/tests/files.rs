@@ -1,0 +1,145 @@
+//! Broken files are refused with a sentence; sound ones come back as they were written.
+
+mod common;
+
+use het_train::cpu::forward::Model;
+use het_train::cpu::generate::generate;
+use het_train::error::Error;
+use het_train::gguf::{self, Format, Value};
+use het_train::lora::Adapter;
+use het_train::tokens;
+use het_train::weights::{Name, Source, Weights};
+use het_train::{checkpoint, export, tiny};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A GGUF of the tiny model, by way of a first F32 file that only lends its metadata.
+fn tiny_gguf(directory: &Path, format: Format) -> PathBuf {
+    let config = tiny::config();
+    let text = |text: &str| Value::Text(text.into());
+    let tokenizer: serde_json::Value =
+        serde_json::from_slice(tiny::tokenizer().expect("built in").json()).expect("JSON");
+    let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a map");
+    let mut tokens = vec![text(""); config.vocabulary];
+    for (token, id) in vocabulary {
+        tokens[id.as_u64().expect("an id") as usize] = text(token);
+    }
+    let kinds = (0..config.vocabulary).map(|id| Value::I32(if id < 3 { 3 } else { 1 }));
+    let size = |value: usize| Value::U32(value as u32);
+    let metadata = [
+        ("general.architecture", text("llama")),
+        ("general.file_type", Value::U32(0)),
+        ("llama.block_count", size(config.layers)),
+        ("llama.embedding_length", size(config.hidden)),
+        ("llama.feed_forward_length", size(config.feed_forward)),
+        ("llama.attention.head_count", size(config.heads)),
+        ("llama.attention.head_count_kv", size(config.kv_heads)),
+        ("llama.context_length", size(config.positions_max)),
+        ("llama.rope.freq_base", Value::F32(config.rope_theta)),
+        ("llama.attention.layer_norm_rms_epsilon", Value::F32(config.norm_epsilon)),
+        ("tokenizer.ggml.model", text("gpt2")),
+        ("tokenizer.ggml.pre", text("smollm")),
+        ("tokenizer.ggml.tokens", Value::Array(8, tokens)),
+        ("tokenizer.ggml.merges", Value::Array(8, Vec::new())),
+        ("tokenizer.ggml.token_type", Value::Array(5, kinds.collect())),
+    ];
+    let metadata: Vec<_> = metadata.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+    let first = directory.join("metadata.gguf");
+    gguf::write(&first, &metadata, &[]).expect("written");
+    let source = Source::open(&first.display().to_string()).expect("it opens");
+    export::gguf(&tiny::weights(1), &source, format, directory).expect("written")
+}
+
+fn largest_difference(a: &Weights, b: &Weights) -> f32 {
+    let pairs = a.layers.iter().zip(&b.layers).flat_map(|(a, b)| {
+        [(&a.qkv, &b.qkv), (&a.output, &b.output), (&a.gate_up, &b.gate_up), (&a.down, &b.down)]
+    });
+    let pairs = pairs.flat_map(|(a, b)| a.iter().zip(b.iter()));
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn a_gguf_comes_back_as_it_was_written() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    // Half a scale: matrices lie within 1/√32, and a block's scale is its largest value by 127.
+    for (format, bound) in [(Format::F32, 0.0), (Format::Q8_0, 0.177 / 127.0 * 0.51)] {
+        let path = tiny_gguf(directory.path(), format);
+        let source = Source::open(&path.display().to_string()).expect("it opens");
+        let read = source.weights().expect("it holds the weights");
+        assert!(largest_difference(&read, &tiny::weights(1)) <= bound, "{}", format.name());
+        assert_eq!(read.config, tiny::config());
+    }
+}
+
+#[test]
+fn truncated_weights_name_the_sizes() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let gguf = tiny_gguf(directory.path(), Format::F32);
+    let hub = directory.path().join("hub");
+    let tokenizer = tiny::tokenizer().expect("built in");
+    let tensors = export::hub(&tiny::weights(1), &tokenizer, &hub).expect("written");
+    for (path, spec) in [(&gguf, &gguf), (&tensors, &hub)] {
+        let whole = fs::read(path).expect("it is there");
+        for length in [0, 3, 11, 500, whole.len() / 2, whole.len() - 40] {
+            fs::write(path, &whole[..length]).expect("written");
+            let opened = Source::open(&spec.display().to_string());
+            let error = opened.and_then(|source| source.weights()).expect_err("it is cut short");
+            let Error::Truncated { expected, found, .. } = error else {
+                panic!("{length} bytes: {error}");
+            };
+            assert_eq!(found, length as u64);
+            assert!(expected > found && error.hint().is_some());
+        }
+        fs::write(path, [b'x'; 4096]).expect("written");
+        let opened = Source::open(&spec.display().to_string());
+        let error = opened.and_then(|source| source.weights()).expect_err("it is something else");
+        assert!(matches!(error, Error::Weights { .. }), "{error}");
+    }
+}
+
+#[test]
+fn an_unreadable_corpus_is_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let tokenizer = tiny::tokenizer().expect("built in");
+    let corpus = directory.path().join("corpus.txt");
+    let output = directory.path().join("tokens");
+    let check = || tokens::tokenize(&corpus, &output, &tokenizer).expect_err("it is unusable");
+    assert!(check().to_string().contains("corpus.txt"));
+    fs::write(&corpus, [0xff, 0xfe, 0x00]).expect("written");
+    assert!(matches!(check(), Error::Corpus { .. }));
+    fs::write(&corpus, "too short").expect("written");
+    assert!(matches!(check(), Error::Corpus { .. }));
+    fs::write(&corpus, "All of this is plain text. ".repeat(60)).expect("written");
+    let manifest = tokens::tokenize(&corpus, &output, &tokenizer).expect("it is long enough");
+    assert!(manifest.held_out_sequences > 0);
+}
+
+#[test]
+fn an_adapter_comes_back_under_the_names_of_peft() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let adapter = Adapter::random(&tiny::config(), 4, 8.0, 5);
+    checkpoint::write_adapter(directory.path(), &adapter, "tiny").expect("written");
+    let read = Adapter::open(directory.path(), &tiny::config()).expect("it opens");
+    assert_eq!(read, adapter);
+    let names: Vec<String> = adapter.tensors().map(|(name, _, _)| name).collect();
+    let name = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight";
+    assert!(names.iter().any(|found| found == name), "{names:?}");
+    assert_eq!(Name::Norm.hub_name(), "model.norm.weight");
+}
+
+#[test]
+fn the_cache_changes_nothing() {
+    let weights = common::weights();
+    let model = Model::new(&weights);
+    let prompts: Vec<Vec<u32>> = vec![(3..80).collect(), vec![9, 8, 7], (40..60).collect()];
+    let together = generate(&model, &prompts, 2, 12).expect("short prompts");
+    for (prompt, cached) in prompts.iter().zip(&together) {
+        let mut tokens = prompt.clone();
+        for &expected in cached {
+            // One token at a time, from the whole text and an empty cache.
+            let next = generate(&model, &[tokens.clone()], 2, 1).expect("a short prompt");
+            assert_eq!(next[0], vec![expected]);
+            tokens.push(expected);
+        }
+    }
+}

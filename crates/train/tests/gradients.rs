@@ -1,0 +1,202 @@
+//! Does it train what it should? Every adapter matrix has a gradient, and losses and gradients
+//! agree with a float64 reference that shares no code with the driver.
+
+use std::sync::Arc;
+
+use het_train::batch::{Batch, Sequence};
+use het_train::cpu::Cpu;
+use het_train::driver::Driver;
+use het_train::lora::Adapter;
+use het_train::optimiser::{AdamW, Schedule};
+use het_train::tiny;
+use het_train::weights::Weights;
+
+const RANK: usize = 2;
+const ALPHA: f32 = 4.0;
+const STEPS: u64 = 6;
+
+fn batch(seed: u32) -> Batch {
+    let sequence = |start: u32| Sequence {
+        tokens: (0..12).map(|i| (start + i * i * 7) % 259).collect(),
+        scored: (0..12).map(|i| i >= 4).collect(),
+    };
+    Batch::pack(&[sequence(seed), sequence(seed * 3 + 11)], 64)
+}
+
+/// A plain decoder in float64: one sequence at a time, one number at a time.
+struct Reference<'a> {
+    weights: &'a Weights,
+}
+
+fn matvec(matrix: &[f32], x: &[f64]) -> Vec<f64> {
+    let rows = matrix.chunks_exact(x.len());
+    rows.map(|row| row.iter().zip(x).map(|(&w, v)| f64::from(w) * v).sum()).collect()
+}
+
+impl Reference<'_> {
+    fn norm(&self, x: &[f64], weight: &[f32]) -> Vec<f64> {
+        let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+        let scale = 1.0 / (mean + f64::from(self.weights.config.norm_epsilon)).sqrt();
+        x.iter().zip(weight).map(|(v, &w)| v * scale * f64::from(w)).collect()
+    }
+
+    /// Rotates pairs (i, i + half) as Hugging Face's Llama does.
+    fn rotate(&self, head: &mut [f64], position: usize) {
+        let half = head.len() / 2;
+        for i in 0..half {
+            let power = 2.0 * i as f64 / head.len() as f64;
+            let angle = position as f64 / f64::from(self.weights.config.rope_theta).powf(power);
+            let (a, b) = (head[i], head[i + half]);
+            head[i] = a * angle.cos() - b * angle.sin();
+            head[i + half] = b * angle.cos() + a * angle.sin();
+        }
+    }
+
+    /// Hidden states of one sequence after the last norm.
+    fn hidden(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
+        let config = &self.weights.config;
+        let (size, heads, kv_heads) = (config.head_size, config.heads, config.kv_heads);
+        let embedding = self.weights.embedding.chunks_exact(config.hidden);
+        let rows: Vec<&[f32]> = embedding.collect();
+        let lookup = |&token: &u32| rows[token as usize].iter().map(|&v| f64::from(v)).collect();
+        let mut states: Vec<Vec<f64>> = tokens.iter().map(lookup).collect();
+        for layer in &self.weights.layers {
+            let (mut queries, mut keys, mut values) = (vec![], vec![], vec![]);
+            for (position, state) in states.iter().enumerate() {
+                let normed = self.norm(state, &layer.attention_norm);
+                let mut qkv = matvec(&layer.qkv, &normed);
+                let turned = (heads + kv_heads) * size;
+                let parts = qkv[..turned].chunks_exact_mut(size);
+                parts.for_each(|head| self.rotate(head, position));
+                values.push(qkv.split_off(turned));
+                keys.push(qkv.split_off(heads * size));
+                queries.push(qkv);
+            }
+            for position in 0..states.len() {
+                let mut mixed = Vec::new();
+                for head in 0..heads {
+                    let kv = head / (heads / kv_heads) * size;
+                    let query = &queries[position][head * size..][..size];
+                    let score = |key: &Vec<f64>| {
+                        let dot: f64 = query.iter().zip(&key[kv..]).map(|(a, b)| a * b).sum();
+                        (dot / (size as f64).sqrt()).exp()
+                    };
+                    let weights: Vec<f64> = keys[..=position].iter().map(score).collect();
+                    let total: f64 = weights.iter().sum();
+                    let column = |i: usize| {
+                        let terms = weights.iter().zip(&values);
+                        terms.map(|(w, value)| w / total * value[kv + i]).sum::<f64>()
+                    };
+                    mixed.extend((0..size).map(column));
+                }
+                let out = matvec(&layer.output, &mixed);
+                states[position].iter_mut().zip(out).for_each(|(s, o)| *s += o);
+                let normed = self.norm(&states[position], &layer.mlp_norm);
+                let mut gate = matvec(&layer.gate_up, &normed);
+                let up = gate.split_off(config.feed_forward);
+                let silu = gate.iter().map(|g| g / (1.0 + (-g).exp()));
+                let inner: Vec<f64> = silu.zip(&up).map(|(g, u)| g * u).collect();
+                let out = matvec(&layer.down, &inner);
+                states[position].iter_mut().zip(out).for_each(|(s, o)| *s += o);
+            }
+        }
+        states.iter().map(|state| self.norm(state, &self.weights.norm)).collect()
+    }
+
+    /// Cross entropy summed over the scored rows.
+    fn loss(&self, batch: &Batch) -> f64 {
+        let bounds = batch.bounds.windows(2);
+        let states: Vec<Vec<f64>> =
+            bounds.flat_map(|ends| self.hidden(&batch.tokens[ends[0]..ends[1]])).collect();
+        let row_loss = |(&row, &target): (&usize, &u32)| {
+            let logits = matvec(&self.weights.embedding, &states[row]);
+            let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
+            total.ln() - logits[target as usize]
+        };
+        batch.rows.iter().zip(&batch.targets).map(row_loss).sum()
+    }
+}
+
+fn reference_loss(base: &Weights, adapter: &Adapter, batch: &Batch) -> f64 {
+    let merged = adapter.merged(base);
+    Reference { weights: &merged }.loss(batch)
+}
+
+/// Trains the tiny model; `watch` sees step, adapter before the step, its loss and its gradient.
+fn train(mut watch: impl FnMut(u64, &Adapter, &Batch, f64, &[f32])) {
+    let base = Arc::new(tiny::weights(7));
+    let mut adapter = Adapter::random(&base.config, RANK, ALPHA, 1);
+    let mut moments = AdamW::new(adapter.values.len());
+    let mut driver = Cpu::new(Arc::clone(&base));
+    let schedule = Schedule { peak: 1e-2, steps: STEPS };
+    for step in 1..=STEPS {
+        let batch = batch(5);
+        let mut gradient = vec![0.0; adapter.values.len()];
+        driver.use_adapter(&adapter).expect("same shape");
+        let loss = driver.gradients(&adapter, &batch, &mut gradient).expect("tokens fit");
+        watch(step, &adapter, &batch, loss, &gradient);
+        gradient.iter_mut().for_each(|value| *value /= batch.rows.len() as f32);
+        moments.update(&mut adapter.values, &gradient, schedule.rate(step), step);
+    }
+}
+
+#[test]
+fn every_adapter_matrix_has_a_gradient() {
+    train(|step, adapter, _, _, gradient| {
+        for (name, _, range) in adapter.tensors() {
+            let moved = gradient[range].iter().any(|&value| value != 0.0);
+            // `B` starts at zero, so at the first step nothing reaches `A` yet.
+            match (step, name.contains("lora_A")) {
+                (1, true) => assert!(!moved, "{name} has a gradient while `B` is zero"),
+                _ => assert!(moved, "{name} has no gradient at step {step}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn the_loss_curve_equals_a_float64_reference() {
+    let base = tiny::weights(7);
+    let mut curve = Vec::new();
+    train(|step, adapter, batch, loss, _| {
+        let expected = reference_loss(&base, adapter, batch);
+        let error = (loss - expected).abs() / expected;
+        assert!(error < 1e-4, "step {step}: {loss} instead of {expected}");
+        curve.push(loss);
+    });
+    assert!(curve[STEPS as usize - 1] < 0.9 * curve[0], "it learns: {curve:?}");
+}
+
+#[test]
+fn gradients_equal_central_differences_in_float64() {
+    let base = tiny::weights(7);
+    train(|step, adapter, batch, _, gradient| {
+        if step != 3 {
+            return;
+        }
+        for (name, _, range) in adapter.tensors() {
+            // Along the gradient of one matrix: its slope is the squared norm.
+            let slope: f64 = gradient[range.clone()].iter().map(|&g| f64::from(g).powi(2)).sum();
+            let length = 2e-3 / slope.sqrt().max(1e-9);
+            let moved = |sign: f64| {
+                let mut adapter = adapter.clone();
+                for index in range.clone() {
+                    adapter.values[index] += (sign * length * f64::from(gradient[index])) as f32;
+                }
+                reference_loss(&base, &adapter, batch)
+            };
+            let measured = (moved(1.0) - moved(-1.0)) / (2.0 * length);
+            let error = (measured - slope).abs() / slope;
+            assert!(error < 0.02, "{name}: slope {slope}, measured {measured}");
+        }
+    });
+}
+
+#[test]
+fn the_same_inputs_give_the_same_bits() {
+    let mut first = Vec::new();
+    train(|_, _, _, loss, _| first.push(loss.to_bits()));
+    let mut second = Vec::new();
+    train(|_, _, _, loss, _| second.push(loss.to_bits()));
+    assert_eq!(first, second);
+}

@@ -1,0 +1,137 @@
+//! A run that was stopped, killed or short of disk ends as one that never was.
+
+use het_train::lora::TENSORS_FILE;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_het-train");
+
+/// A directory with a tiny model and tokenised data.
+struct Scene {
+    directory: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self { directory: tempfile::tempdir().expect("a temporary directory") };
+        let path = |name| scene.path(name).display().to_string();
+        succeed(&["tiny", "--output", &path("model")]);
+        succeed(&["dataset", "--train", "40", "--heldout", "4", "--output", &path("pairs")]);
+        let (pairs, tokens, model) = (path("pairs"), path("tokens"), path("model"));
+        succeed(&["tokenize", "--input", &pairs, "--output", &tokens, "--weights", &model]);
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `finetune` into `output`, with more arguments.
+    fn finetune(&self, output: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.arg("finetune").arg("--data").arg(self.path("tokens"));
+        command.arg("--weights").arg(self.path("model")).arg("--output").arg(self.path(output));
+        command.args(["--steps", "8", "--batch", "2", "--rank", "2", "--seed", "3"]).args(more);
+        for name in ["HET_NOTICE", "HET_RESUME_FROM", "HET_CHECKPOINT_DIR", "HET_DEVICES"] {
+            command.env_remove(name);
+        }
+        command.env("RAYON_NUM_THREADS", "2");
+        command
+    }
+}
+
+fn succeed(arguments: &[&str]) {
+    let output = Command::new(BINARY).args(arguments).output().expect("the binary starts");
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+}
+
+fn run(mut command: Command) -> Output {
+    command.output().expect("the binary starts")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn adapter(directory: &Path) -> Vec<u8> {
+    fs::read(directory.join(TENSORS_FILE)).expect("the adapter was written")
+}
+
+#[test]
+fn a_resumed_run_writes_the_same_bytes() {
+    let scene = Scene::new();
+    assert!(run(scene.finetune("whole", &[])).status.success());
+    // The notice is already there, so the run saves after its first step and stops.
+    let notice = scene.path("notice");
+    fs::write(&notice, r#"{"deadline_ms": 1000, "reason": "priority"}"#).expect("written");
+    let progress = scene.path("progress");
+    let mut first = scene.finetune("parts", &[]);
+    let stopped = run(first.env("HET_NOTICE", &notice).env("HET_PROGRESS", &progress).take());
+    assert_eq!(stopped.status.code(), Some(75), "{}", stderr(&stopped));
+    let text = fs::read_to_string(&progress).expect("progress was written");
+    let saved = scene.path("parts/checkpoints/checkpoint-1");
+    assert!(text.contains(&format!(r#""path":"{}""#, saved.display())), "{text}");
+    let saved = saved.display().to_string();
+    let resumed = run(scene.finetune("parts", &["--resume", &saved, "--checkpoint-every", "3"]));
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("parts")));
+    // A run that was killed resumes from its newest periodic checkpoint.
+    let newest = scene.path("parts/checkpoints/checkpoint-6").display().to_string();
+    assert!(run(scene.finetune("again", &["--resume", &newest])).status.success());
+    assert_eq!(adapter(&scene.path("whole")), adapter(&scene.path("again")));
+}
+
+#[test]
+fn another_runs_checkpoint_is_refused_by_name() {
+    let scene = Scene::new();
+    assert!(run(scene.finetune("one", &["--checkpoint-every", "4"])).status.success());
+    let saved = scene.path("one/checkpoints/checkpoint-4").display().to_string();
+    let output = run(scene.finetune("two", &["--resume", &saved, "--lr", "0.5"]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("`lr` is 0.5, was 0.003"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("hint: "), "{}", stderr(&output));
+}
+
+#[test]
+fn a_full_disk_leaves_the_last_checkpoint_and_the_run_whole() {
+    let scene = Scene::new();
+    assert!(run(scene.finetune("whole", &[])).status.success());
+    assert!(run(scene.finetune("out", &["--checkpoint-every", "4"])).status.success());
+    let checkpoints = scene.path("out/checkpoints");
+    let before = adapter(&checkpoints.join("checkpoint-4"));
+    fs::remove_dir_all(checkpoints.join("checkpoint-8")).expect("removed");
+    // No file may pass 8 KiB, as on a disk with that much left; the moments need more.
+    let finetune = scene.finetune("out", &["--checkpoint-every", "1"]);
+    let mut limited = Command::new("bash");
+    limited.args(["-c", "ulimit -f 8; exec \"$0\" \"$@\""]).arg(finetune.get_program());
+    limited.args(finetune.get_args()).env("RAYON_NUM_THREADS", "2");
+    let resume = checkpoints.join("checkpoint-4");
+    let output = run(limited.arg("--resume").arg(&resume).take());
+    let said = stderr(&output);
+    assert!(said.contains("cannot write the checkpoint for step 5"), "{said}");
+    assert!(said.contains("step 8/8"), "training went on: {said}");
+    assert_eq!(before, adapter(&checkpoints.join("checkpoint-4")));
+    let left: Vec<_> = fs::read_dir(&checkpoints).expect("it is there").flatten().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+trait Take {
+    fn take(&mut self) -> Command;
+}
+
+impl Take for Command {
+    /// An owned copy, so that a command can be built in one expression.
+    fn take(&mut self) -> Command {
+        std::mem::replace(self, Command::new("true"))
+    }
+}
+
+#[test]
+fn a_driver_this_binary_lacks_is_named() {
+    let scene = Scene::new();
+    let mut command = scene.finetune("out", &["--driver", "npu-ort"]);
+    let output = run(command.take());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no driver `npu-ort`"), "{}", stderr(&output));
+}

@@ -1,12 +1,13 @@
 //! The gradients are there, and they are right.
 
-mod common;
+use std::sync::Arc;
 
-use common::{batch, weights};
+use het_train::batch::{Batch, Sequence};
 use het_train::cpu::Cpu;
 use het_train::driver::Driver;
 use het_train::lora::Adapter;
 use het_train::optimiser::{AdamW, Schedule};
+use het_train::weights::Weights;
 
 #[test]
 fn every_adapter_tensor_learns() {
@@ -113,4 +114,17 @@ mod through_burn {
     fn burn_computes_the_same_gradients_on_the_cpu() {
         check("flex");
     }
+}
+
+fn weights() -> Arc<Weights> {
+    Arc::new(het_train::tiny::weights(1))
+}
+
+/// Three sequences of unlike lengths, two of three predictions scored.
+fn batch() -> Batch {
+    let sequences = [20, 33, 70].into_iter().enumerate().map(|(index, length)| Sequence {
+        tokens: (0..length).map(|i| (i * 37 + index as u32 * 11) % 259).collect(),
+        scored: (0..length).map(|i| i % 3 != 0).collect(),
+    });
+    Batch::pack(&sequences.collect::<Vec<_>>(), 128)
 }

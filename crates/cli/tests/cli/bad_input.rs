@@ -1,8 +1,6 @@
 //! Bad input: a clear message, a next step, nothing lost.
 
-mod support;
-
-use support::Sandbox;
+use crate::support::Sandbox;
 
 fn long(stages: &str) -> String {
     format!(

@@ -1,17 +1,16 @@
 //! The built-in trainer under `het run`, on a tiny model: killed and resumed, bad corpora, broken
 //! weights, full disks. Needs `het-train` beside `het`; skipped loudly without it.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::Sandbox;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::Sandbox;
 
 /// The trainer beside the `het` under test.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 fn trainer() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_BIN_EXE_het")).with_file_name("het-train");
     if path.exists() {

@@ -67,7 +67,6 @@ impl Sandbox {
 }
 
 /// Replaces what a clock or a process table decides.
-#[macro_export]
 macro_rules! assert_told {
     ($told:expr) => {
         insta::with_settings!({ filters => vec![

@@ -1,13 +1,11 @@
 //! `het run` and its neighbours on real processes.
 
-mod support;
-
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::support::Sandbox;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::Sandbox;
 
 fn json(bytes: &[u8]) -> serde_json::Value {
     serde_json::from_slice(bytes).unwrap_or_else(|error| {

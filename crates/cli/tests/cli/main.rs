@@ -1,0 +1,8 @@
+//! The command line, driven as a user drives it: the real binary in a home of its own.
+
+#[macro_use]
+mod support;
+
+mod bad_input;
+mod commands;
+mod training;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 const STEPS: &[(&str, &[&str])] = &[
     ("fmt", &["fmt", "--all", "--check"]),
     ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
-    ("docs", &["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]),
+    ("docs", &["doc", "--workspace", "--no-deps", "--quiet"]),
     ("doc tests", &["test", "--workspace", "--doc", "--quiet"]),
     (
         "tests",

@@ -314,7 +314,7 @@ fn from_interleaved(rows: &[f32], heads: usize, width: usize) -> Vec<f32> {
     })
 }
 
-/// The inverse of [`from_interleaved`], for writing GGUF.
+/// The inverse of `from_interleaved`, for writing GGUF.
 pub fn to_interleaved(rows: &[f32], heads: usize, width: usize) -> Vec<f32> {
     reorder(rows, heads, width, |half, index, half_size| {
         (half * half_size + index, 2 * index + half)

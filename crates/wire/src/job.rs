@@ -1,9 +1,9 @@
 //! Job files: from YAML text to a [`het_core::JobSpec`].
 //!
-//! Text becomes a tree with places ([`tree`]), the tree is held against the schema of the shapes
-//! ([`shape`], [`schema`]), the shapes are checked for sense and resolved for one cluster
-//! ([`resolve`]). Every stage reports all it finds, each with line, caret and a hint
-//! ([`problem`]).
+//! Text becomes a tree with places (`tree`), the tree is held against the schema of the shapes
+//! (`shape`, `schema`), the shapes are checked for sense and resolved for one cluster
+//! (`resolve`). Every stage reports all it finds, each with line, caret and a hint
+//! (`problem`).
 
 mod problem;
 mod resolve;

@@ -47,7 +47,7 @@ pub fn write(directory: &Path, train: usize, held_out: usize, seed: u64) -> Resu
     Ok(())
 }
 
-/// Reads a file that [`write`] wrote.
+/// Reads a file that [`write()`] wrote.
 pub fn read(path: &Path) -> Result<Vec<Example>> {
     let wrong = |what: String| Error::Corpus { path: path.to_owned(), what };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;

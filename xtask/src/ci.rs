@@ -13,7 +13,17 @@ const STEPS: &[(&str, &[&str])] = &[
     ("doc tests", &["test", "--workspace", "--doc", "--quiet"]),
     (
         "tests",
-        &["test", "--workspace", "--all-targets", "--exclude", "het-cli", "--exclude", "xtask"],
+        &[
+            "test",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+            "--exclude",
+            "het-cli",
+            "--exclude",
+            "xtask",
+        ],
     ),
     // The command line drives the real binaries, so they are built by then; xtask closes.
     ("trainer", &["build", "--package", "het-train"]),

@@ -38,7 +38,7 @@ pub fn check() -> Result<()> {
 
 fn tracked(root: &Path) -> Result<Vec<String>> {
     let output = Command::new("git")
-        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.py"])
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
         .current_dir(root)
         .output()
         .context("git does not start")?;

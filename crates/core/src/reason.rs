@@ -12,6 +12,8 @@ pub enum Reason {
     FastestFinish { word: Name },
     /// Chosen because it is free now while a preferred shape is not.
     FreeNow { word: Name },
+    /// The first of several shapes that this cluster could ever run.
+    FirstPossible { word: Name },
     /// Fixed at submission by rule or profile.
     FixedAtSubmission { word: Name },
     /// Started past stages that are ahead of it but do not fit.

@@ -253,6 +253,7 @@ impl<'a> Pass<'a> {
         let reason = match (spec.alternatives.len(), index == best) {
             (1, _) => Reason::OnlyAlternative { word },
             (_, true) => Reason::FastestFinish { word },
+            _ if index == preferred(self.view, key) => Reason::FirstPossible { word },
             (_, false) => Reason::FreeNow { word },
         };
         Ok((placement, reason))

@@ -43,6 +43,10 @@ pub fn reason(lang: Lang, reason: &Reason) -> String {
             format!("`{word}` is free now, a preferred alternative is not"),
             format!("`{word}` 现在空闲，而更优先的备选没有空闲"),
         ),
+        Reason::FirstPossible { word } => lang.pick(
+            format!("`{word}` is the first of its alternatives that fits here at all"),
+            format!("在各备选中 `{word}` 是此处第一个放得下的"),
+        ),
         Reason::FixedAtSubmission { word } => lang.pick(
             format!("the policy fixed `{word}` at submission"),
             format!("策略在提交时已固定为 `{word}`"),
@@ -159,6 +163,7 @@ mod tests {
             Reason::OnlyAlternative { word: word() },
             Reason::FastestFinish { word: word() },
             Reason::FreeNow { word: word() },
+            Reason::FirstPossible { word: word() },
             Reason::FixedAtSubmission { word: word() },
             Reason::Backfilled,
             Reason::ClaimReady,

@@ -114,6 +114,7 @@ enum ReasonRecord {
     OnlyAlternative { word: String },
     FastestFinish { word: String },
     FreeNow { word: String },
+    FirstPossible { word: String },
     FixedAtSubmission { word: String },
     Backfilled,
     ClaimReady,
@@ -347,6 +348,7 @@ reasons! {
     OnlyAlternative { word: text => name }
     FastestFinish { word: text => name }
     FreeNow { word: text => name }
+    FirstPossible { word: text => name }
     FixedAtSubmission { word: text => name }
     Resumed { step: same => same }
     Aged { seconds: same => same }

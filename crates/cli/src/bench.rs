@@ -12,7 +12,7 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
     let Bench::Sim { nodes, devices, jobs, rounds, seed, ref policy, output: form } = args.what;
     let policy = run::policy(policy)?;
     let size = RoundBench { nodes, devices_per_node: devices, jobs, rounds: rounds.max(1), seed };
-    let times = bench_rounds(size, &*policy);
+    let times = bench_rounds(size, policy);
     let value = json!({
         "round_p50_ms": times.p50_ms,
         "round_p99_ms": times.p99_ms,

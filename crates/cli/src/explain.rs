@@ -26,7 +26,7 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Fail> {
             let state = store.replay()?;
             let policy = read(&job).map(|report| report.policy);
             let policy = run::policy(policy.as_deref().unwrap_or("adaptive"))?;
-            let told = explanations(&state, JobId(job.id), &*policy);
+            let told = explanations(&state, JobId(job.id), policy);
             let value = document(&state, job.id, &told, lang);
             object(&value, args.output, || print(&state, JobId(job.id), &told, lang));
             Ok(code::OK)

@@ -5,7 +5,6 @@ use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
 
 use anstream::eprintln;
@@ -38,19 +37,18 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
 }
 
 /// The policy of that name.
-pub fn policy(name: &str) -> Result<Arc<dyn Policy>, Fail> {
-    let found = by_name(name).ok_or_else(|| {
-        let known: Vec<&str> = POLICIES.iter().map(|rules| rules.name).collect();
+pub fn policy(name: &str) -> Result<&'static dyn Policy, Fail> {
+    by_name(name).ok_or_else(|| {
+        let known: Vec<&str> = POLICIES.iter().map(|policy| policy.name()).collect();
         Fail::new(code::USAGE, format!("there is no policy `{name}`"))
             .hint(format!("choose one of {}", known.join(", ")))
-    })?;
-    Ok(Arc::new(*found))
+    })
 }
 
 fn submit(
     args: &RunArgs,
     machine: &Machine,
-    policy: Arc<dyn Policy>,
+    policy: &'static dyn Policy,
     home: &Home,
 ) -> Result<Embedded, Fail> {
     let job = job_file(args)?;
@@ -75,7 +73,7 @@ fn resume(
     args: &RunArgs,
     selector: &str,
     machine: &Machine,
-    policy: Arc<dyn Policy>,
+    policy: &'static dyn Policy,
     home: &Home,
 ) -> Result<Embedded, Fail> {
     let named = match &args.file {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use het_core::{Event, Finding, State, Time};
+use het_core::{Event, Finding, Millis, State, Time};
 use het_engine::Engine;
 use het_perf::Rates;
-use het_policy::Policy;
-use het_scheduler::round;
+use het_policy::{Memory, Policy, View};
+use het_scheduler::{Round, round};
 use thiserror::Error;
 
 use crate::learn;
@@ -14,7 +14,7 @@ use crate::{Log, LogError};
 
 /// Facts taken in before a round is held; the rest wait for the next turn, so that a storm of
 /// events cannot keep decisions from being made.
-const BATCH_MAX: usize = 256;
+const BATCH_MAX: usize = 4_096;
 
 /// Rounds in one turn. A round sees what the one before it started; a settled state needs one empty
 /// round.
@@ -30,17 +30,33 @@ pub enum ControlError {
     BrokenLaw { policy: &'static str, findings: Vec<Finding> },
 }
 
-/// What one turn brought: its durable events, in order.
+/// When decisions are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cadence {
+    #[default]
+    EveryEvent,
+    /// At boundaries this far apart, or earlier once nothing runs; what happens in between waits.
+    Rounds(Millis),
+}
+
+/// What one turn brought.
 #[derive(Debug, Default)]
 pub struct Turn {
+    /// Its durable events, in order.
     pub events: Vec<(Time, Event)>,
+    /// Times the policy was asked.
+    pub rounds: usize,
 }
 
 /// State, policy, log and engine, tied into a loop without threads.
 pub struct Controller<E, L> {
     state: State,
     rates: Rates,
-    policy: Arc<dyn Policy>,
+    policy: &'static dyn Policy,
+    memory: Memory,
+    cadence: Cadence,
+    /// The boundary of the present round.
+    boundary: Option<Time>,
     engine: E,
     log: L,
     accepted: Vec<Event>,
@@ -48,9 +64,25 @@ pub struct Controller<E, L> {
 }
 
 impl<E: Engine, L: Log> Controller<E, L> {
-    pub fn new(state: State, rates: Rates, policy: Arc<dyn Policy>, engine: E, log: L) -> Self {
-        let wake_at = None;
-        Self { state, rates, policy, engine, log, accepted: Vec::new(), wake_at }
+    pub fn new(state: State, rates: Rates, policy: &'static dyn Policy, engine: E, log: L) -> Self {
+        Self {
+            state,
+            rates,
+            policy,
+            memory: Memory::default(),
+            cadence: Cadence::EveryEvent,
+            boundary: None,
+            engine,
+            log,
+            accepted: Vec::new(),
+            wake_at: None,
+        }
+    }
+
+    /// Decides at this cadence.
+    #[must_use]
+    pub fn with_cadence(self, cadence: Cadence) -> Self {
+        Self { cadence, ..self }
     }
 
     pub fn state(&self) -> &State {
@@ -61,8 +93,8 @@ impl<E: Engine, L: Log> Controller<E, L> {
         &self.rates
     }
 
-    pub fn policy(&self) -> &dyn Policy {
-        &*self.policy
+    pub fn policy(&self) -> &'static dyn Policy {
+        self.policy
     }
 
     /// The engine's present.
@@ -74,9 +106,13 @@ impl<E: Engine, L: Log> Controller<E, L> {
         &self.log
     }
 
-    /// When the policy wants to be asked again.
+    /// When the next decision is due even if nothing happens.
     pub fn wake_at(&self) -> Option<Time> {
-        self.wake_at
+        match self.cadence {
+            Cadence::EveryEvent => self.wake_at,
+            Cadence::Rounds(_) if self.state.leases().is_empty() => None,
+            Cadence::Rounds(every) => self.boundary.map(|boundary| boundary + every),
+        }
     }
 
     /// Takes in a fact from outside the engine, for the next turn.
@@ -97,8 +133,10 @@ impl<E: Engine, L: Log> Controller<E, L> {
         }
         let now = self.engine.now();
         let mut plans = Vec::new();
-        for _ in 0..ROUNDS_MAX {
-            let round = round(&self.state, &*self.policy, &self.rates, now);
+        let mut rounds = 0;
+        while rounds < ROUNDS_MAX && self.is_due(now) {
+            rounds += 1;
+            let round = self.round(now);
             if !round.findings.is_empty() {
                 let findings = round.findings;
                 return Err(ControlError::BrokenLaw { policy: self.policy.name(), findings });
@@ -117,14 +155,34 @@ impl<E: Engine, L: Log> Controller<E, L> {
         for plan in plans {
             self.engine.submit(&plan);
         }
-        Ok(Turn { events })
+        Ok(Turn { events, rounds })
+    }
+
+    fn round(&mut self, now: Time) -> Round {
+        let quantum = match self.cadence {
+            Cadence::EveryEvent => None,
+            Cadence::Rounds(every) => Some(every),
+        };
+        let view = View { state: &self.state, rates: &self.rates, now, round: quantum };
+        round(&view, self.policy, &mut self.memory)
+    }
+
+    /// Whether a decision may be made now; opens the next round where its time has come.
+    fn is_due(&mut self, now: Time) -> bool {
+        let Cadence::Rounds(every) = self.cadence else { return true };
+        let open = self.boundary == Some(now);
+        let over = self.boundary.is_none_or(|boundary| now >= boundary + every);
+        if over || self.state.leases().is_empty() {
+            self.boundary = Some(now);
+        }
+        open || self.boundary == Some(now)
     }
 
     fn gather(&mut self, until: Option<Time>) -> Vec<(Time, Event)> {
         let now = self.engine.now();
         let mut events: Vec<_> = self.accepted.drain(..).map(|event| (now, event)).collect();
         if events.is_empty() {
-            let wake = [until, self.wake_at].into_iter().flatten().min();
+            let wake = [until, self.wake_at()].into_iter().flatten().min();
             events.extend(self.engine.next_event(wake));
         }
         while events.len() < BATCH_MAX

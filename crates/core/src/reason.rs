@@ -20,6 +20,8 @@ pub enum Reason {
     Backfilled,
     /// Devices claimed for it earlier became free.
     ClaimReady,
+    /// The planner of this round gives it its turn there.
+    ItsTurn { word: Name },
     /// Continues from a checkpoint.
     Resumed { step: u64 },
     /// Waited long enough to rise in priority.
@@ -36,6 +38,8 @@ pub enum Reason {
     NeverFits { word: Name, need: u32, largest: u32 },
     /// Strict order: an earlier stage does not fit, so nobody passes it.
     HeadOfLine { blocker: StageKey },
+    /// Others have their turn in this round.
+    NotItsTurn,
     /// Its devices are claimed and being freed.
     ClaimPending,
     /// Waiting for faster devices ends sooner than starting on slower ones now.

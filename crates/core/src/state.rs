@@ -115,6 +115,8 @@ pub struct Stage {
     pub checkpoint_at: Option<Time>,
     pub checkpoints: u32,
     pub progress: Progress,
+    /// When the program last said which step it is at.
+    pub progressed_at: Option<Time>,
     /// Device time charged for ended leases.
     pub charged: ShareMillis,
     /// Device time of ended leases in which a processor worked, as far as engines measured it.

@@ -9,7 +9,7 @@ use het_core::{
     StageKind, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
-use het_policy::Policy;
+use het_policy::{Memory, Policy, View};
 use het_scheduler::round;
 
 use crate::Draw;
@@ -39,11 +39,12 @@ struct Bench {
     draw: Draw,
     now: Time,
     rates: Rates,
+    memory: Memory,
 }
 
 /// Times rounds: each follows the end of one running job and the submit of another, so the queue
 /// stays as long as it was.
-pub fn bench_rounds(size: RoundBench, policy: &dyn Policy) -> RoundTimes {
+pub fn bench_rounds(size: RoundBench, policy: &'static dyn Policy) -> RoundTimes {
     let mut bench = Bench::new(size);
     while bench.state.waiting().count() < size.jobs as usize {
         for _ in bench.state.waiting().count()..size.jobs as usize {
@@ -70,6 +71,7 @@ impl Bench {
             draw: Draw::new(size.seed, 0),
             now: Time(1),
             rates: Rates::default(),
+            memory: Memory::default(),
         }
     }
 
@@ -91,7 +93,8 @@ impl Bench {
 
     fn round(&mut self, policy: &dyn Policy) -> Duration {
         let began = Instant::now();
-        let round = round(&self.state, policy, &self.rates, self.now);
+        let view = View { state: &self.state, rates: &self.rates, now: self.now, round: None };
+        let round = round(&view, policy, &mut self.memory);
         let took = began.elapsed();
         assert!(round.findings.is_empty(), "the plan breaks a law: {:?}", round.findings);
         if !round.plan.is_empty() {

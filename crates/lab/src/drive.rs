@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use het_control::{ControlError, Controller, Log, Turn};
 use het_core::{Event, JobId, State, Time};
-use het_perf::Rates;
 use het_policy::Policy;
 use het_sim::Sim;
 use thiserror::Error;
@@ -12,7 +11,7 @@ use thiserror::Error;
 use crate::Scenario;
 
 /// Turns after which a scenario is taken for endless.
-const TURNS_MAX: usize = 1_000_000;
+const TURNS_MAX: usize = 10_000_000;
 
 /// Why a scenario did not reach its end.
 #[derive(Debug, Error)]
@@ -30,40 +29,28 @@ pub enum DriveError {
 /// When the policy breaks a law that the check knows, or the scenario never ends.
 pub fn drive<L: Log>(
     scenario: &Scenario,
-    policy: Arc<dyn Policy>,
+    policy: &'static dyn Policy,
     log: L,
     mut observe: impl FnMut(&Turn, &State),
 ) -> Result<Controller<Sim, L>, DriveError> {
     let topology = Arc::new(scenario.topology.clone());
-    let sim =
-        Sim::new(Arc::clone(&topology), scenario.models.clone(), scenario.faults.iter().copied());
-    let mut control = Controller::new(State::new(topology), Rates::default(), policy, sim, log);
-    let mut turns = 0;
-    let mut turn = |control: &mut Controller<Sim, L>, until| -> Result<bool, DriveError> {
-        turns += 1;
-        if turns > TURNS_MAX {
-            return Err(DriveError::Endless);
-        }
-        let turn = control.turn(until)?;
+    let faults = scenario.faults.iter().copied();
+    let sim = Sim::new(Arc::clone(&topology), scenario.models.clone(), said(scenario), faults);
+    let state = State::new(topology);
+    let mut control = Controller::new(state, scenario.rates.clone(), policy, sim, log)
+        .with_cadence(scenario.cadence);
+    for _ in 0..TURNS_MAX {
+        let turn = control.turn(None)?;
         observe(&turn, control.state());
-        Ok(turn.events.is_empty())
-    };
-    for (at, event) in arrivals(scenario) {
-        while control.now() < at {
-            turn(&mut control, Some(at))?;
-        }
-        control.accept(event);
-    }
-    loop {
-        let nothing_came = turn(&mut control, None)?;
-        if nothing_came && control.wake_at().is_none() {
+        if turn.events.is_empty() && control.wake_at().is_none() {
             return Ok(control);
         }
     }
+    Err(DriveError::Endless)
 }
 
 /// Submits and other words of users, by time.
-fn arrivals(scenario: &Scenario) -> Vec<(Time, Event)> {
+fn said(scenario: &Scenario) -> Vec<(Time, Event)> {
     let submits = scenario.jobs.iter().enumerate().map(|(index, (at, spec))| {
         let event = Event::JobSubmitted {
             job: JobId(index as u64 + 1),

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use het_control::Cadence;
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, JobId,
     JobSpec, Launch, Match, Millis, Name, Node, NodeId, Priority, RankRule, Selector, Share,
     StageIndex, StageKey, StageKind, StageSpec, State, Time, Topology,
 };
+use het_perf::Rates;
 use het_policy::{Pool, place};
 use het_sim::{Fault, StageModel};
 
@@ -21,7 +23,10 @@ pub struct Scenario {
     pub topology: Topology,
     /// By arrival; job ids count from 1 in this order.
     pub jobs: Vec<(Time, Arc<JobSpec>)>,
-    pub models: BTreeMap<StageKey, StageModel>,
+    pub models: BTreeMap<StageKey, Arc<StageModel>>,
+    /// What policies are told about speeds.
+    pub rates: Rates,
+    pub cadence: Cadence,
     pub faults: Vec<(Time, Fault)>,
     /// Holds, releases and cancels.
     pub words: Vec<(Time, Event)>,
@@ -45,6 +50,8 @@ impl Scenario {
             seed,
             jobs: Vec::new(),
             models: BTreeMap::new(),
+            rates: Rates::default(),
+            cadence: Cadence::EveryEvent,
             faults: faults(&mut Draw::new(seed, FAULTS), &topology),
             words: words(&mut Draw::new(seed, WORDS), count),
             topology,
@@ -61,7 +68,7 @@ impl Scenario {
             let spec = job(&mut draw, &scenario.topology);
             for stage in spec.stage_indices() {
                 let key = StageKey { job: JobId(index as u64 + 1), stage };
-                scenario.models.insert(key, model(&mut draw, spec.stage(stage)));
+                scenario.models.insert(key, Arc::new(model(&mut draw, spec.stage(stage))));
             }
             scenario.jobs.push((at, Arc::new(spec)));
         }
@@ -238,7 +245,7 @@ fn model(draw: &mut Draw, spec: &StageSpec) -> StageModel {
     let classes = ["cpu", "fast", "slow", "npu-x"];
     StageModel {
         steps: draw.between(1, 200),
-        step: classes.map(|class| (class.into(), Millis(draw.between(10, 3_000)))).into(),
+        step_ns: classes.map(|class| (class.into(), draw.between(10, 3_000) * 1_000_000)).into(),
         load: Millis(draw.between(0, 20_000)),
         save: saves.then(|| Millis(draw.between(0, 5_000))),
         checkpoint_every: draw.between(5, 100),

@@ -1,7 +1,6 @@
 //! Seeded bugs: does the oracle bite? Each bug is put into the plans of a healthy scheduler,
 //! between reconciling and committing, where a mistake of the scheduler would be.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use het_core::{
 use het_engine::Engine;
 use het_lab::Scenario;
 use het_perf::Rates;
-use het_policy::{Policy, by_name};
+use het_policy::{Memory, Policy, View, by_name};
 use het_scheduler::{check, round};
 use het_sim::Sim;
 use het_testkit::oracle::{Oracle, Strictness};
@@ -148,6 +147,12 @@ const BUGS: &[(&str, Bug)] = &[
     }),
 ];
 
+fn decide(state: &State, policy: &dyn Policy, now: Time) -> Plan {
+    let rates = Rates::default();
+    let view = View { state, rates: &rates, now, round: None };
+    round(&view, policy, &mut Memory::default()).plan
+}
+
 fn preemption(lease: LeaseId, beneficiary: StageKey) -> Action {
     let cost = StopCost { gain: het_core::ShareMillis(1), ..StopCost::default() };
     let cause = StopCause::Priority { beneficiary };
@@ -186,23 +191,19 @@ fn play(seed: u64, bug: Bug) -> Option<String> {
     let policy = by_name("adaptive").expect("the table has it");
     let mut oracle = Oracle::new(Arc::clone(&topology), Strictness::Ours);
     let mut state = State::new(Arc::clone(&topology));
-    let mut sim = Sim::new(topology, scenario.models.clone(), scenario.faults.iter().copied());
-    let mut arrivals: BTreeMap<(Time, u64), Event> = BTreeMap::new();
-    for (index, (at, spec)) in scenario.jobs.iter().enumerate() {
+    let words = scenario.jobs.iter().enumerate().map(|(index, (at, spec))| {
         let job = JobId(index as u64 + 1);
         let (succeeded, checkpoints) = (Vec::new(), Vec::new());
         let event = Event::JobSubmitted { job, spec: Arc::clone(spec), succeeded, checkpoints };
-        arrivals.insert((*at, job.0), event);
-    }
+        (*at, event)
+    });
+    let faults = scenario.faults.iter().copied();
+    let mut sim = Sim::new(topology, scenario.models.clone(), words, faults);
     for _ in 0..5_000 {
-        let until = arrivals.keys().next().map(|&(at, _)| at);
-        let fact = sim.next_event(until);
-        let arrived = fact.is_none().then(|| arrivals.pop_first()).flatten();
-        let fact = fact.or(arrived.map(|((at, _), event)| (at, event)));
-        let Some((at, event)) = fact else { break };
+        let Some((at, event)) = sim.next_event(None) else { break };
         oracle.see(at, &event);
         state.apply(at, &event);
-        let mut plan = round(&state, policy as &dyn Policy, &Rates::default(), at).plan;
+        let mut plan = decide(&state, policy, at);
         bug(&mut plan, &state);
         if !plan.is_empty() {
             let committed = Event::PlanCommitted { plan: Arc::new(plan.clone()) };
@@ -259,7 +260,7 @@ fn the_check_before_commit_catches_what_would_break_a_law() {
             state.apply(Time(1), &event);
         }
         let policy = by_name("adaptive").expect("the table has it");
-        let healthy = round(&state, policy as &dyn Policy, &Rates::default(), Time(1)).plan;
+        let healthy = decide(&state, policy, Time(1));
         assert_eq!(check(&state, &healthy), [], "seed {seed}");
         for (_, bug) in &BUGS[..5] {
             let mut plan = healthy.clone();

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{DeviceClass, Name};
+use het_core::{DeviceClass, Millis, Name};
 
-use crate::Moments;
+use crate::{LOAD_DEFAULT, Moments};
 
 /// Where a rate comes from, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,21 +17,36 @@ pub enum RateSource {
     Scaled,
 }
 
+/// Profile → class → units → value.
+type ByShape<T> = BTreeMap<Name, BTreeMap<Name, BTreeMap<u32, T>>>;
+
 /// Throughput table and history of one cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Rates {
-    /// (profile, class) → (units → steps/s).
-    table: BTreeMap<(Name, Name), BTreeMap<u32, f64>>,
-    history: BTreeMap<(Name, Name), BTreeMap<u32, Moments>>,
+    /// Steps per second.
+    table: ByShape<f64>,
+    history: ByShape<Moments>,
     /// Peaks of classes that were observed, for scaling.
     peaks: BTreeMap<Name, u64>,
+    /// Declared time from a start to the first step, by profile.
+    restarts: BTreeMap<Name, Millis>,
 }
 
 impl Rates {
     /// States that `profile` makes `steps_per_second` on `units` devices of `class`.
     pub fn declare(&mut self, profile: &Name, class: &Name, units: u32, steps_per_second: f64) {
-        let key = (profile.clone(), class.clone());
-        self.table.entry(key).or_default().insert(units, steps_per_second);
+        let by_class = self.table.entry(profile.clone()).or_default();
+        by_class.entry(class.clone()).or_default().insert(units, steps_per_second);
+    }
+
+    /// States how long `profile` takes from a start to its first step.
+    pub fn declare_restart(&mut self, profile: &Name, pause: Millis) {
+        self.restarts.insert(profile.clone(), pause);
+    }
+
+    /// From a start, or a start elsewhere, to the first step.
+    pub fn restart(&self, profile: &Name) -> Millis {
+        self.restarts.get(profile).copied().unwrap_or(LOAD_DEFAULT)
     }
 
     /// Learns from a finished or running lease.
@@ -45,36 +60,40 @@ impl Rates {
         if let Some(peak) = class.peak_gflops {
             self.peaks.insert(class.id.clone(), peak);
         }
-        let key = (profile.clone(), class.id.clone());
-        self.history.entry(key).or_default().entry(units).or_default().add(steps_per_second);
+        let by_class = self.history.entry(profile.clone()).or_default();
+        let by_units = by_class.entry(class.id.clone()).or_default();
+        by_units.entry(units).or_default().add(steps_per_second);
     }
 
     /// Steps per second of `profile` on `units` devices of `class`; `None` if nothing is known
-    /// about the profile.
+    /// about the profile, or if its table leaves this shape out: it does not run there.
     pub fn rate(
         &self,
         profile: &Name,
         class: &DeviceClass,
         units: u32,
     ) -> Option<(f64, RateSource)> {
-        let key = (profile.clone(), class.id.clone());
-        let table = self.table.get(&key).and_then(|by_units| by_units.get(&units).copied());
-        if let Some(rate) = table {
-            return Some((rate, RateSource::Table));
+        if let Some(by_class) = self.table.get(profile) {
+            let rate = by_class.get(&class.id).and_then(|by_units| by_units.get(&units));
+            return rate.map(|&rate| (rate, RateSource::Table));
         }
-        let observed = self.history.get(&key).and_then(|by_units| by_units.get(&units)?.mean());
+        let by_class = self.history.get(profile)?;
+        let observed = by_class.get(&class.id).and_then(|by_units| by_units.get(&units)?.mean());
         if let Some(rate) = observed {
             return Some((rate, RateSource::History));
         }
-        self.scaled(profile, class, units).map(|rate| (rate, RateSource::Scaled))
+        self.scaled(by_class, class, units).map(|rate| (rate, RateSource::Scaled))
     }
 
     /// The nearest observation of the profile, scaled by peak and by the number of devices
     /// (linear: an upper bound until the size itself is observed).
-    fn scaled(&self, profile: &Name, class: &DeviceClass, units: u32) -> Option<f64> {
-        let first = (profile.clone(), Name::default());
-        let others = self.history.range(first..).take_while(|((name, _), _)| name == profile);
-        let per_unit = others.filter_map(|((_, other), by_units)| {
+    fn scaled(
+        &self,
+        observed: &BTreeMap<Name, BTreeMap<u32, Moments>>,
+        class: &DeviceClass,
+        units: u32,
+    ) -> Option<f64> {
+        let per_unit = observed.iter().filter_map(|(other, by_units)| {
             let (seen_units, moments) = by_units.iter().next()?;
             let same_class = *other == class.id;
             let ratio = match (same_class, class.peak_gflops, self.peaks.get(other)) {
@@ -114,5 +133,6 @@ mod tests {
         assert_eq!(rates.rate(&job, &fast, 2), Some((12.0, RateSource::History)));
         rates.declare(&job, &fast.id, 2, 11.0);
         assert_eq!(rates.rate(&job, &fast, 2), Some((11.0, RateSource::Table)));
+        assert_eq!(rates.rate(&job, &slow, 2), None);
     }
 }

@@ -1,6 +1,6 @@
 //! What a policy is shown and what it answers.
 
-use het_core::{LeaseId, Placement, Reason, StageKey, State, StopCause, StopCost, Time};
+use het_core::{LeaseId, Millis, Placement, Reason, StageKey, State, StopCause, StopCost, Time};
 use het_perf::Rates;
 
 /// Everything a policy may look at.
@@ -9,6 +9,9 @@ pub struct View<'a> {
     pub state: &'a State,
     pub rates: &'a Rates,
     pub now: Time,
+    /// The length of a round where decisions are made in rounds: running stages may be suspended
+    /// at its boundary, so that equals share time. `None` where every event is decided on.
+    pub round: Option<Millis>,
 }
 
 /// What should be. Active stages that are not mentioned go on as they are.

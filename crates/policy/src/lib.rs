@@ -3,24 +3,34 @@
 //! Knows: [`Policy`], the rules that our policies combine, and placement on a pool of free devices.
 //! Must never know: engines, clocks, or another policy's name.
 
+mod adaptive;
 mod decision;
+mod demand;
 mod greedy;
+mod market;
+mod memory;
 mod order;
 mod place;
 mod pool;
 mod preempt;
+mod registry;
 mod rules;
+mod shares;
+mod turns;
 
+pub use adaptive::Adaptive;
 pub use decision::{Decision, StopOrder, View, Want};
+pub use memory::Memory;
 pub use place::{place, reasons_why_not};
 pub use pool::Pool;
 pub use preempt::PREEMPTIONS_MAX;
-pub use rules::{POLICIES, Rules, by_name};
+pub use registry::{POLICIES, by_name};
+pub use rules::Rules;
 
-/// A pure chooser: the same view gives the same decision.
+/// A pure chooser: the same views in the same order give the same decisions.
 pub trait Policy: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// What should be, given what is.
-    fn decide(&self, view: &View<'_>) -> Decision;
+    /// What should be, given what is. `memory` is this policy's own, empty at first.
+    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision;
 }

@@ -11,16 +11,40 @@ use het_core::{
 };
 
 use crate::Pool;
+use crate::pool::Accepted;
 
 /// Finds exact devices for alternative number `index` of a stage. Takes nothing out of the pool.
 ///
 /// # Errors
 /// Why it does not fit now.
 pub fn place(pool: &mut Pool<'_>, spec: &StageSpec, index: usize) -> Result<Placement, Reason> {
+    let accepted = pool.accepted(&spec.alternatives[index].selector, None);
+    place_among(pool, spec, index, &accepted)
+}
+
+/// The same, on devices of one class only.
+///
+/// # Errors
+/// Why it does not fit now.
+pub(crate) fn on_class(
+    pool: &mut Pool<'_>,
+    spec: &StageSpec,
+    index: usize,
+    class: usize,
+) -> Result<Placement, Reason> {
+    let accepted = pool.accepted(&spec.alternatives[index].selector, Some(class));
+    place_among(pool, spec, index, &accepted)
+}
+
+fn place_among(
+    pool: &Pool<'_>,
+    spec: &StageSpec,
+    index: usize,
+    accepted: &Accepted,
+) -> Result<Placement, Reason> {
     let alternative = &spec.alternatives[index];
     let need = alternative.count;
     let word = alternative.selector.word.clone();
-    let accepted = pool.accepted(&alternative.selector);
     let raw: u32 = accepted.iter().flat_map(|(_, ids)| ids).map(|&id| units(pool, id)).sum();
     if raw < need {
         return Err(Reason::NotEnough { word, need });

@@ -21,7 +21,7 @@ pub struct Pool<'a> {
     memory_reserved: Vec<Bytes>,
     sockets: Arc<[Vec<DeviceId>]>,
     /// Filled when first asked for.
-    accepted: BTreeMap<(Name, Bytes), Accepted>,
+    accepted: BTreeMap<(Name, Bytes, Option<usize>), Accepted>,
 }
 
 impl<'a> Pool<'a> {
@@ -101,13 +101,16 @@ impl<'a> Pool<'a> {
         self.sockets(node).iter().map(|&socket| self.free(socket).whole_units()).sum()
     }
 
-    pub(crate) fn accepted(&mut self, selector: &Selector) -> Accepted {
-        let key = (selector.word.clone(), selector.memory_min);
+    /// The devices that a selector accepts, of one class if one is named.
+    pub(crate) fn accepted(&mut self, selector: &Selector, class: Option<usize>) -> Accepted {
+        let key = (selector.word.clone(), selector.memory_min, class);
         let state = self.state;
         let rows = self.accepted.entry(key).or_insert_with(|| {
             let topology = state.topology();
             let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
-            for id in topology.device_ids().filter(|&id| selector.accepts(topology, id)) {
+            let of_class = |id| class.is_none_or(|class| topology.device(id).class == class);
+            let accepts = |&id: &DeviceId| of_class(id) && selector.accepts(topology, id);
+            for id in topology.device_ids().filter(accepts) {
                 by_node.entry(topology.device(id).node).or_default().push(id);
             }
             by_node.into_iter().collect()

@@ -78,7 +78,7 @@ fn sufficient(
     let (_, spec, _) = view.state.stage(key);
     let selector = &spec.alternatives[index].selector;
     let mut freed = pool.clone();
-    let accepted = freed.accepted(selector);
+    let accepted = freed.accepted(selector, None);
     let ids = accepted.iter().flat_map(|(_, ids)| ids);
     let mut free: u32 = ids.map(|&id| pool.free(id).whole_units()).sum();
     let mut chosen: Vec<(LeaseId, StopCost)> = Vec::new();

@@ -3,7 +3,7 @@
 use het_core::Millis;
 
 use crate::order::Order;
-use crate::{Decision, Policy, View, greedy};
+use crate::{Decision, Memory, Policy, View, greedy};
 
 /// May a stage start past one that does not fit?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,56 +51,57 @@ const RESERVE_AFTER: Millis = Millis::seconds(600);
 /// How long `hybrid` keeps to its static plan before it corrects it.
 const HYBRID_PATIENCE: Millis = Millis::seconds(60);
 
-/// Every policy, by name.
-pub const POLICIES: &[Rules] = &[
-    Rules {
-        name: "fifo",
-        order: Order::Submission,
-        passing: Passing::Never,
-        choice: Choice::FreeNow,
-        preempts: Preempts::Never,
-    },
-    Rules {
-        name: "static",
-        order: Order::Priority,
-        passing: Passing::Backfill { reserve_after: None },
-        choice: Choice::Fixed,
-        preempts: Preempts::Never,
-    },
-    Rules {
-        name: "dynamic",
-        order: Order::AgedPriority,
-        passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
-        choice: Choice::FreeNow,
-        preempts: Preempts::ForHigherPriority,
-    },
-    Rules {
-        name: "hybrid",
-        order: Order::AgedPriority,
-        passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
-        choice: Choice::FixedUntil(HYBRID_PATIENCE),
-        preempts: Preempts::ForHigherPriority,
-    },
-    Rules {
-        name: "adaptive",
-        order: Order::AgedShortestWhenShort,
-        passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
-        choice: Choice::EarliestFinish,
-        preempts: Preempts::ForHigherPriority,
-    },
-];
+/// Strict order of submission.
+pub(crate) static FIFO: Rules = Rules {
+    name: "fifo",
+    order: Order::Submission,
+    passing: Passing::Never,
+    choice: Choice::FreeNow,
+    preempts: Preempts::Never,
+};
 
-/// The policy of that name.
-pub fn by_name(name: &str) -> Option<&'static Rules> {
-    POLICIES.iter().find(|rules| rules.name == name)
-}
+/// Rule and profile fix the devices at submission.
+pub(crate) static STATIC: Rules = Rules {
+    name: "static",
+    order: Order::Priority,
+    passing: Passing::Backfill { reserve_after: None },
+    choice: Choice::Fixed,
+    preempts: Preempts::Never,
+};
+
+/// Decided again on every event from what is free.
+pub(crate) static DYNAMIC: Rules = Rules {
+    name: "dynamic",
+    order: Order::AgedPriority,
+    passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
+    choice: Choice::FreeNow,
+    preempts: Preempts::ForHigherPriority,
+};
+
+/// The static choice, corrected once it makes a stage late.
+pub(crate) static HYBRID: Rules = Rules {
+    name: "hybrid",
+    order: Order::AgedPriority,
+    passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
+    choice: Choice::FixedUntil(HYBRID_PATIENCE),
+    preempts: Preempts::ForHigherPriority,
+};
+
+/// What `adaptive` does between rounds and where nothing is shared in rounds.
+pub(crate) static ADAPTIVE: Rules = Rules {
+    name: "adaptive",
+    order: Order::AgedShortestWhenShort,
+    passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
+    choice: Choice::EarliestFinish,
+    preempts: Preempts::ForHigherPriority,
+};
 
 impl Policy for Rules {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn decide(&self, view: &View<'_>) -> Decision {
+    fn decide(&self, view: &View<'_>, _: &mut Memory) -> Decision {
         greedy::decide(self, view)
     }
 }

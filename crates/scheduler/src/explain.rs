@@ -7,7 +7,7 @@ use het_core::{
     StageState, State, Time,
 };
 use het_perf::Rates;
-use het_policy::{Policy, Pool, View, Want, place, reasons_why_not};
+use het_policy::{Memory, Policy, Pool, View, Want, place, reasons_why_not};
 
 /// Everything there is to say about a stage's fate.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +66,8 @@ pub fn explain(
     let (job, spec, stage) = state.stage(key);
     let waiting = state.is_waiting(key);
     let mut pool = Pool::for_stage(state, key);
-    let decision = policy.decide(&View { state, rates, now });
+    let view = View { state, rates, now, round: None };
+    let decision = policy.decide(&view, &mut Memory::default());
     let position = decision.wants.iter().position(|(other, _)| *other == key);
     let planned = position.map(|index| &decision.wants[index].1);
     let wait_reasons = match planned {
@@ -180,7 +181,8 @@ fn starts(
         checkpoints: Vec::new(),
     };
     relaxed.apply(now, &submitted);
-    let decision = policy.decide(&View { state: &relaxed, rates, now });
+    let view = View { state: &relaxed, rates, now, round: None };
+    let decision = policy.decide(&view, &mut Memory::default());
     let wanted = StageKey { job, stage: StageIndex(0) };
     let runs = decision
         .wants

@@ -12,9 +12,8 @@ pub use check::check;
 pub use explain::{Blocker, Explanation, Holder, WhatIf, explain};
 pub use reconcile::reconcile;
 
-use het_core::{Finding, Plan, State, Time};
-use het_perf::Rates;
-use het_policy::{Policy, View};
+use het_core::{Finding, Plan, Time};
+use het_policy::{Memory, Policy, View};
 
 /// What one round came to.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,8 +26,9 @@ pub struct Round {
 }
 
 /// Decides, reconciles and checks.
-pub fn round(state: &State, policy: &dyn Policy, rates: &Rates, now: Time) -> Round {
-    let decision = policy.decide(&View { state, rates, now });
+pub fn round(view: &View<'_>, policy: &dyn Policy, memory: &mut Memory) -> Round {
+    let View { state, now, .. } = *view;
+    let decision = policy.decide(view, memory);
     let plan = reconcile(state, &decision, now);
     let findings = check(state, &plan);
     let limits = reconcile::time_limits(state).map(|(_, at)| at).filter(|at| *at > now);

@@ -100,7 +100,7 @@ impl Embedded {
     /// When files or the engine cannot be set up.
     pub fn submit(
         machine: &Machine,
-        policy: Arc<dyn Policy>,
+        policy: &'static dyn Policy,
         dir: JobDir,
         spec: JobSpec,
         turnstile: Turnstile,
@@ -116,7 +116,7 @@ impl Embedded {
 
     fn begin(
         machine: &Machine,
-        policy: Arc<dyn Policy>,
+        policy: &'static dyn Policy,
         dir: JobDir,
         submitted: Event,
         turnstile: Turnstile,
@@ -137,7 +137,7 @@ impl Embedded {
     /// When there is nothing to continue, or files or the engine cannot be set up.
     pub fn resume(
         machine: &Machine,
-        policy: Arc<dyn Policy>,
+        policy: &'static dyn Policy,
         dir: JobDir,
         new_dir: impl FnOnce() -> Result<JobDir, HomeError>,
         turnstile: Turnstile,
@@ -170,7 +170,7 @@ impl Embedded {
 
     fn assemble(
         machine: &Machine,
-        policy: Arc<dyn Policy>,
+        policy: &'static dyn Policy,
         (state, store): (State, EventStore),
         job: JobId,
         dir: JobDir,

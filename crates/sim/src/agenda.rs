@@ -12,6 +12,11 @@ pub(crate) enum Due {
     /// A fact that only needs telling.
     Tell(Event),
     Strike(Fault),
+    /// The lease has stopped as asked, with or without a checkpoint.
+    Stopped {
+        lease: LeaseId,
+        saved: bool,
+    },
     /// The lease reaches its next checkpoint or its end. Void if the lease was rescheduled since.
     Milestone {
         lease: LeaseId,

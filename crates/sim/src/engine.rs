@@ -16,7 +16,7 @@ use crate::{Fault, StageModel};
 #[derive(Debug)]
 pub struct Sim {
     topology: Arc<Topology>,
-    models: BTreeMap<StageKey, StageModel>,
+    models: BTreeMap<StageKey, Arc<StageModel>>,
     now: Time,
     generation: Generation,
     agenda: Agenda,
@@ -33,22 +33,68 @@ pub struct Sim {
 struct Run {
     stage: StageKey,
     placement: Arc<Placement>,
-    /// Steps done when `since` began.
+    /// Steps done when `since_ns` began.
     done: u64,
-    since: Time,
-    step: Millis,
+    /// Steps that are safe in a checkpoint.
+    saved: u64,
+    /// Since when the present step is worked on.
+    since_ns: u64,
+    step_ns: u64,
+    /// Time spent in steps, and the part of it that is saved.
+    worked_ns: u64,
+    kept_ns: u64,
     epoch: u32,
     stopping: bool,
 }
 
+impl Run {
+    /// Books the steps done until `now`.
+    fn settle(&mut self, now: Time) {
+        let steps = ns(now).saturating_sub(self.since_ns) / self.step_ns;
+        self.done += steps;
+        self.since_ns += steps * self.step_ns;
+        self.worked_ns += steps * self.step_ns;
+        self.epoch += 1;
+    }
+
+    /// All work so far counts, whatever happens to the gang.
+    fn keep(&mut self) {
+        self.saved = self.done;
+        self.kept_ns = self.worked_ns;
+    }
+
+    /// What the gang reports of itself.
+    fn progress(&self, total: u64) -> Progress {
+        let units = u64::from(self.placement.units());
+        Progress {
+            step: Some(self.done),
+            total: Some(total),
+            busy: Some(Millis(self.worked_ns / NS_PER_MS * units)),
+            useful: Some(Millis(self.kept_ns / NS_PER_MS)),
+            ..Progress::default()
+        }
+    }
+}
+
+const NS_PER_MS: u64 = 1_000_000;
+
+fn ns(at: Time) -> u64 {
+    at.0 * NS_PER_MS
+}
+
 impl Sim {
-    /// `models` says how each stage behaves; one without a model ends at once.
+    /// `models` says how each stage behaves; one without a model ends at once. `words` are what
+    /// users say when: submits, holds, cancels.
     pub fn new(
         topology: Arc<Topology>,
-        models: BTreeMap<StageKey, StageModel>,
+        models: BTreeMap<StageKey, Arc<StageModel>>,
+        words: impl IntoIterator<Item = (Time, Event)>,
         faults: impl IntoIterator<Item = (Time, Fault)>,
     ) -> Self {
         let mut agenda = Agenda::default();
+        for (at, word) in words {
+            agenda.add(at, Due::Tell(word));
+        }
         for (at, fault) in faults {
             agenda.add(at, Due::Strike(fault));
         }
@@ -65,7 +111,7 @@ impl Sim {
         }
     }
 
-    fn model(&self, stage: StageKey) -> StageModel {
+    fn model(&self, stage: StageKey) -> Arc<StageModel> {
         self.models.get(&stage).cloned().unwrap_or_default()
     }
 
@@ -81,31 +127,36 @@ impl Sim {
             return;
         }
         let model = self.model(stage);
+        let loaded = self.now + model.load;
+        let done = resume.map_or(0, |checkpoint| checkpoint.step);
         let run = Run {
             stage,
             placement: Arc::clone(placement),
-            done: resume.map_or(0, |checkpoint| checkpoint.step),
-            since: self.now + model.load,
-            step: self.step_time(&model, placement),
+            done,
+            saved: done,
+            since_ns: ns(loaded),
+            step_ns: self.step_ns(&model, placement),
+            worked_ns: 0,
+            kept_ns: 0,
             epoch: 0,
             stopping: false,
         };
         self.runs.insert(lease, run);
-        self.tell(Event::StageStarted { lease });
+        self.agenda.add(loaded, Due::Tell(Event::StageStarted { lease }));
         self.schedule(lease);
     }
 
     /// The slowest rank sets the pace of a gang.
-    fn step_time(&self, model: &StageModel, placement: &Placement) -> Millis {
+    fn step_ns(&self, model: &StageModel, placement: &Placement) -> u64 {
         let of_rank = placement.ranks.iter().flat_map(|rank| {
             let pace = self.pace[rank.node.index()];
             rank.grants.iter().map(move |grant| {
                 let class = &self.topology.class_of(grant.device).id;
-                let step = model.step.get(class).copied().unwrap_or(model.step_default);
-                (step.0 * pace).div_ceil(100).max(1)
+                let step = model.step_ns.get(class).copied().unwrap_or(model.step_ns_default);
+                (step * pace).div_ceil(100).max(1)
             })
         });
-        Millis(of_rank.max().unwrap_or(1))
+        of_rank.max().unwrap_or(1)
     }
 
     fn tell(&mut self, event: Event) {
@@ -130,33 +181,20 @@ impl Sim {
     fn schedule(&mut self, lease: LeaseId) {
         let Some(run) = self.runs.get(&lease) else { return };
         let steps = self.next_milestone(run).saturating_sub(run.done);
-        let at = run.since + Millis(steps * run.step.0);
+        let at_ns = run.since_ns.saturating_add(steps.saturating_mul(run.step_ns));
         let epoch = run.epoch;
-        self.agenda.add(at, Due::Milestone { lease, epoch });
-    }
-
-    /// Books the steps done so far, so that the pace may change.
-    fn settle(&mut self, lease: LeaseId) {
-        let now = self.now;
-        if let Some(run) = self.runs.get_mut(&lease) {
-            let steps = now.since(run.since).0 / run.step.0;
-            run.done += steps;
-            run.since = run.since + Millis(steps * run.step.0);
-            run.epoch += 1;
-        }
+        self.agenda.add(Time(at_ns.div_ceil(NS_PER_MS)), Due::Milestone { lease, epoch });
     }
 
     fn milestone(&mut self, lease: LeaseId, epoch: u32) {
-        if self.runs.get(&lease).is_none_or(|run| run.epoch != epoch || run.stopping) {
+        let now = self.now;
+        let Some(run) = self.runs.get_mut(&lease) else { return };
+        if run.epoch != epoch || run.stopping {
             return;
         }
-        self.settle(lease);
-        let run = &self.runs[&lease];
+        run.settle(now);
         let (stage, done) = (run.stage, run.done);
         let model = self.model(stage);
-        let total = Some(model.steps);
-        let progress = Progress { step: Some(done), total, ..Progress::default() };
-        self.tell(Event::Progressed { lease, progress });
         if done >= model.steps {
             self.end(lease, Outcome::Finished);
         } else if let Some((step, exit_code)) = model.fails_at
@@ -166,24 +204,37 @@ impl Sim {
             let message = "scripted failure".to_owned();
             self.end(lease, Outcome::Failed(Failure { rank: 0, exit_code, message }));
         } else {
-            self.tell(checkpointed(lease, done));
-            let pause = model.save.unwrap_or_default();
             if let Some(run) = self.runs.get_mut(&lease) {
-                run.since = run.since + pause;
+                run.keep();
+                run.since_ns += model.save.unwrap_or_default().0 * NS_PER_MS;
+                let progress = run.progress(model.steps);
+                self.tell(Event::Progressed { lease, progress });
             }
+            self.tell(checkpointed(lease, done));
             self.schedule(lease);
         }
     }
 
+    /// The gang is gone; its last words come before the fact.
     fn end(&mut self, lease: LeaseId, outcome: Outcome) {
-        if self.runs.remove(&lease).is_some() {
-            self.tell(Event::StageEnded { lease, outcome });
+        let Some(mut run) = self.runs.remove(&lease) else { return };
+        match outcome {
+            Outcome::Finished => run.keep(),
+            Outcome::Lost => run.settle(self.now),
+            Outcome::Stopped | Outcome::Failed(_) => {}
         }
+        if run.saved < run.done {
+            run.done = run.saved;
+        }
+        let progress = run.progress(self.model(run.stage).steps);
+        self.tell(Event::Progressed { lease, progress });
+        self.tell(Event::StageEnded { lease, outcome });
     }
 
     fn stop(&mut self, lease: LeaseId, grace: Millis) {
-        self.settle(lease);
+        let now = self.now;
         let Some(run) = self.runs.get_mut(&lease) else { return };
+        run.settle(now);
         run.stopping = true;
         let (stage, done) = (run.stage, run.done);
         let model = self.model(stage);
@@ -193,11 +244,11 @@ impl Sim {
             None if model.deaf => grace,
             None => Millis(0),
         };
-        let at = self.now + wait;
+        let at = now + wait;
         if saves.is_some() {
             self.agenda.add(at, Due::Tell(checkpointed(lease, done)));
         }
-        self.agenda.add(at, Due::Tell(Event::StageEnded { lease, outcome: Outcome::Stopped }));
+        self.agenda.add(at, Due::Stopped { lease, saved: saves.is_some() });
     }
 
     fn strike(&mut self, fault: Fault) -> Option<Event> {
@@ -216,11 +267,11 @@ impl Sim {
             Fault::Slowed { node, percent } => {
                 self.pace[node.index()] = percent;
                 for lease in self.leases_on(node) {
-                    self.settle(lease);
                     let run = &self.runs[&lease];
-                    let step = self.step_time(&self.model(run.stage), &run.placement);
+                    let step_ns = self.step_ns(&self.model(run.stage), &run.placement);
                     if let Some(run) = self.runs.get_mut(&lease) {
-                        run.step = step;
+                        run.settle(self.now);
+                        run.step_ns = step_ns;
                     }
                     self.schedule(lease);
                 }
@@ -234,12 +285,11 @@ impl Sim {
         on_node.map(|(&lease, _)| lease).collect()
     }
 
-    /// Whether a fact still holds when its time comes: nothing is told of a lease after its end.
-    fn still_true(&mut self, event: &Event) -> bool {
+    /// Whether a fact still holds when its time comes: nothing is told of a lease after its end, nor
+    /// of the start of one that was stopped while it loaded.
+    fn still_true(&self, event: &Event) -> bool {
         match event {
-            Event::StageEnded { lease, outcome: Outcome::Stopped } => {
-                self.runs.remove(lease).is_some()
-            }
+            Event::StageStarted { lease } => self.runs.get(lease).is_some_and(|run| !run.stopping),
             Event::Checkpointed { lease, .. } => self.runs.contains_key(lease),
             _ => true,
         }
@@ -280,6 +330,12 @@ impl Engine for Sim {
             match due {
                 Due::Tell(event) if self.still_true(&event) => return Some((self.now, event)),
                 Due::Tell(_) => {}
+                Due::Stopped { lease, saved } => {
+                    if let (Some(run), true) = (self.runs.get_mut(&lease), saved) {
+                        run.keep();
+                    }
+                    self.end(lease, Outcome::Stopped);
+                }
                 Due::Milestone { lease, epoch } => self.milestone(lease, epoch),
                 Due::Strike(fault) => {
                     if let Some(event) = self.strike(fault) {
@@ -308,9 +364,9 @@ mod tests {
         type Engine = Sim;
 
         fn build(&self, scripts: &[(StageKey, Script)]) -> (Sim, Vec<Launch>) {
-            let models = scripts.iter().map(|&(key, script)| (key, model(script))).collect();
+            let models = scripts.iter().map(|&(key, script)| (key, Arc::new(model(script))));
             let launches = vec![Launch::default(); scripts.len()];
-            (Sim::new(Arc::new(one_device()), models, []), launches)
+            (Sim::new(Arc::new(one_device()), models.collect(), [], []), launches)
         }
     }
 

@@ -8,10 +8,10 @@ use het_core::{Millis, Name, NodeId};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageModel {
     pub steps: u64,
-    /// Time of one step on the requested number of devices, by class.
-    pub step: BTreeMap<Name, Millis>,
+    /// Nanoseconds of one step on the requested number of devices, by class.
+    pub step_ns: BTreeMap<Name, u64>,
     /// On a class that is not listed.
-    pub step_default: Millis,
+    pub step_ns_default: u64,
     /// From the start of the processes to the first step.
     pub load: Millis,
     /// To write a checkpoint; `None` for a program that cannot.
@@ -27,8 +27,8 @@ impl Default for StageModel {
     fn default() -> Self {
         Self {
             steps: 0,
-            step: BTreeMap::new(),
-            step_default: Millis(1),
+            step_ns: BTreeMap::new(),
+            step_ns_default: 1_000_000,
             load: Millis(0),
             save: None,
             checkpoint_every: u64::MAX,

@@ -18,7 +18,7 @@ use het_core::{
     StageKey, State, StopCause, Time, Topology,
 };
 use het_perf::Rates;
-use het_policy::{Policy, Rules, by_name};
+use het_policy::{Memory, Policy, View, by_name};
 use het_scheduler::round;
 
 use crate::build;
@@ -34,6 +34,7 @@ pub fn play(policy: &str, rates: &Rates, scene: &str) -> String {
     let mut player = Player {
         state: State::new(Arc::new(read_cluster(&nodes))),
         policy,
+        memory: Memory::default(),
         rates,
         told: String::new(),
     };
@@ -70,7 +71,8 @@ fn number<N: std::str::FromStr>(text: &str) -> N {
 
 struct Player<'a> {
     state: State,
-    policy: &'a Rules,
+    policy: &'static dyn Policy,
+    memory: Memory,
     rates: &'a Rates,
     told: String,
 }
@@ -115,7 +117,8 @@ impl Player<'_> {
     }
 
     fn round(&mut self, at: Time) {
-        let round = round(&self.state, self.policy as &dyn Policy, self.rates, at);
+        let view = View { state: &self.state, rates: self.rates, now: at, round: None };
+        let round = round(&view, self.policy, &mut self.memory);
         assert_eq!(round.findings, [], "the plan breaks a law");
         self.tell(at, &round.plan);
         if !round.plan.is_empty() {

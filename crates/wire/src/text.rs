@@ -59,6 +59,10 @@ pub fn reason(lang: Lang, reason: &Reason) -> String {
             "devices claimed for it became free".to_owned(),
             "为它预留的设备已空闲".to_owned(),
         ),
+        Reason::ItsTurn { word } => lang.pick(
+            format!("it is its turn on `{word}` in this round"),
+            format!("本轮轮到它使用 `{word}`"),
+        ),
         Reason::Resumed { step } => lang.pick(
             format!("continues from the checkpoint of step {step}"),
             format!("从第 {step} 步的检查点继续"),
@@ -93,6 +97,8 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
             format!("stage {blocker} is ahead and nobody may pass it"),
             format!("阶段 {blocker} 排在前面，不允许越过"),
         ),
+        Reason::NotItsTurn => lang
+            .pick("others have their turn in this round".to_owned(), "本轮轮到其他作业".to_owned()),
         Reason::ClaimPending => lang.pick(
             "its devices are claimed and being freed".to_owned(),
             "它的设备已预留，正在释放".to_owned(),
@@ -167,6 +173,7 @@ mod tests {
             Reason::FixedAtSubmission { word: word() },
             Reason::Backfilled,
             Reason::ClaimReady,
+            Reason::ItsTurn { word: word() },
             Reason::Resumed { step: 3 },
             Reason::Aged { seconds: 9 },
             Reason::NotEnough { word: word(), need: 2 },
@@ -174,6 +181,7 @@ mod tests {
             Reason::NoCompanions { word: word() },
             Reason::NeverFits { word: word(), need: 8, largest: 1 },
             Reason::HeadOfLine { blocker: key },
+            Reason::NotItsTurn,
             Reason::ClaimPending,
             Reason::BetterToWait { word: word() },
             Reason::PreemptionTooDear,

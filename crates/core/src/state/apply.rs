@@ -183,8 +183,12 @@ impl State {
     }
 
     fn progressed(&mut self, id: LeaseId, progress: &Progress) {
-        if let Some(key) = self.leases.get(&id).map(|lease| lease.stage) {
-            self.stage_mut(key).progress.merge(progress);
+        let now = self.now;
+        let Some(key) = self.leases.get(&id).map(|lease| lease.stage) else { return };
+        let stage = self.stage_mut(key);
+        stage.progress.merge(progress);
+        if progress.step.is_some() {
+            stage.progressed_at = Some(now);
         }
     }
 
@@ -324,6 +328,7 @@ impl Stage {
             checkpoint_at: None,
             checkpoints: 0,
             progress: Progress::default(),
+            progressed_at: None,
             charged: ShareMillis::ZERO,
             busy: ShareMillis::ZERO,
             useful: ShareMillis::ZERO,

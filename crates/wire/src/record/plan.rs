@@ -118,6 +118,7 @@ enum ReasonRecord {
     FixedAtSubmission { word: String },
     Backfilled,
     ClaimReady,
+    ItsTurn { word: String },
     Resumed { step: u64 },
     Aged { seconds: u64 },
     NotEnough { word: String, need: u32 },
@@ -125,6 +126,7 @@ enum ReasonRecord {
     NoCompanions { word: String },
     NeverFits { word: String, need: u32, largest: u32 },
     HeadOfLine { blocker: KeyRecord },
+    NotItsTurn,
     ClaimPending,
     BetterToWait { word: String },
     PreemptionTooDear,
@@ -306,6 +308,7 @@ macro_rules! reasons {
                 Reason::Backfilled => ReasonRecord::Backfilled,
                 Reason::ClaimReady => ReasonRecord::ClaimReady,
                 Reason::ClaimPending => ReasonRecord::ClaimPending,
+                Reason::NotItsTurn => ReasonRecord::NotItsTurn,
                 Reason::PreemptionTooDear => ReasonRecord::PreemptionTooDear,
             }
         }
@@ -318,6 +321,7 @@ macro_rules! reasons {
                 ReasonRecord::Backfilled => Reason::Backfilled,
                 ReasonRecord::ClaimReady => Reason::ClaimReady,
                 ReasonRecord::ClaimPending => Reason::ClaimPending,
+                ReasonRecord::NotItsTurn => Reason::NotItsTurn,
                 ReasonRecord::PreemptionTooDear => Reason::PreemptionTooDear,
             }
         }
@@ -350,6 +354,7 @@ reasons! {
     FreeNow { word: text => name }
     FirstPossible { word: text => name }
     FixedAtSubmission { word: text => name }
+    ItsTurn { word: text => name }
     Resumed { step: same => same }
     Aged { seconds: same => same }
     NotEnough { word: text => name, need: same => same }

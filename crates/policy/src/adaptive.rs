@@ -1,0 +1,217 @@
+//! `adaptive`: every round a market. What a turn is worth to a stage is weighed against what its
+//! devices are worth to everybody, and the weights follow the load.
+//!
+//! A turn on an offer brings the stage nearer its end, and the whole queue nearer its end:
+//!
+//! - *own progress*, the part of the remaining work done per second: shortest remaining time first
+//!   on the devices where that time is shortest (Schrage 1968 for one machine);
+//! - *common progress*, the work done per second valued at the prices of [`market::horizon`]: each
+//!   class does what it is comparatively best at. It counts for more the longer the queue is.
+//!
+//! Two corrections keep the tail short. While more work waits than the longest job takes, waiting
+//! itself raises a stage (no starvation). And a stage that by itself takes nearly as long as all the
+//! work together goes first, longest first (Graham 1969), once no new work arrives or the cluster is
+//! overloaded, because only it decides when everything is done.
+
+use het_core::{StageKey, Time};
+
+use crate::demand::{Demand, Demands, Offer};
+use crate::market::{self, Horizon};
+use crate::rules::ADAPTIVE;
+use crate::turns::{self, Left, Turns};
+use crate::{Decision, Memory, Policy, View, greedy};
+
+/// Between a lightly and a heavily loaded cluster, by how many times longer than the longest job
+/// all the work takes.
+const LOAD: (f64, f64) = (1.2, 1.6);
+
+/// Weight of common progress at light and at heavy load. Set on the four Gavel workloads of
+/// `docs/studies/gavel.md`; half or double of either moves the mean completion time by under 2 %.
+const COMMON: (f64, f64) = (2.0, 12.0);
+
+/// A stage is critical from this part of the horizon on; never at light load.
+const CRITICAL: (f64, f64) = (1.1, 0.75);
+
+/// Critical stages are told apart by this power of their length.
+const CRITICAL_POWER: i32 = 4;
+
+/// Without arrivals for this part of the horizon the queue is taken to drain.
+const DRAINING_AFTER: f64 = 0.3;
+
+/// Weight of the squared waiting time, in horizons, at heavy load.
+const AGEING: f64 = 0.12;
+
+/// Every step of priority is worth this many times the one below.
+const PRIORITY_STEP: f64 = 1e3;
+
+/// In rounds: a market each. Between them, and where every event is decided on: the rule table.
+#[derive(Debug, Clone, Copy)]
+pub struct Adaptive;
+
+/// The last round, and prices to start the next from.
+#[derive(Debug, Default)]
+struct LastRound {
+    at: Option<Time>,
+    turns: Turns,
+    prices: Option<Vec<f64>>,
+}
+
+impl Policy for Adaptive {
+    fn name(&self) -> &'static str {
+        ADAPTIVE.name
+    }
+
+    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
+        let Some(round) = view.round else { return greedy::decide(&ADAPTIVE, view) };
+        let last = memory.of::<LastRound>();
+        if last.at != Some(view.now) {
+            let demands = Demands::survey(view);
+            let horizon = market::horizon(&demands, last.prices.as_deref());
+            last.turns = share_out(&demands, &horizon, view.now, round.as_seconds());
+            last.prices = Some(horizon.prices);
+            last.at = Some(view.now);
+        }
+        turns::carry_out(view, &last.turns)
+    }
+}
+
+/// What the weights of this round are.
+#[derive(Debug, Clone, Copy)]
+struct Weights {
+    /// Seconds that everything takes.
+    horizon: f64,
+    common: f64,
+    critical: f64,
+    ageing: f64,
+}
+
+impl Weights {
+    fn of(demands: &Demands, horizon: &Horizon, now: Time) -> Self {
+        let fastest = |demand: &Demand| demand.seconds_on(&demand.fastest());
+        let longest = demands.stages.iter().map(fastest).fold(0.0, f64::max);
+        let load = horizon.seconds / longest.max(f64::MIN_POSITIVE);
+        let heavy = between(load, LOAD.0, LOAD.1);
+        let all = horizon.seconds.max(longest);
+        let newest = demands.stages.iter().map(|demand| demand.submitted).max().unwrap_or(now);
+        let draining = between(now.since(newest).as_seconds() / all, 0.0, DRAINING_AFTER);
+        let pressed = heavy.max(draining);
+        Self {
+            horizon: all,
+            common: COMMON.0 + (COMMON.1 - COMMON.0) * heavy,
+            critical: CRITICAL.0 + (CRITICAL.1 - CRITICAL.0) * pressed,
+            ageing: AGEING * heavy,
+        }
+    }
+}
+
+/// Where `value` stands between `low` (0) and `high` (1).
+fn between(value: f64, low: f64, high: f64) -> f64 {
+    ((value - low) / (high - low)).clamp(0.0, 1.0)
+}
+
+/// Who runs where in a round of `round` seconds.
+fn share_out(demands: &Demands, horizon: &Horizon, now: Time, round: f64) -> Turns {
+    let weights = Weights::of(demands, horizon, now);
+    let utilities: Vec<Vec<f64>> = utilities(demands, horizon, &weights, now, round);
+    let prices = market::clearing(demands, &utilities);
+    let surplus = |index: usize, offer: usize| {
+        let shape = &demands.stages[index].offers[offer];
+        utilities[index][offer] - f64::from(shape.units) * prices[shape.class]
+    };
+    let order = order(demands, &utilities);
+    let mut left = Left::of(demands);
+    let mut turns: Vec<Option<Offer>> = vec![None; demands.stages.len()];
+    // First what each wants at these prices, then whatever of the rest is still free.
+    for &index in &order {
+        let wanted = best(demands, index, |offer| surplus(index, offer), |_| true);
+        if let Some((offer, gain)) = wanted
+            && gain >= 0.0
+            && left.fits(&offer)
+        {
+            left.take(&offer);
+            turns[index] = Some(offer);
+        }
+    }
+    for &index in &order {
+        if turns[index].is_none() {
+            let free =
+                best(demands, index, |offer| surplus(index, offer), |shape| left.fits(shape));
+            if let Some((offer, _)) = free {
+                left.take(&offer);
+                turns[index] = Some(offer);
+            }
+        }
+    }
+    let chosen = |index: &usize| turns[*index].map(|offer| (demands.stages[*index].key, offer));
+    order.iter().filter_map(chosen).collect()
+}
+
+/// The best offer of a stage by `score` among those that `may` be taken, the first of equals.
+fn best(
+    demands: &Demands,
+    index: usize,
+    score: impl Fn(usize) -> f64,
+    may: impl Fn(&Offer) -> bool,
+) -> Option<(Offer, f64)> {
+    let offers = demands.stages[index].offers.iter().enumerate();
+    let scored =
+        offers.filter(|(_, shape)| may(shape)).map(|(offer, shape)| (*shape, score(offer)));
+    scored.reduce(|best, next| if next.1 > best.1 { next } else { best })
+}
+
+/// Stages by what a device brings there, the most first.
+fn order(demands: &Demands, utilities: &[Vec<f64>]) -> Vec<usize> {
+    let density = |index: usize| {
+        let demand: &Demand = &demands.stages[index];
+        let per_unit = demand.offers.iter().zip(&utilities[index]);
+        let per_unit = per_unit.map(|(offer, utility)| utility / f64::from(offer.units));
+        per_unit.fold(f64::NEG_INFINITY, f64::max)
+    };
+    let mut rows: Vec<(f64, StageKey, usize)> = (0..demands.stages.len())
+        .map(|index| (density(index), demands.stages[index].key, index))
+        .collect();
+    rows.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    rows.into_iter().map(|(.., index)| index).collect()
+}
+
+/// What a turn on each offer is worth, by stage and offer.
+fn utilities(
+    demands: &Demands,
+    horizon: &Horizon,
+    weights: &Weights,
+    now: Time,
+    round: f64,
+) -> Vec<Vec<f64>> {
+    let common = weights.common * demands.stages.len() as f64 / weights.horizon;
+    let progress = |demand: &Demand| -> Vec<f64> {
+        let fastest = demand.fastest();
+        let price = |offer: &Offer| f64::from(offer.units) * horizon.prices[offer.class];
+        let step =
+            demand.offers.iter().map(|offer| price(offer) / offer.rate).fold(f64::MAX, f64::min);
+        let waited = now.since(demand.submitted).as_seconds() / weights.horizon;
+        let raised = 1.0 + weights.ageing * waited * waited;
+        let own = 1.0 / demand.seconds_on(&fastest);
+        let value =
+            |offer: &Offer| (own * offer.rate / fastest.rate + common * step * offer.rate) * raised;
+        demand.offers.iter().map(value).collect()
+    };
+    let mut rows: Vec<Vec<f64>> = demands.stages.iter().map(progress).collect();
+    let highest = rows.iter().flatten().copied().fold(0.0, f64::max);
+    for (demand, row) in demands.stages.iter().zip(&mut rows) {
+        let fastest = demand.fastest();
+        let length = demand.seconds_on(&fastest) / weights.horizon;
+        if length >= weights.critical {
+            let urgency = PRIORITY_STEP * highest * length.powi(CRITICAL_POWER);
+            for (offer, utility) in demand.offers.iter().zip(row.iter_mut()) {
+                *utility = urgency * f64::from(offer.units) * offer.rate / fastest.rate;
+            }
+        }
+        let moving = (demand.restart.as_seconds() / round).min(1.0);
+        let rank = PRIORITY_STEP.powi(2 * demand.priority as i32);
+        for (index, utility) in row.iter_mut().enumerate() {
+            let stays = demand.running.is_some_and(|(_, at)| at == index);
+            *utility *= rank * if stays { 1.0 } else { 1.0 - moving };
+        }
+    }
+    rows
+}

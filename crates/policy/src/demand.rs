@@ -1,0 +1,196 @@
+//! Who wants devices, as planners see it that share out whole device classes.
+
+use std::collections::BTreeMap;
+
+use het_core::{Lease, LeaseId, Millis, Phase, Priority, Share, StageKey, StageState, Time};
+
+use crate::View;
+
+/// Part of the declared work that a stage is taken to have left once it has done more than all.
+const OVERRUN: f64 = 0.05;
+
+/// Running time ahead of a stage about which nothing is known; afterwards it is taken to need as
+/// long again as it has had, which is right for the heavy-tailed durations of real clusters
+/// (least attained service: Nuyens and Wierman 2008, "The foreground-background queue").
+const UNKNOWN_WORK: Millis = Millis::seconds(600);
+
+/// Everybody who runs or waits, and what there is to share.
+#[derive(Debug, Clone)]
+pub(crate) struct Demands {
+    /// By stage key.
+    pub stages: Vec<Demand>,
+    /// Whole units in service, by device class.
+    pub capacity: Vec<u32>,
+}
+
+/// A stage that runs or waits for nothing but devices.
+#[derive(Debug, Clone)]
+pub(crate) struct Demand {
+    pub key: StageKey,
+    pub priority: Priority,
+    pub submitted: Time,
+    /// Its lease and the offer it runs on.
+    pub running: Option<(LeaseId, usize)>,
+    /// Shapes that the cluster could run; none has a rate of zero.
+    pub offers: Vec<Offer>,
+    /// Steps to go, at least a little.
+    pub remaining: f64,
+    /// Steps in all, as declared or assumed.
+    pub total: f64,
+    /// From a start to the first step.
+    pub restart: Millis,
+}
+
+/// One shape of a request on one device class.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Offer {
+    /// Index into the alternatives of the stage.
+    pub alternative: usize,
+    /// Index into [`het_core::Topology::classes`].
+    pub class: usize,
+    pub units: u32,
+    /// Steps per second.
+    pub rate: f64,
+}
+
+impl Demand {
+    /// The offer with the highest rate, the first of equals.
+    pub fn fastest(&self) -> Offer {
+        let better = |best: Offer, next: &Offer| if next.rate > best.rate { *next } else { best };
+        self.offers.iter().skip(1).fold(self.offers[0], better)
+    }
+
+    /// Seconds to the end on an offer.
+    pub fn seconds_on(&self, offer: &Offer) -> f64 {
+        self.remaining / offer.rate
+    }
+}
+
+impl Demands {
+    /// Everybody in `view`. Stages that the cluster could never run are left out.
+    pub fn survey(view: &View<'_>) -> Self {
+        let capacity = capacity(view);
+        let running = view.state.leases().iter().filter_map(|(&id, lease)| {
+            let stopping = matches!(lease.phase, Phase::Stopping { .. });
+            (!stopping).then_some((lease.stage, Some((id, lease))))
+        });
+        let waiting = view.state.waiting().map(|key| (key, None));
+        let mut stages: Vec<Demand> = running
+            .chain(waiting)
+            .map(|(key, lease)| demand(view, &capacity, key, lease))
+            .filter(|demand| !demand.offers.is_empty())
+            .collect();
+        stages.sort_unstable_by_key(|demand| demand.key);
+        Self { stages, capacity }
+    }
+}
+
+/// Whole units of each class on devices that are up.
+fn capacity(view: &View<'_>) -> Vec<u32> {
+    let topology = view.state.topology();
+    let mut units = vec![0; topology.classes.len()];
+    for id in topology.device_ids().filter(|&id| view.state.is_up(id)) {
+        let device = topology.device(id);
+        units[device.class] += device.capacity.whole_units();
+    }
+    units
+}
+
+fn demand(
+    view: &View<'_>,
+    capacity: &[u32],
+    key: StageKey,
+    lease: Option<(LeaseId, &Lease)>,
+) -> Demand {
+    let (job, spec, stage) = view.state.stage(key);
+    let mut offers = offers(view, capacity, key);
+    let total = spec.steps.or(stage.progress.total);
+    let rated = total.is_some() && offers.iter().any(|offer| offer.rate > 0.0);
+    if rated {
+        offers.retain(|offer| offer.rate > 0.0);
+    } else {
+        offers.iter_mut().for_each(|offer| offer.rate = 1.0);
+    }
+    let at = lease.map(|(id, lease)| (id, current(view, &offers, lease)));
+    let rate = at.and_then(|(_, offer)| offer).map_or(0.0, |index| offers[index].rate);
+    let (total, remaining) = match total.filter(|_| rated) {
+        Some(total) => {
+            let total = total as f64;
+            (total, (total - steps_done(view, key, rate)).max(total * OVERRUN))
+        }
+        None => {
+            let had = attained_seconds(view, key).max(UNKNOWN_WORK.as_seconds());
+            (2.0 * had, had)
+        }
+    };
+    Demand {
+        key,
+        priority: job.priority(),
+        submitted: job.submitted,
+        running: at.and_then(|(id, offer)| Some((id, offer?))),
+        offers,
+        remaining,
+        total,
+        restart: view.rates.restart(&spec.profile),
+    }
+}
+
+/// Every alternative on every class that it accepts and that has enough units.
+fn offers(view: &View<'_>, capacity: &[u32], key: StageKey) -> Vec<Offer> {
+    let topology = view.state.topology();
+    let (_, spec, _) = view.state.stage(key);
+    let mut found: BTreeMap<(usize, usize), Offer> = BTreeMap::new();
+    for (alternative, shape) in spec.alternatives.iter().enumerate() {
+        let exemplars = view.state.exemplars().iter().copied();
+        for id in exemplars.filter(|&id| shape.selector.accepts(topology, id)) {
+            let class = topology.device(id).class;
+            if capacity[class] >= shape.count {
+                let known = view.rates.rate(&spec.profile, &topology.classes[class], shape.count);
+                let rate = known.map_or(0.0, |(rate, _)| rate);
+                let offer = Offer { alternative, class, units: shape.count, rate };
+                found.entry((alternative, class)).or_insert(offer);
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// The offer that a lease runs on.
+fn current(view: &View<'_>, offers: &[Offer], lease: &Lease) -> Option<usize> {
+    let device = lease.placement.devices().next()?.device;
+    let class = view.state.topology().device(device).class;
+    let same =
+        |offer: &Offer| offer.class == class && offer.alternative == lease.placement.alternative;
+    offers.iter().position(same)
+}
+
+/// Steps that are done and not lost: the last word of the program and, while it runs, what its
+/// rate adds since; a stage that does not run has what its checkpoint holds.
+pub(crate) fn steps_done(view: &View<'_>, key: StageKey, rate: f64) -> f64 {
+    let (_, _, stage) = view.state.stage(key);
+    let saved = stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step);
+    let StageState::Active { lease } = stage.state else { return saved as f64 };
+    let Phase::Running { since } = view.state.leases()[&lease].phase else { return saved as f64 };
+    let (step, at) = match (stage.progress.step, stage.progressed_at) {
+        (Some(step), Some(at)) if at >= since => (step, at),
+        _ => (saved, since),
+    };
+    step as f64 + rate * view.now.since(at).as_seconds()
+}
+
+/// Seconds for which the stage has held its devices.
+fn attained_seconds(view: &View<'_>, key: StageKey) -> f64 {
+    let (_, _, stage) = view.state.stage(key);
+    let share: Share = stage
+        .placement
+        .iter()
+        .flat_map(|placement| placement.grants())
+        .map(|grant| grant.share)
+        .sum();
+    if share == Share::ZERO {
+        return 0.0;
+    }
+    let ended = stage.charged.0 as f64 / f64::from(share.0) / 1_000.0;
+    let StageState::Active { lease } = stage.state else { return ended };
+    ended + view.now.since(view.state.leases()[&lease].since).as_seconds()
+}

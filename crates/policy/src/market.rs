@@ -1,0 +1,135 @@
+//! Prices of device classes: what one unit of each is worth when everybody wants the best.
+//!
+//! Two questions about the same table of offers. [`horizon`]: how long would the work ahead take if
+//! it were spread over the classes as well as possible, and what would one more unit of each save?
+//! [`clearing`]: at which prices does what people want fit what there is?
+
+use crate::demand::Demands;
+
+/// Rounds of price correction; each moves a price by at most the square root of its imbalance, and
+/// the best bound seen counts, so that more only tighten it.
+const HORIZON_STEPS: usize = 60;
+
+/// Rounds of the ascending auction; prices that have not settled by then are close.
+const CLEARING_STEPS: usize = 12;
+
+/// Change of a price, in parts, below which an auction has settled.
+const SETTLED: f64 = 1e-3;
+
+/// How long all remaining work takes at least, in seconds, and prices per class.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Horizon {
+    pub seconds: f64,
+    /// Seconds of the horizon that a unit of the class saves; prices over all units sum to one.
+    pub prices: Vec<f64>,
+}
+
+/// The linear-programming bound on the time to finish all work with fractional assignment: the
+/// largest, over prices that sum to one over all units, of the work valued at its cheapest class
+/// (the dual of minimising the makespan on unrelated machines: Lenstra, Shmoys and Tardos 1990).
+/// Found by multiplicative weights (Plotkin, Shmoys and Tardos 1995) from `start`.
+pub(crate) fn horizon(demands: &Demands, start: Option<&[f64]>) -> Horizon {
+    let units: Vec<f64> = demands.capacity.iter().map(|&units| f64::from(units)).collect();
+    let everything: f64 = units.iter().sum();
+    let floor = 1e-4 / everything.max(1.0);
+    let mut prices: Vec<f64> = match start {
+        Some(prices) if prices.len() == units.len() => {
+            prices.iter().map(|price| price.max(floor)).collect()
+        }
+        _ => vec![1.0; units.len()],
+    };
+    normalise(&mut prices, &units);
+    let mut best = Horizon { seconds: -1.0, prices: prices.clone() };
+    let mut reach = 0.5;
+    let mut load = vec![0.0; units.len()];
+    for _ in 0..HORIZON_STEPS {
+        load.fill(0.0);
+        let mut value = 0.0;
+        for demand in &demands.stages {
+            let costs = demand.offers.iter().map(|offer| {
+                let seconds = demand.seconds_on(offer) * f64::from(offer.units);
+                (seconds * prices[offer.class], offer.class, seconds)
+            });
+            let cheapest = costs.min_by(|a, b| a.0.total_cmp(&b.0));
+            if let Some((cost, class, seconds)) = cheapest {
+                value += cost;
+                load[class] += seconds;
+            }
+        }
+        if value > best.seconds {
+            best = Horizon { seconds: value, prices: prices.clone() };
+        }
+        let used = units.iter().filter(|&&units| units > 0.0).count().max(1) as f64;
+        let spread =
+            |class: usize| if units[class] > 0.0 { load[class] / units[class] } else { 0.0 };
+        let mean = (0..units.len()).map(spread).sum::<f64>() / used;
+        if mean <= 0.0 {
+            break;
+        }
+        for (class, price) in prices.iter_mut().enumerate() {
+            *price *= (spread(class) / mean).max(0.05).powf(reach);
+        }
+        normalise(&mut prices, &units);
+        reach *= 0.93;
+    }
+    best
+}
+
+fn normalise(prices: &mut [f64], units: &[f64]) {
+    let total: f64 = prices.iter().zip(units).map(|(price, units)| price * units).sum();
+    if total > 0.0 {
+        prices.iter_mut().for_each(|price| *price /= total);
+    }
+}
+
+/// Prices per unit at which demand fits supply, by an ascending auction (Demange, Gale and
+/// Sotomayor 1986). `utilities[stage][offer]` is what an offer is worth to its stage.
+pub(crate) fn clearing(demands: &Demands, utilities: &[Vec<f64>]) -> Vec<f64> {
+    let mut prices = vec![0.0; demands.capacity.len()];
+    let mut bids: Vec<(f64, u32)> = Vec::with_capacity(demands.stages.len());
+    for _ in 0..CLEARING_STEPS {
+        let before = prices.clone();
+        for class in 0..prices.len() {
+            bids.clear();
+            for (demand, utilities) in demands.stages.iter().zip(utilities) {
+                bids.extend(bid(demand, utilities, &prices, class));
+            }
+            bids.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+            let mut left = demands.capacity[class];
+            let refused = bids.iter().find(|(_, units)| {
+                let fits = *units <= left;
+                left = left.saturating_sub(*units);
+                !fits
+            });
+            prices[class] = refused.map_or(0.0, |(limit, _)| limit.max(0.0));
+        }
+        let settled = |(new, old): (&f64, &f64)| (new - old).abs() <= SETTLED * old.abs();
+        if prices.iter().zip(&before).all(settled) {
+            break;
+        }
+    }
+    prices
+}
+
+/// The price per unit at which a stage leaves a class for something else, or for nothing, and the
+/// units it takes until then.
+fn bid(
+    demand: &crate::demand::Demand,
+    utilities: &[f64],
+    prices: &[f64],
+    class: usize,
+) -> Option<(f64, u32)> {
+    let mut elsewhere: f64 = 0.0;
+    let mut here: Option<(f64, u32)> = None;
+    for (offer, &utility) in demand.offers.iter().zip(utilities) {
+        if offer.class == class {
+            if here.is_none_or(|(best, _)| utility > best) {
+                here = Some((utility, offer.units));
+            }
+        } else {
+            let surplus = utility - f64::from(offer.units) * prices[offer.class];
+            elsewhere = elsewhere.max(surplus);
+        }
+    }
+    here.map(|(utility, units)| ((utility - elsewhere) / f64::from(units), units))
+}

@@ -1,0 +1,165 @@
+//! Policies that first fix what share of time each job gets on each device class, and then take
+//! turns so that everybody receives its share (Narayanan et al., OSDI 2020, "Heterogeneity-Aware
+//! Cluster Scheduling Policies for Deep Learning Workloads").
+//!
+//! The shares come from an [`Objective`]; they are computed again when jobs came or went, but not
+//! more often than every [`RESET_MIN`]. A job's turn is due by its share over the part of time that
+//! it received. Without rounds there is nothing to share in; then every event opens a round.
+
+mod linear;
+mod objective;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{Millis, StageKey, Time};
+
+use crate::demand::{Demand, Demands, Offer};
+use crate::turns::{self, Left, Turns};
+use crate::{Decision, Memory, Policy, View};
+
+pub(crate) use objective::Objective;
+
+/// Shares stand for at least this long (the published scheduler's default).
+const RESET_MIN: Millis = Millis::seconds(1_920);
+
+/// What everybody is taken to have received at a reset, as part of a round.
+const HEAD_START: f64 = 0.5;
+
+/// Rounds where the view has none: the published scheduler's default.
+const ROUND_DEFAULT: Millis = Millis::seconds(360);
+
+/// A share of one is worth this while nothing was received.
+const UNSERVED: f64 = 1e9;
+
+/// A policy that shares time.
+#[derive(Debug, Clone, Copy)]
+pub struct Shares {
+    pub(crate) name: &'static str,
+    pub(crate) objective: Objective,
+}
+
+/// What was shared out, and who received how much of it.
+#[derive(Debug, Default)]
+struct Ledger {
+    at: Option<Time>,
+    reset_at: Option<Time>,
+    /// Jobs came or went since the shares were computed.
+    stale: bool,
+    known: BTreeSet<StageKey>,
+    shares: BTreeMap<StageKey, Vec<f64>>,
+    /// Seconds received since the reset, by stage and class.
+    received: BTreeMap<StageKey, Vec<f64>>,
+    /// The same summed over stages, gone ones included.
+    given: Vec<f64>,
+    /// Share × time that was owed and not received at resets, in seconds.
+    deficits: BTreeMap<StageKey, Vec<f64>>,
+    first_seen: BTreeMap<StageKey, Time>,
+    turns: Turns,
+}
+
+impl Policy for Shares {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
+        let ledger = memory.of::<Ledger>();
+        if ledger.at != Some(view.now) {
+            let demands = Demands::survey(view);
+            let round = view.round.unwrap_or(ROUND_DEFAULT).as_seconds();
+            ledger.book(&demands, view.now, round);
+            let due = ledger.reset_at.is_none_or(|at| view.now.since(at) >= RESET_MIN);
+            if ledger.stale && due {
+                ledger.reset(&demands, view.now, round);
+                ledger.shares = self.objective.shares(&demands, view.now);
+                ledger.stale = false;
+            }
+            ledger.turns = ledger.take_turns(&demands, self.objective);
+            ledger.at = Some(view.now);
+        }
+        turns::carry_out(view, &ledger.turns)
+    }
+}
+
+impl Ledger {
+    /// Books what was received since the last round, and who came and went.
+    fn book(&mut self, demands: &Demands, now: Time, round: f64) {
+        let classes = demands.capacity.len();
+        self.given.resize(classes, 0.0);
+        let elapsed = self.at.map_or(0.0, |at| now.since(at).as_seconds());
+        for (key, offer) in &self.turns {
+            if let Some(received) = self.received.get_mut(key) {
+                received[offer.class] += elapsed;
+                self.given[offer.class] += elapsed;
+            }
+        }
+        let present: BTreeSet<StageKey> = demands.stages.iter().map(|demand| demand.key).collect();
+        self.stale |= present != self.known;
+        for &key in present.difference(&self.known) {
+            self.received.insert(key, vec![HEAD_START * round; classes]);
+            self.given.iter_mut().for_each(|given| *given += HEAD_START * round);
+            self.first_seen.insert(key, now);
+        }
+        for key in self.known.difference(&present) {
+            self.received.remove(key);
+            self.shares.remove(key);
+            self.deficits.remove(key);
+        }
+        self.known = present;
+    }
+
+    /// Starts counting again, carrying over what is owed.
+    fn reset(&mut self, demands: &Demands, now: Time, round: f64) {
+        let elapsed = self.reset_at.map_or(0.0, |at| now.since(at).as_seconds());
+        self.given.fill(0.0);
+        for demand in &demands.stages {
+            let Some(received) = self.received.get_mut(&demand.key) else { continue };
+            let shares = self.shares.get(&demand.key);
+            let owed = self.deficits.entry(demand.key).or_insert_with(|| vec![0.0; received.len()]);
+            for (class, received) in received.iter_mut().enumerate() {
+                let share = shares.map_or(0.0, |shares| shares[class]);
+                owed[class] += share * elapsed - (*received - HEAD_START * round);
+                *received = HEAD_START * round;
+                self.given[class] += *received;
+            }
+        }
+        self.reset_at = Some(now);
+    }
+
+    /// Greedily by how far each is behind its share; who does not fit is passed.
+    fn take_turns(&self, demands: &Demands, objective: Objective) -> Turns {
+        let rows = demands.stages.iter().flat_map(|demand| {
+            demand.offers.iter().map(move |offer| (self.due(demand, offer), demand, offer))
+        });
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by(|(a, one, here), (b, other, there)| {
+            let order = a.iter().zip(b).map(|(a, b)| b.total_cmp(a));
+            let first = order.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then);
+            first.then((here.class, one.key).cmp(&(there.class, other.key)))
+        });
+        let mut left = Left::of(demands);
+        let mut served = BTreeSet::new();
+        let mut turns = Turns::new();
+        for (due, demand, offer) in rows {
+            let idle = due[0] <= 0.0 && objective.is_strict();
+            if !idle && left.fits(offer) && served.insert(demand.key) {
+                left.take(offer);
+                turns.push((demand.key, *offer));
+            }
+        }
+        turns
+    }
+
+    /// How due a stage is on an offer: share over received part, then what it is owed, then share.
+    fn due(&self, demand: &Demand, offer: &Offer) -> [f64; 3] {
+        let class = offer.class;
+        let of = |table: &BTreeMap<StageKey, Vec<f64>>| {
+            table.get(&demand.key).map_or(0.0, |row| row[class])
+        };
+        let share = of(&self.shares);
+        let part =
+            if self.given[class] > 0.0 { of(&self.received) / self.given[class] } else { 0.0 };
+        let due = if part > 0.0 { share / part } else { share * UNSERVED };
+        [due, of(&self.deficits), share]
+    }
+}

@@ -1,0 +1,91 @@
+//! Turns: a planner names who is to run where in this round; this carries it out.
+//!
+//! Whoever runs and has its turn where it is goes on. Whoever runs and has not, or has it elsewhere,
+//! is suspended. Whoever waits and has its turn starts, as soon as its devices are free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{Lease, LeaseId, Phase, Reason, StageKey, StopCause};
+use het_perf::stop_cost;
+
+use crate::demand::{Demands, Offer};
+use crate::{Decision, Pool, StopOrder, View, Want, place};
+
+/// Who is to run on what, most deserving first.
+pub(crate) type Turns = Vec<(StageKey, Offer)>;
+
+/// What has to happen for everybody in `turns`, and nobody else, to run.
+pub(crate) fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
+    let state = view.state;
+    let chosen: BTreeMap<StageKey, &Offer> =
+        turns.iter().map(|(key, offer)| (*key, offer)).collect();
+    let mut pool = Pool::of(state);
+    let mut decision = Decision::default();
+    for (&id, lease) in state.leases() {
+        if matches!(lease.phase, Phase::Stopping { .. }) {
+            pool.give_back(&lease.placement);
+        } else if !stays(view, lease, chosen.get(&lease.stage).copied()) {
+            pool.give_back(&lease.placement);
+            let moves = chosen.contains_key(&lease.stage);
+            decision.stops.push(suspend(view, id, lease, moves));
+        }
+    }
+    let mut told = BTreeSet::new();
+    for (key, offer) in turns.iter().filter(|(key, _)| state.is_waiting(*key)) {
+        told.insert(*key);
+        decision.wants.push((*key, begin(view, &mut pool, *key, offer)));
+    }
+    let others = state.waiting().filter(|key| !told.contains(key));
+    let wait = || Want::Wait { reasons: vec![Reason::NotItsTurn] };
+    decision.wants.extend(others.map(|key| (key, wait())));
+    decision
+}
+
+fn stays(view: &View<'_>, lease: &Lease, offer: Option<&Offer>) -> bool {
+    let on = |grant: het_core::Grant| view.state.topology().device(grant.device).class;
+    offer.is_some_and(|offer| {
+        offer.alternative == lease.placement.alternative
+            && lease.placement.devices().all(|grant| on(grant) == offer.class)
+    })
+}
+
+fn suspend(view: &View<'_>, id: LeaseId, lease: &Lease, moves: bool) -> StopOrder {
+    let (_, spec, stage) = view.state.stage(lease.stage);
+    let cause = if moves { StopCause::Migration } else { StopCause::Quantum };
+    StopOrder { lease: id, cause, cost: stop_cost(spec, stage, lease, view.now) }
+}
+
+fn begin(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, offer: &Offer) -> Want {
+    let (_, spec, stage) = view.state.stage(key);
+    let word = spec.alternatives[offer.alternative].selector.word.clone();
+    let mut reasons = vec![Reason::ItsTurn { word }];
+    reasons.extend(stage.checkpoint.as_ref().map(|saved| Reason::Resumed { step: saved.step }));
+    if let Some(claim) = view.state.claims().get(&key) {
+        return Want::Run { placement: (*claim.placement).clone(), reasons };
+    }
+    match place::on_class(pool, spec, offer.alternative, offer.class) {
+        Ok(placement) => {
+            pool.take(&placement);
+            Want::Run { placement, reasons }
+        }
+        Err(reason) => Want::Wait { reasons: vec![reason] },
+    }
+}
+
+/// Whole units of each class that are still to be shared out.
+#[derive(Debug, Clone)]
+pub(crate) struct Left(Vec<u32>);
+
+impl Left {
+    pub fn of(demands: &Demands) -> Self {
+        Self(demands.capacity.clone())
+    }
+
+    pub fn fits(&self, offer: &Offer) -> bool {
+        self.0[offer.class] >= offer.units
+    }
+
+    pub fn take(&mut self, offer: &Offer) {
+        self.0[offer.class] -= offer.units;
+    }
+}

@@ -50,6 +50,10 @@ pub enum Command {
     History(ListArgs),
     /// Print the JSON Schema of a file that people write.
     Schema(SchemaArgs),
+    /// Ask what a policy would do to a workload on a cluster, in virtual time.
+    Sim(SimArgs),
+    /// Turn published workloads into our trace format.
+    Trace(TraceArgs),
     /// Measure Heterosis itself.
     Bench(BenchArgs),
     /// Print a completion script for a shell.
@@ -186,5 +190,85 @@ pub enum Bench {
         policy: String,
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    pub what: SimCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Play one policy.
+    Run {
+        #[command(flatten)]
+        scenario: ScenarioArgs,
+        /// Scheduling policy.
+        #[arg(long, default_value = "adaptive")]
+        policy: String,
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Play several policies on the same scenario, one row each.
+    Compare {
+        #[command(flatten)]
+        scenario: ScenarioArgs,
+        /// Policies, or all of them where none is named.
+        #[arg(long, value_delimiter = ',')]
+        policies: Vec<String>,
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+}
+
+/// Cluster, workload and what is assumed beside them.
+#[derive(Debug, ClapArgs)]
+pub struct ScenarioArgs {
+    /// `gavel:V100,P100,K80`, `uniform:NODESxDEVICES` or `NxCLASS`.
+    #[arg(long, value_name = "CLUSTER")]
+    pub cluster: String,
+    /// Trace file; `.gz` is unpacked on the way.
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    /// Format of the trace where its name does not say it: `het`, `gavel` or `philly`.
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Throughput table.
+    #[arg(long, value_name = "FILE")]
+    pub profiles: Option<PathBuf>,
+    /// Decide in rounds of so many seconds, so that equals can share time; on every event where
+    /// absent.
+    #[arg(long, value_name = "SECONDS")]
+    pub round: Option<f64>,
+    /// Pause at every start, restart and change of devices: `none` or seconds.
+    #[arg(long, value_name = "none|SECONDS", default_value = "none")]
+    pub restart_cost: String,
+    /// Errors in what policies are told: `speed=0.2,work=0.3` (σ of a lognormal factor).
+    #[arg(long, default_value = "")]
+    pub noise: String,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct TraceArgs {
+    #[command(subcommand)]
+    pub what: TraceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Read published files and write one trace of ours.
+    Import {
+        /// `gavel` or `philly`; by the file's name where absent.
+        #[arg(long)]
+        format: Option<String>,
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Where to write; standard output where absent.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
     },
 }

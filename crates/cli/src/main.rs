@@ -15,8 +15,10 @@ mod logs;
 mod output;
 mod run;
 mod schema;
+mod sim;
 mod summary;
 mod topo;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -60,6 +62,8 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Logs(args) => logs::logs(&args),
         Command::History(args) => history::history(&args),
         Command::Schema(args) => schema::schema(&args),
+        Command::Sim(args) => sim::sim(&args),
+        Command::Trace(args) => trace::trace(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Completion { shell } => {
             let mut command = Args::command();

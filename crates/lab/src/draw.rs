@@ -26,6 +26,22 @@ impl Draw {
         self.between(0, 99) < percent
     }
 
+    /// Uniform in (0, 1].
+    fn unit(&mut self) -> f64 {
+        ((self.0.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A lognormal factor with median one: e to a normal of deviation `sigma` (Box and Muller
+    /// 1958). One for a `sigma` of zero, which draws nothing.
+    pub fn lognormal(&mut self, sigma: f64) -> f64 {
+        if sigma == 0.0 {
+            return 1.0;
+        }
+        let radius = (-2.0 * self.unit().ln()).sqrt();
+        let normal = radius * (std::f64::consts::TAU * self.unit()).cos();
+        (sigma * normal).exp()
+    }
+
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.between(0, items.len() as u64 - 1) as usize]
     }

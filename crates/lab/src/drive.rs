@@ -1,6 +1,7 @@
 //! Plays a scenario through the control loop to its end.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use het_control::{ControlError, Controller, Log, Turn};
 use het_core::{Event, JobId, State, Time};
@@ -22,7 +23,7 @@ pub enum DriveError {
     Endless,
 }
 
-/// Runs a scenario until nothing more can happen. `observe` sees every turn with the state after
+/// Runs a scenario until nothing more can happen. `see` is shown every turn with the state after
 /// it.
 ///
 /// # Errors
@@ -31,7 +32,17 @@ pub fn drive<L: Log>(
     scenario: &Scenario,
     policy: &'static dyn Policy,
     log: L,
-    mut observe: impl FnMut(&Turn, &State),
+    mut see: impl FnMut(&Turn, &State),
+) -> Result<Controller<Sim, L>, DriveError> {
+    observe(scenario, policy, log, |turn, _, state| see(turn, state))
+}
+
+/// The same; `see` is also told how long the turn really took.
+pub(crate) fn observe<L: Log>(
+    scenario: &Scenario,
+    policy: &'static dyn Policy,
+    log: L,
+    mut see: impl FnMut(&Turn, Duration, &State),
 ) -> Result<Controller<Sim, L>, DriveError> {
     let topology = Arc::new(scenario.topology.clone());
     let faults = scenario.faults.iter().copied();
@@ -40,8 +51,9 @@ pub fn drive<L: Log>(
     let mut control = Controller::new(state, scenario.rates.clone(), policy, sim, log)
         .with_cadence(scenario.cadence);
     for _ in 0..TURNS_MAX {
+        let began = Instant::now();
         let turn = control.turn(None)?;
-        observe(&turn, control.state());
+        see(&turn, began.elapsed(), control.state());
         if turn.events.is_empty() && control.wake_at().is_none() {
             return Ok(control);
         }

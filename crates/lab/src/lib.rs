@@ -1,14 +1,25 @@
 //! Scenarios × policies × seeds: the same scheduling code as on real machines, in virtual time.
 //!
-//! Knows: how scenarios are made from seeds and driven through the control loop.
+//! Knows: published workloads and clusters, how scenarios are made from them or from seeds and
+//! driven through the control loop, and what came of it.
 //! Must never know: production servers.
 
 mod bench;
+mod cluster;
 mod draw;
 mod drive;
+mod fairness;
+mod outcome;
 mod scenario;
+mod what_if;
+pub mod workload;
+
+pub use het_control::Cadence;
 
 pub use bench::{RoundBench, RoundTimes, bench_rounds};
+pub use cluster::{ClusterError, cluster};
 pub use draw::Draw;
 pub use drive::{DriveError, drive};
+pub use outcome::{Fairness, Outcome, Utilisation, simulate};
 pub use scenario::Scenario;
+pub use what_if::{Assumptions, Noise, WhatIfError, what_if};

@@ -1,0 +1,185 @@
+//! `het sim`: the same scheduling code in virtual time.
+
+use anstream::println;
+use het_core::Millis;
+use het_lab::workload::{Speeds, read_jobs, read_speeds};
+use het_lab::{Assumptions, Cadence, Noise, Outcome, Scenario, cluster, simulate, what_if};
+use het_policy::{POLICIES, Policy};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+
+use crate::args::{ScenarioArgs, SimArgs, SimCommand};
+use crate::fail::{Fail, code};
+use crate::output::{self, Column, Shown};
+use crate::{run, trace};
+
+/// Columns of a comparison; nested figures are flattened for it.
+const COLUMNS: &[Column] = &[
+    Column("POLICY", "policy", Shown::Always),
+    Column("DONE", "jobs_done", Shown::Always),
+    Column("AVG_JCT_S", "avg_jct_s", Shown::Always),
+    Column("P50_JCT_S", "p50_jct_s", Shown::Wide),
+    Column("P99_JCT_S", "p99_jct_s", Shown::Always),
+    Column("MAKESPAN_S", "makespan_s", Shown::Always),
+    Column("ALLOCATED", "allocated", Shown::Wide),
+    Column("BUSY", "busy", Shown::Always),
+    Column("USEFUL", "useful", Shown::Wide),
+    Column("WORST_FTF", "worst_finish_time_fairness", Shown::Always),
+    Column("SUSPENDED", "suspensions", Shown::Always),
+    Column("MIGRATED", "migrations", Shown::Always),
+    Column("DECISIONS", "decisions", Shown::Wide),
+    Column("WALL_S", "wall_s", Shown::Wide),
+];
+
+pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
+    match &args.what {
+        SimCommand::Run { scenario, policy, output } => {
+            let policy = run::policy(policy)?;
+            let outcome = play(&read(scenario)?, policy)?;
+            output::object(&json(&outcome), *output, || tell(&outcome));
+        }
+        SimCommand::Compare { scenario, policies, output } => {
+            let policies = chosen(policies)?;
+            let scenario = read(scenario)?;
+            let bar = ProgressBar::new(policies.len() as u64).with_style(style());
+            let mut rows = Vec::with_capacity(policies.len());
+            for policy in policies {
+                bar.set_message(policy.name());
+                rows.push(flat(&json(&play(&scenario, policy)?)));
+                bar.inc(1);
+            }
+            bar.finish_and_clear();
+            output::list("SimulationList", &rows, COLUMNS, *output);
+        }
+    }
+    Ok(code::OK)
+}
+
+fn style() -> ProgressStyle {
+    let template = "{bar:30} {pos}/{len} {msg} · {eta} left";
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static dyn Policy>, Fail> {
+    if names.is_empty() {
+        return Ok(POLICIES.to_vec());
+    }
+    names.iter().map(|name| run::policy(name)).collect()
+}
+
+fn play(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outcome, Fail> {
+    simulate(scenario, policy).map_err(|error| Fail::new(code::FAILED, error.to_string()))
+}
+
+/// Everything that the arguments name, read and put together.
+fn read(args: &ScenarioArgs) -> Result<Scenario, Fail> {
+    let topology = cluster(&args.cluster).map_err(|error| {
+        let hint = "write `gavel:8,16,24`, `uniform:50x8` or `64xv100`";
+        Fail::new(code::USAGE, error.to_string()).hint(hint)
+    })?;
+    let format = args.format.as_deref().map(trace::format).transpose()?;
+    let jobs = read_jobs(&args.trace, format).map_err(|error| trace::unusable(&error))?;
+    let speeds = match &args.profiles {
+        Some(path) => read_speeds(path).map_err(|error| trace::unusable(&error))?,
+        None => Speeds::default(),
+    };
+    let assumptions = Assumptions {
+        cadence: cadence(args.round)?,
+        restart: restart(&args.restart_cost)?,
+        noise: noise(&args.noise)?,
+        seed: args.seed,
+    };
+    what_if(&topology, &jobs, &speeds, &assumptions).map_err(|error| {
+        let hint = "name the throughput table with `--profiles`, or a larger cluster";
+        Fail::new(code::USAGE, error.to_string()).hint(hint)
+    })
+}
+
+fn cadence(round: Option<f64>) -> Result<Cadence, Fail> {
+    match round {
+        None => Ok(Cadence::EveryEvent),
+        Some(seconds) if seconds >= 1.0 => Ok(Cadence::Rounds(millis(seconds))),
+        Some(seconds) => {
+            let message = format!("a round of {seconds} seconds is too short");
+            Err(Fail::new(code::USAGE, message).hint("give one second or more"))
+        }
+    }
+}
+
+fn restart(word: &str) -> Result<Millis, Fail> {
+    let seconds = if word == "none" { Some(0.0) } else { word.parse().ok() };
+    seconds.filter(|seconds: &f64| *seconds >= 0.0).map(millis).ok_or_else(|| {
+        Fail::new(code::USAGE, format!("`{word}` is no restart cost"))
+            .hint("give `none` or seconds")
+    })
+}
+
+fn millis(seconds: f64) -> Millis {
+    Millis((seconds * 1e3).round() as u64)
+}
+
+fn noise(word: &str) -> Result<Noise, Fail> {
+    let mut noise = Noise::default();
+    for part in word.split(',').filter(|part| !part.is_empty()) {
+        let sigma =
+            part.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+        match sigma.filter(|(_, sigma): &(&str, f64)| (0.0..=3.0).contains(sigma)) {
+            Some(("speed", sigma)) => noise.speed = sigma,
+            Some(("work", sigma)) => noise.work = sigma,
+            _ => {
+                let message = format!("`{part}` is no noise");
+                return Err(Fail::new(code::USAGE, message).hint("write `speed=0.2,work=0.3`"));
+            }
+        }
+    }
+    Ok(noise)
+}
+
+fn json(outcome: &Outcome) -> Value {
+    serde_json::to_value(outcome).unwrap_or_default()
+}
+
+/// Nested figures beside the others, rounded for people, so that a table can show them.
+fn flat(value: &Value) -> Value {
+    let mut row = value.clone();
+    row["allocated"] = value["utilisation"]["allocated"].clone();
+    row["busy"] = value["utilisation"]["busy"].clone();
+    row["useful"] = value["utilisation"]["useful"].clone();
+    row["worst_finish_time_fairness"] = value["finish_time_fairness"]["worst"].clone();
+    let fields = row.as_object_mut().into_iter().flatten();
+    for (name, field) in fields {
+        if let Some(number) = field.as_f64().filter(|_| field.is_f64()) {
+            let digits = if name.ends_with("jct_s") || name == "makespan_s" { 1.0 } else { 1e3 };
+            *field = ((number * digits).round() / digits).into();
+        }
+    }
+    row
+}
+
+fn tell(outcome: &Outcome) {
+    println!(
+        "{} · {} of {} jobs done · mean completion {:.0} s, p50 {:.0} s, p99 {:.0} s · makespan {:.0} s",
+        outcome.policy,
+        outcome.jobs_done,
+        outcome.jobs_total,
+        outcome.avg_jct_s,
+        outcome.p50_jct_s,
+        outcome.p99_jct_s,
+        outcome.makespan_s
+    );
+    println!(
+        "  devices allocated {:.0} %, busy {:.0} %, useful {:.0} % · {} preemptions, {} suspensions, \
+         {} migrations · worst finish-time fairness {:.2}",
+        outcome.utilisation.allocated * 100.0,
+        outcome.utilisation.busy * 100.0,
+        outcome.utilisation.useful * 100.0,
+        outcome.preemptions,
+        outcome.suspensions,
+        outcome.migrations,
+        outcome.finish_time_fairness.worst
+    );
+    println!(
+        "  {} decisions, p50 {:.2} ms, p99 {:.2} ms · {:.2} s of real time",
+        outcome.decisions, outcome.decision_p50_ms, outcome.decision_p99_ms, outcome.wall_s
+    );
+}

@@ -1,0 +1,161 @@
+//! What a simulated policy achieved.
+
+use std::time::{Duration, Instant};
+
+use het_core::{Action, Event, JobEnd, Share, ShareMillis, State, StopCause, Time};
+use het_policy::Policy;
+use serde::Serialize;
+
+use crate::drive::{DriveError, observe};
+use crate::{Scenario, fairness};
+
+/// Figures of one run. Times are in seconds, shares of device time are fractions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    pub policy: &'static str,
+    pub jobs_total: usize,
+    pub jobs_done: usize,
+    pub avg_jct_s: f64,
+    pub p50_jct_s: f64,
+    pub p99_jct_s: f64,
+    pub makespan_s: f64,
+    pub utilisation: Utilisation,
+    pub finish_time_fairness: Fairness,
+    /// Stops for a job of higher priority.
+    pub preemptions: usize,
+    /// Stops that share time between equals.
+    pub suspensions: usize,
+    /// Stops to go on elsewhere.
+    pub migrations: usize,
+    /// Device time in steps that were lost.
+    pub lost_work_s: f64,
+    /// Times the policy was asked.
+    pub decisions: usize,
+    pub decision_p50_ms: f64,
+    pub decision_p99_ms: f64,
+    /// Real time of the whole simulation.
+    pub wall_s: f64,
+    pub seed: u64,
+}
+
+/// Parts of the cluster's device time until the makespan.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Utilisation {
+    pub allocated: f64,
+    pub busy: f64,
+    pub useful: f64,
+}
+
+/// Time to finish shared, over time to finish alone on an equal part of the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Fairness {
+    pub mean: f64,
+    pub worst: f64,
+}
+
+/// What is counted while a scenario plays.
+#[derive(Default)]
+struct Tally {
+    preemptions: usize,
+    suspensions: usize,
+    migrations: usize,
+    decisions: Vec<Duration>,
+}
+
+/// Plays a scenario under a policy and sums it up.
+///
+/// # Errors
+/// When the policy breaks a law that the check knows, or the scenario never ends.
+pub fn simulate(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outcome, DriveError> {
+    let began = Instant::now();
+    let mut tally = Tally::default();
+    let control = observe(scenario, policy, (), |turn, took, _| {
+        if turn.rounds > 0 {
+            tally.decisions.push(took);
+        }
+        turn.events.iter().for_each(|(_, event)| tally.count(event));
+    })?;
+    tally.decisions.sort_unstable();
+    Ok(sum_up(scenario, policy.name(), control.state(), &tally, began.elapsed()))
+}
+
+impl Tally {
+    fn count(&mut self, event: &Event) {
+        let Event::PlanCommitted { plan } = event else { return };
+        for action in &plan.actions {
+            match action {
+                Action::Stop { cause: StopCause::Priority { .. }, .. } => self.preemptions += 1,
+                Action::Stop { cause: StopCause::Quantum, .. } => self.suspensions += 1,
+                Action::Stop { cause: StopCause::Migration, .. } => self.migrations += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn decision_ms(&self, part: f64) -> f64 {
+        let last = self.decisions.len().saturating_sub(1);
+        let at = (last as f64 * part).round() as usize;
+        self.decisions.get(at).map_or(0.0, |took| took.as_secs_f64() * 1e3)
+    }
+}
+
+fn sum_up(
+    scenario: &Scenario,
+    policy: &'static str,
+    state: &State,
+    tally: &Tally,
+    wall: Duration,
+) -> Outcome {
+    let mut jct: Vec<f64> = state
+        .jobs()
+        .values()
+        .filter_map(|job| match job.end {
+            Some((at, JobEnd::Succeeded)) => Some(at.since(job.submitted).as_seconds()),
+            _ => None,
+        })
+        .collect();
+    jct.sort_unstable_by(f64::total_cmp);
+    let ends = state.jobs().values().filter_map(|job| job.end.map(|(at, _)| at));
+    let makespan_s = ends.max().unwrap_or(Time::ZERO).since(Time::ZERO).as_seconds();
+    let stages = || state.jobs().values().flat_map(|job| &job.stages);
+    let seconds = |part: fn(&het_core::Stage) -> ShareMillis| {
+        stages().map(|stage| part(stage).device_seconds()).sum::<f64>()
+    };
+    let (allocated, busy, useful) = (
+        seconds(|stage| stage.charged),
+        seconds(|stage| stage.busy),
+        seconds(|stage| stage.useful),
+    );
+    let capacity: Share = scenario.topology.devices.iter().map(|device| device.capacity).sum();
+    let whole = f64::from(capacity.0) / f64::from(Share::WHOLE.0) * makespan_s.max(1e-9);
+    Outcome {
+        policy,
+        jobs_total: scenario.jobs.len(),
+        jobs_done: jct.len(),
+        avg_jct_s: jct.iter().sum::<f64>() / jct.len().max(1) as f64,
+        p50_jct_s: percentile(&jct, 0.50),
+        p99_jct_s: percentile(&jct, 0.99),
+        makespan_s,
+        utilisation: Utilisation {
+            allocated: allocated / whole,
+            busy: busy / whole,
+            useful: useful / whole,
+        },
+        finish_time_fairness: fairness::of(scenario, state),
+        preemptions: tally.preemptions,
+        suspensions: tally.suspensions,
+        migrations: tally.migrations,
+        lost_work_s: (busy - useful).max(0.0),
+        decisions: tally.decisions.len(),
+        decision_p50_ms: tally.decision_ms(0.50),
+        decision_p99_ms: tally.decision_ms(0.99),
+        wall_s: wall.as_secs_f64(),
+        seed: scenario.seed,
+    }
+}
+
+/// The value that `part` of the sorted values do not exceed (nearest rank).
+fn percentile(sorted: &[f64], part: f64) -> f64 {
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,212 @@
+//! What would happen: a workload on a cluster under assumptions, as a scenario for any policy.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use het_control::Cadence;
+use het_core::{
+    Alternative, Bytes, CheckpointSpec, Companions, Domain, JobId, JobSpec, Launch, Match, Millis,
+    Name, RankRule, Selector, StageIndex, StageKey, StageSpec, Time, Topology,
+};
+use het_perf::Rates;
+use het_sim::StageModel;
+use thiserror::Error;
+
+use crate::workload::{Speeds, TraceJob, TraceStage, Work};
+use crate::{Draw, Scenario};
+
+/// What is assumed beside workload and cluster.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Assumptions {
+    pub cadence: Cadence,
+    /// Pause at every start, restart and change of devices, with the devices held.
+    pub restart: Millis,
+    pub noise: Noise,
+    pub seed: u64,
+}
+
+/// Errors in what policies are told: σ of a lognormal factor, drawn once a job and device class
+/// (speed) and once a job (work).
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Noise {
+    pub speed: f64,
+    pub work: f64,
+}
+
+/// Why a workload cannot run on a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum WhatIfError {
+    #[error("job {job} needs the speed of `{profile}`, which no throughput table has")]
+    UnknownProfile { job: usize, profile: String },
+    #[error("job {job} needs {units} devices of one class, which this cluster never has")]
+    NeverFits { job: usize, units: u32 },
+}
+
+/// First stream of the seed that belongs to a job.
+const FIRST_JOB: u64 = 1_000;
+
+/// Builds the scenario.
+///
+/// # Errors
+/// Which job could never run, and why: none is dropped.
+pub fn what_if(
+    topology: &Topology,
+    jobs: &[TraceJob],
+    speeds: &Speeds,
+    assumptions: &Assumptions,
+) -> Result<Scenario, WhatIfError> {
+    let mut builder = Builder {
+        topology,
+        speeds,
+        assumptions,
+        capacity: capacity(topology),
+        models: BTreeMap::new(),
+        rates: Rates::default(),
+    };
+    let mut rows = Vec::with_capacity(jobs.len());
+    for (index, job) in jobs.iter().enumerate() {
+        let spec = builder.job(index, job)?;
+        rows.push((Time((job.arrival_s * 1e3).round() as u64), Arc::new(spec)));
+    }
+    Ok(Scenario {
+        seed: assumptions.seed,
+        topology: topology.clone(),
+        jobs: rows,
+        models: builder.models,
+        rates: builder.rates,
+        cadence: assumptions.cadence,
+        faults: Vec::new(),
+        words: Vec::new(),
+    })
+}
+
+struct Builder<'a> {
+    topology: &'a Topology,
+    speeds: &'a Speeds,
+    assumptions: &'a Assumptions,
+    /// Units of each class.
+    capacity: Vec<u32>,
+    models: BTreeMap<StageKey, Arc<StageModel>>,
+    rates: Rates,
+}
+
+impl Builder<'_> {
+    fn job(&mut self, index: usize, job: &TraceJob) -> Result<JobSpec, WhatIfError> {
+        let id = JobId(index as u64 + 1);
+        let mut draw = Draw::new(self.assumptions.seed, FIRST_JOB + id.0);
+        let mut stages = Vec::with_capacity(job.stages.len());
+        for (row, stage) in job.stages.iter().enumerate() {
+            let key = StageKey { job: id, stage: StageIndex(row as u16) };
+            stages.push(self.stage(index, key, stage, &mut draw)?);
+        }
+        let name = if job.name.is_empty() { format!("job-{id}") } else { job.name.clone() };
+        Ok(JobSpec {
+            name: name.into(),
+            tenant: job.tenant.as_str().into(),
+            priority: job.priority,
+            stages,
+            time_limit: None,
+            workdir: String::new(),
+        })
+    }
+
+    fn stage(
+        &mut self,
+        job: usize,
+        key: StageKey,
+        stage: &TraceStage,
+        draw: &mut Draw,
+    ) -> Result<StageSpec, WhatIfError> {
+        let runs = self.runs(job, stage)?;
+        let steps = match stage.work {
+            Work::Steps(steps) => steps,
+            Work::Seconds(seconds) => seconds.ceil() as u64,
+        };
+        let noise = self.assumptions.noise;
+        let told_steps = (steps as f64 * draw.lognormal(noise.work)).round().max(1.0) as u64;
+        // With noise every job is told its own speeds.
+        let shared = stage.profile.as_deref().unwrap_or("seconds");
+        let profile: Name = match noise.speed > 0.0 {
+            true => format!("{shared} of job {}", key.job).into(),
+            false => shared.into(),
+        };
+        let mut model = StageModel {
+            steps,
+            load: self.assumptions.restart,
+            save: Some(Millis(0)),
+            ..StageModel::default()
+        };
+        for (class, rate) in &runs {
+            let told = rate * draw.lognormal(noise.speed);
+            self.rates.declare(&profile, class, stage.units, told);
+            model.step_ns.insert(class.clone(), (1e9 / rate).round() as u64);
+        }
+        self.rates.declare_restart(&profile, self.assumptions.restart);
+        self.models.insert(key, Arc::new(model));
+        let launch = Arc::new(Launch { checkpoint: Some(saves()), ..Launch::default() });
+        let after = key.stage.0.checked_sub(1).map(StageIndex);
+        Ok(StageSpec {
+            name: format!("{}-{}", stage.kind.word(), key.stage).into(),
+            kind: stage.kind,
+            after: after.into_iter().collect(),
+            alternatives: runs.iter().map(|(class, _)| on(class, stage.units, &launch)).collect(),
+            companions: Companions::default(),
+            within: Domain::Any,
+            ranks: RankRule::PerNode,
+            retries: 0,
+            profile,
+            steps: Some(told_steps),
+        })
+    }
+
+    /// The classes that the stage runs on, and its true speed there in steps per second.
+    fn runs(&self, job: usize, stage: &TraceStage) -> Result<Vec<(Name, f64)>, WhatIfError> {
+        if let Some(profile) = stage.profile.as_ref().filter(|name| !self.speeds.knows(name)) {
+            return Err(WhatIfError::UnknownProfile { job, profile: profile.clone() });
+        }
+        let classes = self.topology.classes.iter().zip(&self.capacity);
+        let roomy = classes.filter(|(_, capacity)| **capacity >= stage.units);
+        let runs: Vec<(Name, f64)> = roomy
+            .filter_map(|(class, _)| {
+                let rate = match &stage.profile {
+                    Some(profile) => self.speeds.rate(profile, class.id.as_str(), stage.units)?,
+                    None => 1.0,
+                };
+                Some((class.id.clone(), rate))
+            })
+            .collect();
+        if runs.is_empty() {
+            return Err(WhatIfError::NeverFits { job, units: stage.units });
+        }
+        Ok(runs)
+    }
+}
+
+fn capacity(topology: &Topology) -> Vec<u32> {
+    let mut units = vec![0; topology.classes.len()];
+    for device in &topology.devices {
+        units[device.class] += device.capacity.whole_units();
+    }
+    units
+}
+
+fn saves() -> CheckpointSpec {
+    CheckpointSpec {
+        dir: String::new(),
+        every: None,
+        notice: "SIGTERM".into(),
+        grace: CheckpointSpec::GRACE_DEFAULT,
+    }
+}
+
+fn on(class: &Name, units: u32, launch: &Arc<Launch>) -> Alternative {
+    Alternative {
+        selector: Selector {
+            word: class.clone(),
+            matches: Match::Classes(vec![class.clone()]),
+            memory_min: Bytes::ZERO,
+        },
+        count: units,
+        launch: Arc::clone(launch),
+    }
+}

@@ -1,0 +1,87 @@
+//! Published and generated workloads: what was submitted when, and how fast it runs where.
+
+mod gavel;
+mod philly;
+mod source;
+mod speeds;
+mod trace;
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+pub use source::{Spot, TraceError};
+pub use speeds::Speeds;
+pub use trace::{TraceJob, TraceStage, Work, read_trace, write_trace};
+
+/// Formats that can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Format {
+    /// Ours: JSON Lines, one job a line.
+    Het,
+    /// Gavel's tab-separated traces, with and without working directory and SLO.
+    Gavel,
+    /// The reduced Philly list: submit time, duration, GPUs, virtual cluster.
+    Philly,
+}
+
+impl Format {
+    pub const ALL: [Self; 3] = [Self::Het, Self::Gavel, Self::Philly];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Het => "het",
+            Self::Gavel => "gavel",
+            Self::Philly => "philly",
+        }
+    }
+
+    /// What a file's name says about its format.
+    pub fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let plain = name.strip_suffix(".gz").unwrap_or(name);
+        match plain.rsplit_once('.')?.1 {
+            "jsonl" => Some(Self::Het),
+            "trace" => Some(Self::Gavel),
+            "csv" if plain.starts_with("philly") => Some(Self::Philly),
+            _ => None,
+        }
+    }
+}
+
+/// Why a workload cannot be used.
+#[derive(Debug, Error)]
+pub enum WorkloadError {
+    #[error("`{}` cannot be read", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Malformed(#[from] TraceError),
+    #[error("`{}` does not say its format", path.display())]
+    UnknownFormat { path: PathBuf },
+}
+
+/// Reads the jobs of a file, by arrival. A file that ends in `.gz` is unpacked on the way.
+///
+/// # Errors
+/// When the file cannot be read, or with file, line, column and reason of the first malformed
+/// line: nothing is skipped.
+pub fn read_jobs(path: &Path, format: Option<Format>) -> Result<Vec<TraceJob>, WorkloadError> {
+    let unknown = || WorkloadError::UnknownFormat { path: path.to_owned() };
+    let format = format.or_else(|| Format::of(path)).ok_or_else(unknown)?;
+    let text = source::text(path)?;
+    let mut jobs = match format {
+        Format::Het => read_trace(path, &text)?,
+        Format::Gavel => gavel::jobs(path, &text)?,
+        Format::Philly => philly::jobs(path, &text)?,
+    };
+    jobs.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
+    Ok(jobs)
+}
+
+/// Reads a throughput table.
+///
+/// # Errors
+/// When the file cannot be read or is no such table.
+pub fn read_speeds(path: &Path) -> Result<Speeds, WorkloadError> {
+    Ok(gavel::speeds(path, &source::text(path)?)?)
+}

@@ -1,0 +1,190 @@
+//! Our own trace format: JSON Lines, one job a line.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use het_core::{Priority, StageKind};
+use serde::{Deserialize, Serialize};
+
+use super::source::{Spot, TraceError};
+
+/// A submitted job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceJob {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Seconds since the beginning of the trace.
+    pub arrival_s: f64,
+    #[serde(default)]
+    pub tenant: String,
+    #[serde(default, with = "priority_word")]
+    pub priority: Priority,
+    /// Each waits for the one before it.
+    pub stages: Vec<TraceStage>,
+}
+
+/// A stage of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "StageRecord", into = "StageRecord")]
+pub struct TraceStage {
+    pub kind: StageKind,
+    /// Key of its speed in a throughput table; without one it is equally fast everywhere.
+    pub profile: Option<String>,
+    /// Devices of one class that it needs together.
+    pub units: u32,
+    pub work: Work,
+}
+
+/// How much there is to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Work {
+    /// Steps at the speed of its profile.
+    Steps(u64),
+    /// Seconds, wherever it runs.
+    Seconds(f64),
+}
+
+/// A stage as it is written: exactly one of `steps` and `seconds`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StageRecord {
+    #[serde(default, with = "kind_word")]
+    kind: StageKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
+    units: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    steps: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+}
+
+impl TryFrom<StageRecord> for TraceStage {
+    type Error = &'static str;
+
+    fn try_from(record: StageRecord) -> Result<Self, Self::Error> {
+        let work = match (record.steps, record.seconds) {
+            (Some(steps), None) => Work::Steps(steps),
+            (None, Some(seconds)) => Work::Seconds(seconds),
+            _ => return Err("a stage has either `steps` or `seconds`"),
+        };
+        if record.units == 0 {
+            return Err("a stage needs at least one unit");
+        }
+        let StageRecord { kind, profile, units, .. } = record;
+        Ok(Self { kind, profile, units, work })
+    }
+}
+
+impl From<TraceStage> for StageRecord {
+    fn from(stage: TraceStage) -> Self {
+        let TraceStage { kind, profile, units, work } = stage;
+        let (steps, seconds) = match work {
+            Work::Steps(steps) => (Some(steps), None),
+            Work::Seconds(seconds) => (None, Some(seconds)),
+        };
+        Self { kind, profile, units, steps, seconds }
+    }
+}
+
+impl TraceJob {
+    pub(super) fn of_one_stage(
+        arrival_s: f64,
+        priority: Priority,
+        tenant: &str,
+        profile: Option<String>,
+        units: u32,
+        work: Work,
+    ) -> Self {
+        let stage = TraceStage { kind: StageKind::Train, profile, units, work };
+        let (name, tenant) = (String::new(), tenant.to_owned());
+        Self { name, arrival_s, tenant, priority, stages: vec![stage] }
+    }
+}
+
+/// Reads a trace.
+///
+/// # Errors
+/// With the place of the first line that is no such job.
+pub fn read_trace(path: &Path, text: &str) -> Result<Vec<TraceJob>, TraceError> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let jobs = lines.map(|(index, line)| {
+        let at = |column, reason| {
+            let spot = Spot { path: path.to_owned(), line: index + 1, column };
+            TraceError { spot, reason }
+        };
+        let job: TraceJob = serde_json::from_str(line).map_err(|error| {
+            let reason = error.to_string();
+            let reason = reason.split(" at line").next().unwrap_or_default().to_owned();
+            at(error.column().max(1), reason)
+        })?;
+        if job.stages.is_empty() {
+            return Err(at(1, "a job needs at least one stage".to_owned()));
+        }
+        Ok(job)
+    });
+    jobs.collect()
+}
+
+/// Writes a trace, one job a line.
+pub fn write_trace(jobs: &[TraceJob]) -> String {
+    let mut text = String::new();
+    for job in jobs {
+        let line = serde_json::to_string(job).expect("a job holds only text and finite numbers");
+        writeln!(text, "{line}").expect("a string takes every write");
+    }
+    text
+}
+
+mod priority_word {
+    use het_core::Priority;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(value: &Priority, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(value.word())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
+        let word = String::deserialize(from)?;
+        let known = Priority::ALL.into_iter().find(|priority| priority.word() == word);
+        known.ok_or_else(|| D::Error::custom(format!("there is no priority `{word}`")))
+    }
+}
+
+mod kind_word {
+    use het_core::StageKind;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(value: &StageKind, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(value.word())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<StageKind, D::Error> {
+        let word = String::deserialize(from)?;
+        let known = StageKind::ALL.into_iter().find(|kind| kind.word() == word);
+        known.ok_or_else(|| D::Error::custom(format!("there is no stage kind `{word}`")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let profile = Some("LM (batch size 5)".to_owned());
+        let work = Work::Steps(12);
+        let job = TraceJob::of_one_stage(1.5, Priority::High, "a", profile, 2, work);
+        let text = write_trace(std::slice::from_ref(&job));
+        assert_eq!(read_trace(Path::new("t.jsonl"), &text), Ok(vec![job]));
+    }
+
+    #[test]
+    fn an_unknown_field_is_an_error_with_its_place() {
+        let error = read_trace(Path::new("t.jsonl"), "\n{\"arrival_s\": 1, \"stages\": []}")
+            .expect_err("`stages` is no field");
+        assert!(error.to_string().starts_with("t.jsonl:2:"), "{error}");
+        assert!(error.to_string().contains("stages"), "{error}");
+    }
+}

@@ -154,8 +154,9 @@ fn sum_up(
     }
 }
 
-/// The value that `part` of the sorted values do not exceed (nearest rank).
+/// The lower of the two values around `part` of the way from the least to the greatest, as the
+/// published figures have it.
 fn percentile(sorted: &[f64], part: f64) -> f64 {
-    let rank = (part * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+    let index = (part * sorted.len().saturating_sub(1) as f64).floor() as usize;
+    sorted.get(index).copied().unwrap_or(0.0)
 }

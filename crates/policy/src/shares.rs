@@ -53,7 +53,6 @@ struct Ledger {
     given: Vec<f64>,
     /// Share × time that was owed and not received at resets, in seconds.
     deficits: BTreeMap<StageKey, Vec<f64>>,
-    first_seen: BTreeMap<StageKey, Time>,
     turns: Turns,
 }
 
@@ -68,7 +67,7 @@ impl Policy for Shares {
             let demands = Demands::survey(view);
             let round = view.round.unwrap_or(ROUND_DEFAULT).as_seconds();
             ledger.book(&demands, view.now, round);
-            let due = ledger.reset_at.is_none_or(|at| view.now.since(at) >= RESET_MIN);
+            let due = ledger.reset_at.is_none_or(|at| Ledger::is_due(at, view.now));
             if ledger.stale && due {
                 ledger.reset(&demands, view.now, round);
                 ledger.shares = self.objective.shares(&demands, view.now);
@@ -82,6 +81,12 @@ impl Policy for Shares {
 }
 
 impl Ledger {
+    /// The published scheduler takes a reset at time zero for none, so its first interval counts
+    /// from the first change after that.
+    fn is_due(reset_at: Time, now: Time) -> bool {
+        reset_at == Time::ZERO || now.since(reset_at) >= RESET_MIN
+    }
+
     /// Books what was received since the last round, and who came and went.
     fn book(&mut self, demands: &Demands, now: Time, round: f64) {
         let classes = demands.capacity.len();
@@ -98,7 +103,6 @@ impl Ledger {
         for &key in present.difference(&self.known) {
             self.received.insert(key, vec![HEAD_START * round; classes]);
             self.given.iter_mut().for_each(|given| *given += HEAD_START * round);
-            self.first_seen.insert(key, now);
         }
         for key in self.known.difference(&present) {
             self.received.remove(key);
@@ -135,7 +139,7 @@ impl Ledger {
         rows.sort_by(|(a, one, here), (b, other, there)| {
             let order = a.iter().zip(b).map(|(a, b)| b.total_cmp(a));
             let first = order.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then);
-            first.then((here.class, one.key).cmp(&(there.class, other.key)))
+            here.class.cmp(&there.class).then(first).then(one.key.cmp(&other.key))
         });
         let mut left = Left::of(demands);
         let mut served = BTreeSet::new();

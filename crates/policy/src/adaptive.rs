@@ -27,10 +27,10 @@ const LOAD: (f64, f64) = (1.2, 1.6);
 
 /// Weight of common progress at light and at heavy load. Set on the four Gavel workloads of
 /// `docs/studies/gavel.md`; half or double of either moves the mean completion time by under 2 %.
-const COMMON: (f64, f64) = (2.0, 12.0);
+const COMMON: (f64, f64) = (2.0, 16.0);
 
 /// A stage is critical from this part of the horizon on; never at light load.
-const CRITICAL: (f64, f64) = (1.1, 0.75);
+const CRITICAL: (f64, f64) = (1.1, 0.8);
 
 /// Critical stages are told apart by this power of their length.
 const CRITICAL_POWER: i32 = 4;
@@ -39,7 +39,12 @@ const CRITICAL_POWER: i32 = 4;
 const DRAINING_AFTER: f64 = 0.3;
 
 /// Weight of the squared waiting time, in horizons, at heavy load.
-const AGEING: f64 = 0.12;
+const AGEING: f64 = 0.02;
+
+/// A stage that would end this many times later than alone on an equal part of the cluster is late,
+/// and rises with this power of its lateness (finish-time fairness: Mahajan et al., NSDI 2020).
+const LATE: f64 = 1.2;
+const LATE_POWER: f64 = 8.0;
 
 /// Every step of priority is worth this many times the one below.
 const PRIORITY_STEP: f64 = 1e3;
@@ -83,6 +88,7 @@ struct Weights {
     common: f64,
     critical: f64,
     ageing: f64,
+    heavy: f64,
 }
 
 impl Weights {
@@ -100,6 +106,7 @@ impl Weights {
             common: COMMON.0 + (COMMON.1 - COMMON.0) * heavy,
             critical: CRITICAL.0 + (CRITICAL.1 - CRITICAL.0) * pressed,
             ageing: AGEING * heavy,
+            heavy,
         }
     }
 }
@@ -189,7 +196,8 @@ fn utilities(
         let step =
             demand.offers.iter().map(|offer| price(offer) / offer.rate).fold(f64::MAX, f64::min);
         let waited = now.since(demand.submitted).as_seconds() / weights.horizon;
-        let raised = 1.0 + weights.ageing * waited * waited;
+        let lateness = (demands.lateness(demand, now) / LATE).max(1.0);
+        let raised = (1.0 + weights.ageing * waited * waited) * lateness.powf(LATE_POWER * weights.heavy);
         let own = 1.0 / demand.seconds_on(&fastest);
         let value =
             |offer: &Offer| (own * offer.rate / fastest.rate + common * step * offer.rate) * raised;

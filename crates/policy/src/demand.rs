@@ -85,6 +85,30 @@ impl Demands {
     }
 }
 
+impl Demands {
+    /// Steps per second on an equal part of every class.
+    pub fn equal_part_rate(&self, demand: &Demand) -> f64 {
+        let everything: f64 = self.capacity.iter().map(|&units| f64::from(units)).sum();
+        let part = |class: usize| f64::from(self.capacity[class]) / everything;
+        demand.offers.iter().map(|offer| offer.rate * part(offer.class)).sum()
+    }
+
+    /// Seconds for all of a stage on an equal part of the cluster, shared by everybody present.
+    pub fn alone_seconds(&self, demand: &Demand) -> f64 {
+        let everything: f64 = self.capacity.iter().map(|&units| f64::from(units)).sum();
+        let units = f64::from(demand.offers[0].units);
+        let part = (everything / units / self.stages.len() as f64).min(1.0);
+        demand.total / (self.equal_part_rate(demand) * part)
+    }
+
+    /// The earliest end of a stage against its end alone on an equal part.
+    pub fn lateness(&self, demand: &Demand, now: Time) -> f64 {
+        let earliest =
+            now.since(demand.submitted).as_seconds() + demand.seconds_on(&demand.fastest());
+        earliest / self.alone_seconds(demand)
+    }
+}
+
 /// Whole units of each class on devices that are up.
 fn capacity(view: &View<'_>) -> Vec<u32> {
     let topology = view.state.topology();

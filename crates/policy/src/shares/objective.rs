@@ -54,7 +54,7 @@ impl Objective {
             Self::FirstComeFastest => first_come(demands),
             Self::Isolated => isolated(demands),
             Self::MaxMinTime => max_min(demands, |_, _| 1.0),
-            Self::MaxMinSpeed => max_min(demands, speed_against_equal_part),
+            Self::MaxMinSpeed => max_min(demands, Demands::equal_part_rate),
             Self::SumThroughput => sum_throughput(demands),
             Self::Makespan => makespan(demands),
             Self::FinishTimeFairness => finish_time_fairness(demands, now),
@@ -91,17 +91,6 @@ fn isolated(demands: &Demands) -> SharesByStage {
         (demand.key, row)
     });
     rows.collect()
-}
-
-/// Steps per second on an equal part of the cluster.
-fn equal_part_rate(demands: &Demands, demand: &Demand) -> f64 {
-    let everything: f64 = demands.capacity.iter().map(|&units| f64::from(units)).sum();
-    let part = |class: usize| f64::from(demands.capacity[class]) / everything;
-    demand.offers.iter().map(|offer| offer.rate * part(offer.class)).sum()
-}
-
-fn speed_against_equal_part(demands: &Demands, demand: &Demand) -> f64 {
-    equal_part_rate(demands, demand)
 }
 
 /// Maximises the least value, which is the share × rate of a stage, over `norm` of it, times its
@@ -150,17 +139,10 @@ fn makespan(demands: &Demands) -> SharesByStage {
 /// The least worst ratio, by bisection, of finishing time shared to finishing time alone on an
 /// equal part.
 fn finish_time_fairness(demands: &Demands, now: Time) -> SharesByStage {
-    let everybody = demands.stages.len() as f64;
-    let alone = |demand: &Demand| {
-        let units = f64::from(demand.offers[0].units);
-        let everything: f64 = demands.capacity.iter().map(|&units| f64::from(units)).sum();
-        let part = (everything / units / everybody).min(1.0);
-        demand.total / (equal_part_rate(demands, demand) * part)
-    };
     let within = |ratio: f64| {
         at_least(demands, |demand| {
             let elapsed = now.since(demand.submitted).as_seconds();
-            let left = ratio * alone(demand) - elapsed;
+            let left = ratio * demands.alone_seconds(demand) - elapsed;
             if left > 0.0 { demand.remaining / left } else { f64::INFINITY }
         })
     };

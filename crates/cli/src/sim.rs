@@ -158,7 +158,8 @@ fn flat(value: &Value) -> Value {
 
 fn tell(outcome: &Outcome) {
     println!(
-        "{} · {} of {} jobs done · mean completion {:.0} s, p50 {:.0} s, p99 {:.0} s · makespan {:.0} s",
+        "{} · {} of {} jobs done · mean completion {:.0} s, p50 {:.0} s, p99 {:.0} s · makespan \
+         {:.0} s",
         outcome.policy,
         outcome.jobs_done,
         outcome.jobs_total,
@@ -168,8 +169,8 @@ fn tell(outcome: &Outcome) {
         outcome.makespan_s
     );
     println!(
-        "  devices allocated {:.0} %, busy {:.0} %, useful {:.0} % · {} preemptions, {} suspensions, \
-         {} migrations · worst finish-time fairness {:.2}",
+        "  devices allocated {:.0} %, busy {:.0} %, useful {:.0} % · {} preemptions, {} \
+         suspensions, {} migrations · worst finish-time fairness {:.2}",
         outcome.utilisation.allocated * 100.0,
         outcome.utilisation.busy * 100.0,
         outcome.utilisation.useful * 100.0,

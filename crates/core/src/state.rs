@@ -107,6 +107,8 @@ pub struct Stage {
     /// Leases it has had.
     pub attempts: u32,
     pub preemptions: u32,
+    /// Leases in a row that were stopped before they completed a checkpoint.
+    pub fruitless: u32,
     /// Failures of its own program, counted against `retries`.
     pub failures: u32,
     /// The newest complete checkpoint.

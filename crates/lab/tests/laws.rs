@@ -5,13 +5,16 @@
 use std::sync::Arc;
 
 use het_control::MemoryLog;
-use het_core::{Event, State};
-use het_lab::{Scenario, drive};
+use het_core::{Event, Millis, State};
+use het_lab::{Cadence, Scenario, drive};
 use het_policy::by_name;
 use het_testkit::oracle::{Oracle, Strictness};
 
 /// Scenarios a policy; five policies make the thousand of a CI run.
 const SCENARIOS: u64 = 200;
+
+/// Shorter than most stages, so that time is shared.
+const ROUND: Millis = Millis::seconds(10);
 
 fn seeds() -> Vec<u64> {
     match std::env::var("HET_SEED") {
@@ -26,9 +29,23 @@ fn strictness(policy: &str) -> Strictness {
 
 /// Plays one scenario under the oracle; the log if no law was broken.
 fn play(seed: u64, policy: &str) -> Result<MemoryLog, String> {
-    let scenario = Scenario::random(seed);
+    play_scenario(&Scenario::random(seed), policy, strictness(policy))
+}
+
+/// The same with decisions in rounds. Which stages wait on purpose is then up to the round.
+fn play_in_rounds(seed: u64, policy: &str) -> Result<MemoryLog, String> {
+    let scenario = Scenario { cadence: Cadence::Rounds(ROUND), ..Scenario::random(seed) };
+    play_scenario(&scenario, policy, Strictness::EveryPolicy)
+}
+
+fn play_scenario(
+    scenario: &Scenario,
+    policy: &str,
+    strictness: Strictness,
+) -> Result<MemoryLog, String> {
+    let seed = scenario.seed;
     let topology = Arc::new(scenario.topology.clone());
-    let mut oracle = Oracle::new(Arc::clone(&topology), strictness(policy));
+    let mut oracle = Oracle::new(Arc::clone(&topology), strictness);
     let mut shadow = State::new(topology);
     let observe = |turn: &het_control::Turn, live: &State| {
         for (at, event) in &turn.events {
@@ -40,7 +57,7 @@ fn play(seed: u64, policy: &str) -> Result<MemoryLog, String> {
         assert_eq!(&shadow, live, "seed {seed}: replaying the log gives another state");
     };
     let control =
-        drive(&scenario, by_name(policy).expect("the table has it"), MemoryLog::default(), observe)
+        drive(scenario, by_name(policy).expect("the table has it"), MemoryLog::default(), observe)
             .map_err(|error| format!("{error}"))?;
     oracle.all_ended();
     match oracle.violations() {
@@ -50,6 +67,10 @@ fn play(seed: u64, policy: &str) -> Result<MemoryLog, String> {
 }
 
 fn check(policy: &str) {
+    check_with(policy, play);
+}
+
+fn check_with(policy: &str, play: impl Fn(u64, &str) -> Result<MemoryLog, String>) {
     let failed: Vec<String> = seeds()
         .into_iter()
         .filter_map(|seed| {
@@ -87,6 +108,16 @@ fn hybrid_keeps_the_laws() {
 #[test]
 fn adaptive_keeps_the_laws() {
     check("adaptive");
+}
+
+#[test]
+fn adaptive_keeps_the_laws_in_rounds() {
+    check_with("adaptive", play_in_rounds);
+}
+
+#[test]
+fn shares_keep_the_laws_in_rounds() {
+    check_with("max-min-fairness-perf", play_in_rounds);
 }
 
 #[test]

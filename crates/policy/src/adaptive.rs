@@ -5,12 +5,12 @@
 //!
 //! - *own progress*, the part of the remaining work done per second: shortest remaining time first
 //!   on the devices where that time is shortest (Schrage 1968 for one machine);
-//! - *common progress*, the work done per second valued at the prices of [`market::horizon`]: each
-//!   class does what it is comparatively best at. It counts for more the longer the queue is.
+//! - *common progress*, the work done per second at the prices of [`market::horizon`]: each class
+//!   does what it is comparatively best at. It counts for more the longer the queue is.
 //!
 //! Two corrections keep the tail short. While more work waits than the longest job takes, waiting
-//! itself raises a stage (no starvation). And a stage that by itself takes nearly as long as all the
-//! work together goes first, longest first (Graham 1969), once no new work arrives or the cluster is
+//! and lateness raise a stage (no starvation). And a stage that takes nearly as long as all the work
+//! together goes first, longest first (Graham 1969), once no new work arrives or the cluster is
 //! overloaded, because only it decides when everything is done.
 
 use het_core::{StageKey, Time};
@@ -127,11 +127,12 @@ fn share_out(demands: &Demands, horizon: &Horizon, now: Time, round: f64) -> Tur
     };
     let order = order(demands, &utilities);
     let mut left = Left::of(demands);
-    let mut turns: Vec<Option<Offer>> = vec![None; demands.stages.len()];
+    let mut turns: Vec<Option<Offer>> = demands.stages.iter().map(Demand::pinned).collect();
     // First what each wants at these prices, then whatever of the rest is still free.
     for &index in &order {
         let wanted = best(demands, index, |offer| surplus(index, offer), |_| true);
-        if let Some((offer, gain)) = wanted
+        if turns[index].is_none()
+            && let Some((offer, gain)) = wanted
             && gain >= 0.0
             && left.fits(&offer)
         {
@@ -150,7 +151,13 @@ fn share_out(demands: &Demands, horizon: &Horizon, now: Time, round: f64) -> Tur
         }
     }
     let chosen = |index: &usize| turns[*index].map(|offer| (demands.stages[*index].key, offer));
-    order.iter().filter_map(chosen).collect()
+    let others = order.iter().filter(|index| turns[**index].is_none());
+    let others = others.map(|&index| demands.stages[index].key);
+    Turns {
+        leftovers: demands.spanning.iter().copied().chain(others).collect(),
+        chosen: order.iter().filter_map(chosen).collect(),
+        spanning: demands.spanning.clone(),
+    }
 }
 
 /// The best offer of a stage by `score` among those that `may` be taken, the first of equals.
@@ -197,7 +204,8 @@ fn utilities(
             demand.offers.iter().map(|offer| price(offer) / offer.rate).fold(f64::MAX, f64::min);
         let waited = now.since(demand.submitted).as_seconds() / weights.horizon;
         let lateness = (demands.lateness(demand, now) / LATE).max(1.0);
-        let raised = (1.0 + weights.ageing * waited * waited) * lateness.powf(LATE_POWER * weights.heavy);
+        let late = lateness.powf(LATE_POWER * weights.heavy);
+        let raised = (1.0 + weights.ageing * waited * waited) * late;
         let own = 1.0 / demand.seconds_on(&fastest);
         let value =
             |offer: &Offer| (own * offer.rate / fastest.rate + common * step * offer.rate) * raised;

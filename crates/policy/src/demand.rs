@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Lease, LeaseId, Millis, Phase, Priority, Share, StageKey, StageState, Time};
+use het_core::{
+    Bytes, Domain, Lease, LeaseId, Millis, Name, Phase, Priority, RankRule, Selector, Share,
+    StageKey, StageSpec, StageState, Time,
+};
 
-use crate::View;
+use crate::place::on_class;
+use crate::{Pool, View};
 
 /// Part of the declared work that a stage is taken to have left once it has done more than all.
 const OVERRUN: f64 = 0.05;
@@ -19,6 +23,8 @@ const UNKNOWN_WORK: Millis = Millis::seconds(600);
 pub(crate) struct Demands {
     /// By stage key.
     pub stages: Vec<Demand>,
+    /// Those who cannot be planned for: no class alone has enough units.
+    pub spanning: Vec<StageKey>,
     /// Whole units in service, by device class.
     pub capacity: Vec<u32>,
 }
@@ -31,6 +37,9 @@ pub(crate) struct Demand {
     pub submitted: Time,
     /// Its lease and the offer it runs on.
     pub running: Option<(LeaseId, usize)>,
+    /// Suspending it would only waste work, and might never let it finish: it cannot save, its last
+    /// stop saved nothing, or it has not yet worked for as long as its start took.
+    pub unripe: bool,
     /// Shapes that the cluster could run; none has a rate of zero.
     pub offers: Vec<Offer>,
     /// Steps to go, at least a little.
@@ -60,6 +69,12 @@ impl Demand {
         self.offers.iter().skip(1).fold(self.offers[0], better)
     }
 
+    /// The offer that it must be left on.
+    pub fn pinned(&self) -> Option<Offer> {
+        let (_, offer) = self.running.filter(|_| self.unripe)?;
+        Some(self.offers[offer])
+    }
+
     /// Seconds to the end on an offer.
     pub fn seconds_on(&self, offer: &Offer) -> f64 {
         self.remaining / offer.rate
@@ -67,21 +82,22 @@ impl Demand {
 }
 
 impl Demands {
-    /// Everybody in `view`. Stages that the cluster could never run are left out.
+    /// Everybody in `view`.
     pub fn survey(view: &View<'_>) -> Self {
         let capacity = capacity(view);
+        let mut feasible = Feasible::on(view);
         let running = view.state.leases().iter().filter_map(|(&id, lease)| {
             let stopping = matches!(lease.phase, Phase::Stopping { .. });
             (!stopping).then_some((lease.stage, Some((id, lease))))
         });
         let waiting = view.state.waiting().map(|key| (key, None));
-        let mut stages: Vec<Demand> = running
-            .chain(waiting)
-            .map(|(key, lease)| demand(view, &capacity, key, lease))
-            .filter(|demand| !demand.offers.is_empty())
-            .collect();
+        let everybody =
+            running.chain(waiting).map(|(key, lease)| demand(view, &mut feasible, key, lease));
+        let (mut stages, spanning): (Vec<Demand>, Vec<Demand>) =
+            everybody.partition(|demand| !demand.offers.is_empty());
         stages.sort_unstable_by_key(|demand| demand.key);
-        Self { stages, capacity }
+        let spanning = spanning.iter().map(|demand| demand.key).collect();
+        Self { stages, spanning, capacity }
     }
 }
 
@@ -122,12 +138,12 @@ fn capacity(view: &View<'_>) -> Vec<u32> {
 
 fn demand(
     view: &View<'_>,
-    capacity: &[u32],
+    feasible: &mut Feasible<'_>,
     key: StageKey,
     lease: Option<(LeaseId, &Lease)>,
 ) -> Demand {
     let (job, spec, stage) = view.state.stage(key);
-    let mut offers = offers(view, capacity, key);
+    let mut offers = offers(view, feasible, key);
     let total = spec.steps.or(stage.progress.total);
     let rated = total.is_some() && offers.iter().any(|offer| offer.rate > 0.0);
     if rated {
@@ -137,6 +153,7 @@ fn demand(
     }
     let at = lease.map(|(id, lease)| (id, current(view, &offers, lease)));
     let rate = at.and_then(|(_, offer)| offer).map_or(0.0, |index| offers[index].rate);
+    let restart = view.rates.restart(&spec.profile);
     let (total, remaining) = match total.filter(|_| rated) {
         Some(total) => {
             let total = total as f64;
@@ -152,15 +169,52 @@ fn demand(
         priority: job.priority(),
         submitted: job.submitted,
         running: at.and_then(|(id, offer)| Some((id, offer?))),
+        unripe: lease.is_some_and(|(_, lease)| unripe(view, lease, restart)),
         offers,
         remaining,
         total,
-        restart: view.rates.restart(&spec.profile),
+        restart,
     }
 }
 
-/// Every alternative on every class that it accepts and that has enough units.
-fn offers(view: &View<'_>, capacity: &[u32], key: StageKey) -> Vec<Offer> {
+fn unripe(view: &View<'_>, lease: &Lease, restart: Millis) -> bool {
+    let (_, spec, stage) = view.state.stage(lease.stage);
+    let saves = spec.alternatives[lease.placement.alternative].launch.checkpoint.is_some();
+    if !saves || stage.fruitless > 0 {
+        return true;
+    }
+    match lease.phase {
+        Phase::Starting => true,
+        Phase::Running { since } => view.now.since(since) < restart,
+        Phase::Stopping { .. } => false,
+    }
+}
+
+/// What could ever run on the devices of one class; alike requests are looked at once.
+struct Feasible<'a> {
+    cluster: Pool<'a>,
+    known: BTreeMap<(Name, Bytes, u32, Domain, RankRule, (u32, Bytes), usize), bool>,
+}
+
+impl<'a> Feasible<'a> {
+    fn on(view: &View<'a>) -> Self {
+        Self { cluster: Pool::in_service(view.state), known: BTreeMap::new() }
+    }
+
+    fn on_class(&mut self, spec: &StageSpec, alternative: usize, class: usize) -> bool {
+        let shape = &spec.alternatives[alternative];
+        let Selector { word, memory_min, .. } = &shape.selector;
+        let beside = (spec.companions.cores, spec.companions.memory);
+        let alike =
+            (word.clone(), *memory_min, shape.count, spec.within, spec.ranks, beside, class);
+        let cluster = &mut self.cluster;
+        let fits = || on_class(cluster, spec, alternative, class).is_ok();
+        *self.known.entry(alike).or_insert_with(fits)
+    }
+}
+
+/// Every alternative on every class that could run it.
+fn offers(view: &View<'_>, feasible: &mut Feasible<'_>, key: StageKey) -> Vec<Offer> {
     let topology = view.state.topology();
     let (_, spec, _) = view.state.stage(key);
     let mut found: BTreeMap<(usize, usize), Offer> = BTreeMap::new();
@@ -168,7 +222,7 @@ fn offers(view: &View<'_>, capacity: &[u32], key: StageKey) -> Vec<Offer> {
         let exemplars = view.state.exemplars().iter().copied();
         for id in exemplars.filter(|&id| shape.selector.accepts(topology, id)) {
             let class = topology.device(id).class;
-            if capacity[class] >= shape.count {
+            if feasible.on_class(spec, alternative, class) {
                 let known = view.rates.rate(&spec.profile, &topology.classes[class], shape.count);
                 let rate = known.map_or(0.0, |(rate, _)| rate);
                 let offer = Offer { alternative, class, units: shape.count, rate };

@@ -43,15 +43,21 @@ impl<'a> Pool<'a> {
         pool
     }
 
+    /// The cluster as it would be if nobody used it now: what is down does not count.
+    pub(crate) fn in_service(state: &'a State) -> Self {
+        let mut pool = Self::empty_cluster(state);
+        for id in state.topology().device_ids().filter(|&id| !state.is_up(id)) {
+            pool.capacity[id.index()] = Share::ZERO;
+        }
+        pool
+    }
+
     /// What nobody holds, whoever has claimed it.
     fn unclaimed(state: &'a State) -> Self {
         let topology = state.topology();
-        let mut pool = Self::empty_cluster(state);
+        let mut pool = Self::in_service(state);
         for id in topology.device_ids() {
             pool.used[id.index()] = state.held(id);
-            if !state.is_up(id) {
-                pool.capacity[id.index()] = Share::ZERO;
-            }
         }
         for id in topology.node_ids() {
             pool.memory_used[id.index()] = topology.node(id).memory - state.memory_free(id);

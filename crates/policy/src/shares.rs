@@ -92,7 +92,7 @@ impl Ledger {
         let classes = demands.capacity.len();
         self.given.resize(classes, 0.0);
         let elapsed = self.at.map_or(0.0, |at| now.since(at).as_seconds());
-        for (key, offer) in &self.turns {
+        for (key, offer) in &self.turns.chosen {
             if let Some(received) = self.received.get_mut(key) {
                 received[offer.class] += elapsed;
                 self.given[offer.class] += elapsed;
@@ -142,16 +142,19 @@ impl Ledger {
             here.class.cmp(&there.class).then(first).then(one.key.cmp(&other.key))
         });
         let mut left = Left::of(demands);
-        let mut served = BTreeSet::new();
-        let mut turns = Turns::new();
+        let pinned =
+            demands.stages.iter().filter_map(|demand| Some((demand.key, demand.pinned()?)));
+        let mut chosen: Vec<(StageKey, Offer)> = pinned.collect();
+        let mut served: BTreeSet<StageKey> = chosen.iter().map(|(key, _)| *key).collect();
         for (due, demand, offer) in rows {
             let idle = due[0] <= 0.0 && objective.is_strict();
             if !idle && left.fits(offer) && served.insert(demand.key) {
                 left.take(offer);
-                turns.push((demand.key, *offer));
+                chosen.push((demand.key, *offer));
             }
         }
-        turns
+        let spanning = demands.spanning.clone();
+        Turns { chosen, leftovers: spanning.clone(), spanning }
     }
 
     /// How due a stage is on an offer: share over received part, then what it is owed, then share.

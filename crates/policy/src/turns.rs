@@ -1,39 +1,53 @@
 //! Turns: a planner names who is to run where in this round; this carries it out.
 //!
-//! Whoever runs and has its turn where it is goes on. Whoever runs and has not, or has it elsewhere,
-//! is suspended. Whoever waits and has its turn starts, as soon as its devices are free.
+//! Whoever runs and has its turn where it is goes on. Whoever runs and has none, or has it
+//! elsewhere, is suspended. Whoever waits and has its turn starts once its devices are free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Lease, LeaseId, Phase, Reason, StageKey, StopCause};
 use het_perf::stop_cost;
 
-use crate::demand::{Demands, Offer};
-use crate::{Decision, Pool, StopOrder, View, Want, place};
+use crate::demand::{Demand, Demands, Offer};
+use crate::place::{on_class, place};
+use crate::{Decision, Pool, StopOrder, View, Want};
 
-/// Who is to run on what, most deserving first.
-pub(crate) type Turns = Vec<(StageKey, Offer)>;
+/// Who is to run on what.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Turns {
+    /// Most deserving first.
+    pub chosen: Vec<(StageKey, Offer)>,
+    /// Those who may have what is still free after them, on any devices.
+    pub leftovers: Vec<StageKey>,
+    /// Those who run where no turn can be given, and so are left alone.
+    pub spanning: Vec<StageKey>,
+}
 
 /// What has to happen for everybody in `turns`, and nobody else, to run.
 pub(crate) fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
     let state = view.state;
     let chosen: BTreeMap<StageKey, &Offer> =
-        turns.iter().map(|(key, offer)| (*key, offer)).collect();
+        turns.chosen.iter().map(|(key, offer)| (*key, offer)).collect();
     let mut pool = Pool::of(state);
     let mut decision = Decision::default();
     for (&id, lease) in state.leases() {
         if matches!(lease.phase, Phase::Stopping { .. }) {
             pool.give_back(&lease.placement);
-        } else if !stays(view, lease, chosen.get(&lease.stage).copied()) {
+        } else if !stays(view, turns, lease, chosen.get(&lease.stage).copied()) {
             pool.give_back(&lease.placement);
             let moves = chosen.contains_key(&lease.stage);
             decision.stops.push(suspend(view, id, lease, moves));
         }
     }
     let mut told = BTreeSet::new();
-    for (key, offer) in turns.iter().filter(|(key, _)| state.is_waiting(*key)) {
+    for (key, offer) in turns.chosen.iter().filter(|(key, _)| state.is_waiting(*key)) {
         told.insert(*key);
         decision.wants.push((*key, begin(view, &mut pool, *key, offer)));
+    }
+    for &key in turns.leftovers.iter().filter(|key| state.is_waiting(**key)) {
+        if told.insert(key) {
+            decision.wants.push((key, anywhere(view, &mut pool, key)));
+        }
     }
     let others = state.waiting().filter(|key| !told.contains(key));
     let wait = || Want::Wait { reasons: vec![Reason::NotItsTurn] };
@@ -41,7 +55,11 @@ pub(crate) fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
     decision
 }
 
-fn stays(view: &View<'_>, lease: &Lease, offer: Option<&Offer>) -> bool {
+/// Whoever began in this very round, or runs where no turn can be given, is left alone.
+fn stays(view: &View<'_>, turns: &Turns, lease: &Lease, offer: Option<&Offer>) -> bool {
+    if lease.since == view.now || turns.spanning.contains(&lease.stage) {
+        return true;
+    }
     let on = |grant: het_core::Grant| view.state.topology().device(grant.device).class;
     offer.is_some_and(|offer| {
         offer.alternative == lease.placement.alternative
@@ -63,7 +81,7 @@ fn begin(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, offer: &Offer) -> 
     if let Some(claim) = view.state.claims().get(&key) {
         return Want::Run { placement: (*claim.placement).clone(), reasons };
     }
-    match place::on_class(pool, spec, offer.alternative, offer.class) {
+    match on_class(pool, spec, offer.alternative, offer.class) {
         Ok(placement) => {
             pool.take(&placement);
             Want::Run { placement, reasons }
@@ -72,13 +90,34 @@ fn begin(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, offer: &Offer) -> 
     }
 }
 
+/// On whatever fits, in file order.
+fn anywhere(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey) -> Want {
+    if let Some(claim) = view.state.claims().get(&key) {
+        let placement = (*claim.placement).clone();
+        return Want::Run { placement, reasons: vec![Reason::ClaimReady] };
+    }
+    let (_, spec, _) = view.state.stage(key);
+    let fitting = (0..spec.alternatives.len()).find_map(|index| place(pool, spec, index).ok());
+    let Some(placement) = fitting else {
+        return Want::Wait { reasons: vec![Reason::NotItsTurn] };
+    };
+    pool.take(&placement);
+    let word = spec.alternatives[placement.alternative].selector.word.clone();
+    Want::Run { placement, reasons: vec![Reason::FreeNow { word }] }
+}
+
 /// Whole units of each class that are still to be shared out.
 #[derive(Debug, Clone)]
 pub(crate) struct Left(Vec<u32>);
 
 impl Left {
+    /// What those leave who must be left where they are.
     pub fn of(demands: &Demands) -> Self {
-        Self(demands.capacity.clone())
+        let mut left = Self(demands.capacity.clone());
+        for offer in demands.stages.iter().filter_map(Demand::pinned) {
+            left.0[offer.class] = left.0[offer.class].saturating_sub(offer.units);
+        }
+        left
     }
 
     pub fn fits(&self, offer: &Offer) -> bool {

@@ -285,8 +285,8 @@ impl Sim {
         on_node.map(|(&lease, _)| lease).collect()
     }
 
-    /// Whether a fact still holds when its time comes: nothing is told of a lease after its end, nor
-    /// of the start of one that was stopped while it loaded.
+    /// Whether a fact still holds when its time comes: nothing is told of a lease after its end,
+    /// nor of the start of one that was stopped while it loaded.
     fn still_true(&self, event: &Event) -> bool {
         match event {
             Event::StageStarted { lease } => self.runs.get(lease).is_some_and(|run| !run.stopping),

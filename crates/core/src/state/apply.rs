@@ -220,6 +220,8 @@ impl State {
         stage.progress.busy = None;
         stage.progress.useful = None;
         stage.ended = Some(now);
+        let saved = stage.checkpoint_at.is_some_and(|at| at >= lease.since);
+        stage.fruitless = if saved { 0 } else { stage.fruitless + 1 };
         stage.state = next_state(stage, lease.phase, outcome, ending, retries, now);
         if let StageState::Stopped { cause: StopCause::Priority { .. }, .. } = stage.state {
             stage.preemptions += 1;
@@ -323,6 +325,7 @@ impl Stage {
             state: StageState::Queued { since: now },
             attempts: 0,
             preemptions: 0,
+            fruitless: 0,
             failures: 0,
             checkpoint: None,
             checkpoint_at: None,

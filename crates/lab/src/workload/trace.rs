@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn an_unknown_field_is_an_error_with_its_place() {
-        let error = read_trace(Path::new("t.jsonl"), "\n{\"arrival_s\": 1, \"stages\": []}")
-            .expect_err("`stages` is no field");
+        let error = read_trace(Path::new("t.jsonl"), "\n{\"arrival_s\": 1, \"stagez\": []}")
+            .expect_err("`stagez` is no field");
         assert!(error.to_string().starts_with("t.jsonl:2:"), "{error}");
-        assert!(error.to_string().contains("stages"), "{error}");
+        assert!(error.to_string().contains("stagez"), "{error}");
     }
 }

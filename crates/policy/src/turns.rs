@@ -30,19 +30,31 @@ pub(crate) fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
         turns.chosen.iter().map(|(key, offer)| (*key, offer)).collect();
     let mut pool = Pool::of(state);
     let mut decision = Decision::default();
+    let mut moves = BTreeSet::new();
     for (&id, lease) in state.leases() {
         if matches!(lease.phase, Phase::Stopping { .. }) {
             pool.give_back(&lease.placement);
+            moves.insert(lease.stage);
         } else if !stays(view, turns, lease, chosen.get(&lease.stage).copied()) {
             pool.give_back(&lease.placement);
-            let moves = chosen.contains_key(&lease.stage);
-            decision.stops.push(suspend(view, id, lease, moves));
+            moves.insert(lease.stage);
+            let elsewhere = chosen.contains_key(&lease.stage);
+            let cause = if elsewhere { StopCause::Migration } else { StopCause::Quantum };
+            decision.stops.push(suspend(view, id, lease, cause));
         }
     }
     let mut told = BTreeSet::new();
-    for (key, offer) in turns.chosen.iter().filter(|(key, _)| state.is_waiting(*key)) {
-        told.insert(*key);
-        decision.wants.push((*key, begin(view, &mut pool, *key, offer)));
+    for (key, offer) in &turns.chosen {
+        if state.is_waiting(*key) {
+            told.insert(*key);
+            decision.wants.push((*key, begin(view, &mut pool, *key, offer)));
+        } else if moves.contains(key) {
+            // It has to stop first; until it waits, nobody else gets what it moves to.
+            let (_, spec, _) = state.stage(*key);
+            if let Ok(kept) = on_class(&mut pool, spec, offer.alternative, offer.class) {
+                pool.take(&kept);
+            }
+        }
     }
     for &key in turns.leftovers.iter().filter(|key| state.is_waiting(**key)) {
         if told.insert(key) {
@@ -67,9 +79,8 @@ fn stays(view: &View<'_>, turns: &Turns, lease: &Lease, offer: Option<&Offer>) -
     })
 }
 
-fn suspend(view: &View<'_>, id: LeaseId, lease: &Lease, moves: bool) -> StopOrder {
+fn suspend(view: &View<'_>, id: LeaseId, lease: &Lease, cause: StopCause) -> StopOrder {
     let (_, spec, stage) = view.state.stage(lease.stage);
-    let cause = if moves { StopCause::Migration } else { StopCause::Quantum };
     StopOrder { lease: id, cause, cost: stop_cost(spec, stage, lease, view.now) }
 }
 

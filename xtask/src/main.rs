@@ -1,8 +1,9 @@
-//! Chores of this repository: `cargo xtask ci|arrows|tidy|example`.
+//! Chores of this repository: `cargo xtask ci|arrows|tidy|example|study`.
 
 mod arrows;
 mod ci;
 mod example;
+mod study;
 mod tidy;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
   example   build `het` and `het-train` for this machine and run the example
   ci        everything that must pass: arrows, tidy, fmt, clippy, tests, docs
   arrows    no crate uses another that ARCHITECTURE.md does not let it use
+  study     print the tables of a study: `study gavel FOLDER-WITH-PUBLISHED-DATA`
   tidy      no leftovers, no overlong lines, no files that tell two stories";
 
 fn main() -> ExitCode {
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
         "arrows" => arrows::check(),
         "ci" => ci::run(),
         "example" => example::run(std::env::args().skip(2).collect()),
+        "study" => study(&std::env::args().skip(2).collect::<Vec<_>>()),
         "tidy" => tidy::check(),
         _ => {
             eprintln!("{USAGE}");
@@ -33,6 +36,13 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn study(words: &[String]) -> anyhow::Result<()> {
+    match words {
+        [name, data] if name == "gavel" => study::gavel(data.as_ref()),
+        _ => anyhow::bail!("a study is named with its data: `cargo xtask study gavel FOLDER`"),
     }
 }
 

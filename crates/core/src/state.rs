@@ -27,6 +27,10 @@ pub struct State {
     /// Stages that could start as far as their job is concerned; kept so that a round does not
     /// walk over every job ever submitted.
     waiting: BTreeSet<StageKey>,
+    /// Jobs whose running stages are to be stopped: ended by somebody, or held.
+    unwanted: BTreeSet<JobId>,
+    /// Jobs with a time limit that have not ended.
+    limited: BTreeSet<JobId>,
     nodes: Vec<NodeState>,
     devices: Vec<DeviceState>,
 }
@@ -187,6 +191,8 @@ impl State {
             leases: BTreeMap::new(),
             claims: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            unwanted: BTreeSet::new(),
+            limited: BTreeSet::new(),
             nodes: vec![NodeState::default(); topology.nodes.len()],
             devices: vec![DeviceState::default(); topology.devices.len()],
             topology,
@@ -275,17 +281,24 @@ impl State {
 
     /// Leases of jobs that ended or were held by their user, which somebody has to stop.
     pub fn leases_to_end(&self) -> impl Iterator<Item = (LeaseId, StopCause)> + '_ {
-        self.leases.iter().filter_map(|(&id, lease)| {
-            let job = &self.jobs[&lease.stage.job];
-            let stopping = matches!(lease.phase, Phase::Stopping { .. });
+        self.unwanted.iter().flat_map(|id| {
+            let job = &self.jobs[id];
             let cause = match job.ending {
                 Some(JobEnd::Failed) => StopCause::JobFailed,
-                Some(_) => StopCause::User,
-                None if job.held => StopCause::User,
-                None => return None,
+                _ => StopCause::User,
             };
-            (!stopping).then_some((id, cause))
+            let active = job.stages.iter().filter_map(|stage| match stage.state {
+                StageState::Active { lease } => Some(lease),
+                _ => None,
+            });
+            let runs = |id: &LeaseId| !matches!(self.leases[id].phase, Phase::Stopping { .. });
+            active.filter(runs).map(move |lease| (lease, cause))
         })
+    }
+
+    /// Jobs with a time limit that have not ended.
+    pub fn limited_jobs(&self) -> impl Iterator<Item = (JobId, &Job)> + '_ {
+        self.limited.iter().map(|id| (*id, &self.jobs[id]))
     }
 }
 

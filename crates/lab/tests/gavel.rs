@@ -79,7 +79,10 @@ fn re_implemented_policies_land_where_the_originals_did() {
                 let jct = ours.avg_jct_s / theirs.avg_jct_s - 1.0;
                 let makespan = ours.makespan_s / theirs.makespan_s - 1.0;
                 assert!(jct.abs() <= CLOSE, "{policy} {trace} {sizes}: JCT {jct:+.3}");
-                assert!(makespan.abs() <= MAKESPAN_CLOSE, "{policy} {trace} {sizes}: span {makespan:+.3}");
+                assert!(
+                    makespan.abs() <= MAKESPAN_CLOSE,
+                    "{policy} {trace} {sizes}: span {makespan:+.3}"
+                );
             }
         }
     }

@@ -23,6 +23,9 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 const RESERVATIONS_MAX: usize = 1;
 
 pub(crate) fn decide(rules: &Rules, view: &View<'_>) -> Decision {
+    if view.state.waiting().next().is_none() {
+        return Decision::default();
+    }
     let (order, wake_at) = sorted(view, rules.order);
     let mut pass = Pass::new(rules, view, wake_at);
     for &key in &order {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, CheckpointSpec, Generation, JobId, LeaseId, Millis, Phase, Placement, Plan, Reason,
-    StageKey, State, StopCause, StopCost, Time,
+    Action, CheckpointSpec, Generation, Job, LeaseId, Millis, Phase, Placement, Plan, Reason,
+    StageKey, StageState, State, StopCause, StopCost, Time,
 };
 use het_policy::{Decision, Pool, Want};
 
@@ -41,23 +41,22 @@ pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
     plan
 }
 
-/// Jobs with a time limit that run, and when they reach it.
-pub(crate) fn time_limits(state: &State) -> impl Iterator<Item = (JobId, Time)> + '_ {
-    let running: BTreeSet<JobId> = state.leases().values().map(|lease| lease.stage.job).collect();
-    running.into_iter().filter_map(|id| {
-        let job = state.job(id)?;
+/// Jobs with a time limit that have begun, and when they reach it.
+pub(crate) fn time_limits(state: &State) -> impl Iterator<Item = (&Job, Time)> + '_ {
+    state.limited_jobs().filter_map(|(_, job)| {
         let first = job.stages.iter().filter_map(|stage| stage.first_started).min()?;
-        Some((id, first + job.spec.time_limit?))
+        Some((job, first + job.spec.time_limit?))
     })
 }
 
 fn overdue(state: &State, now: Time) -> impl Iterator<Item = (LeaseId, StopCause)> + '_ {
-    let limits: BTreeMap<JobId, Time> = time_limits(state).collect();
-    state.leases().iter().filter_map(move |(&id, lease)| {
-        let due = limits.get(&lease.stage.job).is_some_and(|&at| at <= now);
-        let stopping = matches!(lease.phase, Phase::Stopping { .. });
-        (due && !stopping).then_some((id, StopCause::TimeLimit))
-    })
+    let jobs = time_limits(state).filter(move |(_, at)| *at <= now).map(|(job, _)| job);
+    let active = jobs.flat_map(|job| &job.stages).filter_map(|stage| match stage.state {
+        StageState::Active { lease } => Some(lease),
+        _ => None,
+    });
+    let runs = |id: &LeaseId| !matches!(state.leases()[id].phase, Phase::Stopping { .. });
+    active.filter(runs).map(|lease| (lease, StopCause::TimeLimit))
 }
 
 fn stop(state: &State, id: LeaseId, cause: StopCause, cost: Option<StopCost>) -> Action {

@@ -3,6 +3,7 @@
 //! Facts about stale leases change nothing (law 5). Broken laws are asserted: a state that promises
 //! a device twice is worse than a stopped server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State};
@@ -251,6 +252,11 @@ impl State {
         if job.end.is_none() && job.stages.iter().all(|stage| stage.state.is_terminal()) {
             job.end = Some((now, job.ending.unwrap_or(JobEnd::Succeeded)));
         }
+        let alive = job.end.is_none();
+        let unwanted = alive && (job.held || job.ending.is_some());
+        let limited = alive && job.spec.time_limit.is_some();
+        keep(&mut self.unwanted, id, unwanted);
+        keep(&mut self.limited, id, limited);
     }
 
     fn job_mut(&mut self, id: JobId) -> &mut Job {
@@ -259,6 +265,14 @@ impl State {
 
     fn stage_mut(&mut self, key: StageKey) -> &mut Stage {
         &mut self.job_mut(key.job).stages[key.stage.index()]
+    }
+}
+
+fn keep(set: &mut BTreeSet<JobId>, id: JobId, member: bool) {
+    if member {
+        set.insert(id);
+    } else {
+        set.remove(&id);
     }
 }
 

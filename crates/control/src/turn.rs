@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use het_core::{Action, Event, Finding, Millis, Plan, State, Time};
+use het_core::{Event, Finding, Millis, State, Time};
 use het_engine::Engine;
 use het_perf::Rates;
 use het_policy::{Memory, Policy, View};
@@ -16,7 +16,8 @@ use crate::{Log, LogError};
 /// events cannot keep decisions from being made.
 const BATCH_MAX: usize = 4_096;
 
-/// Rounds in one turn, while plans stop or claim something: the next look may build on that.
+/// Rounds in one turn. A round sees what the one before it started; a settled state needs one empty
+/// round.
 const ROUNDS_MAX: usize = 4;
 
 /// Why the loop stopped.
@@ -144,13 +145,12 @@ impl<E: Engine, L: Log> Controller<E, L> {
             if round.plan.is_empty() {
                 break;
             }
-            let settled = is_settled(&round.plan);
             let plan = Arc::new(round.plan);
             let committed = Event::PlanCommitted { plan: Arc::clone(&plan) };
             self.state.apply(now, &committed);
             events.push((now, committed));
             plans.push(plan);
-            if settled {
+            if self.is_settled() {
                 break;
             }
         }
@@ -168,6 +168,11 @@ impl<E: Engine, L: Log> Controller<E, L> {
         };
         let view = View { state: &self.state, rates: &self.rates, now, round: quantum };
         round(&view, self.policy, &mut self.memory)
+    }
+
+    /// Whether another look could bring nothing: nobody waits, and nobody's time runs out.
+    fn is_settled(&self) -> bool {
+        self.state.waiting().next().is_none() && self.state.limited_jobs().next().is_none()
     }
 
     /// Whether a decision may be made now; opens the next round where its time has come.
@@ -195,11 +200,6 @@ impl<E: Engine, L: Log> Controller<E, L> {
         }
         events
     }
-}
-
-/// Whether a plan changes nothing that another look could build on: starts and waits only use up.
-fn is_settled(plan: &Plan) -> bool {
-    plan.actions.iter().all(|action| matches!(action, Action::Start { .. }))
 }
 
 impl<E: std::fmt::Debug, L: std::fmt::Debug> std::fmt::Debug for Controller<E, L> {

@@ -65,6 +65,19 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whether it takes devices out of service or brings them back.
+    pub(crate) fn changes_service(&self) -> bool {
+        matches!(
+            self,
+            Self::NodeLost { .. }
+                | Self::NodeReturned { .. }
+                | Self::DeviceFailed { .. }
+                | Self::DeviceRepaired { .. }
+        )
+    }
+}
+
 /// How a gang ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {

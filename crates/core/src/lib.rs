@@ -8,6 +8,7 @@
 mod event;
 mod finding;
 mod ids;
+mod index;
 mod job;
 mod plan;
 mod reason;
@@ -18,6 +19,7 @@ mod units;
 pub use event::{Event, Failure, Outcome, Progress};
 pub use finding::Finding;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
+pub use index::{ByNode, Index, Sort};
 pub use job::{
     Alternative, CheckpointSpec, Companions, Domain, JobSpec, Launch, Match, Priority, RankRule,
     Selector, StageKind, StageSpec,

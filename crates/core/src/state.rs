@@ -6,17 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Bytes, Checkpoint, DeviceId, Failure, Generation, JobId, JobSpec, LeaseId, NodeId, Placement,
-    Priority, Progress, Reason, Share, ShareMillis, StageIndex, StageKey, StageSpec, StopCause,
-    Time, Topology,
+    Bytes, Checkpoint, DeviceId, Failure, Generation, Index, JobId, JobSpec, LeaseId, NodeId,
+    Placement, Priority, Progress, Reason, Share, ShareMillis, StageIndex, StageKey, StageSpec,
+    StopCause, Time, Topology,
 };
 
 /// Everything that is true now. Two states built from the same events are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     topology: Arc<Topology>,
-    /// One device of each sort, derived from the topology.
-    exemplars: Arc<[DeviceId]>,
+    index: Arc<Index>,
     now: Time,
     generation: Generation,
     next_job: JobId,
@@ -31,21 +30,15 @@ pub struct State {
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
     limited: BTreeSet<JobId>,
-    nodes: Vec<NodeState>,
-    devices: Vec<DeviceState>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct NodeState {
-    lost: bool,
-    memory_held: Bytes,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct DeviceState {
-    failed: bool,
-    held: Share,
-    charged: ShareMillis,
+    /// By node.
+    lost: Vec<bool>,
+    memory_held: Vec<Bytes>,
+    /// By device.
+    failed: Vec<bool>,
+    /// Capacity of what is up, zero for what is down.
+    service: Vec<Share>,
+    held: Vec<Share>,
+    charged: Vec<ShareMillis>,
 }
 
 /// A submitted job.
@@ -181,8 +174,8 @@ pub struct Claim {
 
 impl State {
     pub fn new(topology: Arc<Topology>) -> Self {
+        let index = Arc::new(Index::of(&topology));
         Self {
-            exemplars: topology.exemplars().into(),
             now: Time::ZERO,
             generation: Generation(0),
             next_job: JobId(1),
@@ -193,8 +186,13 @@ impl State {
             waiting: BTreeSet::new(),
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
-            nodes: vec![NodeState::default(); topology.nodes.len()],
-            devices: vec![DeviceState::default(); topology.devices.len()],
+            lost: vec![false; topology.nodes.len()],
+            memory_held: vec![Bytes::ZERO; topology.nodes.len()],
+            failed: vec![false; topology.devices.len()],
+            service: index.capacity.clone(),
+            held: vec![Share::ZERO; topology.devices.len()],
+            charged: vec![ShareMillis::ZERO; topology.devices.len()],
+            index,
             topology,
         }
     }
@@ -203,9 +201,9 @@ impl State {
         &self.topology
     }
 
-    /// One device of each sort that no selector can tell apart.
-    pub fn exemplars(&self) -> &[DeviceId] {
-        &self.exemplars
+    /// What follows from the topology.
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
     /// The time of the last event.
@@ -261,22 +259,36 @@ impl State {
 
     /// Neither the device nor its node is down.
     pub fn is_up(&self, device: DeviceId) -> bool {
-        let node = self.topology.device(device).node;
-        !self.devices[device.index()].failed && !self.nodes[node.index()].lost
+        self.service[device.index()] > Share::ZERO
     }
 
     pub fn held(&self, device: DeviceId) -> Share {
-        self.devices[device.index()].held
+        self.held[device.index()]
+    }
+
+    /// What is held of each device.
+    pub fn held_shares(&self) -> &[Share] {
+        &self.held
+    }
+
+    /// The capacity of each device that is up, zero for those that are down.
+    pub fn service(&self) -> &[Share] {
+        &self.service
+    }
+
+    /// What is held of each node's memory.
+    pub fn memory_held(&self) -> &[Bytes] {
+        &self.memory_held
     }
 
     /// Memory of the node that no rank holds.
     pub fn memory_free(&self, node: NodeId) -> Bytes {
-        self.topology.node(node).memory - self.nodes[node.index()].memory_held
+        self.topology.node(node).memory - self.memory_held[node.index()]
     }
 
     /// Device time charged to ended leases on this device.
     pub fn device_charged(&self, device: DeviceId) -> ShareMillis {
-        self.devices[device.index()].charged
+        self.charged[device.index()]
     }
 
     /// Leases of jobs that ended or were held by their user, which somebody has to stop.

@@ -121,18 +121,6 @@ impl Topology {
             .filter(move |&id| self.device(id).node == node && self.class_of(id).kind == "cpu")
     }
 
-    /// One device of each sort that no selector can tell apart: what questions about "devices like
-    /// this" need to look at, however large the cluster is.
-    pub fn exemplars(&self) -> Vec<DeviceId> {
-        let mut seen = std::collections::BTreeSet::new();
-        self.device_ids()
-            .filter(|&id| {
-                let device = self.device(id);
-                seen.insert((device.class, &device.drivers, self.memory_of(id)))
-            })
-            .collect()
-    }
-
     /// The memory a program on the device can use: its own, or its node's where it has none.
     pub fn memory_of(&self, id: DeviceId) -> Bytes {
         let device = self.device(id);

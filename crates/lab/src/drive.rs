@@ -51,10 +51,12 @@ pub(crate) fn observe<L: Log>(
     let mut control = Controller::new(state, scenario.rates.clone(), policy, sim, log)
         .with_cadence(scenario.cadence);
     for _ in 0..TURNS_MAX {
+        // Without a wake-up to wait for, a turn that brings nothing says that nothing is to come.
+        let last = control.wake_at().is_none();
         let began = Instant::now();
         let turn = control.turn(None)?;
         see(&turn, began.elapsed(), control.state());
-        if turn.events.is_empty() && control.wake_at().is_none() {
+        if last && turn.events.is_empty() {
             return Ok(control);
         }
     }

@@ -219,7 +219,7 @@ fn offers(view: &View<'_>, feasible: &mut Feasible<'_>, key: StageKey) -> Vec<Of
     let (_, spec, _) = view.state.stage(key);
     let mut found: BTreeMap<(usize, usize), Offer> = BTreeMap::new();
     for (alternative, shape) in spec.alternatives.iter().enumerate() {
-        let exemplars = view.state.exemplars().iter().copied();
+        let exemplars = view.state.index().sorts.iter().map(|sort| sort.exemplar);
         for id in exemplars.filter(|&id| shape.selector.accepts(topology, id)) {
             let class = topology.device(id).class;
             if feasible.on_class(spec, alternative, class) {

@@ -335,7 +335,7 @@ pub(crate) fn expected_span(view: &View<'_>, key: StageKey, index: usize) -> Opt
     let done = stage.progress.step.unwrap_or(0);
     let alternative = &spec.alternatives[index];
     let topology = view.state.topology();
-    let mut classes: Vec<usize> = (view.state.exemplars().iter().copied())
+    let mut classes: Vec<usize> = (view.state.index().sorts.iter().map(|sort| sort.exemplar))
         .filter(|&id| alternative.selector.accepts(topology, id))
         .map(|id| topology.device(id).class)
         .collect();

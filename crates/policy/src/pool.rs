@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_core::{Bytes, DeviceId, Grant, Name, NodeId, Placement, Selector, Share, StageKey, State};
+use het_core::{
+    ByNode, Bytes, DeviceId, Grant, Name, NodeId, Placement, Selector, Share, Sort, StageKey, State,
+};
 
 /// Devices a selector accepts, node by node.
-pub(crate) type Accepted = Arc<[(NodeId, Vec<DeviceId>)]>;
+pub(crate) type Accepted = ByNode;
 
 /// What is neither used nor reserved.
 #[derive(Debug, Clone)]
@@ -45,24 +47,16 @@ impl<'a> Pool<'a> {
 
     /// The cluster as it would be if nobody used it now: what is down does not count.
     pub(crate) fn in_service(state: &'a State) -> Self {
-        let mut pool = Self::empty_cluster(state);
-        for id in state.topology().device_ids().filter(|&id| !state.is_up(id)) {
-            pool.capacity[id.index()] = Share::ZERO;
-        }
-        pool
+        Self { capacity: state.service().to_vec(), ..Self::empty_cluster(state) }
     }
 
     /// What nobody holds, whoever has claimed it.
     fn unclaimed(state: &'a State) -> Self {
-        let topology = state.topology();
-        let mut pool = Self::in_service(state);
-        for id in topology.device_ids() {
-            pool.used[id.index()] = state.held(id);
+        Self {
+            used: state.held_shares().to_vec(),
+            memory_used: state.memory_held().to_vec(),
+            ..Self::in_service(state)
         }
-        for id in topology.node_ids() {
-            pool.memory_used[id.index()] = topology.node(id).memory - state.memory_free(id);
-        }
-        pool
     }
 
     /// The whole cluster as if nobody used it: what could ever fit. Failed devices count, since
@@ -73,13 +67,13 @@ impl<'a> Pool<'a> {
         let nodes = topology.nodes.len();
         Self {
             state,
-            capacity: topology.devices.iter().map(|device| device.capacity).collect(),
+            capacity: state.index().capacity.clone(),
             used: vec![Share::ZERO; devices],
             reserved: vec![Share::ZERO; devices],
-            memory: topology.nodes.iter().map(|node| node.memory).collect(),
+            memory: state.index().memory.clone(),
             memory_used: vec![Bytes::ZERO; nodes],
             memory_reserved: vec![Bytes::ZERO; nodes],
-            sockets: sockets_by_node(state),
+            sockets: Arc::clone(&state.index().sockets),
             accepted: BTreeMap::new(),
         }
     }
@@ -111,16 +105,7 @@ impl<'a> Pool<'a> {
     pub(crate) fn accepted(&mut self, selector: &Selector, class: Option<usize>) -> Accepted {
         let key = (selector.word.clone(), selector.memory_min, class);
         let state = self.state;
-        let rows = self.accepted.entry(key).or_insert_with(|| {
-            let topology = state.topology();
-            let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
-            let of_class = |id| class.is_none_or(|class| topology.device(id).class == class);
-            let accepts = |&id: &DeviceId| of_class(id) && selector.accepts(topology, id);
-            for id in topology.device_ids().filter(accepts) {
-                by_node.entry(topology.device(id).node).or_default().push(id);
-            }
-            by_node.into_iter().collect()
-        });
+        let rows = self.accepted.entry(key).or_insert_with(|| accepted(state, selector, class));
         Arc::clone(rows)
     }
 
@@ -179,11 +164,21 @@ impl<'a> Pool<'a> {
     }
 }
 
-fn sockets_by_node(state: &State) -> Arc<[Vec<DeviceId>]> {
+/// The devices of all sorts that a selector accepts. Mostly that is one sort, and nothing is copied.
+fn accepted(state: &State, selector: &Selector, class: Option<usize>) -> Accepted {
     let topology = state.topology();
-    let mut sockets = vec![Vec::new(); topology.nodes.len()];
-    for id in topology.device_ids().filter(|&id| topology.class_of(id).kind == "cpu") {
-        sockets[topology.device(id).node.index()].push(id);
+    let accepts = |sort: &&Sort| {
+        class.is_none_or(|class| topology.device(sort.exemplar).class == class)
+            && selector.accepts(topology, sort.exemplar)
+    };
+    let sorts: Vec<&Sort> = state.index().sorts.iter().filter(accepts).collect();
+    if let [only] = sorts.as_slice() {
+        return Arc::clone(&only.members);
     }
-    sockets.into()
+    let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
+    for (node, ids) in sorts.iter().flat_map(|sort| sort.members.iter()) {
+        by_node.entry(*node).or_default().extend(ids);
+    }
+    by_node.values_mut().for_each(|ids| ids.sort_unstable());
+    by_node.into_iter().collect()
 }

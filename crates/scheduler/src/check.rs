@@ -44,7 +44,7 @@ impl<'a> Checker<'a> {
         let claims = state.claims().iter().map(|(key, claim)| (*key, (*claim.placement).clone()));
         Self {
             state,
-            held: topology.device_ids().map(|id| state.held(id)).collect(),
+            held: state.held_shares().to_vec(),
             memory_free: topology.node_ids().map(|id| state.memory_free(id)).collect(),
             claims: claims.collect(),
             started: BTreeSet::new(),

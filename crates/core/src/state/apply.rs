@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State};
 use crate::{
     Action, Checkpoint, Event, Failure, JobId, JobSpec, LeaseId, Millis, Outcome, Placement, Plan,
-    Progress, ShareMillis, StageIndex, StageKey, StopCause, Time,
+    Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
 };
 
 impl State {
@@ -32,10 +32,13 @@ impl State {
             Event::Progressed { lease, progress } => self.progressed(*lease, progress),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
-            Event::NodeLost { node } => self.nodes[node.index()].lost = true,
-            Event::NodeReturned { node } => self.nodes[node.index()].lost = false,
-            Event::DeviceFailed { device } => self.devices[device.index()].failed = true,
-            Event::DeviceRepaired { device } => self.devices[device.index()].failed = false,
+            Event::NodeLost { node } => self.lost[node.index()] = true,
+            Event::NodeReturned { node } => self.lost[node.index()] = false,
+            Event::DeviceFailed { device } => self.failed[device.index()] = true,
+            Event::DeviceRepaired { device } => self.failed[device.index()] = false,
+        }
+        if event.changes_service() {
+            self.refresh_service();
         }
     }
 
@@ -146,15 +149,15 @@ impl State {
     fn hold(&mut self, placement: &Placement) {
         for grant in placement.grants() {
             let capacity = self.topology.device(grant.device).capacity;
-            let device = &mut self.devices[grant.device.index()];
-            device.held += grant.share;
-            assert!(device.held <= capacity, "device {} is promised twice", grant.device);
+            let held = &mut self.held[grant.device.index()];
+            *held += grant.share;
+            assert!(*held <= capacity, "device {} is promised twice", grant.device);
         }
         for rank in &placement.ranks {
             let memory = self.topology.node(rank.node).memory;
-            let node = &mut self.nodes[rank.node.index()];
-            node.memory_held += rank.memory;
-            assert!(node.memory_held <= memory, "memory of node {} is promised twice", rank.node);
+            let held = &mut self.memory_held[rank.node.index()];
+            *held += rank.memory;
+            assert!(*held <= memory, "memory of node {} is promised twice", rank.node);
         }
     }
 
@@ -162,14 +165,13 @@ impl State {
     fn release(&mut self, placement: &Placement, span: Millis) -> ShareMillis {
         let mut total = ShareMillis::ZERO;
         for grant in placement.grants() {
-            let device = &mut self.devices[grant.device.index()];
             let charge = grant.share.over(span);
-            device.held -= grant.share;
-            device.charged += charge;
+            self.held[grant.device.index()] -= grant.share;
+            self.charged[grant.device.index()] += charge;
             total += charge;
         }
         for rank in &placement.ranks {
-            self.nodes[rank.node.index()].memory_held -= rank.memory;
+            self.memory_held[rank.node.index()] -= rank.memory;
         }
         total
     }
@@ -231,6 +233,13 @@ impl State {
             self.begin_ending(key.job, JobEnd::Failed);
         }
         self.refresh(key.job);
+    }
+
+    fn refresh_service(&mut self) {
+        for (index, device) in self.topology.devices.iter().enumerate() {
+            let up = !self.failed[index] && !self.lost[device.node.index()];
+            self.service[index] = if up { device.capacity } else { Share::ZERO };
+        }
     }
 
     /// Recomputes which stages of a job wait, and whether the job has ended.

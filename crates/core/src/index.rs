@@ -1,0 +1,58 @@
+//! What follows from a topology once and for all, so that rounds need not derive it again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::{Bytes, DeviceId, NodeId, Share, Topology};
+
+/// Devices by node.
+pub type ByNode = Arc<[(NodeId, Vec<DeviceId>)]>;
+
+/// Devices that no selector can tell apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sort {
+    /// One of them: what it accepts or refuses, it does for all.
+    pub exemplar: DeviceId,
+    pub members: ByNode,
+}
+
+/// Derived tables of a topology; rows as there.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Index {
+    pub sorts: Vec<Sort>,
+    /// CPU sockets of each node.
+    pub sockets: Arc<[Vec<DeviceId>]>,
+    /// Capacity of each device.
+    pub capacity: Vec<Share>,
+    /// Memory of each node.
+    pub memory: Vec<Bytes>,
+}
+
+impl Index {
+    pub fn of(topology: &Topology) -> Self {
+        let mut sockets = vec![Vec::new(); topology.nodes.len()];
+        let mut sorts: BTreeMap<_, BTreeMap<NodeId, Vec<DeviceId>>> = BTreeMap::new();
+        for id in topology.device_ids() {
+            let device = topology.device(id);
+            let sort = (device.class, &device.drivers, topology.memory_of(id));
+            sorts.entry(sort).or_default().entry(device.node).or_default().push(id);
+            if topology.class_of(id).kind == "cpu" {
+                sockets[device.node.index()].push(id);
+            }
+        }
+        let mut sorts: Vec<Sort> = sorts
+            .into_values()
+            .filter_map(|by_node| {
+                let exemplar = *by_node.values().flatten().min()?;
+                Some(Sort { exemplar, members: by_node.into_iter().collect() })
+            })
+            .collect();
+        sorts.sort_by_key(|sort| sort.exemplar);
+        Self {
+            sorts,
+            sockets: sockets.into(),
+            capacity: topology.devices.iter().map(|device| device.capacity).collect(),
+            memory: topology.nodes.iter().map(|node| node.memory).collect(),
+        }
+    }
+}

@@ -9,7 +9,7 @@
 //!   does what it is comparatively best at. It counts for more the longer the queue is.
 //!
 //! Two corrections keep the tail short. While more work waits than the longest job takes, waiting
-//! and lateness raise a stage (no starvation). And a stage that takes nearly as long as all the work
+//! and lateness raise a stage (no starvation). And a stage that takes nearly as long as all work
 //! together goes first, longest first (Graham 1969), once no new work arrives or the cluster is
 //! overloaded, because only it decides when everything is done.
 

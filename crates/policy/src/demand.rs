@@ -190,10 +190,13 @@ fn unripe(view: &View<'_>, lease: &Lease, restart: Millis) -> bool {
     }
 }
 
+/// What makes two requests on one class alike.
+type Request = (Name, Bytes, u32, Domain, RankRule, (u32, Bytes), usize);
+
 /// What could ever run on the devices of one class; alike requests are looked at once.
 struct Feasible<'a> {
     cluster: Pool<'a>,
-    known: BTreeMap<(Name, Bytes, u32, Domain, RankRule, (u32, Bytes), usize), bool>,
+    known: BTreeMap<Request, bool>,
 }
 
 impl<'a> Feasible<'a> {

@@ -164,7 +164,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// The devices of all sorts that a selector accepts. Mostly that is one sort, and nothing is copied.
+/// The devices of all sorts that a selector accepts. Mostly that is one, and nothing is copied.
 fn accepted(state: &State, selector: &Selector, class: Option<usize>) -> Accepted {
     let topology = state.topology();
     let accepts = |sort: &&Sort| {

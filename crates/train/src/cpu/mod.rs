@@ -54,7 +54,10 @@ impl Cpu {
 
 impl Driver for Cpu {
     fn detail(&self) -> String {
-        format!("f32 arithmetic on {} cpu threads", rayon::current_num_threads())
+        match rayon::current_num_threads() {
+            1 => "f32 arithmetic on 1 cpu thread".to_owned(),
+            threads => format!("f32 arithmetic on {threads} cpu threads"),
+        }
     }
 
     fn use_adapter(&mut self, adapter: &Adapter) -> Result<()> {

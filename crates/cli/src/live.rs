@@ -128,23 +128,23 @@ fn eta(stage: &StageReport) -> Option<String> {
     Some(duration_text(het_core::Millis((left * 1_000.0) as u64)))
 }
 
-/// A bar a stage.
+/// A line on the job, a line on its devices, a bar a stage.
 #[derive(Debug, Default)]
 pub struct Bars {
     area: Option<MultiProgress>,
     head: Option<ProgressBar>,
+    devices: Option<ProgressBar>,
     stages: BTreeMap<String, ProgressBar>,
 }
 
 impl Bars {
     fn update(&mut self, events: &[(Time, Event)], report: &RunReport) {
         let area = self.area.get_or_insert_with(MultiProgress::new);
-        let head = self.head.get_or_insert_with(|| {
-            let bar = area.add(ProgressBar::new_spinner());
-            bar.set_style(style("{wide_msg}"));
-            bar
-        });
-        head.set_message(format!("{} · {}", header(report), utilisation(report)));
+        let line = || area.add(ProgressBar::new_spinner().with_style(style("{wide_msg}")));
+        let head = self.head.get_or_insert_with(line);
+        head.set_message(header(report));
+        let devices = self.devices.get_or_insert_with(line);
+        devices.set_message(format!("  devices · {}", utilisation(report)));
         for stage in &report.stages {
             let bar = self.stages.entry(stage.name.clone()).or_insert_with(|| {
                 let bar = area.add(ProgressBar::new(1));
@@ -164,9 +164,8 @@ impl Bars {
 
     fn finish(&mut self) {
         self.stages.values().filter(|bar| !bar.is_finished()).for_each(ProgressBar::abandon);
-        if let Some(head) = &self.head {
-            head.finish_and_clear();
-        }
+        let lines = [&self.head, &self.devices];
+        lines.into_iter().flatten().for_each(ProgressBar::finish_and_clear);
     }
 }
 
@@ -214,7 +213,7 @@ fn utilisation(report: &RunReport) -> String {
     };
     let used = report.utilisation;
     format!(
-        "allocated {} busy {} useful {}",
+        "allocated {}, busy {}, useful {}",
         part(Some(used.allocated)),
         part(used.busy),
         part(used.useful)

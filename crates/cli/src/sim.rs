@@ -3,7 +3,9 @@
 use anstream::println;
 use het_core::Millis;
 use het_lab::workload::{Speeds, read_jobs, read_speeds};
-use het_lab::{Assumptions, Cadence, Noise, Outcome, Scenario, cluster, simulate, what_if};
+use het_lab::{
+    Assumptions, Cadence, Noise, Outcome, Scenario, WhatIfError, cluster, simulate, what_if,
+};
 use het_policy::{POLICIES, Policy};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -90,7 +92,10 @@ fn read(args: &ScenarioArgs) -> Result<Scenario, Fail> {
         seed: args.seed,
     };
     what_if(&topology, &jobs, &speeds, &assumptions).map_err(|error| {
-        let hint = "name the throughput table with `--profiles`, or a larger cluster";
+        let hint = match &error {
+            WhatIfError::UnknownProfile { .. } => "name the throughput table with `--profiles`",
+            WhatIfError::NeverFits { .. } => "name a larger cluster",
+        };
         Fail::new(code::USAGE, error.to_string()).hint(hint)
     })
 }

@@ -37,9 +37,9 @@ pub struct Noise {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WhatIfError {
     #[error("job {job} needs the speed of `{profile}`, which no throughput table has")]
-    UnknownProfile { job: usize, profile: String },
+    UnknownProfile { job: JobId, profile: String },
     #[error("job {job} needs {units} devices of one class, which this cluster never has")]
-    NeverFits { job: usize, units: u32 },
+    NeverFits { job: JobId, units: u32 },
 }
 
 /// First stream of the seed that belongs to a job.
@@ -97,7 +97,7 @@ impl Builder<'_> {
         let mut stages = Vec::with_capacity(job.stages.len());
         for (row, stage) in job.stages.iter().enumerate() {
             let key = StageKey { job: id, stage: StageIndex(row as u16) };
-            stages.push(self.stage(index, key, stage, &mut draw)?);
+            stages.push(self.stage(key, stage, &mut draw)?);
         }
         let name = if job.name.is_empty() { format!("job-{id}") } else { job.name.clone() };
         Ok(JobSpec {
@@ -112,12 +112,11 @@ impl Builder<'_> {
 
     fn stage(
         &mut self,
-        job: usize,
         key: StageKey,
         stage: &TraceStage,
         draw: &mut Draw,
     ) -> Result<StageSpec, WhatIfError> {
-        let runs = self.runs(job, stage)?;
+        let runs = self.runs(key.job, stage)?;
         let steps = match stage.work {
             Work::Steps(steps) => steps,
             Work::Seconds(seconds) => seconds.ceil() as u64,
@@ -160,7 +159,7 @@ impl Builder<'_> {
     }
 
     /// The classes that the stage runs on, and its true speed there in steps per second.
-    fn runs(&self, job: usize, stage: &TraceStage) -> Result<Vec<(Name, f64)>, WhatIfError> {
+    fn runs(&self, job: JobId, stage: &TraceStage) -> Result<Vec<(Name, f64)>, WhatIfError> {
         if let Some(profile) = stage.profile.as_ref().filter(|name| !self.speeds.knows(name)) {
             return Err(WhatIfError::UnknownProfile { job, profile: profile.clone() });
         }

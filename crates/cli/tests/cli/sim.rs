@@ -1,0 +1,86 @@
+//! `het sim` and `het trace`: figures for programs, and what is said about bad input.
+
+use crate::support::Sandbox;
+
+/// Three jobs on a cluster of two: the last has to wait.
+const TRACE: &str = r#"{"arrival_s": 0, "stages": [{"units": 1, "seconds": 100}]}
+{"arrival_s": 0, "stages": [{"units": 1, "seconds": 300}]}
+{"arrival_s": 50, "stages": [{"units": 2, "seconds": 100}]}
+"#;
+
+#[test]
+fn one_policy_gives_one_object() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let words = ["--cluster", "2xgpu", "--trace", "queue.jsonl", "--policy", "fifo", "-o", "json"];
+    let output = sandbox.run(&[["sim", "run"].as_slice(), &words].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    // 100 s and 300 s at once, then 100 s from 300 s on for what came at 50 s.
+    assert_eq!(told["jobs_done"], 3);
+    assert_eq!(told["makespan_s"], 400.0);
+    assert_eq!(told["avg_jct_s"], 250.0);
+    assert_eq!(told["utilisation"]["busy"], 0.75);
+    for field in ["policy", "jobs_total", "p50_jct_s", "p99_jct_s", "preemptions", "migrations"] {
+        assert!(!told[field].is_null(), "`{field}` is missing");
+    }
+    for field in ["lost_work_s", "decisions", "decision_p99_ms", "wall_s", "seed"] {
+        assert!(!told[field].is_null(), "`{field}` is missing");
+    }
+}
+
+#[test]
+fn a_comparison_is_a_list() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let words = ["sim", "compare", "--cluster", "2xgpu", "--trace", "queue.jsonl", "-o", "name"];
+    let output = sandbox.run(&[words.as_slice(), &["--policies", "fifo,adaptive"]].concat());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "fifo\nadaptive\n");
+}
+
+#[test]
+fn a_published_trace_becomes_ours() {
+    let sandbox = Sandbox::new();
+    let line = "LM (batch size 5)\tpython\tlm\t--steps\t1\t90\t2\t1\t-1.0\t7\n";
+    sandbox.write("a.trace", line);
+    let output = sandbox.run(&["trace", "import", "a.trace"]);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        told,
+        "{\"arrival_s\":7.0,\"tenant\":\"gavel\",\"priority\":\"normal\",\"stages\":[{\"kind\":\
+         \"train\",\"profile\":\"LM (batch size 5)\",\"units\":2,\"steps\":90}]}\n"
+    );
+}
+
+#[test]
+fn a_malformed_line() {
+    let sandbox = Sandbox::new();
+    sandbox
+        .write("queue.jsonl", "{\"arrival_s\": 0, \"stages\": [{\"units\": 1, \"second\": 9}]}\n");
+    let words = ["sim", "run", "--cluster", "2xgpu", "--trace", "queue.jsonl"];
+    assert_told!(sandbox.told(&words));
+}
+
+#[test]
+fn a_cluster_that_is_none() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let words = ["sim", "run", "--cluster", "gavel:8,16", "--trace", "queue.jsonl"];
+    assert_told!(sandbox.told(&words));
+}
+
+#[test]
+fn a_gang_that_never_fits() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let words = ["sim", "run", "--cluster", "1xgpu", "--trace", "queue.jsonl"];
+    assert_told!(sandbox.told(&words));
+}
+
+#[test]
+fn a_noise_that_is_none() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let words = ["sim", "run", "--cluster", "2xgpu", "--trace", "queue.jsonl"];
+    assert_told!(sandbox.told(&[words.as_slice(), &["--noise", "speed=fast"]].concat()));
+}

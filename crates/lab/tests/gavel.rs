@@ -95,6 +95,22 @@ fn re_implemented_policies_land_where_the_originals_did() {
     }
 }
 
+#[test]
+fn srpt_lands_on_the_published_reference() {
+    let Some(data) = Data::find() else { return };
+    for (trace, sizes, avg_jct_s, makespan_s) in [
+        ("minimize_makespan.trace", "8,16,24", 27_918.0, 87_239.0),
+        ("minimize_makespan.trace", "12,12,12", 28_642.0, 91_022.0),
+        ("generated_static120_seed1.trace", "12,12,12", 21_593.0, 76_860.0),
+        ("max_min_fairness.trace", "8,16,24", 12_953.0, 66_953.0),
+    ] {
+        let ours = data.play(trace, sizes, "srpt", Noise::default(), 0);
+        let told = (ours.avg_jct_s / avg_jct_s, ours.makespan_s / makespan_s);
+        let close = |ratio: f64| (ratio - 1.0).abs() <= 0.01;
+        assert!(close(told.0) && close(told.1), "{trace} {sizes}: {told:?}");
+    }
+}
+
 /// Completion times against max-min fairness, makespan against the shortest published one.
 fn check_adaptive(trace: &str, sizes: &str, jct: f64, p99: f64, makespan: f64) {
     let Some(data) = Data::find() else { return };

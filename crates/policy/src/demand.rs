@@ -46,6 +46,8 @@ pub(crate) struct Demand {
     pub remaining: f64,
     /// Steps in all, as declared or assumed.
     pub total: f64,
+    /// Device-seconds that it has held.
+    pub attained_device_s: f64,
     /// From a start to the first step.
     pub restart: Millis,
 }
@@ -173,6 +175,7 @@ fn demand(
         offers,
         remaining,
         total,
+        attained_device_s: attained_seconds(view, key) * units_held(view, key),
         restart,
     }
 }
@@ -257,6 +260,12 @@ pub(crate) fn steps_done(view: &View<'_>, key: StageKey, rate: f64) -> f64 {
         _ => (saved, since),
     };
     step as f64 + rate * view.now.since(at).as_seconds()
+}
+
+/// Whole units of its present or last placement.
+fn units_held(view: &View<'_>, key: StageKey) -> f64 {
+    let (_, _, stage) = view.state.stage(key);
+    stage.placement.as_ref().map_or(0.0, |placement| f64::from(placement.units()))
 }
 
 /// Seconds for which the stage has held its devices.

@@ -13,6 +13,7 @@ mod order;
 mod place;
 mod pool;
 mod preempt;
+mod queue;
 mod registry;
 mod rules;
 mod shares;

@@ -133,3 +133,58 @@ fn bid(
     }
     here.map(|(utility, units)| ((utility - elsewhere) / f64::from(units), units))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demand::{Demand, Offer};
+    use het_core::{JobId, Millis, Priority, StageIndex, StageKey, Time};
+
+    /// Stages with ten steps to go, each with its rates by class, one unit at a time.
+    fn demands(capacity: &[u32], rates: &[&[f64]]) -> Demands {
+        let stage = |(row, rates): (usize, &&[f64])| Demand {
+            key: StageKey { job: JobId(row as u64 + 1), stage: StageIndex(0) },
+            priority: Priority::Normal,
+            submitted: Time::ZERO,
+            running: None,
+            unripe: false,
+            offers: rates
+                .iter()
+                .enumerate()
+                .map(|(class, &rate)| Offer { alternative: class, class, units: 1, rate })
+                .collect(),
+            remaining: 10.0,
+            total: 10.0,
+            attained_device_s: 0.0,
+            restart: Millis(0),
+        };
+        Demands {
+            stages: rates.iter().enumerate().map(stage).collect(),
+            spanning: Vec::new(),
+            capacity: capacity.to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_horizon_is_the_bound_of_the_linear_program() {
+        let check = |capacity: &[u32], rates: &[&[f64]], seconds: f64| {
+            let found = horizon(&demands(capacity, rates), None).seconds;
+            assert!((found / seconds - 1.0).abs() < 0.01, "{found} is not {seconds}");
+        };
+        // Three equal jobs on two devices.
+        check(&[2], &[&[1.0], &[1.0], &[1.0]], 15.0);
+        // Each on the class it is better at.
+        check(&[1, 1], &[&[1.0, 0.5], &[0.5, 1.0]], 10.0);
+        // Both want the first class: the one that loses less there works D on the second and
+        // 10 - 0.8 D on the first, the other 10 on the first, and D = 20 - 0.8 D.
+        check(&[1, 1], &[&[1.0, 0.8], &[1.0, 0.2]], 100.0 / 9.0);
+    }
+
+    #[test]
+    fn the_price_is_what_the_first_to_go_away_would_give() {
+        let three = demands(&[2], &[&[1.0], &[1.0], &[1.0]]);
+        assert_eq!(clearing(&three, &[vec![3.0], vec![2.0], vec![1.0]]), [1.0]);
+        let two = demands(&[2], &[&[1.0], &[1.0]]);
+        assert_eq!(clearing(&two, &[vec![3.0], vec![2.0]]), [0.0]);
+    }
+}

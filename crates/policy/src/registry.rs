@@ -2,6 +2,7 @@
 
 use crate::Policy;
 use crate::adaptive::Adaptive;
+use crate::queue::{Queue, QueueOrder};
 use crate::rules::{DYNAMIC, FIFO, HYBRID, STATIC};
 use crate::shares::{Objective, Shares};
 
@@ -12,6 +13,8 @@ pub static POLICIES: &[&dyn Policy] = &[
     &DYNAMIC,
     &HYBRID,
     &Adaptive,
+    &Queue { name: "srpt", order: QueueOrder::ShortestRemaining },
+    &Queue { name: "las", order: QueueOrder::LeastAttained },
     &Shares { name: "fifo-perf", objective: Objective::FirstComeFastest },
     &Shares { name: "isolated", objective: Objective::Isolated },
     &Shares { name: "max-min-fairness", objective: Objective::MaxMinTime },

@@ -1,0 +1,77 @@
+//! Policies that sort everybody anew in every round and serve the first: what fits runs on the
+//! fastest class that still has room, what does not is passed.
+
+use het_core::Time;
+
+use crate::demand::{Demand, Demands, Offer};
+use crate::turns::{self, Left, Turns};
+use crate::{Decision, Memory, Policy, View};
+
+/// A sorted queue, served from the front.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue {
+    pub(crate) name: &'static str,
+    pub(crate) order: QueueOrder,
+}
+
+/// Who stands in front.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueOrder {
+    /// Least device time to go on the class where that is least (Schrage 1968).
+    ShortestRemaining,
+    /// Least device time had so far (Gu et al., NSDI 2019, "Tiresias", without its levels).
+    LeastAttained,
+}
+
+/// The last round.
+#[derive(Debug, Default)]
+struct LastRound {
+    at: Option<Time>,
+    turns: Turns,
+}
+
+impl Policy for Queue {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
+        let last = memory.of::<LastRound>();
+        if last.at != Some(view.now) {
+            last.turns = serve(&Demands::survey(view), self.order);
+            last.at = Some(view.now);
+        }
+        turns::carry_out(view, &last.turns)
+    }
+}
+
+fn serve(demands: &Demands, order: QueueOrder) -> Turns {
+    let place = |demand: &Demand| match order {
+        QueueOrder::ShortestRemaining => {
+            let device_time = |offer: &Offer| demand.seconds_on(offer) * f64::from(offer.units);
+            demand.offers.iter().map(device_time).fold(f64::INFINITY, f64::min)
+        }
+        QueueOrder::LeastAttained => demand.attained_device_s,
+    };
+    let mut queue: Vec<(f64, &Demand)> =
+        demands.stages.iter().map(|demand| (place(demand), demand)).collect();
+    queue.sort_by(|(a, one), (b, other)| a.total_cmp(b).then(one.key.cmp(&other.key)));
+    let mut left = Left::of(demands);
+    let mut turns = Turns {
+        leftovers: demands.spanning.clone(),
+        spanning: demands.spanning.clone(),
+        ..Turns::default()
+    };
+    for (_, demand) in queue {
+        let pinned = demand.pinned();
+        let room = demand.offers.iter().filter(|offer| left.fits(offer)).copied();
+        let fastest = room.reduce(|best, next| if next.rate > best.rate { next } else { best });
+        if let Some(offer) = pinned.or(fastest) {
+            if pinned.is_none() {
+                left.take(&offer);
+            }
+            turns.chosen.push((demand.key, offer));
+        }
+    }
+    turns
+}

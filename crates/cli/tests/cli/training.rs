@@ -139,3 +139,31 @@ fn a_full_disk_while_checkpointing_loses_nothing() {
     let left = std::fs::read_dir(sandbox.path().join("ckpt")).into_iter().flatten().count();
     assert_eq!(left, 0, "no half checkpoint is left");
 }
+
+/// Whether a user's PyTorch could run here.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn has_torch() -> bool {
+    let asked = Command::new("torchrun").arg("--help").output();
+    let found = asked.is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("SKIPPED: `torchrun` is not installed, see `pip install torch`");
+    }
+    found
+}
+
+#[test]
+fn a_users_own_script_runs_under_torchrun_unchanged() {
+    if !has_torch() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let copied = sandbox.path().join("examples");
+    std::fs::create_dir(&copied).expect("the sandbox is writable");
+    for name in ["torchrun.yaml", "train_torch.py"] {
+        std::fs::copy(examples.join(name), copied.join(name)).expect("an example is copied");
+    }
+    let output = sandbox.run(&["run", "examples/torchrun.yaml", "-o", "json", "--quiet"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(report["state"], "succeeded", "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -178,12 +178,11 @@ impl<E: Engine, L: Log> Controller<E, L> {
     /// Whether a decision may be made now; opens the next round where its time has come.
     fn is_due(&mut self, now: Time) -> bool {
         let Cadence::Rounds(every) = self.cadence else { return true };
-        let open = self.boundary == Some(now);
         let over = self.boundary.is_none_or(|boundary| now >= boundary + every);
         if over || self.state.leases().is_empty() {
             self.boundary = Some(now);
         }
-        open || self.boundary == Some(now)
+        self.boundary == Some(now)
     }
 
     fn gather(&mut self, until: Option<Time>) -> Vec<(Time, Event)> {

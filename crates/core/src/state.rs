@@ -309,8 +309,8 @@ impl State {
     }
 
     /// Jobs with a time limit that have not ended.
-    pub fn limited_jobs(&self) -> impl Iterator<Item = (JobId, &Job)> + '_ {
-        self.limited.iter().map(|id| (*id, &self.jobs[id]))
+    pub fn limited_jobs(&self) -> impl Iterator<Item = &Job> + '_ {
+        self.limited.iter().map(|id| &self.jobs[id])
     }
 }
 

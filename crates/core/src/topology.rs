@@ -121,6 +121,15 @@ impl Topology {
             .filter(move |&id| self.device(id).node == node && self.class_of(id).kind == "cpu")
     }
 
+    /// Whole units of each class, whatever is down.
+    pub fn units_by_class(&self) -> Vec<u32> {
+        let mut units = vec![0; self.classes.len()];
+        for device in &self.devices {
+            units[device.class] += device.capacity.whole_units();
+        }
+        units
+    }
+
     /// The memory a program on the device can use: its own, or its node's where it has none.
     pub fn memory_of(&self, id: DeviceId) -> Bytes {
         let device = self.device(id);

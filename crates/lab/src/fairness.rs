@@ -10,9 +10,9 @@ use crate::outcome::Fairness;
 /// the system while the job was there.
 pub(crate) fn of(scenario: &Scenario, state: &State) -> Fairness {
     let crowd = Crowd::of(state);
-    let everything: f64 = scenario.topology.devices.len() as f64;
-    let mut parts = vec![0.0; scenario.topology.classes.len()];
-    scenario.topology.devices.iter().for_each(|device| parts[device.class] += 1.0 / everything);
+    let units = scenario.topology.units_by_class();
+    let everything = f64::from(units.iter().sum::<u32>());
+    let parts: Vec<f64> = units.iter().map(|&units| f64::from(units) / everything).collect();
     let ratios = state.jobs().iter().filter_map(|(id, job)| {
         let (end, _) = job.end?;
         let alone = alone_seconds(scenario, &parts, *id, job)?;

@@ -59,7 +59,7 @@ pub fn what_if(
         topology,
         speeds,
         assumptions,
-        capacity: capacity(topology),
+        capacity: topology.units_by_class(),
         models: BTreeMap::new(),
         rates: Rates::default(),
     };
@@ -179,14 +179,6 @@ impl Builder<'_> {
         }
         Ok(runs)
     }
-}
-
-fn capacity(topology: &Topology) -> Vec<u32> {
-    let mut units = vec![0; topology.classes.len()];
-    for device in &topology.devices {
-        units[device.class] += device.capacity.whole_units();
-    }
-    units
 }
 
 fn saves() -> CheckpointSpec {

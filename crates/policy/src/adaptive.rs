@@ -54,14 +54,6 @@ const RANK: f64 = 1e3;
 #[derive(Debug, Clone, Copy)]
 pub struct Adaptive;
 
-/// The last round, and prices to start the next from.
-#[derive(Debug, Default)]
-struct LastRound {
-    at: Option<Time>,
-    turns: Turns,
-    prices: Option<Vec<f64>>,
-}
-
 impl Policy for Adaptive {
     fn name(&self) -> &'static str {
         ADAPTIVE.name
@@ -69,15 +61,13 @@ impl Policy for Adaptive {
 
     fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
         let Some(round) = view.round else { return greedy::decide(&ADAPTIVE, view) };
-        let last = memory.of::<LastRound>();
-        if last.at != Some(view.now) {
-            let demands = Demands::survey(view);
-            let horizon = market::horizon(&demands, last.prices.as_deref());
-            last.turns = share_out(&demands, &horizon, view.now, round.as_seconds());
-            last.prices = Some(horizon.prices);
-            last.at = Some(view.now);
-        }
-        turns::carry_out(view, &last.turns)
+        turns::once_a_round(view, memory, |demands, _, prices: &mut Option<Vec<f64>>| {
+            let horizon = market::horizon(demands, prices.as_deref());
+            let turns = share_out(demands, &horizon, view.now, round.as_seconds());
+            // The next search starts from where this one ended.
+            *prices = Some(horizon.prices);
+            turns
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use het_core::{
     Bytes, Domain, Lease, LeaseId, Millis, Name, Phase, Priority, RankRule, Selector, Share,
-    StageKey, StageSpec, StageState, Time,
+    ShareMillis, StageKey, StageSpec, StageState, Time,
 };
 
 use crate::place::on_class;
@@ -101,9 +101,7 @@ impl Demands {
         let spanning = spanning.iter().map(|demand| demand.key).collect();
         Self { stages, spanning, capacity }
     }
-}
 
-impl Demands {
     /// Steps per second on an equal part of every class.
     pub fn equal_part_rate(&self, demand: &Demand) -> f64 {
         let everything: f64 = self.capacity.iter().map(|&units| f64::from(units)).sum();
@@ -156,13 +154,16 @@ fn demand(
     let at = lease.map(|(id, lease)| (id, current(view, &offers, lease)));
     let rate = at.and_then(|(_, offer)| offer).map_or(0.0, |index| offers[index].rate);
     let restart = view.rates.restart(&spec.profile);
+    let attained = attained(view, key);
     let (total, remaining) = match total.filter(|_| rated) {
         Some(total) => {
             let total = total as f64;
             (total, (total - steps_done(view, key, rate)).max(total * OVERRUN))
         }
         None => {
-            let had = attained_seconds(view, key).max(UNKNOWN_WORK.as_seconds());
+            let units = stage.placement.as_ref().map_or(1, |placement| placement.units());
+            let had = attained.device_seconds() / f64::from(units.max(1));
+            let had = had.max(UNKNOWN_WORK.as_seconds());
             (2.0 * had, had)
         }
     };
@@ -175,7 +176,7 @@ fn demand(
         offers,
         remaining,
         total,
-        attained_device_s: attained_seconds(view, key) * units_held(view, key),
+        attained_device_s: attained.device_seconds(),
         restart,
     }
 }
@@ -262,25 +263,11 @@ pub(crate) fn steps_done(view: &View<'_>, key: StageKey, rate: f64) -> f64 {
     step as f64 + rate * view.now.since(at).as_seconds()
 }
 
-/// Whole units of its present or last placement.
-fn units_held(view: &View<'_>, key: StageKey) -> f64 {
+/// Device time that the stage has held, and holds.
+fn attained(view: &View<'_>, key: StageKey) -> ShareMillis {
     let (_, _, stage) = view.state.stage(key);
-    stage.placement.as_ref().map_or(0.0, |placement| f64::from(placement.units()))
-}
-
-/// Seconds for which the stage has held its devices.
-fn attained_seconds(view: &View<'_>, key: StageKey) -> f64 {
-    let (_, _, stage) = view.state.stage(key);
-    let share: Share = stage
-        .placement
-        .iter()
-        .flat_map(|placement| placement.grants())
-        .map(|grant| grant.share)
-        .sum();
-    if share == Share::ZERO {
-        return 0.0;
-    }
-    let ended = stage.charged.0 as f64 / f64::from(share.0) / 1_000.0;
-    let StageState::Active { lease } = stage.state else { return ended };
-    ended + view.now.since(view.state.leases()[&lease].since).as_seconds()
+    let StageState::Active { lease } = stage.state else { return stage.charged };
+    let lease = &view.state.leases()[&lease];
+    let share: Share = lease.placement.grants().map(|grant| grant.share).sum();
+    stage.charged + share.over(view.now.since(lease.since))
 }

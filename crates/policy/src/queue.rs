@@ -1,8 +1,6 @@
 //! Policies that sort everybody anew in every round and serve the first: what fits runs on the
 //! fastest class that still has room, what does not is passed.
 
-use het_core::Time;
-
 use crate::demand::{Demand, Demands, Offer};
 use crate::turns::{self, Left, Turns};
 use crate::{Decision, Memory, Policy, View};
@@ -23,25 +21,13 @@ pub(crate) enum QueueOrder {
     LeastAttained,
 }
 
-/// The last round.
-#[derive(Debug, Default)]
-struct LastRound {
-    at: Option<Time>,
-    turns: Turns,
-}
-
 impl Policy for Queue {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        let last = memory.of::<LastRound>();
-        if last.at != Some(view.now) {
-            last.turns = serve(&Demands::survey(view), self.order);
-            last.at = Some(view.now);
-        }
-        turns::carry_out(view, &last.turns)
+        turns::once_a_round(view, memory, |demands, _, (): &mut ()| serve(demands, self.order))
     }
 }
 

@@ -41,11 +41,9 @@ pub struct Shares {
 /// What was shared out, and who received how much of it.
 #[derive(Debug, Default)]
 struct Ledger {
-    at: Option<Time>,
     reset_at: Option<Time>,
     /// Jobs came or went since the shares were computed.
     stale: bool,
-    known: BTreeSet<StageKey>,
     shares: BTreeMap<StageKey, Vec<f64>>,
     /// Seconds received since the reset, by stage and class.
     received: BTreeMap<StageKey, Vec<f64>>,
@@ -53,7 +51,6 @@ struct Ledger {
     given: Vec<f64>,
     /// Share × time that was owed and not received at resets, in seconds.
     deficits: BTreeMap<StageKey, Vec<f64>>,
-    turns: Turns,
 }
 
 impl Policy for Shares {
@@ -62,21 +59,22 @@ impl Policy for Shares {
     }
 
     fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        let ledger = memory.of::<Ledger>();
-        if ledger.at != Some(view.now) {
-            let demands = Demands::survey(view);
-            let round = view.round.unwrap_or(ROUND_DEFAULT).as_seconds();
-            ledger.book(&demands, view.now, round);
-            let due = ledger.reset_at.is_none_or(|at| Ledger::is_due(at, view.now));
+        let now = view.now;
+        let round = view.round.unwrap_or(ROUND_DEFAULT).as_seconds();
+        turns::once_a_round(view, memory, |demands, before, ledger: &mut Ledger| {
+            ledger.meet(demands, round);
+            if let Some((at, turns)) = before {
+                ledger.book(turns, now.since(at).as_seconds());
+            }
+            ledger.part_with(demands);
+            let due = ledger.reset_at.is_none_or(|at| Ledger::is_due(at, now));
             if ledger.stale && due {
-                ledger.reset(&demands, view.now, round);
-                ledger.shares = self.objective.shares(&demands, view.now);
+                ledger.reset(demands, now, round);
+                ledger.shares = self.objective.shares(demands, now);
                 ledger.stale = false;
             }
-            ledger.turns = ledger.take_turns(&demands, self.objective);
-            ledger.at = Some(view.now);
-        }
-        turns::carry_out(view, &ledger.turns)
+            ledger.take_turns(demands, self.objective)
+        })
     }
 }
 
@@ -87,29 +85,37 @@ impl Ledger {
         reset_at == Time::ZERO || now.since(reset_at) >= RESET_MIN
     }
 
-    /// Books what was received since the last round, and who came and went.
-    fn book(&mut self, demands: &Demands, now: Time, round: f64) {
+    /// Opens an account for everybody who came.
+    fn meet(&mut self, demands: &Demands, round: f64) {
         let classes = demands.capacity.len();
         self.given.resize(classes, 0.0);
-        let elapsed = self.at.map_or(0.0, |at| now.since(at).as_seconds());
-        for (key, offer) in &self.turns.chosen {
-            if let Some(received) = self.received.get_mut(key) {
-                received[offer.class] += elapsed;
-                self.given[offer.class] += elapsed;
+        for demand in &demands.stages {
+            if !self.received.contains_key(&demand.key) {
+                self.received.insert(demand.key, vec![HEAD_START * round; classes]);
+                self.given.iter_mut().for_each(|given| *given += HEAD_START * round);
+                self.stale = true;
             }
         }
+    }
+
+    /// Books the turns of the last round, which took `seconds`.
+    fn book(&mut self, turns: &Turns, seconds: f64) {
+        for (key, offer) in &turns.chosen {
+            if let Some(received) = self.received.get_mut(key) {
+                received[offer.class] += seconds;
+                self.given[offer.class] += seconds;
+            }
+        }
+    }
+
+    /// Closes the accounts of everybody who went.
+    fn part_with(&mut self, demands: &Demands) {
         let present: BTreeSet<StageKey> = demands.stages.iter().map(|demand| demand.key).collect();
-        self.stale |= present != self.known;
-        for &key in present.difference(&self.known) {
-            self.received.insert(key, vec![HEAD_START * round; classes]);
-            self.given.iter_mut().for_each(|given| *given += HEAD_START * round);
-        }
-        for key in self.known.difference(&present) {
-            self.received.remove(key);
-            self.shares.remove(key);
-            self.deficits.remove(key);
-        }
-        self.known = present;
+        let before = self.received.len();
+        self.received.retain(|key, _| present.contains(key));
+        self.shares.retain(|key, _| present.contains(key));
+        self.deficits.retain(|key, _| present.contains(key));
+        self.stale |= self.received.len() < before;
     }
 
     /// Starts counting again, carrying over what is owed.

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Lease, LeaseId, Phase, Reason, StageKey, StopCause};
+use het_core::{Lease, LeaseId, Phase, Reason, StageKey, StopCause, Time};
 use het_perf::stop_cost;
 
 use crate::demand::{Demand, Demands, Offer};
 use crate::place::{on_class, place};
-use crate::{Decision, Pool, StopOrder, View, Want};
+use crate::{Decision, Memory, Pool, StopOrder, View, Want};
 
 /// Who is to run on what.
 #[derive(Debug, Clone, Default)]
@@ -23,8 +23,33 @@ pub(crate) struct Turns {
     pub spanning: Vec<StageKey>,
 }
 
+/// A planner's memory: what it decided in the present round, and what it carries to the next.
+#[derive(Debug, Default)]
+struct Round<T> {
+    at: Option<Time>,
+    turns: Turns,
+    carried: T,
+}
+
+/// Plans once a round and carries that out, however often the round is looked at: what is stopped
+/// has to go before what takes its place can start. `plan` is shown the turns of the round before
+/// and when that was.
+pub(crate) fn once_a_round<T: Default + Send + 'static>(
+    view: &View<'_>,
+    memory: &mut Memory,
+    plan: impl FnOnce(&Demands, Option<(Time, &Turns)>, &mut T) -> Turns,
+) -> Decision {
+    let round = memory.of::<Round<T>>();
+    if round.at != Some(view.now) {
+        let before = round.at.map(|at| (at, &round.turns));
+        round.turns = plan(&Demands::survey(view), before, &mut round.carried);
+        round.at = Some(view.now);
+    }
+    carry_out(view, &round.turns)
+}
+
 /// What has to happen for everybody in `turns`, and nobody else, to run.
-pub(crate) fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
+fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
     let state = view.state;
     let chosen: BTreeMap<StageKey, &Offer> =
         turns.chosen.iter().map(|(key, offer)| (*key, offer)).collect();

@@ -43,7 +43,7 @@ pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
 
 /// Jobs with a time limit that have begun, and when they reach it.
 pub(crate) fn time_limits(state: &State) -> impl Iterator<Item = (&Job, Time)> + '_ {
-    state.limited_jobs().filter_map(|(_, job)| {
+    state.limited_jobs().filter_map(|job| {
         let first = job.stages.iter().filter_map(|stage| stage.first_started).min()?;
         Some((job, first + job.spec.time_limit?))
     })

@@ -223,9 +223,7 @@ impl Sim {
             Outcome::Lost => run.settle(self.now),
             Outcome::Stopped | Outcome::Failed(_) => {}
         }
-        if run.saved < run.done {
-            run.done = run.saved;
-        }
+        run.done = run.saved;
         let progress = run.progress(self.model(run.stage).steps);
         self.tell(Event::Progressed { lease, progress });
         self.tell(Event::StageEnded { lease, outcome });

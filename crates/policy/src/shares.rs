@@ -9,6 +9,7 @@
 mod linear;
 mod objective;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Millis, StageKey, Time};
@@ -90,8 +91,8 @@ impl Ledger {
         let classes = demands.capacity.len();
         self.given.resize(classes, 0.0);
         for demand in &demands.stages {
-            if !self.received.contains_key(&demand.key) {
-                self.received.insert(demand.key, vec![HEAD_START * round; classes]);
+            if let Entry::Vacant(account) = self.received.entry(demand.key) {
+                account.insert(vec![HEAD_START * round; classes]);
                 self.given.iter_mut().for_each(|given| *given += HEAD_START * round);
                 self.stale = true;
             }

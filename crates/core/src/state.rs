@@ -3,6 +3,7 @@
 mod apply;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::{
@@ -10,6 +11,10 @@ use crate::{
     Placement, Priority, Progress, Reason, Share, ShareMillis, StageIndex, StageKey, StageSpec,
     StopCause, Time, Topology,
 };
+
+/// Drawn by every stage that begins to wait; later ones are higher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Ticket(u64);
 
 /// Everything that is true now. Two states built from the same events are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,9 +28,14 @@ pub struct State {
     jobs: BTreeMap<JobId, Job>,
     leases: BTreeMap<LeaseId, Lease>,
     claims: BTreeMap<StageKey, Claim>,
-    /// Stages that could start as far as their job is concerned; kept so that a round does not
-    /// walk over every job ever submitted.
-    waiting: BTreeSet<StageKey>,
+    /// Stages that could start as far as their job is concerned, and the ticket that each drew when
+    /// it began to wait; kept so that a round does not walk over every job ever submitted.
+    waiting: BTreeMap<StageKey, Ticket>,
+    /// The same by ticket.
+    tickets: BTreeMap<Ticket, StageKey>,
+    next_ticket: Ticket,
+    /// How often something that was held or claimed became free, or came back into service.
+    releases: u64,
     /// Jobs whose running stages are to be stopped: ended by somebody, or held.
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
@@ -183,7 +193,10 @@ impl State {
             jobs: BTreeMap::new(),
             leases: BTreeMap::new(),
             claims: BTreeMap::new(),
-            waiting: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            next_ticket: Ticket(1),
+            releases: 0,
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
             lost: vec![false; topology.nodes.len()],
@@ -244,11 +257,28 @@ impl State {
 
     /// Stages that are ready to start, by key.
     pub fn waiting(&self) -> impl Iterator<Item = StageKey> + '_ {
-        self.waiting.iter().copied()
+        self.waiting.keys().copied()
     }
 
     pub fn is_waiting(&self, key: StageKey) -> bool {
-        self.waiting.contains(&key)
+        self.waiting.contains_key(&key)
+    }
+
+    /// The ticket under which a stage waits now; a stage that waits again has a new one.
+    pub fn ticket(&self, key: StageKey) -> Option<Ticket> {
+        self.waiting.get(&key).copied()
+    }
+
+    /// Those who began to wait after `ticket` was drawn and still do.
+    pub fn waiting_since(&self, ticket: Ticket) -> impl Iterator<Item = (Ticket, StageKey)> + '_ {
+        let later = (Bound::Excluded(ticket), Bound::Unbounded);
+        self.tickets.range(later).map(|(ticket, key)| (*ticket, *key))
+    }
+
+    /// Grows whenever something that was held or claimed becomes free or comes back into service:
+    /// while it stands still, what did not fit still does not.
+    pub fn releases(&self) -> u64 {
+        self.releases
     }
 
     /// The job and stage of a key that came from this state.

@@ -30,6 +30,9 @@ pub struct Rates {
     peaks: BTreeMap<Name, u64>,
     /// Declared time from a start to the first step, by profile.
     restarts: BTreeMap<Name, Millis>,
+    /// Grows with everything that changes a rate; the last one of each profile.
+    revision: u64,
+    revisions: BTreeMap<Name, u64>,
 }
 
 impl Rates {
@@ -37,6 +40,22 @@ impl Rates {
     pub fn declare(&mut self, profile: &Name, class: &Name, units: u32, steps_per_second: f64) {
         let by_class = self.table.entry(profile.clone()).or_default();
         by_class.entry(class.clone()).or_default().insert(units, steps_per_second);
+        self.revise(profile);
+    }
+
+    /// Grows with everything that changes a rate.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The revision at which the rates of a profile changed last.
+    pub fn revision_of(&self, profile: &Name) -> Option<u64> {
+        self.revisions.get(profile).copied()
+    }
+
+    fn revise(&mut self, profile: &Name) {
+        self.revision += 1;
+        self.revisions.insert(profile.clone(), self.revision);
     }
 
     /// States how long `profile` takes from a start to its first step.
@@ -49,7 +68,7 @@ impl Rates {
         self.restarts.get(profile).copied().unwrap_or(LOAD_DEFAULT)
     }
 
-    /// Learns from a finished or running lease.
+    /// Learns from a finished or running lease. What a table says is not learned anew.
     pub fn observe(
         &mut self,
         profile: &Name,
@@ -57,6 +76,10 @@ impl Rates {
         units: u32,
         steps_per_second: f64,
     ) {
+        if self.table.contains_key(profile) {
+            return;
+        }
+        self.revise(profile);
         if let Some(peak) = class.peak_gflops {
             self.peaks.insert(class.id.clone(), peak);
         }

@@ -60,7 +60,7 @@ impl Policy for Adaptive {
     }
 
     fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        let Some(round) = view.round else { return greedy::decide(&ADAPTIVE, view) };
+        let Some(round) = view.round else { return greedy::decide(&ADAPTIVE, view, memory) };
         turns::once_a_round(view, memory, |demands, _, prices: &mut Option<Vec<f64>>| {
             let horizon = market::horizon(demands, prices.as_deref());
             let turns = share_out(demands, &horizon, view.now, round.as_seconds());

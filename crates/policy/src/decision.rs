@@ -17,7 +17,9 @@ pub struct View<'a> {
 /// What should be. Active stages that are not mentioned go on as they are.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
-    /// One for every waiting stage, in the order of the policy.
+    /// In the order of the policy: every start and every claim, and every waiting stage about which
+    /// there is something new to say. One that is not mentioned goes on waiting, without a claim,
+    /// for the reasons that it has.
     pub wants: Vec<(StageKey, Want)>,
     pub stops: Vec<StopOrder>,
     /// When to decide again even if nothing happens.

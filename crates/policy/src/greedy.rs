@@ -1,19 +1,19 @@
-//! One pass over the waiting stages, best first: the shared core of our policies.
+//! One pass over the waiting line, best first: the shared core of our policies.
 //!
 //! - A stage whose claim became free starts on it.
 //! - Every other stage, in order, starts where it fits.
-//! - One that does not fit may preempt, or have devices reserved, or waits with its reasons.
+//! - One that does not fit may preempt, or have devices reserved, or waits with its reasons; then
+//!   so do all who ask for the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use het_core::{
-    Bytes, Companions, Domain, LeaseId, Millis, Name, Phase, Placement, Priority, RankRule, Reason,
-    StageKey, StageSpec, StopCause, Time,
-};
+use het_core::{LeaseId, Millis, Phase, Placement, Priority, Reason, StageKey, StopCause, Time};
 
-use crate::order::{AGEING_STEP, sorted};
+use crate::line::{Group, GroupId, Line, rate};
+use crate::order::{AGEING_STEP, Rank};
+use crate::place::place_among;
 use crate::rules::{Choice, Passing, Preempts};
-use crate::{Decision, Pool, Rules, StopOrder, View, Want, place, preempt, reasons_why_not};
+use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
 
 /// Searches for victims in one round: a round stays short however long the queue is, and the next
 /// round goes on.
@@ -22,106 +22,218 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 /// Gangs that may have devices reserved at a time, so that reservations cannot idle a cluster.
 const RESERVATIONS_MAX: usize = 1;
 
-pub(crate) fn decide(rules: &Rules, view: &View<'_>) -> Decision {
-    if view.state.waiting().next().is_none() {
-        return Decision::default();
+pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Decision {
+    let line = memory.of::<Line>();
+    line.update(rules, view);
+    let mut pass = Pass::new(rules, view);
+    pass.claims(line);
+    let mut heads = line.heads(view);
+    while let Some((rank, id)) = heads.pop_first() {
+        if pass.look(line, id, rank) == Next::OfGroup {
+            heads.extend(line.next(view, id, Some(rank)).map(|next| (next, id)));
+        }
+        if pass.head.is_some() {
+            break;
+        }
     }
-    let (order, wake_at) = sorted(view, rules.order);
-    let mut pass = Pass::new(rules, view, wake_at);
-    for &key in &order {
-        let want = pass.want(key);
-        pass.passed |= matches!(want, Want::Wait { .. });
-        pass.decision.wants.push((key, want));
-    }
-    pass.decision
+    pass.finish(line)
 }
 
-/// What makes two requests alike: if one does not fit, neither does the other in the same round.
-type Shape<'a> = (Vec<(&'a Name, u32, Bytes)>, (u32, Bytes), Domain, RankRule, Option<usize>);
+/// Whether the rest of a group has to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    OfGroup,
+    Nobody,
+}
 
 struct Pass<'a> {
     rules: &'a Rules,
     view: &'a View<'a>,
     pool: Pool<'a>,
-    decision: Decision,
+    wants: Vec<(Rank, Want)>,
+    decided: BTreeSet<StageKey>,
+    stops: Vec<StopOrder>,
+    wake_at: Option<Time>,
     /// The first stage that did not fit, where nobody may pass it.
     head: Option<StageKey>,
     /// Somebody better placed in the order waits on.
     passed: bool,
     /// The lowest priority that runs: only higher ones need to look for victims.
     lowest_running: Option<Priority>,
-    misfits: BTreeMap<Shape<'a>, Vec<Reason>>,
+    /// The pool is larger than the state says: it has what victims will leave.
+    widened: bool,
     stopped: BTreeSet<LeaseId>,
     searches: usize,
     reservations: usize,
 }
 
 impl<'a> Pass<'a> {
-    fn new(rules: &'a Rules, view: &'a View<'a>, wake_at: Option<Time>) -> Self {
+    fn new(rules: &'a Rules, view: &'a View<'a>) -> Self {
+        let preempts = rules.preempts == Preempts::ForHigherPriority;
         Self {
             rules,
             view,
             pool: Pool::of(view.state),
-            decision: Decision { wake_at, ..Decision::default() },
+            wants: Vec::new(),
+            decided: BTreeSet::new(),
+            stops: Vec::new(),
+            wake_at: None,
             head: None,
             passed: false,
-            lowest_running: preempt::lowest_running(view),
-            misfits: BTreeMap::new(),
+            lowest_running: preempts.then(|| preempt::lowest_running(view)).flatten(),
+            widened: false,
             stopped: BTreeSet::new(),
             searches: 0,
             reservations: reserved(view),
         }
     }
 
-    fn want(&mut self, key: StageKey) -> Want {
-        if let Some(claim) = self.view.state.claims().get(&key) {
-            return self.claimed(key, &claim.placement.clone());
-        }
-        if let Some(blocker) = self.head {
-            return Want::Wait { reasons: vec![Reason::HeadOfLine { blocker }] };
-        }
-        let (_, spec, _) = self.view.state.stage(key);
-        let fixed = self.fixed_alternative(key);
-        let shape = shape(spec, fixed);
-        if let Some(reasons) = self.misfits.get(&shape) {
-            let reasons = reasons.clone();
-            return self.misfit(key, reasons);
-        }
-        match self.fitting(key, fixed) {
-            Ok((placement, reason)) => self.start(key, placement, reason),
-            Err(reasons) => {
-                // A stage that waits for something better says nothing about others of its shape.
-                if !matches!(reasons.as_slice(), [Reason::BetterToWait { .. }]) {
-                    self.misfits.insert(shape, reasons.clone());
-                }
-                self.misfit(key, reasons)
-            }
-        }
-    }
-
     /// A claim that is free now becomes a start; one on a device that went down is given up; any
     /// other is waited for, unless the stage fits elsewhere already.
-    fn claimed(&mut self, key: StageKey, placement: &Placement) -> Want {
+    fn claims(&mut self, line: &mut Line) {
         let state = self.view.state;
-        let own = Pool::for_stage(state, key);
-        if own.covers(placement) {
-            let reasons = self.start_reasons(key, Reason::ClaimReady);
-            return Want::Run { placement: placement.clone(), reasons };
+        for (&key, claim) in state.claims() {
+            let Some((rank, id)) = line.place_of(key) else { continue };
+            let group = line.group(id);
+            let placement = &claim.placement;
+            if Pool::for_stage(state, key).covers(placement) {
+                let reasons = self.start_reasons(key, Reason::ClaimReady);
+                self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
+            } else if let Ok((elsewhere, reason)) = self.fitting(group, key) {
+                self.start(rank, elsewhere, reason);
+            } else if placement.devices().all(|grant| state.is_up(grant.device)) {
+                let reasons = vec![Reason::ClaimPending];
+                self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
+            }
+            line.untold.insert(key);
         }
-        if let Ok((elsewhere, reason)) = self.fitting(key, self.fixed_alternative(key)) {
-            return self.start(key, elsewhere, reason);
-        }
-        let (_, spec, _) = state.stage(key);
-        if placement.devices().all(|grant| state.is_up(grant.device)) {
-            return Want::Run { placement: placement.clone(), reasons: vec![Reason::ClaimPending] };
-        }
-        Want::Wait { reasons: reasons_why_not(&mut self.pool, spec) }
     }
 
-    fn start(&mut self, key: StageKey, placement: Placement, reason: Reason) -> Want {
+    /// What becomes of one stage, the first of its group that was not looked at.
+    fn look(&mut self, line: &mut Line, id: GroupId, rank: Rank) -> Next {
+        let key = rank.4;
+        if self.decided.contains(&key) {
+            return Next::OfGroup;
+        }
+        let group = line.group(id);
+        self.wake_when_freed(group, key);
+        let reasons = match self.known_misfit(group) {
+            Some(reasons) => reasons,
+            None => match self.fitting(group, key) {
+                Ok((placement, reason)) => {
+                    self.start(rank, placement, reason);
+                    return Next::OfGroup;
+                }
+                // One that waits for something better says nothing about the others.
+                Err(reasons) if matches!(*reasons, [Reason::BetterToWait { .. }]) => {
+                    self.passed = true;
+                    self.want(rank, Want::Wait { reasons });
+                    line.untold.insert(key);
+                    return Next::OfGroup;
+                }
+                Err(reasons) => {
+                    if !self.widened {
+                        group.misfit = Some((self.view.state.releases(), reasons.clone()));
+                    }
+                    reasons
+                }
+            },
+        };
+        self.passed = true;
+        self.misfit(line, id, rank, reasons)
+    }
+
+    /// What is known about a group since nothing has become free.
+    fn known_misfit(&self, group: &Group) -> Option<Vec<Reason>> {
+        let (at, reasons) = group.misfit.as_ref()?;
+        (*at == self.view.state.releases() && !self.widened).then(|| reasons.clone())
+    }
+
+    /// A group that fits nowhere: preempt for its first, reserve for its oldest, or let all wait.
+    fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank, reasons: Vec<Reason>) -> Next {
+        let key = rank.4;
+        let group = line.group(id);
+        let mut reasons = reasons;
+        if self.rules.passing == Passing::Never {
+            self.head = Some(key);
+            self.want(rank, Want::Wait { reasons });
+            line.untold.insert(key);
+            return Next::Nobody;
+        }
+        if self.lowest_running.is_some_and(|lowest| lowest < group.priority())
+            && self.searches < PREEMPTION_SEARCHES_MAX
+        {
+            self.searches += 1;
+            match preempt::find(self.view, &self.pool, key, &self.stopped) {
+                Ok((placement, orders)) => {
+                    self.preempt(rank, placement, orders);
+                    line.untold.insert(key);
+                    return Next::OfGroup;
+                }
+                Err(reason) => reasons.extend(reason),
+            }
+        }
+        group.news = Some(reasons);
+        self.reserve(line, id);
+        Next::Nobody
+    }
+
+    fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {
+        // What the victims free beyond the placement may fit others.
+        self.widened = true;
+        for order in &orders {
+            self.stopped.insert(order.lease);
+            self.pool.give_back(&self.view.state.leases()[&order.lease].placement);
+        }
         self.pool.take(&placement);
-        let reasons = self.start_reasons(key, reason);
-        Want::Run { placement, reasons }
+        self.stops.extend(orders);
+        self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
+    }
+
+    /// Reserves the devices of running stages, without stopping anybody, for the oldest of a group
+    /// that others have passed for too long.
+    fn reserve(&mut self, line: &mut Line, id: GroupId) {
+        let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
+        let Some((since, key)) = line.oldest(self.view, id) else { return };
+        if self.view.now < since + after {
+            self.wake_by(since + after);
+            return;
+        }
+        let Some((rank, _)) = line.place_of(key) else { return };
+        if self.reservations >= RESERVATIONS_MAX || self.decided.contains(&key) {
+            return;
+        }
+        let group = line.group(id);
+        let mut drained = self.drained();
+        let spec = group.spec();
+        let fits = |index| place_among(&mut drained, spec, index, &group.accepted[index]).ok();
+        if let Some(placement) = (0..spec.alternatives.len()).find_map(fits) {
+            self.reservations += 1;
+            self.pool.reserve(&placement);
+            self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
+            line.untold.insert(key);
+        }
+    }
+
+    /// The pool as it will be when everything that runs has ended.
+    fn drained(&self) -> Pool<'a> {
+        let mut drained = self.pool.clone();
+        let leases = self.view.state.leases().iter();
+        for (_, lease) in leases.filter(|(id, _)| !self.stopped.contains(id)) {
+            drained.give_back(&lease.placement);
+        }
+        drained
+    }
+
+    fn start(&mut self, rank: Rank, placement: Placement, reason: Reason) {
+        self.pool.take(&placement);
+        let reasons = self.start_reasons(rank.4, reason);
+        self.want(rank, Want::Run { placement, reasons });
+    }
+
+    fn want(&mut self, rank: Rank, want: Want) {
+        self.decided.insert(rank.4);
+        self.wants.push((rank, want));
     }
 
     fn start_reasons(&self, key: StageKey, first: Reason) -> Vec<Reason> {
@@ -135,145 +247,76 @@ impl<'a> Pass<'a> {
         reasons
     }
 
-    /// A stage that fits nowhere: preempt for it, reserve for it, or let it wait.
-    fn misfit(&mut self, key: StageKey, mut reasons: Vec<Reason>) -> Want {
-        if self.rules.passing == Passing::Never {
-            self.head = Some(key);
-        }
-        if self.rules.preempts == Preempts::ForHigherPriority
-            && self.searches < PREEMPTION_SEARCHES_MAX
-            && self.lowest_running.is_some_and(|p| p < self.view.state.stage(key).0.priority())
-        {
-            self.searches += 1;
-            match preempt::find(self.view, &self.pool, key, &self.stopped) {
-                Ok((placement, orders)) => return self.preempt(placement, orders),
-                Err(reason) => reasons.extend(reason),
-            }
-        }
-        match self.reserve(key) {
-            Some(want) => want,
-            None => Want::Wait { reasons },
-        }
-    }
-
-    fn preempt(&mut self, placement: Placement, orders: Vec<StopOrder>) -> Want {
-        // What the victims free beyond the placement may fit others.
-        self.misfits.clear();
-        for order in &orders {
-            self.stopped.insert(order.lease);
-            self.pool.give_back(&self.view.state.leases()[&order.lease].placement);
-        }
-        self.pool.take(&placement);
-        self.decision.stops.extend(orders);
-        Want::Run { placement, reasons: vec![Reason::ClaimPending] }
-    }
-
-    /// Reserves the devices of running stages, without stopping anybody, for a gang that others
-    /// have passed for too long.
-    fn reserve(&mut self, key: StageKey) -> Option<Want> {
-        let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else {
-            return None;
-        };
-        let (job, spec, _) = self.view.state.stage(key);
-        let due = job.waiting_since(key.stage) + after;
-        if self.view.now < due {
-            self.wake_by(due);
-            return None;
-        }
-        if self.reservations >= RESERVATIONS_MAX {
-            return None;
-        }
-        let mut drained = self.drained();
-        let index = (0..spec.alternatives.len()).find(|&i| place(&mut drained, spec, i).is_ok())?;
-        let placement = place(&mut drained, spec, index).ok()?;
-        self.reservations += 1;
-        self.pool.reserve(&placement);
-        Some(Want::Run { placement, reasons: vec![Reason::ClaimPending] })
-    }
-
-    /// The pool as it will be when everything that runs has ended.
-    fn drained(&self) -> Pool<'a> {
-        let mut drained = self.pool.clone();
-        let leases = self.view.state.leases().iter();
-        for (_, lease) in leases.filter(|(id, _)| !self.stopped.contains(id)) {
-            drained.give_back(&lease.placement);
-        }
-        drained
-    }
-
     fn wake_by(&mut self, at: Time) {
-        let wake = self.decision.wake_at.map_or(at, |earlier| earlier.min(at));
-        self.decision.wake_at = Some(wake);
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// The alternative that the stage is bound to, if its policy binds it.
-    fn fixed_alternative(&self, key: StageKey) -> Option<usize> {
-        let (job, spec, _) = self.view.state.stage(key);
-        let waited = self.view.now.since(job.waiting_since(key.stage));
-        let bound = match self.rules.choice {
-            Choice::Fixed => true,
-            Choice::FixedUntil(patience) => waited < patience,
-            Choice::FreeNow | Choice::EarliestFinish => false,
-        };
-        (bound && spec.alternatives.len() > 1).then(|| preferred(self.view, key))
+    /// A stage that is bound for a while is looked at again once it is not.
+    fn wake_when_freed(&mut self, group: &Group, key: StageKey) {
+        if let (Choice::FixedUntil(patience), Some(_)) = (self.rules.choice, group.bound()) {
+            self.wake_by(self.view.state.stage(key).0.waiting_since(key.stage) + patience);
+        }
     }
 
-    /// Where the stage fits now, and why there.
+    /// Where a stage of the group fits now, and why there; or why it fits nowhere.
     fn fitting(
         &mut self,
+        group: &mut Group,
         key: StageKey,
-        fixed: Option<usize>,
     ) -> Result<(Placement, Reason), Vec<Reason>> {
-        let (job, spec, _) = self.view.state.stage(key);
-        if let Some(index) = fixed {
-            let word = spec.alternatives[index].selector.word.clone();
-            if let Choice::FixedUntil(patience) = self.rules.choice {
-                self.wake_by(job.waiting_since(key.stage) + patience);
-            }
+        if let Some(index) = group.bound() {
+            let word = group.spec().alternatives[index].selector.word.clone();
             let bound = Reason::FixedAtSubmission { word };
-            return match place(&mut self.pool, spec, index) {
-                Ok(placement) => Ok((placement, bound)),
-                Err(_) => {
-                    let mut reasons = reasons_why_not(&mut self.pool, spec);
-                    reasons.push(bound);
-                    Err(reasons)
-                }
-            };
+            let fit = place_among(&mut self.pool, group.spec(), index, &group.accepted[index]);
+            return fit.map(|placement| (placement, bound.clone())).map_err(|_| {
+                let mut reasons = self.reasons_why_not(group);
+                reasons.push(bound);
+                reasons
+            });
         }
-        let ranked = ranked(self.view, key);
-        let best = ranked[0];
-        let fit = ranked
-            .iter()
-            .find_map(|&index| place(&mut self.pool, spec, index).ok().map(|p| (index, p)));
-        let Some((index, placement)) = fit else {
-            return Err(reasons_why_not(&mut self.pool, spec));
+        let best = group.ranked[0];
+        let fits = |&index: &usize| {
+            place_among(&mut self.pool, group.spec(), index, &group.accepted[index]).ok()
         };
-        let word = spec.alternatives[index].selector.word.clone();
-        if index != best && self.waiting_pays(key, best, index) {
+        let Some(placement) = group.ranked.iter().find_map(fits) else {
+            return Err(self.reasons_why_not(group));
+        };
+        let index = placement.alternative;
+        let spec = group.spec();
+        if index != best && self.waiting_pays(group, key, best, index) {
             let word = spec.alternatives[best].selector.word.clone();
             return Err(vec![Reason::BetterToWait { word }]);
         }
+        let word = spec.alternatives[index].selector.word.clone();
         let reason = match (spec.alternatives.len(), index == best) {
             (1, _) => Reason::OnlyAlternative { word },
             (_, true) => Reason::FastestFinish { word },
-            _ if index == preferred(self.view, key) => Reason::FirstPossible { word },
+            _ if index == group.preferred => Reason::FirstPossible { word },
             (_, false) => Reason::FreeNow { word },
         };
         Ok((placement, reason))
     }
 
+    /// One reason an alternative, telling *never* from *not now*.
+    fn reasons_why_not(&mut self, group: &mut Group) -> Vec<Reason> {
+        let nevers = group.nevers(self.view).to_vec();
+        let why = |(index, never): (usize, Option<Reason>)| {
+            let now = place_among(&mut self.pool, group.spec(), index, &group.accepted[index]);
+            never.or(now.err())
+        };
+        nevers.into_iter().enumerate().filter_map(why).collect()
+    }
+
     /// Whether the better shape, once its present users end, still finishes before the free one.
-    fn waiting_pays(&mut self, key: StageKey, best: usize, free: usize) -> bool {
+    fn waiting_pays(&self, group: &Group, key: StageKey, best: usize, free: usize) -> bool {
         if self.rules.choice != Choice::EarliestFinish {
             return false;
         }
-        let (_, spec, _) = self.view.state.stage(key);
-        let (Some(fast), Some(slow)) =
-            (expected_span(self.view, key, best), expected_span(self.view, key, free))
-        else {
+        let Some(left) = steps_left(self.view, key) else { return false };
+        let (Some(fast), Some(slow)) = (group.span(best, left), group.span(free, left)) else {
             return false;
         };
-        let selector = &spec.alternatives[best].selector;
+        let selector = &group.spec().alternatives[best].selector;
         let topology = self.view.state.topology();
         let ends = self.view.state.leases().values().filter_map(|lease| {
             let ours = lease.placement.devices().any(|g| selector.accepts(topology, g.device));
@@ -283,6 +326,43 @@ impl<'a> Pass<'a> {
         // An unknown end is never waited for.
         let wait = ends.reduce(|a, b| Some(a?.max(b?))).flatten();
         wait.is_some_and(|wait| wait + fast < slow)
+    }
+
+    /// Tells those who wait what is new to them, and puts everything in order.
+    fn finish(mut self, line: &mut Line) -> Decision {
+        if let Some(blocker) = self.head {
+            let behind = vec![Reason::HeadOfLine { blocker }];
+            line.groups().for_each(|group| group.news = Some(behind.clone()));
+        }
+        let mut waits: Vec<(Rank, Vec<Reason>)> = Vec::new();
+        for group in line.groups() {
+            if let Some(news) = group.news.take().filter(|news| *news != group.told) {
+                waits.extend(group.members().map(|rank| (rank, news.clone())));
+                group.told = news;
+            }
+        }
+        // Whoever has reasons of its own now has to hear those of its group later.
+        for key in std::mem::take(&mut line.untold) {
+            match line.place_of(key) {
+                Some(_) if self.decided.contains(&key) => {
+                    line.untold.insert(key);
+                }
+                Some((rank, id)) => waits.push((rank, line.group(id).told.clone())),
+                None => {}
+            }
+        }
+        let state = self.view.state;
+        for (rank, reasons) in waits {
+            if state.is_waiting(rank.4) && self.decided.insert(rank.4) {
+                self.wants.push((rank, Want::Wait { reasons }));
+            }
+        }
+        self.wants.sort_unstable_by_key(|(rank, _)| *rank);
+        Decision {
+            wants: self.wants.into_iter().map(|(rank, want)| (rank.4, want)).collect(),
+            stops: self.stops,
+            wake_at: self.wake_at,
+        }
     }
 }
 
@@ -299,53 +379,17 @@ fn reserved(view: &View<'_>) -> usize {
     view.state.claims().keys().filter(|key| !beneficiaries.contains(key)).count()
 }
 
-fn shape(spec: &StageSpec, fixed: Option<usize>) -> Shape<'_> {
-    let Companions { cores, memory } = spec.companions;
-    let words = spec.alternatives.iter().map(|alternative| {
-        (&alternative.selector.word, alternative.count, alternative.selector.memory_min)
-    });
-    (words.collect(), (cores, memory), spec.within, spec.ranks, fixed)
-}
-
-/// The alternative that rule and profile name, whatever is free: shortest expected run, then file
-/// order; one that the cluster could never run is passed over.
-fn preferred(view: &View<'_>, key: StageKey) -> usize {
-    let (_, spec, _) = view.state.stage(key);
-    let mut cluster = Pool::empty_cluster(view.state);
-    let ranked = ranked(view, key);
-    let possible = ranked.iter().copied().find(|&index| place(&mut cluster, spec, index).is_ok());
-    possible.unwrap_or(ranked[0])
-}
-
-/// Alternatives, shortest expected run first; those without a known rate keep file order behind.
-fn ranked(view: &View<'_>, key: StageKey) -> Vec<usize> {
-    let (_, spec, _) = view.state.stage(key);
-    let mut indices: Vec<usize> = (0..spec.alternatives.len()).collect();
-    if indices.len() > 1 {
-        indices.sort_by_key(|&index| expected_span(view, key, index).unwrap_or(Millis(u64::MAX)));
-    }
-    indices
+/// Steps that a stage still has to make, if it says how many there are.
+fn steps_left(view: &View<'_>, key: StageKey) -> Option<u64> {
+    let (_, spec, stage) = view.state.stage(key);
+    let total = spec.steps.or(stage.progress.total)?;
+    Some(total.saturating_sub(stage.progress.step.unwrap_or(0)))
 }
 
 /// How long the rest of a stage should take on an alternative; `None` if its steps or rate are
 /// unknown.
 pub(crate) fn expected_span(view: &View<'_>, key: StageKey, index: usize) -> Option<Millis> {
-    let (_, spec, stage) = view.state.stage(key);
-    let total = spec.steps.or(stage.progress.total)?;
-    let done = stage.progress.step.unwrap_or(0);
-    let alternative = &spec.alternatives[index];
-    let topology = view.state.topology();
-    let mut classes: Vec<usize> = (view.state.index().sorts.iter().map(|sort| sort.exemplar))
-        .filter(|&id| alternative.selector.accepts(topology, id))
-        .map(|id| topology.device(id).class)
-        .collect();
-    classes.sort_unstable();
-    classes.dedup();
-    let rates = classes.into_iter().filter_map(|class| {
-        let class = &topology.classes[class];
-        view.rates.rate(&spec.profile, class, alternative.count).map(|(rate, _)| rate)
-    });
-    // The slowest accepted class: a promise that placement cannot break.
-    let rate = rates.min_by(f64::total_cmp).filter(|rate| *rate > 0.0)?;
-    Some(Millis((total.saturating_sub(done) as f64 / rate * 1_000.0) as u64))
+    let (_, spec, _) = view.state.stage(key);
+    let left = steps_left(view, key)?;
+    rate(view, spec, index).map(|rate| Millis((left as f64 / rate * 1_000.0) as u64))
 }

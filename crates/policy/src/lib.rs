@@ -7,6 +7,7 @@ mod adaptive;
 mod decision;
 mod demand;
 mod greedy;
+mod line;
 mod market;
 mod memory;
 mod order;

@@ -36,8 +36,12 @@ pub(crate) fn on_class(
     place_among(pool, spec, index, &accepted)
 }
 
-fn place_among(
-    pool: &Pool<'_>,
+/// The same, on devices that are known to be accepted.
+///
+/// # Errors
+/// Why it does not fit now.
+pub(crate) fn place_among(
+    pool: &mut Pool<'_>,
     spec: &StageSpec,
     index: usize,
     accepted: &Accepted,
@@ -45,11 +49,11 @@ fn place_among(
     let alternative = &spec.alternatives[index];
     let need = alternative.count;
     let word = alternative.selector.word.clone();
-    let raw: u32 = accepted.iter().flat_map(|(_, ids)| ids).map(|&id| units(pool, id)).sum();
-    if raw < need {
+    if pool.units(accepted) < need {
         return Err(Reason::NotEnough { word, need });
     }
     let rooms: Vec<Room<'_>> = accepted
+        .by_node
         .iter()
         .map(|(node, devices)| Room::measure(pool, spec, *node, devices))
         .filter(|room| room.units > 0)
@@ -67,16 +71,15 @@ fn place_among(
 /// Why a stage that waits cannot start, one reason an alternative, telling *never* from *not now*.
 pub fn reasons_why_not(pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Reason> {
     let mut cluster = Pool::empty_cluster(pool.state());
-    let alternatives = 0..spec.alternatives.len();
-    alternatives
-        .filter_map(|index| match place(&mut cluster, spec, index) {
-            Ok(_) => place(pool, spec, index).err(),
-            Err(_) => Some(never(&mut cluster, spec, index)),
-        })
-        .collect()
+    let why = |index| never(&mut cluster, spec, index).or_else(|| place(pool, spec, index).err());
+    (0..spec.alternatives.len()).filter_map(why).collect()
 }
 
-fn never(cluster: &mut Pool<'_>, spec: &StageSpec, index: usize) -> Reason {
+/// That an alternative does not fit even the empty `cluster`, and what would.
+pub(crate) fn never(cluster: &mut Pool<'_>, spec: &StageSpec, index: usize) -> Option<Reason> {
+    if place(cluster, spec, index).is_ok() {
+        return None;
+    }
     let alternative = &spec.alternatives[index];
     let mut single = spec.clone();
     let mut fits = |count| {
@@ -85,7 +88,7 @@ fn never(cluster: &mut Pool<'_>, spec: &StageSpec, index: usize) -> Reason {
     };
     let largest = (1..alternative.count).rev().find(|&count| fits(count)).unwrap_or(0);
     let word = alternative.selector.word.clone();
-    Reason::NeverFits { word, need: alternative.count, largest }
+    Some(Reason::NeverFits { word, need: alternative.count, largest })
 }
 
 fn units(pool: &Pool<'_>, device: DeviceId) -> u32 {

@@ -8,8 +8,13 @@ use het_core::{
     ByNode, Bytes, DeviceId, Grant, Name, NodeId, Placement, Selector, Share, Sort, StageKey, State,
 };
 
-/// Devices a selector accepts, node by node.
-pub(crate) type Accepted = ByNode;
+/// Devices that a selector accepts.
+#[derive(Debug, Clone)]
+pub(crate) struct Accepted {
+    /// Rows of [`het_core::Index::sorts`].
+    sorts: Arc<[usize]>,
+    pub by_node: ByNode,
+}
 
 /// What is neither used nor reserved.
 #[derive(Debug, Clone)]
@@ -22,6 +27,8 @@ pub struct Pool<'a> {
     memory_used: Vec<Bytes>,
     memory_reserved: Vec<Bytes>,
     sockets: Arc<[Vec<DeviceId>]>,
+    /// Free whole units of each sort of device; counted when first asked for after a change.
+    units: Option<Vec<u32>>,
     /// Filled when first asked for.
     accepted: BTreeMap<(Name, Bytes, Option<usize>), Accepted>,
 }
@@ -74,6 +81,7 @@ impl<'a> Pool<'a> {
             memory_used: vec![Bytes::ZERO; nodes],
             memory_reserved: vec![Bytes::ZERO; nodes],
             sockets: Arc::clone(&state.index().sockets),
+            units: None,
             accepted: BTreeMap::new(),
         }
     }
@@ -105,12 +113,25 @@ impl<'a> Pool<'a> {
     pub(crate) fn accepted(&mut self, selector: &Selector, class: Option<usize>) -> Accepted {
         let key = (selector.word.clone(), selector.memory_min, class);
         let state = self.state;
-        let rows = self.accepted.entry(key).or_insert_with(|| accepted(state, selector, class));
-        Arc::clone(rows)
+        self.accepted.entry(key).or_insert_with(|| accepted(state, selector, class)).clone()
+    }
+
+    /// Free whole units among accepted devices.
+    pub(crate) fn units(&mut self, accepted: &Accepted) -> u32 {
+        if self.units.is_none() {
+            let of_sort = |sort: &Sort| {
+                let ids = sort.members.iter().flat_map(|(_, ids)| ids);
+                ids.map(|&id| self.free(id).whole_units()).sum()
+            };
+            self.units = Some(self.state.index().sorts.iter().map(of_sort).collect());
+        }
+        let units = self.units.as_deref().unwrap_or_default();
+        accepted.sorts.iter().map(|&sort| units[sort]).sum()
     }
 
     /// Uses a placement.
     pub fn take(&mut self, placement: &Placement) {
+        self.units = None;
         for Grant { device, share } in placement.grants() {
             self.used[device.index()] += share;
         }
@@ -121,6 +142,7 @@ impl<'a> Pool<'a> {
 
     /// Ends the use of a placement, as when a victim stops.
     pub fn give_back(&mut self, placement: &Placement) {
+        self.units = None;
         for Grant { device, share } in placement.grants() {
             self.used[device.index()] -= share;
         }
@@ -131,6 +153,7 @@ impl<'a> Pool<'a> {
 
     /// Keeps a placement for somebody, whoever uses it now.
     pub fn reserve(&mut self, placement: &Placement) {
+        self.units = None;
         for Grant { device, share } in placement.grants() {
             self.reserved[device.index()] += share;
         }
@@ -141,6 +164,7 @@ impl<'a> Pool<'a> {
 
     /// Ends a reservation made with [`Pool::reserve`].
     pub fn release_reservation(&mut self, placement: &Placement) {
+        self.units = None;
         for Grant { device, share } in placement.grants() {
             self.reserved[device.index()] -= share;
         }
@@ -164,21 +188,23 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// The devices of all sorts that a selector accepts. Mostly that is one, and nothing is copied.
-fn accepted(state: &State, selector: &Selector, class: Option<usize>) -> Accepted {
+/// The devices of all sorts that a selector accepts, of one class if one is named. Mostly that is
+/// one sort, and nothing is copied.
+pub(crate) fn accepted(state: &State, selector: &Selector, class: Option<usize>) -> Accepted {
     let topology = state.topology();
-    let accepts = |sort: &&Sort| {
+    let accepts = |sort: &Sort| {
         class.is_none_or(|class| topology.device(sort.exemplar).class == class)
             && selector.accepts(topology, sort.exemplar)
     };
-    let sorts: Vec<&Sort> = state.index().sorts.iter().filter(accepts).collect();
-    if let [only] = sorts.as_slice() {
-        return Arc::clone(&only.members);
+    let all = &state.index().sorts;
+    let sorts: Arc<[usize]> = (0..all.len()).filter(|&row| accepts(&all[row])).collect();
+    if let [only] = *sorts {
+        return Accepted { sorts, by_node: Arc::clone(&all[only].members) };
     }
     let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
-    for (node, ids) in sorts.iter().flat_map(|sort| sort.members.iter()) {
+    for (node, ids) in sorts.iter().flat_map(|&row| all[row].members.iter()) {
         by_node.entry(*node).or_default().extend(ids);
     }
     by_node.values_mut().for_each(|ids| ids.sort_unstable());
-    by_node.into_iter().collect()
+    Accepted { sorts, by_node: by_node.into_iter().collect() }
 }

@@ -79,8 +79,7 @@ fn sufficient(
     let selector = &spec.alternatives[index].selector;
     let mut freed = pool.clone();
     let accepted = freed.accepted(selector, None);
-    let ids = accepted.iter().flat_map(|(_, ids)| ids);
-    let mut free: u32 = ids.map(|&id| pool.free(id).whole_units()).sum();
+    let mut free = freed.units(&accepted);
     let mut chosen: Vec<(LeaseId, StopCost)> = Vec::new();
     let mut found = None;
     for &(id, cost) in candidates {

@@ -90,7 +90,7 @@ pub(crate) static HYBRID: Rules = Rules {
 /// What `adaptive` does between rounds and where nothing is shared in rounds.
 pub(crate) static ADAPTIVE: Rules = Rules {
     name: "adaptive",
-    order: Order::AgedShortestWhenShort,
+    order: Order::AgedShortest,
     passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
     choice: Choice::EarliestFinish,
     preempts: Preempts::ForHigherPriority,
@@ -101,7 +101,7 @@ impl Policy for Rules {
         self.name
     }
 
-    fn decide(&self, view: &View<'_>, _: &mut Memory) -> Decision {
-        greedy::decide(self, view)
+    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
+        greedy::decide(self, view, memory)
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State};
+use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State, Ticket};
 use crate::{
     Action, Checkpoint, Event, Failure, JobId, JobSpec, LeaseId, Millis, Outcome, Placement, Plan,
     Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
@@ -112,11 +112,11 @@ impl State {
                 }
                 Action::Claim { stage, placement, .. } => {
                     let claim = Claim { placement: Arc::clone(placement), since: self.now };
-                    self.claims.insert(*stage, claim);
+                    if self.claims.insert(*stage, claim).is_some() {
+                        self.releases += 1;
+                    }
                 }
-                Action::Unclaim { stage } => {
-                    self.claims.remove(stage);
-                }
+                Action::Unclaim { stage } => self.drop_claim(*stage),
             }
         }
         for (key, reasons) in &plan.waits {
@@ -126,9 +126,9 @@ impl State {
 
     fn grant(&mut self, id: LeaseId, key: StageKey, attempt: u32, placement: &Arc<Placement>) {
         assert!(id >= self.next_lease, "lease {id} was used before");
-        assert!(self.waiting.remove(&key), "stage {key} is not waiting to start");
+        assert!(self.stop_waiting(key), "stage {key} is not waiting to start");
         self.next_lease = LeaseId(id.0 + 1);
-        self.claims.remove(&key);
+        self.drop_claim(key);
         self.hold(placement);
         let now = self.now;
         let lease = Lease {
@@ -163,6 +163,7 @@ impl State {
 
     /// Frees what a lease holds and charges for the time it held it; returns the charge.
     fn release(&mut self, placement: &Placement, span: Millis) -> ShareMillis {
+        self.releases += 1;
         let mut total = ShareMillis::ZERO;
         for grant in placement.grants() {
             let charge = grant.share.over(span);
@@ -236,6 +237,7 @@ impl State {
     }
 
     fn refresh_service(&mut self) {
+        self.releases += 1;
         for (index, device) in self.topology.devices.iter().enumerate() {
             let up = !self.failed[index] && !self.lost[device.node.index()];
             self.service[index] = if up { device.capacity } else { Share::ZERO };
@@ -245,19 +247,18 @@ impl State {
     /// Recomputes which stages of a job wait, and whether the job has ended.
     fn refresh(&mut self, id: JobId) {
         let now = self.now;
-        let job = self.jobs.get_mut(&id).expect("callers pass the id of a job they just changed");
-        for index in job.spec.stage_indices() {
+        let job = &self.jobs[&id];
+        let (ready, others): (Vec<StageIndex>, Vec<StageIndex>) =
+            job.spec.stage_indices().partition(|&index| job.is_ready(index));
+        for index in others {
             let key = StageKey { job: id, stage: index };
-            let ready = job.is_ready(index);
-            let newly = ready && self.waiting.insert(key);
-            if newly && let StageState::Queued { since } = &mut job.stages[index.index()].state {
-                *since = now;
-            }
-            if !ready {
-                self.waiting.remove(&key);
-                self.claims.remove(&key);
-            }
+            self.stop_waiting(key);
+            self.drop_claim(key);
         }
+        for index in ready {
+            self.begin_waiting(StageKey { job: id, stage: index });
+        }
+        let job = self.job_mut(id);
         if job.end.is_none() && job.stages.iter().all(|stage| stage.state.is_terminal()) {
             job.end = Some((now, job.ending.unwrap_or(JobEnd::Succeeded)));
         }
@@ -266,6 +267,31 @@ impl State {
         let limited = alive && job.spec.time_limit.is_some();
         keep(&mut self.unwanted, id, unwanted);
         keep(&mut self.limited, id, limited);
+    }
+
+    fn begin_waiting(&mut self, key: StageKey) {
+        if self.waiting.contains_key(&key) {
+            return;
+        }
+        let (ticket, now) = (self.next_ticket, self.now);
+        self.next_ticket = Ticket(ticket.0 + 1);
+        self.waiting.insert(key, ticket);
+        self.tickets.insert(ticket, key);
+        if let StageState::Queued { since } = &mut self.stage_mut(key).state {
+            *since = now;
+        }
+    }
+
+    /// Whether the stage did wait.
+    fn stop_waiting(&mut self, key: StageKey) -> bool {
+        let ticket = self.waiting.remove(&key);
+        ticket.is_some_and(|ticket| self.tickets.remove(&ticket).is_some())
+    }
+
+    fn drop_claim(&mut self, key: StageKey) {
+        if self.claims.remove(&key).is_some() {
+            self.releases += 1;
+        }
     }
 
     fn job_mut(&mut self, id: JobId) -> &mut Job {

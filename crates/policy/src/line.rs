@@ -1,0 +1,341 @@
+//! The line of waiting stages, kept between rounds: sorted by rank, and in groups that ask for the
+//! same. If one of a group does not fit, none does, so a round costs what changed and how many
+//! groups there are, not how many wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use het_core::{
+    Bytes, Domain, JobSpec, Millis, Name, Priority, RankRule, Reason, StageIndex, StageKey,
+    StageSpec, Ticket, Time,
+};
+
+use crate::order::{Rank, rank};
+use crate::place::{never, place};
+use crate::pool::{Accepted, accepted};
+use crate::rules::{Choice, Rules};
+use crate::{Pool, View};
+
+/// Everybody who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// Everybody up to this ticket has been filed.
+    filed_until: Ticket,
+    /// Of the rates that ranks were made with.
+    rates_revision: u64,
+    groups: BTreeMap<GroupId, Group>,
+    by_request: BTreeMap<Request, GroupId>,
+    next_group: GroupId,
+    filed: BTreeMap<StageKey, Filed>,
+    /// When the clock alone changes somebody's place.
+    changes: BTreeSet<(Time, StageKey)>,
+    /// Those who have to be told why they wait, whatever their group was told.
+    pub untold: BTreeSet<StageKey>,
+}
+
+/// Number of a group; later ones are higher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct GroupId(u64);
+
+/// Where a stage stands in the line.
+#[derive(Debug, Clone, Copy)]
+struct Filed {
+    ticket: Ticket,
+    group: GroupId,
+    rank: Rank,
+    since: Time,
+    changes: Option<Time>,
+}
+
+/// What makes requests alike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Request {
+    alternatives: Vec<(Name, u32, Bytes)>,
+    companions: (u32, Bytes),
+    within: Domain,
+    ranks: RankRule,
+    /// Speeds and stakes are alike too.
+    profile: Name,
+    steps_known: bool,
+    priority: Priority,
+    /// Only the preferred alternative will do.
+    bound: bool,
+}
+
+/// Stages that ask for the same.
+#[derive(Debug)]
+pub(crate) struct Group {
+    request: Request,
+    /// The job of one of them.
+    job: Arc<JobSpec>,
+    stage: StageIndex,
+    /// Alternatives, the fastest first; in file order where speeds are unknown.
+    pub ranked: Vec<usize>,
+    /// The alternative that rule and profile name whatever is free: the fastest that the cluster
+    /// could ever run.
+    pub preferred: usize,
+    /// By alternative.
+    rates: Vec<Option<f64>>,
+    pub accepted: Vec<Accepted>,
+    nevers: Vec<Option<Reason>>,
+    queue: BTreeSet<Rank>,
+    by_age: BTreeSet<(Time, StageKey)>,
+    /// Why none of them fitted when the state had counted so many releases.
+    pub misfit: Option<(u64, Vec<Reason>)>,
+    /// What this round has to say to all of them, and what they were told last.
+    pub news: Option<Vec<Reason>>,
+    pub told: Vec<Reason>,
+}
+
+impl Line {
+    /// Files who came since the last round, and those whose place time or new rates have changed.
+    pub fn update(&mut self, rules: &Rules, view: &View<'_>) {
+        while let Some(&(_, key)) = self.changes.first().filter(|(at, _)| *at <= view.now) {
+            self.file_again(rules, view, key);
+        }
+        if self.rates_revision != view.rates.revision() {
+            let since = self.rates_revision;
+            self.rates_revision = view.rates.revision();
+            let concerned = self.groups.values().filter(|group| {
+                view.rates.revision_of(&group.request.profile).is_some_and(|last| last > since)
+            });
+            let keys: Vec<StageKey> =
+                concerned.flat_map(|group| group.by_age.iter().map(|(_, key)| *key)).collect();
+            // All leave first, so that their group is made anew.
+            keys.iter().for_each(|&key| self.remove(key));
+            keys.iter().for_each(|&key| self.file(rules, view, key));
+        }
+        for (ticket, key) in view.state.waiting_since(self.filed_until) {
+            self.remove(key);
+            self.file(rules, view, key);
+            self.filed_until = ticket;
+        }
+    }
+
+    /// The first of every group.
+    pub fn heads(&mut self, view: &View<'_>) -> BTreeSet<(Rank, GroupId)> {
+        let ids: Vec<GroupId> = self.groups.keys().copied().collect();
+        ids.into_iter().filter_map(|id| Some((self.next(view, id, None)?, id))).collect()
+    }
+
+    /// Whoever waits next in a group, after one that was looked at.
+    pub fn next(&mut self, view: &View<'_>, id: GroupId, after: Option<Rank>) -> Option<Rank> {
+        loop {
+            let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let next = *self.groups.get(&id)?.queue.range((from, Bound::Unbounded)).next()?;
+            if self.still_waits(view, next.4) {
+                return Some(next);
+            }
+            self.remove(next.4);
+        }
+    }
+
+    /// Who has waited longest in a group, and since when.
+    pub fn oldest(&mut self, view: &View<'_>, id: GroupId) -> Option<(Time, StageKey)> {
+        loop {
+            let oldest = *self.groups.get(&id)?.by_age.first()?;
+            if self.still_waits(view, oldest.1) {
+                return Some(oldest);
+            }
+            self.remove(oldest.1);
+        }
+    }
+
+    pub fn group(&mut self, id: GroupId) -> &mut Group {
+        self.groups.get_mut(&id).expect("ids come from heads of this line")
+    }
+
+    pub fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.values_mut()
+    }
+
+    /// Where a waiting stage stands.
+    pub fn place_of(&self, key: StageKey) -> Option<(Rank, GroupId)> {
+        self.filed.get(&key).map(|filed| (filed.rank, filed.group))
+    }
+
+    fn still_waits(&self, view: &View<'_>, key: StageKey) -> bool {
+        view.state
+            .ticket(key)
+            .is_some_and(|now| self.filed.get(&key).is_some_and(|f| f.ticket == now))
+    }
+
+    fn file_again(&mut self, rules: &Rules, view: &View<'_>, key: StageKey) {
+        let waits = self.still_waits(view, key);
+        self.remove(key);
+        if waits {
+            self.file(rules, view, key);
+        }
+    }
+
+    fn file(&mut self, rules: &Rules, view: &View<'_>, key: StageKey) {
+        let Some(ticket) = view.state.ticket(key) else { return };
+        let (job, spec, stage) = view.state.stage(key);
+        let since = job.waiting_since(key.stage);
+        let freed = match rules.choice {
+            Choice::FixedUntil(patience) => Some(since + patience),
+            Choice::Fixed | Choice::FreeNow | Choice::EarliestFinish => None,
+        };
+        let freed = freed.filter(|at| *at > view.now);
+        let bound = rules.choice == Choice::Fixed || freed.is_some();
+        let steps = spec.steps.or(stage.progress.total);
+        let request = Request::of(spec, job.priority(), steps.is_some(), bound);
+        let left = steps.map(|steps| steps.saturating_sub(stage.progress.step.unwrap_or(0)));
+        let id = self.group_of(view, request, key);
+        let group = self.group(id);
+        let device_time = left.and_then(|left| group.device_time(spec, left)).unwrap_or(u64::MAX);
+        let (rank, rises) = rank(view, rules.order, key, device_time);
+        group.queue.insert(rank);
+        group.by_age.insert((since, key));
+        let changes = [freed, rises].into_iter().flatten().min();
+        self.changes.extend(changes.map(|at| (at, key)));
+        self.filed.insert(key, Filed { ticket, group: id, rank, since, changes });
+        self.untold.insert(key);
+    }
+
+    fn group_of(&mut self, view: &View<'_>, request: Request, key: StageKey) -> GroupId {
+        if let Some(id) = self.by_request.get(&request) {
+            return *id;
+        }
+        let id = self.next_group;
+        self.next_group = GroupId(id.0 + 1);
+        self.by_request.insert(request.clone(), id);
+        self.groups.insert(id, Group::new(view, request, key));
+        id
+    }
+
+    fn remove(&mut self, key: StageKey) {
+        let Some(filed) = self.filed.remove(&key) else { return };
+        if let Some(at) = filed.changes {
+            self.changes.remove(&(at, key));
+        }
+        let group = self.group(filed.group);
+        group.queue.remove(&filed.rank);
+        group.by_age.remove(&(filed.since, key));
+        if group.queue.is_empty() {
+            let request = group.request.clone();
+            self.by_request.remove(&request);
+            self.groups.remove(&filed.group);
+        }
+    }
+}
+
+impl Request {
+    fn of(spec: &StageSpec, priority: Priority, steps_known: bool, bound: bool) -> Self {
+        let words = spec.alternatives.iter().map(|alternative| {
+            (alternative.selector.word.clone(), alternative.count, alternative.selector.memory_min)
+        });
+        Self {
+            alternatives: words.collect(),
+            companions: (spec.companions.cores, spec.companions.memory),
+            within: spec.within,
+            ranks: spec.ranks,
+            profile: spec.profile.clone(),
+            steps_known,
+            priority,
+            bound: bound && spec.alternatives.len() > 1,
+        }
+    }
+}
+
+impl Group {
+    fn new(view: &View<'_>, request: Request, key: StageKey) -> Self {
+        let (job, spec, _) = view.state.stage(key);
+        let indices = 0..spec.alternatives.len();
+        let rates: Vec<Option<f64>> =
+            indices.clone().map(|index| rate(view, spec, index)).collect();
+        let mut ranked: Vec<usize> = indices.collect();
+        if request.steps_known {
+            let slowness = |index: &usize| rates[*index].map_or(f64::INFINITY, |rate| 1.0 / rate);
+            ranked.sort_by(|a, b| slowness(a).total_cmp(&slowness(b)));
+        }
+        let accepts =
+            |alternative: &het_core::Alternative| accepted(view.state, &alternative.selector, None);
+        Self {
+            preferred: preferred(view, spec, &ranked),
+            job: Arc::clone(&job.spec),
+            stage: key.stage,
+            accepted: spec.alternatives.iter().map(accepts).collect(),
+            request,
+            ranked,
+            rates,
+            nevers: Vec::new(),
+            queue: BTreeSet::new(),
+            by_age: BTreeSet::new(),
+            misfit: None,
+            news: None,
+            told: Vec::new(),
+        }
+    }
+
+    /// What each of them asks for.
+    pub fn spec(&self) -> &StageSpec {
+        self.job.stage(self.stage)
+    }
+
+    pub fn priority(&self) -> Priority {
+        self.request.priority
+    }
+
+    /// The only alternative that will do, where the policy binds its stages to one.
+    pub fn bound(&self) -> Option<usize> {
+        self.request.bound.then_some(self.preferred)
+    }
+
+    pub fn members(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.queue.iter().copied()
+    }
+
+    /// How long so many steps take on an alternative; `None` if nothing is known about its speed.
+    pub fn span(&self, index: usize, steps: u64) -> Option<Millis> {
+        self.rates[index].map(|rate| Millis((steps as f64 / rate * 1_000.0) as u64))
+    }
+
+    /// Least device-milliseconds for so many steps.
+    fn device_time(&self, spec: &StageSpec, steps: u64) -> Option<u64> {
+        let alternatives = spec.alternatives.iter().enumerate();
+        let times = alternatives.filter_map(|(index, alternative)| {
+            Some(self.span(index, steps)?.0.saturating_mul(u64::from(alternative.count)))
+        });
+        times.min()
+    }
+
+    /// By alternative: that it does not fit even the empty cluster.
+    pub fn nevers(&mut self, view: &View<'_>) -> &[Option<Reason>] {
+        if self.nevers.is_empty() {
+            let mut cluster = Pool::empty_cluster(view.state);
+            let spec = self.job.stage(self.stage);
+            let indices = 0..spec.alternatives.len();
+            self.nevers = indices.map(|index| never(&mut cluster, spec, index)).collect();
+        }
+        &self.nevers
+    }
+}
+
+fn preferred(view: &View<'_>, spec: &StageSpec, ranked: &[usize]) -> usize {
+    if let [only] = ranked {
+        return *only;
+    }
+    let mut cluster = Pool::empty_cluster(view.state);
+    let possible = ranked.iter().copied().find(|&index| place(&mut cluster, spec, index).is_ok());
+    possible.unwrap_or(ranked[0])
+}
+
+/// Steps per second of an alternative on the slowest class that it accepts, a promise that no
+/// placement can break; `None` if no class has a known speed.
+pub(crate) fn rate(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<f64> {
+    let alternative = &spec.alternatives[index];
+    let topology = view.state.topology();
+    let mut classes: Vec<usize> = (view.state.index().sorts.iter().map(|sort| sort.exemplar))
+        .filter(|&id| alternative.selector.accepts(topology, id))
+        .map(|id| topology.device(id).class)
+        .collect();
+    classes.sort_unstable();
+    classes.dedup();
+    let rates = classes.into_iter().filter_map(|class| {
+        let class = &topology.classes[class];
+        view.rates.rate(&spec.profile, class, alternative.count).map(|(rate, _)| rate)
+    });
+    rates.min_by(f64::total_cmp).filter(|rate| *rate > 0.0)
+}

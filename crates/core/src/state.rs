@@ -27,6 +27,8 @@ pub struct State {
     next_lease: LeaseId,
     jobs: BTreeMap<JobId, Job>,
     leases: BTreeMap<LeaseId, Lease>,
+    /// How many of them jobs of each priority have.
+    leases_by_priority: BTreeMap<Priority, usize>,
     claims: BTreeMap<StageKey, Claim>,
     /// Stages that could start as far as their job is concerned, and the ticket that each drew when
     /// it began to wait; kept so that a round does not walk over every job ever submitted.
@@ -192,6 +194,7 @@ impl State {
             next_lease: LeaseId(1),
             jobs: BTreeMap::new(),
             leases: BTreeMap::new(),
+            leases_by_priority: BTreeMap::new(),
             claims: BTreeMap::new(),
             waiting: BTreeMap::new(),
             tickets: BTreeMap::new(),
@@ -249,6 +252,11 @@ impl State {
 
     pub fn leases(&self) -> &BTreeMap<LeaseId, Lease> {
         &self.leases
+    }
+
+    /// The lowest priority among jobs that hold devices.
+    pub fn lowest_running(&self) -> Option<Priority> {
+        self.leases_by_priority.keys().next().copied()
     }
 
     pub fn claims(&self) -> &BTreeMap<StageKey, Claim> {

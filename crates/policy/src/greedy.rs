@@ -23,6 +23,9 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 const RESERVATIONS_MAX: usize = 1;
 
 pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Decision {
+    if view.state.waiting().next().is_none() {
+        return Decision::default();
+    }
     let line = memory.of::<Line>();
     line.update(rules, view);
     let mut pass = Pass::new(rules, view);
@@ -80,7 +83,7 @@ impl<'a> Pass<'a> {
             wake_at: None,
             head: None,
             passed: false,
-            lowest_running: preempts.then(|| preempt::lowest_running(view)).flatten(),
+            lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
             widened: false,
             stopped: BTreeSet::new(),
             searches: 0,
@@ -209,7 +212,7 @@ impl<'a> Pass<'a> {
         let fits = |index| place_among(&mut drained, spec, index, &group.accepted[index]).ok();
         if let Some(placement) = (0..spec.alternatives.len()).find_map(fits) {
             self.reservations += 1;
-            self.pool.reserve(&placement);
+            self.pool.take(&placement);
             self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
             line.untold.insert(key);
         }

@@ -20,13 +20,10 @@ pub(crate) struct Accepted {
 #[derive(Debug, Clone)]
 pub struct Pool<'a> {
     state: &'a State,
-    capacity: Vec<Share>,
-    used: Vec<Share>,
-    reserved: Vec<Share>,
-    memory: Vec<Bytes>,
-    memory_used: Vec<Bytes>,
-    memory_reserved: Vec<Bytes>,
-    sockets: Arc<[Vec<DeviceId>]>,
+    /// By device, in 1/10,000; below zero where what is reserved is still in use.
+    shares: Vec<i64>,
+    /// By node, in bytes; likewise.
+    memory: Vec<i64>,
     /// Free whole units of each sort of device; counted when first asked for after a change.
     units: Option<Vec<u32>>,
     /// Filled when first asked for.
@@ -45,45 +42,37 @@ impl<'a> Pool<'a> {
     }
 
     fn with_claims_of_others(state: &'a State, key: Option<StageKey>) -> Self {
-        let mut pool = Self::unclaimed(state);
+        let shares = state.service().iter().zip(state.held_shares());
+        let memory = state.index().memory.iter().zip(state.memory_held());
+        let mut pool = Self::with(
+            state,
+            shares.map(|(whole, held)| i64::from(whole.0) - i64::from(held.0)).collect(),
+            memory.map(|(whole, held)| whole.0 as i64 - held.0 as i64).collect(),
+        );
         for (_, claim) in state.claims().iter().filter(|(stage, _)| Some(**stage) != key) {
-            pool.reserve(&claim.placement);
+            pool.take(&claim.placement);
         }
         pool
     }
 
     /// The cluster as it would be if nobody used it now: what is down does not count.
     pub(crate) fn in_service(state: &'a State) -> Self {
-        Self { capacity: state.service().to_vec(), ..Self::empty_cluster(state) }
-    }
-
-    /// What nobody holds, whoever has claimed it.
-    fn unclaimed(state: &'a State) -> Self {
-        Self {
-            used: state.held_shares().to_vec(),
-            memory_used: state.memory_held().to_vec(),
-            ..Self::in_service(state)
-        }
+        Self::unused(state, state.service())
     }
 
     /// The whole cluster as if nobody used it: what could ever fit. Failed devices count, since
     /// they come back.
     pub fn empty_cluster(state: &'a State) -> Self {
-        let topology = state.topology();
-        let devices = topology.devices.len();
-        let nodes = topology.nodes.len();
-        Self {
-            state,
-            capacity: state.index().capacity.clone(),
-            used: vec![Share::ZERO; devices],
-            reserved: vec![Share::ZERO; devices],
-            memory: state.index().memory.clone(),
-            memory_used: vec![Bytes::ZERO; nodes],
-            memory_reserved: vec![Bytes::ZERO; nodes],
-            sockets: Arc::clone(&state.index().sockets),
-            units: None,
-            accepted: BTreeMap::new(),
-        }
+        Self::unused(state, &state.index().capacity)
+    }
+
+    fn unused(state: &'a State, capacity: &[Share]) -> Self {
+        let shares = capacity.iter().map(|share| i64::from(share.0)).collect();
+        Self::with(state, shares, state.index().memory.iter().map(|m| m.0 as i64).collect())
+    }
+
+    fn with(state: &'a State, shares: Vec<i64>, memory: Vec<i64>) -> Self {
+        Self { state, shares, memory, units: None, accepted: BTreeMap::new() }
     }
 
     pub fn state(&self) -> &'a State {
@@ -91,17 +80,15 @@ impl<'a> Pool<'a> {
     }
 
     pub fn free(&self, device: DeviceId) -> Share {
-        let index = device.index();
-        self.capacity[index].saturating_sub(self.used[index] + self.reserved[index])
+        Share(self.shares[device.index()].max(0) as u32)
     }
 
     pub fn memory(&self, node: NodeId) -> Bytes {
-        let index = node.index();
-        self.memory[index].saturating_sub(self.memory_used[index] + self.memory_reserved[index])
+        Bytes(self.memory[node.index()].max(0) as u64)
     }
 
-    pub fn sockets(&self, node: NodeId) -> &[DeviceId] {
-        &self.sockets[node.index()]
+    pub fn sockets(&self, node: NodeId) -> &'a [DeviceId] {
+        &self.state.index().sockets[node.index()]
     }
 
     /// Whole free cores of a node's sockets.
@@ -129,47 +116,23 @@ impl<'a> Pool<'a> {
         accepted.sorts.iter().map(|&sort| units[sort]).sum()
     }
 
-    /// Uses a placement.
+    /// Uses a placement, or keeps it for somebody, whoever uses it now.
     pub fn take(&mut self, placement: &Placement) {
-        self.units = None;
-        for Grant { device, share } in placement.grants() {
-            self.used[device.index()] += share;
-        }
-        for rank in &placement.ranks {
-            self.memory_used[rank.node.index()] += rank.memory;
-        }
+        self.change(placement, -1);
     }
 
-    /// Ends the use of a placement, as when a victim stops.
+    /// The opposite of [`Pool::take`].
     pub fn give_back(&mut self, placement: &Placement) {
-        self.units = None;
-        for Grant { device, share } in placement.grants() {
-            self.used[device.index()] -= share;
-        }
-        for rank in &placement.ranks {
-            self.memory_used[rank.node.index()] -= rank.memory;
-        }
+        self.change(placement, 1);
     }
 
-    /// Keeps a placement for somebody, whoever uses it now.
-    pub fn reserve(&mut self, placement: &Placement) {
+    fn change(&mut self, placement: &Placement, sign: i64) {
         self.units = None;
         for Grant { device, share } in placement.grants() {
-            self.reserved[device.index()] += share;
+            self.shares[device.index()] += sign * i64::from(share.0);
         }
         for rank in &placement.ranks {
-            self.memory_reserved[rank.node.index()] += rank.memory;
-        }
-    }
-
-    /// Ends a reservation made with [`Pool::reserve`].
-    pub fn release_reservation(&mut self, placement: &Placement) {
-        self.units = None;
-        for Grant { device, share } in placement.grants() {
-            self.reserved[device.index()] -= share;
-        }
-        for rank in &placement.ranks {
-            self.memory_reserved[rank.node.index()] -= rank.memory;
+            self.memory[rank.node.index()] += sign * rank.memory.0 as i64;
         }
     }
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use het_core::{
-    LeaseId, Millis, Phase, Placement, Priority, Reason, Share, ShareMillis, StageKey, StopCause,
-    StopCost,
+    LeaseId, Millis, Phase, Placement, Reason, Share, ShareMillis, StageKey, StopCause, StopCost,
 };
 use het_perf::stop_cost;
 
@@ -145,10 +144,4 @@ fn priced(
             cost: StopCost { gain, ..cost },
         })
         .collect()
-}
-
-/// The lowest priority among the stages that could be preempted; saves searches.
-pub(crate) fn lowest_running(view: &View<'_>) -> Option<Priority> {
-    let running = view.state.leases().values();
-    running.map(|lease| view.state.stage(lease.stage).0.priority()).min()
 }

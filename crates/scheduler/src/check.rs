@@ -9,6 +9,9 @@ use het_core::{
 
 /// Every law that the plan would break, in the order of its actions.
 pub fn check(state: &State, plan: &Plan) -> Vec<Finding> {
+    if plan.actions.is_empty() {
+        return Vec::new();
+    }
     let mut checker = Checker::new(state);
     for action in &plan.actions {
         match action {

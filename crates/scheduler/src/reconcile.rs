@@ -1,6 +1,7 @@
 //! From what should be to ordered actions: stops first, then claims given up, then starts and
 //! claims in the order of the policy.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
             plan.actions.push(stop(state, lease, cause, cost));
         }
     }
-    let mut starts = Starts::new(state);
+    let mut starts = LazyCell::new(|| Starts::new(state));
     for stage in dead_claims(state, decision) {
         starts.give_up(stage);
         plan.actions.push(Action::Unclaim { stage });
@@ -105,7 +106,7 @@ impl<'a> Starts<'a> {
 
     fn give_up(&mut self, key: StageKey) -> Option<Arc<Placement>> {
         let claim = self.claims.remove(&key)?;
-        self.pool.release_reservation(&claim);
+        self.pool.give_back(&claim);
         Some(claim)
     }
 
@@ -115,7 +116,7 @@ impl<'a> Starts<'a> {
             self.pool.take(placement);
             return Some(self.start(key, placement, reasons));
         }
-        self.pool.reserve(placement);
+        self.pool.take(placement);
         if claim.is_some_and(|claim| *claim == *placement) {
             return None;
         }

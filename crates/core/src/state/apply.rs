@@ -4,6 +4,7 @@
 //! a device twice is worse than a stopped server.
 
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State, Ticket};
@@ -139,6 +140,7 @@ impl State {
             phase: Phase::Starting,
         };
         self.leases.insert(id, lease);
+        *self.leases_by_priority.entry(self.jobs[&key.job].priority()).or_default() += 1;
         let stage = self.stage_mut(key);
         stage.state = StageState::Active { lease: id };
         stage.attempts = attempt;
@@ -213,6 +215,13 @@ impl State {
         let now = self.now;
         let charge = self.release(&lease.placement, now.since(lease.since));
         let key = lease.stage;
+        let priority = self.jobs[&key.job].priority();
+        if let Entry::Occupied(mut count) = self.leases_by_priority.entry(priority) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         let job = self.job_mut(key.job);
         let ending = job.ending.is_some();
         let retries = job.spec.stage(key.stage).retries;

@@ -211,6 +211,24 @@ pub enum SimCommand {
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
+    /// Fill a cluster with pods that never leave, and say how much of its accelerators is allocated
+    /// when as much was asked for as there is.
+    Pack {
+        /// As for `sim run`; nodes need cores, as in `alibaba-openb:NODES.csv`.
+        #[arg(long, value_name = "CLUSTER")]
+        cluster: String,
+        /// Pod list in the format of Alibaba's 2023 GPU cluster.
+        #[arg(long, value_name = "FILE")]
+        pods: PathBuf,
+        /// `adaptive`, `fgd`, `best-fit` or `random`; all of them where none is named.
+        #[arg(long, value_delimiter = ',')]
+        policy: Vec<String>,
+        /// Runs, each with its own order of pods.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        seeds: u64,
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
     /// Play several policies on the same scenario, one row each.
     Compare {
         #[command(flatten)]
@@ -226,7 +244,8 @@ pub enum SimCommand {
 /// Cluster, workload and what is assumed beside them.
 #[derive(Debug, ClapArgs)]
 pub struct ScenarioArgs {
-    /// `gavel:V100,P100,K80`, `uniform:NODESxDEVICES` or `NxCLASS`.
+    /// `gavel:V100,P100,K80`, `uniform:NODESxDEVICES`, `NxCLASS`, `sia:default`,
+    /// `alibaba-openb:NODES.csv` or `spot2026:FILE`.
     #[arg(long, value_name = "CLUSTER")]
     pub cluster: String,
     /// Trace file; `.gz` is unpacked on the way.

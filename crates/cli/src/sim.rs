@@ -1,14 +1,18 @@
 //! `het sim`: the same scheduling code in virtual time.
 
+use std::path::Path;
+
 use anstream::println;
-use het_core::Millis;
-use het_lab::workload::{Speeds, read_jobs, read_speeds};
+use het_core::{Millis, Topology};
+use het_lab::workload::{Speeds, read_jobs, read_pods, read_speeds};
 use het_lab::{
-    Assumptions, Cadence, Noise, Outcome, Scenario, WhatIfError, cluster, simulate, what_if,
+    Assumptions, Cadence, ClusterError, Noise, Outcome, PACKING_SEED, Scenario, WhatIfError,
+    cluster, pack, simulate, what_if,
 };
+use het_policy::packing::PackingRule;
 use het_policy::{POLICIES, Policy};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::args::{ScenarioArgs, SimArgs, SimCommand};
 use crate::fail::{Fail, code};
@@ -53,8 +57,55 @@ pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
             bar.finish_and_clear();
             output::list("SimulationList", &rows, COLUMNS, *output);
         }
+        SimCommand::Pack { cluster, pods, policy, seeds, output } => {
+            let rows = packed(cluster, pods, policy, *seeds)?;
+            output::list("PackingList", &rows, PACKING_COLUMNS, *output);
+        }
     }
     Ok(code::OK)
+}
+
+const PACKING_COLUMNS: &[Column] = &[
+    Column("POLICY", "policy", Shown::Always),
+    Column("PODS", "pods_file", Shown::Always),
+    Column("GPU_ALLOC_PCT", "gpu_alloc_pct", Shown::Always),
+    Column("SEEDS", "seeds", Shown::Always),
+];
+
+/// Mean over the seeds of what each policy allocates, in percent.
+fn packed(word: &str, pods: &Path, policies: &[String], seeds: u64) -> Result<Vec<Value>, Fail> {
+    let topology = topology(word)?;
+    let items = read_pods(pods, &topology).map_err(|error| trace::unusable(&error))?;
+    let known = |name: &String| {
+        PackingRule::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| {
+            let names = PackingRule::ALL.map(PackingRule::name).join(", ");
+            Fail::new(code::USAGE, format!("policy `{name}` does not pack"))
+                .hint(format!("choose one of {names}"))
+        })
+    };
+    let rules: Vec<PackingRule> = match policies {
+        [] => PackingRule::ALL.to_vec(),
+        names => names.iter().map(known).collect::<Result<_, _>>()?,
+    };
+    let bar = ProgressBar::new(rules.len() as u64 * seeds).with_style(style());
+    let rows = rules.into_iter().map(|rule| {
+        bar.set_message(rule.name());
+        let parts = (PACKING_SEED..PACKING_SEED + seeds).map(|seed| {
+            bar.inc(1);
+            pack(&topology, &items, rule, seed)
+        });
+        let percent = parts.sum::<f64>() / seeds as f64 * 100.0;
+        let file = pods.file_stem().unwrap_or_default().to_string_lossy();
+        json!({
+            "policy": rule.name(),
+            "pods_file": file,
+            "gpu_alloc_pct": (percent * 1e3).round() / 1e3,
+            "seeds": seeds,
+        })
+    });
+    let rows = rows.collect();
+    bar.finish_and_clear();
+    Ok(rows)
 }
 
 fn style() -> ProgressStyle {
@@ -75,10 +126,7 @@ fn play(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outcome, Fai
 
 /// Everything that the arguments name, read and put together.
 fn read(args: &ScenarioArgs) -> Result<Scenario, Fail> {
-    let topology = cluster(&args.cluster).map_err(|error| {
-        let hint = "write `gavel:8,16,24`, `uniform:50x8` or `64xv100`";
-        Fail::new(code::USAGE, error.to_string()).hint(hint)
-    })?;
+    let topology = topology(&args.cluster)?;
     let format = args.format.as_deref().map(trace::format).transpose()?;
     let jobs = read_jobs(&args.trace, format).map_err(|error| trace::unusable(&error))?;
     let speeds = match &args.profiles {
@@ -97,6 +145,14 @@ fn read(args: &ScenarioArgs) -> Result<Scenario, Fail> {
             WhatIfError::NeverFits { .. } => "name a larger cluster",
         };
         Fail::new(code::USAGE, error.to_string()).hint(hint)
+    })
+}
+
+fn topology(word: &str) -> Result<Topology, Fail> {
+    cluster(word).map_err(|error| match error {
+        ClusterError::Inventory(error) => trace::unusable(&error),
+        ClusterError::Unknown { .. } => Fail::new(code::USAGE, error.to_string())
+            .hint("write `gavel:8,16,24`, `uniform:50x8`, `64xv100` or `sia:default`"),
     })
 }
 

@@ -1,7 +1,12 @@
-//! Clusters for simulations, from a word: `gavel:8,16,24`, `uniform:50x8`, `64xv100`.
+//! Clusters for simulations, from a word: `gavel:8,16,24`, `uniform:50x8`, `64xv100`, `sia:default`,
+//! or a published inventory, `alibaba-openb:NODES.csv`, `spot2026:FILE`.
+
+use std::path::Path;
 
 use het_core::{Bytes, Device, DeviceClass, Node, NodeId, Share, Topology};
 use thiserror::Error;
+
+use crate::workload::{CsvTable, WorkloadError};
 
 /// Memory of a node where the word says nothing: what a simulated gang asks beside its devices is
 /// never short of it.
@@ -10,89 +15,132 @@ const NODE_MEMORY: Bytes = Bytes::gib(1 << 10);
 /// Classes of `gavel:A,B,C`, in its order.
 const GAVEL: [&str; 3] = ["v100", "p100", "k80"];
 
+/// The mixed cluster of Sia's simulator (Jayaram Subramanya et al., SOSP 2023): node type, nodes,
+/// devices a node. T4, A100 and RTX 2080 Ti.
+const SIA: [(&str, u32, u32); 3] = [("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)];
+
 /// Why a word is no cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{word}` is no cluster")]
-pub struct ClusterError {
-    pub word: String,
+#[derive(Debug, Error)]
+pub enum ClusterError {
+    #[error("`{word}` is no cluster")]
+    Unknown { word: String },
+    #[error(transparent)]
+    Inventory(#[from] WorkloadError),
 }
 
 /// The cluster that a word describes.
 ///
 /// # Errors
-/// When it is none of the known forms.
+/// When it is none of the known forms, or its file cannot be read.
 pub fn cluster(word: &str) -> Result<Topology, ClusterError> {
-    let unknown = || ClusterError { word: word.to_owned() };
-    let shape = match word.split_once(':') {
+    let nodes = match word.split_once(':') {
         Some(("gavel", counts)) => gavel(counts),
         Some(("uniform", size)) => uniform(size),
+        Some(("sia", "default")) => Some(sia()),
+        Some(("alibaba-openb", path)) => Some(openb(Path::new(path))?),
+        Some(("spot2026", path)) => Some(spot2026(Path::new(path))?),
         None => single_devices(word),
         Some(_) => None,
     };
-    let groups = shape.ok_or_else(unknown)?;
-    if groups.iter().all(|group| group.nodes * group.devices == 0) {
-        return Err(unknown());
-    }
-    Ok(build(&groups))
+    let nodes = nodes.filter(|nodes| nodes.iter().any(|node| node.devices > 0));
+    nodes.map(|nodes| build(&nodes)).ok_or_else(|| ClusterError::Unknown { word: word.to_owned() })
 }
 
-/// Nodes that are alike.
-struct Group {
+/// A node with devices of one class.
+struct Shape {
+    name: String,
     class: String,
-    nodes: u32,
     devices: u32,
+    /// Known where an inventory says it.
+    cores: Option<u32>,
+    memory: Bytes,
+}
+
+/// `nodes` nodes that are alike.
+fn alike(class: &str, nodes: u32, devices: u32) -> impl Iterator<Item = Shape> {
+    (0..nodes).map(move |row| Shape {
+        name: format!("{class}-{row}"),
+        class: class.to_owned(),
+        devices,
+        cores: None,
+        memory: NODE_MEMORY,
+    })
 }
 
 /// Three classes, one device a node.
-fn gavel(counts: &str) -> Option<Vec<Group>> {
+fn gavel(counts: &str) -> Option<Vec<Shape>> {
     let counts: Vec<u32> =
         counts.split(',').map(|count| count.parse().ok()).collect::<Option<_>>()?;
     if counts.len() != GAVEL.len() {
         return None;
     }
-    let group =
-        |(class, &nodes): (&&str, &u32)| Group { class: (*class).into(), nodes, devices: 1 };
-    Some(GAVEL.iter().zip(&counts).map(group).collect())
+    let classes = GAVEL.iter().zip(&counts);
+    Some(classes.flat_map(|(class, &nodes)| alike(class, nodes, 1)).collect())
 }
 
 /// `NODESxDEVICES` of one class.
-fn uniform(size: &str) -> Option<Vec<Group>> {
+fn uniform(size: &str) -> Option<Vec<Shape>> {
     let (nodes, devices) = size.split_once('x')?;
-    let group = Group {
-        class: "gpu".to_owned(),
-        nodes: nodes.parse().ok()?,
-        devices: devices.parse().ok()?,
-    };
-    Some(vec![group])
+    Some(alike("gpu", nodes.parse().ok()?, devices.parse().ok()?).collect())
 }
 
 /// `NxCLASS`: single devices.
-fn single_devices(word: &str) -> Option<Vec<Group>> {
+fn single_devices(word: &str) -> Option<Vec<Shape>> {
     let (nodes, class) = word.split_once('x')?;
-    Some(vec![Group { class: class.to_owned(), nodes: nodes.parse().ok()?, devices: 1 }])
+    Some(alike(class, nodes.parse().ok()?, 1).collect())
 }
 
-fn build(groups: &[Group]) -> Topology {
+fn sia() -> Vec<Shape> {
+    SIA.iter().flat_map(|&(class, nodes, devices)| alike(class, nodes, devices)).collect()
+}
+
+/// The node list of Alibaba's 2023 GPU cluster (Weng et al., USENIX ATC 2023).
+fn openb(path: &Path) -> Result<Vec<Shape>, WorkloadError> {
+    let table = CsvTable::read(path)?;
+    let [name, cores, memory, count, model] =
+        table.columns(["sn", "cpu_milli", "memory_mib", "gpu", "model"])?;
+    table.rows(|row| {
+        let cores: u32 = row.number(cores, "cpu_milli")?;
+        let mebibytes: u64 = row.number(memory, "memory_mib")?;
+        Ok(Shape {
+            name: row.text(name, "sn")?.to_owned(),
+            class: row.text(model, "model")?.to_owned(),
+            devices: row.number(count, "gpu")?,
+            cores: Some(cores / 1_000),
+            memory: Bytes(mebibytes << 20),
+        })
+    })
+}
+
+/// The node list of Alibaba's 2026 spot-GPU cluster, which names no memory.
+fn spot2026(path: &Path) -> Result<Vec<Shape>, WorkloadError> {
+    let table = CsvTable::read(path)?;
+    let [model, count, cores, name] =
+        table.columns(["gpu_model", "gpu_capacity_num", "cpu_num", "node_name"])?;
+    table.rows(|row| {
+        Ok(Shape {
+            name: format!("n{}", row.text(name, "node_name")?),
+            class: row.text(model, "gpu_model")?.to_lowercase(),
+            devices: row.number(count, "gpu_capacity_num")?,
+            cores: Some(row.number(cores, "cpu_num")?),
+            memory: NODE_MEMORY,
+        })
+    })
+}
+
+fn build(nodes: &[Shape]) -> Topology {
     let mut topology = Topology::default();
-    for group in groups {
-        let class = topology.classes.len();
-        topology.classes.push(DeviceClass {
-            id: group.class.as_str().into(),
-            kind: "gpu".into(),
-            vendor: "simulated".into(),
-            title: group.class.as_str().into(),
-            peak_gflops: None,
-            software: false,
+    for shape in nodes {
+        let node = NodeId(topology.nodes.len() as u32);
+        topology.nodes.push(Node {
+            name: shape.name.as_str().into(),
+            memory: shape.memory,
+            rack: "rack".into(),
+            pod: "pod".into(),
         });
-        for row in 0..group.nodes {
-            let node = NodeId(topology.nodes.len() as u32);
-            topology.nodes.push(Node {
-                name: format!("{}-{row}", group.class).into(),
-                memory: NODE_MEMORY,
-                rack: "rack".into(),
-                pod: "pod".into(),
-            });
-            topology.devices.extend((0..group.devices).map(|index| Device {
+        if shape.devices > 0 {
+            let class = class(&mut topology, &shape.class, "gpu");
+            topology.devices.extend((0..shape.devices).map(|index| Device {
                 node,
                 name: format!("gpu{index}").into(),
                 class,
@@ -102,8 +150,36 @@ fn build(groups: &[Group]) -> Topology {
                 visible_id: index.to_string().into(),
             }));
         }
+        if let Some(cores) = shape.cores.filter(|cores| *cores > 0) {
+            let class = class(&mut topology, "cpu", "cpu");
+            topology.devices.push(Device {
+                node,
+                name: "cpu0".into(),
+                class,
+                drivers: vec!["cpu".into()],
+                capacity: Share::units(cores),
+                memory: Bytes::ZERO,
+                visible_id: "0".into(),
+            });
+        }
     }
     topology
+}
+
+/// The row of a class, added if it is new.
+fn class(topology: &mut Topology, id: &str, kind: &str) -> usize {
+    if let Some(row) = topology.classes.iter().position(|class| class.id == id) {
+        return row;
+    }
+    topology.classes.push(DeviceClass {
+        id: id.into(),
+        kind: kind.into(),
+        vendor: "simulated".into(),
+        title: id.into(),
+        peak_gflops: None,
+        software: false,
+    });
+    topology.classes.len() - 1
 }
 
 #[cfg(test)]
@@ -112,12 +188,13 @@ mod tests {
 
     #[test]
     fn words_become_clusters() {
-        let sizes = |word| cluster(word).map(|built| (built.nodes.len(), built.devices.len()));
-        assert_eq!(sizes("gavel:8,16,24"), Ok((48, 48)));
-        assert_eq!(sizes("uniform:50x8"), Ok((50, 400)));
-        assert_eq!(sizes("4xh100"), Ok((4, 4)));
-        for wrong in ["gavel:8,16", "uniform:8", "gavel:0,0,0", "moon:3", "h100"] {
-            assert_eq!(sizes(wrong), Err(ClusterError { word: wrong.to_owned() }));
+        let sizes = |word| cluster(word).map(|built| (built.nodes.len(), built.devices.len())).ok();
+        assert_eq!(sizes("gavel:8,16,24"), Some((48, 48)));
+        assert_eq!(sizes("uniform:50x8"), Some((50, 400)));
+        assert_eq!(sizes("4xh100"), Some((4, 4)));
+        assert_eq!(sizes("sia:default"), Some((11, 64)));
+        for wrong in ["gavel:8,16", "uniform:8", "gavel:0,0,0", "moon:3", "h100", "sia:other"] {
+            assert!(matches!(cluster(wrong), Err(ClusterError::Unknown { word }) if word == wrong));
         }
         assert_eq!(cluster("gavel:1,2,3").expect("a cluster").validate(), Ok(()));
     }

@@ -42,6 +42,13 @@ impl Draw {
         (sigma * normal).exp()
     }
 
+    /// All orders equally likely (Fisher and Yates 1938).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.between(0, last as u64) as usize);
+        }
+    }
+
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.between(0, items.len() as u64 - 1) as usize]
     }

@@ -1,6 +1,7 @@
 //! Published and generated workloads: what was submitted when, and how fast it runs where.
 
 mod gavel;
+mod openb;
 mod philly;
 mod source;
 mod speeds;
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use openb::read_pods;
+pub(crate) use source::CsvTable;
 pub use source::{Spot, TraceError};
 pub use speeds::Speeds;
 pub use trace::{TraceJob, TraceStage, Work, read_trace, write_trace};
@@ -72,7 +75,7 @@ pub fn read_jobs(path: &Path, format: Option<Format>) -> Result<Vec<TraceJob>, W
     let mut jobs = match format {
         Format::Het => read_trace(path, &text)?,
         Format::Gavel => gavel::jobs(path, &text)?,
-        Format::Philly => philly::jobs(path, &text)?,
+        Format::Philly => philly::jobs(&CsvTable::of(path, &text))?,
     };
     jobs.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
     Ok(jobs)

@@ -11,6 +11,7 @@ mod line;
 mod market;
 mod memory;
 mod order;
+pub mod packing;
 mod place;
 mod pool;
 mod preempt;

@@ -45,8 +45,59 @@ pub(super) fn text(path: &Path) -> Result<String, WorkloadError> {
     Ok(text)
 }
 
+/// A file of comma-separated values with a header. Its fields hold no commas and no quotes.
+#[derive(Debug)]
+pub(crate) struct CsvTable {
+    path: PathBuf,
+    text: String,
+}
+
+impl CsvTable {
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(path: &Path) -> Result<Self, WorkloadError> {
+        Ok(Self { path: path.to_owned(), text: text(path)? })
+    }
+
+    pub fn of(path: &Path, text: &str) -> Self {
+        Self { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = Fields<'_>> {
+        let lines = self.text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        lines.map(|(index, line)| Fields::split(&self.path, index + 1, line, ','))
+    }
+
+    /// Where the named columns stand; their order differs between files.
+    ///
+    /// # Errors
+    /// With the first name that the header does not have.
+    pub fn columns<const N: usize>(&self, names: [&str; N]) -> Result<[usize; N], TraceError> {
+        let empty = Fields::split(&self.path, 1, "", ',');
+        let header = self.lines().next().unwrap_or(empty);
+        let mut found = [0; N];
+        for (place, name) in found.iter_mut().zip(names) {
+            let named = |index: &usize| header.fields[*index].1.trim() == name;
+            let missing = || header.wrong(0, format!("the header has no `{name}`"));
+            *place = (0..header.len()).find(named).ok_or_else(missing)?;
+        }
+        Ok(found)
+    }
+
+    /// Every row below the header.
+    ///
+    /// # Errors
+    /// The first that `read` has.
+    pub fn rows<T>(
+        &self,
+        read: impl FnMut(Fields<'_>) -> Result<T, TraceError>,
+    ) -> Result<Vec<T>, WorkloadError> {
+        Ok(self.lines().skip(1).map(read).collect::<Result<_, _>>()?)
+    }
+}
+
 /// One line of separated fields, with the columns where they start.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     path: &'a Path,
     line: usize,
     fields: Vec<(usize, &'a str)>,

@@ -174,6 +174,9 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Time scheduling rounds on a simulated cluster with a long queue.
     Sim {
+        /// As for `sim run`, instead of nodes of two classes in turn.
+        #[arg(long, value_name = "CLUSTER", conflicts_with_all = ["nodes", "devices"])]
+        cluster: Option<String>,
         #[arg(long, default_value_t = 64)]
         nodes: u32,
         /// Accelerators a node.
@@ -184,6 +187,9 @@ pub enum Bench {
         jobs: u64,
         #[arg(long, default_value_t = 1_000)]
         rounds: u32,
+        /// Rounds of so many seconds, in which equals share time; on every event where absent.
+        #[arg(long, value_name = "SECONDS")]
+        round: Option<f64>,
         #[arg(long, default_value_t = 1)]
         seed: u64,
         #[arg(long, default_value = "adaptive")]

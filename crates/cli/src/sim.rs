@@ -148,7 +148,8 @@ fn read(args: &ScenarioArgs) -> Result<Scenario, Fail> {
     })
 }
 
-fn topology(word: &str) -> Result<Topology, Fail> {
+/// The cluster that a word describes.
+pub fn topology(word: &str) -> Result<Topology, Fail> {
     cluster(word).map_err(|error| match error {
         ClusterError::Inventory(error) => trace::unusable(&error),
         ClusterError::Unknown { .. } => Fail::new(code::USAGE, error.to_string())
@@ -156,7 +157,8 @@ fn topology(word: &str) -> Result<Topology, Fail> {
     })
 }
 
-fn cadence(round: Option<f64>) -> Result<Cadence, Fail> {
+/// When decisions are made.
+pub fn cadence(round: Option<f64>) -> Result<Cadence, Fail> {
     match round {
         None => Ok(Cadence::EveryEvent),
         Some(seconds) if seconds >= 1.0 => Ok(Cadence::Rounds(millis(seconds))),

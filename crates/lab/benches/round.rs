@@ -1,16 +1,22 @@
-//! One round of `adaptive` beside one of `fifo` on the same cluster and queue: quote the ratio.
+//! One round of `adaptive` beside one of `fifo` on the same cluster and queue: quote the ratio. And
+//! how a round grows with the queue and with the cluster.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use het_lab::{RoundBench, bench_rounds};
+use het_lab::{Cadence, RoundBench, bench_rounds, mixed_cluster};
 use het_policy::by_name;
 
 fn rounds(criterion: &mut Criterion) {
-    let size = RoundBench { nodes: 64, devices_per_node: 8, jobs: 1_000, rounds: 20, seed: 1 };
-    for name in ["fifo", "adaptive"] {
-        let policy = by_name(name).expect("the table has it");
-        criterion.bench_function(&format!("20 rounds of {name}, 1,000 jobs, 64 x 8"), |bencher| {
-            bencher.iter(|| bench_rounds(size, policy));
-        });
+    for (nodes, jobs) in [(64, 1_000), (64, 10_000), (1_024, 1_000)] {
+        let topology = mixed_cluster(nodes, 8);
+        let cadence = Cadence::EveryEvent;
+        let size = RoundBench { topology, jobs, rounds: 20, seed: 1, cadence };
+        for name in ["fifo", "adaptive"] {
+            let policy = by_name(name).expect("the table has it");
+            let title = format!("20 rounds of {name}, {jobs} jobs, {nodes} x 8");
+            criterion.bench_function(&title, |bencher| {
+                bencher.iter(|| bench_rounds(&size, policy));
+            });
+        }
     }
 }
 

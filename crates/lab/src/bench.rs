@@ -5,24 +5,25 @@ use std::time::{Duration, Instant};
 
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, JobId,
-    JobSpec, Launch, Match, Millis, Node, NodeId, Outcome, Priority, RankRule, Selector, Share,
-    StageKind, StageSpec, State, Time, Topology,
+    JobSpec, Launch, Match, Millis, Name, Node, NodeId, Outcome, Priority, RankRule, Selector,
+    Share, StageKind, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Memory, Policy, View};
 use het_scheduler::round;
 
-use crate::Draw;
+use crate::{Cadence, Draw};
 
-/// Size of the cluster and of the queue.
-#[derive(Debug, Clone, Copy)]
+/// A cluster and the length of its queue.
+#[derive(Debug, Clone)]
 pub struct RoundBench {
-    pub nodes: u32,
-    pub devices_per_node: u32,
+    pub topology: Topology,
     /// Waiting jobs, kept at this number.
     pub jobs: u64,
     pub rounds: u32,
     pub seed: u64,
+    /// Rounds at boundaries, in which equals share time; on every event where absent.
+    pub cadence: Cadence,
 }
 
 /// Times of single rounds, in milliseconds.
@@ -36,6 +37,9 @@ pub struct RoundTimes {
 /// A full cluster and its queue, ready for rounds.
 struct Bench {
     state: State,
+    cadence: Cadence,
+    /// Classes of its accelerators, each as often as it has devices.
+    classes: Vec<Name>,
     draw: Draw,
     now: Time,
     rates: Rates,
@@ -44,7 +48,7 @@ struct Bench {
 
 /// Times rounds: each follows the end of one running job and the submit of another, so the queue
 /// stays as long as it was.
-pub fn bench_rounds(size: RoundBench, policy: &'static dyn Policy) -> RoundTimes {
+pub fn bench_rounds(size: &RoundBench, policy: &'static dyn Policy) -> RoundTimes {
     let mut bench = Bench::new(size);
     while bench.state.waiting().count() < size.jobs as usize {
         for _ in bench.state.waiting().count()..size.jobs as usize {
@@ -65,9 +69,14 @@ pub fn bench_rounds(size: RoundBench, policy: &'static dyn Policy) -> RoundTimes
 }
 
 impl Bench {
-    fn new(size: RoundBench) -> Self {
+    fn new(size: &RoundBench) -> Self {
+        let topology = &size.topology;
+        let classes = topology.device_ids().map(|id| topology.class_of(id));
+        let accelerators = classes.filter(|class| class.kind != "cpu");
         Self {
-            state: State::new(Arc::new(cluster(size))),
+            cadence: size.cadence,
+            classes: accelerators.map(|class| class.id.clone()).collect(),
+            state: State::new(Arc::new(topology.clone())),
             draw: Draw::new(size.seed, 0),
             now: Time(1),
             rates: Rates::default(),
@@ -76,7 +85,7 @@ impl Bench {
     }
 
     fn submit(&mut self) {
-        let spec = job(&mut self.draw);
+        let spec = job(&mut self.draw, &self.classes);
         let event = Event::JobSubmitted {
             job: self.state.next_job(),
             spec: Arc::new(spec),
@@ -92,8 +101,15 @@ impl Bench {
     }
 
     fn round(&mut self, policy: &dyn Policy) -> Duration {
+        let quantum = match self.cadence {
+            Cadence::EveryEvent => None,
+            Cadence::Rounds(every) => {
+                self.now = self.now + every;
+                Some(every)
+            }
+        };
+        let view = View { state: &self.state, rates: &self.rates, now: self.now, round: quantum };
         let began = Instant::now();
-        let view = View { state: &self.state, rates: &self.rates, now: self.now, round: None };
         let round = round(&view, policy, &mut self.memory);
         let took = began.elapsed();
         assert!(round.findings.is_empty(), "the plan breaks a law: {:?}", round.findings);
@@ -113,7 +129,8 @@ impl Bench {
     }
 }
 
-fn cluster(size: RoundBench) -> Topology {
+/// Nodes with devices of a fast and of a slow class in turn, and a socket of 64 cores.
+pub fn mixed_cluster(nodes: u32, devices_per_node: u32) -> Topology {
     let class = |id: &str, kind: &str, peak_gflops| DeviceClass {
         id: id.into(),
         kind: kind.into(),
@@ -125,14 +142,14 @@ fn cluster(size: RoundBench) -> Topology {
     let classes =
         vec![class("cpu", "cpu", 100), class("fast", "gpu", 900), class("slow", "gpu", 300)];
     let mut topology = Topology { classes, ..Topology::default() };
-    for row in 0..size.nodes {
+    for row in 0..nodes {
         topology.nodes.push(Node {
             name: format!("n{row}").into(),
             memory: Bytes::gib(512),
             rack: format!("r{}", row / 8).into(),
             pod: format!("p{}", row / 32).into(),
         });
-        for index in 0..size.devices_per_node {
+        for index in 0..devices_per_node {
             topology.devices.push(Device {
                 node: NodeId(row),
                 name: format!("gpu{index}").into(),
@@ -157,11 +174,13 @@ fn cluster(size: RoundBench) -> Topology {
 }
 
 /// Gangs of 1 to 16, half with a second choice, all four priorities.
-fn job(draw: &mut Draw) -> JobSpec {
+fn job(draw: &mut Draw, classes: &[Name]) -> JobSpec {
     let count = *draw.pick(&[1, 1, 1, 2, 4, 8, 8, 16]);
-    let mut alternatives = vec![alternative("fast", count)];
-    if draw.chance(50) {
-        alternatives.push(alternative("slow", count * 2));
+    let first = draw.pick(classes);
+    let second = draw.pick(classes);
+    let mut alternatives = vec![alternative(first, count)];
+    if draw.chance(50) && second != first {
+        alternatives.push(alternative(second, count * 2));
     }
     let stage = StageSpec {
         name: "train".into(),
@@ -185,16 +204,16 @@ fn job(draw: &mut Draw) -> JobSpec {
     }
 }
 
-fn alternative(word: &str, count: u32) -> Alternative {
+fn alternative(word: &Name, count: u32) -> Alternative {
     let checkpoint = CheckpointSpec {
         dir: String::new(),
         every: None,
         notice: "SIGTERM".into(),
         grace: CheckpointSpec::GRACE_DEFAULT,
     };
-    let matches = Match::Classes(vec![word.into()]);
+    let matches = Match::Classes(vec![word.clone()]);
     Alternative {
-        selector: Selector { word: word.into(), matches, memory_min: Bytes::ZERO },
+        selector: Selector { word: word.clone(), matches, memory_min: Bytes::ZERO },
         count,
         launch: Arc::new(Launch { checkpoint: Some(checkpoint), ..Launch::default() }),
     }

@@ -17,7 +17,7 @@ pub mod workload;
 
 pub use het_control::Cadence;
 
-pub use bench::{RoundBench, RoundTimes, bench_rounds};
+pub use bench::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
 pub use cluster::{ClusterError, cluster};
 pub use draw::Draw;
 pub use drive::{DriveError, drive};

@@ -197,13 +197,16 @@ impl<'a> Pass<'a> {
     /// that others have passed for too long.
     fn reserve(&mut self, line: &mut Line, id: GroupId) {
         let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
+        if self.reservations >= RESERVATIONS_MAX {
+            return;
+        }
         let Some((since, key)) = line.oldest(self.view, id) else { return };
         if self.view.now < since + after {
             self.wake_by(since + after);
             return;
         }
         let Some((rank, _)) = line.place_of(key) else { return };
-        if self.reservations >= RESERVATIONS_MAX || self.decided.contains(&key) {
+        if self.decided.contains(&key) {
             return;
         }
         let group = line.group(id);
@@ -279,7 +282,11 @@ impl<'a> Pass<'a> {
         }
         let best = group.ranked[0];
         let fits = |&index: &usize| {
-            place_among(&mut self.pool, group.spec(), index, &group.accepted[index]).ok()
+            let enough =
+                self.pool.units(&group.accepted[index]) >= group.spec().alternatives[index].count;
+            let try_out =
+                || place_among(&mut self.pool, group.spec(), index, &group.accepted[index]).ok();
+            enough.then(try_out).flatten()
         };
         let Some(placement) = group.ranked.iter().find_map(fits) else {
             return Err(self.reasons_why_not(group));
@@ -302,12 +309,13 @@ impl<'a> Pass<'a> {
 
     /// One reason an alternative, telling *never* from *not now*.
     fn reasons_why_not(&mut self, group: &mut Group) -> Vec<Reason> {
-        let nevers = group.nevers(self.view).to_vec();
-        let why = |(index, never): (usize, Option<Reason>)| {
-            let now = place_among(&mut self.pool, group.spec(), index, &group.accepted[index]);
-            never.or(now.err())
+        let pool = &mut self.pool;
+        let group = group.with_nevers(self.view);
+        let why = |index: usize| match &group.nevers[index] {
+            Some(never) => Some(never.clone()),
+            None => place_among(pool, group.spec(), index, &group.accepted[index]).err(),
         };
-        nevers.into_iter().enumerate().filter_map(why).collect()
+        (0..group.accepted.len()).filter_map(why).collect()
     }
 
     /// Whether the better shape, once its present users end, still finishes before the free one.

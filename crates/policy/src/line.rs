@@ -78,7 +78,8 @@ pub(crate) struct Group {
     /// By alternative.
     rates: Vec<Option<f64>>,
     pub accepted: Vec<Accepted>,
-    nevers: Vec<Option<Reason>>,
+    /// By alternative, once somebody asked: that it does not fit even the empty cluster.
+    pub nevers: Vec<Option<Reason>>,
     queue: BTreeSet<Rank>,
     by_age: BTreeSet<(Time, StageKey)>,
     /// Why none of them fitted when the state had counted so many releases.
@@ -301,15 +302,15 @@ impl Group {
         times.min()
     }
 
-    /// By alternative: that it does not fit even the empty cluster.
-    pub fn nevers(&mut self, view: &View<'_>) -> &[Option<Reason>] {
+    /// The same, with `nevers` filled in.
+    pub fn with_nevers(&mut self, view: &View<'_>) -> &Self {
         if self.nevers.is_empty() {
             let mut cluster = Pool::empty_cluster(view.state);
             let spec = self.job.stage(self.stage);
             let indices = 0..spec.alternatives.len();
             self.nevers = indices.map(|index| never(&mut cluster, spec, index)).collect();
         }
-        &self.nevers
+        self
     }
 }
 

@@ -257,18 +257,19 @@ pub struct ScenarioArgs {
     /// Trace file; `.gz` is unpacked on the way.
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
-    /// Format of the trace where its name does not say it: `het`, `gavel` or `philly`.
+    /// Format of the trace where its name does not say it: `het`, `gavel`, `philly` or `sia`.
     #[arg(long)]
     pub format: Option<String>,
-    /// Throughput table.
-    #[arg(long, value_name = "FILE")]
+    /// Throughput table, or folder of measured applications.
+    #[arg(long, value_name = "FILE|FOLDER")]
     pub profiles: Option<PathBuf>,
     /// Decide in rounds of so many seconds, so that equals can share time; on every event where
     /// absent.
     #[arg(long, value_name = "SECONDS")]
     pub round: Option<f64>,
-    /// Pause at every start, restart and change of devices: `none` or seconds.
-    #[arg(long, value_name = "none|SECONDS", default_value = "none")]
+    /// Pause at every start, restart and change of devices: `none`, seconds, or `profile` for that
+    /// of each application.
+    #[arg(long, value_name = "none|profile|SECONDS", default_value = "none")]
     pub restart_cost: String,
     /// Errors in what policies are told: `speed=0.2,work=0.3` (σ of a lognormal factor).
     #[arg(long, default_value = "")]
@@ -287,7 +288,7 @@ pub struct TraceArgs {
 pub enum TraceCommand {
     /// Read published files and write one trace of ours.
     Import {
-        /// `gavel` or `philly`; by the file's name where absent.
+        /// `gavel`, `philly` or `sia`; by the file's name where absent.
         #[arg(long)]
         format: Option<String>,
         #[arg(required = true, value_name = "FILE")]

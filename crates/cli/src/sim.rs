@@ -6,8 +6,8 @@ use anstream::println;
 use het_core::{Millis, Topology};
 use het_lab::workload::{Speeds, read_jobs, read_pods, read_speeds};
 use het_lab::{
-    Assumptions, Cadence, ClusterError, Noise, Outcome, PACKING_SEED, Scenario, WhatIfError,
-    cluster, pack, simulate, what_if,
+    Assumptions, Cadence, ClusterError, Noise, Outcome, PACKING_SEED, Restart, Scenario,
+    WhatIfError, cluster, pack, simulate, what_if,
 };
 use het_policy::packing::PackingRule;
 use het_policy::{POLICIES, Policy};
@@ -169,11 +169,15 @@ pub fn cadence(round: Option<f64>) -> Result<Cadence, Fail> {
     }
 }
 
-fn restart(word: &str) -> Result<Millis, Fail> {
+fn restart(word: &str) -> Result<Restart, Fail> {
+    if word == "profile" {
+        return Ok(Restart::Profiled);
+    }
     let seconds = if word == "none" { Some(0.0) } else { word.parse().ok() };
-    seconds.filter(|seconds: &f64| *seconds >= 0.0).map(millis).ok_or_else(|| {
+    let fixed = seconds.filter(|seconds: &f64| *seconds >= 0.0).map(millis);
+    fixed.map(Restart::Fixed).ok_or_else(|| {
         Fail::new(code::USAGE, format!("`{word}` is no restart cost"))
-            .hint("give `none` or seconds")
+            .hint("give `none`, `profile` or seconds")
     })
 }
 

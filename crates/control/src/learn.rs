@@ -1,6 +1,6 @@
 //! What a running system learns about speed from its own events.
 
-use het_core::{Event, Phase, Progress, State, Time};
+use het_core::{Event, Phase, State, Time};
 use het_perf::Rates;
 
 /// Steps a lease must have made since its start before its rate says anything.
@@ -8,10 +8,15 @@ const STEPS_MIN: u64 = 3;
 
 /// Adds the rate that a lease shows to the history. Called before the event is applied.
 pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Event) {
-    let Event::Progressed { lease, progress: Progress { step: Some(step), .. } } = event else {
-        return;
-    };
+    let Event::Progressed { lease, progress } = event else { return };
     let Some(lease) = state.leases().get(lease) else { return };
+    if let (Some(measured), Some(device)) = (&progress.measured, lease.placement.devices().next()) {
+        let profile = &state.stage(lease.stage).1.profile;
+        let class = &state.topology().class_of(device.device).id;
+        let shape = (lease.placement.nodes(), lease.placement.units());
+        rates.observe_step(profile, class, shape, measured);
+    }
+    let Some(step) = progress.step else { return };
     let Phase::Running { since } = lease.phase else { return };
     let (_, spec, stage) = state.stage(lease.stage);
     let resumed_at = stage.checkpoint.as_ref().map_or(0, |checkpoint| {

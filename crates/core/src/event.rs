@@ -114,12 +114,28 @@ pub struct Progress {
     pub useful: Option<Millis>,
     /// Cumulative processor time of the gang, as the engine measures it.
     pub busy: Option<Millis>,
+    /// How its steps go, for elastic jobs.
+    pub measured: Option<Measured>,
     /// Named figures for the user, for example `loss_after`.
     pub results: BTreeMap<Name, Micro>,
     /// The driver that really ran, in the program's own words.
     pub ran_on: Option<Name>,
     /// The last thing the program had to say.
     pub message: Option<String>,
+}
+
+/// A step of an elastic job, as the program measured it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measured {
+    /// Samples that each device takes at once.
+    pub batch: u32,
+    /// Further such batches before each update of the weights.
+    pub accumulation: u32,
+    /// Seconds of one batch with its exchange between devices, and of the exchange alone.
+    pub step: Micro,
+    pub exchange: Micro,
+    /// Variance of the gradient over its square, at the batch that the job began with.
+    pub gradient_noise: Micro,
 }
 
 impl Progress {
@@ -143,6 +159,7 @@ impl Progress {
         take(&mut self.loss, &newer.loss);
         take(&mut self.samples, &newer.samples);
         take(&mut self.tokens, &newer.tokens);
+        take(&mut self.measured, &newer.measured);
         take(&mut self.useful, &newer.useful);
         take(&mut self.busy, &newer.busy);
         take(&mut self.ran_on, &newer.ran_on);

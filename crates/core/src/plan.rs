@@ -1,5 +1,6 @@
 //! Plans: ordered actions that leave no choice to the engine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::{
@@ -47,6 +48,12 @@ impl Placement {
 
     pub fn uses_node(&self, node: NodeId) -> bool {
         self.ranks.iter().any(|rank| rank.node == node)
+    }
+
+    /// How many different nodes it stands in.
+    pub fn nodes(&self) -> u32 {
+        let nodes: BTreeSet<NodeId> = self.ranks.iter().map(|rank| rank.node).collect();
+        nodes.len() as u32
     }
 
     /// Whole units of the requested devices.

@@ -24,4 +24,4 @@ pub use drive::{DriveError, drive};
 pub use outcome::{Fairness, Outcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
 pub use scenario::Scenario;
-pub use what_if::{Assumptions, Noise, WhatIfError, what_if};
+pub use what_if::{Assumptions, Noise, Restart, WhatIfError, what_if};

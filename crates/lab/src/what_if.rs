@@ -19,10 +19,18 @@ use crate::{Draw, Scenario};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Assumptions {
     pub cadence: Cadence,
-    /// Pause at every start, restart and change of devices, with the devices held.
-    pub restart: Millis,
+    pub restart: Restart,
     pub noise: Noise,
     pub seed: u64,
+}
+
+/// Pause at every start, restart and change of devices, with the devices held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restart {
+    /// The same for everybody.
+    Fixed(Millis),
+    /// That of the application, where its measurements name one.
+    Profiled,
 }
 
 /// Errors in what policies are told: σ of a lognormal factor, drawn once a job and device class
@@ -116,10 +124,15 @@ impl Builder<'_> {
         stage: &TraceStage,
         draw: &mut Draw,
     ) -> Result<StageSpec, WhatIfError> {
-        let runs = self.runs(key.job, stage)?;
         let steps = match stage.work {
             Work::Steps(steps) => steps,
             Work::Seconds(seconds) => seconds.ceil() as u64,
+            Work::Epochs => return self.elastic_stage(key, stage),
+        };
+        let runs = self.runs(key.job, stage)?;
+        let restart = match self.assumptions.restart {
+            Restart::Fixed(pause) => pause,
+            Restart::Profiled => Millis(0),
         };
         let noise = self.assumptions.noise;
         let told_steps = (steps as f64 * draw.lognormal(noise.work)).round().max(1.0) as u64;
@@ -129,33 +142,57 @@ impl Builder<'_> {
             true => format!("{shared} of job {}", key.job).into(),
             false => shared.into(),
         };
-        let mut model = StageModel {
-            steps,
-            load: self.assumptions.restart,
-            save: Some(Millis(0)),
-            ..StageModel::default()
-        };
+        let mut model =
+            StageModel { steps, load: restart, save: Some(Millis(0)), ..StageModel::default() };
         for (class, rate) in &runs {
             let told = rate * draw.lognormal(noise.speed);
             self.rates.declare(&profile, class, stage.units, told);
             model.step_ns.insert(class.clone(), (1e9 / rate).round() as u64);
         }
-        self.rates.declare_restart(&profile, self.assumptions.restart);
+        self.rates.declare_restart(&profile, restart);
         self.models.insert(key, Arc::new(model));
-        let launch = Arc::new(Launch { checkpoint: Some(saves()), ..Launch::default() });
-        let after = key.stage.0.checked_sub(1).map(StageIndex);
-        Ok(StageSpec {
-            name: format!("{}-{}", stage.kind.word(), key.stage).into(),
-            kind: stage.kind,
-            after: after.into_iter().collect(),
-            alternatives: runs.iter().map(|(class, _)| on(class, stage.units, &launch)).collect(),
-            companions: Companions::default(),
-            within: Domain::Any,
-            ranks: RankRule::PerNode,
-            retries: 0,
-            profile,
-            steps: Some(told_steps),
-        })
+        let shapes = runs.iter().map(|(class, _)| (class.clone(), stage.units));
+        Ok(spec(key, stage, shapes, profile, Some(told_steps)))
+    }
+
+    /// A stage that may have more or fewer devices, of which nobody knows how long it will take.
+    fn elastic_stage(
+        &mut self,
+        key: StageKey,
+        stage: &TraceStage,
+    ) -> Result<StageSpec, WhatIfError> {
+        let name = stage.profile.as_deref().unwrap_or_default();
+        let Some((application, pause)) = self.speeds.application(name) else {
+            let profile = name.to_owned();
+            return Err(WhatIfError::UnknownProfile { job: key.job, profile });
+        };
+        let restart = match self.assumptions.restart {
+            Restart::Fixed(pause) => pause,
+            Restart::Profiled => pause,
+        };
+        let classes = self.topology.classes.iter().zip(&self.capacity);
+        let measured = classes.filter_map(|(class, &capacity)| {
+            let limits = application.profile.classes.get(&class.id)?;
+            Some((&class.id, sizes(limits.devices_per_node, capacity)))
+        });
+        let shapes: Vec<(Name, u32)> = measured
+            .flat_map(|(class, sizes)| sizes.into_iter().map(|units| (class.clone(), units)))
+            .collect();
+        if shapes.is_empty() {
+            return Err(WhatIfError::NeverFits { job: key.job, units: 1 });
+        }
+        let profile: Name = format!("{name} of job {}", key.job).into();
+        self.rates.declare_elastic(&profile, application.profile.clone());
+        self.rates.declare_restart(&profile, restart);
+        let model = StageModel {
+            steps: application.steps(),
+            elastic: Some(Arc::clone(application)),
+            load: restart,
+            save: Some(Millis(0)),
+            ..StageModel::default()
+        };
+        self.models.insert(key, Arc::new(model));
+        Ok(spec(key, stage, shapes.into_iter(), profile, None))
     }
 
     /// The classes that the stage runs on, and its true speed there in steps per second.
@@ -178,6 +215,38 @@ impl Builder<'_> {
             return Err(WhatIfError::NeverFits { job, units: stage.units });
         }
         Ok(runs)
+    }
+}
+
+/// Numbers of devices that an elastic stage may have: powers of two inside a node, whole nodes
+/// beyond.
+fn sizes(devices_per_node: u32, capacity: u32) -> Vec<u32> {
+    let inside = (0..).map(|power| 1 << power).take_while(|&units| units < devices_per_node);
+    let beyond = (1..).map(|nodes| nodes * devices_per_node);
+    inside.chain(beyond.take_while(|&units| units <= capacity)).filter(|u| *u <= capacity).collect()
+}
+
+/// One alternative a shape; each stage waits for the one before it.
+fn spec(
+    key: StageKey,
+    stage: &TraceStage,
+    shapes: impl Iterator<Item = (Name, u32)>,
+    profile: Name,
+    steps: Option<u64>,
+) -> StageSpec {
+    let launch = Arc::new(Launch { checkpoint: Some(saves()), ..Launch::default() });
+    let after = key.stage.0.checked_sub(1).map(StageIndex);
+    StageSpec {
+        name: format!("{}-{}", stage.kind.word(), key.stage).into(),
+        kind: stage.kind,
+        after: after.into_iter().collect(),
+        alternatives: shapes.map(|(class, units)| on(&class, units, &launch)).collect(),
+        companions: Companions::default(),
+        within: Domain::Any,
+        ranks: RankRule::PerNode,
+        retries: 0,
+        profile,
+        steps,
     }
 }
 

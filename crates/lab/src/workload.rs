@@ -3,6 +3,7 @@
 mod gavel;
 mod openb;
 mod philly;
+mod sia;
 mod source;
 mod speeds;
 mod trace;
@@ -26,16 +27,19 @@ pub enum Format {
     Gavel,
     /// The reduced Philly list: submit time, duration, GPUs, virtual cluster.
     Philly,
+    /// Sia's and Pollux's lists of elastic jobs: submit time, application, tuned devices and batch.
+    Sia,
 }
 
 impl Format {
-    pub const ALL: [Self; 3] = [Self::Het, Self::Gavel, Self::Philly];
+    pub const ALL: [Self; 4] = [Self::Het, Self::Gavel, Self::Philly, Self::Sia];
 
     pub fn word(self) -> &'static str {
         match self {
             Self::Het => "het",
             Self::Gavel => "gavel",
             Self::Philly => "philly",
+            Self::Sia => "sia",
         }
     }
 
@@ -47,6 +51,7 @@ impl Format {
             "jsonl" => Some(Self::Het),
             "trace" => Some(Self::Gavel),
             "csv" if plain.starts_with("philly") => Some(Self::Philly),
+            "csv" if plain.starts_with("workload") => Some(Self::Sia),
             _ => None,
         }
     }
@@ -75,16 +80,20 @@ pub fn read_jobs(path: &Path, format: Option<Format>) -> Result<Vec<TraceJob>, W
     let mut jobs = match format {
         Format::Het => read_trace(path, &text)?,
         Format::Gavel => gavel::jobs(path, &text)?,
+        Format::Sia => sia::jobs(&CsvTable::of(path, &text))?,
         Format::Philly => philly::jobs(&CsvTable::of(path, &text))?,
     };
     jobs.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
     Ok(jobs)
 }
 
-/// Reads a throughput table.
+/// Reads a throughput table, or a folder of measured applications.
 ///
 /// # Errors
-/// When the file cannot be read or is no such table.
+/// When something cannot be read or is no such table.
 pub fn read_speeds(path: &Path) -> Result<Speeds, WorkloadError> {
+    if path.is_dir() {
+        return sia::applications(path);
+    }
     Ok(gavel::speeds(path, &source::text(path)?)?)
 }

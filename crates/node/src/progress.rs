@@ -127,6 +127,7 @@ impl Tally {
             tokens: line.tokens.map(whole),
             useful: line.useful_ms.map(|ms| Millis(whole(ms))),
             busy: None,
+            measured: None,
             results,
             ran_on: ran_on.map(|text| clip(&text, TEXT_CHARS_MAX).into()),
             message: line.message.map(|text| clip(&text, TEXT_CHARS_MAX)),

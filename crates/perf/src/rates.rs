@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{DeviceClass, Millis, Name};
+use het_core::{DeviceClass, Measured, Millis, Name};
 
+use crate::goodput::{ElasticProfile, Goodput};
 use crate::{LOAD_DEFAULT, Moments};
 
 /// Where a rate comes from, best first.
@@ -26,6 +27,8 @@ pub struct Rates {
     /// Steps per second.
     table: ByShape<f64>,
     history: ByShape<Moments>,
+    /// Jobs whose speed depends on how they cut their batch.
+    elastic: BTreeMap<Name, Goodput>,
     /// Peaks of classes that were observed, for scaling.
     peaks: BTreeMap<Name, u64>,
     /// Declared time from a start to the first step, by profile.
@@ -58,6 +61,26 @@ impl Rates {
         self.revisions.insert(profile.clone(), self.revision);
     }
 
+    /// States what is known of an elastic job before it runs.
+    pub fn declare_elastic(&mut self, profile: &Name, elastic: ElasticProfile) {
+        self.elastic.insert(profile.clone(), Goodput::new(elastic));
+        self.revise(profile);
+    }
+
+    /// Learns from a step that an elastic job made on `devices` devices in `nodes` nodes.
+    pub fn observe_step(
+        &mut self,
+        profile: &Name,
+        class: &Name,
+        (nodes, devices): (u32, u32),
+        measured: &Measured,
+    ) {
+        if let Some(goodput) = self.elastic.get_mut(profile) {
+            goodput.observe(class, nodes, devices, measured);
+            self.revise(profile);
+        }
+    }
+
     /// States how long `profile` takes from a start to its first step.
     pub fn declare_restart(&mut self, profile: &Name, pause: Millis) {
         self.restarts.insert(profile.clone(), pause);
@@ -76,7 +99,7 @@ impl Rates {
         units: u32,
         steps_per_second: f64,
     ) {
-        if self.table.contains_key(profile) {
+        if self.table.contains_key(profile) || self.elastic.contains_key(profile) {
             return;
         }
         self.revise(profile);
@@ -96,6 +119,9 @@ impl Rates {
         class: &DeviceClass,
         units: u32,
     ) -> Option<(f64, RateSource)> {
+        if let Some(goodput) = self.elastic.get(profile) {
+            return goodput.rate(&class.id, units).map(|rate| (rate, RateSource::History));
+        }
         if let Some(by_class) = self.table.get(profile) {
             let rate = by_class.get(&class.id).and_then(|by_units| by_units.get(&units));
             return rate.map(|&rate| (rate, RateSource::Table));

@@ -13,10 +13,10 @@
 //! together goes first, longest first (Graham 1969), once no new work arrives or the cluster is
 //! overloaded, because only it decides when everything is done.
 
-use het_core::{StageKey, Time};
+use het_core::Time;
 
 use crate::demand::{Demand, Demands, Offer};
-use crate::market::{self, Horizon};
+use crate::market::{self, HandedOut, Horizon};
 use crate::rules::ADAPTIVE;
 use crate::turns::{self, Left, Turns};
 use crate::{Decision, Memory, Policy, View, greedy};
@@ -111,72 +111,20 @@ fn between(value: f64, low: f64, high: f64) -> f64 {
 fn share_out(demands: &Demands, horizon: &Horizon, now: Time, round: f64) -> Turns {
     let weights = Weights::of(demands, horizon, now);
     let utilities: Vec<Vec<f64>> = utilities(demands, horizon, &weights, now, round);
-    let prices = market::clearing(demands, &utilities);
-    let surplus = |index: usize, offer: usize| {
-        let shape = &demands.stages[index].offers[offer];
-        utilities[index][offer] - f64::from(shape.units) * prices[shape.class]
-    };
-    let order = order(demands, &utilities);
     let mut left = Left::of(demands);
-    let mut turns: Vec<Option<Offer>> = demands.stages.iter().map(Demand::pinned).collect();
-    // First what each wants at these prices, then whatever of the rest is still free.
-    for &index in &order {
-        let wanted = best(demands, index, |offer| surplus(index, offer), |_| true);
-        if turns[index].is_none()
-            && let Some((offer, gain)) = wanted
-            && gain >= 0.0
-            && left.fits(&offer)
-        {
-            left.take(&offer);
-            turns[index] = Some(offer);
-        }
-    }
-    for &index in &order {
-        if turns[index].is_none() {
-            let free =
-                best(demands, index, |offer| surplus(index, offer), |shape| left.fits(shape));
-            if let Some((offer, _)) = free {
-                left.take(&offer);
-                turns[index] = Some(offer);
-            }
-        }
-    }
-    let chosen = |index: &usize| turns[*index].map(|offer| (demands.stages[*index].key, offer));
-    let others = order.iter().filter(|index| turns[**index].is_none());
+    let pinned = demands.stages.iter().map(Demand::pinned).collect();
+    let HandedOut { order, chosen } = market::hand_out(demands, &utilities, &mut left, pinned);
+    let turn = |&index: &usize| {
+        let demand = &demands.stages[index];
+        Some((demand.key, demand.offers[chosen[index]?]))
+    };
+    let others = order.iter().filter(|index| chosen[**index].is_none());
     let others = others.map(|&index| demands.stages[index].key);
     Turns {
         leftovers: demands.spanning.iter().copied().chain(others).collect(),
-        chosen: order.iter().filter_map(chosen).collect(),
+        chosen: order.iter().filter_map(turn).collect(),
         spanning: demands.spanning.clone(),
     }
-}
-
-/// The best offer of a stage by `score` among those that `may` be taken, the first of equals.
-fn best(
-    demands: &Demands,
-    index: usize,
-    score: impl Fn(usize) -> f64,
-    may: impl Fn(&Offer) -> bool,
-) -> Option<(Offer, f64)> {
-    let offers = demands.stages[index].offers.iter().enumerate();
-    let scored =
-        offers.filter(|(_, shape)| may(shape)).map(|(offer, shape)| (*shape, score(offer)));
-    scored.reduce(|best, next| if next.1 > best.1 { next } else { best })
-}
-
-/// Stages by what a device brings there, the most first.
-fn order(demands: &Demands, utilities: &[Vec<f64>]) -> Vec<usize> {
-    let density = |index: usize| {
-        let demand: &Demand = &demands.stages[index];
-        let per_unit = demand.offers.iter().zip(&utilities[index]);
-        let per_unit = per_unit.map(|(offer, utility)| utility / f64::from(offer.units));
-        per_unit.fold(f64::NEG_INFINITY, f64::max)
-    };
-    let mut rows: Vec<(f64, StageKey, usize)> = (0..demands.stages.len())
-        .map(|index| (density(index), demands.stages[index].key, index))
-        .collect();
-    rows.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    rows.into_iter().map(|(.., index)| index).collect()
 }
 
 /// What a turn on each offer is worth, by stage and offer.

@@ -50,6 +50,10 @@ pub(crate) struct Demand {
     pub attained_device_s: f64,
     /// From a start to the first step.
     pub restart: Millis,
+    /// It is starting just now.
+    pub starting: bool,
+    /// Times that it has started.
+    pub attempts: u32,
 }
 
 /// One shape of a request on one device class.
@@ -72,9 +76,14 @@ impl Demand {
     }
 
     /// The offer that it must be left on.
-    pub fn pinned(&self) -> Option<Offer> {
-        let (_, offer) = self.running.filter(|_| self.unripe)?;
-        Some(self.offers[offer])
+    pub fn pinned(&self) -> Option<usize> {
+        self.running.filter(|_| self.unripe).map(|(_, offer)| offer)
+    }
+
+    /// It may run on more or fewer devices of the same class.
+    pub fn is_elastic(&self) -> bool {
+        let other = |a: &Offer, b: &Offer| a.class == b.class && a.units != b.units;
+        self.offers.iter().any(|a| self.offers.iter().any(|b| other(a, b)))
     }
 
     /// Seconds to the end on an offer.
@@ -145,7 +154,7 @@ fn demand(
     let (job, spec, stage) = view.state.stage(key);
     let mut offers = offers(view, feasible, key);
     let total = spec.steps.or(stage.progress.total);
-    let rated = total.is_some() && offers.iter().any(|offer| offer.rate > 0.0);
+    let rated = offers.iter().any(|offer| offer.rate > 0.0);
     if rated {
         offers.retain(|offer| offer.rate > 0.0);
     } else {
@@ -164,7 +173,8 @@ fn demand(
             let units = stage.placement.as_ref().map_or(1, |placement| placement.units());
             let had = attained.device_seconds() / f64::from(units.max(1));
             let had = had.max(UNKNOWN_WORK.as_seconds());
-            (2.0 * had, had)
+            let fastest = offers.iter().map(|offer| offer.rate).fold(0.0, f64::max);
+            (2.0 * had * fastest, had * fastest)
         }
     };
     Demand {
@@ -178,6 +188,8 @@ fn demand(
         total,
         attained_device_s: attained.device_seconds(),
         restart,
+        starting: lease.is_some_and(|(_, lease)| lease.phase == Phase::Starting),
+        attempts: stage.attempts,
     }
 }
 

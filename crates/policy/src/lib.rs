@@ -4,8 +4,10 @@
 //! Must never know: engines, clocks, or another policy's name.
 
 mod adaptive;
+mod assign;
 mod decision;
 mod demand;
+mod elastic;
 mod greedy;
 mod line;
 mod market;

@@ -4,7 +4,10 @@
 //! it were spread over the classes as well as possible, and what would one more unit of each save?
 //! [`clearing`]: at which prices does what people want fit what there is?
 
+use het_core::StageKey;
+
 use crate::demand::Demands;
+use crate::turns::Left;
 
 /// Rounds of price correction; each moves a price by at most the square root of its imbalance, and
 /// the best bound seen counts, so that more only tighten it.
@@ -134,11 +137,77 @@ fn bid(
     here.map(|(utility, units)| ((utility - elsewhere) / f64::from(units), units))
 }
 
+/// Who got what at clearing prices.
+#[derive(Debug)]
+pub(crate) struct HandedOut {
+    /// Stages by what a device brings there, the most first.
+    pub order: Vec<usize>,
+    /// By stage: the offer it got.
+    pub chosen: Vec<Option<usize>>,
+}
+
+/// Gives everybody what it wants most at clearing prices, and whatever is still free then to those
+/// who got nothing. Those who have something in `chosen` keep that.
+pub(crate) fn hand_out(
+    demands: &Demands,
+    utilities: &[Vec<f64>],
+    left: &mut Left,
+    chosen: Vec<Option<usize>>,
+) -> HandedOut {
+    let prices = clearing(demands, utilities);
+    let surplus = |index: usize, offer: usize| {
+        let shape = &demands.stages[index].offers[offer];
+        utilities[index][offer] - f64::from(shape.units) * prices[shape.class]
+    };
+    let order = order(demands, utilities);
+    let mut chosen = chosen;
+    for &index in order.iter().filter(|index| chosen[**index].is_none()).collect::<Vec<_>>() {
+        let offers = &demands.stages[index].offers;
+        let wanted = best(0..offers.len(), |offer| surplus(index, offer));
+        if let Some((offer, gain)) = wanted
+            && gain >= 0.0
+            && left.fits(&offers[offer])
+        {
+            left.take(&offers[offer]);
+            chosen[index] = Some(offer);
+        }
+    }
+    for &index in order.iter().filter(|index| chosen[**index].is_none()).collect::<Vec<_>>() {
+        let offers = &demands.stages[index].offers;
+        let fitting = (0..offers.len()).filter(|&offer| left.fits(&offers[offer]));
+        if let Some((offer, _)) = best(fitting, |offer| surplus(index, offer)) {
+            left.take(&offers[offer]);
+            chosen[index] = Some(offer);
+        }
+    }
+    HandedOut { order, chosen }
+}
+
+/// The offer with the highest score, the first of equals.
+fn best(offers: impl Iterator<Item = usize>, score: impl Fn(usize) -> f64) -> Option<(usize, f64)> {
+    let scored = offers.map(|offer| (offer, score(offer)));
+    scored.reduce(|best, next| if next.1 > best.1 { next } else { best })
+}
+
+/// Stages by what a device brings there, the most first.
+fn order(demands: &Demands, utilities: &[Vec<f64>]) -> Vec<usize> {
+    let density = |index: usize| {
+        let per_unit = demands.stages[index].offers.iter().zip(&utilities[index]);
+        let per_unit = per_unit.map(|(offer, utility)| utility / f64::from(offer.units));
+        per_unit.fold(f64::NEG_INFINITY, f64::max)
+    };
+    let mut rows: Vec<(f64, StageKey, usize)> = (0..demands.stages.len())
+        .map(|index| (density(index), demands.stages[index].key, index))
+        .collect();
+    rows.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    rows.into_iter().map(|(.., index)| index).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::demand::{Demand, Offer};
-    use het_core::{JobId, Millis, Priority, StageIndex, StageKey, Time};
+    use het_core::{JobId, Millis, Priority, StageIndex, Time};
 
     /// Stages with ten steps to go, each with its rates by class, one unit at a time.
     fn demands(capacity: &[u32], rates: &[&[f64]]) -> Demands {
@@ -157,6 +226,8 @@ mod tests {
             total: 10.0,
             attained_device_s: 0.0,
             restart: Millis(0),
+            starting: false,
+            attempts: 0,
         };
         Demands {
             stages: rates.iter().enumerate().map(stage).collect(),

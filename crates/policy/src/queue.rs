@@ -49,7 +49,7 @@ fn serve(demands: &Demands, order: QueueOrder) -> Turns {
         ..Turns::default()
     };
     for (_, demand) in queue {
-        let pinned = demand.pinned();
+        let pinned = demand.pinned().map(|offer| demand.offers[offer]);
         let room = demand.offers.iter().filter(|offer| left.fits(offer)).copied();
         let fastest = room.reduce(|best, next| if next.rate > best.rate { next } else { best });
         if let Some(offer) = pinned.or(fastest) {

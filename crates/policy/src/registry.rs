@@ -2,6 +2,7 @@
 
 use crate::Policy;
 use crate::adaptive::Adaptive;
+use crate::elastic::Sia;
 use crate::queue::{Queue, QueueOrder};
 use crate::rules::{DYNAMIC, FIFO, HYBRID, STATIC};
 use crate::shares::{Objective, Shares};
@@ -13,6 +14,7 @@ pub static POLICIES: &[&dyn Policy] = &[
     &DYNAMIC,
     &HYBRID,
     &Adaptive,
+    &Sia,
     &Queue { name: "srpt", order: QueueOrder::ShortestRemaining },
     &Queue { name: "las", order: QueueOrder::LeastAttained },
     &Shares { name: "fifo-perf", objective: Objective::FirstComeFastest },

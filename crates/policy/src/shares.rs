@@ -149,8 +149,10 @@ impl Ledger {
             here.class.cmp(&there.class).then(first).then(one.key.cmp(&other.key))
         });
         let mut left = Left::of(demands);
-        let pinned =
-            demands.stages.iter().filter_map(|demand| Some((demand.key, demand.pinned()?)));
+        let pinned = demands
+            .stages
+            .iter()
+            .filter_map(|demand| Some((demand.key, demand.offers[demand.pinned()?])));
         let mut chosen: Vec<(StageKey, Offer)> = pinned.collect();
         let mut served: BTreeSet<StageKey> = chosen.iter().map(|(key, _)| *key).collect();
         for (due, demand, offer) in rows {

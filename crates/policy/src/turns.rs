@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::{Lease, LeaseId, Phase, Reason, StageKey, StopCause, Time};
 use het_perf::stop_cost;
 
-use crate::demand::{Demand, Demands, Offer};
+use crate::demand::{Demands, Offer};
 use crate::place::{on_class, place};
 use crate::{Decision, Memory, Pool, StopOrder, View, Want};
 
@@ -149,18 +149,29 @@ pub(crate) struct Left(Vec<u32>);
 impl Left {
     /// What those leave who must be left where they are.
     pub fn of(demands: &Demands) -> Self {
-        let mut left = Self(demands.capacity.clone());
-        for offer in demands.stages.iter().filter_map(Demand::pinned) {
-            left.0[offer.class] = left.0[offer.class].saturating_sub(offer.units);
-        }
+        let mut left = Self::whole(demands);
+        let pinned =
+            demands.stages.iter().filter_map(|demand| Some(demand.offers[demand.pinned()?]));
+        pinned.for_each(|offer| left.take(&offer));
         left
+    }
+
+    /// Everything, whoever has it now.
+    pub fn whole(demands: &Demands) -> Self {
+        Self(demands.capacity.clone())
+    }
+
+    /// By class.
+    pub fn units(&self) -> &[u32] {
+        &self.0
     }
 
     pub fn fits(&self, offer: &Offer) -> bool {
         self.0[offer.class] >= offer.units
     }
 
+    /// What is taken beyond what there is, because devices went down, is no debt.
     pub fn take(&mut self, offer: &Offer) {
-        self.0[offer.class] -= offer.units;
+        self.0[offer.class] = self.0[offer.class].saturating_sub(offer.units);
     }
 }

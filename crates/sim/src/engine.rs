@@ -10,6 +10,7 @@ use het_core::{
 use het_engine::Engine;
 
 use crate::agenda::{Agenda, Due};
+use crate::elastic::{RECONSIDERS_AFTER, Trainer};
 use crate::{Fault, StageModel};
 
 /// Virtual time over a topology.
@@ -17,6 +18,8 @@ use crate::{Fault, StageModel};
 pub struct Sim {
     topology: Arc<Topology>,
     models: BTreeMap<StageKey, Arc<StageModel>>,
+    /// The programs of elastic stages, which remember what they measured.
+    trainers: BTreeMap<StageKey, Trainer>,
     now: Time,
     generation: Generation,
     agenda: Agenda,
@@ -45,6 +48,8 @@ struct Run {
     kept_ns: u64,
     epoch: u32,
     stopping: bool,
+    /// When an elastic job next looks at its own speed.
+    attunes: Option<Time>,
 }
 
 impl Run {
@@ -64,11 +69,11 @@ impl Run {
     }
 
     /// What the gang reports of itself.
-    fn progress(&self, total: u64) -> Progress {
+    fn progress(&self, total: Option<u64>) -> Progress {
         let units = u64::from(self.placement.units());
         Progress {
             step: Some(self.done),
-            total: Some(total),
+            total,
             busy: Some(Millis(self.worked_ns / NS_PER_MS * units)),
             useful: Some(Millis(self.kept_ns / NS_PER_MS)),
             ..Progress::default()
@@ -103,6 +108,7 @@ impl Sim {
             pace: vec![100; topology.nodes.len()],
             topology,
             models,
+            trainers: BTreeMap::new(),
             now: Time::ZERO,
             generation: Generation(0),
             agenda,
@@ -129,17 +135,25 @@ impl Sim {
         let model = self.model(stage);
         let loaded = self.now + model.load;
         let done = resume.map_or(0, |checkpoint| checkpoint.step);
+        if let Some(application) = &model.elastic {
+            let trainer = self.trainers.entry(stage).or_insert_with(|| Trainer::new(application));
+            if let Some(device) = placement.devices().next() {
+                let class = &self.topology.class_of(device.device).id;
+                trainer.start(class, devices_by_node(placement));
+            }
+        }
         let run = Run {
             stage,
             placement: Arc::clone(placement),
             done,
             saved: done,
             since_ns: ns(loaded),
-            step_ns: self.step_ns(&model, placement),
+            step_ns: self.step_ns(stage, done, placement),
             worked_ns: 0,
             kept_ns: 0,
             epoch: 0,
             stopping: false,
+            attunes: model.elastic.as_ref().map(|_| loaded),
         };
         self.runs.insert(lease, run);
         self.agenda.add(loaded, Due::Tell(Event::StageStarted { lease }));
@@ -147,7 +161,12 @@ impl Sim {
     }
 
     /// The slowest rank sets the pace of a gang.
-    fn step_ns(&self, model: &StageModel, placement: &Placement) -> u64 {
+    fn step_ns(&self, stage: StageKey, done: u64, placement: &Placement) -> u64 {
+        if let Some(trainer) = self.trainers.get(&stage) {
+            let pace = placement.ranks.iter().map(|rank| self.pace[rank.node.index()]).max();
+            return (trainer.step_ns(done) * pace.unwrap_or(100)).div_ceil(100).max(1);
+        }
+        let model = &self.model(stage);
         let of_rank = placement.ranks.iter().flat_map(|rank| {
             let pace = self.pace[rank.node.index()];
             rank.grants.iter().map(move |grant| {
@@ -171,11 +190,12 @@ impl Sim {
             Some(_) => (run.done / every).saturating_add(1).saturating_mul(every),
             None => u64::MAX,
         };
+        let elastic = self.trainers.get(&run.stage).map(|trainer| trainer.epoch_end(run.done));
         let failure = match model.fails_at {
             Some((step, _)) if !self.failed_once.contains(&run.stage) => step.max(run.done),
             _ => u64::MAX,
         };
-        model.steps.min(checkpoint).min(failure)
+        model.steps.min(checkpoint).min(failure).min(elastic.unwrap_or(u64::MAX))
     }
 
     fn schedule(&mut self, lease: LeaseId) {
@@ -183,7 +203,9 @@ impl Sim {
         let steps = self.next_milestone(run).saturating_sub(run.done);
         let at_ns = run.since_ns.saturating_add(steps.saturating_mul(run.step_ns));
         let epoch = run.epoch;
-        self.agenda.add(Time(at_ns.div_ceil(NS_PER_MS)), Due::Milestone { lease, epoch });
+        let at = Time(at_ns.div_ceil(NS_PER_MS));
+        let at = run.attunes.map_or(at, |attunes| at.min(attunes));
+        self.agenda.add(at, Due::Milestone { lease, epoch });
     }
 
     fn milestone(&mut self, lease: LeaseId, epoch: u32) {
@@ -197,6 +219,8 @@ impl Sim {
         let model = self.model(stage);
         if done >= model.steps {
             self.end(lease, Outcome::Finished);
+        } else if model.elastic.is_some() {
+            self.attune(lease);
         } else if let Some((step, exit_code)) = model.fails_at
             && step <= done
             && self.failed_once.insert(stage)
@@ -207,12 +231,34 @@ impl Sim {
             if let Some(run) = self.runs.get_mut(&lease) {
                 run.keep();
                 run.since_ns += model.save.unwrap_or_default().0 * NS_PER_MS;
-                let progress = run.progress(model.steps);
+                let progress = run.progress(Some(model.steps));
                 self.tell(Event::Progressed { lease, progress });
             }
             self.tell(checkpointed(lease, done));
             self.schedule(lease);
         }
+    }
+
+    /// An elastic job looks at its speed: right after it started, at the end of an epoch, and some
+    /// time after it measured something new. It chooses its batch, measures, and says so.
+    fn attune(&mut self, lease: LeaseId) {
+        let now = self.now;
+        let Some(run) = self.runs.get_mut(&lease) else { return };
+        let Some(trainer) = self.trainers.get_mut(&run.stage) else { return };
+        let just_started = run.worked_ns == 0;
+        let changed = !just_started && trainer.reconsider();
+        let measured = trainer.measure(run.done);
+        run.attunes = (just_started || changed).then_some(now + RECONSIDERS_AFTER);
+        run.keep();
+        let progress = Progress { measured: Some(measured), ..run.progress(None) };
+        let (stage, done, placement) = (run.stage, run.done, Arc::clone(&run.placement));
+        let step_ns = self.step_ns(stage, done, &placement);
+        if let Some(run) = self.runs.get_mut(&lease) {
+            run.step_ns = step_ns;
+        }
+        self.tell(Event::Progressed { lease, progress });
+        self.tell(checkpointed(lease, done));
+        self.schedule(lease);
     }
 
     /// The gang is gone; its last words come before the fact.
@@ -224,7 +270,8 @@ impl Sim {
             Outcome::Stopped | Outcome::Failed(_) => {}
         }
         run.done = run.saved;
-        let progress = run.progress(self.model(run.stage).steps);
+        let model = self.model(run.stage);
+        let progress = run.progress(model.elastic.is_none().then_some(model.steps));
         self.tell(Event::Progressed { lease, progress });
         self.tell(Event::StageEnded { lease, outcome });
     }
@@ -266,7 +313,7 @@ impl Sim {
                 self.pace[node.index()] = percent;
                 for lease in self.leases_on(node) {
                     let run = &self.runs[&lease];
-                    let step_ns = self.step_ns(&self.model(run.stage), &run.placement);
+                    let step_ns = self.step_ns(run.stage, run.done, &run.placement);
                     if let Some(run) = self.runs.get_mut(&lease) {
                         run.settle(self.now);
                         run.step_ns = step_ns;
@@ -292,6 +339,16 @@ impl Sim {
             _ => true,
         }
     }
+}
+
+/// How many devices a placement has on each of its nodes.
+fn devices_by_node(placement: &Placement) -> Vec<u32> {
+    let mut counts: BTreeMap<NodeId, u32> = BTreeMap::new();
+    for rank in &placement.ranks {
+        let units: u32 = rank.grants.iter().map(|grant| grant.share.whole_units()).sum();
+        *counts.entry(rank.node).or_default() += units;
+    }
+    counts.into_values().collect()
 }
 
 fn checkpointed(lease: LeaseId, step: u64) -> Event {

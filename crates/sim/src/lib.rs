@@ -1,12 +1,14 @@
-//! The engine in virtual time: stages with steps and checkpoints, nodes that fail and come back,
-//! stragglers. Deterministic: the same plans give the same facts.
+//! The engine in virtual time: stages with steps and checkpoints, elastic jobs that choose their
+//! batch, nodes that fail and come back, stragglers. Deterministic: the same plans give the same facts.
 //!
 //! Knows: virtual time, how long the work of each stage really takes, and what goes wrong when.
 //! Must never know: which policy runs, or a clock.
 
 mod agenda;
+mod elastic;
 mod engine;
 mod model;
 
+pub use elastic::{Application, PROGRESS_PER_STEP, StepTimes, first_rotation};
 pub use engine::Sim;
 pub use model::{Fault, StageModel};

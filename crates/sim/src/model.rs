@@ -1,17 +1,22 @@
 //! The truth that a simulation knows and a policy has to guess.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use het_core::{Millis, Name, NodeId};
 
+use crate::Application;
+
 /// How a stage really behaves.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StageModel {
     pub steps: u64,
     /// Nanoseconds of one step on the requested number of devices, by class.
     pub step_ns: BTreeMap<Name, u64>,
     /// On a class that is not listed.
     pub step_ns_default: u64,
+    /// Instead of step times, for a job that chooses its own batch; its steps are progress then.
+    pub elastic: Option<Arc<Application>>,
     /// From the start of the processes to the first step.
     pub load: Millis,
     /// To write a checkpoint; `None` for a program that cannot.
@@ -29,6 +34,7 @@ impl Default for StageModel {
             steps: 0,
             step_ns: BTreeMap::new(),
             step_ns_default: 1_000_000,
+            elastic: None,
             load: Millis(0),
             save: None,
             checkpoint_every: u64::MAX,

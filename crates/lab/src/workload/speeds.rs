@@ -1,23 +1,41 @@
 //! Throughput tables: how fast a profile really runs on a device class.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// Steps per second by profile, class and units.
+use het_core::Millis;
+use het_sim::Application;
+
+/// Speeds of rigid profiles, and elastic applications.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Speeds(BTreeMap<String, BTreeMap<String, BTreeMap<u32, f64>>>);
+pub struct Speeds {
+    /// Steps per second by profile, class and units.
+    table: BTreeMap<String, BTreeMap<String, BTreeMap<u32, f64>>>,
+    applications: BTreeMap<String, (Arc<Application>, Millis)>,
+}
 
 impl Speeds {
     pub fn declare(&mut self, profile: &str, class: &str, units: u32, steps_per_second: f64) {
-        let by_class = self.0.entry(profile.to_owned()).or_default();
+        let by_class = self.table.entry(profile.to_owned()).or_default();
         by_class.entry(class.to_owned()).or_default().insert(units, steps_per_second);
     }
 
     /// `None` where the profile does not run in this shape.
     pub fn rate(&self, profile: &str, class: &str, units: u32) -> Option<f64> {
-        self.0.get(profile)?.get(class)?.get(&units).copied()
+        self.table.get(profile)?.get(class)?.get(&units).copied()
     }
 
     pub fn knows(&self, profile: &str) -> bool {
-        self.0.contains_key(profile)
+        self.table.contains_key(profile)
+    }
+
+    /// Adds an elastic application and its pause at every start.
+    pub fn declare_application(&mut self, name: &str, application: Application, pause: Millis) {
+        self.applications.insert(name.to_owned(), (Arc::new(application), pause));
+    }
+
+    /// An elastic application and its pause at every start.
+    pub fn application(&self, name: &str) -> Option<(&Arc<Application>, Millis)> {
+        self.applications.get(name).map(|(application, pause)| (application, *pause))
     }
 }

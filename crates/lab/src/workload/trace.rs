@@ -31,7 +31,8 @@ pub struct TraceStage {
     pub kind: StageKind,
     /// Key of its speed in a throughput table; without one it is equally fast everywhere.
     pub profile: Option<String>,
-    /// Devices of one class that it needs together.
+    /// Devices of one class that it needs together; of an elastic stage, those that its user would
+    /// have chosen.
     pub units: u32,
     pub work: Work,
 }
@@ -43,9 +44,11 @@ pub enum Work {
     Steps(u64),
     /// Seconds, wherever it runs.
     Seconds(f64),
+    /// All epochs of its application, on as many devices as it is given.
+    Epochs,
 }
 
-/// A stage as it is written: exactly one of `steps` and `seconds`.
+/// A stage as it is written: exactly one of `steps`, `seconds` and `elastic`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StageRecord {
@@ -58,16 +61,23 @@ struct StageRecord {
     steps: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    elastic: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl TryFrom<StageRecord> for TraceStage {
     type Error = &'static str;
 
     fn try_from(record: StageRecord) -> Result<Self, Self::Error> {
-        let work = match (record.steps, record.seconds) {
-            (Some(steps), None) => Work::Steps(steps),
-            (None, Some(seconds)) => Work::Seconds(seconds),
-            _ => return Err("a stage has either `steps` or `seconds`"),
+        let work = match (record.steps, record.seconds, record.elastic) {
+            (Some(steps), None, false) => Work::Steps(steps),
+            (None, Some(seconds), false) => Work::Seconds(seconds),
+            (None, None, true) => Work::Epochs,
+            _ => return Err("a stage has exactly one of `steps`, `seconds` and `elastic: true`"),
         };
         if record.units == 0 {
             return Err("a stage needs at least one unit");
@@ -83,8 +93,9 @@ impl From<TraceStage> for StageRecord {
         let (steps, seconds) = match work {
             Work::Steps(steps) => (Some(steps), None),
             Work::Seconds(seconds) => (None, Some(seconds)),
+            Work::Epochs => (None, None),
         };
-        Self { kind, profile, units, steps, seconds }
+        Self { kind, profile, units, steps, seconds, elastic: work == Work::Epochs }
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    DeviceId, Event, Failure, JobId, LeaseId, Micro, Millis, NodeId, Outcome, Progress, StageIndex,
-    Time,
+    DeviceId, Event, Failure, JobId, LeaseId, Measured, Micro, Millis, NodeId, Outcome, Progress,
+    StageIndex, Time,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -110,12 +110,23 @@ struct ProgressRecord {
     useful_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     busy_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<MeasuredRecord>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     results_micro: BTreeMap<String, i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ran_on: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct MeasuredRecord {
+    batch: u32,
+    accumulation: u32,
+    step_us: i64,
+    exchange_us: i64,
+    gradient_noise_micro: i64,
 }
 
 impl Record {
@@ -243,6 +254,13 @@ fn write_progress(progress: &Progress) -> ProgressRecord {
         tokens: progress.tokens,
         useful_ms: progress.useful.map(|span| span.0),
         busy_ms: progress.busy.map(|span| span.0),
+        measured: progress.measured.map(|measured| MeasuredRecord {
+            batch: measured.batch,
+            accumulation: measured.accumulation,
+            step_us: measured.step.0,
+            exchange_us: measured.exchange.0,
+            gradient_noise_micro: measured.gradient_noise.0,
+        }),
         results_micro: progress.results.iter().map(|(k, v)| (k.to_string(), v.0)).collect(),
         ran_on: progress.ran_on.as_ref().map(ToString::to_string),
         message: progress.message.clone(),
@@ -258,6 +276,13 @@ fn read_progress(record: &ProgressRecord) -> Progress {
         tokens: record.tokens,
         useful: record.useful_ms.map(Millis),
         busy: record.busy_ms.map(Millis),
+        measured: record.measured.map(|measured| Measured {
+            batch: measured.batch,
+            accumulation: measured.accumulation,
+            step: Micro(measured.step_us),
+            exchange: Micro(measured.exchange_us),
+            gradient_noise: Micro(measured.gradient_noise_micro),
+        }),
         results: record.results_micro.iter().map(|(k, v)| (k.as_str().into(), Micro(*v))).collect(),
         ran_on: record.ran_on.as_deref().map(Into::into),
         message: record.message.clone(),

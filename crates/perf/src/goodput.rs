@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use het_core::{Measured, Name};
 
+use crate::RateSource;
+
 /// What is known about a job before it runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ElasticProfile {
@@ -54,8 +56,15 @@ type Shape = (u32, u32, u32);
 /// Batches tried between the least and the largest, in equal ratios.
 const BATCHES: usize = 50;
 
-/// A job may use this many times the devices that it was ever seen on: nothing is known beyond.
-const GROWTH: u32 = 2;
+/// A job may be trusted with this many times the devices that it was ever seen on (Sia).
+const GROWTH_TRUSTED: u32 = 2;
+
+/// The model is asked for no more than this many times.
+const GROWTH_MAX: u32 = 4;
+
+/// Before the first step, so many devices are taken to be worth their number to this power.
+const FIRST_DEVICES_MAX: u32 = 4;
+const FIRST_SCALING: f64 = 0.5;
 
 /// No more devices than this.
 const DEVICES_MAX: u32 = 64;
@@ -80,24 +89,32 @@ impl Goodput {
         }
     }
 
-    /// Progress per second on `devices` devices of a class, in batches of the initial size.
-    /// `None` for numbers of devices that nothing is known about yet; before the first step every
-    /// single device is taken to be equally fast.
-    pub fn rate(&self, class: &Name, devices: u32) -> Option<f64> {
+    /// Progress per second on `devices` devices of a class, in batches of the initial size, and
+    /// whether that size was seen or nearly so. `None` for numbers of devices about which nothing can
+    /// be said yet. Before the first step all classes are taken to be equally fast.
+    pub fn rate(&self, class: &Name, devices: u32) -> Option<(f64, RateSource)> {
         let own = self.profile.classes.get(class)?;
-        if devices > self.devices_max() {
+        if devices > self.devices_max(GROWTH_MAX, FIRST_DEVICES_MAX) {
             return None;
         }
+        let source = match devices > self.devices_max(GROWTH_TRUSTED, 1) {
+            true => RateSource::Extrapolated,
+            false => RateSource::History,
+        };
         let initial = f64::from(self.profile.batch_initial);
-        let nodes_of = |class: &ElasticClass| devices.div_ceil(class.devices_per_node.max(1));
-        if self.fitted.contains_key(class) {
-            let (goodput, _) = self.best(class, nodes_of(own), devices, own.local_max)?;
-            return Some(goodput / initial);
-        }
-        let Some(other) = self.fitted.keys().next() else { return Some(1.0) };
-        let there = self.profile.classes.get(other)?;
-        let (goodput, _) = self.best(other, nodes_of(there), devices, there.local_max)?;
-        Some(goodput * own.relative_speed / there.relative_speed / initial)
+        let goodput = |name: &Name, class: &ElasticClass| {
+            let nodes = devices.div_ceil(class.devices_per_node.max(1));
+            Some(self.best(name, nodes, devices, class.local_max)?.0 / initial)
+        };
+        let rate = if self.fitted.contains_key(class) {
+            goodput(class, own)?
+        } else if let Some(other) = self.fitted.keys().next() {
+            let there = self.profile.classes.get(other)?;
+            goodput(other, there)? * own.relative_speed / there.relative_speed
+        } else {
+            f64::from(devices).powf(FIRST_SCALING)
+        };
+        Some((rate, source))
     }
 
     /// The batch with the highest goodput in samples per second, and that goodput; no device takes
@@ -143,9 +160,10 @@ impl Goodput {
         Batch { local, accumulation }
     }
 
-    fn devices_max(&self) -> u32 {
+    /// Devices that a job may have after it was seen on a `growth`-th of them, or `first`.
+    fn devices_max(&self, growth: u32, first: u32) -> u32 {
         let seen = self.seen.values().flat_map(BTreeMap::keys).map(|(_, devices, _)| *devices);
-        let grown = seen.max().map_or(1, |most| most * GROWTH);
+        let grown = seen.max().map_or(first, |most| most * growth);
         let classes = self.profile.classes.values();
         let cut = classes.map(|class| self.profile.batch_max / class.local_min.max(1));
         grown.min(DEVICES_MAX).min(cut.max().unwrap_or(1)).max(1)
@@ -335,14 +353,17 @@ mod tests {
     fn what_is_unknown_is_not_promised() {
         let (slow, fast) = (Name::from("slow"), Name::from("fast"));
         let mut job = Goodput::new(profile());
-        assert_eq!((job.rate(&slow, 1), job.rate(&fast, 1)), (Some(1.0), Some(1.0)));
-        assert_eq!(job.rate(&slow, 2), None);
-        job.observe(&slow, 1, 1, &measured(32, 1));
-        assert!(job.rate(&slow, 2).is_some());
-        assert_eq!(job.rate(&slow, 4), None);
-        let ratio = |devices| job.rate(&fast, devices).zip(job.rate(&slow, devices));
-        let (there, here) = ratio(2).expect("both are projected");
-        assert!((there / here - 3.0).abs() < 1e-9);
+        let source = |job: &Goodput, devices| job.rate(&slow, devices).map(|(_, source)| source);
+        assert_eq!(job.rate(&slow, 1), job.rate(&fast, 1));
+        assert_eq!(source(&job, 1), Some(RateSource::History));
+        assert_eq!(source(&job, 2), Some(RateSource::Extrapolated));
+        assert_eq!(source(&job, 8), None);
+        job.observe(&slow, 1, 2, &measured(32, 2));
+        assert_eq!(source(&job, 4), Some(RateSource::History));
+        assert_eq!(source(&job, 8), Some(RateSource::Extrapolated));
+        assert_eq!(source(&job, 16), None);
+        let (there, here) = job.rate(&fast, 2).zip(job.rate(&slow, 2)).expect("both are projected");
+        assert!((there.0 / here.0 - 3.0).abs() < 1e-9);
     }
 
     #[test]

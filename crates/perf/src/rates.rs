@@ -16,6 +16,8 @@ pub enum RateSource {
     History,
     /// Observed on another class, scaled by the ratio of the catalogue's peaks.
     Scaled,
+    /// A model's word about more devices than were ever observed.
+    Extrapolated,
 }
 
 /// Profile → class → units → value.
@@ -120,7 +122,7 @@ impl Rates {
         units: u32,
     ) -> Option<(f64, RateSource)> {
         if let Some(goodput) = self.elastic.get(profile) {
-            return goodput.rate(&class.id, units).map(|rate| (rate, RateSource::History));
+            return goodput.rate(&class.id, units);
         }
         if let Some(by_class) = self.table.get(profile) {
             let rate = by_class.get(&class.id).and_then(|by_units| by_units.get(&units));

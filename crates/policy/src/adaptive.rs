@@ -8,6 +8,9 @@
 //! - *common progress*, the work done per second at the prices of [`market::horizon`]: each class
 //!   does what it is comparatively best at. It counts for more the longer the queue is.
 //!
+//! Where jobs may grow and shrink, and nobody knows how long they take, another rule holds: see
+//! [`elastic`].
+//!
 //! Two corrections keep the tail short. While more work waits than the longest job takes, waiting
 //! and lateness raise a stage (no starvation). And a stage that takes nearly as long as all work
 //! together goes first, longest first (Graham 1969), once no new work arrives or the cluster is
@@ -19,7 +22,7 @@ use crate::demand::{Demand, Demands, Offer};
 use crate::market::{self, HandedOut, Horizon};
 use crate::rules::ADAPTIVE;
 use crate::turns::{self, Left, Turns};
-use crate::{Decision, Memory, Policy, View, greedy};
+use crate::{Decision, Memory, Policy, View, elastic, greedy};
 
 /// Between a lightly and a heavily loaded cluster, by how many times longer than the longest job
 /// all the work takes.
@@ -62,6 +65,9 @@ impl Policy for Adaptive {
     fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
         let Some(round) = view.round else { return greedy::decide(&ADAPTIVE, view, memory) };
         turns::once_a_round(view, memory, |demands, _, prices: &mut Option<Vec<f64>>| {
+            if demands.stages.iter().any(Demand::is_elastic) {
+                return elastic::share_out_by_use(demands, view.now);
+            }
             let horizon = market::horizon(demands, prices.as_deref());
             let turns = share_out(demands, &horizon, view.now, round.as_seconds());
             // The next search starts from where this one ended.

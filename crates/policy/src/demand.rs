@@ -7,6 +7,8 @@ use het_core::{
     ShareMillis, StageKey, StageSpec, StageState, Time,
 };
 
+use het_perf::RateSource;
+
 use crate::place::on_class;
 use crate::{Pool, View};
 
@@ -66,6 +68,8 @@ pub(crate) struct Offer {
     pub units: u32,
     /// Steps per second.
     pub rate: f64,
+    /// That rate is a model's word about more devices than were ever observed.
+    pub extrapolated: bool,
 }
 
 impl Demand {
@@ -244,7 +248,9 @@ fn offers(view: &View<'_>, feasible: &mut Feasible<'_>, key: StageKey) -> Vec<Of
             if feasible.on_class(spec, alternative, class) {
                 let known = view.rates.rate(&spec.profile, &topology.classes[class], shape.count);
                 let rate = known.map_or(0.0, |(rate, _)| rate);
-                let offer = Offer { alternative, class, units: shape.count, rate };
+                let extrapolated =
+                    known.is_some_and(|(_, source)| source == RateSource::Extrapolated);
+                let offer = Offer { alternative, class, units: shape.count, rate, extrapolated };
                 found.entry((alternative, class)).or_insert(offer);
             }
         }

@@ -220,7 +220,13 @@ mod tests {
             offers: rates
                 .iter()
                 .enumerate()
-                .map(|(class, &rate)| Offer { alternative: class, class, units: 1, rate })
+                .map(|(class, &rate)| Offer {
+                    alternative: class,
+                    class,
+                    units: 1,
+                    rate,
+                    extrapolated: false,
+                })
                 .collect(),
             remaining: 10.0,
             total: 10.0,

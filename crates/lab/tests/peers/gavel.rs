@@ -1,30 +1,18 @@
-//! Gavel's published workloads: the re-implemented policies land where the originals did, and
-//! `adaptive` beats them. The data is looked for in `HET_SHARED_DATA`, then `../shared/data` beside
-//! the checkout; without it these tests say so and pass.
-
-use std::io::Write;
-use std::path::{Path, PathBuf};
+//! Gavel's workloads: the re-implemented policies land where the originals did, and `adaptive` beats
+//! them.
 
 use het_core::Millis;
 use het_lab::workload::{read_jobs, read_speeds};
-use het_lab::{Assumptions, Cadence, Noise, Outcome, cluster, simulate, what_if};
+use het_lab::{Assumptions, Cadence, Noise, Outcome, Restart, cluster, simulate, what_if};
 use het_policy::by_name;
+
+use crate::Data;
 
 /// How far the mean completion time of a re-implemented policy may land from the original, as a
 /// part; the makespan, which a few last jobs decide, may land a little farther: which of equally
 /// good shares they get is up to the solver.
 const CLOSE: f64 = 0.02;
 const MAKESPAN_CLOSE: f64 = 0.03;
-
-/// Straight to the process, past the capture of passing tests: a skip is loud.
-fn tell(text: &str) {
-    let mut stderr = std::io::stderr().lock();
-    writeln!(stderr, "{text}").expect("standard error takes a line");
-}
-
-struct Data {
-    root: PathBuf,
-}
 
 /// One cell of the published table: mean completion, p99 and makespan in seconds.
 #[derive(Debug, Clone, Copy)]
@@ -35,16 +23,6 @@ struct Published {
 }
 
 impl Data {
-    fn find() -> Option<Self> {
-        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-        let root = std::env::var_os("HET_SHARED_DATA").map_or(beside, PathBuf::from);
-        if root.join("gavel").is_dir() {
-            return Some(Self { root });
-        }
-        tell(&format!("SKIPPED: no published workloads in `{}`", root.display()));
-        None
-    }
-
     fn play(&self, trace: &str, sizes: &str, policy: &str, noise: Noise, restart: u64) -> Outcome {
         let folder = self.root.join("gavel");
         let jobs = read_jobs(&folder.join(trace), None).expect("a published trace");
@@ -53,7 +31,7 @@ impl Data {
         let topology = cluster(&format!("gavel:{sizes}")).expect("three counts");
         let assumptions = Assumptions {
             cadence: Cadence::Rounds(Millis::seconds(360)),
-            restart: Millis::seconds(restart),
+            restart: Restart::Fixed(Millis::seconds(restart)),
             noise,
             seed: 1,
         };
@@ -77,7 +55,7 @@ impl Data {
 
 #[test]
 fn re_implemented_policies_land_where_the_originals_did() {
-    let Some(data) = Data::find() else { return };
+    let Some(data) = Data::find("gavel") else { return };
     for policy in ["fifo-perf", "max-min-fairness-perf", "min-total-duration-perf"] {
         for trace in ["max_min_fairness.trace", "minimize_makespan.trace"] {
             for sizes in ["8,16,24", "12,12,12"] {
@@ -97,7 +75,7 @@ fn re_implemented_policies_land_where_the_originals_did() {
 
 #[test]
 fn srpt_lands_on_the_published_reference() {
-    let Some(data) = Data::find() else { return };
+    let Some(data) = Data::find("gavel") else { return };
     for (trace, sizes, avg_jct_s, makespan_s) in [
         ("minimize_makespan.trace", "8,16,24", 27_918.0, 87_239.0),
         ("minimize_makespan.trace", "12,12,12", 28_642.0, 91_022.0),
@@ -113,7 +91,7 @@ fn srpt_lands_on_the_published_reference() {
 
 /// Completion times against max-min fairness, makespan against the shortest published one.
 fn check_adaptive(trace: &str, sizes: &str, jct: f64, p99: f64, makespan: f64) {
-    let Some(data) = Data::find() else { return };
+    let Some(data) = Data::find("gavel") else { return };
     let ours = data.play(trace, sizes, "adaptive", Noise::default(), 0);
     let fair = data.published(trace, sizes, "max-min-fairness-perf");
     let short = data.published(trace, sizes, "min-total-duration-perf");
@@ -141,7 +119,7 @@ fn adaptive_does_not_pay_for_it_at_light_load() {
 
 #[test]
 fn the_ranking_survives_restarts_and_wrong_numbers() {
-    let Some(data) = Data::find() else { return };
+    let Some(data) = Data::find("gavel") else { return };
     let noise = Noise { speed: 0.2, work: 0.3 };
     for (trace, sizes) in [
         ("minimize_makespan.trace", "8,16,24"),

@@ -274,6 +274,21 @@ pub struct ScenarioArgs {
     /// Errors in what policies are told: `speed=0.2,work=0.3` (σ of a lognormal factor).
     #[arg(long, default_value = "")]
     pub noise: String,
+    /// Failures: published rates (`llama3`, `rsc1`, `rsc2`) or a list in JSON Lines.
+    #[arg(long, value_name = "RATES|FILE")]
+    pub faults: Option<String>,
+    /// Part of the failures that something announces ten minutes before.
+    #[arg(long, value_name = "PART", default_value_t = 0.0, requires = "faults")]
+    pub foreseen: f64,
+    /// Seconds until a failed node is back.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3_600.0, requires = "faults")]
+    pub repair: f64,
+    /// Seconds of running between two checkpoints; none but at a stop where absent.
+    #[arg(long, value_name = "SECONDS")]
+    pub checkpoint_every: Option<f64>,
+    /// Seconds that a checkpoint takes.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub checkpoint_cost: f64,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use anstream::println;
-use het_core::{Millis, Topology};
+use het_core::{Millis, Time, Topology};
 use het_lab::workload::{Speeds, read_jobs, read_pods, read_speeds};
 use het_lab::{
-    Assumptions, Cadence, ClusterError, Noise, Outcome, PACKING_SEED, Restart, Scenario,
-    WhatIfError, cluster, pack, simulate, what_if,
+    Assumptions, Cadence, ClusterError, FAULT_RATES, Fault, FaultCourse, Noise, Outcome,
+    PACKING_SEED, Restart, Saving, Scenario, WhatIfError, cluster, draw_faults, pack, read_faults,
+    simulate, what_if,
 };
 use het_policy::packing::PackingRule;
 use het_policy::{POLICIES, Policy};
@@ -18,6 +19,9 @@ use crate::args::{ScenarioArgs, SimArgs, SimCommand};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
 use crate::{run, trace};
+
+/// How long before it happens a failure is announced.
+const WARNING: Millis = Millis::seconds(600);
 
 /// Columns of a comparison; nested figures are flattened for it.
 const COLUMNS: &[Column] = &[
@@ -137,14 +141,56 @@ fn read(args: &ScenarioArgs) -> Result<Scenario, Fail> {
         cadence: cadence(args.round)?,
         restart: restart(&args.restart_cost)?,
         noise: noise(&args.noise)?,
+        saving: Saving {
+            takes: seconds("--checkpoint-cost", args.checkpoint_cost)?,
+            every: args
+                .checkpoint_every
+                .map(|every| seconds("--checkpoint-every", every))
+                .transpose()?,
+        },
         seed: args.seed,
     };
-    what_if(&topology, &jobs, &speeds, &assumptions).map_err(|error| {
+    let mut scenario = what_if(&topology, &jobs, &speeds, &assumptions).map_err(|error| {
         let hint = match &error {
             WhatIfError::UnknownProfile { .. } => "name the throughput table with `--profiles`",
             WhatIfError::NeverFits { .. } => "name a larger cluster",
         };
         Fail::new(code::USAGE, error.to_string()).hint(hint)
+    })?;
+    if let Some(word) = &args.faults {
+        scenario.faults = faults(word, &scenario, args)?;
+    }
+    Ok(scenario)
+}
+
+/// Failures by published rates until long after everything should be done, or from a list.
+fn faults(
+    word: &str,
+    scenario: &Scenario,
+    args: &ScenarioArgs,
+) -> Result<Vec<(Time, Fault)>, Fail> {
+    let Some(rates) = FAULT_RATES.iter().find(|rates| rates.name == word) else {
+        return read_faults(Path::new(word), &scenario.topology)
+            .map_err(|error| trace::unusable(&error));
+    };
+    if !(0.0..=1.0).contains(&args.foreseen) {
+        let message = format!("{} of the failures cannot be foreseen", args.foreseen);
+        return Err(Fail::new(code::USAGE, message).hint("give a part between 0 and 1"));
+    }
+    let course = FaultCourse {
+        repair: seconds("--repair", args.repair)?,
+        foreseen: args.foreseen,
+        warning: WARNING,
+    };
+    let until = scenario.latest_end();
+    Ok(draw_faults(&scenario.topology, rates, &course, until, scenario.seed))
+}
+
+fn seconds(name: &str, value: f64) -> Result<Millis, Fail> {
+    let valid = Some(value).filter(|value| (0.0..1e9).contains(value)).map(millis);
+    valid.ok_or_else(|| {
+        Fail::new(code::USAGE, format!("`{name} {value}` is no time"))
+            .hint("give seconds, zero or more")
     })
 }
 

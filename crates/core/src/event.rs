@@ -57,6 +57,13 @@ pub enum Event {
     NodeReturned {
         node: NodeId,
     },
+    /// The node is likely to fail soon: what runs there should go elsewhere, nothing should start.
+    NodeSuspected {
+        node: NodeId,
+    },
+    NodeCleared {
+        node: NodeId,
+    },
     DeviceFailed {
         device: DeviceId,
     },
@@ -72,6 +79,8 @@ impl Event {
             self,
             Self::NodeLost { .. }
                 | Self::NodeReturned { .. }
+                | Self::NodeSuspected { .. }
+                | Self::NodeCleared { .. }
                 | Self::DeviceFailed { .. }
                 | Self::DeviceRepaired { .. }
         )

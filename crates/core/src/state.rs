@@ -44,6 +44,7 @@ pub struct State {
     limited: BTreeSet<JobId>,
     /// By node.
     lost: Vec<bool>,
+    suspected: Vec<bool>,
     memory_held: Vec<Bytes>,
     /// By device.
     failed: Vec<bool>,
@@ -203,6 +204,7 @@ impl State {
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
             lost: vec![false; topology.nodes.len()],
+            suspected: vec![false; topology.nodes.len()],
             memory_held: vec![Bytes::ZERO; topology.nodes.len()],
             failed: vec![false; topology.devices.len()],
             service: index.capacity.clone(),
@@ -295,7 +297,17 @@ impl State {
         (job, job.spec.stage(key.stage), &job.stages[key.stage.index()])
     }
 
-    /// Neither the device nor its node is down.
+    /// Whether the node is likely to fail soon.
+    pub fn is_suspected(&self, node: NodeId) -> bool {
+        self.suspected[node.index()]
+    }
+
+    /// Whether there is any such node.
+    pub fn suspects_any(&self) -> bool {
+        self.suspected.contains(&true)
+    }
+
+    /// Neither the device nor its node is down or likely to be soon: something may start there.
     pub fn is_up(&self, device: DeviceId) -> bool {
         self.service[device.index()] > Share::ZERO
     }

@@ -26,8 +26,13 @@ impl Draw {
         self.between(0, 99) < percent
     }
 
+    /// Exponential with that mean.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * self.part().ln()
+    }
+
     /// Uniform in (0, 1].
-    fn unit(&mut self) -> f64 {
+    pub fn part(&mut self) -> f64 {
         ((self.0.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
@@ -37,8 +42,8 @@ impl Draw {
         if sigma == 0.0 {
             return 1.0;
         }
-        let radius = (-2.0 * self.unit().ln()).sqrt();
-        let normal = radius * (std::f64::consts::TAU * self.unit()).cos();
+        let radius = (-2.0 * self.part().ln()).sqrt();
+        let normal = radius * (std::f64::consts::TAU * self.part()).cos();
         (sigma * normal).exp()
     }
 

@@ -9,6 +9,7 @@ mod cluster;
 mod draw;
 mod drive;
 mod fairness;
+mod faults;
 mod outcome;
 mod pack;
 mod scenario;
@@ -16,12 +17,14 @@ mod what_if;
 pub mod workload;
 
 pub use het_control::Cadence;
+pub use het_sim::Fault;
 
 pub use bench::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
 pub use cluster::{ClusterError, cluster};
 pub use draw::Draw;
 pub use drive::{DriveError, drive};
+pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults};
 pub use outcome::{Fairness, Outcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
 pub use scenario::Scenario;
-pub use what_if::{Assumptions, Noise, Restart, WhatIfError, what_if};
+pub use what_if::{Assumptions, Noise, Restart, Saving, WhatIfError, what_if};

@@ -20,6 +20,8 @@ pub struct Outcome {
     pub p99_jct_s: f64,
     pub makespan_s: f64,
     pub utilisation: Utilisation,
+    /// Part of the device time held that went into work that counts.
+    pub effective_time: f64,
     pub finish_time_fairness: Fairness,
     /// Stops for a job of higher priority.
     pub preemptions: usize,
@@ -141,6 +143,7 @@ fn sum_up(
             busy: busy / whole,
             useful: useful / whole,
         },
+        effective_time: useful / allocated.max(1e-9),
         finish_time_fairness: fairness::of(scenario, state),
         preemptions: tally.preemptions,
         suspensions: tally.suspensions,

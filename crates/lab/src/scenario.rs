@@ -76,6 +76,28 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// When everything is done at the latest, generously: three times the last arrival and the
+    /// longest job, and all work together on the cluster.
+    pub fn latest_end(&self) -> Time {
+        let mut longest: BTreeMap<JobId, f64> = BTreeMap::new();
+        let mut device_ms = 0.0;
+        for (key, model) in &self.models {
+            let slowest = model.step_ns.values().copied().max().unwrap_or(model.step_ns_default);
+            let ms = model.steps as f64 * slowest as f64 / 1e6;
+            let units = self.jobs.get(key.job.0 as usize - 1).map_or(1, |(_, spec)| {
+                spec.stage(key.stage).alternatives.iter().map(|a| a.count).max().unwrap_or(1)
+            });
+            *longest.entry(key.job).or_default() += ms;
+            device_ms += ms * f64::from(units);
+        }
+        let longest = longest.into_values().fold(0.0, f64::max);
+        let units = self.topology.units_by_class().iter().sum::<u32>().max(1);
+        let last = self.jobs.iter().map(|(at, _)| at.0).max().unwrap_or(0) as f64;
+        Time((3.0 * (last + longest + device_ms / f64::from(units))) as u64)
+    }
+}
+
 fn cluster(draw: &mut Draw) -> Topology {
     let class = |id: &str, kind: &str, peak_gflops| DeviceClass {
         id: id.into(),
@@ -130,6 +152,23 @@ fn faults(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
             rows.push((Time(at), Fault::NodeLost { node }));
             let back = at + draw.between(1_000, 300_000);
             rows.push((Time(back), Fault::NodeReturned { node }));
+        }
+        if draw.chance(20) {
+            let at = draw.between(1, HORIZON_MS);
+            rows.push((Time(at), Fault::NodeSuspected { node }));
+            let cleared = at + draw.between(1_000, 300_000);
+            rows.push((Time(cleared), Fault::NodeCleared { node }));
+        }
+        if draw.chance(20) {
+            let at = Time(draw.between(1, HORIZON_MS));
+            let noticed_after = Millis(draw.between(1_000, 120_000));
+            let kinds =
+                [Fault::Hung { node, noticed_after }, Fault::Corrupted { node, noticed_after }];
+            rows.push((at, *draw.pick(&kinds)));
+        }
+        if draw.chance(20) {
+            let at = Time(draw.between(1, HORIZON_MS));
+            rows.push((at, Fault::LinkSlowed { node, percent: draw.between(120, 400) }));
         }
         if draw.chance(30) {
             let at = Time(draw.between(1, HORIZON_MS));

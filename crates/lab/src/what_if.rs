@@ -21,7 +21,17 @@ pub struct Assumptions {
     pub cadence: Cadence,
     pub restart: Restart,
     pub noise: Noise,
+    pub saving: Saving,
     pub seed: u64,
+}
+
+/// Checkpoints of rigid stages: every stage also saves when it is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Saving {
+    /// How long one takes; the stage makes no step meanwhile.
+    pub takes: Millis,
+    /// Running time between two; never but at a stop where absent.
+    pub every: Option<Millis>,
 }
 
 /// Pause at every start, restart and change of devices, with the devices held.
@@ -142,8 +152,16 @@ impl Builder<'_> {
             true => format!("{shared} of job {}", key.job).into(),
             false => shared.into(),
         };
-        let mut model =
-            StageModel { steps, load: restart, save: Some(Millis(0)), ..StageModel::default() };
+        let mut model = StageModel {
+            steps,
+            load: restart,
+            save: Some(self.assumptions.saving.takes),
+            ..StageModel::default()
+        };
+        if let Some(every) = self.assumptions.saving.every {
+            let fastest = runs.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+            model.checkpoint_every = (every.as_seconds() * fastest).round().max(1.0) as u64;
+        }
         for (class, rate) in &runs {
             let told = rate * draw.lognormal(noise.speed);
             self.rates.declare(&profile, class, stage.units, told);

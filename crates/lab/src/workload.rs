@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub use openb::read_pods;
-pub(crate) use source::CsvTable;
+pub(crate) use source::{CsvTable, text as read_text};
 pub use source::{Spot, TraceError};
 pub use speeds::Speeds;
 pub use trace::{TraceJob, TraceStage, Work, read_trace, write_trace};

@@ -39,8 +39,9 @@ pub(crate) struct Demand {
     pub submitted: Time,
     /// Its lease and the offer it runs on.
     pub running: Option<(LeaseId, usize)>,
-    /// Suspending it would only waste work, and might never let it finish: it cannot save, its last
-    /// stop saved nothing, or it has not yet worked for as long as its start took.
+    /// Suspending it might never let it finish: it cannot save, or its last stop saved nothing.
+    pub stuck: bool,
+    /// Suspending it would only waste work: it has not yet worked for as long as its start took.
     pub unripe: bool,
     /// Shapes that the cluster could run; none has a rate of zero.
     pub offers: Vec<Offer>,
@@ -81,7 +82,7 @@ impl Demand {
 
     /// The offer that it must be left on.
     pub fn pinned(&self) -> Option<usize> {
-        self.running.filter(|_| self.unripe).map(|(_, offer)| offer)
+        self.running.filter(|_| self.stuck || self.unripe).map(|(_, offer)| offer)
     }
 
     /// It may run on more or fewer devices of the same class.
@@ -186,6 +187,7 @@ fn demand(
         priority: job.priority(),
         submitted: job.submitted,
         running: at.and_then(|(id, offer)| Some((id, offer?))),
+        stuck: lease.is_some_and(|(_, lease)| stuck(view, lease)),
         unripe: lease.is_some_and(|(_, lease)| unripe(view, lease, restart)),
         offers,
         remaining,
@@ -197,12 +199,13 @@ fn demand(
     }
 }
 
-fn unripe(view: &View<'_>, lease: &Lease, restart: Millis) -> bool {
+fn stuck(view: &View<'_>, lease: &Lease) -> bool {
     let (_, spec, stage) = view.state.stage(lease.stage);
     let saves = spec.alternatives[lease.placement.alternative].launch.checkpoint.is_some();
-    if !saves || stage.fruitless > 0 {
-        return true;
-    }
+    !saves || stage.fruitless > 0
+}
+
+fn unripe(view: &View<'_>, lease: &Lease, restart: Millis) -> bool {
     match lease.phase {
         Phase::Starting => true,
         Phase::Running { since } => view.now.since(since) < restart,

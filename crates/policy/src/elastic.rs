@@ -37,6 +37,10 @@ const AGEING_POWER: f64 = -0.2;
 /// `adaptive`: how often the gain of a change must make up for what it costs.
 const CAUTION: i32 = 3;
 
+/// `adaptive`: from so many starts on a job works for as long as its start took before it is changed
+/// again, so that it always gets on.
+const RESTLESS_AFTER: u32 = 12;
+
 /// Goodput of every shape, fairly weighed.
 #[derive(Debug, Clone, Copy)]
 pub struct Sia;
@@ -49,7 +53,8 @@ impl Policy for Sia {
     fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
         turns::once_a_round(view, memory, |demands, _, (): &mut ()| {
             let gains = demands.stages.iter().map(|demand| sia_gains(demand, view.now)).collect();
-            share_out(demands, gains)
+            let kept = |demand: &Demand| demand.stuck || demand.starting;
+            share_out(demands, gains, kept)
         })
     }
 }
@@ -71,7 +76,12 @@ pub(crate) fn share_out_by_use(demands: &Demands, now: Time) -> Turns {
         let weight = (1.0 + demand.attained_device_s / YOUNG_DEVICE_S).powf(AGEING_POWER);
         gains(demand, damped, |_| true, |speedup, _| weight * speedup.powf(POWER))
     };
-    share_out(demands, demands.stages.iter().map(of).collect())
+    let gains = demands.stages.iter().map(of).collect();
+    let kept = |demand: &Demand| {
+        let restless = demand.attempts >= RESTLESS_AFTER && demand.unripe;
+        demand.stuck || demand.starting || restless
+    };
+    share_out(demands, gains, kept)
 }
 
 /// `gain` of the goodput of each offer over that of the slowest that `counts`, `damped` where the
@@ -103,12 +113,11 @@ fn kept_after_a_restart(demand: &Demand, now: Time) -> f64 {
     ((age - lost) / (age + pause)).max(0.0)
 }
 
-/// The turns with the largest sum of gains, a higher priority before a lower one. Whoever is
-/// starting keeps what it has.
-fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Turns {
-    let starting = |demand: &Demand| demand.running.filter(|_| demand.starting);
-    let mut chosen: Vec<Option<usize>> =
-        demands.stages.iter().map(|demand| Some(starting(demand)?.1)).collect();
+/// The turns with the largest sum of gains, a higher priority before a lower one. Those who are
+/// `kept` keep what they have.
+fn share_out(demands: &Demands, gains: Vec<Vec<f64>>, kept: impl Fn(&Demand) -> bool) -> Turns {
+    let offer = |demand: &Demand| Some(demand.running.filter(|_| kept(demand))?.1);
+    let mut chosen: Vec<Option<usize>> = demands.stages.iter().map(offer).collect();
     let mut left = Left::whole(demands);
     let kept = demands.stages.iter().zip(&chosen);
     kept.for_each(|(demand, offer)| offer.iter().for_each(|&o| left.take(&demand.offers[o])));

@@ -9,11 +9,13 @@ use std::collections::BTreeSet;
 
 use het_core::{LeaseId, Millis, Phase, Placement, Priority, Reason, StageKey, StopCause, Time};
 
+use het_perf::stop_cost;
+
 use crate::line::{Group, GroupId, Line, rate};
 use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
 use crate::rules::{Choice, Passing, Preempts};
-use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
+use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, place, preempt};
 
 /// Searches for victims in one round: a round stays short however long the queue is, and the next
 /// round goes on.
@@ -23,7 +25,7 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 const RESERVATIONS_MAX: usize = 1;
 
 pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Decision {
-    if view.state.waiting().next().is_none() {
+    if view.state.waiting().next().is_none() && !view.state.suspects_any() {
         return Decision::default();
     }
     let line = memory.of::<Line>();
@@ -39,6 +41,7 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
             break;
         }
     }
+    pass.evacuate();
     pass.finish(line)
 }
 
@@ -109,6 +112,34 @@ impl<'a> Pass<'a> {
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             }
             line.untold.insert(key);
+        }
+    }
+
+    /// Moves off nodes that are going to fail what can save itself and has room elsewhere, after
+    /// everybody who waits had a look at that room.
+    fn evacuate(&mut self) {
+        let state = self.view.state;
+        if self.rules.choice == Choice::Fixed || !state.suspects_any() {
+            return;
+        }
+        for (&id, lease) in state.leases() {
+            let (_, spec, stage) = state.stage(lease.stage);
+            let index = lease.placement.alternative;
+            let suspected = lease.placement.ranks.iter().any(|rank| state.is_suspected(rank.node));
+            let saves = spec.alternatives[index].launch.checkpoint.is_some();
+            if !suspected || !saves || !matches!(lease.phase, Phase::Running { .. }) {
+                continue;
+            }
+            self.pool.give_back(&lease.placement);
+            match place(&mut self.pool, spec, index) {
+                Ok(elsewhere) => {
+                    self.pool.take(&elsewhere);
+                    let cost = stop_cost(spec, stage, lease, self.view.now);
+                    self.stopped.insert(id);
+                    self.stops.push(StopOrder { lease: id, cause: StopCause::Drain, cost });
+                }
+                Err(_) => self.pool.take(&lease.placement),
+            }
         }
     }
 

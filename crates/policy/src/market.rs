@@ -216,6 +216,7 @@ mod tests {
             priority: Priority::Normal,
             submitted: Time::ZERO,
             running: None,
+            stuck: false,
             unripe: false,
             offers: rates
                 .iter()

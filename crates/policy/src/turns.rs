@@ -83,7 +83,9 @@ fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
     }
     for &key in turns.leftovers.iter().filter(|key| state.is_waiting(**key)) {
         if told.insert(key) {
-            decision.wants.push((key, anywhere(view, &mut pool, key)));
+            // A gang on several classes could be given no turn later: only those get that anyway.
+            let may_mix = if turns.spanning.contains(&key) { Mixing::Allowed } else { Mixing::Not };
+            decision.wants.push((key, anywhere(view, &mut pool, key, may_mix)));
         }
     }
     let others = state.waiting().filter(|key| !told.contains(key));
@@ -96,6 +98,14 @@ fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
 fn stays(view: &View<'_>, turns: &Turns, lease: &Lease, offer: Option<&Offer>) -> bool {
     if lease.since == view.now || turns.spanning.contains(&lease.stage) {
         return true;
+    }
+    let state = view.state;
+    let saves = {
+        let (_, spec, _) = state.stage(lease.stage);
+        spec.alternatives[lease.placement.alternative].launch.checkpoint.is_some()
+    };
+    if saves && lease.placement.ranks.iter().any(|rank| state.is_suspected(rank.node)) {
+        return false;
     }
     let on = |grant: het_core::Grant| view.state.topology().device(grant.device).class;
     offer.is_some_and(|offer| {
@@ -126,15 +136,26 @@ fn begin(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, offer: &Offer) -> 
     }
 }
 
+/// Whether a gang may stand on several device classes at once.
+#[derive(Debug, Clone, Copy)]
+enum Mixing {
+    Allowed,
+    Not,
+}
+
 /// On whatever fits, in file order.
-fn anywhere(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey) -> Want {
+fn anywhere(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, mixing: Mixing) -> Want {
     if let Some(claim) = view.state.claims().get(&key) {
         let placement = (*claim.placement).clone();
         return Want::Run { placement, reasons: vec![Reason::ClaimReady] };
     }
     let (_, spec, _) = view.state.stage(key);
-    let fitting = (0..spec.alternatives.len()).find_map(|index| place(pool, spec, index).ok());
-    let Some(placement) = fitting else {
+    let classes = 0..view.state.topology().classes.len();
+    let mut fitting = |index: usize| match mixing {
+        Mixing::Allowed => place(pool, spec, index).ok(),
+        Mixing::Not => classes.clone().find_map(|class| on_class(pool, spec, index, class).ok()),
+    };
+    let Some(placement) = (0..spec.alternatives.len()).find_map(&mut fitting) else {
         return Want::Wait { reasons: vec![Reason::NotItsTurn] };
     };
     pool.take(&placement);

@@ -27,6 +27,8 @@ pub struct Sim {
     lost: Vec<bool>,
     /// Percent of the normal step time, by node.
     pace: Vec<u64>,
+    /// The same for gangs that stand on several nodes.
+    link_pace: Vec<u64>,
     /// Stages whose scripted failure has happened.
     failed_once: BTreeSet<StageKey>,
 }
@@ -48,6 +50,8 @@ struct Run {
     kept_ns: u64,
     epoch: u32,
     stopping: bool,
+    /// A rank of it hangs or computes nonsense: it neither ends nor saves anything of worth.
+    broken: bool,
     /// When an elastic job next looks at its own speed.
     attunes: Option<Time>,
 }
@@ -55,6 +59,9 @@ struct Run {
 impl Run {
     /// Books the steps done until `now`.
     fn settle(&mut self, now: Time) {
+        if self.broken {
+            return;
+        }
         let steps = ns(now).saturating_sub(self.since_ns) / self.step_ns;
         self.done += steps;
         self.since_ns += steps * self.step_ns;
@@ -106,6 +113,7 @@ impl Sim {
         Self {
             lost: vec![false; topology.nodes.len()],
             pace: vec![100; topology.nodes.len()],
+            link_pace: vec![100; topology.nodes.len()],
             topology,
             models,
             trainers: BTreeMap::new(),
@@ -153,6 +161,7 @@ impl Sim {
             kept_ns: 0,
             epoch: 0,
             stopping: false,
+            broken: false,
             attunes: model.elastic.as_ref().map(|_| loaded),
         };
         self.runs.insert(lease, run);
@@ -160,15 +169,20 @@ impl Sim {
         self.schedule(lease);
     }
 
-    /// The slowest rank sets the pace of a gang.
+    /// The slowest rank or link sets the pace of a gang.
     fn step_ns(&self, stage: StageKey, done: u64, placement: &Placement) -> u64 {
+        let spans = placement.nodes() > 1;
+        let pace_of = |node: NodeId| {
+            let link = if spans { self.link_pace[node.index()] } else { 100 };
+            self.pace[node.index()] * link / 100
+        };
         if let Some(trainer) = self.trainers.get(&stage) {
-            let pace = placement.ranks.iter().map(|rank| self.pace[rank.node.index()]).max();
+            let pace = placement.ranks.iter().map(|rank| pace_of(rank.node)).max();
             return (trainer.step_ns(done) * pace.unwrap_or(100)).div_ceil(100).max(1);
         }
         let model = &self.model(stage);
         let of_rank = placement.ranks.iter().flat_map(|rank| {
-            let pace = self.pace[rank.node.index()];
+            let pace = pace_of(rank.node);
             rank.grants.iter().map(move |grant| {
                 let class = &self.topology.class_of(grant.device).id;
                 let step = model.step_ns.get(class).copied().unwrap_or(model.step_ns_default);
@@ -211,7 +225,7 @@ impl Sim {
     fn milestone(&mut self, lease: LeaseId, epoch: u32) {
         let now = self.now;
         let Some(run) = self.runs.get_mut(&lease) else { return };
-        if run.epoch != epoch || run.stopping {
+        if run.epoch != epoch || run.stopping || run.broken {
             return;
         }
         run.settle(now);
@@ -266,6 +280,7 @@ impl Sim {
         let Some(mut run) = self.runs.remove(&lease) else { return };
         match outcome {
             Outcome::Finished => run.keep(),
+            Outcome::Lost if run.broken => {}
             Outcome::Lost => run.settle(self.now),
             Outcome::Stopped | Outcome::Failed(_) => {}
         }
@@ -281,12 +296,12 @@ impl Sim {
         let Some(run) = self.runs.get_mut(&lease) else { return };
         run.settle(now);
         run.stopping = true;
-        let (stage, done) = (run.stage, run.done);
+        let (stage, done, broken) = (run.stage, run.done, run.broken);
         let model = self.model(stage);
-        let saves = model.save.filter(|save| !model.deaf && *save <= grace);
+        let saves = model.save.filter(|save| !model.deaf && !broken && *save <= grace);
         let wait = match saves {
             Some(save) => save,
-            None if model.deaf => grace,
+            None if model.deaf || broken => grace,
             None => Millis(0),
         };
         let at = now + wait;
@@ -309,19 +324,49 @@ impl Sim {
                 self.lost[node.index()] = false;
                 Some(Event::NodeReturned { node })
             }
+            Fault::NodeSuspected { node } => Some(Event::NodeSuspected { node }),
+            Fault::NodeCleared { node } => Some(Event::NodeCleared { node }),
             Fault::Slowed { node, percent } => {
                 self.pace[node.index()] = percent;
-                for lease in self.leases_on(node) {
-                    let run = &self.runs[&lease];
-                    let step_ns = self.step_ns(run.stage, run.done, &run.placement);
-                    if let Some(run) = self.runs.get_mut(&lease) {
-                        run.settle(self.now);
-                        run.step_ns = step_ns;
-                    }
-                    self.schedule(lease);
-                }
+                self.change_pace(node);
                 None
             }
+            Fault::LinkSlowed { node, percent } => {
+                self.link_pace[node.index()] = percent;
+                self.change_pace(node);
+                None
+            }
+            Fault::Hung { node, noticed_after } | Fault::Corrupted { node, noticed_after } => {
+                for lease in self.leases_on(node) {
+                    if let Some(run) = self.runs.get_mut(&lease) {
+                        run.settle(self.now);
+                        run.broken = true;
+                    }
+                }
+                let noticed = Due::Strike(Fault::Noticed { node });
+                self.agenda.add(self.now + noticed_after, noticed);
+                None
+            }
+            Fault::Noticed { node } => {
+                let broken = |lease: &LeaseId| self.runs[lease].broken;
+                let leases: Vec<LeaseId> =
+                    self.leases_on(node).into_iter().filter(broken).collect();
+                leases.into_iter().for_each(|lease| self.end(lease, Outcome::Lost));
+                None
+            }
+        }
+    }
+
+    /// What runs on the node goes on at another pace.
+    fn change_pace(&mut self, node: NodeId) {
+        for lease in self.leases_on(node) {
+            let run = &self.runs[&lease];
+            let step_ns = self.step_ns(run.stage, run.done, &run.placement);
+            if let Some(run) = self.runs.get_mut(&lease) {
+                run.settle(self.now);
+                run.step_ns = step_ns;
+            }
+            self.schedule(lease);
         }
     }
 

@@ -54,9 +54,36 @@ pub enum Fault {
     NodeReturned {
         node: NodeId,
     },
+    /// Something says that the node is going to fail, or that it is not.
+    NodeSuspected {
+        node: NodeId,
+    },
+    NodeCleared {
+        node: NodeId,
+    },
     /// Every step on the node takes this many percent of its normal time from now on.
     Slowed {
         node: NodeId,
         percent: u64,
+    },
+    /// The same for gangs that stand on this and other nodes.
+    LinkSlowed {
+        node: NodeId,
+        percent: u64,
+    },
+    /// What runs on the node makes no step any more, until somebody notices and ends it.
+    Hung {
+        node: NodeId,
+        noticed_after: Millis,
+    },
+    /// What the node computes is wrong from now on, and its checkpoints are worth nothing, until
+    /// somebody notices and ends what runs there.
+    Corrupted {
+        node: NodeId,
+        noticed_after: Millis,
+    },
+    /// A hang or corruption is noticed.
+    Noticed {
+        node: NodeId,
     },
 }

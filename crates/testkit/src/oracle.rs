@@ -36,6 +36,7 @@ pub struct Oracle {
     holds: BTreeMap<LeaseId, Hold>,
     claims: BTreeMap<StageKey, Arc<Placement>>,
     lost_nodes: BTreeSet<NodeId>,
+    suspected_nodes: BTreeSet<NodeId>,
     failed_devices: BTreeSet<DeviceId>,
     /// Share-milliseconds by device.
     charged: Vec<u64>,
@@ -93,6 +94,7 @@ impl Oracle {
             holds: BTreeMap::new(),
             claims: BTreeMap::new(),
             lost_nodes: BTreeSet::new(),
+            suspected_nodes: BTreeSet::new(),
             failed_devices: BTreeSet::new(),
             idle_before: BTreeSet::new(),
             violations: Vec::new(),
@@ -138,6 +140,12 @@ impl Oracle {
             }
             Event::NodeReturned { node } => {
                 self.lost_nodes.remove(node);
+            }
+            Event::NodeSuspected { node } => {
+                self.suspected_nodes.insert(*node);
+            }
+            Event::NodeCleared { node } => {
+                self.suspected_nodes.remove(node);
             }
             Event::DeviceFailed { device } => {
                 self.failed_devices.insert(*device);
@@ -280,6 +288,14 @@ impl Oracle {
         }
     }
 
+    /// It failed, or its node did or is going to.
+    fn is_down(&self, device: DeviceId) -> bool {
+        let node = self.topology.device(device).node;
+        self.lost_nodes.contains(&node)
+            || self.suspected_nodes.contains(&node)
+            || self.failed_devices.contains(&device)
+    }
+
     fn no_device_claimed_twice(&mut self) {
         let mut claimed: BTreeMap<DeviceId, u64> = BTreeMap::new();
         for grant in self.claims.values().flat_map(|placement| placement.grants()) {
@@ -315,7 +331,7 @@ impl Oracle {
                 if node != rank.node {
                     self.blame(2, format!("a rank of {key} holds a device of another node"));
                 }
-                if self.lost_nodes.contains(&node) || self.failed_devices.contains(&grant.device) {
+                if self.is_down(grant.device) {
                     self.blame(2, format!("{key} is given device {}, which is down", grant.device));
                 }
             }
@@ -491,8 +507,7 @@ impl Oracle {
     }
 
     fn free_units(&self, device: DeviceId) -> u32 {
-        let node = self.topology.device(device).node;
-        if self.lost_nodes.contains(&node) || self.failed_devices.contains(&device) {
+        if self.is_down(device) {
             return 0;
         }
         let held = self.holds.values().map(|hold| &hold.placement);

@@ -35,6 +35,8 @@ impl State {
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
             Event::NodeLost { node } => self.lost[node.index()] = true,
             Event::NodeReturned { node } => self.lost[node.index()] = false,
+            Event::NodeSuspected { node } => self.suspected[node.index()] = true,
+            Event::NodeCleared { node } => self.suspected[node.index()] = false,
             Event::DeviceFailed { device } => self.failed[device.index()] = true,
             Event::DeviceRepaired { device } => self.failed[device.index()] = false,
         }
@@ -248,7 +250,8 @@ impl State {
     fn refresh_service(&mut self) {
         self.releases += 1;
         for (index, device) in self.topology.devices.iter().enumerate() {
-            let up = !self.failed[index] && !self.lost[device.node.index()];
+            let node = device.node.index();
+            let up = !self.failed[index] && !self.lost[node] && !self.suspected[node];
             self.service[index] = if up { device.capacity } else { Share::ZERO };
         }
     }

@@ -31,7 +31,7 @@ pub struct TraceError {
 }
 
 /// The whole text of a file; `.gz` is unpacked.
-pub(super) fn text(path: &Path) -> Result<String, WorkloadError> {
+pub(crate) fn text(path: &Path) -> Result<String, WorkloadError> {
     let unreadable = |source| WorkloadError::Unreadable { path: path.to_owned(), source };
     let bytes = std::fs::read(path).map_err(unreadable)?;
     let packed = path.extension().is_some_and(|extension| extension == "gz");

@@ -3,7 +3,7 @@
 
 use het_core::Millis;
 use het_lab::workload::{read_jobs, read_speeds};
-use het_lab::{Assumptions, Cadence, Noise, Outcome, Restart, cluster, simulate, what_if};
+use het_lab::{Assumptions, Cadence, Noise, Outcome, Restart, Saving, cluster, simulate, what_if};
 use het_policy::by_name;
 
 use crate::Data;
@@ -33,6 +33,7 @@ impl Data {
             cadence: Cadence::Rounds(Millis::seconds(360)),
             restart: Restart::Fixed(Millis::seconds(restart)),
             noise,
+            saving: Saving::default(),
             seed: 1,
         };
         let scenario = what_if(&topology, &jobs, &speeds, &assumptions).expect("it all fits");

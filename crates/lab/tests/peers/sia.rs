@@ -3,7 +3,7 @@
 
 use het_core::Millis;
 use het_lab::workload::{Format, read_jobs, read_speeds};
-use het_lab::{Assumptions, Cadence, Noise, Outcome, Restart, cluster, simulate, what_if};
+use het_lab::{Assumptions, Cadence, Noise, Outcome, Restart, Saving, cluster, simulate, what_if};
 use het_policy::by_name;
 
 use crate::Data;
@@ -25,6 +25,7 @@ fn play(data: &Data, workload: &str, policy: &str) -> Outcome {
         cadence: Cadence::Rounds(Millis::seconds(60)),
         restart: Restart::Profiled,
         noise: Noise::default(),
+        saving: Saving::default(),
         seed: 1,
     };
     let scenario = what_if(&topology, &jobs, &speeds, &assumptions).expect("it all fits");

@@ -76,6 +76,12 @@ enum EventRecord {
     NodeReturned {
         node: u32,
     },
+    NodeSuspected {
+        node: u32,
+    },
+    NodeCleared {
+        node: u32,
+    },
     DeviceFailed {
         device: u32,
     },
@@ -178,6 +184,8 @@ fn write(event: &Event) -> EventRecord {
         }
         Event::NodeLost { node } => EventRecord::NodeLost { node: node.0 },
         Event::NodeReturned { node } => EventRecord::NodeReturned { node: node.0 },
+        Event::NodeSuspected { node } => EventRecord::NodeSuspected { node: node.0 },
+        Event::NodeCleared { node } => EventRecord::NodeCleared { node: node.0 },
         Event::DeviceFailed { device } => EventRecord::DeviceFailed { device: device.0 },
         Event::DeviceRepaired { device } => EventRecord::DeviceRepaired { device: device.0 },
     }
@@ -212,6 +220,8 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         }
         EventRecord::NodeLost { node } => Event::NodeLost { node: NodeId(*node) },
         EventRecord::NodeReturned { node } => Event::NodeReturned { node: NodeId(*node) },
+        EventRecord::NodeSuspected { node } => Event::NodeSuspected { node: NodeId(*node) },
+        EventRecord::NodeCleared { node } => Event::NodeCleared { node: NodeId(*node) },
         EventRecord::DeviceFailed { device } => Event::DeviceFailed { device: DeviceId(*device) },
         EventRecord::DeviceRepaired { device } => {
             Event::DeviceRepaired { device: DeviceId(*device) }

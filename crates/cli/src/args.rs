@@ -242,6 +242,24 @@ pub enum SimCommand {
         /// Policies, or all of them where none is named.
         #[arg(long, value_delimiter = ',')]
         policies: Vec<String>,
+        /// Runs of each policy, with seeds counting up from `--seed`; figures are means then.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+        seeds: u64,
+        /// Folder for a report: `index.html`, `results.csv`, and `trace.json` for Perfetto.
+        #[arg(long, value_name = "FOLDER")]
+        report: Option<PathBuf>,
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Say why a job landed where and when it did under each policy.
+    Explain {
+        /// Number of the job, in the order of arrival from 1.
+        job: u64,
+        #[command(flatten)]
+        scenario: ScenarioArgs,
+        /// Policies to explain.
+        #[arg(long, value_delimiter = ',', default_value = "adaptive")]
+        policies: Vec<String>,
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
     },

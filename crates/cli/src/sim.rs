@@ -2,16 +2,18 @@
 
 use std::path::Path;
 
-use anstream::println;
+use anstream::{eprintln, println};
 use het_core::{Millis, Time, Topology};
+use het_lab::report::{self, PolicyRuns, Spread};
 use het_lab::workload::{Speeds, read_jobs, read_pods, read_speeds};
 use het_lab::{
-    Assumptions, Cadence, ClusterError, FAULT_RATES, Fault, FaultCourse, Noise, Outcome,
-    PACKING_SEED, Restart, Saving, Scenario, WhatIfError, cluster, draw_faults, pack, read_faults,
-    simulate, what_if,
+    Assumptions, Cadence, ClusterError, DriveError, FAULT_RATES, Fault, FaultCourse, Noise,
+    Outcome, PACKING_SEED, Restart, Saving, Scenario, WhatIfError, cluster, draw_faults, pack,
+    read_faults, record, simulate, what_if,
 };
 use het_policy::packing::PackingRule;
 use het_policy::{POLICIES, Policy};
+use het_wire::text::Lang;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -45,21 +47,28 @@ pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
     match &args.what {
         SimCommand::Run { scenario, policy, output } => {
             let policy = run::policy(policy)?;
-            let outcome = play(&read(scenario)?, policy)?;
+            let outcome = play(&read(scenario, scenario.seed)?, policy)?;
             output::object(&json(&outcome), *output, || tell(&outcome));
         }
-        SimCommand::Compare { scenario, policies, output } => {
-            let policies = chosen(policies)?;
-            let scenario = read(scenario)?;
-            let bar = ProgressBar::new(policies.len() as u64).with_style(style());
-            let mut rows = Vec::with_capacity(policies.len());
-            for policy in policies {
-                bar.set_message(policy.name());
-                rows.push(flat(&json(&play(&scenario, policy)?)));
-                bar.inc(1);
+        SimCommand::Compare { scenario, policies, seeds, report, output } => {
+            let runs = compared(scenario, policies, *seeds)?;
+            if let Some(folder) = report {
+                let topology = topology(&scenario.cluster)?;
+                let title = format!(
+                    "{} on {}",
+                    scenario.trace.file_name().unwrap_or_default().to_string_lossy(),
+                    scenario.cluster
+                );
+                report::write(folder, &title, &topology, &runs)
+                    .map_err(|error| Fail::file(&error.path, error.source))?;
+                eprintln!("report in `{}`", folder.join("index.html").display());
             }
-            bar.finish_and_clear();
+            let rows: Vec<Value> = runs.iter().map(|runs| row(&runs.outcomes)).collect();
             output::list("SimulationList", &rows, COLUMNS, *output);
+        }
+        SimCommand::Explain { job, scenario, policies, output } => {
+            let rows = explained(*job, scenario, policies)?;
+            output::list("DecisionList", &rows, DECISION_COLUMNS, *output);
         }
         SimCommand::Pack { cluster, pods, policy, seeds, output } => {
             let rows = packed(cluster, pods, policy, *seeds)?;
@@ -117,6 +126,79 @@ fn style() -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
+/// Every policy with every seed; what happened is kept of the first.
+fn compared(args: &ScenarioArgs, names: &[String], seeds: u64) -> Result<Vec<PolicyRuns>, Fail> {
+    let policies = chosen(names)?;
+    let scenarios: Vec<Scenario> =
+        (args.seed..args.seed + seeds).map(|seed| read(args, seed)).collect::<Result<_, _>>()?;
+    let bar = ProgressBar::new(policies.len() as u64 * seeds).with_style(style());
+    let failed = |error: DriveError| Fail::new(code::FAILED, error.to_string());
+    let mut runs = Vec::with_capacity(policies.len());
+    for policy in policies {
+        bar.set_message(policy.name());
+        let recording = record(&scenarios[0], policy).map_err(failed)?;
+        bar.inc(1);
+        let mut outcomes = vec![recording.outcome.clone()];
+        for scenario in &scenarios[1..] {
+            outcomes.push(play(scenario, policy)?);
+            bar.inc(1);
+        }
+        runs.push(PolicyRuns { recording, outcomes });
+    }
+    bar.finish_and_clear();
+    Ok(runs)
+}
+
+/// The figures of a policy, means where it ran several times.
+fn row(outcomes: &[Outcome]) -> Value {
+    let rows: Vec<Value> = outcomes.iter().map(|outcome| flat(&json(outcome))).collect();
+    let mut mean = rows[0].clone();
+    let fields = mean.as_object_mut().into_iter().flatten();
+    for (name, field) in fields.filter(|(_, field)| field.is_number()) {
+        if name != "seed" && rows.len() > 1 {
+            let values = rows.iter().filter_map(|row| row[name].as_f64());
+            *field = Spread::of(values).mean.into();
+        }
+    }
+    if rows.len() > 1 {
+        mean["seeds"] = rows.len().into();
+    }
+    mean
+}
+
+const DECISION_COLUMNS: &[Column] = &[
+    Column("POLICY", "policy", Shown::Always),
+    Column("AT_S", "at_s", Shown::Always),
+    Column("STAGE", "stage", Shown::Always),
+    Column("DECISION", "decision", Shown::Always),
+];
+
+/// Everything that was decided about a job.
+fn explained(job: u64, args: &ScenarioArgs, names: &[String]) -> Result<Vec<Value>, Fail> {
+    let scenario = read(args, args.seed)?;
+    if job == 0 || job > scenario.jobs.len() as u64 {
+        let message = format!("there is no job {job}");
+        return Err(Fail::new(code::NOT_FOUND, message)
+            .hint(format!("the trace has jobs 1 to {}", scenario.jobs.len())));
+    }
+    let lang = Lang::find(|name| std::env::var(name).ok());
+    let mut rows = Vec::new();
+    for policy in chosen(names)? {
+        let recording = record(&scenario, policy)
+            .map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
+        let ours = recording.decisions.iter().filter(|decided| decided.stage.job.0 == job);
+        rows.extend(ours.map(|decided| {
+            json!({
+                "policy": policy.name(),
+                "at_s": decided.at.0 as f64 / 1e3,
+                "stage": decided.stage.to_string(),
+                "decision": report::sentence(&scenario.topology, lang, &decided.what),
+            })
+        }));
+    }
+    Ok(rows)
+}
+
 fn chosen(names: &[String]) -> Result<Vec<&'static dyn Policy>, Fail> {
     if names.is_empty() {
         return Ok(POLICIES.to_vec());
@@ -129,7 +211,7 @@ fn play(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outcome, Fai
 }
 
 /// Everything that the arguments name, read and put together.
-fn read(args: &ScenarioArgs) -> Result<Scenario, Fail> {
+fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
     let topology = topology(&args.cluster)?;
     let format = args.format.as_deref().map(trace::format).transpose()?;
     let jobs = read_jobs(&args.trace, format).map_err(|error| trace::unusable(&error))?;
@@ -148,7 +230,7 @@ fn read(args: &ScenarioArgs) -> Result<Scenario, Fail> {
                 .map(|every| seconds("--checkpoint-every", every))
                 .transpose()?,
         },
-        seed: args.seed,
+        seed,
     };
     let mut scenario = what_if(&topology, &jobs, &speeds, &assumptions).map_err(|error| {
         let hint = match &error {

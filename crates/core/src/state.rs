@@ -270,6 +270,11 @@ impl State {
         self.waiting.keys().copied()
     }
 
+    /// How many they are.
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub fn is_waiting(&self, key: StageKey) -> bool {
         self.waiting.contains_key(&key)
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use het_control::Turn;
 use het_core::{Action, Event, JobEnd, Share, ShareMillis, State, StopCause, Time};
 use het_policy::Policy;
 use serde::Serialize;
@@ -57,7 +58,7 @@ pub struct Fairness {
 
 /// What is counted while a scenario plays.
 #[derive(Default)]
-struct Tally {
+pub(crate) struct Tally {
     preemptions: usize,
     suspensions: usize,
     migrations: usize,
@@ -71,18 +72,32 @@ struct Tally {
 pub fn simulate(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outcome, DriveError> {
     let began = Instant::now();
     let mut tally = Tally::default();
-    let control = observe(scenario, policy, (), |turn, took, _| {
-        if turn.rounds > 0 {
-            tally.decisions.push(took);
-        }
-        turn.events.iter().for_each(|(_, event)| tally.count(event));
-    })?;
-    tally.decisions.sort_unstable();
-    Ok(sum_up(scenario, policy.name(), control.state(), &tally, began.elapsed()))
+    let control = observe(scenario, policy, (), |turn, took, _| tally.count(turn, took))?;
+    Ok(tally.sum_up(scenario, policy.name(), control.state(), began.elapsed()))
 }
 
 impl Tally {
-    fn count(&mut self, event: &Event) {
+    /// Counts what a turn brought that really took `took`.
+    pub fn count(&mut self, turn: &Turn, took: Duration) {
+        if turn.rounds > 0 {
+            self.decisions.push(took);
+        }
+        turn.events.iter().for_each(|(_, event)| self.count_stops(event));
+    }
+
+    /// The figures of a run that ended in `state`.
+    pub fn sum_up(
+        mut self,
+        scenario: &Scenario,
+        policy: &'static str,
+        state: &State,
+        wall: Duration,
+    ) -> Outcome {
+        self.decisions.sort_unstable();
+        sum_up(scenario, policy, state, &self, wall)
+    }
+
+    fn count_stops(&mut self, event: &Event) {
         let Event::PlanCommitted { plan } = event else { return };
         for action in &plan.actions {
             match action {

@@ -278,8 +278,9 @@ pub struct ScenarioArgs {
     /// Format of the trace where its name does not say it: `het`, `gavel`, `philly` or `sia`.
     #[arg(long)]
     pub format: Option<String>,
-    /// Throughput table, or folder of measured applications.
-    #[arg(long, value_name = "FILE|FOLDER")]
+    /// Throughput table, folder of measured applications, or `roofline[:SCALE]`: estimates from the
+    /// device catalogue, with everything but the H100 that many times as fast.
+    #[arg(long, value_name = "FILE|FOLDER|roofline")]
     pub profiles: Option<PathBuf>,
     /// Decide in rounds of so many seconds, so that equals can share time; on every event where
     /// absent.
@@ -319,6 +320,30 @@ pub struct TraceArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
+    /// Draw a mix of fine-tuning jobs (prepare data, load the model, train, validate), to be run with
+    /// `--profiles roofline`.
+    Gen {
+        #[arg(long, default_value_t = 200)]
+        jobs: u32,
+        /// Accelerator work that arrives, over what the H100 can do meanwhile.
+        #[arg(long, default_value_t = 1.0)]
+        load: f64,
+        /// H100 that the load is meant for.
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+        h100s: u32,
+        /// Fix the devices of every stage by a rule: how many H100 train a model of 1, 3, 8 and 14
+        /// billion parameters, for example `1,1,2,4`; any shape where absent.
+        #[arg(long, value_name = "N,N,N,N", value_delimiter = ',')]
+        rule: Vec<u32>,
+        /// With `--rule`: class that validates.
+        #[arg(long, default_value = "ascend-910b", requires = "rule")]
+        validate_on: String,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Where to write; standard output where absent.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Read published files and write one trace of ours.
     Import {
         /// `gavel`, `philly` or `sia`; by the file's name where absent.

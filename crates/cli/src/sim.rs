@@ -5,7 +5,7 @@ use std::path::Path;
 use anstream::{eprintln, println};
 use het_core::{Millis, Time, Topology};
 use het_lab::report::{self, PolicyRuns, Spread};
-use het_lab::workload::{Speeds, read_jobs, read_pods, read_speeds};
+use het_lab::workload::{Speeds, read_jobs, read_pods, read_speeds, roofline};
 use het_lab::{
     Assumptions, Cadence, ClusterError, DriveError, FAULT_RATES, Fault, FaultCourse, Noise,
     Outcome, PACKING_SEED, Restart, Saving, Scenario, WhatIfError, cluster, draw_faults, pack,
@@ -157,7 +157,7 @@ fn row(outcomes: &[Outcome]) -> Value {
     for (name, field) in fields.filter(|(_, field)| field.is_number()) {
         if name != "seed" && rows.len() > 1 {
             let values = rows.iter().filter_map(|row| row[name].as_f64());
-            *field = Spread::of(values).mean.into();
+            *field = ((Spread::of(values).mean * 1e3).round() / 1e3).into();
         }
     }
     if rows.len() > 1 {
@@ -216,7 +216,7 @@ fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
     let format = args.format.as_deref().map(trace::format).transpose()?;
     let jobs = read_jobs(&args.trace, format).map_err(|error| trace::unusable(&error))?;
     let speeds = match &args.profiles {
-        Some(path) => read_speeds(path).map_err(|error| trace::unusable(&error))?,
+        Some(path) => speeds_of(path)?,
         None => Speeds::default(),
     };
     let assumptions = Assumptions {
@@ -243,6 +243,22 @@ fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
         scenario.faults = faults(word, &scenario, args)?;
     }
     Ok(scenario)
+}
+
+fn speeds_of(path: &Path) -> Result<Speeds, Fail> {
+    let word = path.to_str().and_then(|word| word.strip_prefix("roofline"));
+    let Some(scale) = word else {
+        return read_speeds(path).map_err(|error| trace::unusable(&error));
+    };
+    let scale = match scale.strip_prefix(':') {
+        None if scale.is_empty() => Some(1.0),
+        None => None,
+        Some(number) => number.parse().ok().filter(|scale| (0.01..=100.0).contains(scale)),
+    };
+    scale.map(roofline).ok_or_else(|| {
+        Fail::new(code::USAGE, format!("`roofline{}` is no scale", word.unwrap_or_default()))
+            .hint("write `roofline` or `roofline:0.5`")
+    })
 }
 
 /// Failures by published rates until long after everything should be done, or from a list.

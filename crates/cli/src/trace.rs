@@ -2,22 +2,59 @@
 
 use std::error::Error as _;
 use std::fs;
+use std::path::Path;
 
 use anstream::{eprintln, print};
-use het_lab::workload::{Format, WorkloadError, read_jobs, write_trace};
+use het_lab::workload::{
+    FineTuning, Format, Shapes, TraceJob, WorkloadError, fine_tuning, read_jobs, write_trace,
+};
 
 use crate::args::{TraceArgs, TraceCommand};
 use crate::fail::{Fail, code};
 
 pub fn trace(args: &TraceArgs) -> Result<u8, Fail> {
-    let TraceCommand::Import { format: word, files, output } = &args.what;
-    let word = word.as_deref().map(format).transpose()?;
-    let mut jobs = Vec::new();
-    for file in files {
-        jobs.extend(read_jobs(file, word).map_err(|error| unusable(&error))?);
+    match &args.what {
+        TraceCommand::Import { format: word, files, output } => {
+            let word = word.as_deref().map(format).transpose()?;
+            let mut jobs = Vec::new();
+            for file in files {
+                jobs.extend(read_jobs(file, word).map_err(|error| unusable(&error))?);
+            }
+            jobs.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
+            write(&jobs, output.as_deref())
+        }
+        TraceCommand::Gen { jobs, load, h100s, rule, validate_on, seed, output } => {
+            if !(0.01..=100.0).contains(load) {
+                let message = format!("a load of {load} is out of range");
+                return Err(Fail::new(code::USAGE, message).hint("give 0.01 to 100"));
+            }
+            let mix = FineTuning {
+                jobs: *jobs,
+                load: *load,
+                h100s: *h100s,
+                shapes: shapes(rule, validate_on)?,
+                seed: *seed,
+            };
+            write(&fine_tuning(&mix), output.as_deref())
+        }
     }
-    jobs.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
-    let text = write_trace(&jobs);
+}
+
+fn shapes(rule: &[u32], validate_on: &str) -> Result<Shapes, Fail> {
+    match *rule {
+        [] => Ok(Shapes::Any),
+        [a, b, c, d] => {
+            Ok(Shapes::Ruled { h100s: [a, b, c, d], validate_on: validate_on.to_owned() })
+        }
+        _ => {
+            let message = format!("a rule of {} numbers", rule.len());
+            Err(Fail::new(code::USAGE, message).hint("give four, for example `1,1,2,4`"))
+        }
+    }
+}
+
+fn write(jobs: &[TraceJob], output: Option<&Path>) -> Result<u8, Fail> {
+    let text = write_trace(jobs);
     match output {
         Some(path) => {
             fs::write(path, text).map_err(|error| Fail::file(path, error))?;

@@ -110,7 +110,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
     pub fn wake_at(&self) -> Option<Time> {
         match self.cadence {
             Cadence::EveryEvent => self.wake_at,
-            Cadence::Rounds(_) if self.state.leases().is_empty() => None,
+            Cadence::Rounds(_) if self.is_idle() => None,
             Cadence::Rounds(every) => self.boundary.map(|boundary| boundary + every),
         }
     }
@@ -168,6 +168,11 @@ impl<E: Engine, L: Log> Controller<E, L> {
         };
         let view = View { state: &self.state, rates: &self.rates, now, round: quantum };
         round(&view, self.policy, &mut self.memory)
+    }
+
+    /// Nobody runs or waits: only an event can bring work.
+    fn is_idle(&self) -> bool {
+        self.state.leases().is_empty() && self.state.waiting_count() == 0
     }
 
     /// Whether another look could bring nothing: nobody waits, and nobody's time runs out.

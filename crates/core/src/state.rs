@@ -52,6 +52,8 @@ pub struct State {
     service: Vec<Share>,
     held: Vec<Share>,
     charged: Vec<ShareMillis>,
+    busy: Vec<ShareMillis>,
+    useful: Vec<ShareMillis>,
 }
 
 /// A submitted job.
@@ -210,6 +212,8 @@ impl State {
             service: index.capacity.clone(),
             held: vec![Share::ZERO; topology.devices.len()],
             charged: vec![ShareMillis::ZERO; topology.devices.len()],
+            busy: vec![ShareMillis::ZERO; topology.devices.len()],
+            useful: vec![ShareMillis::ZERO; topology.devices.len()],
             index,
             topology,
         }
@@ -344,6 +348,12 @@ impl State {
     /// Device time charged to ended leases on this device.
     pub fn device_charged(&self, device: DeviceId) -> ShareMillis {
         self.charged[device.index()]
+    }
+
+    /// The part of it in which the device worked, as engines measured it, and in which it worked for
+    /// something that counts, as programs reported it.
+    pub fn device_worked(&self, device: DeviceId) -> (ShareMillis, ShareMillis) {
+        (self.busy[device.index()], self.useful[device.index()])
     }
 
     /// Leases of jobs that ended or were held by their user, which somebody has to stop.

@@ -1,9 +1,10 @@
 //! Clusters for simulations, from a word: `gavel:8,16,24`, `uniform:50x8`, `64xv100`, `sia:default`,
-//! or a published inventory, `alibaba-openb:NODES.csv`, `spot2026:FILE`.
+//! `epyc-h100x8-910bx2`, or a published inventory, `alibaba-openb:NODES.csv`, `spot2026:FILE`.
 
 use std::path::Path;
 
 use het_core::{Bytes, Device, DeviceClass, Node, NodeId, Share, Topology};
+use het_wire::catalogue;
 use thiserror::Error;
 
 use crate::workload::{CsvTable, WorkloadError};
@@ -18,6 +19,9 @@ const GAVEL: [&str; 3] = ["v100", "p100", "k80"];
 /// The mixed cluster of Sia's simulator (Jayaram Subramanya et al., SOSP 2023): node type, nodes,
 /// devices a node. T4, A100 and RTX 2080 Ti.
 const SIA: [(&str, u32, u32); 3] = [("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)];
+
+/// The template of the brief's node.
+const MIXED: &str = "epyc-h100x8-910b";
 
 /// Why a word is no cluster.
 #[derive(Debug, Error)]
@@ -39,20 +43,22 @@ pub fn cluster(word: &str) -> Result<Topology, ClusterError> {
         Some(("sia", "default")) => Some(sia()),
         Some(("alibaba-openb", path)) => Some(openb(Path::new(path))?),
         Some(("spot2026", path)) => Some(spot2026(Path::new(path))?),
-        None => single_devices(word),
+        None => mixed(word).or_else(|| single_devices(word)),
         Some(_) => None,
     };
-    let nodes = nodes.filter(|nodes| nodes.iter().any(|node| node.devices > 0));
+    let nodes = nodes.filter(|nodes| {
+        nodes.iter().any(|node| node.accelerators.iter().any(|(.., count)| *count > 0))
+    });
     nodes.map(|nodes| build(&nodes)).ok_or_else(|| ClusterError::Unknown { word: word.to_owned() })
 }
 
-/// A node with devices of one class.
+/// A node.
 struct Shape {
     name: String,
-    class: String,
-    devices: u32,
-    /// Known where an inventory says it.
-    cores: Option<u32>,
+    /// Class, kind and number of its accelerators.
+    accelerators: Vec<(String, &'static str, u32)>,
+    /// Class and cores of each socket, where they are known.
+    sockets: Vec<(&'static str, u32)>,
     memory: Bytes,
 }
 
@@ -60,9 +66,8 @@ struct Shape {
 fn alike(class: &str, nodes: u32, devices: u32) -> impl Iterator<Item = Shape> {
     (0..nodes).map(move |row| Shape {
         name: format!("{class}-{row}"),
-        class: class.to_owned(),
-        devices,
-        cores: None,
+        accelerators: vec![(class.to_owned(), "gpu", devices)],
+        sockets: Vec::new(),
         memory: NODE_MEMORY,
     })
 }
@@ -90,6 +95,22 @@ fn single_devices(word: &str) -> Option<Vec<Shape>> {
     Some(alike(class, nodes.parse().ok()?, 1).collect())
 }
 
+/// `epyc-h100x8-910b[xN]`: nodes with two EPYC 9654, eight H100 and one Ascend 910B.
+fn mixed(word: &str) -> Option<Vec<Shape>> {
+    let rest = word.strip_prefix(MIXED)?;
+    let nodes: u32 = if rest.is_empty() { 1 } else { rest.strip_prefix('x')?.parse().ok()? };
+    let node = |row| Shape {
+        name: format!("node-{row}"),
+        accelerators: vec![
+            ("h100-sxm5-80".to_owned(), "gpu", 8),
+            ("ascend-910b".to_owned(), "npu", 1),
+        ],
+        sockets: vec![("epyc-9654", 96), ("epyc-9654", 96)],
+        memory: NODE_MEMORY,
+    };
+    Some((0..nodes).map(node).collect())
+}
+
 fn sia() -> Vec<Shape> {
     SIA.iter().flat_map(|&(class, nodes, devices)| alike(class, nodes, devices)).collect()
 }
@@ -104,9 +125,12 @@ fn openb(path: &Path) -> Result<Vec<Shape>, WorkloadError> {
         let mebibytes: u64 = row.number(memory, "memory_mib")?;
         Ok(Shape {
             name: row.text(name, "sn")?.to_owned(),
-            class: row.text(model, "model")?.to_owned(),
-            devices: row.number(count, "gpu")?,
-            cores: Some(cores / 1_000),
+            accelerators: vec![(
+                row.text(model, "model")?.to_owned(),
+                "gpu",
+                row.number(count, "gpu")?,
+            )],
+            sockets: vec![("cpu", cores / 1_000)],
             memory: Bytes(mebibytes << 20),
         })
     })
@@ -120,9 +144,12 @@ fn spot2026(path: &Path) -> Result<Vec<Shape>, WorkloadError> {
     table.rows(|row| {
         Ok(Shape {
             name: format!("n{}", row.text(name, "node_name")?),
-            class: row.text(model, "gpu_model")?.to_lowercase(),
-            devices: row.number(count, "gpu_capacity_num")?,
-            cores: Some(row.number(cores, "cpu_num")?),
+            accelerators: vec![(
+                row.text(model, "gpu_model")?.to_lowercase(),
+                "gpu",
+                row.number(count, "gpu_capacity_num")?,
+            )],
+            sockets: vec![("cpu", row.number(cores, "cpu_num")?)],
             memory: NODE_MEMORY,
         })
     })
@@ -138,29 +165,31 @@ fn build(nodes: &[Shape]) -> Topology {
             rack: "rack".into(),
             pod: "pod".into(),
         });
-        if shape.devices > 0 {
-            let class = class(&mut topology, &shape.class, "gpu");
-            topology.devices.extend((0..shape.devices).map(|index| Device {
+        for (id, kind, count) in &shape.accelerators {
+            let class = class(&mut topology, id, kind);
+            topology.devices.extend((0..*count).map(|index| Device {
                 node,
-                name: format!("gpu{index}").into(),
+                name: format!("{kind}{index}").into(),
                 class,
-                drivers: vec!["cuda".into()],
+                drivers: vec![(*kind).into()],
                 capacity: Share::WHOLE,
-                memory: Bytes::gib(32),
+                memory: catalogue::memory(id).unwrap_or(Bytes::gib(32)),
                 visible_id: index.to_string().into(),
             }));
         }
-        if let Some(cores) = shape.cores.filter(|cores| *cores > 0) {
-            let class = class(&mut topology, "cpu", "cpu");
-            topology.devices.push(Device {
-                node,
-                name: "cpu0".into(),
-                class,
-                drivers: vec!["cpu".into()],
-                capacity: Share::units(cores),
-                memory: Bytes::ZERO,
-                visible_id: "0".into(),
-            });
+        for (index, (id, cores)) in shape.sockets.iter().enumerate() {
+            let class = class(&mut topology, id, "cpu");
+            if *cores > 0 {
+                topology.devices.push(Device {
+                    node,
+                    name: format!("cpu{index}").into(),
+                    class,
+                    drivers: vec!["cpu".into()],
+                    capacity: Share::units(*cores),
+                    memory: Bytes::ZERO,
+                    visible_id: index.to_string().into(),
+                });
+            }
         }
     }
     topology
@@ -193,6 +222,7 @@ mod tests {
         assert_eq!(sizes("uniform:50x8"), Some((50, 400)));
         assert_eq!(sizes("4xh100"), Some((4, 4)));
         assert_eq!(sizes("sia:default"), Some((11, 64)));
+        assert_eq!(sizes("epyc-h100x8-910bx2"), Some((2, 22)));
         for wrong in ["gavel:8,16", "uniform:8", "gavel:0,0,0", "moon:3", "h100", "sia:other"] {
             assert!(matches!(cluster(wrong), Err(ClusterError::Unknown { word }) if word == wrong));
         }

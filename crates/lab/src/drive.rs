@@ -14,6 +14,9 @@ use crate::Scenario;
 /// Turns after which a scenario is taken for endless.
 const TURNS_MAX: usize = 10_000_000;
 
+/// Rounds in a row without an event after which those who wait will wait for ever.
+const QUIET_ROUNDS_MAX: usize = 1_000;
+
 /// Why a scenario did not reach its end.
 #[derive(Debug, Error)]
 pub enum DriveError {
@@ -50,13 +53,15 @@ pub(crate) fn observe<L: Log>(
     let state = State::new(topology);
     let mut control = Controller::new(state, scenario.rates.clone(), policy, sim, log)
         .with_cadence(scenario.cadence);
+    let mut quiet = 0;
     for _ in 0..TURNS_MAX {
         // Without a wake-up to wait for, a turn that brings nothing says that nothing is to come.
         let last = control.wake_at().is_none();
         let began = Instant::now();
         let turn = control.turn(None)?;
         see(&turn, began.elapsed(), control.state());
-        if last && turn.events.is_empty() {
+        quiet = if turn.events.is_empty() { quiet + 1 } else { 0 };
+        if (last && quiet > 0) || quiet > QUIET_ROUNDS_MAX {
             return Ok(control);
         }
     }

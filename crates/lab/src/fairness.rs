@@ -33,11 +33,12 @@ fn alone_seconds(scenario: &Scenario, parts: &[f64], id: JobId, job: &Job) -> Op
         let model = scenario.models.get(&StageKey { job: id, stage })?;
         let classes = scenario.topology.classes.iter().zip(parts);
         let rate = classes.filter_map(|(class, part)| {
-            model.step_ns.get(&class.id).map(|step_ns| part * 1e9 / *step_ns as f64)
+            let units = job.spec.stage(stage).alternatives[0].count;
+            model.step_on(&class.id, units).map(|step_ns| part * 1e9 / step_ns as f64)
         });
         seconds += model.steps as f64 / rate.sum::<f64>();
     }
-    Some(seconds)
+    Some(seconds).filter(|seconds| seconds.is_finite())
 }
 
 /// How many jobs were in the system when.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use het_control::Turn;
-use het_core::{Action, Event, JobEnd, Share, ShareMillis, State, StopCause, Time};
+use het_core::{Action, DeviceId, Event, JobEnd, ShareMillis, State, StopCause, Time, Topology};
 use het_policy::Policy;
 use serde::Serialize;
 
@@ -41,7 +41,7 @@ pub struct Outcome {
     pub seed: u64,
 }
 
-/// Parts of the cluster's device time until the makespan.
+/// Parts of the device time of all accelerators until the makespan.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Utilisation {
     pub allocated: f64,
@@ -134,17 +134,16 @@ fn sum_up(
     jct.sort_unstable_by(f64::total_cmp);
     let ends = state.jobs().values().filter_map(|job| job.end.map(|(at, _)| at));
     let makespan_s = ends.max().unwrap_or(Time::ZERO).since(Time::ZERO).as_seconds();
-    let stages = || state.jobs().values().flat_map(|job| &job.stages);
-    let seconds = |part: fn(&het_core::Stage) -> ShareMillis| {
-        stages().map(|stage| part(stage).device_seconds()).sum::<f64>()
+    let topology = &scenario.topology;
+    let counted = accelerators(topology);
+    let seconds = |part: fn(&State, DeviceId) -> ShareMillis| {
+        counted.iter().map(|&id| part(state, id).device_seconds()).sum::<f64>()
     };
-    let (allocated, busy, useful) = (
-        seconds(|stage| stage.charged),
-        seconds(|stage| stage.busy),
-        seconds(|stage| stage.useful),
-    );
-    let capacity: Share = scenario.topology.devices.iter().map(|device| device.capacity).sum();
-    let whole = f64::from(capacity.0) / f64::from(Share::WHOLE.0) * makespan_s.max(1e-9);
+    let allocated = seconds(State::device_charged);
+    let busy = seconds(|state, id| state.device_worked(id).0);
+    let useful = seconds(|state, id| state.device_worked(id).1);
+    let units: u32 = counted.iter().map(|&id| topology.device(id).capacity.whole_units()).sum();
+    let whole = f64::from(units) * makespan_s.max(1e-9);
     Outcome {
         policy,
         jobs_total: scenario.jobs.len(),
@@ -170,6 +169,13 @@ fn sum_up(
         wall_s: wall.as_secs_f64(),
         seed: scenario.seed,
     }
+}
+
+/// The devices that utilisation is about: accelerators, or all where there are none.
+fn accelerators(topology: &Topology) -> Vec<DeviceId> {
+    let is_accelerator = |id: &DeviceId| topology.class_of(*id).kind != "cpu";
+    let found: Vec<DeviceId> = topology.device_ids().filter(is_accelerator).collect();
+    if found.is_empty() { topology.device_ids().collect() } else { found }
 }
 
 /// The lower of the two values around `part` of the way from the least to the greatest, as the

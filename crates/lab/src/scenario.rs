@@ -83,7 +83,8 @@ impl Scenario {
         let mut longest: BTreeMap<JobId, f64> = BTreeMap::new();
         let mut device_ms = 0.0;
         for (key, model) in &self.models {
-            let slowest = model.step_ns.values().copied().max().unwrap_or(model.step_ns_default);
+            let known = model.step_ns.values().flat_map(BTreeMap::values);
+            let slowest = known.copied().max().unwrap_or(model.step_ns_default);
             let ms = model.steps as f64 * slowest as f64 / 1e6;
             let units = self.jobs.get(key.job.0 as usize - 1).map_or(1, |(_, spec)| {
                 spec.stage(key.stage).alternatives.iter().map(|a| a.count).max().unwrap_or(1)
@@ -284,7 +285,9 @@ fn model(draw: &mut Draw, spec: &StageSpec) -> StageModel {
     let classes = ["cpu", "fast", "slow", "npu-x"];
     StageModel {
         steps: draw.between(1, 200),
-        step_ns: classes.map(|class| (class.into(), draw.between(10, 3_000) * 1_000_000)).into(),
+        step_ns: classes
+            .map(|class| (class.into(), [(0, draw.between(10, 3_000) * 1_000_000)].into()))
+            .into(),
         load: Millis(draw.between(0, 20_000)),
         save: saves.then(|| Millis(draw.between(0, 5_000))),
         checkpoint_every: draw.between(5, 100),

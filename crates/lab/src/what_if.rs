@@ -159,17 +159,18 @@ impl Builder<'_> {
             ..StageModel::default()
         };
         if let Some(every) = self.assumptions.saving.every {
-            let fastest = runs.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+            let fastest = runs.iter().map(|run| run.rate).fold(0.0, f64::max);
             model.checkpoint_every = (every.as_seconds() * fastest).round().max(1.0) as u64;
         }
-        for (class, rate) in &runs {
+        for Run { class, units, rate } in &runs {
             let told = rate * draw.lognormal(noise.speed);
-            self.rates.declare(&profile, class, stage.units, told);
-            model.step_ns.insert(class.clone(), (1e9 / rate).round() as u64);
+            self.rates.declare(&profile, class, *units, told);
+            let step_ns = (1e9 / rate).round() as u64;
+            model.step_ns.entry(class.clone()).or_default().insert(*units, step_ns);
         }
         self.rates.declare_restart(&profile, restart);
         self.models.insert(key, Arc::new(model));
-        let shapes = runs.iter().map(|(class, _)| (class.clone(), stage.units));
+        let shapes = runs.iter().map(|run| (run.class.clone(), run.units));
         Ok(spec(key, stage, shapes, profile, Some(told_steps)))
     }
 
@@ -213,27 +214,39 @@ impl Builder<'_> {
         Ok(spec(key, stage, shapes.into_iter(), profile, None))
     }
 
-    /// The classes that the stage runs on, and its true speed there in steps per second.
-    fn runs(&self, job: JobId, stage: &TraceStage) -> Result<Vec<(Name, f64)>, WhatIfError> {
+    /// Shapes that the stage runs in.
+    fn runs(&self, job: JobId, stage: &TraceStage) -> Result<Vec<Run>, WhatIfError> {
         if let Some(profile) = stage.profile.as_ref().filter(|name| !self.speeds.knows(name)) {
             return Err(WhatIfError::UnknownProfile { job, profile: profile.clone() });
         }
-        let classes = self.topology.classes.iter().zip(&self.capacity);
-        let roomy = classes.filter(|(_, capacity)| **capacity >= stage.units);
-        let runs: Vec<(Name, f64)> = roomy
-            .filter_map(|(class, _)| {
+        let mut runs = Vec::new();
+        for (class, capacity) in self.topology.classes.iter().zip(&self.capacity) {
+            let will_do =
+                stage.classes.is_empty() || stage.classes.iter().any(|id| class.id == **id);
+            let sizes = match &stage.profile {
+                Some(profile) if stage.units == 0 => self.speeds.sizes(profile, class.id.as_str()),
+                _ => vec![stage.units],
+            };
+            for units in sizes.into_iter().filter(|units| will_do && units <= capacity) {
                 let rate = match &stage.profile {
-                    Some(profile) => self.speeds.rate(profile, class.id.as_str(), stage.units)?,
-                    None => 1.0,
+                    Some(profile) => self.speeds.rate(profile, class.id.as_str(), units),
+                    None => Some(1.0),
                 };
-                Some((class.id.clone(), rate))
-            })
-            .collect();
+                runs.extend(rate.map(|rate| Run { class: class.id.clone(), units, rate }));
+            }
+        }
         if runs.is_empty() {
             return Err(WhatIfError::NeverFits { job, units: stage.units });
         }
         Ok(runs)
     }
+}
+
+/// A shape and its true speed, in steps per second.
+struct Run {
+    class: Name,
+    units: u32,
+    rate: f64,
 }
 
 /// Numbers of devices that an elastic stage may have: powers of two inside a node, whole nodes

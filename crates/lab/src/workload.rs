@@ -1,8 +1,10 @@
 //! Published and generated workloads: what was submitted when, and how fast it runs where.
 
 mod gavel;
+mod generate;
 mod openb;
 mod philly;
+mod roofline;
 mod sia;
 mod source;
 mod speeds;
@@ -12,7 +14,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use generate::{FineTuning, Shapes, fine_tuning};
 pub use openb::read_pods;
+pub use roofline::roofline;
 pub(crate) use source::{CsvTable, text as read_text};
 pub use source::{Spot, TraceError};
 pub use speeds::Speeds;

@@ -181,11 +181,12 @@ impl Sim {
             return (trainer.step_ns(done) * pace.unwrap_or(100)).div_ceil(100).max(1);
         }
         let model = &self.model(stage);
+        let units = placement.units();
         let of_rank = placement.ranks.iter().flat_map(|rank| {
             let pace = pace_of(rank.node);
             rank.grants.iter().map(move |grant| {
                 let class = &self.topology.class_of(grant.device).id;
-                let step = model.step_ns.get(class).copied().unwrap_or(model.step_ns_default);
+                let step = model.step_on(class, units).unwrap_or(model.step_ns_default);
                 (step * pace).div_ceil(100).max(1)
             })
         });

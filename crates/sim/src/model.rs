@@ -11,9 +11,9 @@ use crate::Application;
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageModel {
     pub steps: u64,
-    /// Nanoseconds of one step on the requested number of devices, by class.
-    pub step_ns: BTreeMap<Name, u64>,
-    /// On a class that is not listed.
+    /// Nanoseconds of one step, by class and number of devices; zero devices stand for any number.
+    pub step_ns: BTreeMap<Name, BTreeMap<u32, u64>>,
+    /// On a shape that is not listed.
     pub step_ns_default: u64,
     /// Instead of step times, for a job that chooses its own batch; its steps are progress then.
     pub elastic: Option<Arc<Application>>,
@@ -41,6 +41,14 @@ impl Default for StageModel {
             deaf: false,
             fails_at: None,
         }
+    }
+}
+
+impl StageModel {
+    /// Nanoseconds of one step on so many devices of a class.
+    pub fn step_on(&self, class: &Name, devices: u32) -> Option<u64> {
+        let by_devices = self.step_ns.get(class)?;
+        by_devices.get(&devices).or_else(|| by_devices.get(&0)).copied()
     }
 }
 

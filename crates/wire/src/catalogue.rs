@@ -15,7 +15,32 @@ struct Row {
     kind: String,
     fp32_tflops: String,
     bf16_fp16_tflops: String,
+    int8_tops: String,
     mem_gb: String,
+    mem_bw_gbps: String,
+    tdp_w: String,
+}
+
+/// Peaks of a whole device, for estimates; `None` where the catalogue has no figure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figures {
+    pub bf16_tflops: Option<f64>,
+    pub int8_tops: Option<f64>,
+    /// GB/s.
+    pub memory_gbps: Option<f64>,
+    /// Thermal design power, in watts.
+    pub power_w: Option<f64>,
+}
+
+/// The figures of a class; of a CPU those of a whole socket.
+pub fn figures(id: &str) -> Option<Figures> {
+    let row = ROWS.iter().find(|row| row.id == id)?;
+    Some(Figures {
+        bf16_tflops: figure(&row.bf16_fp16_tflops).or_else(|| figure(&row.fp32_tflops)),
+        int8_tops: figure(&row.int8_tops).or_else(|| figure(&row.bf16_fp16_tflops)),
+        memory_gbps: figure(&row.mem_bw_gbps),
+        power_w: figure(&row.tdp_w),
+    })
 }
 
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {

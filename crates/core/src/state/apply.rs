@@ -181,6 +181,19 @@ impl State {
         total
     }
 
+    /// Books work to the requested devices of a placement, to each by its share.
+    fn book_work(&mut self, placement: &Placement, busy: ShareMillis, useful: ShareMillis) {
+        let all: u64 = placement.devices().map(|grant| u64::from(grant.share.0)).sum();
+        for grant in placement.devices() {
+            let part = |whole: ShareMillis| {
+                let product = u128::from(whole.0) * u128::from(grant.share.0);
+                ShareMillis((product / u128::from(all.max(1))) as u64)
+            };
+            self.busy[grant.device.index()] += part(busy);
+            self.useful[grant.device.index()] += part(useful);
+        }
+    }
+
     fn started(&mut self, id: LeaseId) {
         let now = self.now;
         if let Some(lease) = self.leases.get_mut(&id)
@@ -244,6 +257,7 @@ impl State {
         if matches!(stage.state, StageState::Failed(_)) {
             self.begin_ending(key.job, JobEnd::Failed);
         }
+        self.book_work(&lease.placement, busy, useful);
         self.refresh(key.job);
     }
 

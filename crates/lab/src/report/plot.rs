@@ -26,7 +26,10 @@ pub(super) fn lines(series: &[Series], x_title: &str, y_title: &str, scale: Scal
     let y_max = points().map(|(_, y)| *y).fold(1e-9, f64::max);
     let floor = match scale {
         Scale::Linear => 0.0,
-        Scale::Logarithmic => (x_max / 1e4).max(1e-3),
+        Scale::Logarithmic => {
+            let least = points().map(|(x, _)| *x).filter(|x| *x > 0.0).fold(x_max, f64::min);
+            least.max(x_max / 1e4)
+        }
     };
     let inner = WIDTH - LEFT - RIGHT;
     let x = |value: f64| match scale {

@@ -25,6 +25,12 @@ impl Speeds {
         self.table.get(profile)?.get(class)?.get(&units).copied()
     }
 
+    /// Numbers of units that a profile has a speed for on a class.
+    pub fn sizes(&self, profile: &str, class: &str) -> Vec<u32> {
+        let by_units = self.table.get(profile).and_then(|by_class| by_class.get(class));
+        by_units.map(|by_units| by_units.keys().copied().collect()).unwrap_or_default()
+    }
+
     pub fn knows(&self, profile: &str) -> bool {
         self.table.contains_key(profile)
     }

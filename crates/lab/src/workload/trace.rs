@@ -31,9 +31,11 @@ pub struct TraceStage {
     pub kind: StageKind,
     /// Key of its speed in a throughput table; without one it is equally fast everywhere.
     pub profile: Option<String>,
-    /// Devices of one class that it needs together; of an elastic stage, those that its user would
-    /// have chosen.
+    /// Devices of one class that it needs together, or zero for any number that its profile has a
+    /// speed for; of an elastic stage, those that its user would have chosen.
     pub units: u32,
+    /// Device classes that will do; all where empty.
+    pub classes: Vec<String>,
     pub work: Work,
 }
 
@@ -56,13 +58,20 @@ struct StageRecord {
     kind: StageKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
     units: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    classes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "is_false")]
     elastic: bool,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 fn is_false(value: &bool) -> bool {
@@ -79,23 +88,24 @@ impl TryFrom<StageRecord> for TraceStage {
             (None, None, true) => Work::Epochs,
             _ => return Err("a stage has exactly one of `steps`, `seconds` and `elastic: true`"),
         };
-        if record.units == 0 {
-            return Err("a stage needs at least one unit");
+        if record.units == 0 && record.profile.is_none() {
+            return Err("a stage without a profile needs `units`");
         }
-        let StageRecord { kind, profile, units, .. } = record;
-        Ok(Self { kind, profile, units, work })
+        let StageRecord { kind, profile, units, classes, .. } = record;
+        Ok(Self { kind, profile, units, classes, work })
     }
 }
 
 impl From<TraceStage> for StageRecord {
     fn from(stage: TraceStage) -> Self {
-        let TraceStage { kind, profile, units, work } = stage;
+        let TraceStage { kind, profile, units, classes, work } = stage;
         let (steps, seconds) = match work {
             Work::Steps(steps) => (Some(steps), None),
             Work::Seconds(seconds) => (None, Some(seconds)),
             Work::Epochs => (None, None),
         };
-        Self { kind, profile, units, steps, seconds, elastic: work == Work::Epochs }
+        let elastic = work == Work::Epochs;
+        Self { kind, profile, units, classes, steps, seconds, elastic }
     }
 }
 
@@ -108,7 +118,8 @@ impl TraceJob {
         units: u32,
         work: Work,
     ) -> Self {
-        let stage = TraceStage { kind: StageKind::Train, profile, units, work };
+        let classes = Vec::new();
+        let stage = TraceStage { kind: StageKind::Train, profile, units, classes, work };
         let (name, tenant) = (String::new(), tenant.to_owned());
         Self { name, arrival_s, tenant, priority, stages: vec![stage] }
     }

@@ -10,6 +10,8 @@ pub enum Reason {
     OnlyAlternative { word: Name },
     /// Chosen among several shapes because it should finish first.
     FastestFinish { word: Name },
+    /// Chosen because it does most with its devices while these are short.
+    BestUse { word: Name },
     /// Chosen because it is free now while a preferred shape is not.
     FreeNow { word: Name },
     /// The first of several shapes that this cluster could ever run.

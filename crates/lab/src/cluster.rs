@@ -205,7 +205,7 @@ fn class(topology: &mut Topology, id: &str, kind: &str) -> usize {
         kind: kind.into(),
         vendor: "simulated".into(),
         title: id.into(),
-        peak_gflops: None,
+        peak_gflops: catalogue::class_by_id(id).and_then(|known| known.peak_gflops),
         software: false,
     });
     topology.classes.len() - 1

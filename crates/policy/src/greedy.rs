@@ -7,7 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use het_core::{LeaseId, Millis, Phase, Placement, Priority, Reason, StageKey, StopCause, Time};
+use het_core::{
+    DeviceId, Grant, LeaseId, Millis, Phase, Placement, Priority, Reason, StageKey, StopCause, Time,
+};
 
 use het_perf::stop_cost;
 
@@ -30,7 +32,7 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
     }
     let line = memory.of::<Line>();
     line.update(rules, view);
-    let mut pass = Pass::new(rules, view);
+    let mut pass = Pass::new(rules, view, line.accelerators_wanted());
     pass.claims(line);
     let mut heads = line.heads(view);
     while let Some((rank, id)) = heads.pop_first() {
@@ -64,6 +66,10 @@ struct Pass<'a> {
     head: Option<StageKey>,
     /// Somebody better placed in the order waits on.
     passed: bool,
+    /// Units that stages wait for although others are free to them.
+    ahead: u32,
+    /// More accelerators are wanted than are free: what a stage makes of its devices counts then.
+    pressed: bool,
     /// The lowest priority that runs: only higher ones need to look for victims.
     lowest_running: Option<Priority>,
     /// The pool is larger than the state says: it has what victims will leave.
@@ -74,7 +80,7 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(rules: &'a Rules, view: &'a View<'a>) -> Self {
+    fn new(rules: &'a Rules, view: &'a View<'a>, wanted: u64) -> Self {
         let preempts = rules.preempts == Preempts::ForHigherPriority;
         Self {
             rules,
@@ -86,6 +92,8 @@ impl<'a> Pass<'a> {
             wake_at: None,
             head: None,
             passed: false,
+            ahead: 0,
+            pressed: rules.choice == Choice::EarliestFinish && wanted > free_accelerators(view),
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
             widened: false,
             stopped: BTreeSet::new(),
@@ -161,6 +169,7 @@ impl<'a> Pass<'a> {
                 // One that waits for something better says nothing about the others.
                 Err(reasons) if matches!(*reasons, [Reason::BetterToWait { .. }]) => {
                     self.passed = true;
+                    self.ahead += group.spec().alternatives[group.thrifty[0]].count;
                     self.want(rank, Want::Wait { reasons });
                     line.untold.insert(key);
                     return Next::OfGroup;
@@ -198,7 +207,8 @@ impl<'a> Pass<'a> {
             && self.searches < PREEMPTION_SEARCHES_MAX
         {
             self.searches += 1;
-            match preempt::find(self.view, &self.pool, key, &self.stopped) {
+            let shapes: Vec<usize> = group.worthwhile().collect();
+            match preempt::find(self.view, &self.pool, key, &shapes, &self.stopped) {
                 Ok((placement, orders)) => {
                     self.preempt(rank, placement, orders);
                     line.untold.insert(key);
@@ -244,7 +254,8 @@ impl<'a> Pass<'a> {
         let mut drained = self.drained();
         let spec = group.spec();
         let fits = |index| place_among(&mut drained, spec, index, &group.accepted[index]).ok();
-        if let Some(placement) = (0..spec.alternatives.len()).find_map(fits) {
+        let found = group.worthwhile().find_map(fits);
+        if let Some(placement) = found {
             self.reservations += 1;
             self.pool.take(&placement);
             self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
@@ -311,7 +322,8 @@ impl<'a> Pass<'a> {
                 reasons
             });
         }
-        let best = group.ranked[0];
+        let ranked = if self.pressed { &group.thrifty } else { &group.ranked };
+        let best = ranked[0];
         let fits = |&index: &usize| {
             let enough =
                 self.pool.units(&group.accepted[index]) >= group.spec().alternatives[index].count;
@@ -319,7 +331,7 @@ impl<'a> Pass<'a> {
                 || place_among(&mut self.pool, group.spec(), index, &group.accepted[index]).ok();
             enough.then(try_out).flatten()
         };
-        let Some(placement) = group.ranked.iter().find_map(fits) else {
+        let Some(placement) = ranked.iter().find_map(fits) else {
             return Err(self.reasons_why_not(group));
         };
         let index = placement.alternative;
@@ -331,7 +343,8 @@ impl<'a> Pass<'a> {
         let word = spec.alternatives[index].selector.word.clone();
         let reason = match (spec.alternatives.len(), index == best) {
             (1, _) => Reason::OnlyAlternative { word },
-            (_, true) => Reason::FastestFinish { word },
+            (_, true) if best == group.ranked[0] => Reason::FastestFinish { word },
+            (_, true) => Reason::BestUse { word },
             _ if index == group.preferred => Reason::FirstPossible { word },
             (_, false) => Reason::FreeNow { word },
         };
@@ -358,15 +371,26 @@ impl<'a> Pass<'a> {
         let (Some(fast), Some(slow)) = (group.span(best, left), group.span(free, left)) else {
             return false;
         };
-        let selector = &group.spec().alternatives[best].selector;
+        let alternative = &group.spec().alternatives[best];
         let topology = self.view.state.topology();
-        let ends = self.view.state.leases().values().filter_map(|lease| {
-            let ours = lease.placement.devices().any(|g| selector.accepts(topology, g.device));
-            ours.then(|| expected_span(self.view, lease.stage, lease.placement.alternative))
+        let mut ends: Vec<(Millis, u32)> = Vec::new();
+        for lease in self.view.state.leases().values() {
+            let ours = |grant: &Grant| alternative.selector.accepts(topology, grant.device);
+            let units = lease.placement.devices().filter(ours).map(|g| g.share.whole_units()).sum();
+            if units > 0 {
+                // An unknown end is never waited for.
+                let end = expected_span(self.view, lease.stage, lease.placement.alternative);
+                ends.extend(end.map(|end| (end, units)));
+            }
+        }
+        ends.sort_unstable();
+        // The wait lasts until enough are free, for those who wait for the same before it too.
+        let mut wanted = alternative.count + self.ahead;
+        let enough = ends.iter().find_map(|(end, units)| {
+            wanted = wanted.saturating_sub(*units);
+            (wanted == 0).then_some(*end)
         });
-        // The wait lasts until the last of them ends: pessimistic, so it rarely idles for nothing.
-        // An unknown end is never waited for.
-        let wait = ends.reduce(|a, b| Some(a?.max(b?))).flatten();
+        let wait = enough.or(ends.last().map(|(end, _)| *end));
         wait.is_some_and(|wait| wait + fast < slow)
     }
 
@@ -419,6 +443,14 @@ fn reserved(view: &View<'_>) -> usize {
         })
         .collect();
     view.state.claims().keys().filter(|key| !beneficiaries.contains(key)).count()
+}
+
+fn free_accelerators(view: &View<'_>) -> u64 {
+    let topology = view.state.topology();
+    let (service, held) = (view.state.service(), view.state.held_shares());
+    let free = |id: &DeviceId| service[id.index()].saturating_sub(held[id.index()]).whole_units();
+    let accelerators = topology.device_ids().filter(|&id| topology.class_of(id).kind != "cpu");
+    accelerators.map(|id| u64::from(free(&id))).sum()
 }
 
 /// Steps that a stage still has to make, if it says how many there are.

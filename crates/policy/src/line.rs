@@ -7,8 +7,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use het_core::{
-    Bytes, Domain, JobSpec, Millis, Name, Priority, RankRule, Reason, StageIndex, StageKey,
-    StageSpec, Ticket, Time,
+    Alternative, Bytes, Domain, JobSpec, Match, Millis, Name, Priority, RankRule, Reason,
+    StageIndex, StageKey, StageSpec, Ticket, Time,
 };
 
 use crate::order::{Rank, rank};
@@ -72,6 +72,9 @@ pub(crate) struct Group {
     stage: StageIndex,
     /// Alternatives, the fastest first; in file order where speeds are unknown.
     pub ranked: Vec<usize>,
+    /// The same by what they make of their devices: the work done per unit of peak, the most first,
+    /// in steps of [`THRIFT_STEP`]; the faster of equals.
+    pub thrifty: Vec<usize>,
     /// The alternative that rule and profile name whatever is free: the fastest that the cluster
     /// could ever run.
     pub preferred: usize,
@@ -149,6 +152,18 @@ impl Line {
 
     pub fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
         self.groups.values_mut()
+    }
+
+    /// Accelerators that those who wait need at least.
+    pub fn accelerators_wanted(&self) -> u64 {
+        let of_group = |group: &Group| {
+            let spec = group.spec();
+            let on_cores = |alternative: &&Alternative| matches!(&alternative.selector.matches, Match::Kind(kind) if *kind == "cpu");
+            let accelerated = spec.alternatives.iter().filter(|a| !on_cores(a));
+            let least = accelerated.map(|alternative| alternative.count).min().unwrap_or(0);
+            u64::from(least) * group.queue.len() as u64
+        };
+        self.groups.values().map(of_group).sum()
     }
 
     /// Where a waiting stage stands.
@@ -251,8 +266,8 @@ impl Group {
             let slowness = |index: &usize| rates[*index].map_or(f64::INFINITY, |rate| 1.0 / rate);
             ranked.sort_by(|a, b| slowness(a).total_cmp(&slowness(b)));
         }
-        let accepts =
-            |alternative: &het_core::Alternative| accepted(view.state, &alternative.selector, None);
+        let by_thrift = thrifty(view, spec, &rates, &ranked);
+        let accepts = |alternative: &Alternative| accepted(view.state, &alternative.selector, None);
         Self {
             preferred: preferred(view, spec, &ranked),
             job: Arc::clone(&job.spec),
@@ -260,6 +275,7 @@ impl Group {
             accepted: spec.alternatives.iter().map(accepts).collect(),
             request,
             ranked,
+            thrifty: by_thrift,
             rates,
             nevers: Vec::new(),
             queue: BTreeSet::new(),
@@ -282,6 +298,17 @@ impl Group {
     /// The only alternative that will do, where the policy binds its stages to one.
     pub fn bound(&self) -> Option<usize> {
         self.request.bound.then_some(self.preferred)
+    }
+
+    /// Alternatives for which others may be stopped or kept waiting: not those that are far slower
+    /// than the fastest.
+    pub fn worthwhile(&self) -> impl Iterator<Item = usize> + '_ {
+        let fastest = self.rates[self.ranked[0]];
+        let worth = move |index: &usize| match (self.rates[*index], fastest) {
+            (Some(rate), Some(fastest)) => rate >= fastest * WORTHWHILE,
+            _ => true,
+        };
+        self.thrifty.iter().copied().filter(worth)
     }
 
     pub fn members(&self) -> impl Iterator<Item = Rank> + '_ {
@@ -312,6 +339,36 @@ impl Group {
         }
         self
     }
+}
+
+/// Part of the fastest speed from which on an alternative is worth other people's time.
+const WORTHWHILE: f64 = 1.0 / 16.0;
+
+/// Differences of thrift below this part make none.
+const THRIFT_STEP: f64 = 0.05;
+
+/// Alternatives by work done per unit of their devices' peak, so that classes compare; those of
+/// unknown speed or peak last, in the order of `ranked`.
+fn thrifty(
+    view: &View<'_>,
+    spec: &StageSpec,
+    rates: &[Option<f64>],
+    ranked: &[usize],
+) -> Vec<usize> {
+    let topology = view.state.topology();
+    let thrift = |index: usize| {
+        let alternative = &spec.alternatives[index];
+        let accepts = |id: &het_core::DeviceId| alternative.selector.accepts(topology, *id);
+        let device = view.state.index().sorts.iter().map(|sort| sort.exemplar).find(accepts)?;
+        let peak = topology.class_of(device).peak_gflops? as f64;
+        Some(rates[index]? / peak / f64::from(alternative.count))
+    };
+    let thrift: Vec<Option<f64>> = (0..rates.len()).map(thrift).collect();
+    let most = thrift.iter().flatten().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let steps = |thrift: f64| ((1.0 - thrift / most) / THRIFT_STEP).round() as u64;
+    let mut order = ranked.to_vec();
+    order.sort_by_key(|&index| thrift[index].map_or(u64::MAX, steps));
+    order
 }
 
 fn preferred(view: &View<'_>, spec: &StageSpec, ranked: &[usize]) -> usize {

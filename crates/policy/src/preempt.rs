@@ -15,7 +15,8 @@ pub const PREEMPTIONS_MAX: u32 = 3;
 /// Running time that a victim is assumed to have left when nothing is known about it.
 const REMAINING_DEFAULT: Millis = Millis::seconds(1_800);
 
-/// The least sufficient set of victims, if its cost is below its gain.
+/// The least sufficient set of victims for the first of `shapes` that can be had, if its cost is
+/// below its gain.
 ///
 /// # Errors
 /// [`Reason::PreemptionTooDear`] where victims exist but are worth more; `None` where none exist.
@@ -23,11 +24,11 @@ pub(crate) fn find(
     view: &View<'_>,
     pool: &Pool<'_>,
     key: StageKey,
+    shapes: &[usize],
     spared: &BTreeSet<LeaseId>,
 ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
     let candidates = candidates(view, key, spared);
-    let (_, spec, _) = view.state.stage(key);
-    for index in 0..spec.alternatives.len() {
+    for &index in shapes {
         let Some((placement, victims)) = sufficient(view, pool, key, index, &candidates) else {
             continue;
         };

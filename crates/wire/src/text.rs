@@ -39,6 +39,10 @@ pub fn reason(lang: Lang, reason: &Reason) -> String {
             format!("`{word}` should finish first of its alternatives"),
             format!("在各备选中 `{word}` 预计最先完成"),
         ),
+        Reason::BestUse { word } => lang.pick(
+            format!("`{word}` does most with its devices, and devices are short"),
+            format!("设备紧缺，`{word}` 对设备的利用最充分"),
+        ),
         Reason::FreeNow { word } => lang.pick(
             format!("`{word}` is free now, a preferred alternative is not"),
             format!("`{word}` 现在空闲，而更优先的备选没有空闲"),
@@ -168,6 +172,7 @@ mod tests {
         let all = [
             Reason::OnlyAlternative { word: word() },
             Reason::FastestFinish { word: word() },
+            Reason::BestUse { word: word() },
             Reason::FreeNow { word: word() },
             Reason::FirstPossible { word: word() },
             Reason::FixedAtSubmission { word: word() },

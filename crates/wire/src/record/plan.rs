@@ -113,6 +113,7 @@ struct CostRecord {
 enum ReasonRecord {
     OnlyAlternative { word: String },
     FastestFinish { word: String },
+    BestUse { word: String },
     FreeNow { word: String },
     FirstPossible { word: String },
     FixedAtSubmission { word: String },
@@ -351,6 +352,7 @@ fn key_in(record: &KeyRecord) -> StageKey {
 reasons! {
     OnlyAlternative { word: text => name }
     FastestFinish { word: text => name }
+    BestUse { word: text => name }
     FreeNow { word: text => name }
     FirstPossible { word: text => name }
     FixedAtSubmission { word: text => name }

@@ -80,7 +80,7 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(rules: &'a Rules, view: &'a View<'a>, wanted: u64) -> Self {
+    fn new(rules: &'a Rules, view: &'a View<'a>, wanted: Option<u64>) -> Self {
         let preempts = rules.preempts == Preempts::ForHigherPriority;
         Self {
             rules,
@@ -93,7 +93,8 @@ impl<'a> Pass<'a> {
             head: None,
             passed: false,
             ahead: 0,
-            pressed: rules.choice == Choice::EarliestFinish && wanted > free_accelerators(view),
+            pressed: rules.choice == Choice::EarliestFinish
+                && wanted.is_some_and(|wanted| wanted > free_accelerators(view)),
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
             widened: false,
             stopped: BTreeSet::new(),

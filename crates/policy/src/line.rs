@@ -78,6 +78,8 @@ pub(crate) struct Group {
     /// The alternative that rule and profile name whatever is free: the fastest that the cluster
     /// could ever run.
     pub preferred: usize,
+    /// Accelerators that one of them needs at least.
+    accelerators: u32,
     /// By alternative.
     rates: Vec<Option<f64>>,
     pub accepted: Vec<Accepted>,
@@ -154,16 +156,11 @@ impl Line {
         self.groups.values_mut()
     }
 
-    /// Accelerators that those who wait need at least.
-    pub fn accelerators_wanted(&self) -> u64 {
-        let of_group = |group: &Group| {
-            let spec = group.spec();
-            let on_cores = |alternative: &&Alternative| matches!(&alternative.selector.matches, Match::Kind(kind) if *kind == "cpu");
-            let accelerated = spec.alternatives.iter().filter(|a| !on_cores(a));
-            let least = accelerated.map(|alternative| alternative.count).min().unwrap_or(0);
-            u64::from(least) * group.queue.len() as u64
-        };
-        self.groups.values().map(of_group).sum()
+    /// Accelerators that those who wait need at least; `None` where nobody has a choice of shapes.
+    pub fn accelerators_wanted(&self) -> Option<u64> {
+        let choosy = self.groups.values().any(|group| group.ranked.len() > 1);
+        let of_group = |group: &Group| u64::from(group.accelerators) * group.queue.len() as u64;
+        choosy.then(|| self.groups.values().map(of_group).sum())
     }
 
     /// Where a waiting stage stands.
@@ -276,6 +273,7 @@ impl Group {
             request,
             ranked,
             thrifty: by_thrift,
+            accelerators: accelerators(spec),
             rates,
             nevers: Vec::new(),
             queue: BTreeSet::new(),
@@ -339,6 +337,15 @@ impl Group {
         }
         self
     }
+}
+
+/// Accelerators that a stage needs at least; none if cores would do.
+fn accelerators(spec: &StageSpec) -> u32 {
+    let least = |alternative: &Alternative| match &alternative.selector.matches {
+        Match::Kind(kind) if *kind == "cpu" => 0,
+        _ => alternative.count,
+    };
+    spec.alternatives.iter().map(least).min().unwrap_or(0)
 }
 
 /// Part of the fastest speed from which on an alternative is worth other people's time.

@@ -10,7 +10,8 @@ const STEPS_MIN: u64 = 3;
 pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Event) {
     let Event::Progressed { lease, progress } = event else { return };
     let Some(lease) = state.leases().get(lease) else { return };
-    if let (Some(measured), Some(device)) = (&progress.measured, lease.placement.devices().next()) {
+    let measured = progress.measured.as_deref();
+    if let (Some(measured), Some(device)) = (measured, lease.placement.devices().next()) {
         let profile = &state.stage(lease.stage).1.profile;
         let class = &state.topology().class_of(device.device).id;
         let shape = (lease.placement.nodes(), lease.placement.units());

@@ -124,7 +124,7 @@ pub struct Progress {
     /// Cumulative processor time of the gang, as the engine measures it.
     pub busy: Option<Millis>,
     /// How its steps go, for elastic jobs.
-    pub measured: Option<Measured>,
+    pub measured: Option<Box<Measured>>,
     /// Named figures for the user, for example `loss_after`.
     pub results: BTreeMap<Name, Micro>,
     /// The driver that really ran, in the program's own words.

@@ -10,7 +10,7 @@ use crate::Fault;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Due {
     /// A fact that only needs telling.
-    Tell(Event),
+    Tell(Box<Event>),
     Strike(Fault),
     /// The lease has stopped as asked, with or without a checkpoint.
     Stopped {

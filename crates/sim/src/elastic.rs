@@ -33,11 +33,20 @@ pub struct Application {
 /// Measured steps on one device class.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepTimes {
-    /// By devices on each node, in an order that no rotation comes before: local batch → seconds of
-    /// a step, and of the exchange in it; by batch.
-    pub by_placement: BTreeMap<Vec<u32>, Vec<(f64, f64, f64)>>,
+    /// By devices on each node, in an order that no rotation comes before; rows by local batch.
+    pub by_placement: BTreeMap<Vec<u32>, Vec<StepTime>>,
     /// The same by nodes and devices, for what was not measured exactly.
-    pub by_size: BTreeMap<(u32, u32), Vec<(f64, f64, f64)>>,
+    pub by_size: BTreeMap<(u32, u32), Vec<StepTime>>,
+}
+
+/// A measured step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepTime {
+    /// Samples a device.
+    pub local: f64,
+    pub step_s: f64,
+    /// The exchange between devices in it.
+    pub exchange_s: f64,
 }
 
 impl Application {
@@ -117,7 +126,7 @@ impl StepTimes {
             let size = (placement.len() as u32, placement.iter().sum());
             self.by_size.range(size..).next().map(|(_, rows)| rows)
         })?;
-        rows.last().map(|(local, ..)| *local as u32)
+        rows.last().map(|row| row.local as u32)
     }
 }
 
@@ -128,14 +137,14 @@ pub fn first_rotation(placement: &[u32]) -> Vec<u32> {
 }
 
 /// Between the rows next to `local`; the nearest one outside of all.
-fn interpolate(rows: &[(f64, f64, f64)], local: f64) -> (f64, f64) {
-    let after = rows.partition_point(|(batch, ..)| *batch < local);
+fn interpolate(rows: &[StepTime], local: f64) -> (f64, f64) {
+    let after = rows.partition_point(|row| row.local < local);
     match (after.checked_sub(1).map(|row| rows[row]), rows.get(after)) {
         (Some(low), Some(high)) => (
-            between((low.0, low.1), (high.0, high.1), local),
-            between((low.0, low.2), (high.0, high.2), local),
+            between((low.local, low.step_s), (high.local, high.step_s), local),
+            between((low.local, low.exchange_s), (high.local, high.exchange_s), local),
         ),
-        (Some((_, step, exchange)), None) | (None, Some(&(_, step, exchange))) => (step, exchange),
+        (Some(row), None) | (None, Some(&row)) => (row.step_s, row.exchange_s),
         (None, None) => (1.0, 0.0),
     }
 }

@@ -105,7 +105,7 @@ impl Sim {
     ) -> Self {
         let mut agenda = Agenda::default();
         for (at, word) in words {
-            agenda.add(at, Due::Tell(word));
+            agenda.add(at, Due::Tell(Box::new(word)));
         }
         for (at, fault) in faults {
             agenda.add(at, Due::Strike(fault));
@@ -165,7 +165,7 @@ impl Sim {
             attunes: model.elastic.as_ref().map(|_| loaded),
         };
         self.runs.insert(lease, run);
-        self.agenda.add(loaded, Due::Tell(Event::StageStarted { lease }));
+        self.agenda.add(loaded, Due::Tell(Box::new(Event::StageStarted { lease })));
         self.schedule(lease);
     }
 
@@ -194,7 +194,7 @@ impl Sim {
     }
 
     fn tell(&mut self, event: Event) {
-        self.agenda.add(self.now, Due::Tell(event));
+        self.agenda.add(self.now, Due::Tell(Box::new(event)));
     }
 
     /// The next step at which something happens to the stage.
@@ -265,7 +265,7 @@ impl Sim {
         let measured = trainer.measure(run.done);
         run.attunes = (just_started || changed).then_some(now + RECONSIDERS_AFTER);
         run.keep();
-        let progress = Progress { measured: Some(measured), ..run.progress(None) };
+        let progress = Progress { measured: Some(Box::new(measured)), ..run.progress(None) };
         let (stage, done, placement) = (run.stage, run.done, Arc::clone(&run.placement));
         let step_ns = self.step_ns(stage, done, &placement);
         if let Some(run) = self.runs.get_mut(&lease) {
@@ -307,7 +307,7 @@ impl Sim {
         };
         let at = now + wait;
         if saves.is_some() {
-            self.agenda.add(at, Due::Tell(checkpointed(lease, done)));
+            self.agenda.add(at, Due::Tell(Box::new(checkpointed(lease, done))));
         }
         self.agenda.add(at, Due::Stopped { lease, saved: saves.is_some() });
     }
@@ -429,7 +429,7 @@ impl Engine for Sim {
             let (at, due) = self.agenda.pop()?;
             self.now = self.now.max(at);
             match due {
-                Due::Tell(event) if self.still_true(&event) => return Some((self.now, event)),
+                Due::Tell(event) if self.still_true(&event) => return Some((self.now, *event)),
                 Due::Tell(_) => {}
                 Due::Stopped { lease, saved } => {
                     if let (Some(run), true) = (self.runs.get_mut(&lease), saved) {

@@ -9,6 +9,6 @@ mod elastic;
 mod engine;
 mod model;
 
-pub use elastic::{Application, PROGRESS_PER_STEP, StepTimes, first_rotation};
+pub use elastic::{Application, PROGRESS_PER_STEP, StepTime, StepTimes, first_rotation};
 pub use engine::Sim;
 pub use model::{Fault, StageModel};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use het_core::{Millis, Name, Priority};
 use het_perf::{ElasticClass, ElasticProfile};
-use het_sim::{Application, StepTimes, first_rotation};
+use het_sim::{Application, StepTime, StepTimes, first_rotation};
 
 use super::{CsvTable, Speeds, TraceJob, Work, WorkloadError};
 
@@ -132,14 +132,17 @@ fn step_times(placements: &Path, scalability: &Path) -> Result<StepTimes, Worklo
         let counts: Option<Vec<u32>> = digits.chars().map(|digit| digit.to_digit(10)).collect();
         let counts = counts.filter(|counts| counts.iter().sum::<u32>() > 0);
         let wrong = || row.wrong(placement, format!("`{digits}` is no digit a node"));
-        let local: f64 = row.number(local, "local_bsz")?;
-        let seconds = (row.number(step, "step_time")?, row.number(sync, "sync_time")?);
-        Ok((counts.ok_or_else(wrong)?, (local, seconds.0, seconds.1)))
+        let time = StepTime {
+            local: row.number(local, "local_bsz")?,
+            step_s: row.number(step, "step_time")?,
+            exchange_s: row.number(sync, "sync_time")?,
+        };
+        Ok((counts.ok_or_else(wrong)?, time))
     })?;
-    for (counts, seconds) in rows {
+    for (counts, time) in rows {
         let size = (counts.len() as u32, counts.iter().sum());
-        times.by_size.entry(size).or_default().push(seconds);
-        times.by_placement.entry(first_rotation(&counts)).or_default().push(seconds);
+        times.by_size.entry(size).or_default().push(time);
+        times.by_placement.entry(first_rotation(&counts)).or_default().push(time);
     }
     if scalability.is_file() {
         let table = CsvTable::read(scalability)?;
@@ -148,24 +151,27 @@ fn step_times(placements: &Path, scalability: &Path) -> Result<StepTimes, Worklo
         let rows = table.rows(|row| {
             let size: (f64, f64) =
                 (row.number(nodes, "num_nodes")?, row.number(devices, "num_replicas")?);
-            let local: f64 = row.number(local, "local_bsz")?;
-            let seconds = (row.number(step, "step_time")?, row.number(sync, "sync_time")?);
-            Ok(((size.0 as u32, size.1 as u32), (local, seconds.0, seconds.1)))
+            let time = StepTime {
+                local: row.number(local, "local_bsz")?,
+                step_s: row.number(step, "step_time")?,
+                exchange_s: row.number(sync, "sync_time")?,
+            };
+            Ok(((size.0 as u32, size.1 as u32), time))
         })?;
-        for (size, seconds) in rows {
-            times.by_size.entry(size).or_default().push(seconds);
+        for (size, time) in rows {
+            times.by_size.entry(size).or_default().push(time);
         }
     }
     let tables = times.by_placement.values_mut().chain(times.by_size.values_mut());
-    tables.for_each(|rows| rows.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    tables.for_each(|rows| rows.sort_by(|a, b| a.local.total_cmp(&b.local)));
     Ok(times)
 }
 
 fn elastic_class(times: &StepTimes, devices_per_node: u32) -> ElasticClass {
-    let locals = || times.by_placement.values().flatten().map(|(local, ..)| *local);
+    let locals = || times.by_placement.values().flatten().map(|row| row.local);
     let single = times.by_placement.get([1].as_slice()).map_or(&[][..], Vec::as_slice);
-    let largest = single.iter().map(|(local, ..)| *local).fold(0.0, f64::max);
-    let longest = single.iter().map(|(_, step, _)| *step).fold(f64::MIN_POSITIVE, f64::max);
+    let largest = single.iter().map(|row| row.local).fold(0.0, f64::max);
+    let longest = single.iter().map(|row| row.step_s).fold(f64::MIN_POSITIVE, f64::max);
     ElasticClass {
         local_min: locals().fold(f64::INFINITY, f64::min) as u32,
         local_max: locals().fold(0.0, f64::max) as u32,

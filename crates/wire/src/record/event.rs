@@ -264,7 +264,7 @@ fn write_progress(progress: &Progress) -> ProgressRecord {
         tokens: progress.tokens,
         useful_ms: progress.useful.map(|span| span.0),
         busy_ms: progress.busy.map(|span| span.0),
-        measured: progress.measured.map(|measured| MeasuredRecord {
+        measured: progress.measured.as_deref().map(|measured| MeasuredRecord {
             batch: measured.batch,
             accumulation: measured.accumulation,
             step_us: measured.step.0,
@@ -286,12 +286,14 @@ fn read_progress(record: &ProgressRecord) -> Progress {
         tokens: record.tokens,
         useful: record.useful_ms.map(Millis),
         busy: record.busy_ms.map(Millis),
-        measured: record.measured.map(|measured| Measured {
-            batch: measured.batch,
-            accumulation: measured.accumulation,
-            step: Micro(measured.step_us),
-            exchange: Micro(measured.exchange_us),
-            gradient_noise: Micro(measured.gradient_noise_micro),
+        measured: record.measured.map(|measured| {
+            Box::new(Measured {
+                batch: measured.batch,
+                accumulation: measured.accumulation,
+                step: Micro(measured.step_us),
+                exchange: Micro(measured.exchange_us),
+                gradient_noise: Micro(measured.gradient_noise_micro),
+            })
         }),
         results: record.results_micro.iter().map(|(k, v)| (k.as_str().into(), Micro(*v))).collect(),
         ran_on: record.ran_on.as_deref().map(Into::into),

@@ -14,7 +14,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
   example   build `het` and `het-train` for this machine and run the example
   ci        everything that must pass: arrows, tidy, fmt, clippy, tests, docs
   arrows    no crate uses another that ARCHITECTURE.md does not let it use
-  study     print the tables of a study: `study gavel FOLDER-WITH-PUBLISHED-DATA`
+  study     print the tables of a study: `study gavel|sia|packing|faults DATA-FOLDER`
   tidy      no leftovers, no overlong lines, no files that tell two stories";
 
 fn main() -> ExitCode {
@@ -40,9 +40,15 @@ fn main() -> ExitCode {
 }
 
 fn study(words: &[String]) -> anyhow::Result<()> {
+    let find = |name: &String| study::STUDIES.iter().find(|(known, _)| name == known);
     match words {
-        [name, data] if name == "gavel" => study::gavel(data.as_ref()),
-        _ => anyhow::bail!("a study is named with its data: `cargo xtask study gavel FOLDER`"),
+        [name, data] if find(name).is_some() => {
+            find(name).map_or(Ok(()), |(_, run)| run(data.as_ref()))
+        }
+        _ => {
+            let names = study::STUDIES.map(|(name, _)| name).join(", ");
+            anyhow::bail!("name one of {names} and its data: `cargo xtask study gavel FOLDER`")
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask study gavel DATA`: the figures of `docs/studies/gavel.md`, as Markdown.
+//! `cargo xtask study NAME DATA`: the figures of `docs/studies/NAME.md`, as Markdown.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,8 +6,15 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Clusters and traces of the study.
-const INPUTS: &[(&str, &str)] = &[
+/// A study by name: what it prints, given the folder of published data.
+type Study = (&'static str, fn(&Path) -> Result<()>);
+
+/// Every study.
+pub const STUDIES: [Study; 4] =
+    [("gavel", gavel), ("sia", sia), ("packing", packing), ("faults", |_| faults())];
+
+/// Clusters and traces of Gavel's study.
+const GAVEL_INPUTS: &[(&str, &str)] = &[
     ("8,16,24", "minimize_makespan"),
     ("12,12,12", "minimize_makespan"),
     ("12,12,12", "generated_cont160_seed0"),
@@ -16,10 +23,10 @@ const INPUTS: &[(&str, &str)] = &[
     ("12,12,12", "max_min_fairness"),
 ];
 
-const POLICIES: &str = "adaptive,max-min-fairness-perf,min-total-duration-perf,\
-                        finish-time-fairness-perf,fifo-perf,isolated,static";
+const GAVEL_POLICIES: &str = "adaptive,max-min-fairness-perf,min-total-duration-perf,\
+                              finish-time-fairness-perf,fifo-perf,isolated,static";
 
-/// What is assumed in each of the two tables.
+/// What is assumed in each of Gavel's two tables.
 const ASSUMPTIONS: &[(&str, &[&str])] = &[
     ("Exact speeds and work, restarts cost nothing", &[]),
     (
@@ -28,29 +35,31 @@ const ASSUMPTIONS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Prints the tables; `data` holds `gavel/` with the published files.
-pub fn gavel(data: &Path) -> Result<()> {
-    let folder = data.join("gavel");
-    if !folder.is_dir() {
-        bail!("`{}` is no folder; give the one that holds `gavel/`", folder.display());
-    }
+fn gavel(data: &Path) -> Result<()> {
+    let folder = folder(data, "gavel")?;
+    let table = folder.join("simulation_throughputs.json");
     for (title, words) in ASSUMPTIONS {
         println!("\n### {title}\n");
         println!(
             "| cluster, trace | policy | mean JCT s | p99 JCT s | makespan s | busy | worst FTF |"
         );
         println!("| --- | --- | ---: | ---: | ---: | ---: | ---: |");
-        for (sizes, trace) in INPUTS {
-            for row in compare(&folder, sizes, trace, words)? {
-                let number = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
+        for (sizes, trace) in GAVEL_INPUTS {
+            let cluster = format!("gavel:{sizes}");
+            let trace_file = folder.join(format!("{trace}.trace"));
+            let mut command = vec!["sim", "compare", "--cluster", &cluster, "--round", "360"];
+            command.extend(["--policies", GAVEL_POLICIES]);
+            command.extend(*words);
+            let paths = [("--trace", trace_file.as_path()), ("--profiles", &table)];
+            for row in items(&command, &paths)? {
                 println!(
                     "| {sizes} {trace} | `{}` | {:.0} | {:.0} | {:.0} | {:.3} | {:.2} |",
                     row["policy"].as_str().unwrap_or_default(),
-                    number("avg_jct_s"),
-                    number("p99_jct_s"),
-                    number("makespan_s"),
-                    number("busy"),
-                    number("worst_finish_time_fairness"),
+                    number(&row, "avg_jct_s"),
+                    number(&row, "p99_jct_s"),
+                    number(&row, "makespan_s"),
+                    number(&row, "busy"),
+                    number(&row, "worst_finish_time_fairness"),
                 );
             }
         }
@@ -58,22 +67,147 @@ pub fn gavel(data: &Path) -> Result<()> {
     Ok(())
 }
 
-fn compare(folder: &Path, sizes: &str, trace: &str, words: &[&str]) -> Result<Vec<Value>> {
-    let output = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--release", "--package", "het-cli", "--", "sim", "compare"])
-        .args(["--cluster", &format!("gavel:{sizes}"), "--round", "360", "--output", "json"])
-        .arg("--trace")
-        .arg(folder.join(format!("{trace}.trace")))
-        .arg("--profiles")
-        .arg(folder.join("simulation_throughputs.json"))
-        .args(["--policies", POLICIES])
-        .args(words)
-        .current_dir(crate::root())
-        .output()
-        .context("cargo does not start")?;
-    if !output.status.success() {
-        bail!("het sim compare: {}", String::from_utf8_lossy(&output.stderr));
+const SIA_INPUTS: [&str; 5] = [
+    "philly/workload-1",
+    "saturn/workload-1",
+    "philly/workload-2",
+    "saturn/workload-2",
+    "newtrace/workload-1",
+];
+
+fn sia(data: &Path) -> Result<()> {
+    let folder = folder(data, "sia")?;
+    println!("| workload | policy | mean JCT s | p50 s | p99 s | makespan s | busy | changes |");
+    println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    for workload in SIA_INPUTS {
+        let trace = folder.join("workloads").join(format!("{workload}.csv"));
+        let words = [
+            "sim",
+            "compare",
+            "--cluster",
+            "sia:default",
+            "--format",
+            "sia",
+            "--round",
+            "60",
+            "--restart-cost",
+            "profile",
+            "--policies",
+            "adaptive,sia",
+        ];
+        let profiles = folder.join("profiles");
+        for row in items(&words, &[("--trace", &trace), ("--profiles", &profiles)])? {
+            println!(
+                "| {workload} | `{}` | {:.0} | {:.0} | {:.0} | {:.0} | {:.3} | {:.0} |",
+                row["policy"].as_str().unwrap_or_default(),
+                number(&row, "avg_jct_s"),
+                number(&row, "p50_jct_s"),
+                number(&row, "p99_jct_s"),
+                number(&row, "makespan_s"),
+                number(&row, "busy"),
+                number(&row, "migrations") + number(&row, "suspensions"),
+            );
+        }
     }
-    let list: Value = serde_json::from_slice(&output.stdout).context("the comparison")?;
+    Ok(())
+}
+
+fn packing(data: &Path) -> Result<()> {
+    let folder = folder(data, "alibaba-gpu-v2023")?;
+    let nodes = folder.join("openb_node_list_gpu_node.csv");
+    let cluster = format!("alibaba-openb:{}", nodes.display());
+    println!("| pods | policy | accelerators allocated, % |");
+    println!("| --- | --- | ---: |");
+    for list in ["default", "cpu100", "gpuspec33"] {
+        let pods = folder.join(format!("openb_pod_list_{list}.csv"));
+        for row in items(&["sim", "pack", "--cluster", &cluster], &[("--pods", &pods)])? {
+            let policy = row["policy"].as_str().unwrap_or_default();
+            println!("| {list} | `{policy}` | {:.2} |", number(&row, "gpu_alloc_pct"));
+        }
+    }
+    Ok(())
+}
+
+/// A job of 9,600 devices for 54 days, on 16 spare nodes more.
+const LARGE_JOB: &str = "{\"arrival_s\":0,\"stages\":[{\"units\":9600,\"seconds\":4665600}]}\n";
+
+/// Seconds between interruptions of the large job at Llama-3's rate.
+const MEAN_TIME_S: f64 = 86_400.0 / (419.0 / 16_384.0 / 54.0 * 9_600.0);
+
+const SAVE_S: f64 = 10.0;
+
+/// Runs of each row.
+const FAULT_SEEDS: &str = "10";
+
+fn faults() -> Result<()> {
+    let trace = std::env::temp_dir().join(format!("het-large-job-{}.jsonl", std::process::id()));
+    std::fs::write(&trace, LARGE_JOB).context("the trace of the large job")?;
+    let young = (2.0 * SAVE_S * MEAN_TIME_S).sqrt();
+    println!("| every s | restart s | foreseen | effective time | first-order formula |");
+    println!("| ---: | ---: | ---: | ---: | ---: |");
+    let rows = [0.6, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5].map(|factor| (young * factor, 300.0, 0.0));
+    let announced = [(0.35, 300.0), (0.0, 60.0), (0.35, 60.0)]
+        .map(|(foreseen, restart)| (young / f64::sqrt(1.0 - foreseen), restart, foreseen));
+    for (every, restart, foreseen) in rows.into_iter().chain(announced) {
+        let words = [every.round(), restart, foreseen, SAVE_S].map(|value| value.to_string());
+        let [every_word, restart_word, foreseen_word, save_word] = &words;
+        let command = [
+            "sim",
+            "compare",
+            "--cluster",
+            "uniform:1216x8",
+            "--policies",
+            "adaptive",
+            "--seeds",
+            FAULT_SEEDS,
+            "--faults",
+            "llama3",
+            "--restart-cost",
+            restart_word,
+            "--foreseen",
+            foreseen_word,
+            "--checkpoint-every",
+            every_word,
+            "--checkpoint-cost",
+            save_word,
+        ];
+        for row in items(&command, &[("--trace", &trace)])? {
+            let formula =
+                1.0 - SAVE_S / every - every / (2.0 * MEAN_TIME_S) - restart / MEAN_TIME_S;
+            let formula = if foreseen > 0.0 { "–".to_owned() } else { format!("{formula:.3}") };
+            println!(
+                "| {every_word} | {restart_word} | {foreseen_word} | {:.3} | {formula} |",
+                number(&row, "effective_time")
+            );
+        }
+    }
+    std::fs::remove_file(&trace).context("the trace of the large job")
+}
+
+fn folder(data: &Path, name: &str) -> Result<std::path::PathBuf> {
+    let folder = data.join(name);
+    if !folder.is_dir() {
+        bail!("`{}` is no folder; give the one that holds `{name}/`", folder.display());
+    }
+    Ok(folder)
+}
+
+fn number(row: &Value, name: &str) -> f64 {
+    row[name].as_f64().unwrap_or(f64::NAN)
+}
+
+/// The list that `het` prints.
+fn items(words: &[&str], paths: &[(&str, &Path)]) -> Result<Vec<Value>> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["run", "--quiet", "--release", "--package", "het-cli", "--"]);
+    command.args(words).args(["--output", "json"]).current_dir(crate::root());
+    for (name, path) in paths {
+        command.arg(name).arg(std::path::absolute(path).context("a path")?);
+    }
+    let output = command.output().context("cargo does not start")?;
+    if !output.status.success() {
+        bail!("het {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+    }
+    let list: Value = serde_json::from_slice(&output.stdout).context("the list")?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }

@@ -230,7 +230,7 @@ pub enum SimCommand {
         #[arg(long, value_delimiter = ',')]
         policy: Vec<String>,
         /// Runs, each with its own order of pods.
-        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
         seeds: u64,
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
@@ -320,8 +320,8 @@ pub struct TraceArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
-    /// Draw a mix of fine-tuning jobs (prepare data, load the model, train, validate), to be run with
-    /// `--profiles roofline`.
+    /// Draw a mix of fine-tuning jobs (prepare data, load the model, train, validate), to be run
+    /// with `--profiles roofline`.
     Gen {
         #[arg(long, default_value_t = 200)]
         jobs: u32,

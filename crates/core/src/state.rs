@@ -350,8 +350,8 @@ impl State {
         self.charged[device.index()]
     }
 
-    /// The part of it in which the device worked, as engines measured it, and in which it worked for
-    /// something that counts, as programs reported it.
+    /// The part of it in which the device worked, as engines measured it, and in which it worked
+    /// for something that counts, as programs reported it.
     pub fn device_worked(&self, device: DeviceId) -> (ShareMillis, ShareMillis) {
         (self.busy[device.index()], self.useful[device.index()])
     }

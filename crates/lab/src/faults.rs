@@ -91,9 +91,9 @@ struct FaultRecord {
     noticed_after_s: Option<f64>,
 }
 
-/// Reads a list of faults, JSON Lines: `{"at_s": 60, "node": "gpu-3", "kind": "lost"}`. Kinds: `lost`,
-/// `returned`, `suspected`, `cleared`, `slow` and `slow-link` with `percent`, `hang` and `corrupt`
-/// with `noticed_after_s`.
+/// Reads a list of faults, JSON Lines: `{"at_s": 60, "node": "gpu-3", "kind": "lost"}`. Kinds:
+/// `lost`, `returned`, `suspected`, `cleared`, `slow` and `slow-link` with `percent`, `hang` and
+/// `corrupt` with `noticed_after_s`.
 ///
 /// # Errors
 /// When the file cannot be read, or with the place of the first malformed line.

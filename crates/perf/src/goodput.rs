@@ -1,7 +1,7 @@
 //! How fast an elastic training job learns on so many devices: samples per second times how much a
 //! sample of a large batch is worth (Qiao et al., OSDI 2021, "Pollux"; on several device classes:
-//! Jayaram Subramanya et al., SOSP 2023, "Sia"). Everything is learned from steps that the job made;
-//! a class that it never ran on is projected from one that it did.
+//! Jayaram Subramanya et al., SOSP 2023, "Sia"). Everything is learned from steps that the job
+//! made; a class that it never ran on is projected from one that it did.
 
 use std::collections::BTreeMap;
 
@@ -90,8 +90,8 @@ impl Goodput {
     }
 
     /// Progress per second on `devices` devices of a class, in batches of the initial size, and
-    /// whether that size was seen or nearly so. `None` for numbers of devices about which nothing can
-    /// be said yet. Before the first step all classes are taken to be equally fast.
+    /// whether that size was seen or nearly so. `None` for numbers of devices about which nothing
+    /// can be said yet. Before the first step all classes are taken to be equally fast.
     pub fn rate(&self, class: &Name, devices: u32) -> Option<(f64, RateSource)> {
         let own = self.profile.classes.get(class)?;
         if devices > self.devices_max(GROWTH_MAX, FIRST_DEVICES_MAX) {

@@ -26,8 +26,8 @@ const SIA_NOTHING: f64 = 1.1;
 /// `sia`: costs are rounded to so many parts.
 const SIA_ROUNDED_TO: f64 = 100.0;
 
-/// `adaptive`: power of the goodput. This and the next three were chosen by a random search over 110
-/// settings on three of the inputs of `docs/studies/sia.md`.
+/// `adaptive`: power of the goodput. This and the next three were chosen by a random search over
+/// 110 settings on three of the inputs of `docs/studies/sia.md`.
 const POWER: f64 = 0.4;
 
 /// `adaptive`: device-seconds from which on the weight of a job falls, and how fast.
@@ -37,8 +37,8 @@ const AGEING_POWER: f64 = -0.2;
 /// `adaptive`: how often the gain of a change must make up for what it costs.
 const CAUTION: i32 = 3;
 
-/// `adaptive`: from so many starts on a job works for as long as its start took before it is changed
-/// again, so that it always gets on.
+/// `adaptive`: from so many starts on a job works for as long as its start took before it is
+/// changed again, so that it always gets on.
 const RESTLESS_AFTER: u32 = 12;
 
 /// Goodput of every shape, fairly weighed.

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use het_core::{Bytes, Share};
 
-/// Growth of fragmentation, in accelerators, that makes a difference: less is noise in what is to be
-/// expected. Chosen among 0.05 to 0.3 on the inputs of `docs/studies/packing.md`.
+/// Growth of fragmentation, in accelerators, that makes a difference: less is noise in what is to
+/// be expected. Chosen among 0.05 to 0.3 on the inputs of `docs/studies/packing.md`.
 const STEP: f64 = 0.105;
 
 /// What is free on a node.
@@ -254,8 +254,8 @@ fn score(rule: PackingRule, mix: &Mix, bin: &Bin, item: &Item) -> Scored {
     ways.min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// What is left on a node, in parts of a large one (104 cores, 8 accelerators), and of nearly equals
-/// on the accelerators in use.
+/// What is left on a node, in parts of a large one (104 cores, 8 accelerators), and of nearly
+/// equals on the accelerators in use.
 fn fullness(after: &Bin, devices: &[usize]) -> f64 {
     let part = |share: Share, units: u32| f64::from(share.0) / f64::from(Share::units(units).0);
     let touched = devices.iter().map(|&index| after.devices[index]).sum();

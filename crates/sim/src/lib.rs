@@ -1,5 +1,6 @@
 //! The engine in virtual time: stages with steps and checkpoints, elastic jobs that choose their
-//! batch, nodes that fail and come back, stragglers. Deterministic: the same plans give the same facts.
+//! batch, nodes that fail and come back, stragglers. Deterministic: the same plans give the same
+//! facts.
 //!
 //! Knows: virtual time, how long the work of each stage really takes, and what goes wrong when.
 //! Must never know: which policy runs, or a clock.

@@ -22,8 +22,8 @@ pub struct FineTuning {
 pub enum Shapes {
     /// Whatever their stages can run on.
     Any,
-    /// As a rule says: data on 16 cores, training on H100, so many by model, validation on one device
-    /// of a class.
+    /// As a rule says: data on 16 cores, training on H100, so many by model, validation on one
+    /// device of a class.
     Ruled { h100s: [u32; 4], validate_on: String },
 }
 
@@ -36,8 +36,8 @@ const STEPS: (f64, f64) = (600.0, 1.0);
 /// Validation reads one token for so many of training.
 const VALIDATED_PART: f64 = 0.25;
 
-/// Loading a base model: the median of Alibaba's 2026 GenAI data, 22.7 s, and a σ that gives its 90th
-/// percentile of 42 s.
+/// Loading a base model: the median of Alibaba's 2026 GenAI data, 22.7 s, and a σ that gives its
+/// 90th percentile of 42 s.
 const LOAD_S: (f64, f64) = (22.7, 0.48);
 
 const TENANTS: [&str; 4] = ["research", "product", "search", "speech"];

@@ -33,9 +33,9 @@ const ACCELERATORS: [(&str, &[u32]); 2] = [("h100-sxm5-80", &[1, 2, 4, 8]), ("as
 /// Cores that preparing data may have.
 const PREPARING_CORES: [u32; 3] = [8, 16, 32];
 
-/// Speeds of `tune-SIZE` and `validate-SIZE` for every model, of `prepare`, and of `load` in seconds.
-/// Everything but the H100 is `scale` times as fast as the catalogue says, which is how uncertain
-/// those figures are.
+/// Speeds of `tune-SIZE` and `validate-SIZE` for every model, of `prepare`, and of `load` in
+/// seconds. Everything but the H100 is `scale` times as fast as the catalogue says, which is how
+/// uncertain those figures are.
 pub fn roofline(scale: f64) -> Speeds {
     let mut speeds = Speeds::default();
     for (model, parameters) in MODELS {

@@ -1,5 +1,5 @@
-//! Gavel's workloads: the re-implemented policies land where the originals did, and `adaptive` beats
-//! them.
+//! Gavel's workloads: the re-implemented policies land where the originals did, and `adaptive`
+//! beats them.
 
 use het_core::Millis;
 use het_lab::workload::{read_jobs, read_speeds};

@@ -54,7 +54,7 @@ pub enum PackingRule {
     /// The spot after which fragmentation has grown least, as its authors score it ("fragmentation
     /// gradient descent"): rounded to whole points, the first of equals.
     LeastFragmentation,
-    /// The same in equal steps of [`STEP`], so that what is nearly equal goes to the first node and
+    /// The same in equal steps, so that what is nearly equal goes to the first node and
     /// later ones stay whole.
     LeastSteps,
 }

@@ -84,3 +84,76 @@ fn a_noise_that_is_none() {
     let words = ["sim", "run", "--cluster", "2xgpu", "--trace", "queue.jsonl"];
     assert_told!(sandbox.told(&[words.as_slice(), &["--noise", "speed=fast"]].concat()));
 }
+
+#[test]
+fn a_report_is_a_page_a_table_and_a_trace() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let words = ["sim", "compare", "--cluster", "2xgpu", "--trace", "queue.jsonl", "--seeds", "3"];
+    let more = ["--policies", "fifo,adaptive", "--report", "report", "-o", "name"];
+    let output = sandbox.run(&[words.as_slice(), &more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = sandbox.read("report/index.html");
+    for heading in ["Completion and waiting", "Utilisation", "Who ran where", "Decisions"] {
+        assert!(page.contains(heading), "the page has no `{heading}`");
+    }
+    assert!(!page.contains("http"), "the page needs something beside itself");
+    let rows = sandbox.read("report/results.csv");
+    assert_eq!(rows.lines().count(), 1 + 2 * 3, "a row a policy and seed");
+    let trace: serde_json::Value =
+        serde_json::from_str(&sandbox.read("report/trace.json")).expect("a trace");
+    let spans = trace["traceEvents"].as_array().expect("events").iter();
+    // Two single devices and a pair, under two policies.
+    assert_eq!(spans.filter(|event| event["ph"] == "X").count(), 2 * 4);
+}
+
+#[test]
+fn a_job_is_explained() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let words = ["sim", "explain", "3", "--cluster", "2xgpu", "--trace", "queue.jsonl"];
+    assert_told!(sandbox.told(&[words.as_slice(), &["--policies", "fifo,adaptive"]].concat()));
+}
+
+#[test]
+fn a_fault_on_a_node_that_is_not_there() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    sandbox.write("faults.jsonl", "\n{\"at_s\": 9, \"node\": \"gpu-7\", \"kind\": \"lost\"}\n");
+    let words = ["sim", "run", "--cluster", "2xgpu", "--trace", "queue.jsonl"];
+    assert_told!(sandbox.told(&[words.as_slice(), &["--faults", "faults.jsonl"]].concat()));
+}
+
+#[test]
+fn a_lost_node_costs_its_work() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let faults = "{\"at_s\": 90, \"node\": \"gpu-0\", \"kind\": \"lost\"}\n\
+                  {\"at_s\": 95, \"node\": \"gpu-0\", \"kind\": \"returned\"}\n";
+    sandbox.write("faults.jsonl", faults);
+    let words = ["sim", "run", "--cluster", "2xgpu", "--trace", "queue.jsonl", "-o", "json"];
+    let more = ["--policy", "fifo", "--faults", "faults.jsonl"];
+    let output = sandbox.run(&[words.as_slice(), &more].concat());
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    // Nobody saved: the first job begins again at 95 s, and 90 s of work are lost.
+    assert_eq!(told["jobs_done"], 3);
+    assert_eq!(told["lost_work_s"], 90.0);
+}
+
+#[test]
+fn the_same_seed_draws_the_same_mix() {
+    let sandbox = Sandbox::new();
+    let draw = |seed: &str| sandbox.run(&["trace", "gen", "--jobs", "5", "--seed", seed]).stdout;
+    assert_eq!(draw("1"), draw("1"));
+    assert_ne!(draw("1"), draw("2"));
+}
+
+#[test]
+fn a_cluster_is_packed() {
+    let sandbox = Sandbox::new();
+    sandbox.write("nodes.csv", "sn,cpu_milli,memory_mib,gpu,model\nn0,8000,65536,2,T4\n");
+    let pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\np0,1000,1024,1,500,\n";
+    sandbox.write("pods.csv", pods);
+    let words = ["sim", "pack", "--cluster", "alibaba-openb:nodes.csv", "--pods", "pods.csv"];
+    assert_told!(sandbox.told(&[words.as_slice(), &["--seeds", "2"]].concat()));
+}

@@ -26,6 +26,11 @@ impl Sandbox {
         path
     }
 
+    /// The text of a file that a command wrote.
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path().join(name)).expect("the command wrote it")
+    }
+
     pub fn het(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_het"));
         command

@@ -36,6 +36,7 @@ const COLUMNS: &[Column] = &[
     Column("ALLOCATED", "allocated", Shown::Wide),
     Column("BUSY", "busy", Shown::Always),
     Column("USEFUL", "useful", Shown::Wide),
+    Column("ENERGY_KWH", "energy_kwh", Shown::Wide),
     Column("WORST_FTF", "worst_finish_time_fairness", Shown::Always),
     Column("SUSPENDED", "suspensions", Shown::Always),
     Column("MIGRATED", "migrations", Shown::Always),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use het_control::Turn;
 use het_core::{Action, DeviceId, Event, JobEnd, ShareMillis, State, StopCause, Time, Topology};
 use het_policy::Policy;
+use het_wire::catalogue;
 use serde::Serialize;
 
 use crate::drive::{DriveError, observe};
@@ -23,6 +24,8 @@ pub struct Outcome {
     pub utilisation: Utilisation,
     /// Part of the device time held that went into work that counts.
     pub effective_time: f64,
+    /// Of the accelerators until the makespan; `None` where the catalogue does not know one's power.
+    pub energy_kwh: Option<f64>,
     pub finish_time_fairness: Fairness,
     /// Stops for a job of higher priority.
     pub preemptions: usize,
@@ -158,6 +161,7 @@ fn sum_up(
             useful: useful / whole,
         },
         effective_time: useful / allocated.max(1e-9),
+        energy_kwh: energy_kwh(state, &counted, makespan_s),
         finish_time_fairness: fairness::of(scenario, state),
         preemptions: tally.preemptions,
         suspensions: tally.suspensions,
@@ -169,6 +173,20 @@ fn sum_up(
         wall_s: wall.as_secs_f64(),
         seed: scenario.seed,
     }
+}
+
+/// Part of its thermal design power that an idle accelerator draws, by vendors' data sheets about
+/// 0.1 to 0.2.
+const IDLE_POWER: f64 = 0.15;
+
+/// A working device draws its thermal design power, one that waits [`IDLE_POWER`] of it.
+fn energy_kwh(state: &State, devices: &[DeviceId], makespan_s: f64) -> Option<f64> {
+    let watt_seconds = devices.iter().map(|&id| {
+        let power_w = catalogue::figures(state.topology().class_of(id).id.as_str())?.power_w?;
+        let busy_s = state.device_worked(id).0.device_seconds().min(makespan_s);
+        Some(power_w * (busy_s + IDLE_POWER * (makespan_s - busy_s)))
+    });
+    Some(watt_seconds.sum::<Option<f64>>()? / 3.6e6)
 }
 
 /// The devices that utilisation is about: accelerators, or all where there are none.

@@ -24,7 +24,7 @@ pub struct Outcome {
     pub utilisation: Utilisation,
     /// Part of the device time held that went into work that counts.
     pub effective_time: f64,
-    /// Of the accelerators until the makespan; `None` where the catalogue does not know one's power.
+    /// Of the accelerators until the makespan; `None` where the power of one is unknown.
     pub energy_kwh: Option<f64>,
     pub finish_time_fairness: Fairness,
     /// Stops for a job of higher priority.

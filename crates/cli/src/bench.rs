@@ -16,8 +16,7 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
         Some(word) => sim::topology(word)?,
         None => mixed_cluster(*nodes, *devices),
     };
-    let accelerators = topology.device_ids().filter(|&id| topology.class_of(id).kind != "cpu");
-    let (nodes, devices) = (topology.nodes.len(), accelerators.count());
+    let (nodes, devices) = (topology.nodes.len(), topology.accelerators().count());
     if devices == 0 {
         return Err(Fail::new(code::USAGE, "the cluster has no accelerators to wait for"));
     }

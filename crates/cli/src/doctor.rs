@@ -74,7 +74,7 @@ fn devices(machine: &Machine) -> Vec<Check> {
             Check::Good(format!("{} {}{amount}, {memory}", device.name, class.title))
         })
         .collect();
-    let accelerators = topology.device_ids().any(|id| topology.class_of(id).kind != "cpu");
+    let accelerators = topology.accelerators().next().is_some();
     if !accelerators {
         let text = "no accelerator: training runs on the CPU";
         checks.push(Check::Note(text.to_owned(), None));

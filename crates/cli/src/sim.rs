@@ -7,8 +7,8 @@ use het_core::{Millis, Time, Topology};
 use het_lab::report::{self, PolicyRuns, Spread};
 use het_lab::workload::{Speeds, read_jobs, read_pods, read_speeds, roofline};
 use het_lab::{
-    Assumptions, Cadence, ClusterError, DriveError, FAULT_RATES, Fault, FaultCourse, Noise,
-    Outcome, PACKING_SEED, Restart, Saving, Scenario, WhatIfError, cluster, draw_faults, pack,
+    Assumptions, Cadence, ClusterError, FAULT_RATES, Fault, FaultCourse, Noise, Outcome,
+    PACKING_SEED, Recording, Restart, Saving, Scenario, WhatIfError, cluster, draw_faults, pack,
     read_faults, record, simulate, what_if,
 };
 use het_policy::packing::PackingRule;
@@ -52,19 +52,11 @@ pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
             output::object(&json(&outcome), *output, || tell(&outcome));
         }
         SimCommand::Compare { scenario, policies, seeds, report, output } => {
-            let runs = compared(scenario, policies, *seeds)?;
-            if let Some(folder) = report {
-                let topology = topology(&scenario.cluster)?;
-                let title = format!(
-                    "{} on {}",
-                    scenario.trace.file_name().unwrap_or_default().to_string_lossy(),
-                    scenario.cluster
-                );
-                report::write(folder, &title, &topology, &runs)
-                    .map_err(|error| Fail::file(&error.path, error.source))?;
-                eprintln!("report in `{}`", folder.join("index.html").display());
-            }
-            let rows: Vec<Value> = runs.iter().map(|runs| row(&runs.outcomes)).collect();
+            let rows = match report {
+                Some(folder) => reported(scenario, policies, *seeds, folder)?,
+                None => compared(scenario, policies, *seeds, play)?,
+            };
+            let rows: Vec<Value> = rows.iter().map(|outcomes| row(outcomes)).collect();
             output::list("SimulationList", &rows, COLUMNS, *output);
         }
         SimCommand::Explain { job, scenario, policies, output } => {
@@ -127,27 +119,56 @@ fn style() -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Every policy with every seed; what happened is kept of the first.
-fn compared(args: &ScenarioArgs, names: &[String], seeds: u64) -> Result<Vec<PolicyRuns>, Fail> {
+/// Outcomes of every policy with every seed; the first seed of each is played by `first`.
+fn compared(
+    args: &ScenarioArgs,
+    names: &[String],
+    seeds: u64,
+    mut first: impl FnMut(&Scenario, &'static dyn Policy) -> Result<Outcome, Fail>,
+) -> Result<Vec<Vec<Outcome>>, Fail> {
     let policies = chosen(names)?;
     let scenarios: Vec<Scenario> =
         (args.seed..args.seed + seeds).map(|seed| read(args, seed)).collect::<Result<_, _>>()?;
     let bar = ProgressBar::new(policies.len() as u64 * seeds).with_style(style());
-    let failed = |error: DriveError| Fail::new(code::FAILED, error.to_string());
-    let mut runs = Vec::with_capacity(policies.len());
+    let mut rows = Vec::with_capacity(policies.len());
     for policy in policies {
         bar.set_message(policy.name());
-        let recording = record(&scenarios[0], policy).map_err(failed)?;
+        let mut outcomes = vec![first(&scenarios[0], policy)?];
         bar.inc(1);
-        let mut outcomes = vec![recording.outcome.clone()];
         for scenario in &scenarios[1..] {
             outcomes.push(play(scenario, policy)?);
             bar.inc(1);
         }
-        runs.push(PolicyRuns { recording, outcomes });
+        rows.push(outcomes);
     }
     bar.finish_and_clear();
-    Ok(runs)
+    Ok(rows)
+}
+
+/// The same, with a report of them in `folder`; what happened is kept of the first seed.
+fn reported(
+    args: &ScenarioArgs,
+    names: &[String],
+    seeds: u64,
+    folder: &Path,
+) -> Result<Vec<Vec<Outcome>>, Fail> {
+    let mut recordings = Vec::new();
+    let rows = compared(args, names, seeds, |scenario, policy| {
+        let recording = keep(scenario, policy)?;
+        let outcome = recording.outcome.clone();
+        recordings.push(recording);
+        Ok(outcome)
+    })?;
+    let runs = recordings.into_iter().zip(&rows);
+    let runs: Vec<PolicyRuns> = runs
+        .map(|(recording, outcomes)| PolicyRuns { recording, outcomes: outcomes.clone() })
+        .collect();
+    let trace = args.trace.file_name().unwrap_or_default().to_string_lossy();
+    let title = format!("{trace} on {}", args.cluster);
+    report::write(folder, &title, &topology(&args.cluster)?, &runs)
+        .map_err(|error| Fail::file(&error.path, error.source))?;
+    eprintln!("report in `{}`", folder.join("index.html").display());
+    Ok(rows)
 }
 
 /// The figures of a policy, means where it ran several times.
@@ -185,8 +206,7 @@ fn explained(job: u64, args: &ScenarioArgs, names: &[String]) -> Result<Vec<Valu
     let lang = Lang::find(|name| std::env::var(name).ok());
     let mut rows = Vec::new();
     for policy in chosen(names)? {
-        let recording = record(&scenario, policy)
-            .map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
+        let recording = keep(&scenario, policy)?;
         let ours = recording.decisions.iter().filter(|decided| decided.stage.job.0 == job);
         rows.extend(ours.map(|decided| {
             json!({
@@ -209,6 +229,11 @@ fn chosen(names: &[String]) -> Result<Vec<&'static dyn Policy>, Fail> {
 
 fn play(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outcome, Fail> {
     simulate(scenario, policy).map_err(|error| Fail::new(code::FAILED, error.to_string()))
+}
+
+/// The same, with everything that happened.
+fn keep(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Recording, Fail> {
+    record(scenario, policy).map_err(|error| Fail::new(code::FAILED, error.to_string()))
 }
 
 /// Everything that the arguments name, read and put together.
@@ -247,18 +272,15 @@ fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
 }
 
 fn speeds_of(path: &Path) -> Result<Speeds, Fail> {
-    let word = path.to_str().and_then(|word| word.strip_prefix("roofline"));
-    let Some(scale) = word else {
-        return read_speeds(path).map_err(|error| trace::unusable(&error));
-    };
-    let scale = match scale.strip_prefix(':') {
-        None if scale.is_empty() => Some(1.0),
-        None => None,
+    let word = path.to_str().unwrap_or_default();
+    let scale = match word.strip_prefix("roofline:") {
         Some(number) => number.parse().ok().filter(|scale| (0.01..=100.0).contains(scale)),
+        None if word == "roofline" => Some(1.0),
+        None => return read_speeds(path).map_err(|error| trace::unusable(&error)),
     };
     scale.map(roofline).ok_or_else(|| {
-        Fail::new(code::USAGE, format!("`roofline{}` is no scale", word.unwrap_or_default()))
-            .hint("write `roofline` or `roofline:0.5`")
+        Fail::new(code::USAGE, format!("`{word}` has no usable scale"))
+            .hint("write `roofline`, or `roofline:0.5` with a scale of 0.01 to 100")
     })
 }
 

@@ -139,6 +139,13 @@ pub enum Match {
     Classes(Vec<Name>),
 }
 
+impl StageSpec {
+    /// Whether its program can be stopped in that shape without losing all its work.
+    pub fn saves(&self, alternative: usize) -> bool {
+        self.alternatives[alternative].launch.checkpoint.is_some()
+    }
+}
+
 impl Selector {
     pub fn accepts(&self, topology: &Topology, id: DeviceId) -> bool {
         let device = topology.device(id);

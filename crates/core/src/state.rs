@@ -311,6 +311,11 @@ impl State {
         self.suspected[node.index()]
     }
 
+    /// Whether a lease stands on such a node.
+    pub fn is_endangered(&self, lease: &Lease) -> bool {
+        lease.placement.ranks.iter().any(|rank| self.is_suspected(rank.node))
+    }
+
     /// Whether there is any such node.
     pub fn suspects_any(&self) -> bool {
         self.suspected.contains(&true)

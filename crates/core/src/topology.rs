@@ -115,6 +115,11 @@ impl Topology {
         (0..self.devices.len() as u32).map(DeviceId)
     }
 
+    /// Every device but the sockets.
+    pub fn accelerators(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.device_ids().filter(|&id| self.class_of(id).kind != "cpu")
+    }
+
     /// The CPU sockets of a node, in row order.
     pub fn sockets(&self, node: NodeId) -> impl Iterator<Item = DeviceId> + '_ {
         self.device_ids()

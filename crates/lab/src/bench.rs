@@ -71,8 +71,7 @@ pub fn bench_rounds(size: &RoundBench, policy: &'static dyn Policy) -> RoundTime
 impl Bench {
     fn new(size: &RoundBench) -> Self {
         let topology = &size.topology;
-        let classes = topology.device_ids().map(|id| topology.class_of(id));
-        let accelerators = classes.filter(|class| class.kind != "cpu");
+        let accelerators = topology.accelerators().map(|id| topology.class_of(id));
         Self {
             cadence: size.cadence,
             classes: accelerators.map(|class| class.id.clone()).collect(),

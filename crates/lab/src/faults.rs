@@ -52,7 +52,7 @@ pub fn draw_faults(
     seed: u64,
 ) -> Vec<(Time, Fault)> {
     let mut devices: BTreeMap<NodeId, u32> = BTreeMap::new();
-    for id in topology.device_ids().filter(|&id| topology.class_of(id).kind != "cpu") {
+    for id in topology.accelerators() {
         *devices.entry(topology.device(id).node).or_default() += 1;
     }
     let mut faults = Vec::new();

@@ -191,8 +191,7 @@ fn energy_kwh(state: &State, devices: &[DeviceId], makespan_s: f64) -> Option<f6
 
 /// The devices that utilisation is about: accelerators, or all where there are none.
 fn accelerators(topology: &Topology) -> Vec<DeviceId> {
-    let is_accelerator = |id: &DeviceId| topology.class_of(*id).kind != "cpu";
-    let found: Vec<DeviceId> = topology.device_ids().filter(is_accelerator).collect();
+    let found: Vec<DeviceId> = topology.accelerators().collect();
     if found.is_empty() { topology.device_ids().collect() } else { found }
 }
 

@@ -281,7 +281,7 @@ fn alternative(draw: &mut Draw) -> Alternative {
 }
 
 fn model(draw: &mut Draw, spec: &StageSpec) -> StageModel {
-    let saves = spec.alternatives[0].launch.checkpoint.is_some();
+    let saves = spec.saves(0);
     let classes = ["cpu", "fast", "slow", "npu-x"];
     StageModel {
         steps: draw.between(1, 200),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use het_control::Cadence;
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Domain, JobId, JobSpec, Launch, Match, Millis,
-    Name, RankRule, Selector, StageIndex, StageKey, StageSpec, Time, Topology,
+    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobId, JobSpec, Launch,
+    Match, Millis, Name, RankRule, Selector, StageIndex, StageKey, StageSpec, Time, Topology,
 };
 use het_perf::Rates;
 use het_sim::StageModel;
@@ -189,8 +189,7 @@ impl Builder<'_> {
             Restart::Fixed(pause) => pause,
             Restart::Profiled => pause,
         };
-        let classes = self.topology.classes.iter().zip(&self.capacity);
-        let measured = classes.filter_map(|(class, &capacity)| {
+        let measured = self.classes(stage).filter_map(|(class, &capacity)| {
             let limits = application.profile.classes.get(&class.id)?;
             Some((&class.id, sizes(limits.devices_per_node, capacity)))
         });
@@ -214,20 +213,26 @@ impl Builder<'_> {
         Ok(spec(key, stage, shapes.into_iter(), profile, None))
     }
 
+    /// Classes that will do for a stage, and the units of each.
+    fn classes(&self, stage: &TraceStage) -> impl Iterator<Item = (&DeviceClass, &u32)> {
+        let all = self.topology.classes.iter().zip(&self.capacity);
+        all.filter(|(class, _)| {
+            stage.classes.is_empty() || stage.classes.iter().any(|id| class.id == **id)
+        })
+    }
+
     /// Shapes that the stage runs in.
     fn runs(&self, job: JobId, stage: &TraceStage) -> Result<Vec<Run>, WhatIfError> {
         if let Some(profile) = stage.profile.as_ref().filter(|name| !self.speeds.knows(name)) {
             return Err(WhatIfError::UnknownProfile { job, profile: profile.clone() });
         }
         let mut runs = Vec::new();
-        for (class, capacity) in self.topology.classes.iter().zip(&self.capacity) {
-            let will_do =
-                stage.classes.is_empty() || stage.classes.iter().any(|id| class.id == **id);
+        for (class, capacity) in self.classes(stage) {
             let sizes = match &stage.profile {
                 Some(profile) if stage.units == 0 => self.speeds.sizes(profile, class.id.as_str()),
                 _ => vec![stage.units],
             };
-            for units in sizes.into_iter().filter(|units| will_do && units <= capacity) {
+            for units in sizes.into_iter().filter(|units| units <= capacity) {
                 let rate = match &stage.profile {
                     Some(profile) => self.speeds.rate(profile, class.id.as_str(), units),
                     None => Some(1.0),

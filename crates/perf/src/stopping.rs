@@ -14,7 +14,7 @@ pub const LOAD_DEFAULT: Millis = Millis::seconds(23);
 /// the share held. A stage without checkpoints loses everything and saves nothing. `gain` is left
 /// at zero for the policy.
 pub fn stop_cost(spec: &StageSpec, stage: &Stage, lease: &Lease, now: Time) -> StopCost {
-    let saves = spec.alternatives[lease.placement.alternative].launch.checkpoint.is_some();
+    let saves = spec.saves(lease.placement.alternative);
     let (save, load) = if saves { (SAVE_DEFAULT, LOAD_DEFAULT) } else { (Millis(0), LOAD_DEFAULT) };
     let safe_since = stage.checkpoint_at.map_or(lease.since, |at| at.max(lease.since));
     let lost = now.since(safe_since);

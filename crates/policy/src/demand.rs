@@ -201,8 +201,7 @@ fn demand(
 
 fn stuck(view: &View<'_>, lease: &Lease) -> bool {
     let (_, spec, stage) = view.state.stage(lease.stage);
-    let saves = spec.alternatives[lease.placement.alternative].launch.checkpoint.is_some();
-    !saves || stage.fruitless > 0
+    !spec.saves(lease.placement.alternative) || stage.fruitless > 0
 }
 
 fn unripe(view: &View<'_>, lease: &Lease, restart: Millis) -> bool {

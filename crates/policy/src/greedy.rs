@@ -10,10 +10,9 @@ use std::collections::BTreeSet;
 use het_core::{
     DeviceId, Grant, LeaseId, Millis, Phase, Placement, Priority, Reason, StageKey, StopCause, Time,
 };
-
 use het_perf::stop_cost;
 
-use crate::line::{Group, GroupId, Line, rate};
+use crate::line::{Group, GroupId, Line, rate, steps_left};
 use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
 use crate::rules::{Choice, Passing, Preempts};
@@ -134,9 +133,8 @@ impl<'a> Pass<'a> {
         for (&id, lease) in state.leases() {
             let (_, spec, stage) = state.stage(lease.stage);
             let index = lease.placement.alternative;
-            let suspected = lease.placement.ranks.iter().any(|rank| state.is_suspected(rank.node));
-            let saves = spec.alternatives[index].launch.checkpoint.is_some();
-            if !suspected || !saves || !matches!(lease.phase, Phase::Running { .. }) {
+            let movable = spec.saves(index) && matches!(lease.phase, Phase::Running { .. });
+            if !movable || !state.is_endangered(lease) {
                 continue;
             }
             self.pool.give_back(&lease.placement);
@@ -154,7 +152,7 @@ impl<'a> Pass<'a> {
 
     /// What becomes of one stage, the first of its group that was not looked at.
     fn look(&mut self, line: &mut Line, id: GroupId, rank: Rank) -> Next {
-        let key = rank.4;
+        let key = rank.key;
         if self.decided.contains(&key) {
             return Next::OfGroup;
         }
@@ -195,7 +193,7 @@ impl<'a> Pass<'a> {
 
     /// A group that fits nowhere: preempt for its first, reserve for its oldest, or let all wait.
     fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank, reasons: Vec<Reason>) -> Next {
-        let key = rank.4;
+        let key = rank.key;
         let group = line.group(id);
         let mut reasons = reasons;
         if self.rules.passing == Passing::Never {
@@ -276,12 +274,12 @@ impl<'a> Pass<'a> {
 
     fn start(&mut self, rank: Rank, placement: Placement, reason: Reason) {
         self.pool.take(&placement);
-        let reasons = self.start_reasons(rank.4, reason);
+        let reasons = self.start_reasons(rank.key, reason);
         self.want(rank, Want::Run { placement, reasons });
     }
 
     fn want(&mut self, rank: Rank, want: Want) {
-        self.decided.insert(rank.4);
+        self.decided.insert(rank.key);
         self.wants.push((rank, want));
     }
 
@@ -375,12 +373,13 @@ impl<'a> Pass<'a> {
         let alternative = &group.spec().alternatives[best];
         let topology = self.view.state.topology();
         let mut ends: Vec<(Millis, u32)> = Vec::new();
+        let mut all_known = true;
         for lease in self.view.state.leases().values() {
             let ours = |grant: &Grant| alternative.selector.accepts(topology, grant.device);
             let units = lease.placement.devices().filter(ours).map(|g| g.share.whole_units()).sum();
             if units > 0 {
-                // An unknown end is never waited for.
                 let end = expected_span(self.view, lease.stage, lease.placement.alternative);
+                all_known &= end.is_some();
                 ends.extend(end.map(|end| (end, units)));
             }
         }
@@ -391,7 +390,9 @@ impl<'a> Pass<'a> {
             wanted = wanted.saturating_sub(*units);
             (wanted == 0).then_some(*end)
         });
-        let wait = enough.or(ends.last().map(|(end, _)| *end));
+        // An unknown end is never waited for.
+        let last = ends.last().filter(|_| all_known).map(|(end, _)| *end);
+        let wait = enough.or(last);
         wait.is_some_and(|wait| wait + fast < slow)
     }
 
@@ -420,13 +421,13 @@ impl<'a> Pass<'a> {
         }
         let state = self.view.state;
         for (rank, reasons) in waits {
-            if state.is_waiting(rank.4) && self.decided.insert(rank.4) {
+            if state.is_waiting(rank.key) && self.decided.insert(rank.key) {
                 self.wants.push((rank, Want::Wait { reasons }));
             }
         }
         self.wants.sort_unstable_by_key(|(rank, _)| *rank);
         Decision {
-            wants: self.wants.into_iter().map(|(rank, want)| (rank.4, want)).collect(),
+            wants: self.wants.into_iter().map(|(rank, want)| (rank.key, want)).collect(),
             stops: self.stops,
             wake_at: self.wake_at,
         }
@@ -449,16 +450,8 @@ fn reserved(view: &View<'_>) -> usize {
 fn free_accelerators(view: &View<'_>) -> u64 {
     let topology = view.state.topology();
     let (service, held) = (view.state.service(), view.state.held_shares());
-    let free = |id: &DeviceId| service[id.index()].saturating_sub(held[id.index()]).whole_units();
-    let accelerators = topology.device_ids().filter(|&id| topology.class_of(id).kind != "cpu");
-    accelerators.map(|id| u64::from(free(&id))).sum()
-}
-
-/// Steps that a stage still has to make, if it says how many there are.
-fn steps_left(view: &View<'_>, key: StageKey) -> Option<u64> {
-    let (_, spec, stage) = view.state.stage(key);
-    let total = spec.steps.or(stage.progress.total)?;
-    Some(total.saturating_sub(stage.progress.step.unwrap_or(0)))
+    let free = |id: DeviceId| service[id.index()].saturating_sub(held[id.index()]).whole_units();
+    topology.accelerators().map(|id| u64::from(free(id))).sum()
 }
 
 /// How long the rest of a stage should take on an alternative; `None` if its steps or rate are

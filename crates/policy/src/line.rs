@@ -17,6 +17,12 @@ use crate::pool::{Accepted, accepted};
 use crate::rules::{Choice, Rules};
 use crate::{Pool, View};
 
+/// Part of the fastest speed from which on an alternative is worth other people's time.
+const WORTHWHILE: f64 = 1.0 / 16.0;
+
+/// Differences of thrift below this part make none.
+const THRIFT_STEP: f64 = 0.05;
+
 /// Everybody who waits.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
@@ -130,10 +136,10 @@ impl Line {
         loop {
             let from = after.map_or(Bound::Unbounded, Bound::Excluded);
             let next = *self.groups.get(&id)?.queue.range((from, Bound::Unbounded)).next()?;
-            if self.still_waits(view, next.4) {
+            if self.still_waits(view, next.key) {
                 return Some(next);
             }
-            self.remove(next.4);
+            self.remove(next.key);
         }
     }
 
@@ -184,7 +190,7 @@ impl Line {
 
     fn file(&mut self, rules: &Rules, view: &View<'_>, key: StageKey) {
         let Some(ticket) = view.state.ticket(key) else { return };
-        let (job, spec, stage) = view.state.stage(key);
+        let (job, spec, _) = view.state.stage(key);
         let since = job.waiting_since(key.stage);
         let freed = match rules.choice {
             Choice::FixedUntil(patience) => Some(since + patience),
@@ -192,9 +198,8 @@ impl Line {
         };
         let freed = freed.filter(|at| *at > view.now);
         let bound = rules.choice == Choice::Fixed || freed.is_some();
-        let steps = spec.steps.or(stage.progress.total);
-        let request = Request::of(spec, job.priority(), steps.is_some(), bound);
-        let left = steps.map(|steps| steps.saturating_sub(stage.progress.step.unwrap_or(0)));
+        let left = steps_left(view, key);
+        let request = Request::of(spec, job.priority(), left.is_some(), bound);
         let id = self.group_of(view, request, key);
         let group = self.group(id);
         let device_time = left.and_then(|left| group.device_time(spec, left)).unwrap_or(u64::MAX);
@@ -348,12 +353,6 @@ fn accelerators(spec: &StageSpec) -> u32 {
     spec.alternatives.iter().map(least).min().unwrap_or(0)
 }
 
-/// Part of the fastest speed from which on an alternative is worth other people's time.
-const WORTHWHILE: f64 = 1.0 / 16.0;
-
-/// Differences of thrift below this part make none.
-const THRIFT_STEP: f64 = 0.05;
-
 /// Alternatives by work done per unit of their devices' peak, so that classes compare; those of
 /// unknown speed or peak last, in the order of `ranked`.
 fn thrifty(
@@ -385,6 +384,13 @@ fn preferred(view: &View<'_>, spec: &StageSpec, ranked: &[usize]) -> usize {
     let mut cluster = Pool::empty_cluster(view.state);
     let possible = ranked.iter().copied().find(|&index| place(&mut cluster, spec, index).is_ok());
     possible.unwrap_or(ranked[0])
+}
+
+/// Steps that a stage still has to make, if it says how many there are.
+pub(crate) fn steps_left(view: &View<'_>, key: StageKey) -> Option<u64> {
+    let (_, spec, stage) = view.state.stage(key);
+    let total = spec.steps.or(stage.progress.total)?;
+    Some(total.saturating_sub(stage.progress.step.unwrap_or(0)))
 }
 
 /// Steps per second of an alternative on the slowest class that it accepts, a promise that no

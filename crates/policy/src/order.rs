@@ -22,9 +22,17 @@ pub enum Order {
     AgedShortest,
 }
 
-/// Sorts before the rank of whoever is looked at later: level, expected device time, submission,
-/// urgency inside the job, and the key.
-pub(crate) type Rank = (Reverse<u64>, u64, Time, u8, StageKey);
+/// Sorts before the rank of whoever is looked at later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    level: Reverse<u64>,
+    /// Expected, in device-milliseconds.
+    device_time: u64,
+    submitted: Time,
+    /// Inside the job.
+    urgency: u8,
+    pub key: StageKey,
+}
 
 /// The rank of a waiting stage that is expected to take `device_time`, and when the clock alone
 /// changes it next.
@@ -48,5 +56,7 @@ pub(crate) fn rank(
         }
     };
     let device_time = if order == Order::AgedShortest { device_time } else { 0 };
-    ((Reverse(level), device_time, job.submitted, spec.kind.urgency(), key), rises)
+    let urgency = spec.kind.urgency();
+    let submitted = job.submitted;
+    (Rank { level: Reverse(level), device_time, submitted, urgency, key }, rises)
 }

@@ -100,14 +100,11 @@ fn stays(view: &View<'_>, turns: &Turns, lease: &Lease, offer: Option<&Offer>) -
         return true;
     }
     let state = view.state;
-    let saves = {
-        let (_, spec, _) = state.stage(lease.stage);
-        spec.alternatives[lease.placement.alternative].launch.checkpoint.is_some()
-    };
-    if saves && lease.placement.ranks.iter().any(|rank| state.is_suspected(rank.node)) {
+    let (_, spec, _) = state.stage(lease.stage);
+    if spec.saves(lease.placement.alternative) && state.is_endangered(lease) {
         return false;
     }
-    let on = |grant: het_core::Grant| view.state.topology().device(grant.device).class;
+    let on = |grant: het_core::Grant| state.topology().device(grant.device).class;
     offer.is_some_and(|offer| {
         offer.alternative == lease.placement.alternative
             && lease.placement.devices().all(|grant| on(grant) == offer.class)

@@ -158,8 +158,7 @@ fn levels(topology: &Topology, recording: &Recording) -> String {
 }
 
 fn gantt(topology: &Topology, recording: &Recording) -> String {
-    let accelerators: Vec<_> =
-        topology.device_ids().filter(|&id| topology.class_of(id).kind != "cpu").collect();
+    let accelerators: Vec<_> = topology.accelerators().collect();
     let shown = &accelerators[..accelerators.len().min(GANTT_DEVICES_MAX)];
     let row_of: BTreeMap<_, usize> = shown.iter().enumerate().map(|(row, id)| (*id, row)).collect();
     let name = |id: &het_core::DeviceId| {

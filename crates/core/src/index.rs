@@ -14,6 +14,9 @@ pub struct Sort {
     /// One of them: what it accepts or refuses, it does for all.
     pub exemplar: DeviceId,
     pub members: ByNode,
+    /// Peak of a unit; one where it is unknown, so that such devices count next to nothing beside
+    /// others and all alike among themselves.
+    pub peak_gflops: u64,
 }
 
 /// Derived tables of a topology; rows as there.
@@ -26,6 +29,8 @@ pub struct Index {
     pub capacity: Vec<Share>,
     /// Memory of each node.
     pub memory: Vec<Bytes>,
+    /// Of all devices together; see [`Sort::peak_gflops`].
+    pub peak_gflops: u64,
 }
 
 impl Index {
@@ -44,15 +49,25 @@ impl Index {
             .into_values()
             .filter_map(|by_node| {
                 let exemplar = *by_node.values().flatten().min()?;
-                Some(Sort { exemplar, members: by_node.into_iter().collect() })
+                let peak_gflops = topology.class_of(exemplar).peak_gflops.unwrap_or(1);
+                Some(Sort { exemplar, members: by_node.into_iter().collect(), peak_gflops })
             })
             .collect();
         sorts.sort_by_key(|sort| sort.exemplar);
         Self {
-            sorts,
             sockets: sockets.into(),
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
             memory: topology.nodes.iter().map(|node| node.memory).collect(),
+            peak_gflops: sorts.iter().map(|sort| sort.peak_gflops * sort.units(topology)).sum(),
+            sorts,
         }
+    }
+}
+
+impl Sort {
+    /// Whole units of all members.
+    fn units(&self, topology: &Topology) -> u64 {
+        let members = self.members.iter().flat_map(|(_, devices)| devices);
+        members.map(|id| u64::from(topology.device(*id).capacity.whole_units())).sum()
     }
 }

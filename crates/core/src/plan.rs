@@ -93,6 +93,11 @@ pub enum StopCause {
 }
 
 impl StopCause {
+    /// The stage stops only to go on elsewhere.
+    pub fn moves(self) -> bool {
+        matches!(self, Self::Migration | Self::Drain)
+    }
+
     pub fn word(self) -> &'static str {
         match self {
             Self::Priority { .. } => "priority",

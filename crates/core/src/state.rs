@@ -283,6 +283,12 @@ impl State {
         self.waiting.contains_key(&key)
     }
 
+    /// Whether a stage is stopping only to go on elsewhere.
+    pub fn is_moving(&self, key: StageKey) -> bool {
+        let StageState::Active { lease } = self.stage(key).2.state else { return false };
+        matches!(self.leases[&lease].phase, Phase::Stopping { cause } if cause.moves())
+    }
+
     /// The ticket under which a stage waits now; a stage that waits again has a new one.
     pub fn ticket(&self, key: StageKey) -> Option<Ticket> {
         self.waiting.get(&key).copied()
@@ -415,7 +421,7 @@ impl Job {
         });
         match stopped {
             Some(StopCause::Priority { .. } | StopCause::Reclaim) => JobState::Preempted,
-            Some(StopCause::Migration | StopCause::Drain) => JobState::Migrating,
+            Some(cause) if cause.moves() => JobState::Migrating,
             Some(StopCause::Fault) => JobState::Restarting,
             Some(_) => JobState::Suspended,
             None if self.stages.iter().any(|stage| stage.attempts > 0) => JobState::Admitted,

@@ -1,7 +1,9 @@
 //! What a policy is shown and what it answers.
 
-use het_core::{LeaseId, Millis, Placement, Reason, StageKey, State, StopCause, StopCost, Time};
-use het_perf::Rates;
+use het_core::{
+    Lease, LeaseId, Millis, Placement, Reason, StageKey, State, StopCause, StopCost, Time,
+};
+use het_perf::{Rates, stop_cost};
 
 /// Everything a policy may look at.
 #[derive(Debug, Clone, Copy)]
@@ -45,4 +47,12 @@ pub struct StopOrder {
     pub lease: LeaseId,
     pub cause: StopCause,
     pub cost: StopCost,
+}
+
+impl StopOrder {
+    /// To stop `lease`, which is number `id`, at what that costs now.
+    pub(crate) fn of(view: &View<'_>, id: LeaseId, lease: &Lease, cause: StopCause) -> Self {
+        let (_, spec, stage) = view.state.stage(lease.stage);
+        Self { lease: id, cause, cost: stop_cost(spec, stage, lease, view.now) }
+    }
 }

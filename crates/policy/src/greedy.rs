@@ -5,18 +5,20 @@
 //! - One that does not fit may preempt, or have devices reserved, or waits with its reasons; then
 //!   so do all who ask for the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    DeviceId, Grant, LeaseId, Millis, Phase, Placement, Priority, Reason, StageKey, StopCause, Time,
+    Lease, LeaseId, Phase, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time,
 };
-use het_perf::stop_cost;
 
-use crate::line::{Group, GroupId, Line, rate, steps_left};
+use crate::ends::{Unknown, until_free};
+use crate::line::{Group, GroupId, Line, steps_left};
+use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
 use crate::rules::{Choice, Passing, Preempts};
-use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, place, preempt};
+use crate::worth::Crowd;
+use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
 
 /// Searches for victims in one round: a round stays short however long the queue is, and the next
 /// round goes on.
@@ -25,13 +27,31 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 /// Gangs that may have devices reserved at a time, so that reservations cannot idle a cluster.
 const RESERVATIONS_MAX: usize = 1;
 
+/// Stages that are sent elsewhere in one round.
+const MOVES_MAX: usize = 16;
+
+/// What is kept between rounds.
+#[derive(Debug, Default)]
+struct Kept {
+    line: Line,
+    choosers: Choosers,
+}
+
 pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Decision {
-    if view.state.waiting().next().is_none() && !view.state.suspects_any() {
+    let state = view.state;
+    let Kept { line, choosers } = memory.of::<Kept>();
+    let choosers: Vec<LeaseId> = match rules.choice {
+        Choice::EarliestFinish => choosers.update(state).collect(),
+        _ => Vec::new(),
+    };
+    let idle = state.waiting().next().is_none() && state.claims().is_empty();
+    if idle && !state.suspects_any() && choosers.is_empty() {
         return Decision::default();
     }
-    let line = memory.of::<Line>();
     line.update(rules, view);
-    let mut pass = Pass::new(rules, view, line.accelerators_wanted());
+    let crowd = rules.choice == Choice::EarliestFinish;
+    let crowd = crowd.then(|| Crowd::of(state, line.len()));
+    let mut pass = Pass::new(rules, view, crowd);
     pass.claims(line);
     let mut heads = line.heads(view);
     while let Some((rank, id)) = heads.pop_first() {
@@ -42,7 +62,7 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
             break;
         }
     }
-    pass.evacuate();
+    pass.moves(&choosers);
     pass.finish(line)
 }
 
@@ -59,6 +79,8 @@ struct Pass<'a> {
     pool: Pool<'a>,
     wants: Vec<(Rank, Want)>,
     decided: BTreeSet<StageKey>,
+    /// Who stops to go on elsewhere.
+    moves: Vec<(StageKey, Want)>,
     stops: Vec<StopOrder>,
     wake_at: Option<Time>,
     /// The first stage that did not fit, where nobody may pass it.
@@ -67,19 +89,21 @@ struct Pass<'a> {
     passed: bool,
     /// Units that stages wait for although others are free to them.
     ahead: u32,
-    /// More accelerators are wanted than are free: what a stage makes of its devices counts then.
-    pressed: bool,
+    /// Whom stages have to consider that choose their devices.
+    crowd: Option<Crowd>,
     /// The lowest priority that runs: only higher ones need to look for victims.
     lowest_running: Option<Priority>,
     /// The pool is larger than the state says: it has what victims will leave.
     widened: bool,
     stopped: BTreeSet<LeaseId>,
     searches: usize,
+    /// Whom a stage of a priority may stop, by that priority, once somebody asked.
+    candidates: BTreeMap<Priority, Vec<(LeaseId, StopCost)>>,
     reservations: usize,
 }
 
 impl<'a> Pass<'a> {
-    fn new(rules: &'a Rules, view: &'a View<'a>, wanted: Option<u64>) -> Self {
+    fn new(rules: &'a Rules, view: &'a View<'a>, crowd: Option<Crowd>) -> Self {
         let preempts = rules.preempts == Preempts::ForHigherPriority;
         Self {
             rules,
@@ -87,35 +111,45 @@ impl<'a> Pass<'a> {
             pool: Pool::of(view.state),
             wants: Vec::new(),
             decided: BTreeSet::new(),
+            moves: Vec::new(),
             stops: Vec::new(),
             wake_at: None,
             head: None,
             passed: false,
             ahead: 0,
-            pressed: rules.choice == Choice::EarliestFinish
-                && wanted.is_some_and(|wanted| wanted > free_accelerators(view)),
+            crowd,
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
             widened: false,
             stopped: BTreeSet::new(),
             searches: 0,
+            candidates: BTreeMap::new(),
             reservations: reserved(view),
         }
     }
 
     /// A claim that is free now becomes a start; one on a device that went down is given up; any
-    /// other is waited for, unless the stage fits elsewhere already.
+    /// other is waited for, unless the stage fits elsewhere already. Those of stages that still
+    /// have to stop where they are stand.
     fn claims(&mut self, line: &mut Line) {
         let state = self.view.state;
         for (&key, claim) in state.claims() {
-            let Some((rank, id)) = line.place_of(key) else { continue };
-            let group = line.group(id);
             let placement = &claim.placement;
+            let in_service = || placement.devices().all(|grant| state.is_up(grant.device));
+            let Some((rank, id)) = line.place_of(key) else {
+                if state.is_moving(key) && in_service() {
+                    let reasons = vec![Reason::ClaimPending];
+                    let placement = (**placement).clone();
+                    self.moves.push((key, Want::Run { placement, reasons }));
+                }
+                continue;
+            };
+            let group = line.group(id);
             if Pool::for_stage(state, key).covers(placement) {
                 let reasons = self.start_reasons(key, Reason::ClaimReady);
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             } else if let Ok((elsewhere, reason)) = self.fitting(group, key) {
                 self.start(rank, elsewhere, reason);
-            } else if placement.devices().all(|grant| state.is_up(grant.device)) {
+            } else if in_service() {
                 let reasons = vec![Reason::ClaimPending];
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             }
@@ -123,31 +157,41 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Moves off nodes that are going to fail what can save itself and has room elsewhere, after
-    /// everybody who waits had a look at that room.
-    fn evacuate(&mut self) {
+    /// Moves what would be better off elsewhere, after everybody who waits had a look at the room:
+    /// off nodes that are going to fail first, then those of `choosers` that gain by it.
+    fn moves(&mut self, choosers: &[LeaseId]) {
         let state = self.view.state;
-        if self.rules.choice == Choice::Fixed || !state.suspects_any() {
-            return;
-        }
-        for (&id, lease) in state.leases() {
-            let (_, spec, stage) = state.stage(lease.stage);
-            let index = lease.placement.alternative;
-            let movable = spec.saves(index) && matches!(lease.phase, Phase::Running { .. });
-            if !movable || !state.is_endangered(lease) {
-                continue;
-            }
-            self.pool.give_back(&lease.placement);
-            match place(&mut self.pool, spec, index) {
-                Ok(elsewhere) => {
-                    self.pool.take(&elsewhere);
-                    let cost = stop_cost(spec, stage, lease, self.view.now);
-                    self.stopped.insert(id);
-                    self.stops.push(StopOrder { lease: id, cause: StopCause::Drain, cost });
-                }
-                Err(_) => self.pool.take(&lease.placement),
+        let may_move = self.rules.choice != Choice::Fixed && state.suspects_any();
+        for (&id, lease) in state.leases().iter().filter(|_| may_move) {
+            if !self.stopped.contains(&id)
+                && let Some(placement) = moves::evacuation(self.view, &mut self.pool, lease)
+            {
+                self.go(id, lease, placement, StopCause::Drain);
             }
         }
+        let Some(crowd) = self.crowd.take() else { return };
+        for &id in choosers.iter().filter(|id| !self.stopped.contains(id)).collect::<Vec<_>>() {
+            if self.moves.len() >= MOVES_MAX {
+                break;
+            }
+            let lease = &state.leases()[&id];
+            match moves::improvement(self.view, &mut self.pool, &crowd, lease) {
+                Improvement::To(placement) => self.go(id, lease, placement, StopCause::Migration),
+                Improvement::NotBefore(at) => self.wake_by(at),
+                Improvement::None => {}
+            }
+        }
+    }
+
+    /// Stops a lease and claims where it goes on.
+    fn go(&mut self, id: LeaseId, lease: &Lease, placement: Placement, cause: StopCause) {
+        self.pool.take(&placement);
+        self.stopped.insert(id);
+        self.stops.push(StopOrder::of(self.view, id, lease, cause));
+        let (_, spec, _) = self.view.state.stage(lease.stage);
+        let word = spec.alternatives[placement.alternative].selector.word.clone();
+        let reasons = vec![Reason::BestUse { word }, Reason::ClaimPending];
+        self.moves.push((lease.stage, Want::Run { placement, reasons }));
     }
 
     /// What becomes of one stage, the first of its group that was not looked at.
@@ -168,7 +212,8 @@ impl<'a> Pass<'a> {
                 // One that waits for something better says nothing about the others.
                 Err(reasons) if matches!(*reasons, [Reason::BetterToWait { .. }]) => {
                     self.passed = true;
-                    self.ahead += group.spec().alternatives[group.thrifty[0]].count;
+                    let best = group.by_worth(self.crowd.as_ref())[0];
+                    self.ahead += group.spec().alternatives[best].count;
                     self.want(rank, Want::Wait { reasons });
                     line.untold.insert(key);
                     return Next::OfGroup;
@@ -191,7 +236,7 @@ impl<'a> Pass<'a> {
         (*at == self.view.state.releases() && !self.widened).then(|| reasons.clone())
     }
 
-    /// A group that fits nowhere: preempt for its first, reserve for its oldest, or let all wait.
+    /// A group that fits nowhere: preempt or reserve for its first, or let all wait.
     fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank, reasons: Vec<Reason>) -> Next {
         let key = rank.key;
         let group = line.group(id);
@@ -206,8 +251,11 @@ impl<'a> Pass<'a> {
             && self.searches < PREEMPTION_SEARCHES_MAX
         {
             self.searches += 1;
-            let shapes: Vec<usize> = group.worthwhile().collect();
-            match preempt::find(self.view, &self.pool, key, &shapes, &self.stopped) {
+            let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+            let of_priority = || preempt::candidates(self.view, group.priority());
+            let all = self.candidates.entry(group.priority()).or_insert_with(of_priority);
+            all.retain(|(id, _)| !self.stopped.contains(id));
+            match preempt::find(self.view, &self.pool, key, &shapes, all) {
                 Ok((placement, orders)) => {
                     self.preempt(rank, placement, orders);
                     line.untold.insert(key);
@@ -217,7 +265,7 @@ impl<'a> Pass<'a> {
             }
         }
         group.news = Some(reasons);
-        self.reserve(line, id);
+        self.reserve(line, id, rank);
         Next::Nobody
     }
 
@@ -233,27 +281,24 @@ impl<'a> Pass<'a> {
         self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
     }
 
-    /// Reserves the devices of running stages, without stopping anybody, for the oldest of a group
-    /// that others have passed for too long.
-    fn reserve(&mut self, line: &mut Line, id: GroupId) {
+    /// Reserves the devices of running stages, without stopping anybody, for the first of a group
+    /// that others have passed for too long because they need less at once.
+    fn reserve(&mut self, line: &mut Line, id: GroupId, rank: Rank) {
         let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
-        if self.reservations >= RESERVATIONS_MAX {
+        let group = line.group(id);
+        if self.reservations >= RESERVATIONS_MAX || !group.can_be_passed() {
             return;
         }
-        let Some((since, key)) = line.oldest(self.view, id) else { return };
+        let key = rank.key;
+        let since = self.view.state.stage(key).0.waiting_since(key.stage);
         if self.view.now < since + after {
             self.wake_by(since + after);
             return;
         }
-        let Some((rank, _)) = line.place_of(key) else { return };
-        if self.decided.contains(&key) {
-            return;
-        }
-        let group = line.group(id);
         let mut drained = self.drained();
         let spec = group.spec();
         let fits = |index| place_among(&mut drained, spec, index, &group.accepted[index]).ok();
-        let found = group.worthwhile().find_map(fits);
+        let found = group.worthwhile(self.crowd.as_ref()).find_map(fits);
         if let Some(placement) = found {
             self.reservations += 1;
             self.pool.take(&placement);
@@ -321,7 +366,7 @@ impl<'a> Pass<'a> {
                 reasons
             });
         }
-        let ranked = if self.pressed { &group.thrifty } else { &group.ranked };
+        let ranked = group.by_worth(self.crowd.as_ref());
         let best = ranked[0];
         let fits = |&index: &usize| {
             let enough =
@@ -371,28 +416,9 @@ impl<'a> Pass<'a> {
             return false;
         };
         let alternative = &group.spec().alternatives[best];
-        let topology = self.view.state.topology();
-        let mut ends: Vec<(Millis, u32)> = Vec::new();
-        let mut all_known = true;
-        for lease in self.view.state.leases().values() {
-            let ours = |grant: &Grant| alternative.selector.accepts(topology, grant.device);
-            let units = lease.placement.devices().filter(ours).map(|g| g.share.whole_units()).sum();
-            if units > 0 {
-                let end = expected_span(self.view, lease.stage, lease.placement.alternative);
-                all_known &= end.is_some();
-                ends.extend(end.map(|end| (end, units)));
-            }
-        }
-        ends.sort_unstable();
-        // The wait lasts until enough are free, for those who wait for the same before it too.
-        let mut wanted = alternative.count + self.ahead;
-        let enough = ends.iter().find_map(|(end, units)| {
-            wanted = wanted.saturating_sub(*units);
-            (wanted == 0).then_some(*end)
-        });
-        // An unknown end is never waited for.
-        let last = ends.last().filter(|_| all_known).map(|(end, _)| *end);
-        let wait = enough.or(last);
+        // For those who wait for the same before it too.
+        let wanted = alternative.count + self.ahead;
+        let wait = until_free(self.view, alternative, wanted, Unknown::Never);
         wait.is_some_and(|wait| wait + fast < slow)
     }
 
@@ -426,8 +452,9 @@ impl<'a> Pass<'a> {
             }
         }
         self.wants.sort_unstable_by_key(|(rank, _)| *rank);
+        let in_order = self.wants.into_iter().map(|(rank, want)| (rank.key, want));
         Decision {
-            wants: self.wants.into_iter().map(|(rank, want)| (rank.key, want)).collect(),
+            wants: self.moves.into_iter().chain(in_order).collect(),
             stops: self.stops,
             wake_at: self.wake_at,
         }
@@ -445,19 +472,4 @@ fn reserved(view: &View<'_>) -> usize {
         })
         .collect();
     view.state.claims().keys().filter(|key| !beneficiaries.contains(key)).count()
-}
-
-fn free_accelerators(view: &View<'_>) -> u64 {
-    let topology = view.state.topology();
-    let (service, held) = (view.state.service(), view.state.held_shares());
-    let free = |id: DeviceId| service[id.index()].saturating_sub(held[id.index()]).whole_units();
-    topology.accelerators().map(|id| u64::from(free(id))).sum()
-}
-
-/// How long the rest of a stage should take on an alternative; `None` if its steps or rate are
-/// unknown.
-pub(crate) fn expected_span(view: &View<'_>, key: StageKey, index: usize) -> Option<Millis> {
-    let (_, spec, _) = view.state.stage(key);
-    let left = steps_left(view, key)?;
-    rate(view, spec, index).map(|rate| Millis((left as f64 / rate * 1_000.0) as u64))
 }

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Domain, JobSpec, Match, Millis, Name, Priority, RankRule, Reason,
+    Alternative, Bytes, Companions, Domain, JobSpec, Millis, Name, Priority, RankRule, Reason,
     StageIndex, StageKey, StageSpec, Ticket, Time,
 };
 
@@ -15,13 +15,11 @@ use crate::order::{Rank, rank};
 use crate::place::{never, place};
 use crate::pool::{Accepted, accepted};
 use crate::rules::{Choice, Rules};
+use crate::worth::{Crowd, Shape, shapes};
 use crate::{Pool, View};
 
 /// Part of the fastest speed from which on an alternative is worth other people's time.
 const WORTHWHILE: f64 = 1.0 / 16.0;
-
-/// Differences of thrift below this part make none.
-const THRIFT_STEP: f64 = 0.05;
 
 /// Everybody who waits.
 #[derive(Debug, Default)]
@@ -50,7 +48,6 @@ struct Filed {
     ticket: Ticket,
     group: GroupId,
     rank: Rank,
-    since: Time,
     changes: Option<Time>,
 }
 
@@ -78,21 +75,15 @@ pub(crate) struct Group {
     stage: StageIndex,
     /// Alternatives, the fastest first; in file order where speeds are unknown.
     pub ranked: Vec<usize>,
-    /// The same by what they make of their devices: the work done per unit of peak, the most first,
-    /// in steps of [`THRIFT_STEP`]; the faster of equals.
-    pub thrifty: Vec<usize>,
     /// The alternative that rule and profile name whatever is free: the fastest that the cluster
     /// could ever run.
     pub preferred: usize,
-    /// Accelerators that one of them needs at least.
-    accelerators: u32,
     /// By alternative.
-    rates: Vec<Option<f64>>,
+    shapes: Vec<Option<Shape>>,
     pub accepted: Vec<Accepted>,
     /// By alternative, once somebody asked: that it does not fit even the empty cluster.
     pub nevers: Vec<Option<Reason>>,
     queue: BTreeSet<Rank>,
-    by_age: BTreeSet<(Time, StageKey)>,
     /// Why none of them fitted when the state had counted so many releases.
     pub misfit: Option<(u64, Vec<Reason>)>,
     /// What this round has to say to all of them, and what they were told last.
@@ -113,7 +104,7 @@ impl Line {
                 view.rates.revision_of(&group.request.profile).is_some_and(|last| last > since)
             });
             let keys: Vec<StageKey> =
-                concerned.flat_map(|group| group.by_age.iter().map(|(_, key)| *key)).collect();
+                concerned.flat_map(|group| group.queue.iter().map(|rank| rank.key)).collect();
             // All leave first, so that their group is made anew.
             keys.iter().for_each(|&key| self.remove(key));
             keys.iter().for_each(|&key| self.file(rules, view, key));
@@ -143,17 +134,6 @@ impl Line {
         }
     }
 
-    /// Who has waited longest in a group, and since when.
-    pub fn oldest(&mut self, view: &View<'_>, id: GroupId) -> Option<(Time, StageKey)> {
-        loop {
-            let oldest = *self.groups.get(&id)?.by_age.first()?;
-            if self.still_waits(view, oldest.1) {
-                return Some(oldest);
-            }
-            self.remove(oldest.1);
-        }
-    }
-
     pub fn group(&mut self, id: GroupId) -> &mut Group {
         self.groups.get_mut(&id).expect("ids come from heads of this line")
     }
@@ -162,11 +142,9 @@ impl Line {
         self.groups.values_mut()
     }
 
-    /// Accelerators that those who wait need at least; `None` where nobody has a choice of shapes.
-    pub fn accelerators_wanted(&self) -> Option<u64> {
-        let choosy = self.groups.values().any(|group| group.ranked.len() > 1);
-        let of_group = |group: &Group| u64::from(group.accelerators) * group.queue.len() as u64;
-        choosy.then(|| self.groups.values().map(of_group).sum())
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.filed.len()
     }
 
     /// Where a waiting stage stands.
@@ -202,13 +180,13 @@ impl Line {
         let request = Request::of(spec, job.priority(), left.is_some(), bound);
         let id = self.group_of(view, request, key);
         let group = self.group(id);
-        let device_time = left.and_then(|left| group.device_time(spec, left)).unwrap_or(u64::MAX);
+        let device_time =
+            left.and_then(|left| group.device_time(spec, left)).unwrap_or(Millis(u64::MAX));
         let (rank, rises) = rank(view, rules.order, key, device_time);
         group.queue.insert(rank);
-        group.by_age.insert((since, key));
         let changes = [freed, rises].into_iter().flatten().min();
         self.changes.extend(changes.map(|at| (at, key)));
-        self.filed.insert(key, Filed { ticket, group: id, rank, since, changes });
+        self.filed.insert(key, Filed { ticket, group: id, rank, changes });
         self.untold.insert(key);
     }
 
@@ -230,7 +208,6 @@ impl Line {
         }
         let group = self.group(filed.group);
         group.queue.remove(&filed.rank);
-        group.by_age.remove(&(filed.since, key));
         if group.queue.is_empty() {
             let request = group.request.clone();
             self.by_request.remove(&request);
@@ -261,14 +238,13 @@ impl Group {
     fn new(view: &View<'_>, request: Request, key: StageKey) -> Self {
         let (job, spec, _) = view.state.stage(key);
         let indices = 0..spec.alternatives.len();
-        let rates: Vec<Option<f64>> =
-            indices.clone().map(|index| rate(view, spec, index)).collect();
+        let shapes = shapes(view, spec);
         let mut ranked: Vec<usize> = indices.collect();
         if request.steps_known {
-            let slowness = |index: &usize| rates[*index].map_or(f64::INFINITY, |rate| 1.0 / rate);
+            let slowness =
+                |index: &usize| shapes[*index].map_or(f64::INFINITY, |shape| 1.0 / shape.rate);
             ranked.sort_by(|a, b| slowness(a).total_cmp(&slowness(b)));
         }
-        let by_thrift = thrifty(view, spec, &rates, &ranked);
         let accepts = |alternative: &Alternative| accepted(view.state, &alternative.selector, None);
         Self {
             preferred: preferred(view, spec, &ranked),
@@ -277,12 +253,9 @@ impl Group {
             accepted: spec.alternatives.iter().map(accepts).collect(),
             request,
             ranked,
-            thrifty: by_thrift,
-            accelerators: accelerators(spec),
-            rates,
+            shapes,
             nevers: Vec::new(),
             queue: BTreeSet::new(),
-            by_age: BTreeSet::new(),
             misfit: None,
             news: None,
             told: Vec::new(),
@@ -303,15 +276,34 @@ impl Group {
         self.request.bound.then_some(self.preferred)
     }
 
+    /// Alternatives, the best first: the fastest, or in a crowd the one that costs all least.
+    pub fn by_worth(&self, crowd: Option<&Crowd>) -> Vec<usize> {
+        let mut order = self.ranked.clone();
+        let choice = order.len() > 1 && self.request.steps_known;
+        if let Some(crowd) = crowd.filter(|_| choice) {
+            let cost = |index: &usize| self.shapes[*index].map_or(f64::INFINITY, |s| crowd.cost(s));
+            order.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+        }
+        order
+    }
+
     /// Alternatives for which others may be stopped or kept waiting: not those that are far slower
     /// than the fastest.
-    pub fn worthwhile(&self) -> impl Iterator<Item = usize> + '_ {
-        let fastest = self.rates[self.ranked[0]];
-        let worth = move |index: &usize| match (self.rates[*index], fastest) {
-            (Some(rate), Some(fastest)) => rate >= fastest * WORTHWHILE,
+    pub fn worthwhile(&self, crowd: Option<&Crowd>) -> impl Iterator<Item = usize> + '_ {
+        let fastest = self.shapes[self.ranked[0]];
+        let worth = move |index: &usize| match (self.shapes[*index], fastest) {
+            (Some(shape), Some(fastest)) => shape.rate >= fastest.rate * WORTHWHILE,
             _ => true,
         };
-        self.thrifty.iter().copied().filter(worth)
+        self.by_worth(crowd).into_iter().filter(worth)
+    }
+
+    /// They need several devices at once, or cores or memory beside them, so that others who need
+    /// less could slip past them for ever.
+    pub fn can_be_passed(&self) -> bool {
+        let spec = self.spec();
+        let several = spec.alternatives.iter().all(|alternative| alternative.count > 1);
+        several || spec.companions != Companions::default()
     }
 
     pub fn members(&self) -> impl Iterator<Item = Rank> + '_ {
@@ -320,14 +312,15 @@ impl Group {
 
     /// How long so many steps take on an alternative; `None` if nothing is known about its speed.
     pub fn span(&self, index: usize, steps: u64) -> Option<Millis> {
-        self.rates[index].map(|rate| Millis((steps as f64 / rate * 1_000.0) as u64))
+        self.shapes[index].map(|shape| Millis((steps as f64 / shape.rate * 1_000.0) as u64))
     }
 
-    /// Least device-milliseconds for so many steps.
-    fn device_time(&self, spec: &StageSpec, steps: u64) -> Option<u64> {
+    /// Least time on one device for so many steps.
+    fn device_time(&self, spec: &StageSpec, steps: u64) -> Option<Millis> {
         let alternatives = spec.alternatives.iter().enumerate();
         let times = alternatives.filter_map(|(index, alternative)| {
-            Some(self.span(index, steps)?.0.saturating_mul(u64::from(alternative.count)))
+            let span = self.span(index, steps)?;
+            Some(Millis(span.0.saturating_mul(u64::from(alternative.count))))
         });
         times.min()
     }
@@ -342,39 +335,6 @@ impl Group {
         }
         self
     }
-}
-
-/// Accelerators that a stage needs at least; none if cores would do.
-fn accelerators(spec: &StageSpec) -> u32 {
-    let least = |alternative: &Alternative| match &alternative.selector.matches {
-        Match::Kind(kind) if *kind == "cpu" => 0,
-        _ => alternative.count,
-    };
-    spec.alternatives.iter().map(least).min().unwrap_or(0)
-}
-
-/// Alternatives by work done per unit of their devices' peak, so that classes compare; those of
-/// unknown speed or peak last, in the order of `ranked`.
-fn thrifty(
-    view: &View<'_>,
-    spec: &StageSpec,
-    rates: &[Option<f64>],
-    ranked: &[usize],
-) -> Vec<usize> {
-    let topology = view.state.topology();
-    let thrift = |index: usize| {
-        let alternative = &spec.alternatives[index];
-        let accepts = |id: &het_core::DeviceId| alternative.selector.accepts(topology, *id);
-        let device = view.state.index().sorts.iter().map(|sort| sort.exemplar).find(accepts)?;
-        let peak = topology.class_of(device).peak_gflops? as f64;
-        Some(rates[index]? / peak / f64::from(alternative.count))
-    };
-    let thrift: Vec<Option<f64>> = (0..rates.len()).map(thrift).collect();
-    let most = thrift.iter().flatten().copied().fold(f64::MIN_POSITIVE, f64::max);
-    let steps = |thrift: f64| ((1.0 - thrift / most) / THRIFT_STEP).round() as u64;
-    let mut order = ranked.to_vec();
-    order.sort_by_key(|&index| thrift[index].map_or(u64::MAX, steps));
-    order
 }
 
 fn preferred(view: &View<'_>, spec: &StageSpec, ranked: &[usize]) -> usize {

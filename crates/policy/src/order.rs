@@ -6,8 +6,15 @@ use het_core::{Millis, Priority, StageKey, Time};
 
 use crate::View;
 
-/// A waiting stage rises by one priority each time it has waited this long (law 10).
+/// A waiting stage rises by one priority each time it has waited this long (law 10); where the
+/// shortest go first, not before it has waited [`RISES_AFTER`] times as long as it takes.
 pub(crate) const AGEING_STEP: Millis = Millis::seconds(3_600);
+const RISES_AFTER: u64 = 10;
+
+/// Where the shortest go first, a stage lets others of its priority pass that come until it has
+/// waited for so many times as long as it takes. This and [`RISES_AFTER`] were chosen with
+/// [`crate::worth::Crowd`].
+const PASSED_FOR: u64 = 30;
 
 /// How waiting stages are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +25,7 @@ pub enum Order {
     Priority,
     /// By priority raised by waiting time, then submission.
     AgedPriority,
-    /// By raised priority, then least expected device time.
+    /// By raised priority, then least expected device time beside the time waited.
     AgedShortest,
 }
 
@@ -26,8 +33,8 @@ pub enum Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     level: Reverse<u64>,
-    /// Expected, in device-milliseconds.
-    device_time: u64,
+    /// Shorter ones that come before then may pass.
+    passed_until: Time,
     submitted: Time,
     /// Inside the job.
     urgency: u8,
@@ -40,23 +47,31 @@ pub(crate) fn rank(
     view: &View<'_>,
     order: Order,
     key: StageKey,
-    device_time: u64,
+    device_time: Millis,
 ) -> (Rank, Option<Time>) {
     let (job, spec, _) = view.state.stage(key);
+    let since = job.waiting_since(key.stage);
+    let times = |factor: u64| Millis(device_time.0.saturating_mul(factor).min(FOREVER.0));
+    let own = job.priority();
     let (level, rises) = match order {
         Order::Submission => (Priority::Normal as u64, None),
-        Order::Priority => (job.priority() as u64, None),
-        Order::AgedPriority | Order::AgedShortest => {
-            let since = job.waiting_since(key.stage);
-            let steps = view.now.since(since).0 / AGEING_STEP.0;
-            let level = job.priority() as u64 + steps;
-            let top = Priority::Urgent as u64;
-            let rise = since + Millis((steps + 1) * AGEING_STEP.0);
-            (level.min(top), (level < top).then_some(rise))
-        }
+        Order::Priority => (own as u64, None),
+        Order::AgedPriority => aged(own, since, AGEING_STEP, view.now),
+        Order::AgedShortest => aged(own, since, times(RISES_AFTER).max(AGEING_STEP), view.now),
     };
-    let device_time = if order == Order::AgedShortest { device_time } else { 0 };
+    let passed_until =
+        if order == Order::AgedShortest { since + times(PASSED_FOR) } else { Time::ZERO };
     let urgency = spec.kind.urgency();
-    let submitted = job.submitted;
-    (Rank { level: Reverse(level), device_time, submitted, urgency, key }, rises)
+    (Rank { level: Reverse(level), passed_until, submitted: job.submitted, urgency, key }, rises)
+}
+
+/// Longer than anybody waits.
+const FOREVER: Millis = Millis::seconds(1_000_000_000);
+
+/// A priority raised once every `step`, and when it rises next.
+fn aged(own: Priority, since: Time, step: Millis, now: Time) -> (u64, Option<Time>) {
+    let steps = now.since(since).0 / step.0;
+    let top = Priority::Urgent as u64;
+    let level = own as u64 + steps;
+    (level.min(top), (level < top).then_some(since + Millis((steps + 1) * step.0)))
 }

@@ -1,13 +1,13 @@
 //! Whom to stop for a stage of higher priority, if it pays.
 
-use std::collections::BTreeSet;
-
 use het_core::{
-    LeaseId, Millis, Phase, Placement, Reason, Share, ShareMillis, StageKey, StopCause, StopCost,
+    LeaseId, Millis, Phase, Placement, Priority, Reason, Share, ShareMillis, StageKey, StopCause,
+    StopCost,
 };
 use het_perf::stop_cost;
 
-use crate::{Pool, StopOrder, View, greedy, place};
+use crate::ends::{Unknown, until_free};
+use crate::{Pool, StopOrder, View, place};
 
 /// How often one stage may be preempted in its life (law 7).
 pub const PREEMPTIONS_MAX: u32 = 3;
@@ -15,8 +15,8 @@ pub const PREEMPTIONS_MAX: u32 = 3;
 /// Running time that a victim is assumed to have left when nothing is known about it.
 const REMAINING_DEFAULT: Millis = Millis::seconds(1_800);
 
-/// The least sufficient set of victims for the first of `shapes` that can be had, if its cost is
-/// below its gain.
+/// The least sufficient set of victims among `candidates` for the first of `shapes` that can be
+/// had, if its cost is below its gain.
 ///
 /// # Errors
 /// [`Reason::PreemptionTooDear`] where victims exist but are worth more; `None` where none exist.
@@ -25,11 +25,10 @@ pub(crate) fn find(
     pool: &Pool<'_>,
     key: StageKey,
     shapes: &[usize],
-    spared: &BTreeSet<LeaseId>,
+    candidates: &[(LeaseId, StopCost)],
 ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
-    let candidates = candidates(view, key, spared);
     for &index in shapes {
-        let Some((placement, victims)) = sufficient(view, pool, key, index, &candidates) else {
+        let Some((placement, victims)) = sufficient(view, pool, key, index, candidates) else {
             continue;
         };
         let orders = priced(view, key, &placement, &victims);
@@ -43,20 +42,14 @@ pub(crate) fn find(
     Err(None)
 }
 
-/// Leases that may be stopped for `key`, cheapest first: lowest priority, then least lost.
-fn candidates(
-    view: &View<'_>,
-    key: StageKey,
-    spared: &BTreeSet<LeaseId>,
-) -> Vec<(LeaseId, StopCost)> {
-    let priority = view.state.stage(key).0.priority();
+/// Leases that may be stopped for jobs of `priority`, cheapest first: lowest priority, then least
+/// lost.
+pub(crate) fn candidates(view: &View<'_>, priority: Priority) -> Vec<(LeaseId, StopCost)> {
     let mut rows: Vec<_> = view
         .state
         .leases()
         .iter()
-        .filter(|(id, lease)| {
-            !spared.contains(id) && !matches!(lease.phase, Phase::Stopping { .. })
-        })
+        .filter(|(_, lease)| !matches!(lease.phase, Phase::Stopping { .. }))
         .filter_map(|(&id, lease)| {
             let (job, spec, stage) = view.state.stage(lease.stage);
             let may = job.priority() < priority && stage.preemptions < PREEMPTIONS_MAX;
@@ -116,8 +109,8 @@ fn sufficient(
     Some((placement, chosen))
 }
 
-/// Writes the gain beside each cost: the wait that is spared, over the share that is needed,
-/// doubled for every step of priority between the two jobs.
+/// Writes the gain beside each cost: the wait that is spared, until as much becomes free by itself,
+/// over the share that is needed, doubled for every step of priority between the two jobs.
 fn priced(
     view: &View<'_>,
     key: StageKey,
@@ -126,12 +119,9 @@ fn priced(
 ) -> Vec<StopOrder> {
     let share: Share = placement.devices().map(|grant| grant.share).sum();
     let ours = view.state.stage(key).0.priority() as u32;
-    let remaining = |id: &LeaseId| {
-        let lease = &view.state.leases()[id];
-        greedy::expected_span(view, lease.stage, lease.placement.alternative)
-            .unwrap_or(REMAINING_DEFAULT)
-    };
-    let wait = victims.iter().map(|(id, _)| remaining(id)).max().unwrap_or_default();
+    let alternative = &view.state.stage(key).1.alternatives[placement.alternative];
+    let unknown = Unknown::After(REMAINING_DEFAULT);
+    let wait = until_free(view, alternative, alternative.count, unknown).unwrap_or_default();
     let theirs = victims
         .iter()
         .map(|(id, _)| view.state.stage(view.state.leases()[id].stage).0.priority() as u32);

@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Lease, LeaseId, Phase, Reason, StageKey, StopCause, Time};
-use het_perf::stop_cost;
+use het_core::{Lease, Phase, Reason, StageKey, StopCause, Time};
 
 use crate::demand::{Demands, Offer};
 use crate::place::{on_class, place};
@@ -65,7 +64,7 @@ fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
             moves.insert(lease.stage);
             let elsewhere = chosen.contains_key(&lease.stage);
             let cause = if elsewhere { StopCause::Migration } else { StopCause::Quantum };
-            decision.stops.push(suspend(view, id, lease, cause));
+            decision.stops.push(StopOrder::of(view, id, lease, cause));
         }
     }
     let mut told = BTreeSet::new();
@@ -109,11 +108,6 @@ fn stays(view: &View<'_>, turns: &Turns, lease: &Lease, offer: Option<&Offer>) -
         offer.alternative == lease.placement.alternative
             && lease.placement.devices().all(|grant| on(grant) == offer.class)
     })
-}
-
-fn suspend(view: &View<'_>, id: LeaseId, lease: &Lease, cause: StopCause) -> StopOrder {
-    let (_, spec, stage) = view.state.stage(lease.stage);
-    StopOrder { lease: id, cause, cost: stop_cost(spec, stage, lease, view.now) }
 }
 
 fn begin(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, offer: &Offer) -> Want {

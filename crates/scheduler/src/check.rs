@@ -37,6 +37,8 @@ struct Checker<'a> {
     memory_free: Vec<Bytes>,
     claims: BTreeMap<StageKey, Placement>,
     started: BTreeSet<StageKey>,
+    /// Stopped to go on elsewhere.
+    leaving: BTreeSet<StageKey>,
     next_lease: LeaseId,
     findings: Vec<Finding>,
 }
@@ -51,6 +53,7 @@ impl<'a> Checker<'a> {
             memory_free: topology.node_ids().map(|id| state.memory_free(id)).collect(),
             claims: claims.collect(),
             started: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             next_lease: state.next_lease(),
             findings: Vec::new(),
         }
@@ -101,7 +104,8 @@ impl<'a> Checker<'a> {
     }
 
     fn claim(&mut self, key: StageKey, placement: &Placement) {
-        if !self.state.is_waiting(key) || self.started.contains(&key) {
+        let leaves = self.leaving.contains(&key) || self.state.is_moving(key);
+        if !(self.state.is_waiting(key) || leaves) || self.started.contains(&key) {
             self.findings.push(Finding::NotReady { stage: key });
             return;
         }
@@ -148,6 +152,9 @@ impl<'a> Checker<'a> {
         };
         if matches!(lease.phase, Phase::Stopping { .. }) {
             self.findings.push(Finding::NothingToStop { lease: id });
+        }
+        if cause.moves() {
+            self.leaving.insert(lease.stage);
         }
         if let StopCause::Priority { beneficiary } = cause {
             let theirs = self.state.stage(lease.stage).0.priority();

@@ -12,7 +12,9 @@ use het_core::{
 use het_policy::{Decision, Pool, Want};
 
 /// Turns a decision into a plan. A wanted placement that is free becomes a start; one that is still
-/// in use becomes a claim. Nothing is repeated that is already so.
+/// in use, or of a stage that has to stop elsewhere first, becomes a claim.
+///
+/// Nothing is repeated that is already so.
 pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
     let mut plan = Plan { generation: Generation(state.generation().0 + 1), ..Plan::default() };
     let mut stopped = BTreeSet::new();
@@ -112,7 +114,7 @@ impl<'a> Starts<'a> {
 
     fn run(&mut self, key: StageKey, placement: &Placement, reasons: &[Reason]) -> Option<Action> {
         let claim = self.give_up(key);
-        if self.pool.covers(placement) {
+        if self.state.is_waiting(key) && self.pool.covers(placement) {
             self.pool.take(placement);
             return Some(self.start(key, placement, reasons));
         }

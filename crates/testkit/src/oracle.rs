@@ -164,8 +164,10 @@ impl Oracle {
     }
 
     fn forget_dead_claims(&mut self) {
-        let waiting: BTreeSet<StageKey> = self.waiting().collect();
-        self.claims.retain(|key, _| waiting.contains(key));
+        let moving = |hold: &&Hold| hold.stopping.is_some_and(StopCause::moves);
+        let moving = self.holds.values().filter(moving).map(|hold| hold.stage);
+        let alive: BTreeSet<StageKey> = self.waiting().chain(moving).collect();
+        self.claims.retain(|key, _| alive.contains(key));
     }
 
     /// Stages that could start as far as their job goes.

@@ -279,7 +279,9 @@ impl State {
         for index in others {
             let key = StageKey { job: id, stage: index };
             self.stop_waiting(key);
-            self.drop_claim(key);
+            if !self.is_moving(key) {
+                self.drop_claim(key);
+            }
         }
         for index in ready {
             self.begin_waiting(StageKey { job: id, stage: index });

@@ -1,0 +1,104 @@
+//! Who runs and would be better off elsewhere.
+//!
+//! - Off a node that is going to fail: [`evacuation`], whatever it costs.
+//! - To more, fewer or other devices: [`improvement`], where the rest of the work costs everybody
+//!   less there, the pause of moving included.
+
+use std::collections::BTreeSet;
+
+use het_core::{Lease, LeaseId, Millis, Phase, Placement, StageSpec, State, Time};
+
+use crate::demand::steps_done;
+use crate::worth::{Crowd, shapes};
+use crate::{Pool, View, place};
+
+/// Between two moves a stage works for this many times as long as a move takes, and no less than
+/// [`SETTLED_MIN`].
+const SETTLED_AFTER: u64 = 10;
+const SETTLED_MIN: Millis = Millis::seconds(60);
+
+/// The leases of stages that have a choice of devices, kept between rounds: most have none.
+#[derive(Debug, Default)]
+pub(crate) struct Choosers {
+    /// All below were looked at.
+    seen_until: LeaseId,
+    leases: BTreeSet<LeaseId>,
+}
+
+impl Choosers {
+    pub fn update(&mut self, state: &State) -> impl Iterator<Item = LeaseId> + '_ {
+        let has_choice = |lease: &Lease| state.stage(lease.stage).1.alternatives.len() > 1;
+        let new = state.leases().range(self.seen_until..).filter(|(_, lease)| has_choice(lease));
+        self.leases.extend(new.map(|(id, _)| *id));
+        self.seen_until = state.next_lease();
+        self.leases.retain(|id| state.leases().contains_key(id));
+        self.leases.iter().copied()
+    }
+}
+
+/// Where a lease off a node that is going to fail can go.
+pub(crate) fn evacuation(view: &View<'_>, pool: &mut Pool<'_>, lease: &Lease) -> Option<Placement> {
+    let (_, spec, _) = view.state.stage(lease.stage);
+    let index = lease.placement.alternative;
+    let movable = spec.saves(index) && matches!(lease.phase, Phase::Running { .. });
+    if !movable || !view.state.is_endangered(lease) {
+        return None;
+    }
+    elsewhere(pool, lease, spec, index)
+}
+
+/// What became of the search for something better.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Improvement {
+    To(Placement),
+    /// It moved too short a while ago.
+    NotBefore(Time),
+    None,
+}
+
+/// Where a lease costs all less, if it can have that now.
+pub(crate) fn improvement(
+    view: &View<'_>,
+    pool: &mut Pool<'_>,
+    crowd: &Crowd,
+    lease: &Lease,
+) -> Improvement {
+    let (_, spec, stage) = view.state.stage(lease.stage);
+    let current = lease.placement.alternative;
+    let Phase::Running { since } = lease.phase else { return Improvement::None };
+    let Some(total) = spec.steps.or(stage.progress.total) else { return Improvement::None };
+    if !spec.saves(current) {
+        return Improvement::None;
+    }
+    let pause = view.rates.restart(&spec.profile);
+    let settled = since + Millis(pause.0 * SETTLED_AFTER).max(SETTLED_MIN);
+    let shapes = shapes(view, spec);
+    let Some(here) = shapes[current] else { return Improvement::None };
+    let left = (total as f64 - steps_done(view, lease.stage, here.rate)).max(0.0);
+    let stay = left * crowd.cost(here);
+    let there = |(index, shape): (usize, Option<_>)| {
+        let shape = shape.filter(|_| index != current)?;
+        let cost = left * crowd.cost(shape) + pause.as_seconds() * crowd.price(shape);
+        (cost < stay).then_some((cost, index))
+    };
+    let mut better: Vec<_> = shapes.iter().copied().enumerate().filter_map(there).collect();
+    if !better.is_empty() && view.now < settled {
+        return Improvement::NotBefore(settled);
+    }
+    better.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let found = better.into_iter().find_map(|(_, index)| elsewhere(pool, lease, spec, index));
+    found.map_or(Improvement::None, Improvement::To)
+}
+
+/// Where a lease finds room if it gives up its own.
+fn elsewhere(
+    pool: &mut Pool<'_>,
+    lease: &Lease,
+    spec: &StageSpec,
+    index: usize,
+) -> Option<Placement> {
+    pool.give_back(&lease.placement);
+    let found = place(pool, spec, index).ok();
+    pool.take(&lease.placement);
+    found
+}

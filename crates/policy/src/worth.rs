@@ -1,0 +1,66 @@
+//! What devices are worth to everybody else: the price of being fast.
+//!
+//! More devices, or faster ones, end a stage sooner, but seldom as much sooner as they are more:
+//! others could do more with them. So a shape is weighed by the time to its end, plus what the
+//! others lose meanwhile: the part of the cluster that it takes times everybody who is there.
+
+use het_core::{Sort, StageSpec, State};
+
+use crate::View;
+use crate::line::rate;
+
+/// For each stage that is there now, so many will have come before a running one ends. Chosen on
+/// seeds 101 to 106 of the mixes of `docs/studies/headline.md`, which shows others.
+const TO_COME: f64 = 5.0;
+
+/// How crowded the cluster is.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    /// Stages that run or wait, but one.
+    others: f64,
+}
+
+/// How one alternative does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Shape {
+    /// Steps per second.
+    pub rate: f64,
+    /// Of the peak of the whole cluster.
+    pub part: f64,
+}
+
+impl Crowd {
+    /// Of everybody who runs, and so many who wait.
+    pub fn of(state: &State, waiting: usize) -> Self {
+        Self { others: (state.leases().len() + waiting).saturating_sub(1) as f64 }
+    }
+
+    /// Seconds that a second on a shape costs its own stage and all others together.
+    pub fn price(&self, shape: Shape) -> f64 {
+        1.0 + TO_COME * self.others * shape.part
+    }
+
+    /// What a step costs on a shape.
+    pub fn cost(&self, shape: Shape) -> f64 {
+        self.price(shape) / shape.rate
+    }
+}
+
+/// The alternatives of a stage; `None` for one of unknown speed.
+pub(crate) fn shapes(view: &View<'_>, spec: &StageSpec) -> Vec<Option<Shape>> {
+    let shape = |index: usize| {
+        let rate = rate(view, spec, index)?;
+        Some(Shape { rate, part: part(view, spec, index)? })
+    };
+    (0..spec.alternatives.len()).map(shape).collect()
+}
+
+/// The part of the peak of the whole cluster that an alternative takes.
+fn part(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<f64> {
+    let topology = view.state.topology();
+    let alternative = &spec.alternatives[index];
+    let all = view.state.index();
+    let accepts = |sort: &&Sort| alternative.selector.accepts(topology, sort.exemplar);
+    let peak = all.sorts.iter().find(accepts)?.peak_gflops;
+    Some(f64::from(alternative.count) * peak as f64 / all.peak_gflops.max(1) as f64)
+}

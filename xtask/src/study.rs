@@ -1,7 +1,10 @@
 //! `cargo xtask study NAME DATA`: the figures of `docs/studies/NAME.md`, as Markdown.
 
-use std::path::Path;
+mod headline;
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -10,8 +13,13 @@ use serde_json::Value;
 type Study = (&'static str, fn(&Path) -> Result<()>);
 
 /// Every study.
-pub const STUDIES: [Study; 4] =
-    [("gavel", gavel), ("sia", sia), ("packing", packing), ("faults", |_| faults())];
+pub const STUDIES: [Study; 5] = [
+    ("gavel", gavel),
+    ("sia", sia),
+    ("packing", packing),
+    ("headline", |_| headline::headline()),
+    ("faults", |_| faults()),
+];
 
 /// Clusters and traces of Gavel's study.
 const GAVEL_INPUTS: &[(&str, &str)] = &[
@@ -184,7 +192,7 @@ fn faults() -> Result<()> {
     std::fs::remove_file(&trace).context("the trace of the large job")
 }
 
-fn folder(data: &Path, name: &str) -> Result<std::path::PathBuf> {
+fn folder(data: &Path, name: &str) -> Result<PathBuf> {
     let folder = data.join(name);
     if !folder.is_dir() {
         bail!("`{}` is no folder; give the one that holds `{name}/`", folder.display());
@@ -198,16 +206,35 @@ fn number(row: &Value, name: &str) -> f64 {
 
 /// The list that `het` prints.
 fn items(words: &[&str], paths: &[(&str, &Path)]) -> Result<Vec<Value>> {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--quiet", "--release", "--package", "het-cli", "--"]);
-    command.args(words).args(["--output", "json"]).current_dir(crate::root());
+    let words = [words, &["--output", "json"]].concat();
+    let list: Value = serde_json::from_slice(&het(&words, paths)?).context("the list")?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// What `het` prints; it is built first.
+fn het(words: &[&str], paths: &[(&str, &Path)]) -> Result<Vec<u8>> {
+    static BUILT: OnceLock<bool> = OnceLock::new();
+    let cargo = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(words).current_dir(crate::root());
+        command
+    };
+    let built = BUILT.get_or_init(|| {
+        let mut build = cargo(&["build", "--quiet", "--release", "--package", "het-cli"]);
+        build.status().is_ok_and(|status| status.success())
+    });
+    if !built {
+        bail!("`het` does not build");
+    }
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    let mut command = Command::new(crate::root().join(folder).join("release/het"));
+    command.args(words).current_dir(crate::root());
     for (name, path) in paths {
         command.arg(name).arg(std::path::absolute(path).context("a path")?);
     }
-    let output = command.output().context("cargo does not start")?;
+    let output = command.output().context("`het` does not start")?;
     if !output.status.success() {
         bail!("het {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
     }
-    let list: Value = serde_json::from_slice(&output.stdout).context("the list")?;
-    Ok(list["items"].as_array().cloned().unwrap_or_default())
+    Ok(output.stdout)
 }

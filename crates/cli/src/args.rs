@@ -318,19 +318,46 @@ pub struct TraceArgs {
     pub what: TraceCommand,
 }
 
+/// What `het trace gen` draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Preset {
+    /// Fine-tuning of models of 1 to 14 billion parameters.
+    FineTuning,
+    /// Microsoft's Philly, 2017: one stage a job.
+    Philly,
+    /// A cluster for large language models, 2023: needs a cluster with cores.
+    Llm,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
-    /// Draw a mix of fine-tuning jobs (prepare data, load the model, train, validate), to be run
-    /// with `--profiles roofline`.
+    /// Write a trace in the format of somebody else, where that has words for all of its jobs.
+    Convert {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Format of the file; by its name where absent.
+        #[arg(long)]
+        format: Option<String>,
+        /// `het`, `gavel` or `philly`.
+        #[arg(long, value_name = "FORMAT")]
+        to: String,
+        /// Where to write; standard output where absent.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Draw jobs: a mix of fine-tuning (prepare data, load the model, train, validate), to be run
+    /// with `--profiles roofline`, or jobs like those of a published cluster.
     Gen {
+        #[arg(long, value_enum, default_value_t = Preset::FineTuning)]
+        preset: Preset,
         #[arg(long, default_value_t = 200)]
         jobs: u32,
-        /// Accelerator work that arrives, over what the H100 can do meanwhile.
+        /// Accelerator work that arrives, over what the devices can do meanwhile.
         #[arg(long, default_value_t = 1.0)]
         load: f64,
-        /// H100 that the load is meant for.
+        /// Accelerators that the load is meant for; of fine-tuning, H100.
         #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-        h100s: u32,
+        devices: u32,
         /// Fix the devices of every stage by a rule: how many H100 train a model of 1, 3, 8 and 14
         /// billion parameters, for example `1,1,2,4`; any shape where absent.
         #[arg(long, value_name = "N,N,N,N", value_delimiter = ',')]
@@ -346,7 +373,9 @@ pub enum TraceCommand {
     },
     /// Read published files and write one trace of ours.
     Import {
-        /// `gavel`, `philly` or `sia`; by the file's name where absent.
+        /// `gavel`, `philly`, `sia`, `pollux`, `alibaba-openb` or `sacct` (what `sacct -a -X -P -o
+        /// JobID,JobName,Account,QOS,Submit,ElapsedRaw,ReqTRES` prints); by the file's name where
+        /// absent.
         #[arg(long)]
         format: Option<String>,
         #[arg(required = true, value_name = "FILE")]

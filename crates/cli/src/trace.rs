@@ -6,10 +6,11 @@ use std::path::Path;
 
 use anstream::{eprintln, print};
 use het_lab::workload::{
-    FineTuning, Format, Shapes, TraceJob, WorkloadError, fine_tuning, read_jobs, write_trace,
+    Cluster, ClusterMix, FineTuning, Format, Shapes, TraceJob, WorkloadError, cluster_mix, convert,
+    fine_tuning, read_jobs, write_trace,
 };
 
-use crate::args::{TraceArgs, TraceCommand};
+use crate::args::{Preset, TraceArgs, TraceCommand};
 use crate::fail::{Fail, code};
 
 pub fn trace(args: &TraceArgs) -> Result<u8, Fail> {
@@ -23,19 +24,34 @@ pub fn trace(args: &TraceArgs) -> Result<u8, Fail> {
             jobs.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
             write(&jobs, output.as_deref())
         }
-        TraceCommand::Gen { jobs, load, h100s, rule, validate_on, seed, output } => {
+        TraceCommand::Convert { file, format: word, to, output } => {
+            let word = word.as_deref().map(format).transpose()?;
+            let jobs = read_jobs(file, word).map_err(|error| unusable(&error))?;
+            let text = convert(&jobs, format(to)?).map_err(|error| {
+                Fail::new(code::USAGE, error.to_string()).hint("`--to het` takes every job")
+            })?;
+            write_text(&text, jobs.len(), output.as_deref())
+        }
+        TraceCommand::Gen { preset, jobs, load, devices, rule, validate_on, seed, output } => {
             if !(0.01..=100.0).contains(load) {
                 let message = format!("a load of {load} is out of range");
                 return Err(Fail::new(code::USAGE, message).hint("give 0.01 to 100"));
             }
-            let mix = FineTuning {
-                jobs: *jobs,
-                load: *load,
-                h100s: *h100s,
-                shapes: shapes(rule, validate_on)?,
-                seed: *seed,
+            if !rule.is_empty() && *preset != Preset::FineTuning {
+                let message = "`--rule` is about fine-tuning";
+                return Err(Fail::new(code::USAGE, message).hint("leave it out"));
+            }
+            let (jobs, load, devices, seed) = (*jobs, *load, *devices, *seed);
+            let like = |of| cluster_mix(&ClusterMix { of, jobs, load, devices, seed });
+            let drawn = match preset {
+                Preset::Philly => like(Cluster::Philly),
+                Preset::Llm => like(Cluster::Llm),
+                Preset::FineTuning => {
+                    let shapes = shapes(rule, validate_on)?;
+                    fine_tuning(&FineTuning { jobs, load, h100s: devices, shapes, seed })
+                }
             };
-            write(&fine_tuning(&mix), output.as_deref())
+            write(&drawn, output.as_deref())
         }
     }
 }
@@ -54,11 +70,14 @@ fn shapes(rule: &[u32], validate_on: &str) -> Result<Shapes, Fail> {
 }
 
 fn write(jobs: &[TraceJob], output: Option<&Path>) -> Result<u8, Fail> {
-    let text = write_trace(jobs);
+    write_text(&write_trace(jobs), jobs.len(), output)
+}
+
+fn write_text(text: &str, jobs: usize, output: Option<&Path>) -> Result<u8, Fail> {
     match output {
         Some(path) => {
             fs::write(path, text).map_err(|error| Fail::file(path, error))?;
-            eprintln!("{} jobs in `{}`", jobs.len(), path.display());
+            eprintln!("{jobs} jobs in `{}`", path.display());
         }
         None => print!("{text}"),
     }

@@ -217,7 +217,9 @@ impl Builder<'_> {
     fn classes(&self, stage: &TraceStage) -> impl Iterator<Item = (&DeviceClass, &u32)> {
         let all = self.topology.classes.iter().zip(&self.capacity);
         all.filter(|(class, _)| {
-            stage.classes.is_empty() || stage.classes.iter().any(|id| class.id == **id)
+            let named = |word: &String| class.id == **word || class.kind == **word;
+            let any = stage.profile.is_some() || class.kind != "cpu";
+            stage.classes.iter().any(named) || (stage.classes.is_empty() && any)
         })
     }
 

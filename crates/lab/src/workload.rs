@@ -1,10 +1,13 @@
 //! Published and generated workloads: what was submitted when, and how fast it runs where.
 
+mod cluster_mix;
+mod convert;
+mod fine_tuning;
 mod gavel;
-mod generate;
 mod openb;
 mod philly;
 mod roofline;
+mod sacct;
 mod sia;
 mod source;
 mod speeds;
@@ -14,7 +17,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-pub use generate::{FineTuning, Shapes, fine_tuning};
+pub use cluster_mix::{Cluster, ClusterMix, cluster_mix};
+pub use convert::{CannotConvert, convert};
+pub use fine_tuning::{FineTuning, Shapes, fine_tuning};
 pub use openb::read_pods;
 pub use roofline::roofline;
 pub(crate) use source::{CsvTable, text as read_text};
@@ -31,12 +36,26 @@ pub enum Format {
     Gavel,
     /// The reduced Philly list: submit time, duration, GPUs, virtual cluster.
     Philly,
-    /// Sia's and Pollux's lists of elastic jobs: submit time, application, tuned devices and batch.
+    /// Sia's lists of elastic jobs: submit time, application, tuned devices and batch.
     Sia,
+    /// Pollux's, with the same columns.
+    Pollux,
+    /// The pods of Alibaba's 2023 GPU cluster.
+    AlibabaOpenb,
+    /// What Slurm's `sacct -P` prints.
+    Sacct,
 }
 
 impl Format {
-    pub const ALL: [Self; 4] = [Self::Het, Self::Gavel, Self::Philly, Self::Sia];
+    pub const ALL: [Self; 7] = [
+        Self::Het,
+        Self::Gavel,
+        Self::Philly,
+        Self::Sia,
+        Self::Pollux,
+        Self::AlibabaOpenb,
+        Self::Sacct,
+    ];
 
     pub fn word(self) -> &'static str {
         match self {
@@ -44,6 +63,9 @@ impl Format {
             Self::Gavel => "gavel",
             Self::Philly => "philly",
             Self::Sia => "sia",
+            Self::Pollux => "pollux",
+            Self::AlibabaOpenb => "alibaba-openb",
+            Self::Sacct => "sacct",
         }
     }
 
@@ -56,6 +78,8 @@ impl Format {
             "trace" => Some(Self::Gavel),
             "csv" if plain.starts_with("philly") => Some(Self::Philly),
             "csv" if plain.starts_with("workload") => Some(Self::Sia),
+            "csv" if plain.starts_with("openb_pod_list") => Some(Self::AlibabaOpenb),
+            "sacct" => Some(Self::Sacct),
             _ => None,
         }
     }
@@ -84,7 +108,9 @@ pub fn read_jobs(path: &Path, format: Option<Format>) -> Result<Vec<TraceJob>, W
     let mut jobs = match format {
         Format::Het => read_trace(path, &text)?,
         Format::Gavel => gavel::jobs(path, &text)?,
-        Format::Sia => sia::jobs(&CsvTable::of(path, &text))?,
+        Format::Sia | Format::Pollux => sia::jobs(&CsvTable::of(path, &text), format.word())?,
+        Format::AlibabaOpenb => openb::jobs(&CsvTable::of(path, &text))?,
+        Format::Sacct => sacct::jobs(&CsvTable::of(path, &text).separated_by('|'))?,
         Format::Philly => philly::jobs(&CsvTable::of(path, &text))?,
     };
     jobs.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));

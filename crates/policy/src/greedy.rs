@@ -16,7 +16,7 @@ use crate::line::{Group, GroupId, Line, steps_left};
 use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
-use crate::rules::{Choice, Passing, Preempts};
+use crate::rules::{Balancing, Choice, Passing, Preempts};
 use crate::worth::Crowd;
 use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
 
@@ -40,16 +40,16 @@ struct Kept {
 pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Decision {
     let state = view.state;
     let Kept { line, choosers } = memory.of::<Kept>();
-    let choosers: Vec<LeaseId> = match rules.choice {
-        Choice::EarliestFinish => choosers.update(state).collect(),
-        _ => Vec::new(),
+    let choosers: Vec<LeaseId> = match rules.balancing {
+        Balancing::Throughout => choosers.update(state).collect(),
+        Balancing::Never | Balancing::AtStart => Vec::new(),
     };
     let idle = state.waiting().next().is_none() && state.claims().is_empty();
     if idle && !state.suspects_any() && choosers.is_empty() {
         return Decision::default();
     }
     line.update(rules, view);
-    let crowd = rules.choice == Choice::EarliestFinish;
+    let crowd = rules.balancing != Balancing::Never;
     let crowd = crowd.then(|| Crowd::of(state, line.len()));
     let mut pass = Pass::new(rules, view, crowd);
     pass.claims(line);

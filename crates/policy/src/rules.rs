@@ -20,12 +20,23 @@ pub enum Passing {
 pub enum Choice {
     /// The one that rule and profile name at submission, whatever is free.
     Fixed,
-    /// The one that is expected to finish first among those that fit now.
+    /// The best among those that fit now: the one that is expected to finish first, or, where they
+    /// are balanced, the one that costs all least.
     FreeNow,
     /// Fixed at first; free now once the stage has waited this long.
     FixedUntil(Millis),
     /// Free now, unless waiting for a faster one is expected to finish earlier.
     EarliestFinish,
+}
+
+/// Whether stages that have a choice of devices heed what those are worth to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Balancing {
+    Never,
+    /// When they start.
+    AtStart,
+    /// And while they run: they move where the rest of their work costs all less.
+    Throughout,
 }
 
 /// What a policy is made of.
@@ -35,6 +46,7 @@ pub struct Rules {
     pub order: Order,
     pub passing: Passing,
     pub choice: Choice,
+    pub balancing: Balancing,
     pub preempts: Preempts,
 }
 
@@ -57,6 +69,7 @@ pub(crate) static FIFO: Rules = Rules {
     order: Order::Submission,
     passing: Passing::Never,
     choice: Choice::FreeNow,
+    balancing: Balancing::Never,
     preempts: Preempts::Never,
 };
 
@@ -66,6 +79,7 @@ pub(crate) static STATIC: Rules = Rules {
     order: Order::Priority,
     passing: Passing::Backfill { reserve_after: None },
     choice: Choice::Fixed,
+    balancing: Balancing::Never,
     preempts: Preempts::Never,
 };
 
@@ -75,6 +89,7 @@ pub(crate) static DYNAMIC: Rules = Rules {
     order: Order::AgedPriority,
     passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
     choice: Choice::FreeNow,
+    balancing: Balancing::Throughout,
     preempts: Preempts::ForHigherPriority,
 };
 
@@ -84,6 +99,7 @@ pub(crate) static HYBRID: Rules = Rules {
     order: Order::AgedPriority,
     passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
     choice: Choice::FixedUntil(HYBRID_PATIENCE),
+    balancing: Balancing::AtStart,
     preempts: Preempts::ForHigherPriority,
 };
 
@@ -93,6 +109,7 @@ pub(crate) static ADAPTIVE: Rules = Rules {
     order: Order::AgedShortest,
     passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
     choice: Choice::EarliestFinish,
+    balancing: Balancing::Throughout,
     preempts: Preempts::ForHigherPriority,
 };
 

@@ -64,3 +64,22 @@ fn part(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<f64> {
     let peak = all.sorts.iter().find(accepts)?.peak_gflops;
     Some(f64::from(alternative.count) * peak as f64 / all.peak_gflops.max(1) as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alone_the_fastest_is_best_and_in_a_crowd_what_wastes_least() {
+        let one = Shape { rate: 1.0, part: 0.125 };
+        let eight = Shape { rate: 6.4, part: 1.0 };
+        let check = |others: f64, best: Shape| {
+            let crowd = Crowd { others };
+            let found = if crowd.cost(one) <= crowd.cost(eight) { one } else { eight };
+            assert_eq!(found, best, "{others} others");
+        };
+        check(0.0, eight);
+        check(2.0, eight);
+        check(10.0, one);
+    }
+}

@@ -53,6 +53,38 @@ fn a_published_trace_becomes_ours() {
 }
 
 #[test]
+fn what_slurm_tells_becomes_ours_and_theirs() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "jobs.sacct",
+        "JobID|JobName|Account|QOS|Submit|ElapsedRaw|ReqTRES\n\
+         7|tune|nlp|high|2026-11-20T10:00:00|90|cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1\n\
+         8|prep|nlp|normal|2026-11-20T10:01:00|30|cpu=16,mem=4G,node=1\n",
+    );
+    assert_told!(sandbox.told(&["trace", "import", "jobs.sacct"]));
+    assert_told!(sandbox.told(&["trace", "convert", "jobs.sacct", "--to", "philly"]));
+    assert_told!(sandbox.told(&["trace", "convert", "jobs.sacct", "--to", "gavel"]));
+}
+
+#[test]
+fn the_last_job_grows_onto_what_the_others_leave() {
+    let sandbox = Sandbox::new();
+    let speeds = "{\"gpu\": {\"('m', 1)\": {\"null\": 1.0}, \"('m', 2)\": {\"null\": 1.6}}}";
+    sandbox.write("speeds.json", speeds);
+    let job = |steps: u32| {
+        format!("{{\"arrival_s\":0,\"stages\":[{{\"profile\":\"m\",\"steps\":{steps}}}]}}\n")
+    };
+    sandbox.write("two.jsonl", &(job(1_000) + &job(4_000)));
+    let words = ["sim", "run", "--cluster", "uniform:1x2", "--trace", "two.jsonl"];
+    let more = ["--profiles", "speeds.json", "--policy", "adaptive", "-o", "json"];
+    let output = sandbox.run(&[words.as_slice(), &more].concat());
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    // After 1,000 s the second has 3,000 steps left, which take 1,875 s on both devices.
+    assert_eq!(told["makespan_s"], 2_875.0);
+    assert_eq!(told["migrations"], 1);
+}
+
+#[test]
 fn a_malformed_line() {
     let sandbox = Sandbox::new();
     sandbox
@@ -146,6 +178,8 @@ fn the_same_seed_draws_the_same_mix() {
     let draw = |seed: &str| sandbox.run(&["trace", "gen", "--jobs", "5", "--seed", seed]).stdout;
     assert_eq!(draw("1"), draw("1"));
     assert_ne!(draw("1"), draw("2"));
+    let of = |preset| sandbox.run(&["trace", "gen", "--jobs", "5", "--preset", preset]).stdout;
+    assert_ne!(of("philly"), of("llm"));
 }
 
 #[test]

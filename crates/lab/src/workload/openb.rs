@@ -1,12 +1,52 @@
-//! Pods of Alibaba's 2023 GPU cluster (Weng et al., USENIX ATC 2023), for packing: what each takes
-//! of one node.
+//! Pods of Alibaba's 2023 GPU cluster (Weng et al., USENIX ATC 2023): for packing, what each takes
+//! of one node; as jobs, when each came and how long it stayed.
 
 use std::path::Path;
 
-use het_core::{Bytes, Share, Topology};
+use het_core::{Bytes, Priority, Share, Topology};
 use het_policy::packing::Item;
 
-use super::{CsvTable, WorkloadError};
+use super::{CsvTable, TraceJob, Work, WorkloadError};
+
+/// The same pods as jobs: each takes the time from when it was scheduled (where it never was, from
+/// when it was created) until it was deleted, on as many GPUs as it asked for, or on cores if it
+/// asked for none. A part of a GPU is taken whole.
+pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
+    let [name, cores, count, models, qos, created, deleted, scheduled] = table.columns([
+        "name",
+        "cpu_milli",
+        "num_gpu",
+        "gpu_spec",
+        "qos",
+        "creation_time",
+        "deletion_time",
+        "scheduled_time",
+    ])?;
+    table.rows(|row| {
+        let arrival_s: f64 = row.number(created, "creation_time")?;
+        let from = match row.text(scheduled, "scheduled_time")?.trim() {
+            "" => arrival_s,
+            _ => row.number(scheduled, "scheduled_time")?,
+        };
+        let until: f64 = row.number(deleted, "deletion_time")?;
+        let devices: u32 = row.number(count, "num_gpu")?;
+        let milli: u32 = row.number(cores, "cpu_milli")?;
+        let classes = row.text(models, "gpu_spec")?.split('|').map(str::trim);
+        let classes = classes.filter(|class| !class.is_empty()).map(str::to_owned);
+        let (units, classes) = match devices {
+            0 => (milli.div_ceil(1_000).max(1), vec!["cpu".to_owned()]),
+            _ => (devices, classes.collect()),
+        };
+        let priority = match row.text(qos, "qos")? {
+            "LS" | "Guaranteed" => Priority::High,
+            _ => Priority::Low,
+        };
+        let work = Work::Seconds((until - from).max(1.0));
+        let mut job = TraceJob::of_one_stage(arrival_s, priority, "openb", None, units, work);
+        job.stages[0].classes = classes;
+        Ok(TraceJob { name: row.text(name, "name")?.to_owned(), ..job })
+    })
+}
 
 /// Reads a pod list against the device classes of a cluster, of which a pod may accept some.
 ///

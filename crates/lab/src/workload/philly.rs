@@ -20,13 +20,12 @@ pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
         let work = Work::Seconds(seconds.max(1.0));
         Ok(TraceJob::of_one_stage(arrival_s, Priority::Normal, tenant, None, gang, work))
     })?;
-    let first = jobs.iter().map(|job| job.arrival_s).fold(f64::INFINITY, f64::min);
-    jobs.iter_mut().for_each(|job| job.arrival_s -= first);
+    TraceJob::from_zero(&mut jobs);
     Ok(jobs)
 }
 
 /// `2017-10-09 07:01:55` as seconds on a time line without leaps.
-fn seconds_of(text: &str) -> Result<f64, jiff::Error> {
+pub(super) fn seconds_of(text: &str) -> Result<f64, jiff::Error> {
     let moment: jiff::civil::DateTime = text.parse()?;
     Ok(moment.to_zoned(jiff::tz::TimeZone::UTC)?.timestamp().as_second() as f64)
 }

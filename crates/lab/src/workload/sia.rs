@@ -32,7 +32,8 @@ const NODE_TYPES: &[(&str, u32)] =
 /// Local batches that do not fit although they were measured.
 const LOCAL_MAX: &[(&str, &str, u32)] = &[("deepspeech2", "rtx", 57)];
 
-pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
+/// The jobs of Sia's lists, and of Pollux's, which have the same columns; all of one `tenant`.
+pub(super) fn jobs(table: &CsvTable, tenant: &str) -> Result<Vec<TraceJob>, WorkloadError> {
     let [name, submit, application, units] =
         table.columns(["name", "time", "application", "num_replicas"])?;
     table.rows(|row| {
@@ -42,7 +43,7 @@ pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
         }
         let profile = Some(row.text(application, "application")?.to_owned());
         let at: f64 = row.number(submit, "time")?;
-        let job = TraceJob::of_one_stage(at, Priority::Normal, "sia", profile, gang, Work::Epochs);
+        let job = TraceJob::of_one_stage(at, Priority::Normal, tenant, profile, gang, Work::Epochs);
         Ok(TraceJob { name: row.text(name, "name")?.to_owned(), ..job })
     })
 }

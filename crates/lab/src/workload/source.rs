@@ -50,22 +50,28 @@ pub(crate) fn text(path: &Path) -> Result<String, WorkloadError> {
 pub(crate) struct CsvTable {
     path: PathBuf,
     text: String,
+    separator: char,
 }
 
 impl CsvTable {
     /// # Errors
     /// When the file cannot be read.
     pub fn read(path: &Path) -> Result<Self, WorkloadError> {
-        Ok(Self { path: path.to_owned(), text: text(path)? })
+        Ok(Self::of(path, &text(path)?))
     }
 
     pub fn of(path: &Path, text: &str) -> Self {
-        Self { path: path.to_owned(), text: text.to_owned() }
+        Self { path: path.to_owned(), text: text.to_owned(), separator: ',' }
+    }
+
+    /// The same, with something else than commas between the fields.
+    pub fn separated_by(self, separator: char) -> Self {
+        Self { separator, ..self }
     }
 
     fn lines(&self) -> impl Iterator<Item = Fields<'_>> {
         let lines = self.text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        lines.map(|(index, line)| Fields::split(&self.path, index + 1, line, ','))
+        lines.map(|(index, line)| Fields::split(&self.path, index + 1, line, self.separator))
     }
 
     /// Where the named columns stand; their order differs between files.
@@ -73,7 +79,7 @@ impl CsvTable {
     /// # Errors
     /// With the first name that the header does not have.
     pub fn columns<const N: usize>(&self, names: [&str; N]) -> Result<[usize; N], TraceError> {
-        let empty = Fields::split(&self.path, 1, "", ',');
+        let empty = Fields::split(&self.path, 1, "", self.separator);
         let header = self.lines().next().unwrap_or(empty);
         let mut found = [0; N];
         for (place, name) in found.iter_mut().zip(names) {

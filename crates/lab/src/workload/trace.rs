@@ -34,7 +34,8 @@ pub struct TraceStage {
     /// Devices of one class that it needs together, or zero for any number that its profile has a
     /// speed for; of an elastic stage, those that its user would have chosen.
     pub units: u32,
-    /// Device classes that will do; all where empty.
+    /// Device classes, or kinds of devices, that will do; where empty all that its profile has a
+    /// speed for, and without a profile all accelerators.
     pub classes: Vec<String>,
     pub work: Work,
 }
@@ -122,6 +123,12 @@ impl TraceJob {
         let stage = TraceStage { kind: StageKind::Train, profile, units, classes, work };
         let (name, tenant) = (String::new(), tenant.to_owned());
         Self { name, arrival_s, tenant, priority, stages: vec![stage] }
+    }
+
+    /// Arrivals count from the first of them.
+    pub(super) fn from_zero(jobs: &mut [Self]) {
+        let first = jobs.iter().map(|job| job.arrival_s).fold(f64::INFINITY, f64::min);
+        jobs.iter_mut().for_each(|job| job.arrival_s -= first);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Workloads drawn from a seed.
+//! A mix of fine-tuning jobs, drawn from a seed.
 
 use het_core::{Priority, StageKind};
 

@@ -185,6 +185,9 @@ pub enum Bench {
         /// Jobs that wait.
         #[arg(long, default_value_t = 1_000)]
         jobs: u64,
+        /// Time 100 to 10,000 jobs on 64 to 4,096 nodes instead, and draw that as SVG.
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "nodes", "jobs"])]
+        scaling: Option<PathBuf>,
         #[arg(long, default_value_t = 1_000)]
         rounds: u32,
         /// Rounds of so many seconds, in which equals share time; on every event where absent.

@@ -1,17 +1,42 @@
 //! `het bench`.
 
-use anstream::println;
-use het_lab::{RoundBench, bench_rounds, mixed_cluster};
-use serde_json::json;
+use std::path::Path;
 
-use crate::args::{Bench, BenchArgs};
+use anstream::{eprintln, println};
+use het_lab::report::{ScalingRow, scaling_plot};
+use het_lab::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
+use serde_json::{Value, json};
+
+use crate::args::{Bench, BenchArgs, Form};
 use crate::fail::{Fail, code};
-use crate::{output, run, sim};
+use crate::output::{self, Column, Shown};
+use crate::{run, sim};
+
+/// Sizes of `--scaling`.
+const NODES: [u32; 4] = [64, 256, 1_024, 4_096];
+const JOBS: [u64; 5] = [100, 300, 1_000, 3_000, 10_000];
 
 pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
-    let Bench::Sim { cluster, nodes, devices, jobs, rounds, round, seed, policy, output: form } =
-        &args.what;
-    let policy = run::policy(policy)?;
+    let Bench::Sim {
+        cluster,
+        nodes,
+        devices,
+        jobs,
+        scaling,
+        rounds,
+        round,
+        seed,
+        policy: word,
+        output: form,
+    } = &args.what;
+    let policy = run::policy(word)?;
+    let (rounds, seed, cadence) = ((*rounds).max(1), *seed, sim::cadence(*round)?);
+    let timed = |topology, jobs| {
+        bench_rounds(&RoundBench { topology, jobs, rounds, seed, cadence }, policy)
+    };
+    if let Some(file) = scaling {
+        return scale(file, *form, |nodes, jobs| timed(mixed_cluster(nodes, *devices), jobs));
+    }
     let topology = match cluster {
         Some(word) => sim::topology(word)?,
         None => mixed_cluster(*nodes, *devices),
@@ -20,20 +45,12 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
     if devices == 0 {
         return Err(Fail::new(code::USAGE, "the cluster has no accelerators to wait for"));
     }
-    let (rounds, seed, cadence) = ((*rounds).max(1), *seed, sim::cadence(*round)?);
-    let size = RoundBench { topology, jobs: *jobs, rounds, seed, cadence };
-    let times = bench_rounds(&size, policy);
-    let value = json!({
-        "round_p50_ms": times.p50_ms,
-        "round_p99_ms": times.p99_ms,
-        "round_max_ms": times.max_ms,
-        "jobs": jobs,
-        "nodes": nodes,
-        "devices": devices,
-        "rounds": rounds,
-        "policy": policy.name(),
-        "seed": seed,
-    });
+    let times = timed(topology, *jobs);
+    let mut value = told(nodes, *jobs, &times);
+    value["devices"] = json!(devices);
+    value["rounds"] = json!(rounds);
+    value["policy"] = json!(policy.name());
+    value["seed"] = json!(seed);
     output::object(&value, *form, || {
         println!(
             "a round of `{}` with {jobs} waiting jobs on {nodes} nodes with {devices} devices: p50 \
@@ -44,5 +61,36 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
             times.max_ms
         );
     });
+    Ok(code::OK)
+}
+
+fn told(nodes: usize, jobs: u64, times: &RoundTimes) -> Value {
+    json!({
+        "round_p50_ms": times.p50_ms,
+        "round_p99_ms": times.p99_ms,
+        "round_max_ms": times.max_ms,
+        "jobs": jobs,
+        "nodes": nodes,
+    })
+}
+
+const SCALING_COLUMNS: &[Column] = &[
+    Column("NODES", "nodes", Shown::Always),
+    Column("JOBS", "jobs", Shown::Always),
+    Column("P50_MS", "round_p50_ms", Shown::Always),
+    Column("P99_MS", "round_p99_ms", Shown::Always),
+    Column("MAX_MS", "round_max_ms", Shown::Wide),
+];
+
+/// Every size once; a table, and the drawing in `file`.
+fn scale(file: &Path, form: Form, timed: impl Fn(u32, u64) -> RoundTimes) -> Result<u8, Fail> {
+    let sizes = NODES.into_iter().flat_map(|nodes| JOBS.map(|jobs| (nodes, jobs)));
+    let rows: Vec<ScalingRow> =
+        sizes.map(|(nodes, jobs)| ScalingRow { nodes, jobs, times: timed(nodes, jobs) }).collect();
+    std::fs::write(file, scaling_plot(&rows)).map_err(|error| Fail::file(file, error))?;
+    eprintln!("drawn in `{}`", file.display());
+    let told = |row: &ScalingRow| told(row.nodes as usize, row.jobs, &row.times);
+    let items: Vec<Value> = rows.iter().map(told).collect();
+    output::list("RoundTimesList", &items, SCALING_COLUMNS, form);
     Ok(code::OK)
 }

@@ -3,6 +3,7 @@
 
 mod page;
 mod plot;
+mod scaling;
 mod spread;
 mod timeline;
 
@@ -14,6 +15,7 @@ use thiserror::Error;
 use crate::{Outcome, Recording};
 
 pub use page::sentence;
+pub use scaling::{ScalingRow, scaling_plot};
 pub use spread::Spread;
 
 /// All runs of one policy: one a seed, the first of them recorded.

@@ -1,6 +1,6 @@
 //! When devices that are in use become free.
 
-use het_core::{Alternative, Grant, Millis, StageKey};
+use het_core::{Alternative, Grant, Lease, Millis, StageKey};
 
 use crate::View;
 use crate::line::{rate, steps_left};
@@ -14,41 +14,69 @@ pub(crate) enum Unknown {
     After(Millis),
 }
 
-/// Until `wanted` units that the alternative accepts have become free, beside those that are; or
-/// until all users have ended, if they hold fewer. `None` if nobody can tell.
-pub(crate) fn until_free(
-    view: &View<'_>,
-    alternative: &Alternative,
-    wanted: u32,
-    unknown: Unknown,
-) -> Option<Millis> {
-    let topology = view.state.topology();
-    let ours = |grant: &Grant| alternative.selector.accepts(topology, grant.device);
-    let mut ends: Vec<(Millis, u32)> = Vec::new();
-    let mut all_known = true;
-    for lease in view.state.leases().values() {
-        let units = lease.placement.devices().filter(ours).map(|g| g.share.whole_units()).sum();
-        if units == 0 {
-            continue;
+/// All that runs, by its expected end.
+#[derive(Debug)]
+pub(crate) struct Ends<'a> {
+    view: &'a View<'a>,
+    /// The first to end first.
+    known: Vec<(Millis, &'a Lease)>,
+    unknown: Vec<&'a Lease>,
+}
+
+impl<'a> Ends<'a> {
+    pub fn of(view: &'a View<'a>) -> Self {
+        let mut ends = Self { view, known: Vec::new(), unknown: Vec::new() };
+        for lease in view.state.leases().values() {
+            match expected_span(view, lease.stage, lease.placement.alternative) {
+                Some(end) => ends.known.push((end, lease)),
+                None => ends.unknown.push(lease),
+            }
         }
-        match (expected_span(view, lease.stage, lease.placement.alternative), unknown) {
-            (Some(end), _) | (None, Unknown::After(end)) => ends.push((end, units)),
-            (None, Unknown::Never) => all_known = false,
-        }
+        ends.known.sort_unstable_by_key(|(end, lease)| (*end, lease.stage));
+        ends
     }
-    ends.sort_unstable();
-    let mut missing = wanted;
-    let enough = ends.iter().find_map(|(end, units)| {
-        missing = missing.saturating_sub(*units);
-        (missing == 0).then_some(*end)
-    });
-    enough.or(ends.last().filter(|_| all_known).map(|(end, _)| *end))
+
+    /// Until `wanted` units that the alternative accepts have become free, beside those that are;
+    /// or until all users have ended, if they hold fewer. `None` if nobody can tell.
+    pub fn until_free(
+        &self,
+        alternative: &Alternative,
+        wanted: u32,
+        unknown: Unknown,
+    ) -> Option<Millis> {
+        let topology = self.view.state.topology();
+        let ours = |grant: &Grant| alternative.selector.accepts(topology, grant.device);
+        let units = |lease: &Lease| -> u32 {
+            lease.placement.devices().filter(ours).map(|grant| grant.share.whole_units()).sum()
+        };
+        let (first, assumed) = match unknown {
+            Unknown::Never => (self.known.len(), None),
+            Unknown::After(end) => (self.known.partition_point(|row| row.0 <= end), Some(end)),
+        };
+        let known = |(end, lease): &(Millis, &'a Lease)| (Some(*end), *lease);
+        let rows = self.known[..first].iter().map(known);
+        let rows = rows.chain(self.unknown.iter().map(|&lease| (assumed, lease)));
+        let rows = rows.chain(self.known[first..].iter().map(known));
+        let mut missing = wanted;
+        let mut last = None;
+        for (end, freed) in rows.map(|(end, lease)| (end, units(lease))) {
+            if freed == 0 {
+                continue;
+            }
+            last = Some(end?);
+            missing = missing.saturating_sub(freed);
+            if missing == 0 {
+                break;
+            }
+        }
+        last
+    }
 }
 
 /// How long the rest of a stage should take on an alternative; `None` if its steps or rate are
 /// unknown.
-pub(crate) fn expected_span(view: &View<'_>, key: StageKey, index: usize) -> Option<Millis> {
-    let (_, spec, _) = view.state.stage(key);
-    let left = steps_left(view, key)?;
+fn expected_span(view: &View<'_>, key: StageKey, index: usize) -> Option<Millis> {
+    let (_, spec, stage) = view.state.stage(key);
+    let left = steps_left(spec, stage)?;
     rate(view, spec, index).map(|rate| Millis((left as f64 / rate * 1_000.0) as u64))
 }

@@ -5,14 +5,15 @@
 //! - One that does not fit may preempt, or have devices reserved, or waits with its reasons; then
 //!   so do all who ask for the same.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
     Lease, LeaseId, Phase, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time,
 };
 
-use crate::ends::{Unknown, until_free};
-use crate::line::{Group, GroupId, Line, steps_left};
+use crate::ends::{Ends, Unknown};
+use crate::line::{Ask, Group, GroupId, Line, steps_left};
 use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
@@ -95,8 +96,12 @@ struct Pass<'a> {
     lowest_running: Option<Priority>,
     /// The pool is larger than the state says: it has what victims will leave.
     widened: bool,
+    /// What does not fit into the pool.
+    unfit: BTreeMap<Ask, Reason>,
     stopped: BTreeSet<LeaseId>,
     searches: usize,
+    /// When what runs should end, once somebody asked.
+    ends: OnceCell<Ends<'a>>,
     /// Whom a stage of a priority may stop, by that priority, once somebody asked.
     candidates: BTreeMap<Priority, Vec<(LeaseId, StopCost)>>,
     reservations: usize,
@@ -120,8 +125,10 @@ impl<'a> Pass<'a> {
             crowd,
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
             widened: false,
+            unfit: BTreeMap::new(),
             stopped: BTreeSet::new(),
             searches: 0,
+            ends: OnceCell::new(),
             candidates: BTreeMap::new(),
             reservations: reserved(view),
         }
@@ -144,7 +151,10 @@ impl<'a> Pass<'a> {
                 continue;
             };
             let group = line.group(id);
-            if Pool::for_stage(state, key).covers(placement) {
+            self.pool.give_back(placement);
+            let is_free = self.pool.covers(placement);
+            self.pool.take(placement);
+            if is_free {
                 let reasons = self.start_reasons(key, Reason::ClaimReady);
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             } else if let Ok((elsewhere, reason)) = self.fitting(group, key) {
@@ -254,8 +264,9 @@ impl<'a> Pass<'a> {
             let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
             let of_priority = || preempt::candidates(self.view, group.priority());
             let all = self.candidates.entry(group.priority()).or_insert_with(of_priority);
-            all.retain(|(id, _)| !self.stopped.contains(id));
-            match preempt::find(self.view, &self.pool, key, &shapes, all) {
+            let left = all.iter().copied().filter(|(id, _)| !self.stopped.contains(id));
+            let ends = self.ends.get_or_init(|| Ends::of(self.view));
+            match preempt::find(self.view, ends, &self.pool, key, &shapes, left) {
                 Ok((placement, orders)) => {
                     self.preempt(rank, placement, orders);
                     line.untold.insert(key);
@@ -272,6 +283,7 @@ impl<'a> Pass<'a> {
     fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {
         // What the victims free beyond the placement may fit others.
         self.widened = true;
+        self.unfit.clear();
         for order in &orders {
             self.stopped.insert(order.lease);
             self.pool.give_back(&self.view.state.leases()[&order.lease].placement);
@@ -359,7 +371,7 @@ impl<'a> Pass<'a> {
         if let Some(index) = group.bound() {
             let word = group.spec().alternatives[index].selector.word.clone();
             let bound = Reason::FixedAtSubmission { word };
-            let fit = place_among(&mut self.pool, group.spec(), index, &group.accepted[index]);
+            let fit = self.place(group, index);
             return fit.map(|placement| (placement, bound.clone())).map_err(|_| {
                 let mut reasons = self.reasons_why_not(group);
                 reasons.push(bound);
@@ -368,14 +380,8 @@ impl<'a> Pass<'a> {
         }
         let ranked = group.by_worth(self.crowd.as_ref());
         let best = ranked[0];
-        let fits = |&index: &usize| {
-            let enough =
-                self.pool.units(&group.accepted[index]) >= group.spec().alternatives[index].count;
-            let try_out =
-                || place_among(&mut self.pool, group.spec(), index, &group.accepted[index]).ok();
-            enough.then(try_out).flatten()
-        };
-        let Some(placement) = ranked.iter().find_map(fits) else {
+        let mut fits = |&index: &usize| self.place(group, index).ok();
+        let Some(placement) = ranked.iter().find_map(&mut fits) else {
             return Err(self.reasons_why_not(group));
         };
         let index = placement.alternative;
@@ -397,13 +403,30 @@ impl<'a> Pass<'a> {
 
     /// One reason an alternative, telling *never* from *not now*.
     fn reasons_why_not(&mut self, group: &mut Group) -> Vec<Reason> {
-        let pool = &mut self.pool;
         let group = group.with_nevers(self.view);
         let why = |index: usize| match &group.nevers[index] {
             Some(never) => Some(never.clone()),
-            None => place_among(pool, group.spec(), index, &group.accepted[index]).err(),
+            None => self.place(group, index).err(),
         };
         (0..group.accepted.len()).filter_map(why).collect()
+    }
+
+    /// Where an alternative of a group fits now. The pool only shrinks while the line is looked at,
+    /// so that what did not fit once need not be tried again.
+    fn place(&mut self, group: &Group, index: usize) -> Result<Placement, Reason> {
+        let ask = group.ask(index);
+        if let Some(reason) = self.unfit.get(&ask) {
+            return Err(reason.clone());
+        }
+        let found = place_among(&mut self.pool, group.spec(), index, &group.accepted[index]);
+        if let Err(reason) = &found {
+            self.unfit.insert(ask, reason.clone());
+        }
+        found
+    }
+
+    fn ends(&self) -> &Ends<'a> {
+        self.ends.get_or_init(|| Ends::of(self.view))
     }
 
     /// Whether the better shape, once its present users end, still finishes before the free one.
@@ -411,14 +434,15 @@ impl<'a> Pass<'a> {
         if self.rules.choice != Choice::EarliestFinish {
             return false;
         }
-        let Some(left) = steps_left(self.view, key) else { return false };
+        let (_, spec, stage) = self.view.state.stage(key);
+        let Some(left) = steps_left(spec, stage) else { return false };
         let (Some(fast), Some(slow)) = (group.span(best, left), group.span(free, left)) else {
             return false;
         };
         let alternative = &group.spec().alternatives[best];
         // For those who wait for the same before it too.
         let wanted = alternative.count + self.ahead;
-        let wait = until_free(self.view, alternative, wanted, Unknown::Never);
+        let wait = self.ends().until_free(alternative, wanted, Unknown::Never);
         wait.is_some_and(|wait| wait + fast < slow)
     }
 

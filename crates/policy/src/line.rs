@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use het_core::{
     Alternative, Bytes, Companions, Domain, JobSpec, Millis, Name, Priority, RankRule, Reason,
-    StageIndex, StageKey, StageSpec, Ticket, Time,
+    Stage, StageIndex, StageKey, StageSpec, Ticket, Time,
 };
 
 use crate::order::{Rank, rank};
@@ -65,6 +65,10 @@ struct Request {
     /// Only the preferred alternative will do.
     bound: bool,
 }
+
+/// What decides where one alternative fits: word and memory of its devices, their number, cores and
+/// memory beside them, domain, ranks.
+pub(crate) type Ask = ((Name, u32, Bytes), (u32, Bytes), Domain, RankRule);
 
 /// Stages that ask for the same.
 #[derive(Debug)]
@@ -168,7 +172,7 @@ impl Line {
 
     fn file(&mut self, rules: &Rules, view: &View<'_>, key: StageKey) {
         let Some(ticket) = view.state.ticket(key) else { return };
-        let (job, spec, _) = view.state.stage(key);
+        let (job, spec, stage) = view.state.stage(key);
         let since = job.waiting_since(key.stage);
         let freed = match rules.choice {
             Choice::FixedUntil(patience) => Some(since + patience),
@@ -176,7 +180,7 @@ impl Line {
         };
         let freed = freed.filter(|at| *at > view.now);
         let bound = rules.choice == Choice::Fixed || freed.is_some();
-        let left = steps_left(view, key);
+        let left = steps_left(spec, stage);
         let request = Request::of(spec, job.priority(), left.is_some(), bound);
         let id = self.group_of(view, request, key);
         let group = self.group(id);
@@ -310,6 +314,11 @@ impl Group {
         self.queue.iter().copied()
     }
 
+    pub fn ask(&self, index: usize) -> Ask {
+        let Request { alternatives, companions, within, ranks, .. } = &self.request;
+        (alternatives[index].clone(), *companions, *within, *ranks)
+    }
+
     /// How long so many steps take on an alternative; `None` if nothing is known about its speed.
     pub fn span(&self, index: usize, steps: u64) -> Option<Millis> {
         self.shapes[index].map(|shape| Millis((steps as f64 / shape.rate * 1_000.0) as u64))
@@ -347,8 +356,7 @@ fn preferred(view: &View<'_>, spec: &StageSpec, ranked: &[usize]) -> usize {
 }
 
 /// Steps that a stage still has to make, if it says how many there are.
-pub(crate) fn steps_left(view: &View<'_>, key: StageKey) -> Option<u64> {
-    let (_, spec, stage) = view.state.stage(key);
+pub(crate) fn steps_left(spec: &StageSpec, stage: &Stage) -> Option<u64> {
     let total = spec.steps.or(stage.progress.total)?;
     Some(total.saturating_sub(stage.progress.step.unwrap_or(0)))
 }

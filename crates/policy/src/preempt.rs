@@ -6,7 +6,7 @@ use het_core::{
 };
 use het_perf::stop_cost;
 
-use crate::ends::{Unknown, until_free};
+use crate::ends::{Ends, Unknown};
 use crate::{Pool, StopOrder, View, place};
 
 /// How often one stage may be preempted in its life (law 7).
@@ -22,16 +22,18 @@ const REMAINING_DEFAULT: Millis = Millis::seconds(1_800);
 /// [`Reason::PreemptionTooDear`] where victims exist but are worth more; `None` where none exist.
 pub(crate) fn find(
     view: &View<'_>,
+    ends: &Ends<'_>,
     pool: &Pool<'_>,
     key: StageKey,
     shapes: &[usize],
-    candidates: &[(LeaseId, StopCost)],
+    candidates: impl Iterator<Item = (LeaseId, StopCost)> + Clone,
 ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
     for &index in shapes {
+        let candidates = candidates.clone();
         let Some((placement, victims)) = sufficient(view, pool, key, index, candidates) else {
             continue;
         };
-        let orders = priced(view, key, &placement, &victims);
+        let orders = priced(view, ends, key, &placement, &victims);
         let total: ShareMillis = orders.iter().map(|order| order.cost.cost).sum();
         let gain = orders.first().map_or(ShareMillis::ZERO, |order| order.cost.gain);
         if gain <= total {
@@ -66,7 +68,7 @@ fn sufficient(
     pool: &Pool<'_>,
     key: StageKey,
     index: usize,
-    candidates: &[(LeaseId, StopCost)],
+    candidates: impl Iterator<Item = (LeaseId, StopCost)>,
 ) -> Option<(Placement, Vec<(LeaseId, StopCost)>)> {
     let (_, spec, _) = view.state.stage(key);
     let selector = &spec.alternatives[index].selector;
@@ -75,7 +77,7 @@ fn sufficient(
     let mut free = freed.units(&accepted);
     let mut chosen: Vec<(LeaseId, StopCost)> = Vec::new();
     let mut found = None;
-    for &(id, cost) in candidates {
+    for (id, cost) in candidates {
         let placement = &view.state.leases()[&id].placement;
         let topology = view.state.topology();
         let useful = placement.grants().filter(|grant| selector.accepts(topology, grant.device));
@@ -113,6 +115,7 @@ fn sufficient(
 /// over the share that is needed, doubled for every step of priority between the two jobs.
 fn priced(
     view: &View<'_>,
+    ends: &Ends<'_>,
     key: StageKey,
     placement: &Placement,
     victims: &[(LeaseId, StopCost)],
@@ -121,7 +124,7 @@ fn priced(
     let ours = view.state.stage(key).0.priority() as u32;
     let alternative = &view.state.stage(key).1.alternatives[placement.alternative];
     let unknown = Unknown::After(REMAINING_DEFAULT);
-    let wait = until_free(view, alternative, alternative.count, unknown).unwrap_or_default();
+    let wait = ends.until_free(alternative, alternative.count, unknown).unwrap_or_default();
     let theirs = victims
         .iter()
         .map(|(id, _)| view.state.stage(view.state.leases()[id].stage).0.priority() as u32);

@@ -65,10 +65,11 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
 }
 
 fn told(nodes: usize, jobs: u64, times: &RoundTimes) -> Value {
+    let micros = |ms: f64| (ms * 1e3).round() / 1e3;
     json!({
-        "round_p50_ms": times.p50_ms,
-        "round_p99_ms": times.p99_ms,
-        "round_max_ms": times.max_ms,
+        "round_p50_ms": micros(times.p50_ms),
+        "round_p99_ms": micros(times.p99_ms),
+        "round_max_ms": micros(times.max_ms),
         "jobs": jobs,
         "nodes": nodes,
     })

@@ -78,5 +78,5 @@ impl<'a> Ends<'a> {
 fn expected_span(view: &View<'_>, key: StageKey, index: usize) -> Option<Millis> {
     let (_, spec, stage) = view.state.stage(key);
     let left = steps_left(spec, stage)?;
-    rate(view, spec, index).map(|rate| Millis((left as f64 / rate * 1_000.0) as u64))
+    rate(view, spec, index).map(|(rate, _)| Millis((left as f64 / rate * 1_000.0) as u64))
 }

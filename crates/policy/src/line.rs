@@ -11,6 +11,8 @@ use het_core::{
     Stage, StageIndex, StageKey, StageSpec, Ticket, Time,
 };
 
+use het_perf::RateSource;
+
 use crate::order::{Rank, rank};
 use crate::place::{never, place};
 use crate::pool::{Accepted, accepted};
@@ -362,8 +364,8 @@ pub(crate) fn steps_left(spec: &StageSpec, stage: &Stage) -> Option<u64> {
 }
 
 /// Steps per second of an alternative on the slowest class that it accepts, a promise that no
-/// placement can break; `None` if no class has a known speed.
-pub(crate) fn rate(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<f64> {
+/// placement can break, and how that is known; `None` if no class has a known speed.
+pub(crate) fn rate(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<(f64, RateSource)> {
     let alternative = &spec.alternatives[index];
     let topology = view.state.topology();
     let mut classes: Vec<usize> = (view.state.index().sorts.iter().map(|sort| sort.exemplar))
@@ -374,7 +376,7 @@ pub(crate) fn rate(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<f6
     classes.dedup();
     let rates = classes.into_iter().filter_map(|class| {
         let class = &topology.classes[class];
-        view.rates.rate(&spec.profile, class, alternative.count).map(|(rate, _)| rate)
+        view.rates.rate(&spec.profile, class, alternative.count)
     });
-    rates.min_by(f64::total_cmp).filter(|rate| *rate > 0.0)
+    rates.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(rate, _)| *rate > 0.0)
 }

@@ -2,14 +2,15 @@
 //!
 //! - Off a node that is going to fail: [`evacuation`], whatever it costs.
 //! - To more, fewer or other devices: [`improvement`], where the rest of the work costs everybody
-//!   less there, the pause of moving included.
+//!   less there, the pause of moving included. Nobody is stopped for a guess: what is faster there
+//!   has been measured or declared.
 
 use std::collections::BTreeSet;
 
 use het_core::{Lease, LeaseId, Millis, Phase, Placement, StageSpec, State, Time};
 
 use crate::demand::steps_done;
-use crate::worth::{Crowd, shapes};
+use crate::worth::{Crowd, Shape, shapes};
 use crate::{Pool, View, place};
 
 /// Between two moves a stage works for this many times as long as a move takes, and no less than
@@ -77,7 +78,7 @@ pub(crate) fn improvement(
     let left = (total as f64 - steps_done(view, lease.stage, here.rate)).max(0.0);
     let stay = left * crowd.cost(here);
     let there = |(index, shape): (usize, Option<_>)| {
-        let shape = shape.filter(|_| index != current)?;
+        let shape = shape.filter(|shape: &Shape| index != current && !shape.guessed)?;
         let cost = left * crowd.cost(shape) + pause.as_seconds() * crowd.price(shape);
         (cost < stay).then_some((cost, index))
     };

@@ -5,6 +5,7 @@
 //! others lose meanwhile: the part of the cluster that it takes times everybody who is there.
 
 use het_core::{Sort, StageSpec, State};
+use het_perf::RateSource;
 
 use crate::View;
 use crate::line::rate;
@@ -25,6 +26,8 @@ pub(crate) struct Crowd {
 pub(crate) struct Shape {
     /// Steps per second.
     pub rate: f64,
+    /// Nobody has measured or declared that rate.
+    pub guessed: bool,
     /// Of the peak of the whole cluster.
     pub part: f64,
 }
@@ -49,8 +52,9 @@ impl Crowd {
 /// The alternatives of a stage; `None` for one of unknown speed.
 pub(crate) fn shapes(view: &View<'_>, spec: &StageSpec) -> Vec<Option<Shape>> {
     let shape = |index: usize| {
-        let rate = rate(view, spec, index)?;
-        Some(Shape { rate, part: part(view, spec, index)? })
+        let (rate, source) = rate(view, spec, index)?;
+        let guessed = matches!(source, RateSource::Scaled | RateSource::Extrapolated);
+        Some(Shape { rate, guessed, part: part(view, spec, index)? })
     };
     (0..spec.alternatives.len()).map(shape).collect()
 }
@@ -71,8 +75,8 @@ mod tests {
 
     #[test]
     fn alone_the_fastest_is_best_and_in_a_crowd_what_wastes_least() {
-        let one = Shape { rate: 1.0, part: 0.125 };
-        let eight = Shape { rate: 6.4, part: 1.0 };
+        let one = Shape { rate: 1.0, guessed: false, part: 0.125 };
+        let eight = Shape { rate: 6.4, guessed: false, part: 1.0 };
         let check = |others: f64, best: Shape| {
             let crowd = Crowd { others };
             let found = if crowd.cost(one) <= crowd.cost(eight) { one } else { eight };

@@ -190,7 +190,7 @@ fn energy_kwh(state: &State, devices: &[DeviceId], makespan_s: f64) -> Option<f6
 }
 
 /// The devices that utilisation is about: accelerators, or all where there are none.
-fn accelerators(topology: &Topology) -> Vec<DeviceId> {
+pub(crate) fn accelerators(topology: &Topology) -> Vec<DeviceId> {
     let found: Vec<DeviceId> = topology.accelerators().collect();
     if found.is_empty() { topology.device_ids().collect() } else { found }
 }

@@ -1,6 +1,6 @@
 //! The page of a report. Everything it needs is in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use het_core::{Name, Topology};
@@ -10,6 +10,7 @@ use serde_json::json;
 use super::plot::{self, Bar, COLOURS, Scale, Series, escape};
 use super::{PolicyRuns, Spread};
 use crate::Outcome;
+use crate::outcome::accelerators;
 use crate::recording::{Decided, Decision, Recording};
 
 /// Columns of the heat map.
@@ -134,15 +135,18 @@ fn queue(runs: &[PolicyRuns]) -> String {
     plot::lines(&series.collect::<Vec<_>>(), "seconds", "stages that wait", Scale::Linear)
 }
 
+/// Of the devices that the table's utilisation is about.
 fn levels(topology: &Topology, recording: &Recording) -> String {
-    let capacity: u32 = topology.units_by_class().iter().sum();
+    let counted: BTreeSet<_> = accelerators(topology).into_iter().collect();
+    let capacity: u32 = counted.iter().map(|&id| topology.device(id).capacity.whole_units()).sum();
     let end = recording.end.0 as f64 / 1e3;
     let mut rows =
         [("allocated", [0.0; BUCKETS]), ("busy", [0.0; BUCKETS]), ("useful", [0.0; BUCKETS])];
     let width = (end / BUCKETS as f64).max(1e-9);
     for span in &recording.spans {
         let (from, to) = (span.from.0 as f64 / 1e3, span.to.0 as f64 / 1e3);
-        let units = f64::from(span.placement.units());
+        let grants = span.placement.devices().filter(|grant| counted.contains(&grant.device));
+        let units = f64::from(grants.map(|grant| grant.share.whole_units()).sum::<u32>());
         let (first, last) = ((from / width) as usize, (to / width) as usize);
         for bucket in first..=last.min(BUCKETS - 1) {
             let begin = bucket as f64 * width;

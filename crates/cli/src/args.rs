@@ -278,7 +278,8 @@ pub struct ScenarioArgs {
     /// Trace file; `.gz` is unpacked on the way.
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
-    /// Format of the trace where its name does not say it: `het`, `gavel`, `philly` or `sia`.
+    /// Format of the trace where its name does not say it: `het`, `gavel`, `philly`, `sia`,
+    /// `pollux`, `alibaba-openb` or `sacct`.
     #[arg(long)]
     pub format: Option<String>,
     /// Throughput table, folder of measured applications, or `roofline[:SCALE]`: estimates from the

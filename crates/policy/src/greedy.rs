@@ -51,7 +51,7 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
     }
     line.update(rules, view);
     let crowd = rules.balancing != Balancing::Never;
-    let crowd = crowd.then(|| Crowd::of(state, line.len()));
+    let crowd = crowd.then(|| Crowd::of(state));
     let mut pass = Pass::new(rules, view, crowd);
     pass.claims(line);
     let mut heads = line.heads(view);
@@ -142,14 +142,13 @@ impl<'a> Pass<'a> {
         for (&key, claim) in state.claims() {
             let placement = &claim.placement;
             let in_service = || placement.devices().all(|grant| state.is_up(grant.device));
-            let Some((rank, id)) = line.place_of(key) else {
-                if state.is_moving(key) && in_service() {
-                    let reasons = vec![Reason::ClaimPending];
-                    let placement = (**placement).clone();
-                    self.moves.push((key, Want::Run { placement, reasons }));
-                }
+            if state.is_moving(key) {
+                let placement = in_service().then(|| (**placement).clone());
+                let reasons = vec![Reason::ClaimPending];
+                self.moves.extend(placement.map(|p| (key, Want::Run { placement: p, reasons })));
                 continue;
-            };
+            }
+            let Some((rank, id)) = line.place_of(key) else { continue };
             let group = line.group(id);
             self.pool.give_back(placement);
             let is_free = self.pool.covers(placement);

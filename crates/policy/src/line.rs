@@ -148,11 +148,6 @@ impl Line {
         self.groups.values_mut()
     }
 
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.filed.len()
-    }
-
     /// Where a waiting stage stands.
     pub fn place_of(&self, key: StageKey) -> Option<(Rank, GroupId)> {
         self.filed.get(&key).map(|filed| (filed.rank, filed.group))

@@ -33,9 +33,10 @@ pub(crate) struct Shape {
 }
 
 impl Crowd {
-    /// Of everybody who runs, and so many who wait.
-    pub fn of(state: &State, waiting: usize) -> Self {
-        Self { others: (state.leases().len() + waiting).saturating_sub(1) as f64 }
+    /// Of everybody who runs or waits.
+    pub fn of(state: &State) -> Self {
+        let everybody = state.leases().len() + state.waiting_count();
+        Self { others: everybody.saturating_sub(1) as f64 }
     }
 
     /// Seconds that a second on a shape costs its own stage and all others together.

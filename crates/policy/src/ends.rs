@@ -3,7 +3,7 @@
 use het_core::{Alternative, Grant, Lease, Millis, StageKey};
 
 use crate::View;
-use crate::line::{rate, steps_left};
+use crate::speed::{rate, steps_left};
 
 /// What is taken of a running stage whose end is unknown.
 #[derive(Debug, Clone, Copy)]

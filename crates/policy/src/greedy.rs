@@ -13,11 +13,12 @@ use het_core::{
 };
 
 use crate::ends::{Ends, Unknown};
-use crate::line::{Ask, Group, GroupId, Line, steps_left};
+use crate::line::{Ask, Group, GroupId, Line};
 use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
 use crate::rules::{Balancing, Choice, Passing, Preempts};
+use crate::speed::steps_left;
 use crate::worth::Crowd;
 use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
 

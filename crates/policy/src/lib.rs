@@ -23,6 +23,7 @@ mod queue;
 mod registry;
 mod rules;
 mod shares;
+mod speed;
 mod turns;
 mod worth;
 

@@ -8,15 +8,14 @@ use std::sync::Arc;
 
 use het_core::{
     Alternative, Bytes, Companions, Domain, JobSpec, Millis, Name, Priority, RankRule, Reason,
-    Stage, StageIndex, StageKey, StageSpec, Ticket, Time,
+    StageIndex, StageKey, StageSpec, Ticket, Time,
 };
-
-use het_perf::RateSource;
 
 use crate::order::{Rank, rank};
 use crate::place::{never, place};
 use crate::pool::{Accepted, accepted};
 use crate::rules::{Choice, Rules};
+use crate::speed::steps_left;
 use crate::worth::{Crowd, Shape, shapes};
 use crate::{Pool, View};
 
@@ -350,28 +349,4 @@ fn preferred(view: &View<'_>, spec: &StageSpec, ranked: &[usize]) -> usize {
     let mut cluster = Pool::empty_cluster(view.state);
     let possible = ranked.iter().copied().find(|&index| place(&mut cluster, spec, index).is_ok());
     possible.unwrap_or(ranked[0])
-}
-
-/// Steps that a stage still has to make, if it says how many there are.
-pub(crate) fn steps_left(spec: &StageSpec, stage: &Stage) -> Option<u64> {
-    let total = spec.steps.or(stage.progress.total)?;
-    Some(total.saturating_sub(stage.progress.step.unwrap_or(0)))
-}
-
-/// Steps per second of an alternative on the slowest class that it accepts, a promise that no
-/// placement can break, and how that is known; `None` if no class has a known speed.
-pub(crate) fn rate(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<(f64, RateSource)> {
-    let alternative = &spec.alternatives[index];
-    let topology = view.state.topology();
-    let mut classes: Vec<usize> = (view.state.index().sorts.iter().map(|sort| sort.exemplar))
-        .filter(|&id| alternative.selector.accepts(topology, id))
-        .map(|id| topology.device(id).class)
-        .collect();
-    classes.sort_unstable();
-    classes.dedup();
-    let rates = classes.into_iter().filter_map(|class| {
-        let class = &topology.classes[class];
-        view.rates.rate(&spec.profile, class, alternative.count)
-    });
-    rates.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(rate, _)| *rate > 0.0)
 }

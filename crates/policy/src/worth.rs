@@ -8,7 +8,7 @@ use het_core::{Sort, StageSpec, State};
 use het_perf::RateSource;
 
 use crate::View;
-use crate::line::rate;
+use crate::speed::rate;
 
 /// For each stage that is there now, so many will have come before a running one ends. Chosen on
 /// seeds 101 to 106 of the mixes of `docs/studies/headline.md`, which shows others.
@@ -33,7 +33,6 @@ pub(crate) struct Shape {
 }
 
 impl Crowd {
-    /// Of everybody who runs or waits.
     pub fn of(state: &State) -> Self {
         let everybody = state.leases().len() + state.waiting_count();
         Self { others: everybody.saturating_sub(1) as f64 }

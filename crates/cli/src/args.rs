@@ -162,6 +162,8 @@ pub struct SchemaArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SchemaFile {
     Job,
+    /// What tenants are entitled to and limited to.
+    Quotas,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -297,6 +299,12 @@ pub struct ScenarioArgs {
     /// Errors in what policies are told: `speed=0.2,work=0.3` (σ of a lognormal factor).
     #[arg(long, default_value = "")]
     pub noise: String,
+    /// What tenants are entitled to and limited to: see `het schema quotas`.
+    #[arg(long, value_name = "FILE")]
+    pub quotas: Option<PathBuf>,
+    /// Price of an hour of one device by class: `v100=2.5,p100=1`.
+    #[arg(long, value_name = "CLASS=PRICE,…", default_value = "")]
+    pub price: String,
     /// Failures: published rates (`llama3`, `rsc1`, `rsc2`) or a list in JSON Lines.
     #[arg(long, value_name = "RATES|FILE")]
     pub faults: Option<String>,

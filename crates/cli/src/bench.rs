@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::args::{Bench, BenchArgs, Form};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
-use crate::{run, sim};
+use crate::{run, scenario};
 
 /// Sizes of `--scaling`.
 const NODES: [u32; 4] = [64, 256, 1_024, 4_096];
@@ -30,7 +30,7 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
         output: form,
     } = &args.what;
     let policy = run::policy(word)?;
-    let (rounds, seed, cadence) = ((*rounds).max(1), *seed, sim::cadence(*round)?);
+    let (rounds, seed, cadence) = ((*rounds).max(1), *seed, scenario::cadence(*round)?);
     let timed = |topology, jobs| {
         bench_rounds(&RoundBench { topology, jobs, rounds, seed, cadence }, policy)
     };
@@ -38,7 +38,7 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
         return scale(file, *form, |nodes, jobs| timed(mixed_cluster(nodes, *devices), jobs));
     }
     let topology = match cluster {
-        Some(word) => sim::topology(word)?,
+        Some(word) => scenario::topology(word)?,
         None => mixed_cluster(*nodes, *devices),
     };
     let (nodes, devices) = (topology.nodes.len(), topology.accelerators().count());

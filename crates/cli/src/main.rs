@@ -14,6 +14,7 @@ mod live;
 mod logs;
 mod output;
 mod run;
+mod scenario;
 mod schema;
 mod sim;
 mod summary;

@@ -1,14 +1,15 @@
 //! `het schema`.
 
 use anstream::println;
-use het_wire::job::json_schema;
+use het_wire::{job, quotas};
 
 use crate::args::{SchemaArgs, SchemaFile};
 use crate::fail::{Fail, code};
 
 pub fn schema(args: &SchemaArgs) -> Result<u8, Fail> {
     match args.file {
-        SchemaFile::Job => println!("{:#}", json_schema()),
+        SchemaFile::Job => println!("{:#}", job::json_schema()),
+        SchemaFile::Quotas => println!("{:#}", quotas::json_schema()),
     }
     Ok(code::OK)
 }

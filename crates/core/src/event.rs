@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     Checkpoint, DeviceId, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId, Placement, Plan,
-    Share, ShareMillis, StageIndex,
+    Quotas, Share, ShareMillis, StageIndex,
 };
 
 /// A fact about the cluster.
@@ -29,6 +29,10 @@ pub enum Event {
     /// The user ends the job for good.
     JobCancelled {
         job: JobId,
+    },
+    /// From now on these hold, and none that were set before. What is held already stays.
+    QuotasSet {
+        quotas: Arc<Quotas>,
     },
     PlanCommitted {
         plan: Arc<Plan>,

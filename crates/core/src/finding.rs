@@ -1,6 +1,6 @@
 //! A broken law, found by checking a plan before it is committed.
 
-use crate::{DeviceId, LeaseId, NodeId, StageKey};
+use crate::{DeviceId, LeaseId, Name, NodeId, StageKey};
 
 /// Why a plan must not be committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub enum Finding {
     StaleLease { lease: LeaseId },
     /// The lease is not running.
     NothingToStop { lease: LeaseId },
+    /// Law 6: a tenant, or one above it, would hold more than its limit.
+    LimitExceeded { tenant: Name, stage: StageKey },
+    /// Law 6: taken back from somebody who holds no more than its own, or for somebody who would.
+    UnjustReclaim { lease: LeaseId },
     /// Law 7: a preemption that is not for a job of higher priority, or not accounted for.
     UnjustPreemption { lease: LeaseId },
     /// Law 8: not the newest complete checkpoint.

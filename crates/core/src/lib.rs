@@ -11,6 +11,7 @@ mod ids;
 mod index;
 mod job;
 mod plan;
+mod quota;
 mod reason;
 mod state;
 mod topology;
@@ -25,6 +26,7 @@ pub use job::{
     Selector, StageKind, StageSpec,
 };
 pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, StopCost};
+pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
 pub use state::{Claim, Job, JobEnd, JobState, Lease, Phase, Stage, StageState, State, Ticket};
 pub use topology::{Device, DeviceClass, Link, Node, Topology, TopologyError, Vertex};

@@ -74,8 +74,8 @@ pub struct Checkpoint {
 pub enum StopCause {
     /// Preemption for a stage of a job of higher priority.
     Priority { beneficiary: StageKey },
-    /// Borrowed quota goes back.
-    Reclaim,
+    /// Borrowed quota goes back to a stage of a tenant that is entitled to it.
+    Reclaim { beneficiary: StageKey },
     /// Time sharing between equals.
     Quantum,
     /// It moves to other devices.
@@ -98,10 +98,18 @@ impl StopCause {
         matches!(self, Self::Migration | Self::Drain)
     }
 
+    /// The stage that is to have what the stop frees.
+    pub fn beneficiary(self) -> Option<StageKey> {
+        match self {
+            Self::Priority { beneficiary } | Self::Reclaim { beneficiary } => Some(beneficiary),
+            _ => None,
+        }
+    }
+
     pub fn word(self) -> &'static str {
         match self {
             Self::Priority { .. } => "priority",
-            Self::Reclaim => "reclaim",
+            Self::Reclaim { .. } => "reclaim",
             Self::Quantum => "quantum",
             Self::Migration => "migration",
             Self::Drain => "drain",

@@ -49,6 +49,13 @@ pub enum Reason {
     /// Stopping others would cost more than it brings.
     PreemptionTooDear,
 
+    /// It would still run when a stage could begin that has waited long for more devices.
+    WouldDelay { blocker: StageKey },
+    /// Its tenant, or one above it, may hold no more of a device class.
+    OverLimit { tenant: Name, class: Name, limit: u32 },
+    /// What is free is kept for tenants who are entitled to it and could not take it back.
+    KeptForOthers { class: Name },
+
     // Why it is stopped.
     /// Makes room for a stage of higher priority.
     MakesRoom { beneficiary: StageKey },
@@ -60,6 +67,9 @@ impl Reason {
         matches!(
             self,
             Self::HeadOfLine { .. }
+                | Self::WouldDelay { .. }
+                | Self::OverLimit { .. }
+                | Self::KeptForOthers { .. }
                 | Self::BetterToWait { .. }
                 | Self::FixedAtSubmission { .. }
                 | Self::ClaimPending

@@ -7,9 +7,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, Checkpoint, DeviceId, Failure, Generation, Index, JobId, JobSpec, LeaseId, NodeId,
-    Placement, Priority, Progress, Reason, Share, ShareMillis, StageIndex, StageKey, StageSpec,
-    StopCause, Time, Topology,
+    Bytes, Checkpoint, DeviceId, Failure, Generation, Index, JobId, JobSpec, LeaseId, Name, NodeId,
+    Placement, Priority, Progress, Quotas, Reason, Share, ShareMillis, StageIndex, StageKey,
+    StageSpec, StopCause, Time, Topology,
 };
 
 /// Drawn by every stage that begins to wait; later ones are higher.
@@ -42,6 +42,9 @@ pub struct State {
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
     limited: BTreeSet<JobId>,
+    quotas: Arc<Quotas>,
+    /// By tenant, and by device class: what it and those below it hold.
+    used: BTreeMap<Name, Vec<Share>>,
     /// By node.
     lost: Vec<bool>,
     suspected: Vec<bool>,
@@ -180,6 +183,12 @@ pub enum Phase {
     Stopping { cause: StopCause },
 }
 
+impl Phase {
+    pub fn is_stopping(self) -> bool {
+        matches!(self, Self::Stopping { .. })
+    }
+}
+
 /// Devices reserved for a stage while they are being freed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
@@ -205,6 +214,8 @@ impl State {
             releases: 0,
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
+            quotas: Arc::default(),
+            used: BTreeMap::new(),
             lost: vec![false; topology.nodes.len()],
             suspected: vec![false; topology.nodes.len()],
             memory_held: vec![Bytes::ZERO; topology.nodes.len()],
@@ -356,6 +367,15 @@ impl State {
         self.topology.node(node).memory - self.memory_held[node.index()]
     }
 
+    pub fn quotas(&self) -> &Arc<Quotas> {
+        &self.quotas
+    }
+
+    /// What a tenant and those below it hold, by device class; `None` where it never held anything.
+    pub fn used(&self, tenant: &str) -> Option<&[Share]> {
+        self.used.get(tenant).map(Vec::as_slice)
+    }
+
     /// Device time charged to ended leases on this device.
     pub fn device_charged(&self, device: DeviceId) -> ShareMillis {
         self.charged[device.index()]
@@ -379,7 +399,7 @@ impl State {
                 StageState::Active { lease } => Some(lease),
                 _ => None,
             });
-            let runs = |id: &LeaseId| !matches!(self.leases[id].phase, Phase::Stopping { .. });
+            let runs = |id: &LeaseId| !self.leases[id].phase.is_stopping();
             active.filter(runs).map(move |lease| (lease, cause))
         })
     }
@@ -420,7 +440,7 @@ impl Job {
             _ => None,
         });
         match stopped {
-            Some(StopCause::Priority { .. } | StopCause::Reclaim) => JobState::Preempted,
+            Some(StopCause::Priority { .. } | StopCause::Reclaim { .. }) => JobState::Preempted,
             Some(cause) if cause.moves() => JobState::Migrating,
             Some(StopCause::Fault) => JobState::Restarting,
             Some(_) => JobState::Suspended,

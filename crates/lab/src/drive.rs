@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use het_control::{ControlError, Controller, Log, Turn};
-use het_core::{Event, JobId, State, Time};
+use het_core::State;
 use het_policy::Policy;
 use het_sim::Sim;
 use thiserror::Error;
@@ -49,7 +49,7 @@ pub(crate) fn observe<L: Log>(
 ) -> Result<Controller<Sim, L>, DriveError> {
     let topology = Arc::new(scenario.topology.clone());
     let faults = scenario.faults.iter().copied();
-    let sim = Sim::new(Arc::clone(&topology), scenario.models.clone(), said(scenario), faults);
+    let sim = Sim::new(Arc::clone(&topology), scenario.models.clone(), scenario.said(), faults);
     let state = State::new(topology);
     let mut control = Controller::new(state, scenario.rates.clone(), policy, sim, log)
         .with_cadence(scenario.cadence);
@@ -60,26 +60,13 @@ pub(crate) fn observe<L: Log>(
         let began = Instant::now();
         let turn = control.turn(None)?;
         see(&turn, began.elapsed(), control.state());
-        quiet = if turn.events.is_empty() { quiet + 1 } else { 0 };
-        if (last && quiet > 0) || quiet > QUIET_ROUNDS_MAX {
+        let nothing = turn.events.is_empty();
+        // A long stage may work through many rounds in silence.
+        let at_work = !control.state().leases().is_empty();
+        quiet = if nothing && !at_work { quiet + 1 } else { 0 };
+        if (last && nothing) || quiet > QUIET_ROUNDS_MAX {
             return Ok(control);
         }
     }
     Err(DriveError::Endless)
-}
-
-/// Submits and other words of users, by time.
-fn said(scenario: &Scenario) -> Vec<(Time, Event)> {
-    let submits = scenario.jobs.iter().enumerate().map(|(index, (at, spec))| {
-        let event = Event::JobSubmitted {
-            job: JobId(index as u64 + 1),
-            spec: Arc::clone(spec),
-            succeeded: Vec::new(),
-            checkpoints: Vec::new(),
-        };
-        (*at, event)
-    });
-    let mut rows: Vec<_> = submits.chain(scenario.words.iter().cloned()).collect();
-    rows.sort_by_key(|(at, _)| *at);
-    rows
 }

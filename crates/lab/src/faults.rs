@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use het_core::{Millis, NodeId, Time, Topology};
+use het_core::{DeviceId, Millis, NodeId, Time, Topology};
 use het_sim::Fault;
 use serde::Deserialize;
 
@@ -87,13 +87,15 @@ struct FaultRecord {
     kind: String,
     /// Of `slow` and `slow-link`: of the normal step time.
     percent: Option<u64>,
+    /// Name of the device, of `device-failed` and `device-repaired`.
+    device: Option<String>,
     /// Of `hang` and `corrupt`.
     noticed_after_s: Option<f64>,
 }
 
 /// Reads a list of faults, JSON Lines: `{"at_s": 60, "node": "gpu-3", "kind": "lost"}`. Kinds:
-/// `lost`, `returned`, `suspected`, `cleared`, `slow` and `slow-link` with `percent`, `hang` and
-/// `corrupt` with `noticed_after_s`.
+/// `lost`, `returned`, `suspected`, `cleared`, `device-failed` and `device-repaired` with `device`,
+/// `slow` and `slow-link` with `percent`, `hang` and `corrupt` with `noticed_after_s`.
 ///
 /// # Errors
 /// When the file cannot be read, or with the place of the first malformed line.
@@ -112,14 +114,18 @@ pub fn read_faults(path: &Path, topology: &Topology) -> Result<Vec<(Time, Fault)
         let record: FaultRecord = serde_json::from_str(line)
             .map_err(|error| wrong(error.column().max(1), error.to_string()))?;
         let at = Time((record.at_s.max(0.0) * 1e3).round() as u64);
-        let fault = fault(&record, &nodes).map_err(|reason| wrong(1, reason))?;
+        let fault = fault(&record, topology, &nodes).map_err(|reason| wrong(1, reason))?;
         faults.push((at, fault));
     }
     faults.sort_by_key(|(at, _)| *at);
     Ok(faults)
 }
 
-fn fault(record: &FaultRecord, nodes: &BTreeMap<&str, NodeId>) -> Result<Fault, String> {
+fn fault(
+    record: &FaultRecord,
+    topology: &Topology,
+    nodes: &BTreeMap<&str, NodeId>,
+) -> Result<Fault, String> {
     let node = *nodes
         .get(record.node.as_str())
         .ok_or_else(|| format!("the cluster has no node `{}`", record.node))?;
@@ -130,8 +136,20 @@ fn fault(record: &FaultRecord, nodes: &BTreeMap<&str, NodeId>) -> Result<Fault, 
             seconds.ok_or_else(|| format!("`{}` needs `noticed_after_s`", record.kind))?;
         Ok::<_, String>(Millis((seconds.max(0.0) * 1e3).round() as u64))
     };
+    let device = || {
+        let name = record.device.as_deref();
+        let name = name.ok_or_else(|| format!("`{}` needs `device`", record.kind))?;
+        let is_it = |id: &DeviceId| {
+            let device = topology.device(*id);
+            device.node == node && device.name == *name
+        };
+        let found = topology.device_ids().find(is_it);
+        found.ok_or_else(|| format!("node `{}` has no device `{name}`", record.node))
+    };
     Ok(match record.kind.as_str() {
         "lost" => Fault::NodeLost { node },
+        "device-failed" => Fault::DeviceFailed { device: device()? },
+        "device-repaired" => Fault::DeviceRepaired { device: device()? },
         "returned" => Fault::NodeReturned { node },
         "suspected" => Fault::NodeSuspected { node },
         "cleared" => Fault::NodeCleared { node },

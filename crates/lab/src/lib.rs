@@ -26,7 +26,7 @@ pub use cluster::{ClusterError, cluster};
 pub use draw::Draw;
 pub use drive::{DriveError, drive};
 pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults};
-pub use outcome::{Fairness, Outcome, Utilisation, simulate};
+pub use outcome::{Fairness, Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
 pub use recording::{Recording, record};
 pub use scenario::Scenario;

@@ -1,5 +1,6 @@
 //! What a simulated policy achieved.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use het_control::Turn;
@@ -27,8 +28,15 @@ pub struct Outcome {
     /// Of the accelerators until the makespan; `None` where the power of one is unknown.
     pub energy_kwh: Option<f64>,
     pub finish_time_fairness: Fairness,
+    /// Held, by accelerator class.
+    pub device_hours: BTreeMap<String, f64>,
+    /// Of those hours, at the scenario's prices; `None` where one is not named.
+    pub price: Option<f64>,
+    pub tenants: BTreeMap<String, TenantOutcome>,
     /// Stops for a job of higher priority.
     pub preemptions: usize,
+    /// Stops that give back what was borrowed of a quota.
+    pub reclaims: usize,
     /// Stops that share time between equals.
     pub suspensions: usize,
     /// Stops to go on elsewhere.
@@ -42,6 +50,15 @@ pub struct Outcome {
     /// Real time of the whole simulation.
     pub wall_s: f64,
     pub seed: u64,
+}
+
+/// Figures of the jobs of one tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct TenantOutcome {
+    pub jobs_done: usize,
+    pub avg_jct_s: f64,
+    /// Held, of whatever devices.
+    pub device_hours: f64,
 }
 
 /// Parts of the device time of all accelerators until the makespan.
@@ -63,6 +80,7 @@ pub struct Fairness {
 #[derive(Default)]
 pub(crate) struct Tally {
     preemptions: usize,
+    reclaims: usize,
     suspensions: usize,
     migrations: usize,
     decisions: Vec<Duration>,
@@ -105,6 +123,7 @@ impl Tally {
         for action in &plan.actions {
             match action {
                 Action::Stop { cause: StopCause::Priority { .. }, .. } => self.preemptions += 1,
+                Action::Stop { cause: StopCause::Reclaim { .. }, .. } => self.reclaims += 1,
                 Action::Stop { cause: StopCause::Quantum, .. } => self.suspensions += 1,
                 Action::Stop { cause: StopCause::Migration, .. } => self.migrations += 1,
                 _ => {}
@@ -147,6 +166,7 @@ fn sum_up(
     let useful = seconds(|state, id| state.device_worked(id).1);
     let units: u32 = counted.iter().map(|&id| topology.device(id).capacity.whole_units()).sum();
     let whole = f64::from(units) * makespan_s.max(1e-9);
+    let device_hours = device_hours(state, &counted);
     Outcome {
         policy,
         jobs_total: scenario.jobs.len(),
@@ -163,7 +183,11 @@ fn sum_up(
         effective_time: useful / allocated.max(1e-9),
         energy_kwh: energy_kwh(state, &counted, makespan_s),
         finish_time_fairness: fairness::of(scenario, state),
+        price: price(scenario, &device_hours),
+        device_hours,
+        tenants: tenants(state),
         preemptions: tally.preemptions,
+        reclaims: tally.reclaims,
         suspensions: tally.suspensions,
         migrations: tally.migrations,
         lost_work_s: (busy - useful).max(0.0),
@@ -187,6 +211,37 @@ fn energy_kwh(state: &State, devices: &[DeviceId], makespan_s: f64) -> Option<f6
         Some(power_w * (busy_s + IDLE_POWER * (makespan_s - busy_s)))
     });
     Some(watt_seconds.sum::<Option<f64>>()? / 3.6e6)
+}
+
+/// What was held of each class, in hours of one device.
+fn device_hours(state: &State, devices: &[DeviceId]) -> BTreeMap<String, f64> {
+    let mut hours: BTreeMap<String, f64> = BTreeMap::new();
+    for &id in devices {
+        let class = state.topology().class_of(id).id.to_string();
+        *hours.entry(class).or_default() += state.device_charged(id).device_seconds() / 3_600.0;
+    }
+    hours
+}
+
+fn tenants(state: &State) -> BTreeMap<String, TenantOutcome> {
+    let mut tenants: BTreeMap<String, TenantOutcome> = BTreeMap::new();
+    for job in state.jobs().values() {
+        let tenant = tenants.entry(job.spec.tenant.to_string()).or_default();
+        tenant.device_hours += job.charged().device_seconds() / 3_600.0;
+        if let Some((at, JobEnd::Succeeded)) = job.end {
+            tenant.jobs_done += 1;
+            tenant.avg_jct_s += at.since(job.submitted).as_seconds();
+        }
+    }
+    for tenant in tenants.values_mut() {
+        tenant.avg_jct_s /= tenant.jobs_done.max(1) as f64;
+    }
+    tenants
+}
+
+fn price(scenario: &Scenario, device_hours: &BTreeMap<String, f64>) -> Option<f64> {
+    let row = |(class, hours): (&String, &f64)| Some(scenario.prices.get(class.as_str())? * hours);
+    if scenario.prices.is_empty() { None } else { device_hours.iter().map(row).sum() }
 }
 
 /// The devices that utilisation is about: accelerators, or all where there are none.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use het_control::Cadence;
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, JobId,
-    JobSpec, Launch, Match, Millis, Name, Node, NodeId, Priority, RankRule, Selector, Share,
-    StageIndex, StageKey, StageKind, StageSpec, State, Time, Topology,
+    Alternative, Bytes, CheckpointSpec, ClassQuota, Companions, Device, DeviceClass, DeviceId,
+    Domain, Event, JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, Priority, Quota,
+    Quotas, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec, State, Time,
+    Topology, lineage,
 };
 use het_perf::Rates;
 use het_policy::{Pool, place};
@@ -27,6 +28,10 @@ pub struct Scenario {
     /// What policies are told about speeds.
     pub rates: Rates,
     pub cadence: Cadence,
+    /// What tenants may have, from the beginning on.
+    pub quotas: Quotas,
+    /// Of an hour of one device, by class, in whatever currency.
+    pub prices: BTreeMap<Name, f64>,
     pub faults: Vec<(Time, Fault)>,
     /// Holds, releases and cancels.
     pub words: Vec<(Time, Event)>,
@@ -36,6 +41,8 @@ pub struct Scenario {
 const CLUSTER: u64 = 0;
 const FAULTS: u64 = 1;
 const WORDS: u64 = 2;
+const TENANTS: u64 = 3;
+const DEVICE_FAULTS: u64 = 4;
 const FIRST_JOB: u64 = 100;
 
 /// All arrivals and faults fall into the first ten minutes.
@@ -52,7 +59,9 @@ impl Scenario {
             models: BTreeMap::new(),
             rates: Rates::default(),
             cadence: Cadence::EveryEvent,
-            faults: faults(&mut Draw::new(seed, FAULTS), &topology),
+            quotas: Quotas::default(),
+            prices: BTreeMap::new(),
+            faults: faults(seed, &topology),
             words: words(&mut Draw::new(seed, WORDS), count),
             topology,
         };
@@ -72,11 +81,67 @@ impl Scenario {
             }
             scenario.jobs.push((at, Arc::new(spec)));
         }
+        share_out(&mut Draw::new(seed, TENANTS), &mut scenario);
         scenario
     }
 }
 
 impl Scenario {
+    /// What users and administrators say, by time.
+    pub fn said(&self) -> Vec<(Time, Event)> {
+        let quotas = (!self.quotas.is_empty()).then(|| {
+            let quotas = Arc::new(self.quotas.clone());
+            (Time::ZERO, Event::QuotasSet { quotas })
+        });
+        let submits = self.jobs.iter().enumerate().map(|(index, (at, spec))| {
+            let event = Event::JobSubmitted {
+                job: JobId(index as u64 + 1),
+                spec: Arc::clone(spec),
+                succeeded: Vec::new(),
+                checkpoints: Vec::new(),
+            };
+            (*at, event)
+        });
+        let words = self.words.iter().cloned();
+        let mut rows: Vec<_> = quotas.into_iter().chain(submits).chain(words).collect();
+        rows.sort_by_key(|(at, _)| *at);
+        rows
+    }
+
+    /// The first job of which no shape is within the limits of its tenant, the units of its smallest
+    /// shape, and the tenant.
+    pub fn beyond_limits(&self) -> Option<(JobId, u32, Name)> {
+        if self.quotas.is_empty() {
+            return None;
+        }
+        let capacity = self.topology.units_by_class();
+        let most = |tenant: &str, selector: &Selector| -> u32 {
+            let classes = self.topology.classes.iter().enumerate();
+            let accepted = classes.filter(|(index, _)| {
+                let mut devices = self.topology.device_ids();
+                let of_class = |id: &DeviceId| self.topology.device(*id).class == *index;
+                let one = devices.find(of_class);
+                one.is_some_and(|id| selector.accepts(&self.topology, id))
+            });
+            let of_class = |(index, class): (usize, &DeviceClass)| {
+                let limits = lineage(tenant)
+                    .filter_map(|name| self.quotas.of(name, class.id.as_str()).limit)
+                    .map(Share::whole_units);
+                limits.chain([capacity[index]]).min().unwrap_or(0)
+            };
+            accepted.map(of_class).sum()
+        };
+        self.jobs.iter().enumerate().find_map(|(index, (_, spec))| {
+            let never = |stage: &&StageSpec| {
+                let mut shapes = stage.alternatives.iter();
+                shapes.all(|shape| most(spec.tenant.as_str(), &shape.selector) < shape.count)
+            };
+            let stage = spec.stages.iter().find(never)?;
+            let units = stage.alternatives.iter().map(|shape| shape.count).min()?;
+            Some((JobId(index as u64 + 1), units, spec.tenant.clone()))
+        })
+    }
+
     /// When everything is done at the latest, generously: three times the last arrival and the
     /// longest job, and all work together on the cluster.
     pub fn latest_end(&self) -> Time {
@@ -145,8 +210,9 @@ fn cluster(draw: &mut Draw) -> Topology {
     topology
 }
 
-fn faults(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
-    let mut rows = Vec::new();
+fn faults(seed: u64, topology: &Topology) -> Vec<(Time, Fault)> {
+    let mut rows = device_faults(&mut Draw::new(seed, DEVICE_FAULTS), topology);
+    let draw = &mut Draw::new(seed, FAULTS);
     for node in topology.node_ids() {
         if draw.chance(40) {
             let at = draw.between(1, HORIZON_MS);
@@ -177,6 +243,19 @@ fn faults(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
         }
     }
     rows.sort_by_key(|(at, _)| *at);
+    rows
+}
+
+fn device_faults(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
+    let mut rows = Vec::new();
+    for device in topology.accelerators() {
+        if draw.chance(10) {
+            let at = draw.between(1, HORIZON_MS);
+            rows.push((Time(at), Fault::DeviceFailed { device }));
+            let back = at + draw.between(1_000, 300_000);
+            rows.push((Time(back), Fault::DeviceRepaired { device }));
+        }
+    }
     rows
 }
 
@@ -212,6 +291,54 @@ fn job(draw: &mut Draw, topology: &Topology) -> JobSpec {
         time_limit: None,
         workdir: String::new(),
     }
+}
+
+/// In some scenarios jobs are of different tenants, who have quotas and limits beside which every
+/// job still fits, also where nothing may be borrowed.
+fn share_out(draw: &mut Draw, scenario: &mut Scenario) {
+    if !draw.chance(60) {
+        return;
+    }
+    const NAMES: [&str; 4] = ["lab/nlp", "lab/vision", "shop", "guest"];
+    for (_, spec) in &mut scenario.jobs {
+        Arc::make_mut(spec).tenant = (*draw.pick(&NAMES)).into();
+    }
+    let topology = &scenario.topology;
+    for (index, &units) in topology.units_by_class().iter().enumerate() {
+        let class = &topology.classes[index];
+        let mut devices = topology.device_ids();
+        let one = devices.find(|id| topology.device(*id).class == index);
+        let stages = scenario.jobs.iter().flat_map(|(_, spec)| &spec.stages);
+        let shapes = stages.flat_map(|stage| &stage.alternatives);
+        let largest = shapes
+            .filter(|shape| one.is_some_and(|id| shape.selector.accepts(topology, id)))
+            .map(|shape| shape.count)
+            .max()
+            .unwrap_or(0);
+        // Cores beside devices are not counted in `largest`.
+        if class.kind == "cpu" || units <= largest {
+            continue;
+        }
+        let mut spare = units - largest;
+        set(&mut scenario.quotas, "guest", &class.id, 0, Some(largest));
+        for tenant in ["lab", "shop"] {
+            let own = draw.between(0, u64::from(spare)) as u32;
+            spare -= own;
+            let part = draw.between(0, u64::from(own)) as u32;
+            let limit = draw.chance(50).then(|| largest.max(own) + draw.between(0, 2) as u32);
+            set(&mut scenario.quotas, tenant, &class.id, own, limit);
+            if tenant == "lab" {
+                set(&mut scenario.quotas, "lab/nlp", &class.id, part, None);
+            }
+        }
+    }
+}
+
+fn set(quotas: &mut Quotas, tenant: &str, class: &Name, own: u32, limit: Option<u32>) {
+    let new = || Quota { weight: 1 + own, classes: BTreeMap::new() };
+    let quota = quotas.tenants.entry(tenant.into()).or_insert_with(new);
+    let of = ClassQuota { entitled: Some(Share::units(own)), limit: limit.map(Share::units) };
+    quota.classes.insert(class.clone(), of);
 }
 
 fn draw_priority(draw: &mut Draw) -> &'static Priority {

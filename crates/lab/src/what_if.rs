@@ -6,7 +6,8 @@ use std::sync::Arc;
 use het_control::Cadence;
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobId, JobSpec, Launch,
-    Match, Millis, Name, RankRule, Selector, StageIndex, StageKey, StageSpec, Time, Topology,
+    Match, Millis, Name, Quotas, RankRule, Selector, StageIndex, StageKey, StageSpec, Time,
+    Topology,
 };
 use het_perf::Rates;
 use het_sim::StageModel;
@@ -58,6 +59,8 @@ pub enum WhatIfError {
     UnknownProfile { job: JobId, profile: String },
     #[error("job {job} needs {units} devices of one class, which this cluster never has")]
     NeverFits { job: JobId, units: u32 },
+    #[error("job {job} asks for {units} devices, more than `{tenant}` may ever hold")]
+    BeyondLimit { job: JobId, units: u32, tenant: Name },
 }
 
 /// First stream of the seed that belongs to a job.
@@ -93,6 +96,8 @@ pub fn what_if(
         models: builder.models,
         rates: builder.rates,
         cadence: assumptions.cadence,
+        quotas: Quotas::default(),
+        prices: BTreeMap::new(),
         faults: Vec::new(),
         words: Vec::new(),
     })
@@ -137,7 +142,7 @@ impl Builder<'_> {
         let steps = match stage.work {
             Work::Steps(steps) => steps,
             Work::Seconds(seconds) => seconds.ceil() as u64,
-            Work::Epochs => return self.elastic_stage(key, stage),
+            Work::Epochs => return self.elastic_stage(key, stage, draw),
         };
         let runs = self.runs(key.job, stage)?;
         let restart = match self.assumptions.restart {
@@ -179,6 +184,7 @@ impl Builder<'_> {
         &mut self,
         key: StageKey,
         stage: &TraceStage,
+        draw: &mut Draw,
     ) -> Result<StageSpec, WhatIfError> {
         let name = stage.profile.as_deref().unwrap_or_default();
         let Some((application, pause)) = self.speeds.application(name) else {
@@ -202,9 +208,21 @@ impl Builder<'_> {
         let profile: Name = format!("{name} of job {}", key.job).into();
         self.rates.declare_elastic(&profile, application.profile.clone());
         self.rates.declare_restart(&profile, restart);
+        let sigma = self.assumptions.noise.speed;
+        let misread: BTreeMap<Name, f64> = match sigma > 0.0 {
+            // The speed is a factor off, the time of a step its inverse.
+            true => application
+                .profile
+                .classes
+                .keys()
+                .map(|class| (class.clone(), 1.0 / draw.lognormal(sigma)))
+                .collect(),
+            false => BTreeMap::new(),
+        };
         let model = StageModel {
             steps: application.steps(),
             elastic: Some(Arc::clone(application)),
+            misread,
             load: restart,
             save: Some(Millis(0)),
             ..StageModel::default()

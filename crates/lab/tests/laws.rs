@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use het_control::MemoryLog;
-use het_core::{Event, Millis, State};
+use het_core::{Action, Event, Millis, Reason, State, StopCause};
 use het_lab::{Cadence, Scenario, drive};
 use het_policy::by_name;
 use het_testkit::oracle::{Oracle, Strictness};
@@ -133,16 +133,20 @@ fn the_same_seed_gives_the_same_bytes() {
 #[test]
 fn scenarios_exercise_what_they_are_for() {
     let (mut stops, mut claims, mut losses, mut resumed) = (0, 0, 0, 0);
-    for seed in 1..=50 {
+    let (mut limited, mut reclaimed) = (0, 0);
+    for seed in 1..=150 {
         let log = play(seed, "adaptive").expect("the seed keeps the laws");
         for (_, event) in &log.0 {
             match event {
                 Event::PlanCommitted { plan } => {
+                    let reasons = plan.waits.iter().flat_map(|(_, reasons)| reasons);
+                    limited += reasons.filter(|r| matches!(r, Reason::OverLimit { .. })).count();
                     for action in &plan.actions {
                         match action {
-                            het_core::Action::Stop { .. } => stops += 1,
-                            het_core::Action::Claim { .. } => claims += 1,
-                            het_core::Action::Start { resume: Some(_), .. } => resumed += 1,
+                            Action::Stop { cause: StopCause::Reclaim { .. }, .. } => reclaimed += 1,
+                            Action::Stop { .. } => stops += 1,
+                            Action::Claim { .. } => claims += 1,
+                            Action::Start { resume: Some(_), .. } => resumed += 1,
                             _ => {}
                         }
                     }
@@ -153,5 +157,7 @@ fn scenarios_exercise_what_they_are_for() {
         }
     }
     println!("stops {stops}, claims {claims}, losses {losses}, resumed {resumed}");
+    println!("limited {limited}, reclaimed {reclaimed}");
+    assert!(limited > 10 && reclaimed > 10);
     assert!(stops > 20 && claims > 20 && losses > 20 && resumed > 20);
 }

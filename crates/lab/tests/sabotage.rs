@@ -5,13 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, Checkpoint, Event, Grant, JobId, LeaseId, Millis, Plan, Share, StageKey, State,
+    Action, Bytes, Checkpoint, Event, Grant, LeaseId, Millis, Plan, Reason, Share, StageKey, State,
     StopCause, StopCost, Time,
 };
 use het_engine::Engine;
 use het_lab::Scenario;
 use het_perf::Rates;
-use het_policy::{Memory, Policy, View, by_name};
+use het_policy::{Memory, Policy, Pool, View, by_name, place};
 use het_scheduler::{check, round};
 use het_sim::Sim;
 use het_testkit::oracle::{Oracle, Strictness};
@@ -121,6 +121,44 @@ const BUGS: &[(&str, Bug)] = &[
         plan.actions.push(preemption(victim, other.stage));
         true
     }),
+    ("a limit is forgotten", |plan, state| {
+        let over = state.waiting().find_map(|key| {
+            let spec = state.stage(key).1;
+            let limited = state.stage(key).2.wait_reasons.iter();
+            let mut limited = limited.filter(|why| matches!(why, Reason::OverLimit { .. }));
+            limited.next()?;
+            let mut pool = Pool::of(state);
+            for action in &plan.actions {
+                if let Action::Start { placement, .. } | Action::Claim { placement, .. } = action {
+                    pool.take(placement);
+                }
+            }
+            (0..spec.alternatives.len()).find_map(|i| Some((key, place(&mut pool, spec, i).ok()?)))
+        });
+        let Some((stage, placement)) = over else { return false };
+        let begun = plan.actions.iter().filter(|a| matches!(a, Action::Start { .. })).count();
+        let (_, spec, of) = state.stage(stage);
+        plan.actions.push(Action::Start {
+            lease: LeaseId(state.next_lease().0 + begun as u64),
+            stage,
+            attempt: of.attempts + 1,
+            launch: Arc::clone(&spec.alternatives[placement.alternative].launch),
+            placement: Arc::new(placement),
+            resume: of.checkpoint.clone(),
+            reasons: Vec::new(),
+        });
+        true
+    }),
+    ("what nobody borrowed is reclaimed", |plan, state| {
+        let mut waiting = state.waiting();
+        let (Some((&lease, _)), Some(beneficiary)) = (state.leases().iter().next(), waiting.next())
+        else {
+            return false;
+        };
+        let cause = StopCause::Reclaim { beneficiary };
+        plan.actions.push(Action::Stop { lease, cause, grace: Millis(1_000), cost: None });
+        true
+    }),
     ("a preemption is not priced", |plan, _| {
         let stops = plan.actions.iter_mut().filter_map(|action| match action {
             Action::Stop { cause: StopCause::Priority { .. }, cost, .. } => Some(cost),
@@ -191,12 +229,7 @@ fn play(seed: u64, bug: Bug) -> Option<String> {
     let policy = by_name("adaptive").expect("the table has it");
     let mut oracle = Oracle::new(Arc::clone(&topology), Strictness::Ours);
     let mut state = State::new(Arc::clone(&topology));
-    let words = scenario.jobs.iter().enumerate().map(|(index, (at, spec))| {
-        let job = JobId(index as u64 + 1);
-        let (succeeded, checkpoints) = (Vec::new(), Vec::new());
-        let event = Event::JobSubmitted { job, spec: Arc::clone(spec), succeeded, checkpoints };
-        (*at, event)
-    });
+    let words = Scenario { words: Vec::new(), ..scenario.clone() }.said();
     let faults = scenario.faults.iter().copied();
     let mut sim = Sim::new(topology, scenario.models.clone(), words, faults);
     for _ in 0..5_000 {
@@ -253,10 +286,7 @@ fn the_check_before_commit_catches_what_would_break_a_law() {
     for seed in 1..=50 {
         let scenario = Scenario::random(seed);
         let mut state = State::new(Arc::new(scenario.topology.clone()));
-        for (index, (_, spec)) in scenario.jobs.iter().enumerate() {
-            let job = JobId(index as u64 + 1);
-            let (succeeded, checkpoints) = (Vec::new(), Vec::new());
-            let event = Event::JobSubmitted { job, spec: Arc::clone(spec), succeeded, checkpoints };
+        for (_, event) in (Scenario { words: Vec::new(), ..scenario }).said() {
             state.apply(Time(1), &event);
         }
         let policy = by_name("adaptive").expect("the table has it");

@@ -19,9 +19,10 @@
 use het_core::Time;
 
 use crate::demand::{Demand, Demands, Offer};
+use crate::left::Left;
 use crate::market::{self, HandedOut, Horizon};
 use crate::rules::ADAPTIVE;
-use crate::turns::{self, Left, Turns};
+use crate::turns::{self, Turns};
 use crate::{Decision, Memory, Policy, View, elastic, greedy};
 
 /// Between a lightly and a heavily loaded cluster, by how many times longer than the longest job

@@ -1,10 +1,11 @@
 //! Who wants devices, as planners see it that share out whole device classes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use het_core::{
-    Bytes, Domain, Lease, LeaseId, Millis, Name, Phase, Priority, RankRule, Selector, Share,
-    ShareMillis, StageKey, StageSpec, StageState, Time,
+    Bytes, Domain, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, RankRule, Selector,
+    Share, ShareMillis, StageKey, StageSpec, StageState, Time,
 };
 
 use het_perf::RateSource;
@@ -29,12 +30,16 @@ pub(crate) struct Demands {
     pub spanning: Vec<StageKey>,
     /// Whole units in service, by device class.
     pub capacity: Vec<u32>,
+    /// Ids of the device classes.
+    pub classes: Vec<Name>,
+    pub quotas: Arc<Quotas>,
 }
 
 /// A stage that runs or waits for nothing but devices.
 #[derive(Debug, Clone)]
 pub(crate) struct Demand {
     pub key: StageKey,
+    pub tenant: Name,
     pub priority: Priority,
     pub submitted: Time,
     /// Its lease and the offer it runs on.
@@ -103,7 +108,7 @@ impl Demands {
         let capacity = capacity(view);
         let mut feasible = Feasible::on(view);
         let running = view.state.leases().iter().filter_map(|(&id, lease)| {
-            let stopping = matches!(lease.phase, Phase::Stopping { .. });
+            let stopping = lease.phase.is_stopping();
             (!stopping).then_some((lease.stage, Some((id, lease))))
         });
         let waiting = view.state.waiting().map(|key| (key, None));
@@ -113,7 +118,8 @@ impl Demands {
             everybody.partition(|demand| !demand.offers.is_empty());
         stages.sort_unstable_by_key(|demand| demand.key);
         let spanning = spanning.iter().map(|demand| demand.key).collect();
-        Self { stages, spanning, capacity }
+        let classes = view.state.topology().classes.iter().map(|class| class.id.clone()).collect();
+        Self { stages, spanning, capacity, classes, quotas: Arc::clone(view.state.quotas()) }
     }
 
     /// Steps per second on an equal part of every class.
@@ -184,6 +190,7 @@ fn demand(
     };
     Demand {
         key,
+        tenant: job.spec.tenant.clone(),
         priority: job.priority(),
         submitted: job.submitted,
         running: at.and_then(|(id, offer)| Some((id, offer?))),

@@ -9,12 +9,14 @@
 //!   changes a running job only where the gain makes up for the pause several times.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
-use het_core::{Priority, Time};
+use het_core::{Name, Priority, Time};
 
 use crate::assign::{Choice, assign};
 use crate::demand::{Demand, Demands, Offer};
-use crate::turns::{self, Left, Turns};
+use crate::left::Left;
+use crate::turns::{self, Turns};
 use crate::{Decision, Memory, Policy, View, market};
 
 /// `sia`: power of the goodput; below zero the slow gain most.
@@ -120,22 +122,18 @@ fn share_out(demands: &Demands, gains: Vec<Vec<f64>>, kept: impl Fn(&Demand) -> 
     let mut chosen: Vec<Option<usize>> = demands.stages.iter().map(offer).collect();
     let mut left = Left::whole(demands);
     let kept = demands.stages.iter().zip(&chosen);
-    kept.for_each(|(demand, offer)| offer.iter().for_each(|&o| left.take(&demand.offers[o])));
-    for priority in Priority::ALL {
-        let rows: Vec<usize> = (0..chosen.len())
-            .filter(|&row| demands.stages[row].priority == priority && chosen[row].is_none())
-            .collect();
-        let choices: Vec<Vec<Choice>> =
-            rows.iter().map(|&row| choices(&demands.stages[row], &gains[row])).collect();
-        let Some(found) = assign(left.units(), &choices) else {
-            // Too many devices for the exact answer: prices serve all priorities at once.
-            chosen = market::hand_out(demands, &ranked(demands, &gains), &mut left, chosen).chosen;
-            break;
-        };
-        for (row, offer) in rows.into_iter().zip(found) {
-            offer.iter().for_each(|&offer| left.take(&demands.stages[row].offers[offer]));
-            chosen[row] = offer;
-        }
+    kept.for_each(|(demand, offer)| {
+        offer.iter().for_each(|&o| left.take(demand, &demand.offers[o]))
+    });
+    left.in_parts(demands);
+    let mut exact = serve(demands, &gains, &mut left, &mut chosen);
+    if left.has_parts() && exact.is_some() {
+        left.to_limits(demands);
+        exact = serve(demands, &gains, &mut left, &mut chosen);
+    }
+    if exact.is_none() {
+        // Too many devices for the exact answer: prices serve all priorities at once.
+        chosen = market::hand_out(demands, &ranked(demands, &gains), &mut left, chosen).chosen;
     }
     let turn =
         |(demand, offer): (&Demand, Option<usize>)| Some((demand.key, demand.offers[offer?]));
@@ -143,6 +141,38 @@ fn share_out(demands: &Demands, gains: Vec<Vec<f64>>, kept: impl Fn(&Demand) -> 
     // The largest first, so that they find whole nodes.
     chosen.sort_by_key(|(key, offer)| (Reverse(offer.units), *key));
     Turns { chosen, leftovers: demands.spanning.clone(), spanning: demands.spanning.clone() }
+}
+
+/// Gives everybody without devices what brings most, one priority after the other and where tenants
+/// have parts, one tenant after the other. `None` where there are too many devices for that.
+fn serve(
+    demands: &Demands,
+    gains: &[Vec<f64>],
+    left: &mut Left,
+    chosen: &mut [Option<usize>],
+) -> Option<()> {
+    let names: BTreeSet<&Name> = demands.stages.iter().map(|demand| &demand.tenant).collect();
+    let tenants: Vec<Option<&Name>> =
+        if left.has_parts() { names.into_iter().map(Some).collect() } else { vec![None] };
+    for priority in Priority::ALL {
+        for tenant in &tenants {
+            let is_next = |demand: &Demand| {
+                demand.priority == priority && tenant.is_none_or(|name| demand.tenant == *name)
+            };
+            let rows: Vec<usize> = (0..chosen.len())
+                .filter(|&row| is_next(&demands.stages[row]) && chosen[row].is_none())
+                .collect();
+            let choices: Vec<Vec<Choice>> =
+                rows.iter().map(|&row| choices(&demands.stages[row], &gains[row])).collect();
+            let units = left.units_for(tenant.unwrap_or(&Name::default()));
+            for (row, offer) in rows.into_iter().zip(assign(&units, &choices)?) {
+                let demand = &demands.stages[row];
+                offer.iter().for_each(|&offer| left.take(demand, &demand.offers[offer]));
+                chosen[row] = offer;
+            }
+        }
+    }
+    Some(())
 }
 
 fn choices(demand: &Demand, gains: &[f64]) -> Vec<Choice> {

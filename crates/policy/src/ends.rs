@@ -3,7 +3,8 @@
 use het_core::{Alternative, Grant, Lease, Millis, StageKey};
 
 use crate::View;
-use crate::speed::{rate, steps_left};
+use crate::demand::steps_done;
+use crate::speed::rate;
 
 /// What is taken of a running stage whose end is unknown.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +78,8 @@ impl<'a> Ends<'a> {
 /// unknown.
 fn expected_span(view: &View<'_>, key: StageKey, index: usize) -> Option<Millis> {
     let (_, spec, stage) = view.state.stage(key);
-    let left = steps_left(spec, stage)?;
-    rate(view, spec, index).map(|(rate, _)| Millis((left as f64 / rate * 1_000.0) as u64))
+    let total = spec.steps.or(stage.progress.total)? as f64;
+    let (rate, _) = rate(view, spec, index)?;
+    let left = (total - steps_done(view, key, rate)).max(0.0);
+    Some(Millis((left / rate * 1_000.0) as u64))
 }

@@ -9,16 +9,18 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Lease, LeaseId, Phase, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time,
+    Lease, LeaseId, Millis, Name, Phase, Placement, Priority, Reason, Share, StageKey, StopCause,
+    StopCost, Time,
 };
 
 use crate::ends::{Ends, Unknown};
 use crate::line::{Ask, Group, GroupId, Line};
 use crate::moves::{self, Choosers, Improvement};
-use crate::order::{AGEING_STEP, Rank};
-use crate::place::place_among;
+use crate::order::{AGEING_STEP, Order, Precedence, Quota, Rank};
+use crate::place::{on_class, place_among};
 use crate::rules::{Balancing, Choice, Passing, Preempts};
 use crate::speed::steps_left;
+use crate::tenants::Tenants;
 use crate::worth::Crowd;
 use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
 
@@ -29,6 +31,14 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 /// Gangs that may have devices reserved at a time, so that reservations cannot idle a cluster.
 const RESERVATIONS_MAX: usize = 1;
 
+/// The longest that devices idle because they are reserved, as far as that can be told. Where it
+/// would take longer, others may go on using them as long as they end in time (Lifka, JSSPP 1995,
+/// "The ANL/IBM SP scheduling system").
+const DRAIN_MAX: Millis = Millis::seconds(600);
+
+/// Stages that are refused one by one in a round because they would hold up another.
+const DELAYS_MAX: usize = 256;
+
 /// Stages that are sent elsewhere in one round.
 const MOVES_MAX: usize = 16;
 
@@ -37,11 +47,13 @@ const MOVES_MAX: usize = 16;
 struct Kept {
     line: Line,
     choosers: Choosers,
+    /// Who others may not hold up any more, although nothing is reserved for it yet.
+    awaited: Option<Awaited>,
 }
 
 pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Decision {
     let state = view.state;
-    let Kept { line, choosers } = memory.of::<Kept>();
+    let Kept { line, choosers, awaited } = memory.of::<Kept>();
     let choosers: Vec<LeaseId> = match rules.balancing {
         Balancing::Throughout => choosers.update(state).collect(),
         Balancing::Never | Balancing::AtStart => Vec::new(),
@@ -54,17 +66,30 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
     let crowd = rules.balancing != Balancing::Never;
     let crowd = crowd.then(|| Crowd::of(state));
     let mut pass = Pass::new(rules, view, crowd);
+    pass.awaited = awaited.take().and_then(|known| pass.awaits(line, known));
     pass.claims(line);
-    let mut heads = line.heads(view);
-    while let Some((rank, id)) = heads.pop_first() {
+    let heads = line.heads(view);
+    let place = |pass: &Pass<'_>, line: &mut Line, (rank, id): (Rank, GroupId)| {
+        (pass.precedence(line.group(id), &rank), rank, id)
+    };
+    let mut heads: BTreeSet<_> = heads.into_iter().map(|head| place(&pass, line, head)).collect();
+    while let Some((precedence, rank, id)) = heads.pop_first() {
+        // Others of its tenant may have got something since.
+        let now = pass.precedence(line.group(id), &rank);
+        if now > precedence {
+            heads.insert((now, rank, id));
+            continue;
+        }
         if pass.look(line, id, rank) == Next::OfGroup {
-            heads.extend(line.next(view, id, Some(rank)).map(|next| (next, id)));
+            let next = line.next(view, id, Some(rank));
+            heads.extend(next.map(|next| place(&pass, line, (next, id))));
         }
         if pass.head.is_some() {
             break;
         }
     }
     pass.moves(&choosers);
+    *awaited = pass.awaited;
     pass.finish(line)
 }
 
@@ -79,6 +104,8 @@ struct Pass<'a> {
     rules: &'a Rules,
     view: &'a View<'a>,
     pool: Pool<'a>,
+    /// Where they have quotas.
+    tenants: Option<Tenants<'a>>,
     wants: Vec<(Rank, Want)>,
     decided: BTreeSet<StageKey>,
     /// Who stops to go on elsewhere.
@@ -106,6 +133,19 @@ struct Pass<'a> {
     /// Whom a stage of a priority may stop, by that priority, once somebody asked.
     candidates: BTreeMap<Priority, Vec<(LeaseId, StopCost)>>,
     reservations: usize,
+    awaited: Option<Awaited>,
+    /// Stages that were refused because they would hold it up.
+    delays: usize,
+}
+
+/// A stage that should be able to begin at some time, if nobody holds it up.
+#[derive(Debug, Clone, Copy)]
+struct Awaited {
+    key: StageKey,
+    priority: Priority,
+    begins: Time,
+    /// When that was worked out.
+    as_of: Time,
 }
 
 impl<'a> Pass<'a> {
@@ -115,6 +155,7 @@ impl<'a> Pass<'a> {
             rules,
             view,
             pool: Pool::of(view.state),
+            tenants: Tenants::of(view.state),
             wants: Vec::new(),
             decided: BTreeSet::new(),
             moves: Vec::new(),
@@ -132,6 +173,8 @@ impl<'a> Pass<'a> {
             ends: OnceCell::new(),
             candidates: BTreeMap::new(),
             reservations: reserved(view),
+            awaited: None,
+            delays: 0,
         }
     }
 
@@ -151,10 +194,13 @@ impl<'a> Pass<'a> {
             }
             let Some((rank, id)) = line.place_of(key) else { continue };
             let group = line.group(id);
-            self.pool.give_back(placement);
+            self.give_back(key, placement);
             let is_free = self.pool.covers(placement);
-            self.pool.take(placement);
-            if is_free {
+            let refused = self.refusal(&state.stage(key).0.spec.tenant, placement);
+            self.take(key, placement);
+            if refused.is_some() {
+                // Its tenant has less than when it was promised this.
+            } else if is_free {
                 let reasons = self.start_reasons(key, Reason::ClaimReady);
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             } else if let Ok((elsewhere, reason)) = self.fitting(group, key) {
@@ -175,6 +221,7 @@ impl<'a> Pass<'a> {
         for (&id, lease) in state.leases().iter().filter(|_| may_move) {
             if !self.stopped.contains(&id)
                 && let Some(placement) = moves::evacuation(self.view, &mut self.pool, lease)
+                && self.may_have(lease.stage, &placement)
             {
                 self.go(id, lease, placement, StopCause::Drain);
             }
@@ -186,16 +233,18 @@ impl<'a> Pass<'a> {
             }
             let lease = &state.leases()[&id];
             match moves::improvement(self.view, &mut self.pool, &crowd, lease) {
-                Improvement::To(placement) => self.go(id, lease, placement, StopCause::Migration),
+                Improvement::To(placement) if self.may_have(lease.stage, &placement) => {
+                    self.go(id, lease, placement, StopCause::Migration);
+                }
                 Improvement::NotBefore(at) => self.wake_by(at),
-                Improvement::None => {}
+                Improvement::To(_) | Improvement::None => {}
             }
         }
     }
 
     /// Stops a lease and claims where it goes on.
     fn go(&mut self, id: LeaseId, lease: &Lease, placement: Placement, cause: StopCause) {
-        self.pool.take(&placement);
+        self.take(lease.stage, &placement);
         self.stopped.insert(id);
         self.stops.push(StopOrder::of(self.view, id, lease, cause));
         let (_, spec, _) = self.view.state.stage(lease.stage);
@@ -212,7 +261,16 @@ impl<'a> Pass<'a> {
         }
         let group = line.group(id);
         self.wake_when_freed(group, key);
-        let reasons = match self.known_misfit(group) {
+        let known = self.known_misfit(group);
+        if known.is_none()
+            && let Some(blocker) = self.delays(group, key)
+        {
+            self.passed = true;
+            self.delays += 1;
+            group.news = Some(vec![Reason::WouldDelay { blocker }]);
+            return if self.delays < DELAYS_MAX { Next::OfGroup } else { Next::Nobody };
+        }
+        let reasons = match known {
             Some(reasons) => reasons,
             None => match self.fitting(group, key) {
                 Ok((placement, reason)) => {
@@ -251,33 +309,64 @@ impl<'a> Pass<'a> {
         let key = rank.key;
         let group = line.group(id);
         let mut reasons = reasons;
-        if self.rules.passing == Passing::Never {
+        let is_refused = |reason: &Reason| {
+            matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. })
+        };
+        let refused = reasons.iter().any(is_refused);
+        if self.rules.passing == Passing::Never && !refused {
             self.head = Some(key);
             self.want(rank, Want::Wait { reasons });
             line.untold.insert(key);
             return Next::Nobody;
         }
-        if self.lowest_running.is_some_and(|lowest| lowest < group.priority())
-            && self.searches < PREEMPTION_SEARCHES_MAX
-        {
+        let higher = self.lowest_running.is_some_and(|lowest| lowest < group.priority());
+        if higher && !refused && self.searches < PREEMPTION_SEARCHES_MAX {
             self.searches += 1;
             let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
-            let of_priority = || preempt::candidates(self.view, group.priority());
+            let of_priority = || preempt::lower_than(self.view, group.priority());
             let all = self.candidates.entry(group.priority()).or_insert_with(of_priority);
-            let left = all.iter().copied().filter(|(id, _)| !self.stopped.contains(id));
+            let tenants = self.tenants.as_ref();
+            let may_stop = |id: &LeaseId| {
+                let protects = |tenants: &Tenants<'_>| {
+                    preempt::is_protected(self.view, tenants, *id, group.tenant(), group.units())
+                };
+                !self.stopped.contains(id) && !tenants.is_some_and(protects)
+            };
+            let left = all.iter().copied().filter(|(id, _)| may_stop(id));
             let ends = self.ends.get_or_init(|| Ends::of(self.view));
             match preempt::find(self.view, ends, &self.pool, key, &shapes, left) {
-                Ok((placement, orders)) => {
+                Ok((placement, orders)) if self.may_have(key, &placement) => {
                     self.preempt(rank, placement, orders);
                     line.untold.insert(key);
                     return Next::OfGroup;
                 }
+                Ok(_) => {}
                 Err(reason) => reasons.extend(reason),
             }
         }
+        if let Some((placement, orders)) = self.reclaim(group, key) {
+            self.preempt(rank, placement, orders);
+            line.untold.insert(key);
+            return Next::OfGroup;
+        }
+        let group = line.group(id);
         group.news = Some(reasons);
+        if refused {
+            return Next::Nobody;
+        }
         self.reserve(line, id, rank);
         Next::Nobody
+    }
+
+    /// Whom to stop for a stage that is refused its tenant's own, because others borrowed it.
+    fn reclaim(&mut self, group: &Group, key: StageKey) -> Option<(Placement, Vec<StopOrder>)> {
+        let tenants = self.tenants.as_ref()?;
+        if self.rules.preempts == Preempts::Never || self.searches >= PREEMPTION_SEARCHES_MAX {
+            return None;
+        }
+        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+        self.searches += 1;
+        preempt::reclaim(self.view, tenants, &self.pool, key, &shapes, &self.stopped)
     }
 
     fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {
@@ -286,9 +375,14 @@ impl<'a> Pass<'a> {
         self.unfit.clear();
         for order in &orders {
             self.stopped.insert(order.lease);
-            self.pool.give_back(&self.view.state.leases()[&order.lease].placement);
+            let lease = &self.view.state.leases()[&order.lease];
+            self.pool.give_back(&lease.placement);
+            if let Some(tenants) = &mut self.tenants {
+                tenants
+                    .will_free(&self.view.state.stage(lease.stage).0.spec.tenant, &lease.placement);
+            }
         }
-        self.pool.take(&placement);
+        self.take(rank.key, &placement);
         self.stops.extend(orders);
         self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
     }
@@ -307,16 +401,81 @@ impl<'a> Pass<'a> {
             self.wake_by(since + after);
             return;
         }
+        if self.claims_later(group, key) {
+            return;
+        }
         let mut drained = self.drained();
         let spec = group.spec();
         let fits = |index| place_among(&mut drained, spec, index, &group.accepted[index]).ok();
         let found = group.worthwhile(self.crowd.as_ref()).find_map(fits);
-        if let Some(placement) = found {
+        if let Some(placement) = found.filter(|placement| self.may_have(key, placement)) {
             self.reservations += 1;
-            self.pool.take(&placement);
+            self.take(key, &placement);
             self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
             line.untold.insert(key);
         }
+    }
+
+    /// Whether it is too early to reserve: it would take long until a stage can begin. From now on
+    /// nobody who could hold it up begins.
+    fn claims_later(&mut self, group: &Group, key: StageKey) -> bool {
+        let now = self.view.now;
+        let known = self.awaited.filter(|known| known.key == key);
+        let Some(awaited) = known.or_else(|| self.await_stage(group, key)) else { return false };
+        self.awaited.get_or_insert(awaited);
+        let later = awaited.begins > now + DRAIN_MAX;
+        if later {
+            self.wake_by(Time(awaited.begins.0 - DRAIN_MAX.0));
+        }
+        later
+    }
+
+    /// Until as much is free as a stage of a group needs, if that can be told.
+    fn until_free(&mut self, group: &Group) -> Option<Millis> {
+        let index = group.worthwhile(self.crowd.as_ref()).next()?;
+        let alternative = &group.spec().alternatives[index];
+        let free = self.pool.units(&group.accepted[index]);
+        let missing = alternative.count.saturating_sub(free);
+        self.ends().until_free(alternative, missing, Unknown::Never)
+    }
+
+    /// The same stage as in the round before, if it still waits and nothing is reserved for it.
+    fn awaits(&mut self, line: &mut Line, known: Awaited) -> Option<Awaited> {
+        let (state, key) = (self.view.state, known.key);
+        if !state.is_waiting(key) || state.claims().contains_key(&key) {
+            return None;
+        }
+        if self.is_fresh(&known) {
+            return Some(known);
+        }
+        let (_, id) = line.place_of(key)?;
+        self.await_stage(line.group(id), key)
+    }
+
+    /// Whether what is known of when a stage can begin need not be worked out again yet.
+    fn is_fresh(&self, known: &Awaited) -> bool {
+        self.view.now < known.begins.min(known.as_of + DRAIN_MAX)
+    }
+
+    fn await_stage(&mut self, group: &Group, key: StageKey) -> Option<Awaited> {
+        let as_of = self.view.now;
+        let begins = as_of + self.until_free(group)?;
+        Some(Awaited { key, priority: group.priority(), begins, as_of })
+    }
+
+    /// Whom a stage would hold up however it ran: it and its fastest shape want the same devices,
+    /// and it would end too late.
+    fn delays(&self, group: &Group, key: StageKey) -> Option<StageKey> {
+        let awaited = self.awaited.filter(|awaited| awaited.key != key)?;
+        let state = self.view.state;
+        if group.priority() > awaited.priority || !group.overlaps(state, awaited.key) {
+            return None;
+        }
+        let (_, spec, stage) = state.stage(key);
+        let left = steps_left(spec, stage);
+        let span = left.and_then(|left| group.span(group.ranked[0], left));
+        let ends = span.map(|span| self.view.now + span + self.view.rates.restart(&spec.profile));
+        ends.is_none_or(|ends| ends > awaited.begins).then_some(awaited.key)
     }
 
     /// The pool as it will be when everything that runs has ended.
@@ -330,7 +489,7 @@ impl<'a> Pass<'a> {
     }
 
     fn start(&mut self, rank: Rank, placement: Placement, reason: Reason) {
-        self.pool.take(&placement);
+        self.take(rank.key, &placement);
         let reasons = self.start_reasons(rank.key, reason);
         self.want(rank, Want::Run { placement, reasons });
     }
@@ -422,7 +581,56 @@ impl<'a> Pass<'a> {
         if let Err(reason) = &found {
             self.unfit.insert(ask, reason.clone());
         }
-        found
+        let found = found?;
+        let Some(reason) = self.refusal(group.tenant(), &found) else { return Ok(found) };
+        // Another class that will do may be open to its tenant.
+        let classes = 0..self.view.state.topology().classes.len();
+        let mut open = classes.filter_map(|class| {
+            let found = on_class(&mut self.pool, group.spec(), index, class).ok()?;
+            let tenants = self.tenants.as_ref();
+            let refused = tenants.and_then(|t| refusal(t, self.rules, group.tenant(), &found));
+            refused.is_none().then_some(found)
+        });
+        open.next().ok_or(reason)
+    }
+
+    /// Why a tenant may not have a placement that is free.
+    fn refusal(&self, tenant: &Name, placement: &Placement) -> Option<Reason> {
+        refusal(self.tenants.as_ref()?, self.rules, tenant, placement)
+    }
+
+    fn may_have(&self, key: StageKey, placement: &Placement) -> bool {
+        self.refusal(&self.view.state.stage(key).0.spec.tenant, placement).is_none()
+    }
+
+    /// Uses a placement for a stage, or keeps it for it.
+    fn take(&mut self, key: StageKey, placement: &Placement) {
+        self.pool.take(placement);
+        if let Some(tenants) = &mut self.tenants {
+            tenants.take(&self.view.state.stage(key).0.spec.tenant, placement);
+        }
+    }
+
+    fn give_back(&mut self, key: StageKey, placement: &Placement) {
+        self.pool.give_back(placement);
+        if let Some(tenants) = &mut self.tenants {
+            tenants.give_back(&self.view.state.stage(key).0.spec.tenant, placement);
+        }
+    }
+
+    /// Where a group stands among tenants.
+    fn precedence(&self, group: &Group, rank: &Rank) -> Precedence {
+        let Some(tenants) = self.tenants.as_ref().filter(|_| self.rules.order != Order::Submission)
+        else {
+            return Precedence::of(rank);
+        };
+        let owns =
+            |(class, units): (usize, u32)| tenants.owns(group.tenant(), class, Share::units(units));
+        let quota = match group.by_class(self.view.state).any(owns) {
+            true => Quota::Own,
+            false => Quota::Borrowed,
+        };
+        Precedence::among_tenants(rank, quota, tenants.standing(group.tenant()))
     }
 
     fn ends(&self) -> &Ends<'a> {
@@ -485,14 +693,26 @@ impl<'a> Pass<'a> {
     }
 }
 
+fn refusal(
+    tenants: &Tenants<'_>,
+    rules: &Rules,
+    tenant: &Name,
+    placement: &Placement,
+) -> Option<Reason> {
+    // What is never taken back must not be lent.
+    let lends = rules.preempts == Preempts::ForHigherPriority;
+    let kept = || tenants.kept_for_others(tenant, placement).filter(|_| !lends);
+    tenants.over_limit(tenant, placement).or_else(kept)
+}
+
 /// Reservations that stand: claims that no stop is making room for.
 fn reserved(view: &View<'_>) -> usize {
     let leases = view.state.leases();
     let beneficiaries: BTreeSet<StageKey> = leases
         .values()
         .filter_map(|lease| match lease.phase {
-            Phase::Stopping { cause: StopCause::Priority { beneficiary } } => Some(beneficiary),
-            _ => None,
+            Phase::Stopping { cause } => cause.beneficiary(),
+            Phase::Starting | Phase::Running { .. } => None,
         })
         .collect();
     view.state.claims().keys().filter(|key| !beneficiaries.contains(key)).count()

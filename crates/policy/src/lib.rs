@@ -10,6 +10,7 @@ mod demand;
 mod elastic;
 mod ends;
 mod greedy;
+mod left;
 mod line;
 mod market;
 mod memory;
@@ -24,6 +25,7 @@ mod registry;
 mod rules;
 mod shares;
 mod speed;
+mod tenants;
 mod turns;
 mod worth;
 

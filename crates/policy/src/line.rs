@@ -7,8 +7,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Domain, JobSpec, Millis, Name, Priority, RankRule, Reason,
-    StageIndex, StageKey, StageSpec, Ticket, Time,
+    Alternative, Bytes, Companions, Domain, JobSpec, Millis, Name, Priority, Quotas, RankRule,
+    Reason, StageIndex, StageKey, StageSpec, State, Ticket, Time,
 };
 
 use crate::order::{Rank, rank};
@@ -27,6 +27,8 @@ const WORTHWHILE: f64 = 1.0 / 16.0;
 pub(crate) struct Line {
     /// Everybody up to this ticket has been filed.
     filed_until: Ticket,
+    /// What tenants may have; where that is anything, groups are of one tenant each.
+    quotas: Arc<Quotas>,
     /// Of the rates that ranks were made with.
     rates_revision: u64,
     groups: BTreeMap<GroupId, Group>,
@@ -65,6 +67,8 @@ struct Request {
     priority: Priority,
     /// Only the preferred alternative will do.
     bound: bool,
+    /// Where tenants have quotas.
+    tenant: Option<Name>,
 }
 
 /// What decides where one alternative fits: word and memory of its devices, their number, cores and
@@ -99,6 +103,9 @@ pub(crate) struct Group {
 impl Line {
     /// Files who came since the last round, and those whose place time or new rates have changed.
     pub fn update(&mut self, rules: &Rules, view: &View<'_>) {
+        if !Arc::ptr_eq(&self.quotas, view.state.quotas()) {
+            *self = Self { quotas: Arc::clone(view.state.quotas()), ..Self::default() };
+        }
         while let Some(&(_, key)) = self.changes.first().filter(|(at, _)| *at <= view.now) {
             self.file_again(rules, view, key);
         }
@@ -122,7 +129,7 @@ impl Line {
     }
 
     /// The first of every group.
-    pub fn heads(&mut self, view: &View<'_>) -> BTreeSet<(Rank, GroupId)> {
+    pub fn heads(&mut self, view: &View<'_>) -> Vec<(Rank, GroupId)> {
         let ids: Vec<GroupId> = self.groups.keys().copied().collect();
         ids.into_iter().filter_map(|id| Some((self.next(view, id, None)?, id))).collect()
     }
@@ -177,7 +184,8 @@ impl Line {
         let freed = freed.filter(|at| *at > view.now);
         let bound = rules.choice == Choice::Fixed || freed.is_some();
         let left = steps_left(spec, stage);
-        let request = Request::of(spec, job.priority(), left.is_some(), bound);
+        let tenant = (!self.quotas.is_empty()).then(|| job.spec.tenant.clone());
+        let request = Request::of(spec, job.priority(), left.is_some(), bound, tenant);
         let id = self.group_of(view, request, key);
         let group = self.group(id);
         let device_time =
@@ -217,7 +225,13 @@ impl Line {
 }
 
 impl Request {
-    fn of(spec: &StageSpec, priority: Priority, steps_known: bool, bound: bool) -> Self {
+    fn of(
+        spec: &StageSpec,
+        priority: Priority,
+        steps_known: bool,
+        bound: bool,
+        tenant: Option<Name>,
+    ) -> Self {
         let words = spec.alternatives.iter().map(|alternative| {
             (alternative.selector.word.clone(), alternative.count, alternative.selector.memory_min)
         });
@@ -230,6 +244,7 @@ impl Request {
             steps_known,
             priority,
             bound: bound && spec.alternatives.len() > 1,
+            tenant,
         }
     }
 }
@@ -271,6 +286,11 @@ impl Group {
         self.request.priority
     }
 
+    /// Whose they are.
+    pub fn tenant(&self) -> &Name {
+        &self.job.tenant
+    }
+
     /// The only alternative that will do, where the policy binds its stages to one.
     pub fn bound(&self) -> Option<usize> {
         self.request.bound.then_some(self.preferred)
@@ -296,6 +316,34 @@ impl Group {
             _ => true,
         };
         self.by_worth(crowd).into_iter().filter(worth)
+    }
+
+    /// The classes that would do, and how many of each.
+    pub fn by_class<'a>(&'a self, state: &'a State) -> impl Iterator<Item = (usize, u32)> + 'a {
+        let alternatives = self.spec().alternatives.iter().zip(&self.accepted);
+        alternatives.flat_map(|(alternative, accepted)| {
+            accepted.classes(state).map(|class| (class, alternative.count))
+        })
+    }
+
+    /// Whether it and another stage want devices of the same class.
+    pub fn overlaps(&self, state: &State, other: StageKey) -> bool {
+        let topology = state.topology();
+        let shapes = &state.stage(other).1.alternatives;
+        let sorts = &state.index().sorts;
+        let wanted = |class| {
+            let of_class =
+                sorts.iter().filter(|sort| topology.device(sort.exemplar).class == class);
+            of_class.into_iter().any(|sort| {
+                shapes.iter().any(|shape| shape.selector.accepts(topology, sort.exemplar))
+            })
+        };
+        self.by_class(state).any(|(class, _)| wanted(class))
+    }
+
+    /// The most units that any alternative takes.
+    pub fn units(&self) -> u32 {
+        self.spec().alternatives.iter().map(|alternative| alternative.count).max().unwrap_or(0)
     }
 
     /// They need several devices at once, or cores or memory beside them, so that others who need

@@ -7,7 +7,7 @@
 use het_core::StageKey;
 
 use crate::demand::Demands;
-use crate::turns::Left;
+use crate::left::Left;
 
 /// Rounds of price correction; each moves a price by at most the square root of its imbalance, and
 /// the best bound seen counts, so that more only tighten it.
@@ -161,22 +161,25 @@ pub(crate) fn hand_out(
     };
     let order = order(demands, utilities);
     let mut chosen = chosen;
+    left.in_parts(demands);
     for &index in order.iter().filter(|index| chosen[**index].is_none()).collect::<Vec<_>>() {
         let offers = &demands.stages[index].offers;
         let wanted = best(0..offers.len(), |offer| surplus(index, offer));
         if let Some((offer, gain)) = wanted
             && gain >= 0.0
-            && left.fits(&offers[offer])
+            && left.fits(&demands.stages[index], &offers[offer])
         {
-            left.take(&offers[offer]);
+            left.take(&demands.stages[index], &offers[offer]);
             chosen[index] = Some(offer);
         }
     }
+    left.to_limits(demands);
     for &index in order.iter().filter(|index| chosen[**index].is_none()).collect::<Vec<_>>() {
-        let offers = &demands.stages[index].offers;
-        let fitting = (0..offers.len()).filter(|&offer| left.fits(&offers[offer]));
+        let demand = &demands.stages[index];
+        let offers = &demand.offers;
+        let fitting = (0..offers.len()).filter(|&offer| left.fits(demand, &offers[offer]));
         if let Some((offer, _)) = best(fitting, |offer| surplus(index, offer)) {
-            left.take(&offers[offer]);
+            left.take(demand, &offers[offer]);
             chosen[index] = Some(offer);
         }
     }
@@ -205,14 +208,17 @@ fn order(demands: &Demands, utilities: &[Vec<f64>]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::demand::{Demand, Offer};
-    use het_core::{JobId, Millis, Priority, StageIndex, Time};
+    use het_core::{JobId, Millis, Name, Priority, StageIndex, Time};
 
     /// Stages with ten steps to go, each with its rates by class, one unit at a time.
     fn demands(capacity: &[u32], rates: &[&[f64]]) -> Demands {
         let stage = |(row, rates): (usize, &&[f64])| Demand {
             key: StageKey { job: JobId(row as u64 + 1), stage: StageIndex(0) },
+            tenant: Name::default(),
             priority: Priority::Normal,
             submitted: Time::ZERO,
             running: None,
@@ -240,6 +246,8 @@ mod tests {
             stages: rates.iter().enumerate().map(stage).collect(),
             spanning: Vec::new(),
             capacity: capacity.to_vec(),
+            classes: Vec::new(),
+            quotas: Arc::default(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use het_core::{Millis, Priority, StageKey, Time};
 
 use crate::View;
+use crate::tenants::Standing;
 
 /// A waiting stage rises by one priority each time it has waited this long (law 10); where the
 /// shortest go first, not before it has waited [`RISES_AFTER`] times as long as it takes.
@@ -39,6 +40,34 @@ pub(crate) struct Rank {
     /// Inside the job.
     urgency: u8,
     pub key: StageKey,
+}
+
+/// Sorts before the precedence of those who are looked at later: what stands above ranks where
+/// tenants have quotas, and is the same for everybody of a level where they have none.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Precedence {
+    /// Its tenant would have to borrow for it.
+    borrows: bool,
+    level: Reverse<u64>,
+    standing: Standing,
+}
+
+impl Precedence {
+    pub fn of(rank: &Rank) -> Self {
+        Self { borrows: false, level: rank.level, standing: Standing::default() }
+    }
+
+    /// Of one that draws on the quota of its tenant, or lends from others beside `standing`.
+    pub fn among_tenants(rank: &Rank, quota: Quota, standing: Standing) -> Self {
+        Self { borrows: quota == Quota::Borrowed, level: rank.level, standing }
+    }
+}
+
+/// Whose devices a stage would run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quota {
+    Own,
+    Borrowed,
 }
 
 /// The rank of a waiting stage that is expected to take `device_time`, and when the clock alone

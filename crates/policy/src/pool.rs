@@ -16,6 +16,15 @@ pub(crate) struct Accepted {
     pub by_node: ByNode,
 }
 
+impl Accepted {
+    /// Rows of [`het_core::Topology::classes`].
+    pub fn classes<'a>(&'a self, state: &'a State) -> impl Iterator<Item = usize> + 'a {
+        let class =
+            |&sort: &usize| state.topology().device(state.index().sorts[sort].exemplar).class;
+        self.sorts.iter().map(class)
+    }
+}
+
 /// What is neither used nor reserved.
 #[derive(Debug, Clone)]
 pub struct Pool<'a> {

@@ -1,12 +1,16 @@
-//! Whom to stop for a stage of higher priority, if it pays.
+//! Whom to stop for a stage of higher priority, if it pays, and for one whose tenant is entitled to
+//! what others borrowed.
+
+use std::collections::BTreeSet;
 
 use het_core::{
-    LeaseId, Millis, Phase, Placement, Priority, Reason, Share, ShareMillis, StageKey, StopCause,
-    StopCost,
+    Grant, Job, LeaseId, Millis, Name, Placement, Priority, Reason, Share, ShareMillis, Stage,
+    StageKey, StopCause, StopCost,
 };
 use het_perf::stop_cost;
 
 use crate::ends::{Ends, Unknown};
+use crate::tenants::Tenants;
 use crate::{Pool, StopOrder, View, place};
 
 /// How often one stage may be preempted in its life (law 7).
@@ -44,18 +48,87 @@ pub(crate) fn find(
     Err(None)
 }
 
-/// Leases that may be stopped for jobs of `priority`, cheapest first: lowest priority, then least
-/// lost.
-pub(crate) fn candidates(view: &View<'_>, priority: Priority) -> Vec<(LeaseId, StopCost)> {
+/// Whether somebody's quota keeps a lease from being stopped for another tenant, which is to get
+/// so many units.
+pub(crate) fn is_protected(
+    view: &View<'_>,
+    tenants: &Tenants<'_>,
+    lease: LeaseId,
+    newcomer: &Name,
+    units: u32,
+) -> bool {
+    let lease = &view.state.leases()[&lease];
+    let tenant = &view.state.stage(lease.stage).0.spec.tenant;
+    tenants.is_protected(tenant, &lease.placement, (newcomer, units))
+}
+
+/// The least sufficient set of leases that hold what the tenant of a stage is entitled to and
+/// others borrowed, for the first of `shapes` that can be had.
+pub(crate) fn reclaim(
+    view: &View<'_>,
+    tenants: &Tenants<'_>,
+    pool: &Pool<'_>,
+    key: StageKey,
+    shapes: &[usize],
+    stopped: &BTreeSet<LeaseId>,
+) -> Option<(Placement, Vec<StopOrder>)> {
+    let (job, spec, _) = view.state.stage(key);
+    let tenant = &job.spec.tenant;
+    let topology = view.state.topology();
+    let borrowers = candidates(view, |_, _| true);
+    for &index in shapes {
+        let alternative = &spec.alternatives[index];
+        for class in 0..topology.classes.len() {
+            let owns = || tenants.owns(tenant, class, Share::units(alternative.count));
+            if !tenants.is_shared_out(class) || !owns() {
+                continue;
+            }
+            let mut rest = tenants.clone();
+            let gives_back = |(id, _): &(LeaseId, StopCost)| {
+                let lease = &view.state.leases()[id];
+                let useful = |grant: Grant| {
+                    topology.device(grant.device).class == class
+                        && alternative.selector.accepts(topology, grant.device)
+                };
+                let theirs = &view.state.stage(lease.stage).0.spec.tenant;
+                let newcomer = (tenant, alternative.count);
+                let borrowed = !stopped.contains(id)
+                    && lease.placement.grants().any(useful)
+                    && !rest.is_protected(theirs, &lease.placement, newcomer);
+                if borrowed {
+                    rest.will_free(theirs, &lease.placement);
+                }
+                borrowed
+            };
+            let borrowers = borrowers.iter().copied().filter(gives_back);
+            if let Some((placement, victims)) = sufficient(view, pool, key, index, borrowers)
+                && tenants.is_entitled(tenant, &placement)
+                && tenants.over_limit(tenant, &placement).is_none()
+            {
+                let cause = StopCause::Reclaim { beneficiary: key };
+                let order = |(lease, cost)| StopOrder { lease, cause, cost };
+                return Some((placement, victims.into_iter().map(order).collect()));
+            }
+        }
+    }
+    None
+}
+
+/// Leases that may be stopped for jobs of `priority`, cheapest first.
+pub(crate) fn lower_than(view: &View<'_>, priority: Priority) -> Vec<(LeaseId, StopCost)> {
+    candidates(view, |job, stage| job.priority() < priority && stage.preemptions < PREEMPTIONS_MAX)
+}
+
+/// Leases that `may` be stopped, cheapest first: lowest priority, then least lost.
+fn candidates(view: &View<'_>, may: impl Fn(&Job, &Stage) -> bool) -> Vec<(LeaseId, StopCost)> {
     let mut rows: Vec<_> = view
         .state
         .leases()
         .iter()
-        .filter(|(_, lease)| !matches!(lease.phase, Phase::Stopping { .. }))
+        .filter(|(_, lease)| !lease.phase.is_stopping())
         .filter_map(|(&id, lease)| {
             let (job, spec, stage) = view.state.stage(lease.stage);
-            let may = job.priority() < priority && stage.preemptions < PREEMPTIONS_MAX;
-            may.then(|| (job.priority(), stop_cost(spec, stage, lease, view.now), id))
+            may(job, stage).then(|| (job.priority(), stop_cost(spec, stage, lease, view.now), id))
         })
         .collect();
     rows.sort_by_key(|&(priority, cost, id)| (priority, cost.cost, id));

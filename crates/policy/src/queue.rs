@@ -2,7 +2,8 @@
 //! fastest class that still has room, what does not is passed.
 
 use crate::demand::{Demand, Demands, Offer};
-use crate::turns::{self, Left, Turns};
+use crate::left::Left;
+use crate::turns::{self, Turns};
 use crate::{Decision, Memory, Policy, View};
 
 /// A sorted queue, served from the front.
@@ -50,11 +51,11 @@ fn serve(demands: &Demands, order: QueueOrder) -> Turns {
     };
     for (_, demand) in queue {
         let pinned = demand.pinned().map(|offer| demand.offers[offer]);
-        let room = demand.offers.iter().filter(|offer| left.fits(offer)).copied();
+        let room = demand.offers.iter().filter(|offer| left.fits(demand, offer)).copied();
         let fastest = room.reduce(|best, next| if next.rate > best.rate { next } else { best });
         if let Some(offer) = pinned.or(fastest) {
             if pinned.is_none() {
-                left.take(&offer);
+                left.take(demand, &offer);
             }
             turns.chosen.push((demand.key, offer));
         }

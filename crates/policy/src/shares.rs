@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::{Millis, StageKey, Time};
 
 use crate::demand::{Demand, Demands, Offer};
-use crate::turns::{self, Left, Turns};
+use crate::left::Left;
+use crate::turns::{self, Turns};
 use crate::{Decision, Memory, Policy, View};
 
 pub(crate) use objective::Objective;
@@ -157,8 +158,8 @@ impl Ledger {
         let mut served: BTreeSet<StageKey> = chosen.iter().map(|(key, _)| *key).collect();
         for (due, demand, offer) in rows {
             let idle = due[0] <= 0.0 && objective.is_strict();
-            if !idle && left.fits(offer) && served.insert(demand.key) {
-                left.take(offer);
+            if !idle && left.fits(demand, offer) && served.insert(demand.key) {
+                left.take(demand, offer);
                 chosen.push((demand.key, *offer));
             }
         }

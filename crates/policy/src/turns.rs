@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Lease, Phase, Reason, StageKey, StopCause, Time};
+use het_core::{Lease, Reason, StageKey, StopCause, Time};
 
 use crate::demand::{Demands, Offer};
 use crate::place::{on_class, place};
+use crate::tenants::Tenants;
 use crate::{Decision, Memory, Pool, StopOrder, View, Want};
 
 /// Who is to run on what.
@@ -53,10 +54,11 @@ fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
     let chosen: BTreeMap<StageKey, &Offer> =
         turns.chosen.iter().map(|(key, offer)| (*key, offer)).collect();
     let mut pool = Pool::of(state);
+    let mut tenants = Tenants::of(state);
     let mut decision = Decision::default();
     let mut moves = BTreeSet::new();
     for (&id, lease) in state.leases() {
-        if matches!(lease.phase, Phase::Stopping { .. }) {
+        if lease.phase.is_stopping() {
             pool.give_back(&lease.placement);
             moves.insert(lease.stage);
         } else if !stays(view, turns, lease, chosen.get(&lease.stage).copied()) {
@@ -71,7 +73,8 @@ fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
     for (key, offer) in &turns.chosen {
         if state.is_waiting(*key) {
             told.insert(*key);
-            decision.wants.push((*key, begin(view, &mut pool, *key, offer)));
+            let want = begin(view, &mut pool, *key, offer);
+            decision.wants.push((*key, permitted(view, &mut tenants, *key, want)));
         } else if moves.contains(key) {
             // It has to stop first; until it waits, nobody else gets what it moves to.
             let (_, spec, _) = state.stage(*key);
@@ -84,13 +87,35 @@ fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
         if told.insert(key) {
             // A gang on several classes could be given no turn later: only those get that anyway.
             let may_mix = if turns.spanning.contains(&key) { Mixing::Allowed } else { Mixing::Not };
-            decision.wants.push((key, anywhere(view, &mut pool, key, may_mix)));
+            let want = anywhere(view, &mut pool, key, may_mix);
+            decision.wants.push((key, permitted(view, &mut tenants, key, want)));
         }
     }
     let others = state.waiting().filter(|key| !told.contains(key));
     let wait = || Want::Wait { reasons: vec![Reason::NotItsTurn] };
     decision.wants.extend(others.map(|key| (key, wait())));
     decision
+}
+
+/// The same, unless the tenant of the stage still holds too much, stages that stop included.
+fn permitted(
+    view: &View<'_>,
+    tenants: &mut Option<Tenants<'_>>,
+    key: StageKey,
+    want: Want,
+) -> Want {
+    let (Some(tenants), Want::Run { placement, .. }) = (tenants, &want) else { return want };
+    let tenant = &view.state.stage(key).0.spec.tenant;
+    if let Some(claim) = view.state.claims().get(&key) {
+        tenants.give_back(tenant, &claim.placement);
+    }
+    match tenants.over_limit(tenant, placement) {
+        Some(reason) => Want::Wait { reasons: vec![reason] },
+        None => {
+            tenants.take(tenant, placement);
+            want
+        }
+    }
 }
 
 /// Whoever began in this very round, or runs where no turn can be given, is left alone.
@@ -152,38 +177,4 @@ fn anywhere(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, mixing: Mixing)
     pool.take(&placement);
     let word = spec.alternatives[placement.alternative].selector.word.clone();
     Want::Run { placement, reasons: vec![Reason::FreeNow { word }] }
-}
-
-/// Whole units of each class that are still to be shared out.
-#[derive(Debug, Clone)]
-pub(crate) struct Left(Vec<u32>);
-
-impl Left {
-    /// What those leave who must be left where they are.
-    pub fn of(demands: &Demands) -> Self {
-        let mut left = Self::whole(demands);
-        let pinned =
-            demands.stages.iter().filter_map(|demand| Some(demand.offers[demand.pinned()?]));
-        pinned.for_each(|offer| left.take(&offer));
-        left
-    }
-
-    /// Everything, whoever has it now.
-    pub fn whole(demands: &Demands) -> Self {
-        Self(demands.capacity.clone())
-    }
-
-    /// By class.
-    pub fn units(&self) -> &[u32] {
-        &self.0
-    }
-
-    pub fn fits(&self, offer: &Offer) -> bool {
-        self.0[offer.class] >= offer.units
-    }
-
-    /// What is taken beyond what there is, because devices went down, is no debt.
-    pub fn take(&mut self, offer: &Offer) {
-        self.0[offer.class] = self.0[offer.class].saturating_sub(offer.units);
-    }
 }

@@ -214,3 +214,90 @@ fn the_faster_shape_wins_where_speeds_are_known() {
     // Without a declared number of steps the order of the file stands.
     check_with("adaptive", &rates, scene, &["0s start 1 on n0/a1000"]);
 }
+
+#[test]
+fn the_tenant_with_less_by_weight_goes_first() {
+    let scene = "
+        node h100 h100 h100
+        0s quota shop 2 h100 - -
+        0s quota lab 1 h100 - -
+        0s job 1 normal h100 lab
+        0s job 2 normal h100 lab
+        0s job 3 normal h100 shop
+        0s job 4 normal h100 shop
+        0s run";
+    let expected = ["0s start 1 on n0/h1000", "0s start 3 on n0/h1001", "0s start 4 on n0/h1002"];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn nobody_goes_beyond_a_limit() {
+    let scene = "
+        node h100 h100
+        0s quota lab 1 h100 - 1
+        0s job 1 normal h100 lab/nlp
+        0s job 2 normal h100 lab/vision
+        0s job 3 low h100 shop
+        0s run";
+    for policy in ["fifo", "static", "dynamic", "hybrid", "adaptive"] {
+        check(policy, scene, &["0s start 1 on n0/h1000", "0s start 3 on n0/h1001"]);
+    }
+}
+
+#[test]
+fn what_was_borrowed_comes_back() {
+    let scene = "
+        node h100 h100
+        0s quota lab 1 h100 1 -
+        0s quota shop 1 h100 1 -
+        0s job 1 high h100 shop
+        0s job 2 high h100 shop
+        0s run
+        1s job 3 low h100 lab
+        2s run
+        3s stopped 1
+        3s run";
+    let expected = [
+        "0s start 1 on n0/h1000",
+        "0s start 2 on n0/h1001",
+        "2s reclaim 1 for 3",
+        "2s claim for 3 on n0/h1000",
+        "3s start 3 on n0/h1000",
+    ];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn urgency_does_not_take_what_another_tenant_owns() {
+    let scene = "
+        node h100
+        0s quota lab 1 h100 1 -
+        0s job 1 low h100 lab
+        0s run
+        1s job 2 urgent h100 shop
+        2s run";
+    check("adaptive", scene, &["0s start 1 on n0/h1000"]);
+}
+
+#[test]
+fn static_keeps_what_it_could_not_take_back() {
+    let scene = "
+        node h100 h100
+        0s quota lab 1 h100 1 -
+        0s job 1 normal h100 shop
+        0s job 2 normal h100 shop
+        0s run
+        1s job 3 normal h100 lab
+        1s run";
+    check("static", scene, &["0s start 1 on n0/h1000", "1s start 3 on n0/h1001"]);
+    check(
+        "dynamic",
+        scene,
+        &[
+            "0s start 1 on n0/h1000",
+            "0s start 2 on n0/h1001",
+            "1s reclaim 1 for 3",
+            "1s claim for 3 on n0/h1000",
+        ],
+    );
+}

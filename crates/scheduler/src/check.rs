@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Action, Bytes, DeviceId, Domain, Finding, LeaseId, Name, NodeId, Phase, Placement, Plan, Share,
-    StageKey, StageSpec, State, StopCause, StopCost,
+    Action, Bytes, DeviceId, Domain, Finding, Lease, LeaseId, Name, NodeId, Placement, Plan, Share,
+    StageKey, StageSpec, State, StopCause, StopCost, lineage,
 };
 
 /// Every law that the plan would break, in the order of its actions.
@@ -39,6 +39,8 @@ struct Checker<'a> {
     started: BTreeSet<StageKey>,
     /// Stopped to go on elsewhere.
     leaving: BTreeSet<StageKey>,
+    /// What the starts of this plan add, by tenant and class.
+    added: BTreeMap<Name, BTreeMap<usize, Share>>,
     next_lease: LeaseId,
     findings: Vec<Finding>,
 }
@@ -54,6 +56,7 @@ impl<'a> Checker<'a> {
             claims: claims.collect(),
             started: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            added: BTreeMap::new(),
             next_lease: state.next_lease(),
             findings: Vec::new(),
         }
@@ -69,6 +72,7 @@ impl<'a> Checker<'a> {
             return;
         }
         self.shape(key, placement);
+        self.limits(key, placement);
         self.claims.remove(&key);
         let reserved = self.reserved(placement);
         for grant in placement.grants() {
@@ -87,6 +91,28 @@ impl<'a> Checker<'a> {
                 self.findings.push(Finding::MemoryOverbooked { node: rank.node, stage: key });
             }
             *free = free.saturating_sub(rank.memory);
+        }
+    }
+
+    /// Nobody in the line of tenants above the job goes beyond a limit.
+    fn limits(&mut self, key: StageKey, placement: &Placement) {
+        let (quotas, topology) = (self.state.quotas(), self.state.topology());
+        if quotas.is_empty() {
+            return;
+        }
+        for name in lineage(self.state.stage(key).0.spec.tenant.as_str()) {
+            let added = self.added.entry(name.into()).or_default();
+            for grant in placement.grants() {
+                *added.entry(topology.device(grant.device).class).or_default() += grant.share;
+            }
+            let exceeds = |(&class, &more): (&usize, &Share)| {
+                let held = self.state.used(name).map_or(Share::ZERO, |used| used[class]);
+                let limit = quotas.of(name, topology.classes[class].id.as_str()).limit;
+                limit.is_some_and(|limit| held + more > limit)
+            };
+            if added.iter().any(exceeds) {
+                self.findings.push(Finding::LimitExceeded { tenant: name.into(), stage: key });
+            }
         }
     }
 
@@ -145,16 +171,47 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// Whether a lease holds a class beyond the quota that it draws on, or without any while others
+    /// have some, or one that the beneficiary draws on too.
+    fn borrows(&self, lease: &Lease, beneficiary: StageKey) -> bool {
+        let (quotas, topology) = (self.state.quotas(), self.state.topology());
+        let tenant = |key: StageKey| self.state.stage(key).0.spec.tenant.clone();
+        let (theirs, ours) = (tenant(lease.stage), tenant(beneficiary));
+        lease.placement.grants().any(|grant| {
+            let class = topology.device(grant.device).class;
+            let entitled =
+                |name: &str| quotas.of(name, topology.classes[class].id.as_str()).entitled;
+            let drawn_on = |tenant: &Name| {
+                let mut line = lineage(tenant.as_str()).rev();
+                line.find_map(|name| entitled(name).map(|own| (Name::from(name), own)))
+            };
+            let own = drawn_on(&ours);
+            match drawn_on(&theirs) {
+                None => own.is_some(),
+                Some((name, share)) => {
+                    let common = lineage(ours.as_str()).any(|above| *above == *name.as_str());
+                    let used = self.state.used(name.as_str());
+                    common || used.is_some_and(|used| used[class] > share)
+                }
+            }
+        })
+    }
+
     fn stop(&mut self, id: LeaseId, cause: StopCause, cost: Option<StopCost>) {
         let Some(lease) = self.state.leases().get(&id) else {
             self.findings.push(Finding::NothingToStop { lease: id });
             return;
         };
-        if matches!(lease.phase, Phase::Stopping { .. }) {
+        if lease.phase.is_stopping() {
             self.findings.push(Finding::NothingToStop { lease: id });
         }
         if cause.moves() {
             self.leaving.insert(lease.stage);
+        }
+        if let StopCause::Reclaim { beneficiary } = cause
+            && !self.borrows(lease, beneficiary)
+        {
+            self.findings.push(Finding::UnjustReclaim { lease: id });
         }
         if let StopCause::Priority { beneficiary } = cause {
             let theirs = self.state.stage(lease.stage).0.priority();

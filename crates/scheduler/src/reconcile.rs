@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, CheckpointSpec, Generation, Job, LeaseId, Millis, Phase, Placement, Plan, Reason,
-    StageKey, StageState, State, StopCause, StopCost, Time,
+    Action, CheckpointSpec, Generation, Job, LeaseId, Millis, Placement, Plan, Reason, StageKey,
+    StageState, State, StopCause, StopCost, Time,
 };
 use het_policy::{Decision, Pool, Want};
 
@@ -58,7 +58,7 @@ fn overdue(state: &State, now: Time) -> impl Iterator<Item = (LeaseId, StopCause
         StageState::Active { lease } => Some(lease),
         _ => None,
     });
-    let runs = |id: &LeaseId| !matches!(state.leases()[id].phase, Phase::Stopping { .. });
+    let runs = |id: &LeaseId| !state.leases()[id].phase.is_stopping();
     active.filter(runs).map(|lease| (lease, StopCause::TimeLimit))
 }
 

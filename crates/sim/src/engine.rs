@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Checkpoint, Event, Failure, Generation, LeaseId, Millis, NodeId, Outcome, Placement,
-    Plan, Progress, StageKey, Time, Topology,
+    Action, Checkpoint, DeviceId, Event, Failure, Generation, Grant, LeaseId, Measured, Micro,
+    Millis, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, Time, Topology,
 };
 use het_engine::Engine;
 
@@ -25,6 +25,7 @@ pub struct Sim {
     agenda: Agenda,
     runs: BTreeMap<LeaseId, Run>,
     lost: Vec<bool>,
+    failed: BTreeSet<DeviceId>,
     /// Percent of the normal step time, by node.
     pace: Vec<u64>,
     /// The same for gangs that stand on several nodes.
@@ -112,6 +113,7 @@ impl Sim {
         }
         Self {
             lost: vec![false; topology.nodes.len()],
+            failed: BTreeSet::new(),
             pace: vec![100; topology.nodes.len()],
             link_pace: vec![100; topology.nodes.len()],
             topology,
@@ -136,7 +138,9 @@ impl Sim {
         placement: &Arc<Placement>,
         resume: Option<&Checkpoint>,
     ) {
-        if placement.ranks.iter().any(|rank| self.lost[rank.node.index()]) {
+        let is_gone = |rank: &Rank| self.lost[rank.node.index()];
+        let has_failed = |grant: Grant| self.failed.contains(&grant.device);
+        if placement.ranks.iter().any(is_gone) || placement.grants().any(has_failed) {
             self.tell(Event::StageEnded { lease, outcome: Outcome::Lost });
             return;
         }
@@ -265,8 +269,9 @@ impl Sim {
         let measured = trainer.measure(run.done);
         run.attunes = (just_started || changed).then_some(now + RECONSIDERS_AFTER);
         run.keep();
-        let progress = Progress { measured: Some(Box::new(measured)), ..run.progress(None) };
+        let mut progress = run.progress(None);
         let (stage, done, placement) = (run.stage, run.done, Arc::clone(&run.placement));
+        progress.measured = Some(Box::new(self.as_told(stage, &placement, measured)));
         let step_ns = self.step_ns(stage, done, &placement);
         if let Some(run) = self.runs.get_mut(&lease) {
             run.step_ns = step_ns;
@@ -274,6 +279,15 @@ impl Sim {
         self.tell(Event::Progressed { lease, progress });
         self.tell(checkpointed(lease, done));
         self.schedule(lease);
+    }
+
+    /// What the job says of its steps, which it may misread.
+    fn as_told(&self, stage: StageKey, placement: &Placement, measured: Measured) -> Measured {
+        let class = placement.devices().next().map(|grant| self.topology.class_of(grant.device));
+        let misread = &self.model(stage).misread;
+        let factor = class.and_then(|class| misread.get(&class.id)).copied().unwrap_or(1.0);
+        let scaled = |micro: Micro| Micro((micro.0 as f64 * factor).round() as i64);
+        Measured { step: scaled(measured.step), exchange: scaled(measured.exchange), ..measured }
     }
 
     /// The gang is gone; its last words come before the fact.
@@ -324,6 +338,18 @@ impl Sim {
             Fault::NodeReturned { node } => {
                 self.lost[node.index()] = false;
                 Some(Event::NodeReturned { node })
+            }
+            Fault::DeviceFailed { device } => {
+                self.failed.insert(device);
+                let has_part = |run: &Run| run.placement.grants().any(|g| g.device == device);
+                let hit = self.runs.iter().filter(|(_, run)| has_part(run));
+                let leases: Vec<LeaseId> = hit.map(|(&lease, _)| lease).collect();
+                leases.into_iter().for_each(|lease| self.end(lease, Outcome::Lost));
+                Some(Event::DeviceFailed { device })
+            }
+            Fault::DeviceRepaired { device } => {
+                self.failed.remove(&device);
+                Some(Event::DeviceRepaired { device })
             }
             Fault::NodeSuspected { node } => Some(Event::NodeSuspected { node }),
             Fault::NodeCleared { node } => Some(Event::NodeCleared { node }),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_core::{Millis, Name, NodeId};
+use het_core::{DeviceId, Millis, Name, NodeId};
 
 use crate::Application;
 
@@ -17,6 +17,9 @@ pub struct StageModel {
     pub step_ns_default: u64,
     /// Instead of step times, for a job that chooses its own batch; its steps are progress then.
     pub elastic: Option<Arc<Application>>,
+    /// What an elastic job says about its steps, by class: so many times the truth. One where
+    /// absent.
+    pub misread: BTreeMap<Name, f64>,
     /// From the start of the processes to the first step.
     pub load: Millis,
     /// To write a checkpoint; `None` for a program that cannot.
@@ -35,6 +38,7 @@ impl Default for StageModel {
             step_ns: BTreeMap::new(),
             step_ns_default: 1_000_000,
             elastic: None,
+            misread: BTreeMap::new(),
             load: Millis(0),
             save: None,
             checkpoint_every: u64::MAX,
@@ -61,6 +65,13 @@ pub enum Fault {
     },
     NodeReturned {
         node: NodeId,
+    },
+    /// One device stops working, and everything that has a part of it ends.
+    DeviceFailed {
+        device: DeviceId,
+    },
+    DeviceRepaired {
+        device: DeviceId,
     },
     /// Something says that the node is going to fail, or that it is not.
     NodeSuspected {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Checkpoint, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, NodeId, Outcome,
-    Placement, Plan, Reason, StageKey, StageState, State, StopCause, Time, Topology,
+    Placement, Plan, Quotas, Reason, StageKey, StageState, State, StopCause, Time, Topology,
 };
 
 /// Which laws to hold a policy to: strict orders are not work conserving.
@@ -38,6 +38,8 @@ pub struct Oracle {
     lost_nodes: BTreeSet<NodeId>,
     suspected_nodes: BTreeSet<NodeId>,
     failed_devices: BTreeSet<DeviceId>,
+    /// By tenant and class id: what it is entitled to, and its limit.
+    quotas: BTreeMap<(String, String), (Option<u64>, Option<u64>)>,
     /// Share-milliseconds by device.
     charged: Vec<u64>,
     idle_before: BTreeSet<StageKey>,
@@ -96,6 +98,7 @@ impl Oracle {
             lost_nodes: BTreeSet::new(),
             suspected_nodes: BTreeSet::new(),
             failed_devices: BTreeSet::new(),
+            quotas: BTreeMap::new(),
             idle_before: BTreeSet::new(),
             violations: Vec::new(),
         }
@@ -131,6 +134,7 @@ impl Oracle {
             Event::JobHeld { job } => self.with_job(*job, |job| job.held = true),
             Event::JobReleased { job } => self.with_job(*job, |job| job.held = false),
             Event::JobCancelled { job } => self.with_job(*job, Shadow::end_what_is_idle),
+            Event::QuotasSet { quotas } => self.quotas(quotas),
             Event::PlanCommitted { plan } => self.plan(plan),
             Event::StageStarted { .. } | Event::Progressed { .. } => {}
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
@@ -244,6 +248,73 @@ impl Oracle {
         let placement = Arc::clone(placement);
         self.holds.insert(lease, Hold { stage: key, placement, since: self.now, stopping: None });
         self.nothing_promised_twice(key);
+        self.nobody_over_limit(key);
+    }
+
+    fn quotas(&mut self, quotas: &Quotas) {
+        self.quotas.clear();
+        for (tenant, quota) in &quotas.tenants {
+            for (class, of) in &quota.classes {
+                let key = (tenant.to_string(), class.to_string());
+                let units = |share: Option<het_core::Share>| share.map(|share| u64::from(share.0));
+                self.quotas.insert(key, (units(of.entitled), units(of.limit)));
+            }
+        }
+    }
+
+    /// What the jobs of a tenant, and of its parts, hold of a class.
+    fn held_by(&self, tenant: &str, class: &str) -> u64 {
+        let of_tenant = |hold: &&Hold| {
+            let owner = self.jobs.get(&hold.stage.job).map(|job| job.spec.tenant.to_string());
+            owner.is_some_and(|owner| owner == tenant || owner.starts_with(&format!("{tenant}/")))
+        };
+        let grants = self.holds.values().filter(of_tenant).flat_map(|hold| hold.placement.grants());
+        let of_class = grants.filter(|grant| self.topology.class_of(grant.device).id == *class);
+        of_class.map(|grant| u64::from(grant.share.0)).sum()
+    }
+
+    /// Law 6, first half, after a start.
+    fn nobody_over_limit(&mut self, newest: StageKey) {
+        let Some(job) = self.jobs.get(&newest.job) else { return };
+        let owner = job.spec.tenant.to_string();
+        let over: Vec<String> = self
+            .quotas
+            .iter()
+            .filter(|((tenant, _), _)| owner == *tenant || owner.starts_with(&format!("{tenant}/")))
+            .filter(|((tenant, class), (_, limit))| {
+                limit.is_some_and(|limit| self.held_by(tenant, class) > limit)
+            })
+            .map(|((tenant, class), _)| format!("{tenant} holds too much of {class}"))
+            .collect();
+        over.into_iter().for_each(|what| self.blame(6, what));
+    }
+
+    /// Law 6, second half: only what is borrowed goes back, and only to whoever has a quota of it.
+    fn reclaimed(&mut self, lease: LeaseId, beneficiary: StageKey) {
+        let owner = |key: StageKey| {
+            self.jobs.get(&key.job).map(|job| job.spec.tenant.to_string()).unwrap_or_default()
+        };
+        let Some(hold) = self.holds.get(&lease) else { return };
+        let (theirs, ours) = (owner(hold.stage), owner(beneficiary));
+        // The longest name with a quota is the nearest.
+        let nearest = |owner: &str, class: &str| {
+            let covers = |name: &str| owner == name || owner.starts_with(&format!("{name}/"));
+            let rows = self.quotas.iter().filter(|((name, id), _)| id == class && covers(name));
+            let rows = rows.filter_map(|((name, _), (own, _))| Some((name.clone(), (*own)?)));
+            rows.max_by_key(|(name, _)| name.len())
+        };
+        let just = hold.placement.grants().any(|grant| {
+            let class = self.topology.class_of(grant.device).id.to_string();
+            let wanted = nearest(&ours, &class).is_some();
+            let borrowed = nearest(&theirs, &class).is_none_or(|(name, own)| {
+                let inside = ours == name || ours.starts_with(&format!("{name}/"));
+                inside || self.held_by(&name, &class) > own
+            });
+            wanted && borrowed
+        });
+        if !just {
+            self.blame(6, format!("lease {lease} is reclaimed but borrows nothing"));
+        }
     }
 
     /// Law 1, over everything that is held now, with claims of others on top where they fit.
@@ -359,6 +430,9 @@ impl Oracle {
         let victim = hold.stage;
         if twice {
             self.blame(7, format!("{victim} is stopped twice"));
+        }
+        if let StopCause::Reclaim { beneficiary } = *cause {
+            self.reclaimed(*lease, beneficiary);
         }
         let StopCause::Priority { beneficiary } = *cause else { return };
         if self.strictness == Strictness::EveryPolicy {

@@ -4,6 +4,8 @@
 //! ```text
 //! node h100 h100 cpu:8        a node with two accelerators and a socket of eight cores
 //! 10s job 1 low h100:2        at 10 s, job 1 asks for two h100 (alternatives: `h100:2|cpu:4`)
+//! 10s job 2 low h100 lab/nlp  the same for a tenant
+//! 0s quota lab 2 h100 4 8     a tenant's weight, and of a class its quota and limit (`-`: none)
 //! 20s run                     a round is held and its plan committed
 //! 30s lost n0                 a node disappears
 //! 30s ends 1                  the running stage of job 1 finishes
@@ -11,11 +13,12 @@
 //! 40s saved 1 7               it completes the checkpoint of step 7
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Action, Checkpoint, Event, JobId, LeaseId, Millis, NodeId, Outcome, Placement, Plan, Priority,
-    StageKey, State, StopCause, Time, Topology,
+    Action, Checkpoint, ClassQuota, Event, JobId, JobSpec, LeaseId, Millis, NodeId, Outcome,
+    Placement, Plan, Priority, Quota, Share, StageKey, State, StopCause, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Memory, Policy, View, by_name};
@@ -84,7 +87,17 @@ impl Player<'_> {
         let at = Time::ZERO + Millis::seconds(number(seconds));
         match &words[1..] {
             ["run"] => self.round(at),
-            ["job", id, priority, request] => self.submit(at, number(id), priority, request),
+            ["job", id, priority, request] => {
+                self.submit(at, number(id), priority, request, "team");
+            }
+            ["job", id, priority, request, tenant] => {
+                self.submit(at, number(id), priority, request, tenant);
+            }
+            ["quota", tenant, weight, class, own, limit] => {
+                let share = |word: &str| (word != "-").then(|| Share::units(number(word)));
+                let of = ClassQuota { entitled: share(own), limit: share(limit) };
+                self.quota(at, tenant, number(weight), class, of);
+            }
             ["lost", node] => {
                 let node = NodeId(number(node.trim_start_matches('n')));
                 self.state.apply(at, &Event::NodeLost { node });
@@ -103,7 +116,15 @@ impl Player<'_> {
         }
     }
 
-    fn submit(&mut self, at: Time, id: u64, priority: &str, request: &str) {
+    fn quota(&mut self, at: Time, tenant: &str, weight: u32, class: &str, of: ClassQuota) {
+        let mut quotas = (**self.state.quotas()).clone();
+        let new = || Quota { weight, classes: BTreeMap::new() };
+        let quota = quotas.tenants.entry(tenant.into()).or_insert_with(new);
+        quota.classes.insert(class.into(), of);
+        self.state.apply(at, &Event::QuotasSet { quotas: Arc::new(quotas) });
+    }
+
+    fn submit(&mut self, at: Time, id: u64, priority: &str, request: &str, tenant: &str) {
         let priority = Priority::ALL
             .into_iter()
             .find(|known| known.word() == priority)
@@ -113,7 +134,8 @@ impl Player<'_> {
             build::alternative(word, number(count))
         });
         let stage = build::stage("train", alternatives.collect());
-        self.state.apply(at, &build::submitted(id, build::job(priority, vec![stage])));
+        let job = JobSpec { tenant: tenant.into(), ..build::job(priority, vec![stage]) };
+        self.state.apply(at, &build::submitted(id, job));
     }
 
     fn round(&mut self, at: Time) {
@@ -167,6 +189,9 @@ impl Player<'_> {
                 match cause {
                     StopCause::Priority { beneficiary } => {
                         format!("stop {job} for {}", beneficiary.job)
+                    }
+                    StopCause::Reclaim { beneficiary } => {
+                        format!("reclaim {job} for {}", beneficiary.job)
                     }
                     other => format!("stop {job}: {}", other.word()),
                 }

@@ -1,17 +1,13 @@
 //! Job files: from YAML text to a [`het_core::JobSpec`].
 //!
-//! Text becomes a tree with places (`tree`), the tree is held against the schema of the shapes
-//! (`shape`, `schema`), the shapes are checked for sense and resolved for one cluster
-//! (`resolve`). Every stage reports all it finds, each with line, caret and a hint
-//! (`problem`).
+//! Text becomes a tree with places, the tree is held against the schema of the shapes (`shape`,
+//! `schema`), the shapes are checked for sense and resolved for one cluster (`resolve`). Every stage
+//! reports all it finds, each with line, caret and a hint.
 
-mod problem;
 mod resolve;
 mod schema;
 mod shape;
-mod tree;
 
-pub use problem::{Place, Problem, Problems, Severity};
 pub use resolve::Context;
 pub use schema::json_schema;
 pub use shape::{
@@ -19,7 +15,7 @@ pub use shape::{
     StageFile,
 };
 
-use tree::Tree;
+use crate::file::{Problem, Problems, Severity, Tree};
 
 /// A job file that was read and makes sense, before a cluster is known.
 #[derive(Debug, Clone)]

@@ -5,8 +5,10 @@
 //! Must never know: request handlers, storage.
 
 pub mod catalogue;
+pub mod file;
 pub mod job;
 pub mod quantity;
+pub mod quotas;
 pub mod record;
 pub mod report;
 pub mod text;

@@ -4,6 +4,7 @@
 
 mod event;
 mod plan;
+mod quotas;
 mod spec;
 mod topology;
 

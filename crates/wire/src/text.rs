@@ -115,6 +115,18 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
             "stopping others would cost more than it brings".to_owned(),
             "停止其他作业的代价大于收益".to_owned(),
         ),
+        Reason::WouldDelay { blocker } => lang.pick(
+            format!("would hold up stage {blocker}, which has waited long for more devices"),
+            format!("会拖延阶段 {blocker}，它已为更多设备等待很久"),
+        ),
+        Reason::OverLimit { tenant, class, limit } => lang.pick(
+            format!("`{tenant}` may hold no more than {limit} of `{class}`"),
+            format!("`{tenant}` 最多只能持有 {limit} 个 `{class}`"),
+        ),
+        Reason::KeptForOthers { class } => lang.pick(
+            format!("free `{class}` is kept for tenants who are entitled to it"),
+            format!("空闲的 `{class}` 留给有权使用的租户"),
+        ),
         Reason::MakesRoom { beneficiary } => lang.pick(
             format!("makes room for stage {beneficiary} of higher priority"),
             format!("为更高优先级的阶段 {beneficiary} 让出设备"),
@@ -129,7 +141,9 @@ pub fn stage_state(state: &StageState) -> &'static str {
         StageState::Queued { .. } => "queued",
         StageState::Active { .. } => "running",
         StageState::Stopped { cause, .. } => match cause {
-            het_core::StopCause::Priority { .. } | het_core::StopCause::Reclaim => "preempted",
+            het_core::StopCause::Priority { .. } | het_core::StopCause::Reclaim { .. } => {
+                "preempted"
+            }
             het_core::StopCause::Migration | het_core::StopCause::Drain => "migrating",
             het_core::StopCause::Fault => "restarting",
             _ => "suspended",
@@ -190,6 +204,9 @@ mod tests {
             Reason::ClaimPending,
             Reason::BetterToWait { word: word() },
             Reason::PreemptionTooDear,
+            Reason::WouldDelay { blocker: key },
+            Reason::OverLimit { tenant: "lab".into(), class: word(), limit: 4 },
+            Reason::KeptForOthers { class: word() },
             Reason::MakesRoom { beneficiary: key },
         ];
         for item in &all {

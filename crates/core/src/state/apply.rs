@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State, Ticket};
 use crate::{
     Action, Checkpoint, Event, Failure, JobId, JobSpec, LeaseId, Millis, Outcome, Placement, Plan,
-    Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
+    Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time, lineage,
 };
 
 impl State {
@@ -28,6 +28,11 @@ impl State {
             Event::JobHeld { job } => self.set_held(*job, Held::Yes),
             Event::JobReleased { job } => self.set_held(*job, Held::No),
             Event::JobCancelled { job } => self.begin_ending(*job, JobEnd::Cancelled),
+            Event::QuotasSet { quotas } => {
+                self.quotas = Arc::clone(quotas);
+                // What a limit kept waiting may fit now.
+                self.releases += 1;
+            }
             Event::PlanCommitted { plan } => self.commit(plan),
             Event::StageStarted { lease } => self.started(*lease),
             Event::Progressed { lease, progress } => self.progressed(*lease, progress),
@@ -133,6 +138,7 @@ impl State {
         self.next_lease = LeaseId(id.0 + 1);
         self.drop_claim(key);
         self.hold(placement);
+        self.book_use(key.job, placement, Booked::Taken);
         let now = self.now;
         let lease = Lease {
             stage: key,
@@ -179,6 +185,24 @@ impl State {
             self.memory_held[rank.node.index()] -= rank.memory;
         }
         total
+    }
+
+    /// Books what is taken or freed to the tenant of a job and those above it.
+    fn book_use(&mut self, job: JobId, placement: &Placement, booked: Booked) {
+        let classes = self.topology.classes.len();
+        for tenant in lineage(self.jobs[&job].spec.tenant.as_str()) {
+            let used = match self.used.get_mut(tenant) {
+                Some(used) => used,
+                None => self.used.entry(tenant.into()).or_insert(vec![Share::ZERO; classes]),
+            };
+            for grant in placement.grants() {
+                let used = &mut used[self.topology.device(grant.device).class];
+                match booked {
+                    Booked::Taken => *used += grant.share,
+                    Booked::Freed => *used -= grant.share,
+                }
+            }
+        }
     }
 
     /// Books work to the requested devices of a placement, to each by its share.
@@ -230,6 +254,7 @@ impl State {
         let now = self.now;
         let charge = self.release(&lease.placement, now.since(lease.since));
         let key = lease.stage;
+        self.book_use(key.job, &lease.placement, Booked::Freed);
         let priority = self.jobs[&key.job].priority();
         if let Entry::Occupied(mut count) = self.leases_by_priority.entry(priority) {
             *count.get_mut() -= 1;
@@ -337,6 +362,11 @@ fn keep(set: &mut BTreeSet<JobId>, id: JobId, member: bool) {
     } else {
         set.remove(&id);
     }
+}
+
+enum Booked {
+    Taken,
+    Freed,
 }
 
 enum Held {

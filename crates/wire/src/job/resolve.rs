@@ -8,12 +8,11 @@ use het_core::{
     Name, Priority, RankRule, StageIndex, StageKind, StageSpec,
 };
 
-use super::problem::{Place, Problem, Severity};
 use super::shape::{
     CheckpointFile, CheckpointFull, CommandFile, DomainFile, JobFile, Needs, PriorityFile,
     RanksFile, StageFile, StageKindFile, is_long,
 };
-use super::tree::Tree;
+use crate::file::{Place, Problem, Severity, Tree};
 use crate::quantity;
 use crate::words::{self, closest};
 

@@ -1,15 +1,11 @@
-//! The JSON Schema of job files, and what a tree has against it.
+//! The JSON Schema of job files in either form.
 
 use std::sync::LazyLock;
 
-use jsonschema::error::{TypeKind, ValidationErrorKind};
-use jsonschema::{ValidationError, Validator};
 use serde_json::{Map, Value};
 
-use super::problem::{Problem, Severity};
 use super::shape::{JobFile, ShortJob, is_long};
-use super::tree::Tree;
-use crate::words::closest;
+use crate::file::{Form, Problem, Tree};
 
 /// JSON Schema (draft 2020-12) of a job file in either form.
 pub fn json_schema() -> Value {
@@ -34,207 +30,14 @@ pub fn json_schema() -> Value {
     })
 }
 
-static LONG: LazyLock<Validator> = LazyLock::new(|| compile(schemars::schema_for!(JobFile)));
-static SHORT: LazyLock<Validator> = LazyLock::new(|| compile(schemars::schema_for!(ShortJob)));
-
-fn compile(schema: schemars::Schema) -> Validator {
-    jsonschema::validator_for(&schema.to_value()).expect("generated schemas compile, tested")
-}
+static LONG: LazyLock<Form> =
+    LazyLock::new(|| Form::of(schemars::schema_for!(JobFile), example_of));
+static SHORT: LazyLock<Form> =
+    LazyLock::new(|| Form::of(schemars::schema_for!(ShortJob), example_of));
 
 /// Everything in the tree that the schema does not allow.
 pub(crate) fn problems(tree: &Tree) -> Vec<Problem> {
-    let json = tree.to_json();
-    let validator = if is_long(tree) { &LONG } else { &SHORT };
-    validator.iter_errors(&json).flat_map(|error| from_error(tree, &error)).collect()
-}
-
-fn from_error(tree: &Tree, error: &ValidationError<'_>) -> Vec<Problem> {
-    let pointer = error.instance_path().as_str().to_owned();
-    let at = tree.at(&pointer);
-    let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
-    let value = |message: String, hint: Option<String>| {
-        vec![Problem {
-            severity: Severity::Error,
-            place: at.place,
-            length: at.length(),
-            message,
-            hint,
-        }]
-    };
-    match error.kind() {
-        ValidationErrorKind::AdditionalProperties { unexpected }
-        | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-            let known = known_keys(error, tree, &pointer);
-            unexpected.iter().map(|key| unknown_key(at, key, &known)).collect()
-        }
-        ValidationErrorKind::Required { property } => {
-            let property = property.as_str().unwrap_or_default();
-            value(format!("`{property}` is missing"), Some(example_of(property)))
-        }
-        ValidationErrorKind::Type { kind } => {
-            let kinds = match kind {
-                TypeKind::Single(kind) => vec![kind.to_string()],
-                TypeKind::Multiple(kinds) => kinds.iter().map(|kind| kind.to_string()).collect(),
-            };
-            let words = kinds.iter().filter(|kind| *kind != "null").map(|kind| type_word(kind));
-            let wanted = words.collect::<Vec<_>>().join(" or ");
-            let found = kind_of(&at.to_json());
-            value(format!("`{name}` wants {wanted}, not {found}"), Some(example_of(&name)))
-        }
-        ValidationErrorKind::Enum { options } => {
-            let options = texts(options);
-            let text = at.to_json().as_str().unwrap_or_default().to_owned();
-            one_of(&name, &text, &options, value)
-        }
-        ValidationErrorKind::OneOfNotValid { .. } | ValidationErrorKind::AnyOf { .. } => {
-            let options = constants(error, tree);
-            let text = at.to_json().as_str().unwrap_or_default().to_owned();
-            if options.is_empty() {
-                value(format!("`{name}` has the wrong form"), Some(example_of(&name)))
-            } else {
-                one_of(&name, &text, &options, value)
-            }
-        }
-        ValidationErrorKind::Pattern { .. } => value(
-            format!("`{name}` may hold lower-case letters, digits and dashes only"),
-            Some("for example `llama-lora`".to_owned()),
-        ),
-        ValidationErrorKind::MinItems { .. } | ValidationErrorKind::MinLength { .. } => {
-            value(format!("`{name}` is empty"), Some(example_of(&name)))
-        }
-        _ => value(format!("`{name}`: {error}"), None),
-    }
-}
-
-fn one_of(
-    name: &str,
-    text: &str,
-    options: &[String],
-    problem: impl Fn(String, Option<String>) -> Vec<Problem>,
-) -> Vec<Problem> {
-    let listed: Vec<String> = options.iter().map(|option| format!("`{option}`")).collect();
-    let hint = closest(text, options.iter().map(String::as_str))
-        .map(|near| format!("did you mean `{near}`?"));
-    problem(format!("`{name}` is one of {}, not `{text}`", listed.join(", ")), hint)
-}
-
-fn texts(options: &Value) -> Vec<String> {
-    let list = options.as_array().map(Vec::as_slice).unwrap_or_default();
-    list.iter().filter_map(|option| option.as_str().map(str::to_owned)).collect()
-}
-
-/// The constants of a choice, read from the schema at the place that failed.
-fn constants(error: &ValidationError<'_>, tree: &Tree) -> Vec<String> {
-    let schema = schema_at(error, tree);
-    let branches = ["oneOf", "anyOf"].iter().find_map(|key| schema.get(key)?.as_array().cloned());
-    let branches = branches.or_else(|| schema.as_array().cloned()).unwrap_or_default();
-    branches
-        .iter()
-        .flat_map(|branch| match branch.get("const") {
-            Some(Value::String(word)) => vec![word.clone()],
-            _ => texts(branch.get("enum").unwrap_or(&Value::Null)),
-        })
-        .collect()
-}
-
-fn whole_schema(tree: &Tree) -> Value {
-    if is_long(tree) {
-        schemars::schema_for!(JobFile).to_value()
-    } else {
-        schemars::schema_for!(ShortJob).to_value()
-    }
-}
-
-/// The part of the schema that an error came from, references followed.
-fn schema_at(error: &ValidationError<'_>, tree: &Tree) -> Value {
-    let whole = whole_schema(tree);
-    let mut at = whole.clone();
-    for step in error.schema_path().as_str().split('/').skip(1) {
-        at = follow(&whole, &at);
-        if step == "$ref" {
-            continue;
-        }
-        let next = match &at {
-            Value::Array(items) => step.parse::<usize>().ok().and_then(|i| items.get(i)).cloned(),
-            other => other.get(step).cloned(),
-        };
-        at = next.unwrap_or(Value::Null);
-    }
-    follow(&whole, &at)
-}
-
-fn follow(whole: &Value, schema: &Value) -> Value {
-    match schema.get("$ref").and_then(Value::as_str) {
-        Some(reference) => {
-            whole.pointer(reference.trim_start_matches('#')).cloned().unwrap_or(Value::Null)
-        }
-        None => schema.clone(),
-    }
-}
-
-/// The keys that the object at `pointer` may have.
-fn known_keys(error: &ValidationError<'_>, tree: &Tree, pointer: &str) -> Vec<String> {
-    let whole = whole_schema(tree);
-    let mut at = follow(&whole, &whole);
-    for step in pointer.split('/').skip(1) {
-        let property = at.get("properties").and_then(|all| all.get(step));
-        let next = property.or_else(|| at.get("items")).cloned();
-        let next = next.map(|schema| inside_choice(&whole, &schema));
-        let Some(next) = next else { break };
-        at = next;
-    }
-    let properties = at.get("properties").and_then(Value::as_object);
-    let keys = properties.map(|all| all.keys().cloned().collect()).unwrap_or_default();
-    debug_assert!(!error.schema_path().as_str().is_empty(), "errors come from somewhere");
-    keys
-}
-
-/// The object branch of an optional or a choice, references followed.
-fn inside_choice(whole: &Value, schema: &Value) -> Value {
-    let schema = follow(whole, schema);
-    let branches = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(key)?.as_array());
-    let inner = branches.and_then(|all| {
-        all.iter().map(|branch| follow(whole, branch)).find(|b| b.get("properties").is_some())
-    });
-    inner.unwrap_or(schema)
-}
-
-fn unknown_key(at: &Tree, key: &str, known: &[String]) -> Problem {
-    let hint = match closest(key, known.iter().map(String::as_str)) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("known here: {}", known.join(", ")),
-    };
-    Problem {
-        severity: Severity::Error,
-        place: at.entry(key).map_or(at.place, |entry| entry.key_place),
-        length: key.chars().count(),
-        message: format!("unknown field `{key}`"),
-        hint: Some(hint),
-    }
-}
-
-/// A JSON Schema type in words.
-fn type_word(kind: &str) -> &str {
-    match kind {
-        "string" => "a text",
-        "integer" => "a whole number",
-        "number" => "a number",
-        "boolean" => "`true` or `false`",
-        "array" => "a list",
-        "object" => "a mapping",
-        other => other,
-    }
-}
-
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a mapping",
-    }
+    if is_long(tree) { LONG.problems(tree) } else { SHORT.problems(tree) }
 }
 
 fn example_of(field: &str) -> String {

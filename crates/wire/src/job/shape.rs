@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::problem::{Problem, Severity};
-use super::tree::Tree;
+use crate::file::{ApiVersion, Problem, Severity, Tree};
 
 /// A training job: stages with their programs and the devices they accept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,12 +20,6 @@ pub struct JobFile {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ApiVersion {
-    #[serde(rename = "heterosis.dev/v1alpha1")]
-    V1Alpha1,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Kind {
     TrainingJob,
 }
@@ -37,9 +30,9 @@ pub struct Metadata {
     /// Lower-case letters, digits and dashes.
     #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
     pub name: String,
-    /// Owner of the quota; `default` if absent.
+    /// Owner of the quota, `lab` or a part of it such as `lab/nlp`; `default` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
+    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9./-]{0,251}[a-z0-9])?$"))]
     pub tenant: Option<String>,
 }
 
@@ -275,7 +268,7 @@ pub struct ShortJob {
     #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
+    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9./-]{0,251}[a-z0-9])?$"))]
     pub tenant: Option<String>,
     #[serde(default)]
     pub priority: PriorityFile,

@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
+use super::quotas::{QuotaRecord, read_quotas, write_quotas};
 use super::spec::{JobRecord, read_job, write_job};
 
 /// Why a stored record cannot be read.
@@ -51,6 +52,9 @@ enum EventRecord {
     },
     JobCancelled {
         job: u64,
+    },
+    QuotasSet {
+        tenants: BTreeMap<String, QuotaRecord>,
     },
     PlanCommitted {
         plan: PlanRecord,
@@ -171,6 +175,7 @@ fn write(event: &Event) -> EventRecord {
         Event::JobHeld { job } => EventRecord::JobHeld { job: job.0 },
         Event::JobReleased { job } => EventRecord::JobReleased { job: job.0 },
         Event::JobCancelled { job } => EventRecord::JobCancelled { job: job.0 },
+        Event::QuotasSet { quotas } => EventRecord::QuotasSet { tenants: write_quotas(quotas) },
         Event::PlanCommitted { plan } => EventRecord::PlanCommitted { plan: write_plan(plan) },
         Event::StageStarted { lease } => EventRecord::StageStarted { lease: lease.0 },
         Event::Progressed { lease, progress } => {
@@ -205,6 +210,9 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::JobHeld { job } => Event::JobHeld { job: JobId(*job) },
         EventRecord::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
         EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
+        EventRecord::QuotasSet { tenants } => {
+            Event::QuotasSet { quotas: Arc::new(read_quotas(tenants)) }
+        }
         EventRecord::PlanCommitted { plan } => {
             Event::PlanCommitted { plan: Arc::new(read_plan(plan)) }
         }

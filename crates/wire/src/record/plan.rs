@@ -88,7 +88,7 @@ struct RankRecord {
 #[serde(rename_all = "snake_case")]
 enum CauseRecord {
     Priority { beneficiary: KeyRecord },
-    Reclaim,
+    Reclaim { beneficiary: KeyRecord },
     Quantum,
     Migration,
     Drain,
@@ -131,6 +131,9 @@ enum ReasonRecord {
     ClaimPending,
     BetterToWait { word: String },
     PreemptionTooDear,
+    WouldDelay { blocker: KeyRecord },
+    OverLimit { tenant: String, class: String, limit: u32 },
+    KeptForOthers { class: String },
     MakesRoom { beneficiary: KeyRecord },
 }
 
@@ -272,7 +275,9 @@ fn write_cause(cause: StopCause) -> CauseRecord {
         StopCause::Priority { beneficiary } => {
             CauseRecord::Priority { beneficiary: write_key(beneficiary) }
         }
-        StopCause::Reclaim => CauseRecord::Reclaim,
+        StopCause::Reclaim { beneficiary } => {
+            CauseRecord::Reclaim { beneficiary: write_key(beneficiary) }
+        }
         StopCause::Quantum => CauseRecord::Quantum,
         StopCause::Migration => CauseRecord::Migration,
         StopCause::Drain => CauseRecord::Drain,
@@ -288,7 +293,9 @@ fn read_cause(record: CauseRecord) -> StopCause {
         CauseRecord::Priority { beneficiary } => {
             StopCause::Priority { beneficiary: read_key(beneficiary) }
         }
-        CauseRecord::Reclaim => StopCause::Reclaim,
+        CauseRecord::Reclaim { beneficiary } => {
+            StopCause::Reclaim { beneficiary: read_key(beneficiary) }
+        }
         CauseRecord::Quantum => StopCause::Quantum,
         CauseRecord::Migration => StopCause::Migration,
         CauseRecord::Drain => StopCause::Drain,
@@ -365,5 +372,8 @@ reasons! {
     NeverFits { word: text => name, need: same => same, largest: same => same }
     HeadOfLine { blocker: key_out => key_in }
     BetterToWait { word: text => name }
+    WouldDelay { blocker: key_out => key_in }
+    OverLimit { tenant: text => name, class: text => name, limit: same => same }
+    KeptForOthers { class: text => name }
     MakesRoom { beneficiary: key_out => key_in }
 }

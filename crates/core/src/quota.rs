@@ -1,0 +1,51 @@
+//! What tenants are entitled to.
+
+use std::collections::BTreeMap;
+
+use crate::{Name, Share};
+
+/// Quotas by tenant. A tenant called `lab/nlp` is a part of `lab`: what it holds, `lab` holds too.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Quotas {
+    pub tenants: BTreeMap<Name, Quota>,
+}
+
+/// What one tenant may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    /// Of what nobody is entitled to, or does not use: twice the weight, twice the share.
+    pub weight: u32,
+    /// By device class id.
+    pub classes: BTreeMap<Name, ClassQuota>,
+}
+
+/// What one tenant may have of one device class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClassQuota {
+    /// Its own whenever it wants it: what others borrow of it comes back.
+    pub entitled: Option<Share>,
+    /// Never more than this.
+    pub limit: Option<Share>,
+}
+
+impl Quotas {
+    pub fn is_empty(&self) -> bool {
+        self.tenants.is_empty()
+    }
+
+    /// What a tenant itself was given of a class, not what those above it were.
+    pub fn of(&self, tenant: &str, class: &str) -> ClassQuota {
+        let quota = self.tenants.get(tenant).and_then(|quota| quota.classes.get(class));
+        quota.copied().unwrap_or_default()
+    }
+
+    pub fn weight(&self, tenant: &str) -> u32 {
+        self.tenants.get(tenant).map_or(1, |quota| quota.weight)
+    }
+}
+
+/// A tenant and those above it, the topmost first: `lab`, then `lab/nlp`.
+pub fn lineage(tenant: &str) -> impl DoubleEndedIterator<Item = &str> {
+    let above = tenant.match_indices('/').map(|(at, _)| &tenant[..at]);
+    above.chain(std::iter::once(tenant))
+}

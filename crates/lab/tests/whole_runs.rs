@@ -1,0 +1,77 @@
+//! Small queues, played to their end: what only shows over a whole run.
+
+use std::path::Path;
+
+use het_core::{ClassQuota, Millis, Quota, Quotas, Share};
+use het_lab::workload::{Speeds, read_jobs};
+use het_lab::{
+    Assumptions, Cadence, Noise, Outcome, Restart, Saving, Scenario, cluster, simulate, what_if,
+};
+use het_policy::by_name;
+
+/// A job a line: arrival, tenant, priority, devices, seconds.
+fn scenario(
+    name: &str,
+    devices: u32,
+    jobs: &[(f64, &str, &str, u32, f64)],
+    cadence: Cadence,
+) -> Scenario {
+    let line = |(at, tenant, priority, units, seconds): &(f64, &str, &str, u32, f64)| {
+        format!(
+            "{{\"arrival_s\":{at},\"tenant\":\"{tenant}\",\"priority\":\"{priority}\",\
+             \"stages\":[{{\"kind\":\"train\",\"units\":{units},\"seconds\":{seconds}}}]}}\n"
+        )
+    };
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.jsonl"));
+    std::fs::write(&path, jobs.iter().map(line).collect::<String>()).expect("the folder is there");
+    let jobs = read_jobs(&path, None).expect("the lines are well formed");
+    let topology = cluster(&format!("uniform:1x{devices}")).expect("the words are known");
+    let assumptions = Assumptions {
+        cadence,
+        restart: Restart::Fixed(Millis(0)),
+        noise: Noise::default(),
+        saving: Saving::default(),
+        seed: 1,
+    };
+    what_if(&topology, &jobs, &Speeds::default(), &assumptions).expect("every job fits")
+}
+
+fn play(scenario: &Scenario, policy: &str) -> Outcome {
+    simulate(scenario, by_name(policy).expect("the table has it")).expect("it ends")
+}
+
+#[test]
+fn a_gang_that_waits_for_a_long_job_idles_nobody() {
+    let mut jobs = vec![(0.0, "team", "normal", 1, 100_000.0), (1.0, "team", "normal", 2, 1_000.0)];
+    jobs.extend((0..200).map(|row| (2.0 + 300.0 * f64::from(row), "team", "normal", 1, 200.0)));
+    for policy in ["dynamic", "hybrid", "adaptive"] {
+        let outcome = play(&scenario(policy, 2, &jobs, Cadence::EveryEvent), policy);
+        assert_eq!(outcome.jobs_done, 202);
+        assert!(outcome.p50_jct_s < 300.0, "{policy}: {} s", outcome.p50_jct_s);
+        // Nor do the others hold it up: it begins when the long one ends.
+        assert!(outcome.makespan_s < 101_500.0, "{policy}: {} s", outcome.makespan_s);
+    }
+}
+
+#[test]
+fn a_job_that_is_silent_for_thousands_of_rounds_ends() {
+    let jobs = [(0.0, "team", "normal", 1, 300_000.0)];
+    let cadence = Cadence::Rounds(Millis::seconds(60));
+    let outcome = play(&scenario("silent", 1, &jobs, cadence), "adaptive");
+    assert_eq!((outcome.jobs_done, outcome.makespan_s), (1, 300_000.0));
+}
+
+#[test]
+fn in_rounds_a_quota_is_a_part_of_every_class() {
+    let jobs: Vec<_> = (0..40)
+        .map(|row| (0.0, if row % 4 == 0 { "lab" } else { "shop" }, "normal", 1, 6_000.0))
+        .collect();
+    let cadence = Cadence::Rounds(Millis::seconds(60));
+    let mut scenario = scenario("parts", 8, &jobs, cadence);
+    let free = play(&scenario, "adaptive").tenants["lab"].avg_jct_s;
+    let own = ClassQuota { entitled: Some(Share::units(6)), limit: None };
+    let quota = Quota { weight: 1, classes: [("gpu".into(), own)].into() };
+    scenario.quotas = Quotas { tenants: [("lab".into(), quota)].into() };
+    let entitled = play(&scenario, "adaptive").tenants["lab"].avg_jct_s;
+    assert!(entitled < 0.6 * free, "{entitled} s with a quota, {free} s without");
+}

@@ -1,0 +1,213 @@
+//! Quota files: what tenants are entitled to and limited to, by device class.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use het_core::{ClassQuota, DeviceClass, Match, Name, Quota, Quotas, Share, Topology, lineage};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::file::{ApiVersion, Form, Problem, Problems, Severity, Tree};
+use crate::words;
+
+/// What tenants may have of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QuotasFile {
+    #[serde(rename = "apiVersion")]
+    pub api_version: ApiVersion,
+    pub kind: QuotasKind,
+    /// By name. `lab/nlp` is a part of `lab`; whoever is not named has weight 1 and no quota.
+    pub tenants: BTreeMap<String, QuotaFile>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum QuotasKind {
+    Quotas,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaFile {
+    /// Share of what nobody is entitled to, or does not use, beside the weights of others.
+    #[serde(default = "weight_default")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub weight: u32,
+    /// Devices by class that come back to it whenever it wants them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quota: BTreeMap<String, u32>,
+    /// Devices by class that it never holds more of.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limit: BTreeMap<String, u32>,
+}
+
+fn weight_default() -> u32 {
+    1
+}
+
+static FORM: LazyLock<Form> =
+    LazyLock::new(|| Form::of(schemars::schema_for!(QuotasFile), example_of));
+
+fn example_of(field: &str) -> String {
+    let example = match field {
+        "apiVersion" => "`apiVersion: heterosis.dev/v1alpha1`",
+        "kind" => "`kind: Quotas`",
+        "weight" => "`weight: 2`",
+        "quota" => "`quota: { h100: 8 }`",
+        "limit" => "`limit: { h100: 16 }`",
+        _ => "`tenants: { research: { weight: 2, quota: { h100: 8 } } }`",
+    };
+    format!("for example {example}")
+}
+
+/// JSON Schema (draft 2020-12) of a quota file.
+pub fn json_schema() -> Value {
+    schemars::schema_for!(QuotasFile).to_value()
+}
+
+/// Parses a quota file for a cluster. `source` names it in messages.
+///
+/// # Errors
+/// Everything that is wrong with the file, in the order of its lines.
+pub fn parse(text: &str, source: &str, topology: &Topology) -> Result<Quotas, Problems> {
+    let all = |problems: Vec<Problem>| Problems::new(text, source, problems);
+    let tree = Tree::parse(text).map_err(|problem| all(vec![problem]))?;
+    let wrong = FORM.problems(&tree);
+    if !wrong.is_empty() {
+        return Err(all(wrong));
+    }
+    let file: QuotasFile = serde_json::from_value(tree.to_json())
+        .map_err(|error| all(vec![at(&tree, error.to_string(), "see `het schema quotas`")]))?;
+    let mut reader = Reader { topology, tree: &tree, problems: Vec::new() };
+    let quotas = reader.quotas(&file);
+    reader.sums(&quotas);
+    if reader.problems.is_empty() { Ok(quotas) } else { Err(all(reader.problems)) }
+}
+
+fn at(tree: &Tree, message: impl Into<String>, hint: impl Into<String>) -> Problem {
+    Problem {
+        severity: Severity::Error,
+        place: tree.place,
+        length: tree.length(),
+        message: message.into(),
+        hint: Some(hint.into()),
+    }
+}
+
+struct Reader<'a> {
+    topology: &'a Topology,
+    tree: &'a Tree,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn quotas(&mut self, file: &QuotasFile) -> Quotas {
+        let mut tenants = BTreeMap::new();
+        for (name, quota) in &file.tenants {
+            let place = self.tree.at(&pointer(&["tenants", name]));
+            if name.split('/').any(str::is_empty) {
+                let hint = "write `lab`, or `lab/nlp` for a part of `lab`";
+                self.problems.push(at(place, format!("`{name}` is no name of a tenant"), hint));
+            }
+            let mut classes: BTreeMap<Name, ClassQuota> = BTreeMap::new();
+            for (class, units) in self.units(name, "quota", &quota.quota) {
+                classes.entry(class).or_default().entitled = Some(units);
+            }
+            for (class, units) in self.units(name, "limit", &quota.limit) {
+                classes.entry(class).or_default().limit = Some(units);
+            }
+            for (class, of_class) in &classes {
+                if of_class.limit.is_some_and(|limit| of_class.entitled > Some(limit)) {
+                    let message = format!("`{name}` has a quota of `{class}` above its limit");
+                    self.problems.push(at(place, message, "raise the limit or lower the quota"));
+                }
+            }
+            tenants.insert(name.as_str().into(), Quota { weight: quota.weight, classes });
+        }
+        Quotas { tenants }
+    }
+
+    /// Whole units by class of this cluster.
+    fn units(
+        &mut self,
+        tenant: &str,
+        field: &str,
+        rows: &BTreeMap<String, u32>,
+    ) -> Vec<(Name, Share)> {
+        let mut found = Vec::new();
+        for (word, &units) in rows {
+            match class(word, &self.topology.classes) {
+                Ok(class) => found.push((class, Share::units(units))),
+                Err(hint) => {
+                    let place = self.tree.at(&pointer(&["tenants", tenant, field, word]));
+                    let message = format!("`{word}` is no device class of this cluster");
+                    self.problems.push(at(place, message, hint));
+                }
+            }
+        }
+        found
+    }
+
+    /// What several tenants are entitled to together has to be there: in the cluster, and in the
+    /// quota of the tenant that they are parts of.
+    fn sums(&mut self, quotas: &Quotas) {
+        let capacity = self.topology.units_by_class();
+        for (class, &units) in self.topology.classes.iter().zip(&capacity) {
+            let mut promised: BTreeMap<&str, Share> = BTreeMap::new();
+            for name in quotas.tenants.keys() {
+                let Some(own) = quotas.of(name.as_str(), class.id.as_str()).entitled else {
+                    continue;
+                };
+                let has_quota = |above: &&str| {
+                    *above != name.as_str()
+                        && quotas.of(above, class.id.as_str()).entitled.is_some()
+                };
+                let above = lineage(name.as_str()).rev().find(has_quota).unwrap_or_default();
+                *promised.entry(above).or_default() += own;
+            }
+            for (above, sum) in promised {
+                let there = match above {
+                    "" => Share::units(units),
+                    above => quotas.of(above, class.id.as_str()).entitled.unwrap_or_default(),
+                };
+                if sum > there {
+                    let whose = if above.is_empty() { "the cluster" } else { above };
+                    let message = format!(
+                        "quotas of {} `{}` are given away, but {whose} has {}",
+                        sum.whole_units(),
+                        class.id,
+                        there.whole_units()
+                    );
+                    let place = self.tree.at("/tenants");
+                    self.problems.push(at(place, message, "lower some of them"));
+                }
+            }
+        }
+    }
+}
+
+fn pointer(steps: &[&str]) -> String {
+    let escaped = steps.iter().map(|step| step.replace('~', "~0").replace('/', "~1"));
+    escaped.map(|step| format!("/{step}")).collect()
+}
+
+/// The one class of the cluster that a word stands for, or a hint.
+fn class(word: &str, classes: &[DeviceClass]) -> Result<Name, String> {
+    if let Some(exact) = classes.iter().find(|class| class.id == *word) {
+        return Ok(exact.id.clone());
+    }
+    let resolved = words::alternatives(word, classes);
+    let named = resolved.iter().flatten().flat_map(|(selector, _)| match &selector.matches {
+        Match::Classes(ids) => ids.clone(),
+        _ => Vec::new(),
+    });
+    let here: Vec<Name> = named.filter(|id| classes.iter().any(|class| class.id == *id)).collect();
+    match here.as_slice() {
+        [only] => Ok(only.clone()),
+        _ => {
+            let ids: Vec<String> = classes.iter().map(|class| format!("`{}`", class.id)).collect();
+            Err(format!("name one of {}", ids.join(", ")))
+        }
+    }
+}

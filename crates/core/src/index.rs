@@ -23,6 +23,8 @@ pub struct Sort {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
     pub sorts: Vec<Sort>,
+    /// Devices of each node.
+    pub devices: Arc<[Vec<DeviceId>]>,
     /// CPU sockets of each node.
     pub sockets: Arc<[Vec<DeviceId>]>,
     /// Capacity of each device.
@@ -36,11 +38,13 @@ pub struct Index {
 impl Index {
     pub fn of(topology: &Topology) -> Self {
         let mut sockets = vec![Vec::new(); topology.nodes.len()];
+        let mut devices = sockets.clone();
         let mut sorts: BTreeMap<_, BTreeMap<NodeId, Vec<DeviceId>>> = BTreeMap::new();
         for id in topology.device_ids() {
             let device = topology.device(id);
             let sort = (device.class, &device.drivers, topology.memory_of(id));
             sorts.entry(sort).or_default().entry(device.node).or_default().push(id);
+            devices[device.node.index()].push(id);
             if topology.class_of(id).kind == "cpu" {
                 sockets[device.node.index()].push(id);
             }
@@ -55,6 +59,7 @@ impl Index {
             .collect();
         sorts.sort_by_key(|sort| sort.exemplar);
         Self {
+            devices: devices.into(),
             sockets: sockets.into(),
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
             memory: topology.nodes.iter().map(|node| node.memory).collect(),

@@ -108,8 +108,8 @@ impl Scenario {
         rows
     }
 
-    /// The first job of which no shape is within the limits of its tenant, the units of its smallest
-    /// shape, and the tenant.
+    /// The first job of which no shape is within the limits of its tenant, the units of its
+    /// smallest shape, and the tenant.
     pub fn beyond_limits(&self) -> Option<(JobId, u32, Name)> {
         if self.quotas.is_empty() {
             return None;

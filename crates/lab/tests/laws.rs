@@ -10,7 +10,7 @@ use het_lab::{Cadence, Scenario, drive};
 use het_policy::by_name;
 use het_testkit::oracle::{Oracle, Strictness};
 
-/// Scenarios a policy; five policies make the thousand of a CI run.
+/// Scenarios a policy; five policies of ours make the thousand of a CI run.
 const SCENARIOS: u64 = 200;
 
 /// Shorter than most stages, so that time is shared.
@@ -24,7 +24,7 @@ fn seeds() -> Vec<u64> {
 }
 
 fn strictness(policy: &str) -> Strictness {
-    if policy == "fifo" { Strictness::EveryPolicy } else { Strictness::Ours }
+    if ["fifo", "fgd"].contains(&policy) { Strictness::EveryPolicy } else { Strictness::Ours }
 }
 
 /// Plays one scenario under the oracle; the log if no law was broken.
@@ -108,6 +108,11 @@ fn hybrid_keeps_the_laws() {
 #[test]
 fn adaptive_keeps_the_laws() {
     check("adaptive");
+}
+
+#[test]
+fn placing_in_order_keeps_the_laws() {
+    check("fgd");
 }
 
 #[test]

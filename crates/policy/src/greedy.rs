@@ -9,8 +9,8 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Lease, LeaseId, Millis, Name, Phase, Placement, Priority, Reason, Share, StageKey, StopCause,
-    StopCost, Time,
+    DeviceId, Lease, LeaseId, Millis, Name, Phase, Placement, Priority, Reason, Share, StageKey,
+    StopCause, StopCost, Time,
 };
 
 use crate::ends::{Ends, Unknown};
@@ -18,6 +18,7 @@ use crate::line::{Ask, Group, GroupId, Line};
 use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Order, Precedence, Quota, Rank};
 use crate::place::{on_class, place_among};
+use crate::pool::Accepted;
 use crate::rules::{Balancing, Choice, Passing, Preempts};
 use crate::speed::steps_left;
 use crate::tenants::Tenants;
@@ -56,7 +57,7 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
     let Kept { line, choosers, awaited } = memory.of::<Kept>();
     let choosers: Vec<LeaseId> = match rules.balancing {
         Balancing::Throughout => choosers.update(state).collect(),
-        Balancing::Never | Balancing::AtStart => Vec::new(),
+        Balancing::Never => Vec::new(),
     };
     let idle = state.waiting().next().is_none() && state.claims().is_empty();
     if idle && !state.suspects_any() && choosers.is_empty() {
@@ -143,6 +144,8 @@ struct Pass<'a> {
 struct Awaited {
     key: StageKey,
     priority: Priority,
+    /// Its alternative that is waited for.
+    shape: usize,
     begins: Time,
     /// When that was worked out.
     as_of: Time,
@@ -263,12 +266,9 @@ impl<'a> Pass<'a> {
         self.wake_when_freed(group, key);
         let known = self.known_misfit(group);
         if known.is_none()
-            && let Some(blocker) = self.delays(group, key)
+            && let Some(blocker) = self.delays_anyhow(group, key)
         {
-            self.passed = true;
-            self.delays += 1;
-            group.news = Some(vec![Reason::WouldDelay { blocker }]);
-            return if self.delays < DELAYS_MAX { Next::OfGroup } else { Next::Nobody };
+            return self.refuse(group, blocker);
         }
         let reasons = match known {
             Some(reasons) => reasons,
@@ -276,6 +276,9 @@ impl<'a> Pass<'a> {
                 Ok((placement, reason)) => {
                     self.start(rank, placement, reason);
                     return Next::OfGroup;
+                }
+                Err(reasons) if let [Reason::WouldDelay { blocker }] = *reasons => {
+                    return self.refuse(group, blocker);
                 }
                 // One that waits for something better says nothing about the others.
                 Err(reasons) if matches!(*reasons, [Reason::BetterToWait { .. }]) => {
@@ -296,6 +299,14 @@ impl<'a> Pass<'a> {
         };
         self.passed = true;
         self.misfit(line, id, rank, reasons)
+    }
+
+    /// Lets one wait that would hold up another; those behind it may be shorter.
+    fn refuse(&mut self, group: &mut Group, blocker: StageKey) -> Next {
+        self.passed = true;
+        self.delays += 1;
+        group.news = Some(vec![Reason::WouldDelay { blocker }]);
+        if self.delays < DELAYS_MAX { Next::OfGroup } else { Next::Nobody }
     }
 
     /// What is known about a group since nothing has become free.
@@ -430,15 +441,6 @@ impl<'a> Pass<'a> {
         later
     }
 
-    /// Until as much is free as a stage of a group needs, if that can be told.
-    fn until_free(&mut self, group: &Group) -> Option<Millis> {
-        let index = group.worthwhile(self.crowd.as_ref()).next()?;
-        let alternative = &group.spec().alternatives[index];
-        let free = self.pool.units(&group.accepted[index]);
-        let missing = alternative.count.saturating_sub(free);
-        self.ends().until_free(alternative, missing, Unknown::Never)
-    }
-
     /// The same stage as in the round before, if it still waits and nothing is reserved for it.
     fn awaits(&mut self, line: &mut Line, known: Awaited) -> Option<Awaited> {
         let (state, key) = (self.view.state, known.key);
@@ -457,25 +459,54 @@ impl<'a> Pass<'a> {
         self.view.now < known.begins.min(known.as_of + DRAIN_MAX)
     }
 
+    /// Until as much is free as a stage of a group needs, if that can be told.
     fn await_stage(&mut self, group: &Group, key: StageKey) -> Option<Awaited> {
-        let as_of = self.view.now;
-        let begins = as_of + self.until_free(group)?;
-        Some(Awaited { key, priority: group.priority(), begins, as_of })
+        let shape = group.worthwhile(self.crowd.as_ref()).next()?;
+        let alternative = &group.spec().alternatives[shape];
+        let free = self.pool.units(&group.accepted[shape]);
+        let missing = alternative.count.saturating_sub(free);
+        let wait = self.ends().until_free(alternative, missing, Unknown::Never)?;
+        let (priority, as_of) = (group.priority(), self.view.now);
+        Some(Awaited { key, priority, shape, begins: as_of + wait, as_of })
     }
 
-    /// Whom a stage would hold up however it ran: it and its fastest shape want the same devices,
-    /// and it would end too late.
-    fn delays(&self, group: &Group, key: StageKey) -> Option<StageKey> {
-        let awaited = self.awaited.filter(|awaited| awaited.key != key)?;
-        let state = self.view.state;
-        if group.priority() > awaited.priority || !group.overlaps(state, awaited.key) {
+    /// Whom a stage would hold up however it ran: all that it accepts is wanted by the awaited one,
+    /// and even its fastest shape would end too late.
+    fn delays_anyhow(&self, group: &Group, key: StageKey) -> Option<StageKey> {
+        let awaited = self.awaited?;
+        let everywhere = || {
+            let mut sorts = group.accepted.iter().flat_map(Accepted::sorts);
+            sorts.all(|sort| self.is_wanted(&awaited, self.view.state.index().sorts[sort].exemplar))
+        };
+        if self.ends_in_time(&awaited, group, key, group.ranked[0]) || !everywhere() {
             return None;
         }
-        let (_, spec, stage) = state.stage(key);
-        let left = steps_left(spec, stage);
-        let span = left.and_then(|left| group.span(group.ranked[0], left));
-        let ends = span.map(|span| self.view.now + span + self.view.rates.restart(&spec.profile));
-        ends.is_none_or(|ends| ends > awaited.begins).then_some(awaited.key)
+        Some(awaited.key)
+    }
+
+    /// Whom a stage would hold up on a placement.
+    fn delays(&self, group: &Group, key: StageKey, placement: &Placement) -> Option<StageKey> {
+        let awaited = self.awaited?;
+        let wanted = || placement.devices().any(|grant| self.is_wanted(&awaited, grant.device));
+        if self.ends_in_time(&awaited, group, key, placement.alternative) || !wanted() {
+            return None;
+        }
+        Some(awaited.key)
+    }
+
+    fn ends_in_time(&self, awaited: &Awaited, group: &Group, key: StageKey, index: usize) -> bool {
+        if awaited.key == key || group.priority() > awaited.priority {
+            return true;
+        }
+        let (_, spec, stage) = self.view.state.stage(key);
+        let span = steps_left(spec, stage).and_then(|left| group.span(index, left));
+        let pause = self.view.rates.restart(&spec.profile);
+        span.is_some_and(|span| self.view.now + span + pause <= awaited.begins)
+    }
+
+    fn is_wanted(&self, awaited: &Awaited, device: DeviceId) -> bool {
+        let (_, spec, _) = self.view.state.stage(awaited.key);
+        spec.alternatives[awaited.shape].selector.accepts(self.view.state.topology(), device)
     }
 
     /// The pool as it will be when everything that runs has ended.
@@ -527,10 +558,17 @@ impl<'a> Pass<'a> {
         group: &mut Group,
         key: StageKey,
     ) -> Result<(Placement, Reason), Vec<Reason>> {
-        if let Some(index) = group.bound() {
+        if let Some(fixed) = group.bound() {
+            let index = match self.rules.choice {
+                Choice::FixedUntil(_) => group.by_worth(self.crowd.as_ref())[0],
+                _ => fixed,
+            };
             let word = group.spec().alternatives[index].selector.word.clone();
             let bound = Reason::FixedAtSubmission { word };
             let fit = self.place(group, index);
+            if let Some(blocker) = fit.as_ref().ok().and_then(|p| self.delays(group, key, p)) {
+                return Err(vec![Reason::WouldDelay { blocker }]);
+            }
             return fit.map(|placement| (placement, bound.clone())).map_err(|_| {
                 let mut reasons = self.reasons_why_not(group);
                 reasons.push(bound);
@@ -539,9 +577,18 @@ impl<'a> Pass<'a> {
         }
         let ranked = group.by_worth(self.crowd.as_ref());
         let best = ranked[0];
-        let mut fits = |&index: &usize| self.place(group, index).ok();
+        let mut delayed = None;
+        let mut fits = |&index: &usize| {
+            let placement = self.place(group, index).ok()?;
+            let delays = self.delays(group, key, &placement);
+            delayed = delayed.or(delays);
+            delays.is_none().then_some(placement)
+        };
         let Some(placement) = ranked.iter().find_map(&mut fits) else {
-            return Err(self.reasons_why_not(group));
+            return Err(match delayed {
+                Some(blocker) => vec![Reason::WouldDelay { blocker }],
+                None => self.reasons_why_not(group),
+            });
         };
         let index = placement.alternative;
         let spec = group.spec();

@@ -1,9 +1,9 @@
 //! What a planner of rounds still has to share out: units of each device class, and where tenants
 //! have quotas, what each may still be given.
 //!
-//! Every class is divided among the tenants who want it: each gets what it is entitled to, as far as
-//! it wants that, and what remains goes to all who want more by weight, at every level of the tree
-//! of tenants. What is still free when everybody had a look goes to anybody, up to the limits.
+//! Every class is divided among the tenants who want it: each gets what it is entitled to, as far
+//! as it wants that, and what remains goes to all who want more by weight, at every level of the
+//! tree of tenants. What is still free when everybody had a look goes to anybody, up to the limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 

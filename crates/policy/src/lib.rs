@@ -18,6 +18,7 @@ mod moves;
 mod order;
 pub mod packing;
 mod place;
+mod pods;
 mod pool;
 mod preempt;
 mod queue;

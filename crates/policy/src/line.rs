@@ -75,6 +75,13 @@ struct Request {
 /// memory beside them, domain, ranks.
 pub(crate) type Ask = ((Name, u32, Bytes), (u32, Bytes), Domain, RankRule);
 
+/// What decides where an alternative of a stage fits.
+pub(crate) fn ask(spec: &StageSpec, index: usize) -> Ask {
+    let selector = &spec.alternatives[index].selector;
+    let devices = (selector.word.clone(), spec.alternatives[index].count, selector.memory_min);
+    (devices, (spec.companions.cores, spec.companions.memory), spec.within, spec.ranks)
+}
+
 /// Stages that ask for the same.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -326,21 +333,6 @@ impl Group {
         })
     }
 
-    /// Whether it and another stage want devices of the same class.
-    pub fn overlaps(&self, state: &State, other: StageKey) -> bool {
-        let topology = state.topology();
-        let shapes = &state.stage(other).1.alternatives;
-        let sorts = &state.index().sorts;
-        let wanted = |class| {
-            let of_class =
-                sorts.iter().filter(|sort| topology.device(sort.exemplar).class == class);
-            of_class.into_iter().any(|sort| {
-                shapes.iter().any(|shape| shape.selector.accepts(topology, sort.exemplar))
-            })
-        };
-        self.by_class(state).any(|(class, _)| wanted(class))
-    }
-
     /// The most units that any alternative takes.
     pub fn units(&self) -> u32 {
         self.spec().alternatives.iter().map(|alternative| alternative.count).max().unwrap_or(0)
@@ -359,8 +351,7 @@ impl Group {
     }
 
     pub fn ask(&self, index: usize) -> Ask {
-        let Request { alternatives, companions, within, ranks, .. } = &self.request;
-        (alternatives[index].clone(), *companions, *within, *ranks)
+        ask(self.spec(), index)
     }
 
     /// How long so many steps take on an alternative; `None` if nothing is known about its speed.

@@ -24,8 +24,6 @@ pub enum Order {
     Submission,
     /// By priority, then submission.
     Priority,
-    /// By priority raised by waiting time, then submission.
-    AgedPriority,
     /// By raised priority, then least expected device time beside the time waited.
     AgedShortest,
 }
@@ -85,7 +83,6 @@ pub(crate) fn rank(
     let (level, rises) = match order {
         Order::Submission => (Priority::Normal as u64, None),
         Order::Priority => (own as u64, None),
-        Order::AgedPriority => aged(own, since, AGEING_STEP, view.now),
         Order::AgedShortest => aged(own, since, times(RISES_AFTER).max(AGEING_STEP), view.now),
     };
     let passed_until =

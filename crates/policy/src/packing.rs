@@ -210,19 +210,11 @@ impl Packer {
                 *known = Some((version, score(self.rule, &self.mix, &self.bins[index], item)));
             }
         }
-        let rows = known.iter().enumerate().filter_map(|(index, known)| {
+        let rows = known.iter().enumerate().filter_map(|(bin, known)| {
             let (_, scored) = known.as_ref()?;
-            scored.as_ref().map(|(score, devices)| (*score, index, devices))
+            scored.as_ref().map(|(score, devices)| (*score, (bin, devices)))
         });
-        let best = match self.rule {
-            PackingRule::Random => {
-                let rows: Vec<_> = rows.collect();
-                let index = (draw % rows.len().max(1) as u64) as usize;
-                rows.get(index).copied()
-            }
-            _ => rows.min_by(|a, b| a.0.total_cmp(&b.0)),
-        };
-        let (_, bin, devices) = best?;
+        let (bin, devices) = best(self.rule, rows, draw)?;
         let spot = Spot { bin, devices: devices.clone() };
         self.bins[bin].take(item, &spot.devices);
         self.versions[bin] += 1;
@@ -231,6 +223,30 @@ impl Packer {
 
     pub fn bins(&self) -> &[Bin] {
         &self.bins
+    }
+}
+
+/// The row of the bin that the rule names for an item; `None` where it fits nowhere.
+pub(crate) fn best_bin<'a>(
+    rule: PackingRule,
+    mix: &Mix,
+    bins: impl Iterator<Item = &'a Bin>,
+    item: &Item,
+    draw: u64,
+) -> Option<usize> {
+    let scored = |(row, bin): (usize, &Bin)| Some((score(rule, mix, bin, item)?.0, row));
+    best(rule, bins.enumerate().filter_map(scored), draw)
+}
+
+/// The lowest score, the first of equals; any where the rule is to take any.
+fn best<T>(rule: PackingRule, rows: impl Iterator<Item = (f64, T)>, draw: u64) -> Option<T> {
+    match rule {
+        PackingRule::Random => {
+            let mut rows: Vec<T> = rows.map(|(_, row)| row).collect();
+            let count = rows.len().max(1) as u64;
+            (!rows.is_empty()).then(|| rows.swap_remove((draw % count) as usize))
+        }
+        _ => rows.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row),
     }
 }
 

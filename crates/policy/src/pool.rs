@@ -17,6 +17,17 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
+    /// The same on one node only.
+    pub fn only(&self, node: NodeId) -> Self {
+        let rows = self.by_node.iter().filter(|(of, _)| *of == node).cloned();
+        Self { sorts: Arc::clone(&self.sorts), by_node: rows.collect() }
+    }
+
+    /// Rows of [`het_core::Index::sorts`].
+    pub fn sorts(&self) -> impl Iterator<Item = usize> + '_ {
+        self.sorts.iter().copied()
+    }
+
     /// Rows of [`het_core::Topology::classes`].
     pub fn classes<'a>(&'a self, state: &'a State) -> impl Iterator<Item = usize> + 'a {
         let class =

@@ -3,6 +3,8 @@
 use crate::Policy;
 use crate::adaptive::Adaptive;
 use crate::elastic::Sia;
+use crate::packing::PackingRule;
+use crate::pods::InOrder;
 use crate::queue::{Queue, QueueOrder};
 use crate::rules::{DYNAMIC, FIFO, HYBRID, STATIC};
 use crate::shares::{Objective, Shares};
@@ -15,6 +17,9 @@ pub static POLICIES: &[&dyn Policy] = &[
     &HYBRID,
     &Adaptive,
     &Sia,
+    &InOrder(PackingRule::LeastFragmentation),
+    &InOrder(PackingRule::BestFit),
+    &InOrder(PackingRule::Random),
     &Queue { name: "srpt", order: QueueOrder::ShortestRemaining },
     &Queue { name: "las", order: QueueOrder::LeastAttained },
     &Shares { name: "fifo-perf", objective: Objective::FirstComeFastest },

@@ -23,7 +23,7 @@ pub enum Choice {
     /// The best among those that fit now: the one that is expected to finish first, or, where they
     /// are balanced, the one that costs all least.
     FreeNow,
-    /// Fixed at first; free now once the stage has waited this long.
+    /// The best one at first, whatever is free; free now once the stage has waited this long.
     FixedUntil(Millis),
     /// Free now, unless waiting for a faster one is expected to finish earlier.
     EarliestFinish,
@@ -33,9 +33,7 @@ pub enum Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Balancing {
     Never,
-    /// When they start.
-    AtStart,
-    /// And while they run: they move where the rest of their work costs all less.
+    /// When they start, and while they run: they move where the rest of their work costs all less.
     Throughout,
 }
 
@@ -86,20 +84,20 @@ pub(crate) static STATIC: Rules = Rules {
 /// Decided again on every event from what is free.
 pub(crate) static DYNAMIC: Rules = Rules {
     name: "dynamic",
-    order: Order::AgedPriority,
+    order: Order::AgedShortest,
     passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
     choice: Choice::FreeNow,
     balancing: Balancing::Throughout,
     preempts: Preempts::ForHigherPriority,
 };
 
-/// The static choice, corrected once it makes a stage late.
+/// Planned as if all were free, corrected once that makes a stage late and while it runs.
 pub(crate) static HYBRID: Rules = Rules {
     name: "hybrid",
-    order: Order::AgedPriority,
+    order: Order::AgedShortest,
     passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
     choice: Choice::FixedUntil(HYBRID_PATIENCE),
-    balancing: Balancing::AtStart,
+    balancing: Balancing::Throughout,
     preempts: Preempts::ForHigherPriority,
 };
 

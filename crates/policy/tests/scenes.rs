@@ -301,3 +301,31 @@ fn static_keeps_what_it_could_not_take_back() {
         ],
     );
 }
+
+#[test]
+fn in_order_by_fragmentation_a_single_goes_where_pairs_stay_whole() {
+    let scene = "
+        node h100 h100
+        node h100 h100
+        0s job 1 normal h100
+        0s job 2 normal h100:2
+        0s job 3 normal h100
+        0s run";
+    let expected =
+        ["0s start 1 on n0/h1000", "0s start 2 on n1/h1000 n1/h1001", "0s start 3 on n0/h1001"];
+    check("fgd", scene, &expected);
+    check("best-fit", scene, &expected);
+}
+
+#[test]
+fn in_order_nobody_waits_behind_one_that_does_not_fit() {
+    let scene = "
+        node h100
+        node h100
+        0s job 1 normal h100:3
+        0s job 2 low h100:2
+        0s run";
+    for policy in ["fgd", "best-fit", "random"] {
+        check(policy, scene, &["0s start 2 on n0/h1000 n1/h1000"]);
+    }
+}

@@ -1,7 +1,7 @@
 //! Job files: from YAML text to a [`het_core::JobSpec`].
 //!
 //! Text becomes a tree with places, the tree is held against the schema of the shapes (`shape`,
-//! `schema`), the shapes are checked for sense and resolved for one cluster (`resolve`). Every stage
+//! `schema`), the shapes are checked for sense and resolved for one cluster (`resolve`). Every step
 //! reports all it finds, each with line, caret and a hint.
 
 mod resolve;

@@ -1,0 +1,211 @@
+//! Policies that place one request after the other, in the order in which they came, and never look
+//! back: each goes to the node that a packing rule names, who does not fit is passed.
+//!
+//! What is expected to come, which `fgd` wants to know, is what has come so far.
+
+use std::collections::BTreeMap;
+
+use het_core::{Bytes, DeviceId, NodeId, Placement, Reason, Share, StageKey, StageSpec, Ticket};
+
+use crate::line::{Ask, ask};
+use crate::packing::{Bin, Item, Mix, PackingRule, best_bin};
+use crate::place::{never, place, place_among};
+use crate::pool::{Accepted, accepted};
+use crate::tenants::Tenants;
+use crate::{Decision, Memory, Policy, Pool, View, Want};
+
+/// The mix of requests is counted anew once so many parts of it are new.
+const NEW_PARTS: usize = 20;
+
+/// In order of arrival, by a packing rule.
+#[derive(Debug, Clone, Copy)]
+pub struct InOrder(pub(crate) PackingRule);
+
+/// What has come so far.
+#[derive(Debug, Default)]
+struct Kept {
+    seen: Ticket,
+    items: Vec<Item>,
+    counted: usize,
+    mix: Mix,
+}
+
+impl Policy for InOrder {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
+        let kept = memory.of::<Kept>();
+        kept.update(view);
+        let mut pass = Pass {
+            view,
+            rule: self.0,
+            mix: &kept.mix,
+            pool: Pool::of(view.state),
+            tenants: Tenants::of(view.state),
+            bins: Vec::new(),
+            unfit: BTreeMap::new(),
+        };
+        pass.bins = pass.all_bins();
+        let waiting = view.state.waiting_since(Ticket::default());
+        let wants = waiting.map(|(_, key)| (key, pass.want(key))).collect();
+        Decision { wants, ..Decision::default() }
+    }
+}
+
+impl Kept {
+    fn update(&mut self, view: &View<'_>) {
+        for (ticket, key) in view.state.waiting_since(self.seen) {
+            self.seen = ticket;
+            self.items.push(item(view, view.state.stage(key).1, 0));
+        }
+        if self.items.len() > self.counted + self.counted / NEW_PARTS {
+            self.mix = Mix::of(&self.items);
+            self.counted = self.items.len();
+        }
+    }
+}
+
+/// What one alternative takes of a node.
+fn item(view: &View<'_>, spec: &StageSpec, index: usize) -> Item {
+    let alternative = &spec.alternatives[index];
+    let topology = view.state.topology();
+    let classes = accepted(view.state, &alternative.selector, None);
+    let of_devices = |class: &usize| topology.classes[*class].kind != "cpu";
+    let models =
+        classes.classes(view.state).filter(of_devices).fold(0, |all, class| all | bit(class));
+    let (devices, own_cores) =
+        if models == 0 { (0, alternative.count) } else { (alternative.count, 0) };
+    Item {
+        cores: Share::units(own_cores + spec.companions.cores),
+        memory: spec.companions.memory,
+        devices,
+        share: if devices == 0 { Share::ZERO } else { Share::WHOLE },
+        models,
+    }
+}
+
+/// Classes beyond the 64th share a bit, which only makes the score of a node coarser.
+fn bit(class: usize) -> u64 {
+    1 << (class % 64)
+}
+
+struct Pass<'a> {
+    view: &'a View<'a>,
+    rule: PackingRule,
+    mix: &'a Mix,
+    pool: Pool<'a>,
+    tenants: Option<Tenants<'a>>,
+    /// One a node and class of its accelerators.
+    bins: Vec<(NodeId, Bin)>,
+    unfit: BTreeMap<Ask, Reason>,
+}
+
+impl Pass<'_> {
+    fn want(&mut self, key: StageKey) -> Want {
+        let (job, spec, stage) = self.view.state.stage(key);
+        let mut reasons = Vec::new();
+        for index in 0..spec.alternatives.len() {
+            let placement = match self.find(key, spec, index) {
+                Ok(placement) => placement,
+                Err(reason) => {
+                    reasons.push(reason);
+                    continue;
+                }
+            };
+            let tenant = &job.spec.tenant;
+            let over = self.tenants.as_ref().and_then(|all| all.over_limit(tenant, &placement));
+            if let Some(reason) = over {
+                reasons.push(reason);
+                continue;
+            }
+            if let Some(tenants) = &mut self.tenants {
+                tenants.take(tenant, &placement);
+            }
+            self.take(&placement);
+            let word = spec.alternatives[index].selector.word.clone();
+            let mut reasons = vec![match spec.alternatives.len() {
+                1 => Reason::OnlyAlternative { word },
+                _ => Reason::FreeNow { word },
+            }];
+            reasons.extend(stage.checkpoint.as_ref().map(|c| Reason::Resumed { step: c.step }));
+            return Want::Run { placement, reasons };
+        }
+        Want::Wait { reasons }
+    }
+
+    /// Where the rule puts an alternative; one that no node has room for goes where it fits.
+    fn find(&mut self, key: StageKey, spec: &StageSpec, index: usize) -> Result<Placement, Reason> {
+        let ask = ask(spec, index);
+        if let Some(reason) = self.unfit.get(&ask) {
+            return Err(reason.clone());
+        }
+        let wanted = item(self.view, spec, index);
+        let bins = self.bins.iter().map(|(_, bin)| bin);
+        if let Some(row) = best_bin(self.rule, self.mix, bins, &wanted, draw(key)) {
+            let there = self.on_node(spec, index, self.bins[row].0);
+            if let Ok(placement) = place_among(&mut self.pool, spec, index, &there) {
+                return Ok(placement);
+            }
+        }
+        let found = place(&mut self.pool, spec, index);
+        found.map_err(|reason| {
+            let mut cluster = Pool::empty_cluster(self.view.state);
+            let reason = never(&mut cluster, spec, index).unwrap_or(reason);
+            self.unfit.insert(ask, reason.clone());
+            reason
+        })
+    }
+
+    fn on_node(&self, spec: &StageSpec, index: usize, node: NodeId) -> Accepted {
+        let all = accepted(self.view.state, &spec.alternatives[index].selector, None);
+        all.only(node)
+    }
+
+    fn take(&mut self, placement: &Placement) {
+        self.pool.take(placement);
+        for rank in &placement.ranks {
+            let fresh = self.bins_of(rank.node);
+            self.bins.retain(|(node, _)| *node != rank.node);
+            self.bins.extend(fresh);
+        }
+        // The order of nodes decides between equals.
+        self.bins.sort_by_key(|(node, bin)| (*node, bin.model));
+    }
+
+    fn all_bins(&self) -> Vec<(NodeId, Bin)> {
+        let nodes = self.view.state.topology().node_ids();
+        nodes.flat_map(|node| self.bins_of(node)).collect()
+    }
+
+    /// What is free on a node now.
+    fn bins_of(&self, node: NodeId) -> Vec<(NodeId, Bin)> {
+        let index = self.view.state.index();
+        let topology = self.view.state.topology();
+        let whole = |id: DeviceId| Share::units(self.pool.free(id).whole_units());
+        let mut by_class: BTreeMap<usize, Vec<Share>> = BTreeMap::new();
+        for &id in &index.devices[node.index()] {
+            if topology.class_of(id).kind != "cpu" {
+                by_class.entry(topology.device(id).class).or_default().push(whole(id));
+            }
+        }
+        if by_class.is_empty() {
+            by_class.insert(0, Vec::new());
+        }
+        let cores = Share::units(self.pool.free_cores(node));
+        let memory: Bytes = self.pool.memory(node);
+        let bin = |(class, devices): (usize, Vec<Share>)| {
+            (node, Bin { cores, memory, model: (class % 64) as u8, devices })
+        };
+        by_class.into_iter().map(bin).collect()
+    }
+}
+
+/// A number that looks random and is the same for the same stage (SplitMix64, Steele et al. 2014).
+fn draw(key: StageKey) -> u64 {
+    let mut z = (key.job.0 << 16 | u64::from(key.stage.0)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

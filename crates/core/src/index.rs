@@ -25,6 +25,8 @@ pub struct Index {
     pub sorts: Vec<Sort>,
     /// Devices of each node.
     pub devices: Arc<[Vec<DeviceId>]>,
+    /// Device classes of each node; rows of [`Topology::classes`].
+    pub classes: Arc<[Vec<usize>]>,
     /// CPU sockets of each node.
     pub sockets: Arc<[Vec<DeviceId>]>,
     /// Capacity of each device.
@@ -39,12 +41,17 @@ impl Index {
     pub fn of(topology: &Topology) -> Self {
         let mut sockets = vec![Vec::new(); topology.nodes.len()];
         let mut devices = sockets.clone();
+        let mut classes = vec![Vec::new(); topology.nodes.len()];
         let mut sorts: BTreeMap<_, BTreeMap<NodeId, Vec<DeviceId>>> = BTreeMap::new();
         for id in topology.device_ids() {
             let device = topology.device(id);
             let sort = (device.class, &device.drivers, topology.memory_of(id));
             sorts.entry(sort).or_default().entry(device.node).or_default().push(id);
             devices[device.node.index()].push(id);
+            let here: &mut Vec<usize> = &mut classes[device.node.index()];
+            if !here.contains(&device.class) {
+                here.push(device.class);
+            }
             if topology.class_of(id).kind == "cpu" {
                 sockets[device.node.index()].push(id);
             }
@@ -60,6 +67,7 @@ impl Index {
         sorts.sort_by_key(|sort| sort.exemplar);
         Self {
             devices: devices.into(),
+            classes: classes.into(),
             sockets: sockets.into(),
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
             memory: topology.nodes.iter().map(|node| node.memory).collect(),

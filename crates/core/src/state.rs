@@ -36,8 +36,12 @@ pub struct State {
     /// The same by ticket.
     tickets: BTreeMap<Ticket, StageKey>,
     next_ticket: Ticket,
+    /// How often a stage stopped waiting.
+    departures: u64,
     /// How often something that was held or claimed became free, or came back into service.
     releases: u64,
+    /// The count at the last time that this happened on a node with devices of each class.
+    released: Vec<u64>,
     /// Jobs whose running stages are to be stopped: ended by somebody, or held.
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
@@ -211,7 +215,9 @@ impl State {
             waiting: BTreeMap::new(),
             tickets: BTreeMap::new(),
             next_ticket: Ticket(1),
+            departures: 0,
             releases: 0,
+            released: vec![0; topology.classes.len()],
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
             quotas: Arc::default(),
@@ -311,10 +317,22 @@ impl State {
         self.tickets.range(later).map(|(ticket, key)| (*ticket, *key))
     }
 
+    /// How often a stage stopped waiting so far.
+    pub fn departures(&self) -> u64 {
+        self.departures
+    }
+
     /// Grows whenever something that was held or claimed becomes free or comes back into service:
     /// while it stands still, what did not fit still does not.
     pub fn releases(&self) -> u64 {
         self.releases
+    }
+
+    /// Its value when that last happened on a node that has devices of a class: since then, what
+    /// asks for nothing else and did not fit still does not, unless quotas changed or were in the
+    /// way.
+    pub fn last_release(&self, class: usize) -> u64 {
+        self.released[class]
     }
 
     /// The job and stage of a key that came from this state.

@@ -125,10 +125,10 @@ fn share_out(demands: &Demands, gains: Vec<Vec<f64>>, kept: impl Fn(&Demand) -> 
     kept.for_each(|(demand, offer)| {
         offer.iter().for_each(|&o| left.take(demand, &demand.offers[o]))
     });
-    left.in_parts(demands);
+    left.keep_to_parts(demands);
     let mut exact = serve(demands, &gains, &mut left, &mut chosen);
     if left.has_parts() && exact.is_some() {
-        left.to_limits(demands);
+        left.open_to_limits(demands);
         exact = serve(demands, &gains, &mut left, &mut chosen);
     }
     if exact.is_none() {

@@ -69,21 +69,18 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
     let mut pass = Pass::new(rules, view, crowd);
     pass.awaited = awaited.take().and_then(|known| pass.awaits(line, known));
     pass.claims(line);
-    let heads = line.heads(view);
-    let place = |pass: &Pass<'_>, line: &mut Line, (rank, id): (Rank, GroupId)| {
-        (pass.precedence(line.group(id), &rank), rank, id)
-    };
-    let mut heads: BTreeSet<_> = heads.into_iter().map(|head| place(&pass, line, head)).collect();
-    while let Some((precedence, rank, id)) = heads.pop_first() {
+    let mut heads = Heads::of(&pass, line);
+    while let Some((precedence, rank, id)) = heads.pop() {
         // Others of its tenant may have got something since.
-        let now = pass.precedence(line.group(id), &rank);
+        let now = pass.precedence(line.look_up(id), &rank);
         if now > precedence {
-            heads.insert((now, rank, id));
+            heads.later.insert((now, rank, id));
             continue;
         }
-        if pass.look(line, id, rank) == Next::OfGroup {
-            let next = line.next(view, id, Some(rank));
-            heads.extend(next.map(|next| place(&pass, line, (next, id))));
+        if pass.look(line, id, rank) == Next::OfGroup
+            && let Some(next) = line.next(id, rank)
+        {
+            heads.later.insert((pass.precedence(line.look_up(id), &next), next, id));
         }
         if pass.head.is_some() {
             break;
@@ -92,6 +89,39 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
     pass.moves(&choosers);
     *awaited = pass.awaited;
     pass.finish(line)
+}
+
+/// The first of every group.
+struct Heads {
+    /// Whoever is looked at first is last.
+    sorted: Vec<(Precedence, Rank, GroupId)>,
+    /// Those who came to stand at the head of their group meanwhile.
+    later: BTreeSet<(Precedence, Rank, GroupId)>,
+}
+
+impl Heads {
+    fn of(pass: &Pass<'_>, line: &Line) -> Self {
+        let row =
+            |(rank, id): (Rank, GroupId)| (pass.precedence(line.look_up(id), &rank), rank, id);
+        let mut sorted: Vec<_> = line.heads().map(row).collect();
+        sorted.sort_unstable_by(|a, b| b.cmp(a));
+        Self { sorted, later: BTreeSet::new() }
+    }
+
+    fn pop(&mut self) -> Option<(Precedence, Rank, GroupId)> {
+        match (self.sorted.last(), self.later.first()) {
+            (Some(row), Some(other)) if other < row => self.later.pop_first(),
+            (None, _) => self.later.pop_first(),
+            _ => self.sorted.pop(),
+        }
+    }
+}
+
+/// Whether there is anything new to say to those who fit nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    None,
+    Misfit,
 }
 
 /// Whether the rest of a group has to be looked at.
@@ -123,8 +153,9 @@ struct Pass<'a> {
     crowd: Option<Crowd>,
     /// The lowest priority that runs: only higher ones need to look for victims.
     lowest_running: Option<Priority>,
-    /// The pool is larger than the state says: it has what victims will leave.
-    widened: bool,
+    /// Device classes of nodes on which the pool has more than the state says: what victims will
+    /// leave.
+    widened: BTreeSet<usize>,
     /// What does not fit into the pool.
     unfit: BTreeMap<Ask, Reason>,
     stopped: BTreeSet<LeaseId>,
@@ -169,7 +200,7 @@ impl<'a> Pass<'a> {
             ahead: 0,
             crowd,
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
-            widened: false,
+            widened: BTreeSet::new(),
             unfit: BTreeMap::new(),
             stopped: BTreeSet::new(),
             searches: 0,
@@ -263,42 +294,38 @@ impl<'a> Pass<'a> {
             return Next::OfGroup;
         }
         let group = line.group(id);
-        self.wake_when_freed(group, key);
-        let known = self.known_misfit(group);
-        if known.is_none()
-            && let Some(blocker) = self.delays_anyhow(group, key)
-        {
+        self.wake_when_freed(group, &rank);
+        if group.still_misfits(self.view.state, &self.widened) {
+            self.passed = true;
+            return self.misfit(line, id, rank, News::None);
+        }
+        if let Some(blocker) = self.delays_anyhow(group, key) {
             return self.refuse(group, blocker);
         }
-        let reasons = match known {
-            Some(reasons) => reasons,
-            None => match self.fitting(group, key) {
-                Ok((placement, reason)) => {
-                    self.start(rank, placement, reason);
-                    return Next::OfGroup;
-                }
-                Err(reasons) if let [Reason::WouldDelay { blocker }] = *reasons => {
-                    return self.refuse(group, blocker);
-                }
-                // One that waits for something better says nothing about the others.
-                Err(reasons) if matches!(*reasons, [Reason::BetterToWait { .. }]) => {
-                    self.passed = true;
-                    let best = group.by_worth(self.crowd.as_ref())[0];
-                    self.ahead += group.spec().alternatives[best].count;
-                    self.want(rank, Want::Wait { reasons });
-                    line.untold.insert(key);
-                    return Next::OfGroup;
-                }
-                Err(reasons) => {
-                    if !self.widened {
-                        group.misfit = Some((self.view.state.releases(), reasons.clone()));
+        match self.fitting(group, key) {
+            Ok((placement, reason)) => {
+                self.start(rank, placement, reason);
+                Next::OfGroup
+            }
+            Err(reasons) => {
+                self.passed = true;
+                match *reasons {
+                    [Reason::WouldDelay { blocker }] => self.refuse(group, blocker),
+                    // One that waits for something better says nothing about the others.
+                    [Reason::BetterToWait { .. }] => {
+                        let best = group.by_worth(self.crowd.as_ref())[0];
+                        self.ahead += group.spec().alternatives[best].count;
+                        self.want(rank, Want::Wait { reasons });
+                        line.untold.insert(key);
+                        Next::OfGroup
                     }
-                    reasons
+                    _ => {
+                        group.misfit = Some((self.view.state.releases(), reasons));
+                        self.misfit(line, id, rank, News::Misfit)
+                    }
                 }
-            },
-        };
-        self.passed = true;
-        self.misfit(line, id, rank, reasons)
+            }
+        }
     }
 
     /// Lets one wait that would hold up another; those behind it may be shorter.
@@ -309,23 +336,19 @@ impl<'a> Pass<'a> {
         if self.delays < DELAYS_MAX { Next::OfGroup } else { Next::Nobody }
     }
 
-    /// What is known about a group since nothing has become free.
-    fn known_misfit(&self, group: &Group) -> Option<Vec<Reason>> {
-        let (at, reasons) = group.misfit.as_ref()?;
-        (*at == self.view.state.releases() && !self.widened).then(|| reasons.clone())
-    }
-
     /// A group that fits nowhere: preempt or reserve for its first, or let all wait.
-    fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank, reasons: Vec<Reason>) -> Next {
+    fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank, news: News) -> Next {
         let key = rank.key;
         let group = line.group(id);
-        let mut reasons = reasons;
-        let is_refused = |reason: &Reason| {
+        let reasons = || group.misfit.iter().flat_map(|(_, reasons)| reasons);
+        let refused = reasons().any(|reason| {
             matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. })
-        };
-        let refused = reasons.iter().any(is_refused);
+        });
+        let mut told: Option<Vec<Reason>> =
+            (news == News::Misfit).then(|| reasons().cloned().collect());
         if self.rules.passing == Passing::Never && !refused {
             self.head = Some(key);
+            let reasons = reasons().cloned().collect();
             self.want(rank, Want::Wait { reasons });
             line.untold.insert(key);
             return Next::Nobody;
@@ -352,7 +375,7 @@ impl<'a> Pass<'a> {
                     return Next::OfGroup;
                 }
                 Ok(_) => {}
-                Err(reason) => reasons.extend(reason),
+                Err(too_dear) => told = Some(reasons().cloned().chain(too_dear).collect()),
             }
         }
         if let Some((placement, orders)) = self.reclaim(group, key) {
@@ -361,7 +384,7 @@ impl<'a> Pass<'a> {
             return Next::OfGroup;
         }
         let group = line.group(id);
-        group.news = Some(reasons);
+        group.news = told;
         if refused {
             return Next::Nobody;
         }
@@ -382,12 +405,14 @@ impl<'a> Pass<'a> {
 
     fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {
         // What the victims free beyond the placement may fit others.
-        self.widened = true;
         self.unfit.clear();
         for order in &orders {
             self.stopped.insert(order.lease);
             let lease = &self.view.state.leases()[&order.lease];
             self.pool.give_back(&lease.placement);
+            let nodes = lease.placement.ranks.iter().map(|rank| rank.node.index());
+            let classes = nodes.flat_map(|node| &self.view.state.index().classes[node]);
+            self.widened.extend(classes);
             if let Some(tenants) = &mut self.tenants {
                 tenants
                     .will_free(&self.view.state.stage(lease.stage).0.spec.tenant, &lease.placement);
@@ -403,13 +428,12 @@ impl<'a> Pass<'a> {
     fn reserve(&mut self, line: &mut Line, id: GroupId, rank: Rank) {
         let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
         let group = line.group(id);
-        if self.reservations >= RESERVATIONS_MAX || !group.can_be_passed() {
+        if self.reservations >= RESERVATIONS_MAX || !group.can_be_passed {
             return;
         }
         let key = rank.key;
-        let since = self.view.state.stage(key).0.waiting_since(key.stage);
-        if self.view.now < since + after {
-            self.wake_by(since + after);
+        if self.view.now < rank.since + after {
+            self.wake_by(rank.since + after);
             return;
         }
         if self.claims_later(group, key) {
@@ -546,9 +570,9 @@ impl<'a> Pass<'a> {
     }
 
     /// A stage that is bound for a while is looked at again once it is not.
-    fn wake_when_freed(&mut self, group: &Group, key: StageKey) {
+    fn wake_when_freed(&mut self, group: &Group, rank: &Rank) {
         if let (Choice::FixedUntil(patience), Some(_)) = (self.rules.choice, group.bound()) {
-            self.wake_by(self.view.state.stage(key).0.waiting_since(key.stage) + patience);
+            self.wake_by(rank.since + patience);
         }
     }
 
@@ -730,6 +754,8 @@ impl<'a> Pass<'a> {
                 self.wants.push((rank, Want::Wait { reasons }));
             }
         }
+        let starting = self.wants.iter().filter(|(_, want)| matches!(want, Want::Run { .. }));
+        line.to_start.extend(starting.map(|(rank, _)| rank.key));
         self.wants.sort_unstable_by_key(|(rank, _)| *rank);
         let in_order = self.wants.into_iter().map(|(rank, want)| (rank.key, want));
         Decision {

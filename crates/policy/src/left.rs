@@ -58,14 +58,14 @@ impl Left {
     }
 
     /// From now on no tenant is given more than its part.
-    pub fn in_parts(&mut self, demands: &Demands) {
+    pub fn keep_to_parts(&mut self, demands: &Demands) {
         if let Some(tenants) = &mut self.tenants {
             tenants.most = parts(demands);
         }
     }
 
     /// From now on every tenant may have as much as its limit allows.
-    pub fn to_limits(&mut self, demands: &Demands) {
+    pub fn open_to_limits(&mut self, demands: &Demands) {
         if let Some(tenants) = &mut self.tenants {
             tenants.most = Self::whole(demands).tenants.map(|whole| whole.most).unwrap_or_default();
         }

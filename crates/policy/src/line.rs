@@ -27,6 +27,10 @@ const WORTHWHILE: f64 = 1.0 / 16.0;
 pub(crate) struct Line {
     /// Everybody up to this ticket has been filed.
     filed_until: Ticket,
+    /// So many of whom had left by then.
+    departures: u64,
+    /// Who was told to start, and may have left by now.
+    pub to_start: BTreeSet<StageKey>,
     /// What tenants may have; where that is anything, groups are of one tenant each.
     quotas: Arc<Quotas>,
     /// Of the rates that ranks were made with.
@@ -48,7 +52,6 @@ pub(crate) struct GroupId(u64);
 /// Where a stage stands in the line.
 #[derive(Debug, Clone, Copy)]
 struct Filed {
-    ticket: Ticket,
     group: GroupId,
     rank: Rank,
     changes: Option<Time>,
@@ -97,6 +100,11 @@ pub(crate) struct Group {
     /// By alternative.
     shapes: Vec<Option<Shape>>,
     pub accepted: Vec<Accepted>,
+    /// That any alternative accepts.
+    classes: Vec<usize>,
+    /// They need several devices at once, or cores or memory beside them, so that others who need
+    /// less could slip past them for ever.
+    pub can_be_passed: bool,
     /// By alternative, once somebody asked: that it does not fit even the empty cluster.
     pub nevers: Vec<Option<Reason>>,
     queue: BTreeSet<Rank>,
@@ -108,13 +116,27 @@ pub(crate) struct Group {
 }
 
 impl Line {
-    /// Files who came since the last round, and those whose place time or new rates have changed.
+    /// Files who came since the last round, and those whose place time or new rates have changed,
+    /// and strikes off who left.
     pub fn update(&mut self, rules: &Rules, view: &View<'_>) {
         if !Arc::ptr_eq(&self.quotas, view.state.quotas()) {
-            *self = Self { quotas: Arc::clone(view.state.quotas()), ..Self::default() };
+            *self = Self {
+                quotas: Arc::clone(view.state.quotas()),
+                departures: view.state.departures(),
+                ..Self::default()
+            };
         }
+        let mut left = view.state.departures() - self.departures;
+        self.departures = view.state.departures();
+        for (ticket, key) in view.state.waiting_since(self.filed_until) {
+            left = left.saturating_sub(u64::from(self.remove(key)));
+            self.file(rules, view, key);
+            self.filed_until = ticket;
+        }
+        self.strike_off(view, left);
         while let Some(&(_, key)) = self.changes.first().filter(|(at, _)| *at <= view.now) {
-            self.file_again(rules, view, key);
+            self.remove(key);
+            self.file(rules, view, key);
         }
         if self.rates_revision != view.rates.revision() {
             let since = self.rates_revision;
@@ -125,36 +147,48 @@ impl Line {
             let keys: Vec<StageKey> =
                 concerned.flat_map(|group| group.queue.iter().map(|rank| rank.key)).collect();
             // All leave first, so that their group is made anew.
-            keys.iter().for_each(|&key| self.remove(key));
+            for &key in &keys {
+                self.remove(key);
+            }
             keys.iter().for_each(|&key| self.file(rules, view, key));
         }
-        for (ticket, key) in view.state.waiting_since(self.filed_until) {
-            self.remove(key);
-            self.file(rules, view, key);
-            self.filed_until = ticket;
+    }
+
+    /// Removes so many who wait no more: mostly those who were to start, else whoever it was.
+    fn strike_off(&mut self, view: &View<'_>, left: u64) {
+        let mut left = left;
+        for key in std::mem::take(&mut self.to_start) {
+            if view.state.is_waiting(key) {
+                self.to_start.insert(key);
+            } else {
+                left = left.saturating_sub(u64::from(self.remove(key)));
+            }
+        }
+        if left > 0 {
+            let filed: Vec<StageKey> = self.filed.keys().copied().collect();
+            for key in filed.into_iter().filter(|key| !view.state.is_waiting(*key)) {
+                self.remove(key);
+            }
         }
     }
 
     /// The first of every group.
-    pub fn heads(&mut self, view: &View<'_>) -> Vec<(Rank, GroupId)> {
-        let ids: Vec<GroupId> = self.groups.keys().copied().collect();
-        ids.into_iter().filter_map(|id| Some((self.next(view, id, None)?, id))).collect()
+    pub fn heads(&self) -> impl Iterator<Item = (Rank, GroupId)> + '_ {
+        self.groups.iter().filter_map(|(id, group)| Some((*group.queue.first()?, *id)))
     }
 
     /// Whoever waits next in a group, after one that was looked at.
-    pub fn next(&mut self, view: &View<'_>, id: GroupId, after: Option<Rank>) -> Option<Rank> {
-        loop {
-            let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-            let next = *self.groups.get(&id)?.queue.range((from, Bound::Unbounded)).next()?;
-            if self.still_waits(view, next.key) {
-                return Some(next);
-            }
-            self.remove(next.key);
-        }
+    pub fn next(&self, id: GroupId, after: Rank) -> Option<Rank> {
+        let later = (Bound::Excluded(after), Bound::Unbounded);
+        self.groups.get(&id)?.queue.range(later).next().copied()
     }
 
     pub fn group(&mut self, id: GroupId) -> &mut Group {
         self.groups.get_mut(&id).expect("ids come from heads of this line")
+    }
+
+    pub fn look_up(&self, id: GroupId) -> &Group {
+        &self.groups[&id]
     }
 
     pub fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
@@ -166,22 +200,7 @@ impl Line {
         self.filed.get(&key).map(|filed| (filed.rank, filed.group))
     }
 
-    fn still_waits(&self, view: &View<'_>, key: StageKey) -> bool {
-        view.state
-            .ticket(key)
-            .is_some_and(|now| self.filed.get(&key).is_some_and(|f| f.ticket == now))
-    }
-
-    fn file_again(&mut self, rules: &Rules, view: &View<'_>, key: StageKey) {
-        let waits = self.still_waits(view, key);
-        self.remove(key);
-        if waits {
-            self.file(rules, view, key);
-        }
-    }
-
     fn file(&mut self, rules: &Rules, view: &View<'_>, key: StageKey) {
-        let Some(ticket) = view.state.ticket(key) else { return };
         let (job, spec, stage) = view.state.stage(key);
         let since = job.waiting_since(key.stage);
         let freed = match rules.choice {
@@ -201,7 +220,7 @@ impl Line {
         group.queue.insert(rank);
         let changes = [freed, rises].into_iter().flatten().min();
         self.changes.extend(changes.map(|at| (at, key)));
-        self.filed.insert(key, Filed { ticket, group: id, rank, changes });
+        self.filed.insert(key, Filed { group: id, rank, changes });
         self.untold.insert(key);
     }
 
@@ -216,8 +235,9 @@ impl Line {
         id
     }
 
-    fn remove(&mut self, key: StageKey) {
-        let Some(filed) = self.filed.remove(&key) else { return };
+    /// Whether it was there.
+    fn remove(&mut self, key: StageKey) -> bool {
+        let Some(filed) = self.filed.remove(&key) else { return false };
         if let Some(at) = filed.changes {
             self.changes.remove(&(at, key));
         }
@@ -228,6 +248,7 @@ impl Line {
             self.by_request.remove(&request);
             self.groups.remove(&filed.group);
         }
+        true
     }
 }
 
@@ -268,11 +289,16 @@ impl Group {
             ranked.sort_by(|a, b| slowness(a).total_cmp(&slowness(b)));
         }
         let accepts = |alternative: &Alternative| accepted(view.state, &alternative.selector, None);
+        let accepted: Vec<Accepted> = spec.alternatives.iter().map(accepts).collect();
+        let classes: BTreeSet<usize> =
+            accepted.iter().flat_map(|accepted| accepted.classes(view.state)).collect();
         Self {
             preferred: preferred(view, spec, &ranked),
             job: Arc::clone(&job.spec),
             stage: key.stage,
-            accepted: spec.alternatives.iter().map(accepts).collect(),
+            accepted,
+            classes: classes.into_iter().collect(),
+            can_be_passed: can_be_passed(spec),
             request,
             ranked,
             shapes,
@@ -325,6 +351,20 @@ impl Group {
         self.by_worth(crowd).into_iter().filter(worth)
     }
 
+    /// Whether nothing became free that any of them could use since none of them fitted, and
+    /// nothing of the classes in `widened` would do.
+    pub fn still_misfits(&self, state: &State, widened: &BTreeSet<usize>) -> bool {
+        let Some((at, _)) = &self.misfit else { return false };
+        match state.quotas().is_empty() {
+            true => {
+                let unchanged =
+                    |class| state.last_release(class) <= *at && !widened.contains(&class);
+                self.classes.iter().all(|&class| unchanged(class))
+            }
+            false => state.releases() == *at && widened.is_empty(),
+        }
+    }
+
     /// The classes that would do, and how many of each.
     pub fn by_class<'a>(&'a self, state: &'a State) -> impl Iterator<Item = (usize, u32)> + 'a {
         let alternatives = self.spec().alternatives.iter().zip(&self.accepted);
@@ -336,14 +376,6 @@ impl Group {
     /// The most units that any alternative takes.
     pub fn units(&self) -> u32 {
         self.spec().alternatives.iter().map(|alternative| alternative.count).max().unwrap_or(0)
-    }
-
-    /// They need several devices at once, or cores or memory beside them, so that others who need
-    /// less could slip past them for ever.
-    pub fn can_be_passed(&self) -> bool {
-        let spec = self.spec();
-        let several = spec.alternatives.iter().all(|alternative| alternative.count > 1);
-        several || spec.companions != Companions::default()
     }
 
     pub fn members(&self) -> impl Iterator<Item = Rank> + '_ {
@@ -379,6 +411,11 @@ impl Group {
         }
         self
     }
+}
+
+fn can_be_passed(spec: &StageSpec) -> bool {
+    let several = spec.alternatives.iter().all(|alternative| alternative.count > 1);
+    several || spec.companions != Companions::default()
 }
 
 fn preferred(view: &View<'_>, spec: &StageSpec, ranked: &[usize]) -> usize {

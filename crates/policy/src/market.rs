@@ -161,7 +161,7 @@ pub(crate) fn hand_out(
     };
     let order = order(demands, utilities);
     let mut chosen = chosen;
-    left.in_parts(demands);
+    left.keep_to_parts(demands);
     for &index in order.iter().filter(|index| chosen[**index].is_none()).collect::<Vec<_>>() {
         let offers = &demands.stages[index].offers;
         let wanted = best(0..offers.len(), |offer| surplus(index, offer));
@@ -173,7 +173,7 @@ pub(crate) fn hand_out(
             chosen[index] = Some(offer);
         }
     }
-    left.to_limits(demands);
+    left.open_to_limits(demands);
     for &index in order.iter().filter(|index| chosen[**index].is_none()).collect::<Vec<_>>() {
         let demand = &demands.stages[index];
         let offers = &demand.offers;

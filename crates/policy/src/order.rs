@@ -38,6 +38,8 @@ pub(crate) struct Rank {
     /// Inside the job.
     urgency: u8,
     pub key: StageKey,
+    /// When it began to wait.
+    pub since: Time,
 }
 
 /// Sorts before the precedence of those who are looked at later: what stands above ranks where
@@ -88,7 +90,8 @@ pub(crate) fn rank(
     let passed_until =
         if order == Order::AgedShortest { since + times(PASSED_FOR) } else { Time::ZERO };
     let urgency = spec.kind.urgency();
-    (Rank { level: Reverse(level), passed_until, submitted: job.submitted, urgency, key }, rises)
+    let submitted = job.submitted;
+    (Rank { level: Reverse(level), passed_until, submitted, urgency, key, since }, rises)
 }
 
 /// Longer than anybody waits.

@@ -31,7 +31,7 @@ impl State {
             Event::QuotasSet { quotas } => {
                 self.quotas = Arc::clone(quotas);
                 // What a limit kept waiting may fit now.
-                self.releases += 1;
+                self.all_released();
             }
             Event::PlanCommitted { plan } => self.commit(plan),
             Event::StageStarted { lease } => self.started(*lease),
@@ -120,8 +120,8 @@ impl State {
                 }
                 Action::Claim { stage, placement, .. } => {
                     let claim = Claim { placement: Arc::clone(placement), since: self.now };
-                    if self.claims.insert(*stage, claim).is_some() {
-                        self.releases += 1;
+                    if let Some(before) = self.claims.insert(*stage, claim) {
+                        self.released(&before.placement);
                     }
                 }
                 Action::Unclaim { stage } => self.drop_claim(*stage),
@@ -173,7 +173,7 @@ impl State {
 
     /// Frees what a lease holds and charges for the time it held it; returns the charge.
     fn release(&mut self, placement: &Placement, span: Millis) -> ShareMillis {
-        self.releases += 1;
+        self.released(placement);
         let mut total = ShareMillis::ZERO;
         for grant in placement.grants() {
             let charge = grant.share.over(span);
@@ -185,6 +185,21 @@ impl State {
             self.memory_held[rank.node.index()] -= rank.memory;
         }
         total
+    }
+
+    /// Something became free on the nodes of a placement.
+    fn released(&mut self, placement: &Placement) {
+        self.releases += 1;
+        for rank in &placement.ranks {
+            for &class in &self.index.classes[rank.node.index()] {
+                self.released[class] = self.releases;
+            }
+        }
+    }
+
+    fn all_released(&mut self) {
+        self.releases += 1;
+        self.released.fill(self.releases);
     }
 
     /// Books what is taken or freed to the tenant of a job and those above it.
@@ -287,7 +302,7 @@ impl State {
     }
 
     fn refresh_service(&mut self) {
-        self.releases += 1;
+        self.all_released();
         for (index, device) in self.topology.devices.iter().enumerate() {
             let node = device.node.index();
             let up = !self.failed[index] && !self.lost[node] && !self.suspected[node];
@@ -337,13 +352,14 @@ impl State {
 
     /// Whether the stage did wait.
     fn stop_waiting(&mut self, key: StageKey) -> bool {
-        let ticket = self.waiting.remove(&key);
-        ticket.is_some_and(|ticket| self.tickets.remove(&ticket).is_some())
+        let Some(ticket) = self.waiting.remove(&key) else { return false };
+        self.departures += 1;
+        self.tickets.remove(&ticket).is_some()
     }
 
     fn drop_claim(&mut self, key: StageKey) {
-        if self.claims.remove(&key).is_some() {
-            self.releases += 1;
+        if let Some(claim) = self.claims.remove(&key) {
+            self.released(&claim.placement);
         }
     }
 

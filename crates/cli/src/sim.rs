@@ -160,7 +160,7 @@ fn reported(
         .collect();
     let trace = args.trace.file_name().unwrap_or_default().to_string_lossy();
     let title = format!("{trace} on {}", args.cluster);
-    report::write(folder, &title, &topology(&args.cluster)?, &runs)
+    report::write(folder, &title, lang(), &topology(&args.cluster)?, &runs)
         .map_err(|error| Fail::file(&error.path, error.source))?;
     eprintln!("report in `{}`", folder.join("index.html").display());
     Ok(rows)
@@ -183,6 +183,10 @@ fn row(outcomes: &[Outcome]) -> Value {
     mean
 }
 
+fn lang() -> Lang {
+    Lang::find(|name| std::env::var(name).ok())
+}
+
 const DECISION_COLUMNS: &[Column] = &[
     Column("POLICY", "policy", Shown::Always),
     Column("AT_S", "at_s", Shown::Always),
@@ -198,7 +202,7 @@ fn explained(job: u64, args: &ScenarioArgs, names: &[String]) -> Result<Vec<Valu
         return Err(Fail::new(code::NOT_FOUND, message)
             .hint(format!("the trace has jobs 1 to {}", scenario.jobs.len())));
     }
-    let lang = Lang::find(|name| std::env::var(name).ok());
+    let lang = lang();
     let mut rows = Vec::new();
     for policy in chosen(names)? {
         let recording = keep(&scenario, policy)?;

@@ -61,6 +61,13 @@ pub struct TenantOutcome {
     pub device_hours: f64,
 }
 
+impl Outcome {
+    /// Of running stages, for whatever cause.
+    pub fn stops(&self) -> usize {
+        self.preemptions + self.reclaims + self.suspensions + self.migrations
+    }
+}
+
 /// Parts of the device time of all accelerators until the makespan.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Utilisation {

@@ -10,6 +10,7 @@ mod timeline;
 use std::path::{Path, PathBuf};
 
 use het_core::Topology;
+use het_wire::text::Lang;
 use thiserror::Error;
 
 use crate::{Outcome, Recording};
@@ -41,13 +42,14 @@ pub struct ReportError {
 pub fn write(
     folder: &Path,
     title: &str,
+    lang: Lang,
     topology: &Topology,
     runs: &[PolicyRuns],
 ) -> Result<(), ReportError> {
     let failed = |path: PathBuf| move |source| ReportError { path, source };
     std::fs::create_dir_all(folder).map_err(failed(folder.to_owned()))?;
     let files = [
-        ("index.html", page::html(title, topology, runs)),
+        ("index.html", page::html(title, lang, topology, runs)),
         ("results.csv", csv(runs)),
         ("trace.json", timeline::perfetto(topology, runs)),
     ];
@@ -62,9 +64,10 @@ pub fn write(
 fn csv(runs: &[PolicyRuns]) -> String {
     let mut text = String::from(
         "policy,seed,jobs_total,jobs_done,avg_jct_s,p50_jct_s,p99_jct_s,makespan_s,allocated,busy,\
-         useful,effective_time,worst_finish_time_fairness,preemptions,suspensions,migrations,\
-         lost_work_s\n",
+         useful,effective_time,worst_finish_time_fairness,energy_kwh,price,preemptions,reclaims,\
+         suspensions,migrations,lost_work_s\n",
     );
+    let known = |figure: Option<f64>| figure.map_or(String::new(), |it| format!("{it:.3}"));
     for outcome in runs.iter().flat_map(|runs| &runs.outcomes) {
         let row = [
             outcome.policy.to_owned(),
@@ -80,7 +83,10 @@ fn csv(runs: &[PolicyRuns]) -> String {
             format!("{:.5}", outcome.utilisation.useful),
             format!("{:.5}", outcome.effective_time),
             format!("{:.4}", outcome.finish_time_fairness.worst),
+            known(outcome.energy_kwh),
+            known(outcome.price),
             outcome.preemptions.to_string(),
+            outcome.reclaims.to_string(),
             outcome.suspensions.to_string(),
             outcome.migrations.to_string(),
             format!("{:.3}", outcome.lost_work_s),

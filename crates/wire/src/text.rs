@@ -3,7 +3,11 @@
 //! Values go in; one sentence without a full stop comes out. A language is a function argument, so
 //! that nothing here depends on the environment.
 
+mod report;
+
 use het_core::{JobEnd, JobState, Reason, StageState};
+
+pub use report::{ReportWords, fill, report_words, stop_cause};
 
 /// A language of the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

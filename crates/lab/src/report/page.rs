@@ -1,10 +1,9 @@
 //! The page of a report. Everything it needs is in it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use het_core::{Name, Topology};
-use het_wire::text::{self, Lang};
+use het_wire::text::{self, Lang, ReportWords, report_words};
 use serde_json::json;
 
 use super::plot::{self, Bar, COLOURS, Scale, Series, escape};
@@ -23,69 +22,75 @@ const GANTT_BARS_MAX: usize = 6_000;
 /// Decisions a policy that are on the page; `het sim explain` has them all.
 const DECISIONS_MAX: usize = 5_000;
 
-/// A column of the policy table.
-type Figure = (&'static str, fn(&Outcome) -> f64);
+/// A column of the policy table; nothing to show where the figure is not known.
+type Figure = (fn(&ReportWords) -> &'static str, fn(&Outcome) -> Option<f64>);
 
-const FIGURES: [Figure; 9] = [
-    ("mean completion, s", |outcome| outcome.avg_jct_s),
-    ("p99, s", |outcome| outcome.p99_jct_s),
-    ("makespan, s", |outcome| outcome.makespan_s),
-    ("allocated", |outcome| outcome.utilisation.allocated),
-    ("busy", |outcome| outcome.utilisation.busy),
-    ("useful", |outcome| outcome.utilisation.useful),
-    ("worst finish-time fairness", |outcome| outcome.finish_time_fairness.worst),
-    ("stops", |outcome| (outcome.preemptions + outcome.suspensions + outcome.migrations) as f64),
-    ("jobs done", |outcome| outcome.jobs_done as f64),
+const FIGURES: [Figure; 11] = [
+    (|words| words.mean_completion, |outcome| Some(outcome.avg_jct_s)),
+    (|words| words.p99, |outcome| Some(outcome.p99_jct_s)),
+    (|words| words.makespan, |outcome| Some(outcome.makespan_s)),
+    (|words| words.allocated, |outcome| Some(outcome.utilisation.allocated)),
+    (|words| words.busy, |outcome| Some(outcome.utilisation.busy)),
+    (|words| words.useful, |outcome| Some(outcome.utilisation.useful)),
+    (|words| words.worst_fairness, |outcome| Some(outcome.finish_time_fairness.worst)),
+    (|words| words.energy, |outcome| outcome.energy_kwh),
+    (|words| words.price, |outcome| outcome.price),
+    (|words| words.stops, |outcome| Some(outcome.stops() as f64)),
+    (|words| words.jobs_done, |outcome| Some(outcome.jobs_done as f64)),
 ];
 
-pub(super) fn html(title: &str, topology: &Topology, runs: &[PolicyRuns]) -> String {
-    let seeds = runs.first().map_or(0, |runs| runs.outcomes.len());
-    let mut body = format!("<h1>{}</h1>", escape(title));
-    let _ = write!(
-        body,
-        "<p>Means over {seeds} seed(s) with 95 % confidence intervals; drawings show the first \
-         seed.</p>{}",
-        table(runs)
-    );
+pub(super) fn html(title: &str, lang: Lang, topology: &Topology, runs: &[PolicyRuns]) -> String {
+    let words = report_words(lang);
+    let seeds = runs.first().map_or(0, |runs| runs.outcomes.len()).to_string();
     let key = key(runs);
-    body += &format!("<h2>Completion and waiting</h2>{key}");
-    body += "<p>Part of the jobs that took at most so long from submit to end.</p>";
-    body += &cumulative(runs, "seconds to the end", |recording| &recording.completion_s);
-    body += "<p>And from submit to their first start.</p>";
-    body += &cumulative(runs, "seconds of waiting", |recording| &recording.wait_s);
-    body += &format!("<h2>Queue</h2>{key}{}", queue(runs));
-    body += "<h2>Utilisation</h2><p>Devices held, working, and working for something that counts; \
-             dark is all of them.</p>";
-    for runs in runs {
-        let recording = &runs.recording;
-        body += &format!("<h3>{}</h3>{}", recording.outcome.policy, levels(topology, recording));
-    }
-    body += "<h2>Who ran where</h2><p>A row a device, a colour a job; point at a bar.</p>";
-    for runs in runs {
-        let recording = &runs.recording;
-        body += &format!("<h3>{}</h3>{}", recording.outcome.policy, gantt(topology, recording));
-    }
-    body += &format!("<h2>Tenants</h2>{}", tenants(runs));
-    body += &inspector(topology, runs);
+    let ended = cumulative(runs, words, words.seconds_to_the_end, |r| &r.completion_s);
+    let began = cumulative(runs, words, words.seconds_of_waiting, |r| &r.wait_s);
+    let of_each = |draw: &dyn Fn(&Recording) -> String| -> String {
+        let one = |runs: &PolicyRuns| {
+            format!("<h3>{}</h3>{}", runs.recording.outcome.policy, draw(&runs.recording))
+        };
+        runs.iter().map(one).collect()
+    };
+    let sections = [
+        format!("<h1>{}</h1><p>{}</p>", escape(title), text::fill(words.intro, &[&seeds])),
+        table(runs, words),
+        format!("<h2>{}</h2>{key}", words.completion_and_waiting),
+        format!("<p>{}</p>{ended}", words.part_completed),
+        format!("<p>{}</p>{began}", words.part_started),
+        format!("<h2>{}</h2>{key}{}", words.queue, queue(runs, words)),
+        format!("<h2>{}</h2><p>{}</p>", words.utilisation, words.three_levels),
+        of_each(&|recording| levels(topology, words, recording)),
+        format!("<h2>{}</h2><p>{}</p>", words.who_ran_where, words.a_row_a_device),
+        of_each(&|recording| gantt(topology, words, recording)),
+        format!("<h2>{}</h2>{}", words.tenants, tenants(runs, words)),
+        inspector(topology, lang, runs),
+    ];
     format!(
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{}</title>\
-         <style>{}</style></head><body>{body}</body></html>",
+        "<!doctype html><html lang='{}'><head><meta charset='utf-8'><title>{}</title>\
+         <style>{}</style></head><body>{}</body></html>",
+        words.tag,
         escape(title),
-        include_str!("page.css")
+        include_str!("page.css"),
+        sections.concat()
     )
 }
 
-fn table(runs: &[PolicyRuns]) -> String {
-    let titles: String = FIGURES.iter().map(|(title, _)| format!("<th>{title}</th>")).collect();
+fn table(runs: &[PolicyRuns], words: &ReportWords) -> String {
+    let known = |figure: &fn(&Outcome) -> Option<f64>| {
+        runs.iter().flat_map(|runs| &runs.outcomes).any(|outcome| figure(outcome).is_some())
+    };
+    let figures: Vec<&Figure> = FIGURES.iter().filter(|(_, figure)| known(figure)).collect();
+    let titles: String =
+        figures.iter().map(|(title, _)| format!("<th>{}</th>", title(words))).collect();
     let row = |runs: &PolicyRuns| {
-        let cells: String = FIGURES
-            .iter()
-            .map(|(_, figure)| format!("<td>{}</td>", Spread::of(runs.outcomes.iter().map(figure))))
-            .collect();
+        let cell = |figure: fn(&Outcome) -> Option<f64>| {
+            format!("<td>{}</td>", Spread::of(runs.outcomes.iter().filter_map(figure)))
+        };
+        let cells: String = figures.iter().map(|(_, figure)| cell(*figure)).collect();
         format!("<tr><td>{}</td>{cells}</tr>", runs.recording.outcome.policy)
     };
     let rows: String = runs.iter().map(row).collect();
-    format!("<table><tr><th>policy</th>{titles}</tr>{rows}</table>")
+    format!("<table><tr><th>{}</th>{titles}</tr>{rows}</table>", words.policy)
 }
 
 fn key(runs: &[PolicyRuns]) -> String {
@@ -99,6 +104,7 @@ fn key(runs: &[PolicyRuns]) -> String {
 
 fn cumulative(
     runs: &[PolicyRuns],
+    words: &ReportWords,
     title: &str,
     values: impl Fn(&Recording) -> &Vec<f64>,
 ) -> String {
@@ -117,10 +123,10 @@ fn cumulative(
             points: points.map(|(row, value)| (*value, (row + 1) as f64 / count)).collect(),
         }
     });
-    plot::lines(&series.collect::<Vec<_>>(), title, "part of the jobs", Scale::Logarithmic)
+    plot::lines(&series.collect::<Vec<_>>(), title, words.part_of_jobs, Scale::Logarithmic)
 }
 
-fn queue(runs: &[PolicyRuns]) -> String {
+fn queue(runs: &[PolicyRuns], words: &ReportWords) -> String {
     let series = runs.iter().map(|runs| {
         let rows = &runs.recording.waiting;
         let every = rows.len().div_ceil(800).max(1);
@@ -132,16 +138,15 @@ fn queue(runs: &[PolicyRuns]) -> String {
         }
         Series { name: runs.recording.outcome.policy.to_owned(), points }
     });
-    plot::lines(&series.collect::<Vec<_>>(), "seconds", "stages that wait", Scale::Linear)
+    plot::lines(&series.collect::<Vec<_>>(), words.seconds, words.waiting_stages, Scale::Linear)
 }
 
 /// Of the devices that the table's utilisation is about.
-fn levels(topology: &Topology, recording: &Recording) -> String {
+fn levels(topology: &Topology, words: &ReportWords, recording: &Recording) -> String {
     let counted: BTreeSet<_> = accelerators(topology).into_iter().collect();
     let capacity: u32 = counted.iter().map(|&id| topology.device(id).capacity.whole_units()).sum();
     let end = recording.end.0 as f64 / 1e3;
-    let mut rows =
-        [("allocated", [0.0; BUCKETS]), ("busy", [0.0; BUCKETS]), ("useful", [0.0; BUCKETS])];
+    let mut rows = [words.allocated, words.busy, words.useful].map(|name| (name, [0.0; BUCKETS]));
     let width = (end / BUCKETS as f64).max(1e-9);
     for span in &recording.spans {
         let (from, to) = (span.from.0 as f64 / 1e3, span.to.0 as f64 / 1e3);
@@ -161,7 +166,7 @@ fn levels(topology: &Topology, recording: &Recording) -> String {
     plot::heat_map(&rows, end)
 }
 
-fn gantt(topology: &Topology, recording: &Recording) -> String {
+fn gantt(topology: &Topology, words: &ReportWords, recording: &Recording) -> String {
     let accelerators: Vec<_> = topology.accelerators().collect();
     let shown = &accelerators[..accelerators.len().min(GANTT_DEVICES_MAX)];
     let row_of: BTreeMap<_, usize> = shown.iter().enumerate().map(|(row, id)| (*id, row)).collect();
@@ -178,19 +183,19 @@ fn gantt(topology: &Topology, recording: &Recording) -> String {
                 from: span.from.0 as f64 / 1e3,
                 to: span.to.0 as f64 / 1e3,
                 colour: COLOURS[span.stage.job.0 as usize % COLOURS.len()],
-                title: format!("job {}", span.stage),
+                title: format!("{} {}", words.job, span.stage),
             });
         }
     }
     let left_out = accelerators.len() > shown.len() || bars.len() > GANTT_BARS_MAX;
     bars.truncate(GANTT_BARS_MAX);
-    let note =
-        if left_out { "<p>Not everything fits: see <code>trace.json</code>.</p>" } else { "" };
+    let file = "<code>trace.json</code>";
+    let note = left_out.then(|| format!("<p>{}</p>", text::fill(words.not_everything, &[file])));
     let names: Vec<String> = shown.iter().map(name).collect();
-    plot::gantt(&names, &bars, recording.end.0 as f64 / 1e3) + note
+    plot::gantt(&names, &bars, recording.end.0 as f64 / 1e3) + &note.unwrap_or_default()
 }
 
-fn tenants(runs: &[PolicyRuns]) -> String {
+fn tenants(runs: &[PolicyRuns], words: &ReportWords) -> String {
     let held = |recording: &Recording| {
         let mut by_tenant: BTreeMap<Name, f64> = BTreeMap::new();
         for span in &recording.spans {
@@ -221,13 +226,14 @@ fn tenants(runs: &[PolicyRuns]) -> String {
         })
         .collect();
     format!(
-        "<p>Part of the device time that each had.</p><table><tr><th>tenant</th>{titles}</tr>\
-         {rows}</table>"
+        "<p>{}</p><table><tr><th>{}</th>{titles}</tr>{rows}</table>",
+        words.part_of_device_time, words.tenant
     )
 }
 
 /// What was decided about each job, and why.
-fn inspector(topology: &Topology, runs: &[PolicyRuns]) -> String {
+fn inspector(topology: &Topology, lang: Lang, runs: &[PolicyRuns]) -> String {
+    let words = report_words(lang);
     let options: String = runs
         .iter()
         .map(|runs| format!("<option>{}</option>", runs.recording.outcome.policy))
@@ -235,7 +241,7 @@ fn inspector(topology: &Topology, runs: &[PolicyRuns]) -> String {
     let rows = |recording: &Recording| -> Vec<[String; 3]> {
         let row = |decided: &Decided| {
             let at = format!("{:.0} s", decided.at.0 as f64 / 1e3);
-            [at, decided.stage.to_string(), sentence(topology, Lang::En, &decided.what)]
+            [at, decided.stage.to_string(), sentence(topology, lang, &decided.what)]
         };
         recording.decisions.iter().take(DECISIONS_MAX).map(row).collect()
     };
@@ -246,9 +252,13 @@ fn inspector(topology: &Topology, runs: &[PolicyRuns]) -> String {
     // No tag may end the script early.
     let data = serde_json::Value::Object(table).to_string().replace('<', "\\u003c");
     format!(
-        "<h2>Decisions</h2><p>Policy <select id='policy'>{options}</select> job <input id='job' \
-         size='8' placeholder='all'></p><div><table><tbody id='found'></tbody></table></div>\
+        "<h2>{}</h2><p>{} <select id='policy'>{options}</select> {} <input id='job' size='8' \
+         placeholder='{}'></p><div><table><tbody id='found'></tbody></table></div>\
          <script>const decisions = {data};{}</script>",
+        words.decisions,
+        words.policy,
+        words.job,
+        words.all,
         include_str!("page.js")
     )
 }
@@ -259,6 +269,7 @@ pub fn sentence(topology: &Topology, lang: Lang, what: &Decision) -> String {
         let told: Vec<String> = reasons.iter().map(|r| text::reason(lang, r)).collect();
         told.join("; ")
     };
+    let words = report_words(lang);
     match what {
         Decision::Start { placement, reasons: why } => {
             let mut names: Vec<String> = placement
@@ -271,12 +282,16 @@ pub fn sentence(topology: &Topology, lang: Lang, what: &Decision) -> String {
             let count = names.len();
             names.truncate(4);
             let more = if count > names.len() { " …" } else { "" };
-            format!("starts on {}{more} ({count}): {}", names.join(", "), reasons(why))
+            let names = names.join(", ") + more;
+            text::fill(words.starts, &[&names, &count.to_string(), &reasons(why)])
         }
         Decision::Stop { cause, cost_device_s: Some(cost) } => {
-            format!("stops ({}), which costs {cost:.0} device-seconds", cause.word())
+            let cause = text::stop_cause(lang, *cause);
+            text::fill(words.stops_at_a_cost, &[cause, &format!("{cost:.0}")])
         }
-        Decision::Stop { cause, cost_device_s: None } => format!("stops ({})", cause.word()),
-        Decision::Wait { reasons: why } => format!("waits: {}", reasons(why)),
+        Decision::Stop { cause, cost_device_s: None } => {
+            text::fill(words.stops_because, &[text::stop_cause(lang, *cause)])
+        }
+        Decision::Wait { reasons: why } => text::fill(words.waits, &[&reasons(why)]),
     }
 }

@@ -33,6 +33,8 @@ pub struct Index {
     pub capacity: Vec<Share>,
     /// Memory of each node.
     pub memory: Vec<Bytes>,
+    /// How many accelerators there are.
+    pub accelerators: usize,
     /// Of all devices together; see [`Sort::peak_gflops`].
     pub peak_gflops: u64,
 }
@@ -70,6 +72,7 @@ impl Index {
             classes: classes.into(),
             sockets: sockets.into(),
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
+            accelerators: topology.accelerators().count(),
             memory: topology.nodes.iter().map(|node| node.memory).collect(),
             peak_gflops: sorts.iter().map(|sort| sort.peak_gflops * sort.units(topology)).sum(),
             sorts,

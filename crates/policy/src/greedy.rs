@@ -722,7 +722,8 @@ impl<'a> Pass<'a> {
         // For those who wait for the same before it too.
         let wanted = alternative.count + self.ahead;
         let wait = self.ends().until_free(alternative, wanted, Unknown::Never);
-        wait.is_some_and(|wait| wait + fast < slow)
+        let price = self.crowd.as_ref().map_or(1.0, Crowd::price_of_waiting);
+        wait.is_some_and(|wait| price * wait.as_seconds() + fast.as_seconds() < slow.as_seconds())
     }
 
     /// Tells those who wait what is new to them, and puts everything in order.

@@ -8,7 +8,7 @@ use het_lab::workload::read_pods;
 use het_lab::{Outcome, PACKING_SEED, Recording, Scenario, pack, record, simulate};
 use het_policy::packing::PackingRule;
 use het_policy::{POLICIES, Policy};
-use het_wire::text::Lang;
+use het_wire::text::{self, Lang};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -159,8 +159,9 @@ fn reported(
         .map(|(recording, outcomes)| PolicyRuns { recording, outcomes: outcomes.clone() })
         .collect();
     let trace = args.trace.file_name().unwrap_or_default().to_string_lossy();
-    let title = format!("{trace} on {}", args.cluster);
-    report::write(folder, &title, lang(), &topology(&args.cluster)?, &runs)
+    let lang = lang();
+    let title = text::fill(text::report_words(lang).title, &[&trace, &args.cluster]);
+    report::write(folder, &title, lang, &topology(&args.cluster)?, &runs)
         .map_err(|error| Fail::file(&error.path, error.source))?;
     eprintln!("report in `{}`", folder.join("index.html").display());
     Ok(rows)

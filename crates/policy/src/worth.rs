@@ -14,8 +14,8 @@ use crate::speed::rate;
 /// seeds 101 to 106 of the mixes of `docs/studies/headline.md`, which shows others.
 const TO_COME: f64 = 5.0;
 
-/// What a second of waiting costs where everybody waits, and how much more where nobody does. Chosen
-/// on the same seeds.
+/// What a second of waiting costs where everybody waits, and how much more where nobody does.
+/// Chosen on the same seeds.
 const WAITING: (f64, f64) = (0.3, 1.5);
 
 /// How crowded the cluster is.

@@ -163,7 +163,7 @@ fn levels(topology: &Topology, words: &ReportWords, recording: &Recording) -> St
         }
     }
     let rows = rows.map(|(name, values)| (name.to_owned(), values.to_vec()));
-    plot::heat_map(&rows, end)
+    plot::heat_map(&rows, end, words.seconds)
 }
 
 fn gantt(topology: &Topology, words: &ReportWords, recording: &Recording) -> String {
@@ -192,7 +192,8 @@ fn gantt(topology: &Topology, words: &ReportWords, recording: &Recording) -> Str
     let file = "<code>trace.json</code>";
     let note = left_out.then(|| format!("<p>{}</p>", text::fill(words.not_everything, &[file])));
     let names: Vec<String> = shown.iter().map(name).collect();
-    plot::gantt(&names, &bars, recording.end.0 as f64 / 1e3) + &note.unwrap_or_default()
+    let end = recording.end.0 as f64 / 1e3;
+    plot::gantt(&names, &bars, end, words.seconds) + &note.unwrap_or_default()
 }
 
 fn tenants(runs: &[PolicyRuns], words: &ReportWords) -> String {

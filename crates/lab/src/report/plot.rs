@@ -104,8 +104,8 @@ pub(super) struct Bar {
     pub title: String,
 }
 
-/// Bars in rows over time in seconds.
-pub(super) fn gantt(rows: &[String], bars: &[Bar], end: f64) -> String {
+/// Bars in rows over time, whose `unit` is written below.
+pub(super) fn gantt(rows: &[String], bars: &[Bar], end: f64, unit: &str) -> String {
     let row_height = (420.0 / rows.len().max(1) as f64).clamp(2.0, 14.0);
     let height = TOP + row_height * rows.len() as f64 + BOTTOM;
     let inner = WIDTH - LEFT - RIGHT;
@@ -135,11 +135,11 @@ pub(super) fn gantt(rows: &[String], bars: &[Bar], end: f64) -> String {
             escape(name)
         );
     }
-    svg + &time_axis(height, end) + "</svg>"
+    svg + &time_axis(height, end, unit) + "</svg>"
 }
 
-/// Rows of values between 0 and 1 over time.
-pub(super) fn heat_map(rows: &[(String, Vec<f64>)], end: f64) -> String {
+/// Rows of values between 0 and 1 over time, whose `unit` is written below.
+pub(super) fn heat_map(rows: &[(String, Vec<f64>)], end: f64, unit: &str) -> String {
     let row_height = 18.0;
     let height = TOP + row_height * rows.len() as f64 + BOTTOM;
     let inner = WIDTH - LEFT - RIGHT;
@@ -167,14 +167,14 @@ pub(super) fn heat_map(rows: &[(String, Vec<f64>)], end: f64) -> String {
             );
         }
     }
-    svg + &time_axis(height, end) + "</svg>"
+    svg + &time_axis(height, end, unit) + "</svg>"
 }
 
 fn open(height: f64) -> String {
     format!("<svg viewBox='0 0 {WIDTH} {height:.0}' role='img'>")
 }
 
-fn time_axis(height: f64, end: f64) -> String {
+fn time_axis(height: f64, end: f64, unit: &str) -> String {
     let inner = WIDTH - LEFT - RIGHT;
     let mut text = String::new();
     for part in [0.0, 0.25, 0.5, 0.75, 1.0] {
@@ -188,7 +188,7 @@ fn time_axis(height: f64, end: f64) -> String {
     }
     let _ = write!(
         text,
-        "<text x='{:.1}' y='{:.1}' class='mid'>seconds</text>",
+        "<text x='{:.1}' y='{:.1}' class='mid'>{unit}</text>",
         LEFT + inner / 2.0,
         height - 4.0
     );

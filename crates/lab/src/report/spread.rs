@@ -33,7 +33,8 @@ impl Spread {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = if self.mean.abs() >= 100.0 { 0 } else { 3 };
+        let is_count = self.half == 0.0 && self.mean.fract() == 0.0;
+        let digits = if self.mean.abs() >= 100.0 || is_count { 0 } else { 3 };
         write!(f, "{:.digits$}", self.mean)?;
         if self.half > 0.0 {
             write!(f, " ± {:.digits$}", self.half)?;

@@ -9,6 +9,8 @@ use super::Lang;
 pub struct ReportWords {
     /// The language's tag.
     pub tag: &'static str,
+    /// Trace, cluster.
+    pub title: &'static str,
     pub intro: &'static str,
     pub policy: &'static str,
     pub tenant: &'static str,
@@ -52,6 +54,7 @@ pub struct ReportWords {
 
 static EN: ReportWords = ReportWords {
     tag: "en",
+    title: "{} on {}",
     intro: "Means over {} seed(s) with 95 % confidence intervals; drawings show the first seed.",
     policy: "policy",
     tenant: "tenant",
@@ -78,7 +81,8 @@ static EN: ReportWords = ReportWords {
     seconds: "seconds",
     waiting_stages: "stages that wait",
     utilisation: "Utilisation",
-    three_levels: "Devices held, working, and working for something that counts; dark is all of them.",
+    three_levels: "Devices held, working, and working for something that counts; dark is all of \
+                   them.",
     who_ran_where: "Who ran where",
     a_row_a_device: "A row a device, a colour a job; point at a bar.",
     not_everything: "Not everything fits: see {}.",
@@ -93,6 +97,7 @@ static EN: ReportWords = ReportWords {
 
 static ZH: ReportWords = ReportWords {
     tag: "zh-CN",
+    title: "{}，集群 {}",
     intro: "{} 个随机种子的均值与 95 % 置信区间；图中为第一个种子。",
     policy: "策略",
     tenant: "租户",
@@ -178,8 +183,15 @@ mod tests {
     fn both_languages_take_the_same_values() {
         let holes = |sentence: &str| sentence.matches("{}").count();
         let sentences = |words: &ReportWords| {
-            [words.intro, words.starts, words.stops_at_a_cost, words.stops_because, words.waits]
-                .map(holes)
+            [
+                words.title,
+                words.intro,
+                words.starts,
+                words.stops_at_a_cost,
+                words.stops_because,
+                words.waits,
+            ]
+            .map(holes)
         };
         assert_eq!(sentences(&EN), sentences(&ZH));
         assert_eq!(fill("{} of {}", &["2", "3"]), "2 of 3");

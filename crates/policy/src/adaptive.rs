@@ -11,10 +11,10 @@
 //! Where jobs may grow and shrink, and nobody knows how long they take, another rule holds: see
 //! [`elastic`].
 //!
-//! Two corrections keep the tail short. While more work waits than the longest job takes, waiting
-//! and lateness raise a stage (no starvation). And a stage that takes nearly as long as all work
-//! together goes first, longest first (Graham 1969), once no new work arrives or the cluster is
-//! overloaded, because only it decides when everything is done.
+//! Two corrections keep the tail short. Lateness raises a stage, and while more work waits than the
+//! longest job takes, so does waiting (no starvation). And a stage that takes nearly as long as all
+//! work together goes first, longest first (Graham 1969), once no new work arrives or the cluster
+//! is overloaded, because only it decides when everything is done.
 
 use het_core::Time;
 
@@ -46,9 +46,10 @@ const DRAINING_AFTER: f64 = 0.3;
 const AGEING: f64 = 0.02;
 
 /// A stage that would end this many times later than alone on an equal part of the cluster is late,
-/// and rises with this power of its lateness (finish-time fairness: Mahajan et al., NSDI 2020).
+/// and rises with a power of its lateness at light and at heavy load (finish-time fairness: Mahajan
+/// et al., NSDI 2020).
 const LATE: f64 = 1.2;
-const LATE_POWER: f64 = 8.0;
+const LATE_POWER: (f64, f64) = (0.9, 6.0);
 
 /// What outranks everything that a weight can do: a critical stage stands one such step above the
 /// rest of its priority, a priority two above the one below.
@@ -86,7 +87,7 @@ struct Weights {
     common: f64,
     critical: f64,
     ageing: f64,
-    heavy: f64,
+    late_power: f64,
 }
 
 impl Weights {
@@ -104,7 +105,7 @@ impl Weights {
             common: COMMON.0 + (COMMON.1 - COMMON.0) * heavy,
             critical: CRITICAL.0 + (CRITICAL.1 - CRITICAL.0) * pressed,
             ageing: AGEING * heavy,
-            heavy,
+            late_power: LATE_POWER.0 + (LATE_POWER.1 - LATE_POWER.0) * heavy,
         }
     }
 }
@@ -150,7 +151,7 @@ fn utilities(
             demand.offers.iter().map(|offer| price(offer) / offer.rate).fold(f64::MAX, f64::min);
         let waited = now.since(demand.submitted).as_seconds() / weights.horizon;
         let lateness = (demands.lateness(demand, now) / LATE).max(1.0);
-        let late = lateness.powf(LATE_POWER * weights.heavy);
+        let late = lateness.powf(weights.late_power);
         let raised = (1.0 + weights.ageing * waited * waited) * late;
         let own = 1.0 / demand.seconds_on(&fastest);
         let value =

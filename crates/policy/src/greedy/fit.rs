@@ -1,0 +1,175 @@
+//! Where a stage fits now, whether its tenant may have that, and whether something better is worth
+//! waiting for.
+
+use het_core::{Name, Placement, Reason, Share, StageKey};
+
+use super::Pass;
+use crate::Rules;
+use crate::ends::Unknown;
+use crate::line::Group;
+use crate::order::{Order, Precedence, Quota, Rank};
+use crate::place::{on_class, place_among};
+use crate::rules::{Choice, Preempts};
+use crate::speed::steps_left;
+use crate::tenants::Tenants;
+use crate::worth::Crowd;
+
+impl<'a> Pass<'a> {
+    /// Where a stage of the group fits now, and why there; or why it fits nowhere.
+    pub(super) fn fitting(
+        &mut self,
+        group: &mut Group,
+        key: StageKey,
+    ) -> Result<(Placement, Reason), Vec<Reason>> {
+        if let Some(fixed) = group.bound() {
+            let index = match self.rules.choice {
+                Choice::FixedUntil(_) => group.by_worth(self.crowd.as_ref())[0],
+                _ => fixed,
+            };
+            let word = group.spec().alternatives[index].selector.word.clone();
+            let bound = Reason::FixedAtSubmission { word };
+            let fit = self.place(group, index);
+            if let Some(blocker) = fit.as_ref().ok().and_then(|p| self.delays(group, key, p)) {
+                return Err(vec![Reason::WouldDelay { blocker }]);
+            }
+            return fit.map(|placement| (placement, bound.clone())).map_err(|_| {
+                let mut reasons = self.reasons_why_not(group);
+                reasons.push(bound);
+                reasons
+            });
+        }
+        let ranked = group.by_worth(self.crowd.as_ref());
+        let best = ranked[0];
+        let mut delayed = None;
+        let mut fits = |&index: &usize| {
+            let placement = self.place(group, index).ok()?;
+            let delays = self.delays(group, key, &placement);
+            delayed = delayed.or(delays);
+            delays.is_none().then_some(placement)
+        };
+        let Some(placement) = ranked.iter().find_map(&mut fits) else {
+            return Err(match delayed {
+                Some(blocker) => vec![Reason::WouldDelay { blocker }],
+                None => self.reasons_why_not(group),
+            });
+        };
+        let index = placement.alternative;
+        let spec = group.spec();
+        if index != best && self.waiting_pays(group, key, best, index) {
+            let word = spec.alternatives[best].selector.word.clone();
+            return Err(vec![Reason::BetterToWait { word }]);
+        }
+        let word = spec.alternatives[index].selector.word.clone();
+        let reason = match (spec.alternatives.len(), index == best) {
+            (1, _) => Reason::OnlyAlternative { word },
+            (_, true) if best == group.ranked[0] => Reason::FastestFinish { word },
+            (_, true) => Reason::BestUse { word },
+            _ if index == group.preferred => Reason::FirstPossible { word },
+            (_, false) => Reason::FreeNow { word },
+        };
+        Ok((placement, reason))
+    }
+
+    /// One reason an alternative, telling *never* from *not now*.
+    fn reasons_why_not(&mut self, group: &mut Group) -> Vec<Reason> {
+        let group = group.with_nevers(self.view);
+        let why = |index: usize| match &group.nevers[index] {
+            Some(never) => Some(never.clone()),
+            None => self.place(group, index).err(),
+        };
+        (0..group.accepted.len()).filter_map(why).collect()
+    }
+
+    /// Where an alternative of a group fits now. The pool only shrinks while the line is looked at,
+    /// so that what did not fit once need not be tried again.
+    fn place(&mut self, group: &Group, index: usize) -> Result<Placement, Reason> {
+        let ask = group.ask(index);
+        if let Some(reason) = self.unfit.get(&ask) {
+            return Err(reason.clone());
+        }
+        let found = place_among(&mut self.pool, group.spec(), index, &group.accepted[index]);
+        if let Err(reason) = &found {
+            self.unfit.insert(ask, reason.clone());
+        }
+        let found = found?;
+        let Some(reason) = self.refusal(group.tenant(), &found) else { return Ok(found) };
+        // Another class that will do may be open to its tenant.
+        let classes = 0..self.view.state.topology().classes.len();
+        let mut open = classes.filter_map(|class| {
+            let found = on_class(&mut self.pool, group.spec(), index, class).ok()?;
+            let tenants = self.tenants.as_ref();
+            let refused = tenants.and_then(|t| refusal(t, self.rules, group.tenant(), &found));
+            refused.is_none().then_some(found)
+        });
+        open.next().ok_or(reason)
+    }
+
+    /// Why a tenant may not have a placement that is free.
+    pub(super) fn refusal(&self, tenant: &Name, placement: &Placement) -> Option<Reason> {
+        refusal(self.tenants.as_ref()?, self.rules, tenant, placement)
+    }
+
+    pub(super) fn may_have(&self, key: StageKey, placement: &Placement) -> bool {
+        self.refusal(&self.view.state.stage(key).0.spec.tenant, placement).is_none()
+    }
+
+    /// Uses a placement for a stage, or keeps it for it.
+    pub(super) fn take(&mut self, key: StageKey, placement: &Placement) {
+        self.pool.take(placement);
+        if let Some(tenants) = &mut self.tenants {
+            tenants.take(&self.view.state.stage(key).0.spec.tenant, placement);
+        }
+    }
+
+    pub(super) fn give_back(&mut self, key: StageKey, placement: &Placement) {
+        self.pool.give_back(placement);
+        if let Some(tenants) = &mut self.tenants {
+            tenants.give_back(&self.view.state.stage(key).0.spec.tenant, placement);
+        }
+    }
+
+    /// Where a group stands among tenants.
+    pub(super) fn precedence(&self, group: &Group, rank: &Rank) -> Precedence {
+        let Some(tenants) = self.tenants.as_ref().filter(|_| self.rules.order != Order::Submission)
+        else {
+            return Precedence::of(rank);
+        };
+        let owns =
+            |(class, units): (usize, u32)| tenants.owns(group.tenant(), class, Share::units(units));
+        let quota = match group.by_class(self.view.state).any(owns) {
+            true => Quota::Own,
+            false => Quota::Borrowed,
+        };
+        Precedence::among_tenants(rank, quota, tenants.standing(group.tenant()))
+    }
+
+    /// Whether the better shape, once its present users end, still finishes before the free one.
+    fn waiting_pays(&self, group: &Group, key: StageKey, best: usize, free: usize) -> bool {
+        if self.rules.choice != Choice::EarliestFinish {
+            return false;
+        }
+        let (_, spec, stage) = self.view.state.stage(key);
+        let Some(left) = steps_left(spec, stage) else { return false };
+        let (Some(fast), Some(slow)) = (group.span(best, left), group.span(free, left)) else {
+            return false;
+        };
+        let alternative = &group.spec().alternatives[best];
+        // For those who wait for the same before it too.
+        let wanted = alternative.count + self.ahead;
+        let wait = self.ends().until_free(alternative, wanted, Unknown::Never);
+        let price = self.crowd.as_ref().map_or(1.0, Crowd::price_of_waiting);
+        wait.is_some_and(|wait| price * wait.as_seconds() + fast.as_seconds() < slow.as_seconds())
+    }
+}
+
+fn refusal(
+    tenants: &Tenants<'_>,
+    rules: &Rules,
+    tenant: &Name,
+    placement: &Placement,
+) -> Option<Reason> {
+    // What is never taken back must not be lent.
+    let lends = rules.preempts == Preempts::ForHigherPriority;
+    let kept = || tenants.kept_for_others(tenant, placement).filter(|_| !lends);
+    tenants.over_limit(tenant, placement).or_else(kept)
+}

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use het_core::{ClassQuota, Millis, Quota, Quotas, Share};
+use het_core::{ClassQuota, DeviceId, Millis, Quota, Quotas, Share, Time};
 use het_lab::workload::{Speeds, read_jobs};
 use het_lab::{
-    Assumptions, Cadence, Noise, Outcome, Restart, Saving, Scenario, cluster, simulate, what_if,
+    Assumptions, Cadence, Fault, Noise, Outcome, Restart, Saving, Scenario, cluster, simulate,
+    what_if,
 };
 use het_policy::by_name;
 
@@ -74,4 +75,29 @@ fn in_rounds_a_quota_is_a_part_of_every_class() {
     scenario.quotas = Quotas { tenants: [("lab".into(), quota)].into() };
     let entitled = play(&scenario, "adaptive").tenants["lab"].avg_jct_s;
     assert!(entitled < 0.6 * free, "{entitled} s with a quota, {free} s without");
+}
+
+#[test]
+fn nobody_waits_for_a_gang_that_cannot_begin() {
+    // The gang wants both devices and one has failed for good.
+    let mut jobs = vec![(0.0, "team", "normal", 1, 5_000.0), (1.0, "team", "normal", 2, 1_000.0)];
+    jobs.extend((0..20).map(|row| (1_000.0 * f64::from(row), "team", "normal", 1, 3_000.0)));
+    let mut scenario = scenario("broken", 2, &jobs, Cadence::EveryEvent);
+    let device = DeviceId(1);
+    scenario.faults = vec![(Time(10_000), Fault::DeviceFailed { device })];
+    let outcome = play(&scenario, "adaptive");
+    assert_eq!(outcome.jobs_done, 21, "all but the gang");
+}
+
+#[test]
+fn higher_priorities_do_not_hold_up_a_gang_for_ever() {
+    let mut jobs = vec![(0.0, "team", "normal", 4, 1_000.0)];
+    jobs.extend((0..400).map(|row| (900.0 * f64::from(row) - 0.0, "team", "high", 1, 3_600.0)));
+    jobs[0].0 = 10_000.0;
+    for policy in ["dynamic", "adaptive"] {
+        let outcome = play(&scenario(policy, 4, &jobs, Cadence::EveryEvent), policy);
+        assert!(outcome.p99_jct_s < 20_000.0, "{policy}: {} s", outcome.p99_jct_s);
+        let waited = outcome.finish_time_fairness.worst;
+        assert!(waited < 60.0, "{policy}: the gang ends {waited} times as late as alone");
+    }
 }

@@ -188,7 +188,7 @@ impl<'a> Pass<'a> {
             } else if is_free {
                 let reasons = self.start_reasons(key, Reason::ClaimReady);
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
-            } else if let Ok((elsewhere, reason)) = self.fitting(group, key) {
+            } else if let Ok((elsewhere, reason)) = self.fitting(group, &rank) {
                 self.start(rank, elsewhere, reason);
             } else if in_service() {
                 let reasons = vec![Reason::ClaimPending];
@@ -250,10 +250,10 @@ impl<'a> Pass<'a> {
             self.passed = true;
             return self.misfit(line, id, rank, News::None);
         }
-        if let Some(blocker) = self.delays_anyhow(group, key) {
+        if let Some(blocker) = self.delays_anyhow(group, &rank) {
             return self.refuse(group, blocker);
         }
-        match self.fitting(group, key) {
+        match self.fitting(group, &rank) {
             Ok((placement, reason)) => {
                 self.start(rank, placement, reason);
                 Next::OfGroup
@@ -284,7 +284,7 @@ impl<'a> Pass<'a> {
         let key = rank.key;
         let group = line.group(id);
         let reasons = || group.misfit.iter().flat_map(|(_, reasons)| reasons);
-        let refused = reasons().any(|reason| {
+        let refused = reasons().all(|reason| {
             matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. })
         });
         let mut told: Option<Vec<Reason>> =
@@ -302,16 +302,14 @@ impl<'a> Pass<'a> {
             let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
             let of_priority = || preempt::lower_than(self.view, group.priority());
             let all = self.candidates.entry(group.priority()).or_insert_with(of_priority);
-            let tenants = self.tenants.as_ref();
-            let may_stop = |id: &LeaseId| {
-                let protects = |tenants: &Tenants<'_>| {
-                    preempt::is_protected(self.view, tenants, *id, group.tenant(), group.units())
-                };
-                !self.stopped.contains(id) && !tenants.is_some_and(protects)
+            let open: Vec<_> =
+                all.iter().copied().filter(|(id, _)| !self.stopped.contains(id)).collect();
+            let left = match &self.tenants {
+                Some(tenants) => preempt::unprotected(self.view, tenants, group, open),
+                None => open,
             };
-            let left = all.iter().copied().filter(|(id, _)| may_stop(id));
             let ends = self.ends.get_or_init(|| Ends::of(self.view));
-            match preempt::find(self.view, ends, &self.pool, key, &shapes, left) {
+            match preempt::find(self.view, ends, &self.pool, key, &shapes, &left) {
                 Ok((placement, orders)) if self.may_have(key, &placement) => {
                     self.preempt(rank, placement, orders);
                     line.untold.insert(key);

@@ -171,7 +171,7 @@ impl Level<'_> {
         let mut rest = units.saturating_sub(part.iter().sum());
         // Unit by unit to whoever has least of it by weight: exact, and classes are small.
         while rest > 0 {
-            let weight = |row: usize| u64::from(self.demands.quotas.weight(children[row]));
+            let weight = |row: usize| u64::from(self.demands.quotas.weight(children[row]).max(1));
             let hungry = (0..children.len()).filter(|&row| part[row] < wanted[row]);
             let least = |&row: &usize| u64::from(part[row] + 1) * SCALE / weight(row);
             let Some(next) = hungry.min_by_key(least) else { break };

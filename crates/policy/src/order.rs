@@ -70,6 +70,13 @@ pub(crate) enum Quota {
     Borrowed,
 }
 
+impl Rank {
+    /// Priority, raised by waiting where the policy lets it rise.
+    pub fn level(&self) -> u64 {
+        self.level.0
+    }
+}
+
 /// The rank of a waiting stage that is expected to take `device_time`, and when the clock alone
 /// changes it next.
 pub(crate) fn rank(

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 
 use het_core::{
-    Grant, Job, LeaseId, Millis, Name, Placement, Priority, Reason, Share, ShareMillis, Stage,
-    StageKey, StopCause, StopCost,
+    Grant, Job, LeaseId, Millis, Placement, Priority, Reason, Share, ShareMillis, Stage, StageKey,
+    StopCause, StopCost,
 };
 use het_perf::stop_cost;
 
 use crate::ends::{Ends, Unknown};
+use crate::line::Group;
 use crate::tenants::Tenants;
 use crate::{Pool, StopOrder, View, place};
 
@@ -30,10 +31,10 @@ pub(crate) fn find(
     pool: &Pool<'_>,
     key: StageKey,
     shapes: &[usize],
-    candidates: impl Iterator<Item = (LeaseId, StopCost)> + Clone,
+    candidates: &[(LeaseId, StopCost)],
 ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
     for &index in shapes {
-        let candidates = candidates.clone();
+        let candidates = candidates.iter().copied();
         let Some((placement, victims)) = sufficient(view, pool, key, index, candidates) else {
             continue;
         };
@@ -48,18 +49,33 @@ pub(crate) fn find(
     Err(None)
 }
 
-/// Whether somebody's quota keeps a lease from being stopped for another tenant, which is to get
-/// so many units.
-pub(crate) fn is_protected(
+/// Those of `candidates` that may be stopped for a stage of a group without anybody ending up with
+/// less than its quota.
+pub(crate) fn unprotected(
     view: &View<'_>,
     tenants: &Tenants<'_>,
-    lease: LeaseId,
-    newcomer: &Name,
-    units: u32,
-) -> bool {
-    let lease = &view.state.leases()[&lease];
-    let tenant = &view.state.stage(lease.stage).0.spec.tenant;
-    tenants.is_protected(tenant, &lease.placement, (newcomer, units))
+    group: &Group,
+    candidates: Vec<(LeaseId, StopCost)>,
+) -> Vec<(LeaseId, StopCost)> {
+    let newcomer = (group.tenant(), group.units());
+    let wanted: BTreeSet<usize> = group.by_class(view.state).map(|(class, _)| class).collect();
+    let mut rest = tenants.clone();
+    let mut candidates = candidates;
+    candidates.retain(|(id, _)| {
+        let lease = &view.state.leases()[id];
+        let tenant = &view.state.stage(lease.stage).0.spec.tenant;
+        let topology = view.state.topology();
+        let class_of = |grant: Grant| topology.device(grant.device).class;
+        let held: BTreeSet<usize> = lease.placement.grants().map(class_of).collect();
+        let mut useful = held.intersection(&wanted).peekable();
+        let may = useful.peek().is_some()
+            && !useful.any(|&class| rest.is_protected(tenant, class, newcomer));
+        if may {
+            rest.will_free(tenant, &lease.placement);
+        }
+        may
+    });
+    candidates
 }
 
 /// The least sufficient set of leases that hold what the tenant of a stage is entitled to and
@@ -94,7 +110,7 @@ pub(crate) fn reclaim(
                 let newcomer = (tenant, alternative.count);
                 let borrowed = !stopped.contains(id)
                     && lease.placement.grants().any(useful)
-                    && !rest.is_protected(theirs, &lease.placement, newcomer);
+                    && !rest.is_protected(theirs, class, newcomer);
                 if borrowed {
                     rest.will_free(theirs, &lease.placement);
                 }

@@ -55,9 +55,8 @@ impl<'a> Tenants<'a> {
             capacity: vec![Share::ZERO; classes.len()],
             shared_out: classes.iter().map(|class| is_shared_out(&class.id)).collect(),
         };
-        for (index, device) in state.topology().devices.iter().enumerate() {
+        for device in &state.topology().devices {
             tenants.capacity[device.class] += device.capacity;
-            tenants.free[device.class] += state.service()[index];
         }
         let owner = |key| &state.stage(key).0.spec.tenant;
         let (stopping, staying): (Vec<&Lease>, Vec<&Lease>) =
@@ -65,6 +64,12 @@ impl<'a> Tenants<'a> {
         staying.iter().for_each(|lease| tenants.take(owner(lease.stage), &lease.placement));
         tenants.held.clone_from(&tenants.used);
         stopping.iter().for_each(|lease| tenants.take(owner(lease.stage), &lease.placement));
+        // What is held on devices that are down is no part of what is in service.
+        tenants.free.fill(Share::ZERO);
+        for (index, device) in state.topology().devices.iter().enumerate() {
+            let unused = state.service()[index].saturating_sub(state.held_shares()[index]);
+            tenants.free[device.class] += unused;
+        }
         for (&key, claim) in state.claims() {
             tenants.take(owner(key), &claim.placement);
         }
@@ -185,22 +190,15 @@ impl<'a> Tenants<'a> {
                 .is_some_and(|(name, own)| self.used(name, class) + share <= own)
     }
 
-    /// Whether a tenant that holds a placement holds it without borrowing, and still would if
-    /// `newcomer` had another.
-    pub fn is_protected(&self, tenant: &Name, held: &Placement, newcomer: (&Name, u32)) -> bool {
+    /// Whether a tenant holds no more of a class than it owns, and still would if `newcomer` held so
+    /// many units more.
+    pub fn is_protected(&self, tenant: &Name, class: usize, newcomer: (&Name, u32)) -> bool {
         let (newcomer, units) = newcomer;
-        let mut owned = false;
-        for class in self.needs(held).into_keys().filter(|class| self.shared_out[*class]) {
-            let Some((name, own)) = self.quota_for(tenant.as_str(), class) else { return false };
-            let same = lineage(newcomer.as_str()).any(|above| above == name);
-            let more = if same { Share::units(units) } else { Share::ZERO };
-            let held = self.held.get(name).map_or(Share::ZERO, |held| held[class]);
-            if held + more > own {
-                return false;
-            }
-            owned = true;
-        }
-        owned
+        let Some((name, own)) = self.quota_for(tenant.as_str(), class) else { return false };
+        let same = lineage(newcomer.as_str()).any(|above| above == name);
+        let more = if same { Share::units(units) } else { Share::ZERO };
+        let held = self.held.get(name).map_or(Share::ZERO, |held| held[class]);
+        held + more <= own
     }
 
     /// Whether anybody has a quota of a class.
@@ -215,7 +213,7 @@ impl<'a> Tenants<'a> {
                 used * PARTS / u64::from(whole.0.max(1))
             };
             let largest = self.capacity.iter().enumerate().map(part).max().unwrap_or_default();
-            largest / u64::from(self.quotas.weight(name))
+            largest / u64::from(self.quotas.weight(name).max(1))
         };
         Standing(lineage(tenant.as_str()).map(row).collect())
     }

@@ -329,3 +329,45 @@ fn in_order_nobody_waits_behind_one_that_does_not_fit() {
         check(policy, scene, &["0s start 2 on n0/h1000 n1/h1000"]);
     }
 }
+
+#[test]
+fn urgency_takes_from_borrowers_only_what_they_borrowed() {
+    let scene = "
+        node h100 h100 h100
+        0s quota lab 1 h100 2 -
+        0s job 1 low h100 lab
+        0s job 2 low h100 lab
+        0s job 3 low h100 lab
+        0s run
+        1s job 4 urgent h100:2 shop
+        1s job 5 urgent h100 shop
+        2s run";
+    let expected = [
+        "0s start 1 on n0/h1000",
+        "0s start 2 on n0/h1001",
+        "0s start 3 on n0/h1002",
+        "2s stop 1 for 5",
+        "2s claim for 5 on n0/h1000",
+    ];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn an_owner_keeps_its_own_when_borrowers_give_back() {
+    let scene = "
+        node h100 h100
+        0s quota lab 1 h100 1 -
+        0s quota shop 1 h100 1 -
+        0s job 1 low h100 lab
+        0s job 2 high h100 guest
+        0s run
+        1s job 3 normal h100 shop
+        2s run";
+    let expected = [
+        "0s start 2 on n0/h1001",
+        "0s start 1 on n0/h1000",
+        "2s reclaim 2 for 3",
+        "2s claim for 3 on n0/h1001",
+    ];
+    check("adaptive", scene, &expected);
+}

@@ -19,7 +19,7 @@ impl<'a> Pass<'a> {
     pub(super) fn fitting(
         &mut self,
         group: &mut Group,
-        key: StageKey,
+        rank: &Rank,
     ) -> Result<(Placement, Reason), Vec<Reason>> {
         if let Some(fixed) = group.bound() {
             let index = match self.rules.choice {
@@ -29,7 +29,7 @@ impl<'a> Pass<'a> {
             let word = group.spec().alternatives[index].selector.word.clone();
             let bound = Reason::FixedAtSubmission { word };
             let fit = self.place(group, index);
-            if let Some(blocker) = fit.as_ref().ok().and_then(|p| self.delays(group, key, p)) {
+            if let Some(blocker) = fit.as_ref().ok().and_then(|p| self.delays(group, rank, p)) {
                 return Err(vec![Reason::WouldDelay { blocker }]);
             }
             return fit.map(|placement| (placement, bound.clone())).map_err(|_| {
@@ -43,7 +43,7 @@ impl<'a> Pass<'a> {
         let mut delayed = None;
         let mut fits = |&index: &usize| {
             let placement = self.place(group, index).ok()?;
-            let delays = self.delays(group, key, &placement);
+            let delays = self.delays(group, rank, &placement);
             delayed = delayed.or(delays);
             delays.is_none().then_some(placement)
         };
@@ -55,7 +55,7 @@ impl<'a> Pass<'a> {
         };
         let index = placement.alternative;
         let spec = group.spec();
-        if index != best && self.waiting_pays(group, key, best, index) {
+        if index != best && self.waiting_pays(group, rank.key, best, index) {
             let word = spec.alternatives[best].selector.word.clone();
             return Err(vec![Reason::BetterToWait { word }]);
         }

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use het_core::{DeviceId, Millis, Phase, Placement, Priority, Reason, StageKey, Time};
+use het_core::{DeviceId, Millis, Phase, Placement, Reason, StageKey, Time};
 
 use super::{Next, PREEMPTION_SEARCHES_MAX, Pass};
 use crate::ends::Unknown;
 use crate::line::{Group, GroupId, Line};
-use crate::order::Rank;
+use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
 use crate::pool::Accepted;
 use crate::rules::{Passing, Preempts};
@@ -23,6 +23,9 @@ const RESERVATIONS_MAX: usize = 1;
 /// "The ANL/IBM SP scheduling system").
 const DRAIN_MAX: Millis = Millis::seconds(600);
 
+/// How long what was worked out about a stage that should be able to begin holds at least.
+const FRESH_MIN: Millis = Millis::seconds(10);
+
 /// Stages that are refused one by one in a round because they would hold up another.
 const DELAYS_MAX: usize = 256;
 
@@ -30,12 +33,21 @@ const DELAYS_MAX: usize = 256;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Awaited {
     pub key: StageKey,
-    priority: Priority,
+    /// Its priority, raised by one for every [`AGEING_STEP`] that it has waited.
+    level: u64,
     /// Its alternative that is waited for.
     shape: usize,
     begins: Time,
     /// When that was worked out.
     as_of: Time,
+}
+
+impl Awaited {
+    /// Until when that need not be worked out again.
+    fn fresh_until(&self) -> Time {
+        // What is overdue may end any moment: asking all the time brings nothing.
+        self.begins.min(self.as_of + DRAIN_MAX).max(self.as_of + FRESH_MIN)
+    }
 }
 
 impl<'a> Pass<'a> {
@@ -87,33 +99,40 @@ impl<'a> Pass<'a> {
             self.wake_by(rank.since + after);
             return;
         }
-        if self.claims_later(group, key) {
+        let known = self.awaited.filter(|known| known.key == key);
+        if known.is_some_and(|known| self.is_far(&known)) {
             return;
         }
+        let Some(placement) = self.once_drained(group, key) else {
+            self.awaited = self.awaited.filter(|awaited| awaited.key != key);
+            return;
+        };
+        if known.is_none()
+            && let Some(awaited) = self.await_stage(group, &rank, placement.alternative)
+        {
+            self.awaited.get_or_insert(awaited);
+            if self.is_far(&awaited) {
+                return;
+            }
+        }
+        self.reservations += 1;
+        self.take(key, &placement);
+        self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
+        line.untold.insert(key);
+    }
+
+    /// Where a stage will fit when everything that runs has ended, and may run.
+    fn once_drained(&self, group: &Group, key: StageKey) -> Option<Placement> {
         let mut drained = self.drained();
         let spec = group.spec();
         let fits = |index| place_among(&mut drained, spec, index, &group.accepted[index]).ok();
         let found = group.worthwhile(self.crowd.as_ref()).find_map(fits);
-        if let Some(placement) = found.filter(|placement| self.may_have(key, placement)) {
-            self.reservations += 1;
-            self.take(key, &placement);
-            self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
-            line.untold.insert(key);
-        }
+        found.filter(|placement| self.may_have(key, placement))
     }
 
-    /// Whether it is too early to reserve: it would take long until a stage can begin. From now on
-    /// nobody who could hold it up begins.
-    fn claims_later(&mut self, group: &Group, key: StageKey) -> bool {
-        let now = self.view.now;
-        let known = self.awaited.filter(|known| known.key == key);
-        let Some(awaited) = known.or_else(|| self.await_stage(group, key)) else { return false };
-        self.awaited.get_or_insert(awaited);
-        let later = awaited.begins > now + DRAIN_MAX;
-        if later {
-            self.wake_by(Time(awaited.begins.0 - DRAIN_MAX.0));
-        }
-        later
+    /// Whether it is too early to reserve: it would take long until the stage can begin.
+    fn is_far(&self, awaited: &Awaited) -> bool {
+        awaited.begins > self.view.now + DRAIN_MAX
     }
 
     /// The same stage as in the round before, if it still waits and nothing is reserved for it.
@@ -122,28 +141,28 @@ impl<'a> Pass<'a> {
         if !state.is_waiting(key) || state.claims().contains_key(&key) {
             return None;
         }
-        if self.is_fresh(&known) {
+        if self.view.now < known.fresh_until() {
+            self.wake_by(known.fresh_until());
             return Some(known);
         }
-        let (_, id) = line.place_of(key)?;
-        self.await_stage(line.group(id), key)
+        let (rank, id) = line.place_of(key)?;
+        let group = line.group(id);
+        let shape = self.once_drained(group, key)?.alternative;
+        self.await_stage(group, &rank, shape)
     }
 
-    /// Whether what is known of when a stage can begin need not be worked out again yet.
-    fn is_fresh(&self, known: &Awaited) -> bool {
-        self.view.now < known.begins.min(known.as_of + DRAIN_MAX)
-    }
-
-    /// Until as much is free as a stage of a group needs, if that can be told.
-    fn await_stage(&mut self, group: &Group, key: StageKey) -> Option<Awaited> {
-        let shape = group.worthwhile(self.crowd.as_ref()).next()?;
+    /// When a stage should be able to begin on a shape, if that can be told.
+    fn await_stage(&mut self, group: &Group, rank: &Rank, shape: usize) -> Option<Awaited> {
         let alternative = &group.spec().alternatives[shape];
         let free = self.pool.units(&group.accepted[shape]);
         // Where enough is free, but in the wrong places, nobody can tell.
         let missing = alternative.count.checked_sub(free).filter(|missing| *missing > 0)?;
         let wait = self.ends().until_free(alternative, missing, Unknown::Never)?;
-        let (priority, as_of) = (group.priority(), self.view.now);
-        Some(Awaited { key, priority, shape, begins: as_of + wait, as_of })
+        let as_of = self.view.now;
+        let level = group.priority() as u64 + as_of.since(rank.since).0 / AGEING_STEP.0;
+        let awaited = Awaited { key: rank.key, level, shape, begins: as_of + wait, as_of };
+        self.wake_by(awaited.fresh_until());
+        Some(awaited)
     }
 
     /// Lets one wait that would hold up another; those behind it may be shorter.
@@ -156,13 +175,13 @@ impl<'a> Pass<'a> {
 
     /// Whom a stage would hold up however it ran: all that it accepts is wanted by the awaited one,
     /// and even its fastest shape would end too late.
-    pub(super) fn delays_anyhow(&self, group: &Group, key: StageKey) -> Option<StageKey> {
+    pub(super) fn delays_anyhow(&self, group: &Group, rank: &Rank) -> Option<StageKey> {
         let awaited = self.awaited?;
         let everywhere = || {
             let mut sorts = group.accepted.iter().flat_map(Accepted::sorts);
             sorts.all(|sort| self.is_wanted(&awaited, self.view.state.index().sorts[sort].exemplar))
         };
-        if self.ends_in_time(&awaited, group, key, group.ranked[0]) || !everywhere() {
+        if self.ends_in_time(&awaited, group, rank, group.ranked[0]) || !everywhere() {
             return None;
         }
         Some(awaited.key)
@@ -172,22 +191,23 @@ impl<'a> Pass<'a> {
     pub(super) fn delays(
         &self,
         group: &Group,
-        key: StageKey,
+        rank: &Rank,
         placement: &Placement,
     ) -> Option<StageKey> {
         let awaited = self.awaited?;
         let wanted = || placement.devices().any(|grant| self.is_wanted(&awaited, grant.device));
-        if self.ends_in_time(&awaited, group, key, placement.alternative) || !wanted() {
+        if self.ends_in_time(&awaited, group, rank, placement.alternative) || !wanted() {
             return None;
         }
         Some(awaited.key)
     }
 
-    fn ends_in_time(&self, awaited: &Awaited, group: &Group, key: StageKey, index: usize) -> bool {
-        if awaited.key == key || group.priority() > awaited.priority {
+    /// Or stands above it, both as they have aged.
+    fn ends_in_time(&self, awaited: &Awaited, group: &Group, rank: &Rank, index: usize) -> bool {
+        if awaited.key == rank.key || rank.level() > awaited.level {
             return true;
         }
-        let (_, spec, stage) = self.view.state.stage(key);
+        let (_, spec, stage) = self.view.state.stage(rank.key);
         let span = steps_left(spec, stage).and_then(|left| group.span(index, left));
         let pause = self.view.rates.restart(&spec.profile);
         span.is_some_and(|span| self.view.now + span + pause <= awaited.begins)

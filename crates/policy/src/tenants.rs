@@ -190,8 +190,8 @@ impl<'a> Tenants<'a> {
                 .is_some_and(|(name, own)| self.used(name, class) + share <= own)
     }
 
-    /// Whether a tenant holds no more of a class than it owns, and still would if `newcomer` held so
-    /// many units more.
+    /// Whether a tenant holds no more of a class than it owns, and still would if `newcomer` held
+    /// so many units more.
     pub fn is_protected(&self, tenant: &Name, class: usize, newcomer: (&Name, u32)) -> bool {
         let (newcomer, units) = newcomer;
         let Some((name, own)) = self.quota_for(tenant.as_str(), class) else { return false };

@@ -298,3 +298,33 @@ fn attained(view: &View<'_>, key: StageKey) -> ShareMillis {
     let share: Share = lease.placement.grants().map(|grant| grant.share).sum();
     stage.charged + share.over(view.now.since(lease.since))
 }
+
+#[cfg(test)]
+impl Demand {
+    /// Waits with ten steps to go, and may have one unit of each class at these rates.
+    pub fn example(job: u64, tenant: &str, rates: &[f64]) -> Self {
+        let offer = |(class, &rate): (usize, &f64)| Offer {
+            alternative: class,
+            class,
+            units: 1,
+            rate,
+            extrapolated: false,
+        };
+        Self {
+            key: StageKey { job: het_core::JobId(job), stage: het_core::StageIndex(0) },
+            tenant: tenant.into(),
+            priority: Priority::Normal,
+            submitted: Time::ZERO,
+            running: None,
+            stuck: false,
+            unripe: false,
+            offers: rates.iter().enumerate().map(offer).collect(),
+            remaining: 10.0,
+            total: 10.0,
+            attained_device_s: 0.0,
+            restart: Millis(0),
+            starting: false,
+            attempts: 0,
+        }
+    }
+}

@@ -206,34 +206,13 @@ const SCALE: u64 = 1_000_000;
 mod tests {
     use std::sync::Arc;
 
-    use het_core::{JobId, Millis, Priority, Quota, Quotas, Share, StageIndex, StageKey, Time};
+    use het_core::{Quota, Quotas, Share};
 
     use super::*;
 
     /// One unit of one class for each letter's tenant, as often as it is named.
     fn demands(units: u32, wants: &[(&str, u32)], quotas: &[(&str, u32, Option<u32>)]) -> Demands {
-        let stage = |(row, tenant): (usize, &str)| Demand {
-            key: StageKey { job: JobId(row as u64 + 1), stage: StageIndex(0) },
-            tenant: tenant.into(),
-            priority: Priority::Normal,
-            submitted: Time::ZERO,
-            running: None,
-            stuck: false,
-            unripe: false,
-            offers: vec![Offer {
-                alternative: 0,
-                class: 0,
-                units: 1,
-                rate: 1.0,
-                extrapolated: false,
-            }],
-            remaining: 10.0,
-            total: 10.0,
-            attained_device_s: 0.0,
-            restart: Millis(0),
-            starting: false,
-            attempts: 0,
-        };
+        let stage = |(row, tenant): (usize, &str)| Demand::example(row as u64 + 1, tenant, &[1.0]);
         let each = wants.iter().flat_map(|(name, times)| (0..*times).map(move |_| *name));
         let quota = |&(name, weight, own): &(&str, u32, Option<u32>)| {
             let of = ClassQuota { entitled: own.map(Share::units), limit: None };

@@ -211,37 +211,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::demand::{Demand, Offer};
-    use het_core::{JobId, Millis, Name, Priority, StageIndex, Time};
+    use crate::demand::Demand;
 
     /// Stages with ten steps to go, each with its rates by class, one unit at a time.
     fn demands(capacity: &[u32], rates: &[&[f64]]) -> Demands {
-        let stage = |(row, rates): (usize, &&[f64])| Demand {
-            key: StageKey { job: JobId(row as u64 + 1), stage: StageIndex(0) },
-            tenant: Name::default(),
-            priority: Priority::Normal,
-            submitted: Time::ZERO,
-            running: None,
-            stuck: false,
-            unripe: false,
-            offers: rates
-                .iter()
-                .enumerate()
-                .map(|(class, &rate)| Offer {
-                    alternative: class,
-                    class,
-                    units: 1,
-                    rate,
-                    extrapolated: false,
-                })
-                .collect(),
-            remaining: 10.0,
-            total: 10.0,
-            attained_device_s: 0.0,
-            restart: Millis(0),
-            starting: false,
-            attempts: 0,
-        };
+        let stage = |(row, rates): (usize, &&[f64])| Demand::example(row as u64 + 1, "", rates);
         Demands {
             stages: rates.iter().enumerate().map(stage).collect(),
             spanning: Vec::new(),

@@ -306,11 +306,6 @@ impl State {
         matches!(self.leases[&lease].phase, Phase::Stopping { cause } if cause.moves())
     }
 
-    /// The ticket under which a stage waits now; a stage that waits again has a new one.
-    pub fn ticket(&self, key: StageKey) -> Option<Ticket> {
-        self.waiting.get(&key).copied()
-    }
-
     /// Those who began to wait after `ticket` was drawn and still do.
     pub fn waiting_since(&self, ticket: Ticket) -> impl Iterator<Item = (Ticket, StageKey)> + '_ {
         let later = (Bound::Excluded(ticket), Bound::Unbounded);

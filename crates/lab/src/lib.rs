@@ -12,6 +12,7 @@ mod fairness;
 mod faults;
 mod outcome;
 mod pack;
+mod random;
 mod recording;
 pub mod report;
 mod scenario;

@@ -178,14 +178,17 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let Some((rank, id)) = line.place_of(key) else { continue };
+            line.untold.insert(key);
             let group = line.group(id);
             self.give_back(key, placement);
             let is_free = self.pool.covers(placement);
-            let refused = self.refusal(&state.stage(key).0.spec.tenant, placement);
+            let may_have = self.may_have(key, placement);
             self.take(key, placement);
-            if refused.is_some() {
-                // Its tenant has less than when it was promised this.
-            } else if is_free {
+            if !may_have {
+                // Its tenant may hold less now than when it was promised this.
+                continue;
+            }
+            if is_free {
                 let reasons = self.start_reasons(key, Reason::ClaimReady);
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             } else if let Ok((elsewhere, reason)) = self.fitting(group, &rank) {
@@ -194,7 +197,6 @@ impl<'a> Pass<'a> {
                 let reasons = vec![Reason::ClaimPending];
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             }
-            line.untold.insert(key);
         }
     }
 

@@ -18,11 +18,12 @@ type ByTenant = BTreeMap<Name, Vec<u32>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Left {
     units: Vec<u32>,
-    tenants: Option<Tenants>,
+    parts: Option<Parts>,
 }
 
+/// By tenant, where they have quotas.
 #[derive(Debug, Clone)]
-struct Tenants {
+struct Parts {
     given: ByTenant,
     /// The most that each may be given.
     most: ByTenant,
@@ -42,46 +43,46 @@ impl Left {
 
     /// Everything, whoever has it now, up to the limits of tenants.
     pub fn whole(demands: &Demands) -> Self {
-        let tenants = (!demands.quotas.is_empty()).then(|| {
+        let parts = (!demands.quotas.is_empty()).then(|| {
             let rows = |name: &str| {
                 let limit = |class| limit(demands, name, class);
                 (name.into(), (0..demands.capacity.len()).map(limit).collect())
             };
             let names = names(demands);
             let none = || vec![0; demands.capacity.len()];
-            Tenants {
+            Parts {
                 given: names.iter().map(|name| ((*name).into(), none())).collect(),
                 most: names.iter().map(|name| rows(name)).collect(),
             }
         });
-        Self { units: demands.capacity.clone(), tenants }
+        Self { units: demands.capacity.clone(), parts }
     }
 
     /// From now on no tenant is given more than its part.
     pub fn keep_to_parts(&mut self, demands: &Demands) {
-        if let Some(tenants) = &mut self.tenants {
-            tenants.most = parts(demands);
+        if let Some(own) = &mut self.parts {
+            own.most = parts(demands);
         }
     }
 
     /// From now on every tenant may have as much as its limit allows.
     pub fn open_to_limits(&mut self, demands: &Demands) {
-        if let Some(tenants) = &mut self.tenants {
-            tenants.most = Self::whole(demands).tenants.map(|whole| whole.most).unwrap_or_default();
+        if let Some(parts) = &mut self.parts {
+            parts.most = Self::whole(demands).parts.map(|whole| whole.most).unwrap_or_default();
         }
     }
 
     /// Whether tenants have quotas.
     pub fn has_parts(&self) -> bool {
-        self.tenants.is_some()
+        self.parts.is_some()
     }
 
     /// By class: what is left for one tenant.
     pub fn units_for(&self, tenant: &Name) -> Vec<u32> {
         let mut units = self.units.clone();
-        if let Some(tenants) = &self.tenants {
+        if let Some(parts) = &self.parts {
             for name in lineage(tenant.as_str()) {
-                let rows = tenants.most[name].iter().zip(&tenants.given[name]);
+                let rows = parts.most[name].iter().zip(&parts.given[name]);
                 for (units, (most, given)) in units.iter_mut().zip(rows) {
                     *units = (*units).min(most.saturating_sub(*given));
                 }
@@ -91,22 +92,21 @@ impl Left {
     }
 
     pub fn fits(&self, demand: &Demand, offer: &Offer) -> bool {
-        let within = |tenants: &Tenants| {
+        let within = |parts: &Parts| {
             lineage(demand.tenant.as_str()).all(|name| {
-                let (most, given) =
-                    (tenants.most[name][offer.class], tenants.given[name][offer.class]);
+                let (most, given) = (parts.most[name][offer.class], parts.given[name][offer.class]);
                 given + offer.units <= most
             })
         };
-        self.units[offer.class] >= offer.units && self.tenants.as_ref().is_none_or(within)
+        self.units[offer.class] >= offer.units && self.parts.as_ref().is_none_or(within)
     }
 
     /// What is taken beyond what there is, because devices went down, is no debt.
     pub fn take(&mut self, demand: &Demand, offer: &Offer) {
         self.units[offer.class] = self.units[offer.class].saturating_sub(offer.units);
-        if let Some(tenants) = &mut self.tenants {
+        if let Some(parts) = &mut self.parts {
             for name in lineage(demand.tenant.as_str()) {
-                if let Some(given) = tenants.given.get_mut(name) {
+                if let Some(given) = parts.given.get_mut(name) {
                     given[offer.class] += offer.units;
                 }
             }

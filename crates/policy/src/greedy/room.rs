@@ -202,7 +202,8 @@ impl<'a> Pass<'a> {
         Some(awaited.key)
     }
 
-    /// Or stands above it, both as they have aged.
+    /// Whether a stage would have ended when the awaited one can begin, or stands above it, both as
+    /// they have aged.
     fn ends_in_time(&self, awaited: &Awaited, group: &Group, rank: &Rank, index: usize) -> bool {
         if awaited.key == rank.key || rank.level() > awaited.level {
             return true;

@@ -1,0 +1,326 @@
+//! Random small worlds: gangs, stages, priorities, alternatives, tenants, failing nodes and
+//! devices, stragglers, users who change their minds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use het_control::Cadence;
+use het_core::{
+    Alternative, Bytes, CheckpointSpec, ClassQuota, Companions, Device, DeviceClass, Domain, Event,
+    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, Priority, Quota, Quotas, RankRule,
+    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, State, Time, Topology,
+};
+use het_perf::Rates;
+use het_policy::{Pool, place};
+use het_sim::{Fault, StageModel};
+
+use crate::{Draw, Scenario};
+
+/// Streams of the seed.
+const CLUSTER: u64 = 0;
+const FAULTS: u64 = 1;
+const WORDS: u64 = 2;
+const TENANTS: u64 = 3;
+const DEVICE_FAULTS: u64 = 4;
+const FIRST_JOB: u64 = 100;
+
+/// All arrivals and faults fall into the first ten minutes.
+const HORIZON_MS: u64 = 600_000;
+
+impl Scenario {
+    /// A random scenario in which every job can finish once all nodes are back.
+    pub fn random(seed: u64) -> Self {
+        let topology = cluster(&mut Draw::new(seed, CLUSTER));
+        let count = Draw::new(seed, FIRST_JOB - 1).between(3, 24);
+        let mut scenario = Self {
+            seed,
+            jobs: Vec::new(),
+            models: BTreeMap::new(),
+            rates: Rates::default(),
+            cadence: Cadence::EveryEvent,
+            quotas: Quotas::default(),
+            prices: BTreeMap::new(),
+            faults: faults(seed, &topology),
+            words: words(&mut Draw::new(seed, WORDS), count),
+            topology,
+        };
+        let mut jobs: Vec<_> = (0..count)
+            .map(|index| {
+                let mut draw = Draw::new(seed, FIRST_JOB + index);
+                let at = Time(draw.between(0, HORIZON_MS) * u64::from(draw.chance(80)));
+                (at, draw)
+            })
+            .collect();
+        jobs.sort_by_key(|(at, _)| *at);
+        for (index, (at, mut draw)) in jobs.into_iter().enumerate() {
+            let spec = job(&mut draw, &scenario.topology);
+            for stage in spec.stage_indices() {
+                let key = StageKey { job: JobId(index as u64 + 1), stage };
+                scenario.models.insert(key, Arc::new(model(&mut draw, spec.stage(stage))));
+            }
+            scenario.jobs.push((at, Arc::new(spec)));
+        }
+        share_out(&mut Draw::new(seed, TENANTS), &mut scenario);
+        scenario
+    }
+}
+
+fn cluster(draw: &mut Draw) -> Topology {
+    let class = |id: &str, kind: &str, peak_gflops| DeviceClass {
+        id: id.into(),
+        kind: kind.into(),
+        vendor: "random".into(),
+        title: id.into(),
+        peak_gflops: Some(peak_gflops),
+        software: false,
+    };
+    let mut topology = Topology {
+        classes: vec![
+            class("cpu", "cpu", 100),
+            class("fast", "gpu", 1_000),
+            class("slow", "gpu", 300),
+            class("npu-x", "npu", 700),
+        ],
+        ..Topology::default()
+    };
+    for row in 0..draw.between(1, 6) as u32 {
+        let node = NodeId(row);
+        topology.nodes.push(Node {
+            name: format!("n{row}").into(),
+            memory: Bytes::gib(64),
+            rack: format!("r{}", row / 2).into(),
+            pod: format!("p{}", row / 4).into(),
+        });
+        let mut add = |name: String, class: usize, capacity| {
+            topology.devices.push(Device {
+                node,
+                visible_id: name.as_str().into(),
+                name: name.into(),
+                class,
+                drivers: vec![if class == 0 { "cpu".into() } else { "cuda".into() }],
+                capacity,
+                memory: if class == 0 { Bytes::ZERO } else { Bytes::gib(80) },
+            });
+        };
+        add("cpu0".to_owned(), 0, Share::units(draw.between(2, 8) as u32));
+        let class = draw.between(1, 3) as usize;
+        for index in 0..draw.between(0, 8) {
+            add(format!("acc{index}"), class, Share::WHOLE);
+        }
+    }
+    topology
+}
+
+fn faults(seed: u64, topology: &Topology) -> Vec<(Time, Fault)> {
+    let mut rows = device_faults(&mut Draw::new(seed, DEVICE_FAULTS), topology);
+    let draw = &mut Draw::new(seed, FAULTS);
+    for node in topology.node_ids() {
+        if draw.chance(40) {
+            let at = draw.between(1, HORIZON_MS);
+            rows.push((Time(at), Fault::NodeLost { node }));
+            let back = at + draw.between(1_000, 300_000);
+            rows.push((Time(back), Fault::NodeReturned { node }));
+        }
+        if draw.chance(20) {
+            let at = draw.between(1, HORIZON_MS);
+            rows.push((Time(at), Fault::NodeSuspected { node }));
+            let cleared = at + draw.between(1_000, 300_000);
+            rows.push((Time(cleared), Fault::NodeCleared { node }));
+        }
+        if draw.chance(20) {
+            let at = Time(draw.between(1, HORIZON_MS));
+            let noticed_after = Millis(draw.between(1_000, 120_000));
+            let kinds =
+                [Fault::Hung { node, noticed_after }, Fault::Corrupted { node, noticed_after }];
+            rows.push((at, *draw.pick(&kinds)));
+        }
+        if draw.chance(20) {
+            let at = Time(draw.between(1, HORIZON_MS));
+            rows.push((at, Fault::LinkSlowed { node, percent: draw.between(120, 400) }));
+        }
+        if draw.chance(30) {
+            let at = Time(draw.between(1, HORIZON_MS));
+            rows.push((at, Fault::Slowed { node, percent: draw.between(120, 800) }));
+        }
+    }
+    rows.sort_by_key(|(at, _)| *at);
+    rows
+}
+
+fn device_faults(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
+    let mut rows = Vec::new();
+    for device in topology.accelerators() {
+        if draw.chance(10) {
+            let at = draw.between(1, HORIZON_MS);
+            rows.push((Time(at), Fault::DeviceFailed { device }));
+            let back = at + draw.between(1_000, 300_000);
+            rows.push((Time(back), Fault::DeviceRepaired { device }));
+        }
+    }
+    rows
+}
+
+fn words(draw: &mut Draw, jobs: u64) -> Vec<(Time, Event)> {
+    let mut rows = Vec::new();
+    for _ in 0..draw.between(0, 4) {
+        let job = JobId(draw.between(1, jobs));
+        let at = HORIZON_MS + draw.between(1, HORIZON_MS);
+        if draw.chance(50) {
+            rows.push((Time(at), Event::JobCancelled { job }));
+        } else {
+            rows.push((Time(at), Event::JobHeld { job }));
+            rows.push((Time(at + draw.between(1, 100_000)), Event::JobReleased { job }));
+        }
+    }
+    rows
+}
+
+fn job(draw: &mut Draw, topology: &Topology) -> JobSpec {
+    let mut stages = Vec::new();
+    for index in 0..draw.between(1, 3) as u16 {
+        let mut stage = stage(draw, topology, index);
+        if index > 0 {
+            stage.after.push(StageIndex(draw.between(0, u64::from(index) - 1) as u16));
+        }
+        stages.push(stage);
+    }
+    JobSpec {
+        name: "random".into(),
+        tenant: "team".into(),
+        priority: *draw_priority(draw),
+        stages,
+        time_limit: None,
+        workdir: String::new(),
+    }
+}
+
+/// In some scenarios jobs are of different tenants, who have quotas and limits beside which every
+/// job still fits, also where nothing may be borrowed.
+fn share_out(draw: &mut Draw, scenario: &mut Scenario) {
+    if !draw.chance(60) {
+        return;
+    }
+    const NAMES: [&str; 4] = ["lab/nlp", "lab/vision", "shop", "guest"];
+    for (_, spec) in &mut scenario.jobs {
+        Arc::make_mut(spec).tenant = (*draw.pick(&NAMES)).into();
+    }
+    let topology = &scenario.topology;
+    for (index, &units) in topology.units_by_class().iter().enumerate() {
+        let class = &topology.classes[index];
+        let mut devices = topology.device_ids();
+        let one = devices.find(|id| topology.device(*id).class == index);
+        let stages = scenario.jobs.iter().flat_map(|(_, spec)| &spec.stages);
+        let shapes = stages.flat_map(|stage| &stage.alternatives);
+        let largest = shapes
+            .filter(|shape| one.is_some_and(|id| shape.selector.accepts(topology, id)))
+            .map(|shape| shape.count)
+            .max()
+            .unwrap_or(0);
+        // Cores beside devices are not counted in `largest`.
+        if class.kind == "cpu" || units <= largest {
+            continue;
+        }
+        let mut spare = units - largest;
+        set(&mut scenario.quotas, "guest", &class.id, 0, Some(largest));
+        for tenant in ["lab", "shop"] {
+            let own = draw.between(0, u64::from(spare)) as u32;
+            spare -= own;
+            let part = draw.between(0, u64::from(own)) as u32;
+            let limit = draw.chance(50).then(|| largest.max(own) + draw.between(0, 2) as u32);
+            set(&mut scenario.quotas, tenant, &class.id, own, limit);
+            if tenant == "lab" {
+                set(&mut scenario.quotas, "lab/nlp", &class.id, part, None);
+            }
+        }
+    }
+}
+
+fn set(quotas: &mut Quotas, tenant: &str, class: &Name, own: u32, limit: Option<u32>) {
+    let new = || Quota { weight: 1 + own, classes: BTreeMap::new() };
+    let quota = quotas.tenants.entry(tenant.into()).or_insert_with(new);
+    let of = ClassQuota { entitled: Some(Share::units(own)), limit: limit.map(Share::units) };
+    quota.classes.insert(class.clone(), of);
+}
+
+fn draw_priority(draw: &mut Draw) -> &'static Priority {
+    const LIKELY: [Priority; 6] = [
+        Priority::Low,
+        Priority::Low,
+        Priority::Normal,
+        Priority::Normal,
+        Priority::High,
+        Priority::Urgent,
+    ];
+    draw.pick(&LIKELY)
+}
+
+/// A stage that fits the empty cluster.
+fn stage(draw: &mut Draw, topology: &Topology, index: u16) -> StageSpec {
+    let state = State::new(Arc::new(topology.clone()));
+    loop {
+        let wanted = draw.between(1, 3);
+        let spec = StageSpec {
+            name: format!("s{index}").into(),
+            kind: *draw.pick(&StageKind::ALL),
+            after: Vec::new(),
+            alternatives: (0..wanted).map(|_| alternative(draw)).collect(),
+            companions: companions(draw),
+            within: if draw.chance(70) { Domain::Any } else { *draw.pick(&Domain::ALL) },
+            ranks: if draw.chance(50) { RankRule::PerNode } else { RankRule::PerDevice },
+            retries: draw.between(0, 1) as u32,
+            profile: format!("p{}", draw.between(0, 4)).into(),
+            steps: None,
+        };
+        let mut cluster = Pool::empty_cluster(&state);
+        if place(&mut cluster, &spec, 0).is_ok() {
+            return spec;
+        }
+    }
+}
+
+fn companions(draw: &mut Draw) -> Companions {
+    let some = draw.chance(20);
+    Companions {
+        cores: if some { draw.between(0, 1) as u32 } else { 0 },
+        memory: if some { Bytes::gib(draw.between(0, 8)) } else { Bytes::ZERO },
+    }
+}
+
+fn alternative(draw: &mut Draw) -> Alternative {
+    let words = ["cpu", "gpu", "npu", "any", "fast", "slow", "npu-x"];
+    let word: Name = (*draw.pick(&words)).into();
+    let matches = match word.as_str() {
+        "any" => Match::Any,
+        "cpu" | "gpu" | "npu" => Match::Kind(word.clone()),
+        _ => Match::Classes(vec![word.clone()]),
+    };
+    let saves = draw.chance(80);
+    let checkpoint = saves.then(|| CheckpointSpec {
+        dir: String::new(),
+        every: None,
+        notice: "SIGTERM".into(),
+        grace: Millis::seconds(draw.between(1, 30)),
+    });
+    Alternative {
+        selector: Selector { word, matches, memory_min: Bytes::ZERO },
+        count: draw.between(1, 8) as u32,
+        launch: Arc::new(Launch { checkpoint, ..Launch::default() }),
+    }
+}
+
+fn model(draw: &mut Draw, spec: &StageSpec) -> StageModel {
+    let saves = spec.saves(0);
+    let classes = ["cpu", "fast", "slow", "npu-x"];
+    StageModel {
+        steps: draw.between(1, 200),
+        step_ns: classes
+            .map(|class| (class.into(), [(0, draw.between(10, 3_000) * 1_000_000)].into()))
+            .into(),
+        load: Millis(draw.between(0, 20_000)),
+        save: saves.then(|| Millis(draw.between(0, 5_000))),
+        checkpoint_every: draw.between(5, 100),
+        deaf: draw.chance(10),
+        fails_at: draw.chance(10).then(|| (draw.between(1, 50), 1)),
+        ..StageModel::default()
+    }
+}

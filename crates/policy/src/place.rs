@@ -52,12 +52,18 @@ pub(crate) fn place_among(
     if pool.units(accepted) < need {
         return Err(Reason::NotEnough { word, need });
     }
-    let rooms: Vec<Room<'_>> = accepted
-        .by_node
-        .iter()
-        .map(|(node, devices)| Room::measure(pool, spec, *node, devices))
-        .filter(|room| room.units > 0)
-        .collect();
+    let rooms = || {
+        let measured = accepted.by_node.iter();
+        let measured = measured.map(|(node, ids)| Room::measure(pool, spec, *node, ids));
+        measured.filter(|room| room.units > 0)
+    };
+    let one_node = rooms()
+        .filter(|room| room.units >= need)
+        .min_by_key(|room| (room.units, room.node));
+    if let Some(room) = one_node {
+        return Ok(Placement { alternative: index, ranks: fill(pool, spec, &[room], need) });
+    }
+    let rooms: Vec<Room<'_>> = rooms().collect();
     if rooms.iter().map(|room| room.units).sum::<u32>() < need {
         return Err(Reason::NoCompanions { word });
     }
@@ -107,8 +113,11 @@ struct Room<'a> {
 impl<'a> Room<'a> {
     fn measure(pool: &Pool<'_>, spec: &StageSpec, node: NodeId, devices: &'a [DeviceId]) -> Self {
         let free: u32 = devices.iter().map(|&id| units(pool, id)).sum();
-        let on_cores = devices.iter().any(|id| pool.sockets(node).contains(id));
         let Companions { cores, memory } = spec.companions;
+        if cores == 0 && memory == Bytes::ZERO {
+            return Self { node, devices, units: free };
+        }
+        let on_cores = devices.iter().any(|id| pool.sockets(node).contains(id));
         let fits = |count: u32| {
             let ranks = match spec.ranks {
                 RankRule::PerNode => 1,
@@ -118,26 +127,20 @@ impl<'a> Room<'a> {
             ranks * cores + own_cores <= pool.free_cores(node)
                 && Bytes(u64::from(ranks) * memory.0) <= pool.memory(node)
         };
-        let unbound = cores == 0 && memory == Bytes::ZERO;
-        let units = if unbound { free } else { (0..=free).rev().find(|&n| fits(n)).unwrap_or(0) };
+        let units = (0..=free).rev().find(|&count| fits(count)).unwrap_or(0);
         Self { node, devices, units }
     }
 }
 
-/// The rooms of one domain with enough units, largest room first.
+/// The rooms of one domain with enough units, largest room first; no single room has enough.
 fn choose_domain<'a>(
     pool: &Pool<'_>,
     rooms: &[Room<'a>],
     domain: Domain,
     need: u32,
 ) -> Option<Vec<Room<'a>>> {
-    let single = rooms
-        .iter()
-        .filter(|room| room.units >= need)
-        .min_by_key(|room| (room.units, room.node))
-        .map(|room| vec![*room]);
-    if single.is_some() || domain == Domain::Node {
-        return single;
+    if domain == Domain::Node {
+        return None;
     }
     let topology = pool.state().topology();
     let mut groups: BTreeMap<Name, Vec<Room<'a>>> = BTreeMap::new();

@@ -56,7 +56,7 @@ fn submit(
         eprintln!("{}", job.warnings.to_string().trim_end());
     }
     let unplaced = resolve(&job, machine, Path::new("/"))?;
-    refuse_impossible(&impossible(machine, &unplaced))?;
+    refuse_impossible(&impossible(&machine.topology, &unplaced))?;
     let mut turnstile = enter(args, home)?;
     let dir = home.new_job()?;
     let workdir = match &args.workdir {
@@ -155,16 +155,7 @@ fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
     if stages.is_empty() {
         return Ok(());
     }
-    let tell = |one: &Impossible| {
-        let nearest = match &one.nearest {
-            Some(nearest) => format!("the nearest request that fits is `devices: \"{nearest}\"`"),
-            None => "`het devices` lists what this machine has".to_owned(),
-        };
-        format!(
-            "error: stage `{}` can never run here: {} `{}`\nhint: {nearest}",
-            one.stage, "this machine cannot give it", one.request
-        )
-    };
+    let tell = |one: &Impossible| format!("error: {one}\nhint: {}", one.hint());
     let text = stages.iter().map(tell).collect::<Vec<_>>().join("\n");
     Err(Fail::Report { code: code::USAGE, text })
 }

@@ -8,4 +8,4 @@ mod log;
 mod turn;
 
 pub use log::{Log, LogError, MemoryLog};
-pub use turn::{Cadence, ControlError, Controller, Turn};
+pub use turn::{Cadence, ControlError, Controller, Retention, Turn};

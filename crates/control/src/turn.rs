@@ -1,8 +1,9 @@
 //! One turn of the loop.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use het_core::{Event, Finding, Millis, State, Time};
+use het_core::{Event, Finding, JobId, Millis, Plan, State, Time};
 use het_engine::Engine;
 use het_perf::Rates;
 use het_policy::{Memory, Policy, View};
@@ -25,7 +26,7 @@ const ROUNDS_MAX: usize = 4;
 pub enum ControlError {
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A defect of the policy: its plan was not committed.
+    /// A defect of the policy: its plan was not committed, but the facts before it were.
     #[error("policy `{policy}` made a plan that breaks a law: {findings:?}")]
     BrokenLaw { policy: &'static str, findings: Vec<Finding> },
 }
@@ -37,6 +38,14 @@ pub enum Cadence {
     EveryEvent,
     /// At boundaries this far apart, or earlier once nothing runs; what happens in between waits.
     Rounds(Millis),
+}
+
+/// How many ended jobs the state keeps before the oldest of them leave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Retention {
+    #[default]
+    All,
+    Newest(usize),
 }
 
 /// What one turn brought.
@@ -55,12 +64,17 @@ pub struct Controller<E, L> {
     policy: &'static dyn Policy,
     memory: Memory,
     cadence: Cadence,
+    retention: Retention,
+    /// Jobs that have ended, in that order, where not all are kept.
+    ended: VecDeque<JobId>,
     /// The boundary of the present round.
     boundary: Option<Time>,
     engine: E,
     log: L,
     accepted: Vec<Event>,
     wake_at: Option<Time>,
+    /// A decision was made: without news or a wake-up the next would be the same.
+    has_looked: bool,
 }
 
 impl<E: Engine, L: Log> Controller<E, L> {
@@ -71,11 +85,14 @@ impl<E: Engine, L: Log> Controller<E, L> {
             policy,
             memory: Memory::default(),
             cadence: Cadence::EveryEvent,
+            retention: Retention::All,
+            ended: VecDeque::new(),
             boundary: None,
             engine,
             log,
             accepted: Vec::new(),
             wake_at: None,
+            has_looked: false,
         }
     }
 
@@ -83,6 +100,25 @@ impl<E: Engine, L: Log> Controller<E, L> {
     #[must_use]
     pub fn with_cadence(self, cadence: Cadence) -> Self {
         Self { cadence, ..self }
+    }
+
+    /// Lets ended jobs leave the state, at the earliest one turn after that in which they ended.
+    #[must_use]
+    pub fn with_retention(self, retention: Retention) -> Self {
+        let mut ended: Vec<(Time, JobId)> = self
+            .state
+            .jobs()
+            .iter()
+            .filter_map(|(&id, job)| job.end.map(|(at, _)| (at, id)))
+            .collect();
+        ended.sort_unstable();
+        Self { retention, ended: ended.into_iter().map(|(_, id)| id).collect(), ..self }
+    }
+
+    /// Decides by another policy from now on.
+    #[must_use]
+    pub fn with_policy(self, policy: &'static dyn Policy) -> Self {
+        Self { policy, memory: Memory::default(), ..self }
     }
 
     pub fn state(&self) -> &State {
@@ -104,6 +140,16 @@ impl<E: Engine, L: Log> Controller<E, L> {
 
     pub fn log(&self) -> &L {
         &self.log
+    }
+
+    /// The log, to give it what belongs beside the events of the next turn.
+    pub fn log_mut(&mut self) -> &mut L {
+        &mut self.log
+    }
+
+    /// The engine alone, once nothing is to be decided any more.
+    pub fn into_engine(self) -> E {
+        self.engine
     }
 
     /// When the next decision is due even if nothing happens.
@@ -128,16 +174,20 @@ impl<E: Engine, L: Log> Controller<E, L> {
     pub fn turn(&mut self, until: Option<Time>) -> Result<Turn, ControlError> {
         let mut events = self.gather(until);
         for (at, event) in &events {
-            learn::from_event(&mut self.rates, &self.state, *at, event);
-            self.state.apply(*at, event);
+            self.apply(*at, event);
         }
         let now = self.engine.now();
+        if events.is_empty() && self.has_looked && self.wake_at().is_none_or(|at| now < at) {
+            return Ok(Turn::default());
+        }
+        self.has_looked = true;
         let mut plans = Vec::new();
         let mut rounds = 0;
         while rounds < ROUNDS_MAX && self.is_due(now) {
             rounds += 1;
             let round = self.round(now);
             if !round.findings.is_empty() {
+                self.commit(&events, plans)?;
                 let findings = round.findings;
                 return Err(ControlError::BrokenLaw { policy: self.policy.name(), findings });
             }
@@ -154,11 +204,44 @@ impl<E: Engine, L: Log> Controller<E, L> {
                 break;
             }
         }
-        self.log.append(&events)?;
+        self.commit(&events, plans)?;
+        Ok(Turn { events, rounds })
+    }
+
+    fn apply(&mut self, at: Time, event: &Event) {
+        learn::from_event(&mut self.rates, &self.state, at, event);
+        let job = self.ends_job(event);
+        self.state.apply(at, event);
+        let ended = job.filter(|&id| self.state.job(id).is_some_and(|job| job.end.is_some()));
+        self.ended.extend(ended);
+    }
+
+    /// The job that may end by an event, where ends are kept account of.
+    fn ends_job(&self, event: &Event) -> Option<JobId> {
+        if self.retention == Retention::All {
+            return None;
+        }
+        let id = match event {
+            Event::StageEnded { lease, .. } => self.state.leases().get(lease)?.stage.job,
+            Event::JobCancelled { job } | Event::JobSubmitted { job, .. } => *job,
+            _ => return None,
+        };
+        let has_ended = self.state.job(id).is_some_and(|job| job.end.is_some());
+        (!has_ended).then_some(id)
+    }
+
+    /// Makes the turn durable, and only then real.
+    fn commit(
+        &mut self,
+        events: &[(Time, Event)],
+        plans: Vec<Arc<Plan>>,
+    ) -> Result<(), ControlError> {
+        self.log.append(events)?;
+        self.engine.committed();
         for plan in plans {
             self.engine.submit(&plan);
         }
-        Ok(Turn { events, rounds })
+        Ok(())
     }
 
     fn round(&mut self, now: Time) -> Round {
@@ -193,6 +276,10 @@ impl<E: Engine, L: Log> Controller<E, L> {
     fn gather(&mut self, until: Option<Time>) -> Vec<(Time, Event)> {
         let now = self.engine.now();
         let mut events: Vec<_> = self.accepted.drain(..).map(|event| (now, event)).collect();
+        if let Retention::Newest(kept) = self.retention {
+            let leaving = self.ended.drain(..self.ended.len().saturating_sub(kept));
+            events.extend(leaving.map(|job| (now, Event::JobRetired { job })));
+        }
         if events.is_empty() {
             let wake = [until, self.wake_at()].into_iter().flatten().min();
             events.extend(self.engine.next_event(wake));

@@ -30,6 +30,10 @@ pub enum Event {
     JobCancelled {
         job: JobId,
     },
+    /// An ended job leaves the state; what is to be kept of it is kept elsewhere.
+    JobRetired {
+        job: JobId,
+    },
     /// From now on these hold, and none that were set before. What is held already stays.
     QuotasSet {
         quotas: Arc<Quotas>,

@@ -46,6 +46,8 @@ pub struct JobSpec {
     pub time_limit: Option<Millis>,
     /// Absolute path of the job's own directory.
     pub workdir: String,
+    /// What its submitter calls the submission: a second one of the same key is the same job.
+    pub key: Option<Name>,
 }
 
 /// What a phase of a job is for; gives default device rules and the order inside a job.

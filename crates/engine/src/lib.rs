@@ -30,6 +30,10 @@ pub trait Engine {
     /// where that is `None`; `None` when nothing came.
     fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)>;
 
+    /// Every fact that [`Engine::next_event`] gave so far is durable: what was kept in case that it
+    /// has to be told again may go.
+    fn committed(&mut self) {}
+
     /// The engine's present: a clock on real machines, virtual time in a simulation.
     fn now(&self) -> Time;
 }

@@ -200,6 +200,7 @@ fn job(draw: &mut Draw, classes: &[Name]) -> JobSpec {
         stages: vec![stage],
         time_limit: None,
         workdir: String::new(),
+        key: None,
     }
 }
 

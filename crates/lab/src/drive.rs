@@ -52,7 +52,8 @@ pub(crate) fn observe<L: Log>(
     let sim = Sim::new(Arc::clone(&topology), scenario.models.clone(), scenario.said(), faults);
     let state = State::new(topology);
     let mut control = Controller::new(state, scenario.rates.clone(), policy, sim, log)
-        .with_cadence(scenario.cadence);
+        .with_cadence(scenario.cadence)
+        .with_retention(scenario.retention);
     let mut quiet = 0;
     for _ in 0..TURNS_MAX {
         // Without a wake-up to wait for, a turn that brings nothing says that nothing is to come.

@@ -19,7 +19,7 @@ mod scenario;
 mod what_if;
 pub mod workload;
 
-pub use het_control::Cadence;
+pub use het_control::{Cadence, Retention};
 pub use het_sim::Fault;
 
 pub use bench::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_control::Cadence;
+use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, Bytes, CheckpointSpec, ClassQuota, Companions, Device, DeviceClass, Domain, Event,
     JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, Priority, Quota, Quotas, RankRule,
@@ -38,6 +38,7 @@ impl Scenario {
             models: BTreeMap::new(),
             rates: Rates::default(),
             cadence: Cadence::EveryEvent,
+            retention: Retention::All,
             quotas: Quotas::default(),
             prices: BTreeMap::new(),
             faults: faults(seed, &topology),
@@ -191,6 +192,7 @@ fn job(draw: &mut Draw, topology: &Topology) -> JobSpec {
         stages,
         time_limit: None,
         workdir: String::new(),
+        key: None,
     }
 }
 

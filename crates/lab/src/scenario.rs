@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_control::Cadence;
+use het_control::{Cadence, Retention};
 use het_core::{
     DeviceClass, DeviceId, Event, JobId, JobSpec, Name, Quotas, Selector, Share, StageKey,
     StageSpec, Time, Topology, lineage,
@@ -22,6 +22,8 @@ pub struct Scenario {
     /// What policies are told about speeds.
     pub rates: Rates,
     pub cadence: Cadence,
+    /// How many ended jobs the state keeps.
+    pub retention: Retention,
     /// What tenants may have, from the beginning on.
     pub quotas: Quotas,
     /// Of an hour of one device, by class, in whatever currency.

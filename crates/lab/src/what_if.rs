@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_control::Cadence;
+use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobId, JobSpec, Launch,
     Match, Millis, Name, Quotas, RankRule, Selector, StageIndex, StageKey, StageSpec, Time,
@@ -96,6 +96,7 @@ pub fn what_if(
         models: builder.models,
         rates: builder.rates,
         cadence: assumptions.cadence,
+        retention: Retention::All,
         quotas: Quotas::default(),
         prices: BTreeMap::new(),
         faults: Vec::new(),
@@ -130,6 +131,7 @@ impl Builder<'_> {
             stages,
             time_limit: None,
             workdir: String::new(),
+            key: None,
         })
     }
 

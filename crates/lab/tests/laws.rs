@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use het_control::MemoryLog;
 use het_core::{Action, Event, Millis, Reason, State, StopCause};
-use het_lab::{Cadence, Scenario, drive};
+use het_lab::{Cadence, Retention, Scenario, drive};
 use het_policy::by_name;
 use het_testkit::oracle::{Oracle, Strictness};
 
@@ -83,6 +83,20 @@ fn check_with(policy: &str, play: impl Fn(u64, &str) -> Result<MemoryLog, String
         })
         .collect();
     assert!(failed.is_empty(), "{} failures\n{}", failed.len(), failed[0]);
+}
+
+/// The state forgets ended jobs almost at once.
+fn play_forgetting(seed: u64, policy: &str) -> Result<MemoryLog, String> {
+    let retention = Retention::Newest(seed as usize % 4);
+    let scenario = Scenario { retention, ..Scenario::random(seed) };
+    play_scenario(&scenario, policy, strictness(policy))
+}
+
+#[test]
+fn forgetting_ended_jobs_keeps_the_laws() {
+    for policy in ["fifo", "adaptive", "fgd"] {
+        check_with(policy, play_forgetting);
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use het_core::{DeviceId, Grant, Topology};
 
+use crate::record::CoresRecord;
+
 /// Core ids a socket, in the order they are handed out.
 #[derive(Debug, Default)]
 pub(crate) struct Cores {
@@ -45,6 +47,20 @@ impl Cores {
         picked
     }
 
+    /// Takes the cores that were chosen for a rank before, where they are free.
+    pub(crate) fn take_again(&mut self, cores: &CoresRecord) -> Picked {
+        let mut picked = Picked { cores: cores.cores.clone(), owned: Vec::new() };
+        for &(device, core) in &cores.owned {
+            let device = DeviceId(device);
+            let Some(free) = self.free.get_mut(&device) else { continue };
+            if let Some(at) = free.iter().position(|&other| other == core) {
+                free.remove(at);
+                picked.owned.push((device, core));
+            }
+        }
+        picked
+    }
+
     pub(crate) fn put_back(&mut self, picked: &Picked) {
         for &(device, core) in &picked.owned {
             let (Some(free), Some(all)) = (self.free.get_mut(&device), self.all.get(&device))
@@ -54,6 +70,13 @@ impl Cores {
             free.push(core);
             free.sort_by_key(|core| all.iter().position(|other| other == core));
         }
+    }
+}
+
+impl Picked {
+    pub(crate) fn record(&self) -> CoresRecord {
+        let owned = self.owned.iter().map(|&(device, core)| (device.0, core)).collect();
+        CoresRecord { cores: self.cores.clone(), owned }
     }
 }
 

@@ -4,6 +4,9 @@
 //! (ranks, addresses, visible devices, `HET_*`) that nobody may.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -44,6 +47,21 @@ pub(crate) fn table(order: &Order, rank: u32) -> BTreeMap<String, String> {
     add_ranks(&mut table, order, rank);
     add_heterosis(&mut table, order, rank);
     table
+}
+
+/// This process's own environment with a table over it, without what is true of some starts only.
+///
+/// # Errors
+/// When a name or a value holds a zero byte.
+pub(crate) fn inherited_and(table: &BTreeMap<String, String>) -> io::Result<Vec<CString>> {
+    let own = std::env::vars_os().filter_map(|(name, value)| {
+        let known =
+            name.to_str().is_some_and(|name| table.contains_key(name) || OPTIONAL.contains(&name));
+        let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();
+        (!known).then_some(pair)
+    });
+    let told = table.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
+    own.chain(told).map(|pair| Ok(CString::new(pair)?)).collect()
 }
 
 fn set(table: &mut BTreeMap<String, String>, name: &str, value: impl ToString) {

@@ -102,6 +102,10 @@ impl Verdict {
     /// `log` is the end of the culprit's log.
     pub(crate) fn outcome(&self, log: &str) -> Outcome {
         match self.culprit {
+            // Nobody knows what it did: it is done again from its newest checkpoint, unless it said
+            // itself that it was complete.
+            Some((_, Exit::Unknown)) if self.done => Outcome::Finished,
+            Some((_, Exit::Unknown)) => Outcome::Lost,
             Some((_, Exit::Code(EXIT_SAVED))) => Outcome::Stopped,
             Some((rank, exit)) => Outcome::Failed(Failure {
                 rank,
@@ -165,7 +169,8 @@ mod tests {
     fn the_first_rank_to_fail_is_the_culprit() {
         assert_eq!(failed(end("", &[(1, Exit::Code(7)), (0, TERM)])), (1, 7));
         assert_eq!(failed(end("", &[(0, TERM), (1, Exit::Code(7))])), (0, 143));
-        assert_eq!(failed(end("", &[(0, Exit::Code(0)), (1, Exit::Unknown)])), (1, 255));
+        assert_eq!(end("", &[(0, Exit::Code(0)), (1, Exit::Unknown)]), Outcome::Lost);
+        assert_eq!(end("d", &[(0, Exit::Unknown)]), Outcome::Finished);
     }
 
     #[test]

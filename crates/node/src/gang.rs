@@ -3,27 +3,26 @@
 //! deadline; it never wakes up just to look.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 
 use het_core::{Checkpoint, CheckpointSpec, Event, Failure, Millis, Outcome, Progress, Time};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use serde::Serialize;
 
+use crate::cores::Picked;
 use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
 use crate::exit::{Consequence, Exit, Verdict};
 use crate::order::Order;
 use crate::procfs;
-use crate::record::{Identity, Record, write_atomically};
+use crate::record::{Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report};
-use crate::spawn::{self, Process};
+use crate::spawn::{self, Cradle, Kin, Process};
 use crate::sweep::{kill_all, signal_groups, sweep};
-use crate::sys::pidfd_open;
+use crate::sys::{look_at_end, pidfd_open};
 use crate::wires::{Command, Wires};
 
 /// Least time between two reads of a gang's files: at most five reports a second.
@@ -41,30 +40,61 @@ struct Notice {
 
 /// Runs a gang from its start to its end.
 pub(crate) fn run(order: Order, wires: Wires) {
-    let report = match spawn::prepare(&order) {
+    if let Err(failure) = spawn::prepare(&order) {
+        wires.end(&order, Outcome::Failed(failure), Vec::new());
+        return;
+    }
+    let mut gang = Gang::new(order, wires, Vec::new());
+    match gang.start() {
         Ok(()) => {
-            let cwd = order.launch.cwd.clone().into();
-            Report::begin(order.progress(), order.checkpoint_dir(), cwd)
+            gang.wires.send(Event::StageStarted { lease: gang.order.lease });
+            gang.live();
         }
-        Err(failure) => {
-            wires.end(&order, Outcome::Failed(failure));
-            return;
-        }
-    };
-    let gang = Gang {
-        order,
-        wires,
-        report,
-        processes: Vec::new(),
-        orphans: Vec::new(),
-        verdict: Verdict::default(),
-        ending: Ending::default(),
-        noticed: false,
-        reported_at: None,
-        busy: Millis::ZERO,
-        busy_at: Time::ZERO,
-    };
+        Err(failure) => gang.end(Some(failure)),
+    }
+}
+
+/// Takes up a gang that a supervisor left which died, from where it stands.
+pub(crate) fn take_up(order: Order, wires: Wires, processes: Vec<Process>, asked: StopAsked) {
+    let mut gang = Gang::new(order, wires, processes);
+    if asked == StopAsked::Yes {
+        // What was told to stop is told again: whoever told it may have died before it did.
+        gang.verdict.stop_asked();
+        gang.noticed = gang.order.notice().exists();
+    }
+    gang.wires.send(Event::StageStarted { lease: gang.order.lease });
+    let gone = (0..gang.processes.len()).filter(|&index| gang.processes[index].pidfd.is_none());
+    for index in gone.collect::<Vec<_>>() {
+        gang.exited(index);
+    }
     gang.live();
+}
+
+/// Whether a stop was planned for a gang before its supervisor died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopAsked {
+    Yes,
+    No,
+}
+
+impl Gang {
+    fn new(order: Order, wires: Wires, processes: Vec<Process>) -> Self {
+        let cwd = order.launch.cwd.clone().into();
+        let report = Report::begin(order.progress(), order.checkpoint_dir(), cwd);
+        Self {
+            order,
+            wires,
+            report,
+            processes,
+            orphans: Vec::new(),
+            verdict: Verdict::default(),
+            ending: Ending::default(),
+            noticed: false,
+            reported_at: None,
+            busy: Millis::ZERO,
+            busy_at: Time::ZERO,
+        }
+    }
 }
 
 struct Gang {
@@ -94,12 +124,7 @@ struct Ready {
 
 impl Gang {
     fn live(mut self) {
-        if let Err(failure) = self.start() {
-            self.end(Some(failure));
-            return;
-        }
-        self.wires.send(Event::StageStarted { lease: self.order.lease });
-        let mut unread = false;
+        let mut unread = true;
         while self.is_alive() {
             let ready = self.wait(unread);
             unread |= ready.files;
@@ -130,29 +155,28 @@ impl Gang {
         live || !self.orphans.is_empty()
     }
 
-    /// Starts every rank, in order.
+    /// Records the lease before there is anybody, then starts every rank, in order.
     fn start(&mut self) -> Result<(), Failure> {
-        self.write_record()?;
+        let order = &self.order;
+        let record = Record {
+            lease: order.lease.0,
+            job: order.launch.job.to_string(),
+            stage: order.launch.stage.to_string(),
+            boot_id: procfs::boot_id(),
+            since_ticks: boot_ticks(),
+            supervisor: Identity::own(),
+            port: order.port,
+            cores: order.picked.iter().map(Picked::record).collect(),
+        };
+        let path = order.record();
+        record.write(&path).map_err(|error| spawn::cannot(0, &path, &error))?;
+        let cradle = Cradle::open(order)?;
         for rank in 0..self.order.world() {
-            self.processes.push(spawn::spawn(&self.order, rank)?);
-            self.write_record()?;
+            let process = spawn::spawn(&self.order, &cradle, rank)?;
+            self.wires.leaders.insert(process.pid);
+            self.processes.push(process);
         }
         Ok(())
-    }
-
-    /// Records who belongs to the lease, before there is anybody and after every start.
-    fn write_record(&self) -> Result<(), Failure> {
-        let ranks = self.processes.iter().filter_map(|process| Identity::of(process.pid()));
-        let record = Record {
-            lease: self.order.lease.0,
-            job: self.order.launch.job.to_string(),
-            stage: self.order.launch.stage.to_string(),
-            boot_id: procfs::boot_id(),
-            supervisor: Identity::own(),
-            ranks: ranks.collect(),
-        };
-        let path = self.order.record();
-        record.write(&path).map_err(|error| spawn::cannot(0, &path, &error))
     }
 
     /// Blocks until something happens or is due. Files that wait for their turn to be read are not
@@ -167,7 +191,8 @@ impl Gang {
             (0..self.processes.len()).filter(|&i| self.processes[i].exit.is_none()).collect();
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![readable(self.wires.waker.as_fd())];
-        fds.extend(live.iter().map(|&index| readable(self.processes[index].pidfd.as_fd())));
+        let pidfds = live.iter().filter_map(|&index| self.processes[index].pidfd.as_ref());
+        fds.extend(pidfds.map(|fd| readable(fd.as_fd())));
         fds.extend(self.orphans.iter().map(|fd| readable(fd.as_fd())));
         let files = if unread { None } else { self.report.fd() };
         fds.extend(files.map(readable));
@@ -220,7 +245,7 @@ impl Gang {
         if !std::mem::replace(&mut self.noticed, true) {
             for process in self.processes.iter().filter(|process| process.exit.is_none()) {
                 // One that has just ended needs no notice.
-                let _ = kill(Pid::from_raw(process.pid()), signal);
+                let _ = kill(Pid::from_raw(process.pid), signal);
             }
         }
     }
@@ -228,18 +253,17 @@ impl Gang {
     /// A process ended. It stays a zombie until the whole gang is gone, so that its id, which is
     /// also its group's, cannot become anybody else's.
     fn exited(&mut self, index: usize) {
-        let process = &mut self.processes[index];
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let exit = match waitid(Id::Pid(Pid::from_raw(process.pid())), look) {
-            Ok(WaitStatus::Exited(_, code)) => Exit::Code(code),
-            Ok(WaitStatus::Signaled(_, signal, _)) => Exit::Signal(signal),
-            Ok(WaitStatus::StillAlive) => return,
-            Ok(_) | Err(_) => Exit::Unknown,
+        let process = &self.processes[index];
+        let ended = match process.kin {
+            Kin::Child => look_at_end(process.pid).unwrap_or(Some((Exit::Unknown, Millis(0)))),
+            Kin::Orphan => Some((self.order.orphan_exit(process.pid), Millis(0))),
         };
+        let Some((exit, cpu)) = ended else { return };
+        let process = &mut self.processes[index];
         process.exit = Some(exit);
-        process.cpu_ticks = procfs::tree_cpu_ticks(process.pid());
+        process.cpu = cpu;
         let rank = process.rank;
-        let pid = process.pid();
+        let pid = process.pid;
         if self.noticed && exit == Exit::Signal(notice_signal(&self.order)) {
             self.pass_notice_on(pid);
         }
@@ -285,7 +309,7 @@ impl Gang {
     }
 
     fn groups(&self) -> BTreeSet<i32> {
-        self.processes.iter().map(Process::pid).collect()
+        self.processes.iter().map(|process| process.pid).collect()
     }
 
     /// What only processes of this lease have in their environment.
@@ -318,24 +342,25 @@ impl Gang {
     }
 
     fn measure_busy(&mut self) {
-        let ticks = self.processes.iter().map(|process| match process.exit {
-            Some(_) => process.cpu_ticks,
-            None => procfs::tree_cpu_ticks(process.pid()),
+        let times = self.processes.iter().map(|process| match process.exit {
+            Some(_) => process.cpu,
+            None => procfs::ticks_to_millis(procfs::tree_cpu_ticks(process.pid)),
         });
         // What a daemon used is lost with it: the figure must not shrink.
-        self.busy = self.busy.max(procfs::ticks_to_millis(ticks.sum()));
+        self.busy = self.busy.max(times.sum());
     }
 
     /// Makes sure that nothing of the gang is left, then says all there is still to say.
     fn end(mut self, not_started: Option<Failure>) {
         // Not limited in time: the devices are not free before the last process is gone.
-        sweep(&self.groups(), &self.mark(), None);
-        for process in &mut self.processes {
-            // All that a wait could tell is known already.
-            let _ = process.child.wait();
+        let ended = |process: &Process| process.kin == Kin::Child && process.exit.is_some();
+        let leaders = &self.wires.leaders;
+        if !self.processes.iter().all(ended)
+            || leaders.may_have_left_somebody(&self.groups(), &self.mark())
+        {
+            sweep(&self.groups(), &self.mark(), None);
         }
         self.tell_last();
-        self.clean_up();
         let outcome = match not_started {
             Some(failure) => Outcome::Failed(failure),
             None => {
@@ -344,7 +369,9 @@ impl Gang {
                 self.verdict.outcome(&log)
             }
         };
-        self.wires.end(&self.order, outcome);
+        let children = self.processes.iter().filter(|process| process.kin == Kin::Child);
+        let children = children.map(|process| process.pid).collect();
+        self.wires.end(&self.order, outcome, children);
     }
 
     fn tell_last(&mut self) {
@@ -360,12 +387,6 @@ impl Gang {
         let now = self.wires.clock.now();
         self.busy_at = now;
         self.tell(progress, checkpoints, now);
-    }
-
-    fn clean_up(&self) {
-        // What stays behind is a file without a process, which a later start or reap removes.
-        let _ = fs::remove_dir_all(self.order.lease_dir());
-        let _ = fs::remove_file(self.order.record());
     }
 }
 

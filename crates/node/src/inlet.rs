@@ -1,5 +1,6 @@
 //! How facts reach whoever waits for the next one.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -11,8 +12,19 @@ use crate::clock::Clock;
 #[derive(Debug)]
 pub(crate) enum Message {
     Fact(Time, Event),
-    /// The last inlet is gone: whoever waits without a limit looks again.
-    InletsClosed,
+    /// The end of a lease.
+    End(Time, Event, Remains),
+    /// Whoever waits is to look again: somebody asks for it, or the last inlet is gone.
+    Wake,
+}
+
+/// What is kept of a gang until its end is durable: what comes after a death in between has to find
+/// how it ended.
+#[derive(Debug)]
+pub(crate) struct Remains {
+    pub(crate) record: PathBuf,
+    /// Zombies.
+    pub(crate) children: Vec<i32>,
 }
 
 /// Lets others put facts among the engine's own: a submitted job, Ctrl-C. Cheap to clone; while
@@ -32,11 +44,17 @@ impl Inlet {
     pub fn send(&self, event: Event) {
         let _ = self.0.outbox.send(Message::Fact(self.0.clock.now(), event));
     }
+
+    /// Makes [`het_engine::Engine::next_event`] return at once, without a fact if there is none.
+    pub fn wake(&self) {
+        // A full queue wakes whoever waits as well.
+        let _ = self.0.outbox.try_send(Message::Wake);
+    }
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
         // A full queue wakes whoever waits as well.
-        let _ = self.outbox.try_send(Message::InletsClosed);
+        let _ = self.outbox.try_send(Message::Wake);
     }
 }

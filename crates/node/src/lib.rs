@@ -8,7 +8,8 @@
 //! A gang is supervised by one thread (`gang`) that blocks until something happens; facts
 //! flow through one bounded queue to [`Node::next_event`](het_engine::Engine::next_event). Pure
 //! parts (`environment`, `template`, `progress`, `saves`, `exit`, `ending`, `cores`) decide;
-//! thin ones (`spawn`, `report`, `watch`, `sweep`, `record`, `procfs`, `sys`) touch the machine.
+//! thin ones (`spawn`, `report`, `watch`, `sweep`, `record`, `procfs`, `sys`) touch the machine. A
+//! supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up what it left.
 
 mod clock;
 mod cores;
@@ -17,6 +18,8 @@ mod environment;
 mod exit;
 mod gang;
 mod inlet;
+mod keeper;
+mod leaders;
 mod node;
 mod order;
 mod procfs;
@@ -32,6 +35,7 @@ mod watch;
 mod wires;
 
 pub use inlet::Inlet;
+pub use keeper::{keep, pass_on};
 pub use node::{Config, Node, NodeError};
 pub use order::VisibleEnv;
 pub use record::Reaped;

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use het_core::{
-    Action, Checkpoint, DeviceId, Event, Failure, Generation, Launch, LeaseId, Millis, NodeId,
-    Outcome, Placement, Plan, Time, Topology,
+    Action, Checkpoint, CheckpointSpec, DeviceId, Event, Failure, Generation, Launch, LeaseId,
+    Millis, NodeId, Outcome, Placement, Plan, State, Time, Topology,
 };
 use het_engine::Engine;
 use nix::sched::sched_getaffinity;
@@ -23,10 +23,16 @@ use thiserror::Error;
 use crate::clock::Clock;
 use crate::cores::{Cores, Picked};
 use crate::exit::EXIT_CANNOT_RUN;
-use crate::gang;
-use crate::inlet::{Inlet, Message, Port};
-use crate::order::{Order, VisibleEnv, all_grants};
+use crate::gang::{self, StopAsked};
+use crate::inlet::{Inlet, Message, Port, Remains};
+use crate::keeper::Exits;
+use crate::leaders::Leaders;
+use crate::order::{Order, VisibleEnv, all_grants, record_path};
+use crate::procfs;
 use crate::record::{self, Reaped};
+use crate::spawn::{Kin, Process};
+use crate::sweep::sweep;
+use crate::sys::pidfd_open;
 use crate::wires::{Command, Wires};
 
 /// Facts that wait to be taken; whoever reports one more waits.
@@ -48,6 +54,8 @@ pub struct Config {
     /// without an entry are not pinned.
     pub cores: BTreeMap<DeviceId, Vec<u32>>,
     pub visible_env: VisibleEnv,
+    /// Where a keeper writes how processes ended whose supervisor had died; see [`crate::keep`].
+    pub exits: Option<PathBuf>,
 }
 
 /// Why the engine cannot work here.
@@ -92,6 +100,9 @@ pub struct Node {
     outbox: SyncSender<Message>,
     /// Facts that no thread had to find out.
     ready: VecDeque<(Time, Event)>,
+    leaders: Arc<Leaders>,
+    /// Of leases whose end was told but may not be durable yet.
+    remains: Vec<Remains>,
     inlets: Weak<Port>,
     /// The latest time that anybody was told.
     told: Cell<Time>,
@@ -137,6 +148,8 @@ impl Node {
             inbox,
             outbox,
             ready: VecDeque::new(),
+            leaders: Arc::new(Leaders::new()),
+            remains: Vec::new(),
             inlets: Weak::new(),
             told: Cell::new(Time::ZERO),
         })
@@ -189,8 +202,13 @@ impl Node {
         };
         let picked: Vec<Picked> =
             ranks.iter().map(|rank| self.cores.take(all_grants(rank))).collect();
-        let order = Order {
-            lease,
+        let order = self.order(&start, port, picked, 0);
+        self.supervise(order, waker, gang::run);
+    }
+
+    fn order(&self, start: &Start<'_>, port: u16, picked: Vec<Picked>, since_ticks: u64) -> Order {
+        Order {
+            lease: start.lease,
             attempt: start.attempt,
             placement: Arc::clone(start.placement),
             launch: Arc::clone(start.launch),
@@ -198,17 +216,29 @@ impl Node {
             topology: Arc::clone(&self.config.topology),
             visible_env: self.config.visible_env,
             port,
-            picked: picked.clone(),
-        };
+            exits: self.config.exits.clone().map(|path| (Exits(path), since_ticks)),
+            picked,
+        }
+    }
+
+    /// Gives a gang its thread.
+    fn supervise(
+        &mut self,
+        order: Order,
+        waker: Arc<EventFd>,
+        run: impl FnOnce(Order, Wires) + Send + 'static,
+    ) {
+        let (lease, port, picked) = (order.lease, order.port, order.picked.clone());
         let (commands, receiver) = sync_channel(COMMANDS_MAX);
         let wires = Wires {
             clock: self.clock,
             outbox: self.outbox.clone(),
+            leaders: Arc::clone(&self.leaders),
             commands: receiver,
             waker: Arc::clone(&waker),
         };
         let thread = thread::Builder::new().name(format!("lease-{lease}"));
-        match thread.spawn(move || gang::run(order, wires)) {
+        match thread.spawn(move || run(order, wires)) {
             Ok(_) => {
                 self.live.insert(lease, Live { commands, waker, picked, port });
             }
@@ -217,6 +247,77 @@ impl Node {
                 self.refuse(lease, format!("no supervisor: {error}"));
             }
         }
+    }
+
+    /// Takes up all that runs according to a state which was read from the log: what a supervisor
+    /// left that died, or was detached. Programs that run go on; how those ended that are gone is
+    /// told as soon as it is known; what was planned but never begun begins now. Also makes plans
+    /// of generations up to the state's old ones.
+    pub fn adopt(&mut self, state: &State) {
+        self.generation = state.generation();
+        for (&lease, held) in state.leases() {
+            let (_, spec, stage) = state.stage(held.stage);
+            let start = Start {
+                lease,
+                attempt: held.attempt,
+                placement: &held.placement,
+                launch: &spec.alternatives[held.placement.alternative].launch,
+                resume: &stage.checkpoint,
+            };
+            let asked = if held.phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
+            self.take_up(start, asked);
+        }
+    }
+
+    fn take_up(&mut self, start: Start<'_>, asked: StopAsked) {
+        let lease = start.lease;
+        let path = record_path(Path::new(&start.launch.workdir), lease);
+        if !path.exists() {
+            return match asked {
+                StopAsked::No => self.start(start),
+                // Nothing of it is there, and nothing is wanted.
+                StopAsked::Yes => {
+                    let event = Event::StageEnded { lease, outcome: Outcome::Stopped };
+                    self.ready.push_back((self.clock.now(), event));
+                }
+            };
+        }
+        let noted = record::noted(&path);
+        let world = start.placement.ranks.len();
+        let Some(record) = record::Record::read(&path).filter(|_| noted.len() == world) else {
+            return self.lose(lease, &path, noted.into_values().collect());
+        };
+        let Ok(waker) = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) else {
+            return self.lose(lease, &path, noted.into_values().collect());
+        };
+        let mark = record::mark(&path);
+        let processes = noted.into_iter().map(|(rank, pid)| {
+            // Opened first: the id cannot become another process's between the two.
+            let pidfd = pidfd_open(pid).ok().filter(|_| procfs::leads_marked(pid, &mark));
+            Process { rank, pid, pidfd, kin: Kin::Orphan, exit: None, cpu: Millis(0) }
+        });
+        let processes: Vec<Process> = processes.collect();
+        let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
+        let order = self.order(&start, record.port, picked, record.since_ticks);
+        let take_up = move |order, wires| gang::take_up(order, wires, processes, asked);
+        self.supervise(order, Arc::new(waker), take_up);
+        if asked == StopAsked::Yes
+            && let Some(live) = self.live.get(&lease)
+        {
+            let spec = start.launch.checkpoint.as_ref();
+            let grace = spec.map_or(CheckpointSpec::GRACE_DEFAULT, |spec| spec.grace);
+            live.command(Command::Stop { reason: "restart", grace });
+        }
+    }
+
+    /// A lease of which not every rank began, or of a boot that is over: what there is of it goes.
+    fn lose(&mut self, lease: LeaseId, record: &Path, pids: Vec<i32>) {
+        let mark = record::mark(record);
+        let groups = pids.into_iter().filter(|&pid| procfs::leads_marked(pid, &mark)).collect();
+        sweep(&groups, &mark, None);
+        let event = Event::StageEnded { lease, outcome: Outcome::Lost };
+        self.ready.push_back((self.clock.now(), event));
+        self.remains.push(Remains { record: record.to_owned(), children: Vec::new() });
     }
 
     /// Every start has an end, also one that never was.
@@ -303,10 +404,21 @@ impl Engine for Node {
         loop {
             match self.receive(until) {
                 Some(Message::Fact(at, event)) => return Some(self.deliver(at, event)),
-                Some(Message::InletsClosed) => {}
+                Some(Message::End(at, event, remains)) => {
+                    self.remains.push(remains);
+                    return Some(self.deliver(at, event));
+                }
+                Some(Message::Wake) => return None,
                 None if until.is_some_and(|until| self.clock.now() < until) => {}
                 None => return None,
             }
+        }
+    }
+
+    fn committed(&mut self) {
+        for Remains { record, children } in self.remains.drain(..) {
+            record::forget(&record);
+            children.into_iter().for_each(|pid| self.leaders.collect(pid));
         }
     }
 
@@ -322,6 +434,7 @@ impl Drop for Node {
         }
         let deadline = self.clock.now() + DROP_LIMIT;
         while !self.live.is_empty() && self.next_event(Some(deadline)).is_some() {}
+        self.committed();
     }
 }
 

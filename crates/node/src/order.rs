@@ -1,16 +1,24 @@
 //! What one gang has to do: a checked `Start`, and the files that go with it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use het_core::{Checkpoint, Grant, Launch, LeaseId, Placement, Rank, Topology};
 
 use crate::cores::{self, Picked};
+use crate::exit::Exit;
+use crate::keeper::Exits;
 use crate::template::{self, Words};
 
 /// Gives the environment variables that show a program these devices of a driver and no others:
 /// `het_devices::visible_devices`. For the driver of a CPU they hide every accelerator.
 pub type VisibleEnv = fn(driver: &str, ids: &[&str]) -> Vec<(&'static str, String)>;
+
+/// How often and how long the keeper is given to write down how an orphan ended.
+const EXIT_LOOKS_MAX: usize = 200;
+const EXIT_LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A `Start`, with everything the engine chose for it.
 #[derive(Debug, Clone)]
@@ -23,6 +31,8 @@ pub(crate) struct Order {
     pub(crate) topology: Arc<Topology>,
     pub(crate) visible_env: VisibleEnv,
     pub(crate) port: u16,
+    /// What a keeper wrote down, where there is one, and since when the lease had processes.
+    pub(crate) exits: Option<(Exits, u64)>,
     /// By rank.
     pub(crate) picked: Vec<Picked>,
 }
@@ -72,7 +82,7 @@ impl Order {
     }
 
     pub(crate) fn record(&self) -> PathBuf {
-        self.run_dir().join(format!("lease-{}.json", self.lease))
+        record_path(&self.workdir(), self.lease)
     }
 
     pub(crate) fn notice(&self) -> PathBuf {
@@ -96,6 +106,18 @@ impl Order {
         self.log_dir().join(format!("rank-{rank}.log"))
     }
 
+    /// How a process ended that is nobody's child any more, as its keeper has it in a moment.
+    pub(crate) fn orphan_exit(&self, pid: i32) -> Exit {
+        let Some((exits, since)) = &self.exits else { return Exit::Unknown };
+        for _ in 0..EXIT_LOOKS_MAX {
+            if let Some(exit) = exits.of(pid, *since) {
+                return exit;
+            }
+            thread::sleep(EXIT_LOOK_EVERY);
+        }
+        Exit::Unknown
+    }
+
     /// Where checkpoints appear; a relative path starts where the program does.
     pub(crate) fn checkpoint_dir(&self) -> Option<PathBuf> {
         let spec = self.launch.checkpoint.as_ref()?;
@@ -105,6 +127,11 @@ impl Order {
 
 /// Below a job's directory: records and files of live leases.
 pub(crate) const RUN_DIR: &str = "run";
+
+/// Where the record of a lease lies.
+pub(crate) fn record_path(workdir: &Path, lease: LeaseId) -> PathBuf {
+    workdir.join(RUN_DIR).join(format!("lease-{lease}.json"))
+}
 
 pub(crate) fn all_grants(rank: &Rank) -> impl Iterator<Item = Grant> + '_ {
     rank.grants.iter().chain(&rank.companions).copied()

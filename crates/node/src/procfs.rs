@@ -27,7 +27,7 @@ pub(crate) struct Stat {
 
 impl Stat {
     /// Only its status is left. The first thread may be a zombie while others still run.
-    fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 }
@@ -80,7 +80,19 @@ fn all() -> impl Iterator<Item = (i32, Stat)> {
     })
 }
 
-fn is_marked(pid: i32, mark: &str) -> bool {
+/// Children of this process that it did not start itself: what ended ranks left, if it adopts
+/// orphans. `None` where the system does not say.
+pub(crate) fn adopted() -> Option<Vec<(i32, Stat)>> {
+    // Orphans become children of the first thread.
+    let own = std::process::id() as i32;
+    let children = fs::read_to_string(format!("/proc/self/task/{own}/children")).ok()?;
+    let ids = children.split_whitespace().filter_map(|id| id.parse::<i32>().ok());
+    let session = stat(own)?.session;
+    let others = ids.filter_map(|pid| Some((pid, stat(pid)?)));
+    Some(others.filter(|(_, stat)| stat.session != session).collect())
+}
+
+pub(crate) fn is_marked(pid: i32, mark: &str) -> bool {
     // Not ours to read, or gone: not ours to kill.
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|&byte| byte == 0).any(|entry| entry.starts_with(mark.as_bytes()))
@@ -103,8 +115,22 @@ pub(crate) fn tree_cpu_ticks(root: i32) -> u64 {
 }
 
 pub(crate) fn ticks_to_millis(ticks: u64) -> Millis {
+    Millis(ticks * 1_000 / ticks_per_second())
+}
+
+pub(crate) fn millis_to_ticks(millis: u64) -> u64 {
+    millis * ticks_per_second() / 1_000
+}
+
+fn ticks_per_second() -> u64 {
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(TICKS_DEFAULT);
-    Millis(ticks * 1_000 / per_second.max(1) as u64)
+    per_second.max(1) as u64
+}
+
+/// Whether a process leads a session and was started with this mark: its id is not another's now.
+pub(crate) fn leads_marked(pid: i32, mark: &str) -> bool {
+    let leads = stat(pid).is_some_and(|stat| stat.session == pid && !stat.is_gone());
+    leads && is_marked(pid, mark)
 }
 
 /// Tells one boot of this machine from the next: process ids and start times begin anew.

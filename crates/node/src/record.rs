@@ -1,12 +1,19 @@
-//! The file that outlives a supervisor: which processes belong to a lease, for [`reap`].
+//! The files that outlive a supervisor: which processes belong to a lease, for whoever comes after.
+//!
+//! ```text
+//! WORKDIR/run/lease-N.json   who it is and what was chosen for it, before there is a process
+//! WORKDIR/run/lease-N.pids   `RANK PID` a line, written by each process before its program begins
+//! WORKDIR/run/lease-N/       its notice and progress
+//! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use het_core::LeaseId;
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::NodeError;
@@ -48,9 +55,19 @@ pub(crate) struct Record {
     pub(crate) job: String,
     pub(crate) stage: String,
     pub(crate) boot_id: String,
+    /// Its processes were born at this time of this boot or later, in clock ticks.
+    pub(crate) since_ticks: u64,
     pub(crate) supervisor: Identity,
-    /// By rank; each leads its own group.
-    pub(crate) ranks: Vec<Identity>,
+    pub(crate) port: u16,
+    /// Core ids by rank, and which of them belong to it alone, by socket.
+    pub(crate) cores: Vec<CoresRecord>,
+}
+
+/// The cores that were chosen for a rank.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct CoresRecord {
+    pub(crate) cores: Vec<u32>,
+    pub(crate) owned: Vec<(u32, u32)>,
 }
 
 impl Record {
@@ -58,6 +75,36 @@ impl Record {
         let text = serde_json::to_string(self).expect("text and numbers always become JSON");
         write_atomically(path, &text)
     }
+
+    /// Of this boot; `None` where there is none, or of a boot that is over.
+    pub(crate) fn read(path: &Path) -> Option<Self> {
+        let text = fs::read_to_string(path).ok()?;
+        let record: Self = serde_json::from_str(&text).ok()?;
+        (record.boot_id == procfs::boot_id()).then_some(record)
+    }
+}
+
+/// Where the processes of a lease note who they are.
+pub(crate) fn pids_path(record: &Path) -> PathBuf {
+    record.with_extension("pids")
+}
+
+/// Processes by rank, as they noted it. A line that is cut short was not finished: its program had
+/// not begun.
+pub(crate) fn noted(record: &Path) -> BTreeMap<u32, i32> {
+    let text = fs::read_to_string(pids_path(record)).unwrap_or_default();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let pair = |line: &str| {
+        let (rank, pid) = line.split_once(' ')?;
+        Some((rank.parse().ok()?, pid.parse().ok()?))
+    };
+    whole.lines().filter_map(pair).collect()
+}
+
+/// The present in clock ticks of this boot, as `/proc/PID/stat` counts them.
+pub(crate) fn boot_ticks() -> u64 {
+    let since = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+    procfs::millis_to_ticks(since.as_millis() as u64)
 }
 
 /// Readers see the old file or the whole new one.
@@ -91,21 +138,18 @@ pub(crate) fn reap(workdir: &Path) -> Result<Vec<Reaped>, NodeError> {
     }
     let mut reaped = Vec::new();
     for (path, record) in records {
-        reaped.push(reap_one(&run_dir, &record)?);
-        let lease_dir = path.with_extension("");
-        remove(&lease_dir, fs::remove_dir_all(&lease_dir))?;
-        remove(&path, fs::remove_file(&path))?;
+        reaped.push(reap_one(&path, &record)?);
+        remove_all(&path)?;
     }
     Ok(reaped)
 }
 
-fn reap_one(run_dir: &Path, record: &Record) -> Result<Reaped, NodeError> {
+fn reap_one(path: &Path, record: &Record) -> Result<Reaped, NodeError> {
     let lease = LeaseId(record.lease);
-    let notice = run_dir.join(format!("lease-{lease}")).join("notice.json");
-    let mark = format!("{NOTICE}={}", notice.display());
+    let mark = mark(path);
     // The id of a dead leader may be another group's now; its processes still bear the mark.
-    let groups: BTreeSet<i32> =
-        record.ranks.iter().filter(|rank| rank.lives()).map(|rank| rank.pid).collect();
+    let leaders = noted(path).into_values().filter(|&pid| procfs::leads_marked(pid, &mark));
+    let groups: BTreeSet<i32> = leaders.collect();
     let (killed, left) = if record.boot_id == procfs::boot_id() {
         sweep(&groups, &mark, Some(REAP_LIMIT))
     } else {
@@ -116,6 +160,11 @@ fn reap_one(run_dir: &Path, record: &Record) -> Result<Reaped, NodeError> {
     }
     let (job, stage) = (record.job.clone(), record.stage.clone());
     Ok(Reaped { lease, job, stage, processes: killed.len() })
+}
+
+/// What only processes of the lease with this record have in their environment.
+pub(crate) fn mark(record: &Path) -> String {
+    format!("{NOTICE}={}", record.with_extension("").join("notice.json").display())
 }
 
 /// Records in order of their lease. A file that is not a record is nobody's lease.
@@ -139,6 +188,21 @@ fn read_records(run_dir: &Path) -> Result<Vec<(PathBuf, Record)>, NodeError> {
     Ok(records)
 }
 
+/// Removes a record and all that goes with it; the record last, so that a death in between leaves
+/// something to find.
+fn remove_all(record: &Path) -> Result<(), NodeError> {
+    let (dir, pids) = (record.with_extension(""), pids_path(record));
+    remove(&dir, fs::remove_dir_all(&dir))?;
+    remove(&pids, fs::remove_file(&pids))?;
+    remove(record, fs::remove_file(record))
+}
+
+/// The same after the end of a lease. What stays behind is a file without a process, which a later
+/// start or reap removes.
+pub(crate) fn forget(record: &Path) {
+    let _ = remove_all(record);
+}
+
 fn remove(path: &Path, done: io::Result<()>) -> Result<(), NodeError> {
     match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -156,7 +220,8 @@ mod tests {
 
     fn write(run_dir: &Path, supervisor: Identity, boot_id: String) {
         let (job, stage) = ("demo".to_owned(), "train".to_owned());
-        let record = Record { lease: 4, job, stage, boot_id, supervisor, ranks: Vec::new() };
+        let (since_ticks, port, cores) = (0, 0, Vec::new());
+        let record = Record { lease: 4, job, stage, boot_id, since_ticks, supervisor, port, cores };
         fs::create_dir_all(run_dir).expect("a directory can be made");
         record.write(&run_dir.join("lease-4.json")).expect("a file can be written");
     }
@@ -181,5 +246,13 @@ mod tests {
         let reaped = reap(dir.path()).expect("files can be removed");
         assert_eq!(reaped[0].processes, 0);
         assert_eq!(reap(dir.path()).expect("nothing is left"), []);
+    }
+
+    #[test]
+    fn a_note_that_is_cut_short_is_nobody() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let record = dir.path().join("lease-1.json");
+        fs::write(pids_path(&record), "0 17\n1 1").expect("a file can be written");
+        assert_eq!(noted(&record), BTreeMap::from([(0, 17)]));
     }
 }

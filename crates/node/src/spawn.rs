@@ -1,36 +1,46 @@
 //! Starting the processes of a gang.
 
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
-use het_core::Failure;
+use het_core::{Failure, Millis};
+use nix::unistd::{AccessFlags, access};
 
 use crate::environment;
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
-use crate::sys::{lead_own_group, pidfd_open};
+use crate::record::pids_path;
+use crate::sys::{Image, Started, cpu_set, start};
+
+/// Where programs are looked for when nothing says where (execvp(3)).
+const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// How much of the end of a log is searched for its last line.
 const LOG_TAIL_BYTES: u64 = 16 * 1024;
 
-/// One live process of a gang, and the leader of its group.
+/// One process of a gang, and the leader of its group.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) rank: u32,
-    pub(crate) child: Child,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pid: i32,
+    /// Readable when it has ended; none for one that was gone before it was taken up again.
+    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) kin: Kin,
     pub(crate) exit: Option<Exit>,
     /// Processor time at its exit.
-    pub(crate) cpu_ticks: u64,
+    pub(crate) cpu: Millis,
 }
 
-impl Process {
-    pub(crate) fn pid(&self) -> i32 {
-        self.child.id() as i32
-    }
+/// Who tells how a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kin {
+    /// The system: it is a child of this process.
+    Child,
+    /// The keeper: it is a child of a supervisor that died.
+    Orphan,
 }
 
 /// Makes the directories and empty files that the programs are promised.
@@ -52,35 +62,75 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What all ranks of a gang share at their start.
+#[derive(Debug)]
+pub(crate) struct Cradle {
+    input: OwnedFd,
+    note: OwnedFd,
+}
+
+impl Cradle {
+    /// Opens the file in which the processes of a lease note who they are.
+    pub(crate) fn open(order: &Order) -> Result<Self, Failure> {
+        let path = pids_path(&order.record());
+        let note = OpenOptions::new().create(true).write(true).truncate(true).open(&path);
+        let note = note.map_err(|error| cannot(0, &path, &error))?;
+        let null = Path::new("/dev/null");
+        let input = File::open(null).map_err(|error| cannot(0, null, &error))?;
+        Ok(Self { input: input.into(), note: note.into() })
+    }
+}
+
 /// Starts one rank; returns once its program has begun.
-pub(crate) fn spawn(order: &Order, rank: u32) -> Result<Process, Failure> {
+pub(crate) fn spawn(order: &Order, cradle: &Cradle, rank: u32) -> Result<Process, Failure> {
     let argv = order.argv(rank);
-    let Some((program, arguments)) = argv.split_first() else {
+    let Some(program) = argv.first() else {
         return Err(failure(rank, EXIT_NOT_FOUND, "the stage has no program to run".to_owned()));
     };
     let log_path = order.log(rank);
     let log = OpenOptions::new().create(true).append(true).open(&log_path);
-    let log = log.map_err(|error| cannot(rank, &log_path, &error))?;
-    let errors = log.try_clone().map_err(|error| cannot(rank, &log_path, &error))?;
-    let mut command = Command::new(program);
-    command.args(arguments).current_dir(&order.launch.cwd).stdin(Stdio::null());
-    for name in environment::OPTIONAL {
-        command.env_remove(name);
+    let log = log.map_err(|error| cannot(rank, &log_path, &error))?.into();
+    let table = environment::table(order, rank);
+    let found = find(program, table.get("PATH").map(String::as_str), &order.launch.cwd);
+    let started = found.and_then(|path| {
+        let argv: Result<_, _> = argv.iter().map(|word| CString::new(word.as_str())).collect();
+        start(&Image {
+            program: CString::new(path)?,
+            argv: argv?,
+            env: environment::inherited_and(&table)?,
+            cwd: CString::new(order.launch.cwd.as_str())?,
+            log: &log,
+            input: &cradle.input,
+            note: &cradle.note,
+            rank,
+            cores: cpu_set(&order.picked[rank as usize].cores),
+        })
+    });
+    let Started { pid, pidfd } = started.map_err(|error| explain(order, rank, program, &error))?;
+    let (pidfd, kin) = (Some(pidfd), Kin::Child);
+    Ok(Process { rank, pid, pidfd, kin, exit: None, cpu: Millis(0) })
+}
+
+/// Where a program is, as a shell finds it: a name without `/` is looked up in `PATH`.
+fn find(program: &str, path: Option<&str>, cwd: &str) -> io::Result<String> {
+    if program.contains('/') {
+        return Ok(program.to_owned());
     }
-    command.envs(environment::table(order, rank)).stdout(log).stderr(errors);
-    lead_own_group(&mut command, &order.picked[rank as usize].cores);
-    let mut child = command.spawn().map_err(|error| explain(order, rank, program, &error))?;
-    match pidfd_open(child.id() as i32) {
-        Ok(pidfd) => Ok(Process { rank, child, pidfd, exit: None, cpu_ticks: 0 }),
-        Err(error) => {
-            // Nobody could see it end: better not run it at all.
-            let _ = child.kill();
-            let _ = child.wait();
-            let text =
-                format!("rank {rank} cannot be supervised: `pidfd_open` failed with {error}");
-            Err(failure(rank, EXIT_CANNOT_RUN, text))
+    let own = std::env::var("PATH").ok();
+    let path = path.or(own.as_deref()).unwrap_or(PATH_DEFAULT);
+    let mut denied = None;
+    for dir in path.split(':') {
+        let dir = Path::new(cwd).join(dir);
+        let candidate = dir.join(program);
+        if !candidate.is_file() {
+            continue;
+        }
+        match access(&candidate, AccessFlags::X_OK) {
+            Ok(()) => return Ok(candidate.to_string_lossy().into_owned()),
+            Err(errno) => denied = Some(errno.into()),
         }
     }
+    Err(denied.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
 /// The end of a rank's log.

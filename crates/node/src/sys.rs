@@ -1,36 +1,210 @@
-//! The two system calls that the safe libraries do not offer. The only `unsafe` of this crate.
+//! The system calls that the safe libraries do not offer. The only `unsafe` of this crate.
 
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
 
+use het_core::Millis;
 use nix::libc;
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::{Pid, setsid};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 
-/// Makes the process the leader of its own session and group, pinned to `cores` unless that is
-/// empty, before the program begins.
-pub(crate) fn lead_own_group(command: &mut Command, cores: &[u32]) {
-    let set = cpu_set(cores);
-    let prepare = move || {
-        setsid()?;
-        if let Some(set) = &set {
-            // A core may have been taken from this machine since the topology was read: the
-            // program then runs unpinned rather than not at all.
-            let _ = sched_setaffinity(Pid::from_raw(0), set);
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec the closure only makes the async-signal-safe calls setsid(2)
-    // and sched_setaffinity(2) on a set that was filled before; it allocates and locks nothing.
-    unsafe { command.pre_exec(prepare) };
+use crate::exit::Exit;
+
+/// Stack of a child between its birth and its program: it calls little and nothing deep.
+const CHILD_STACK_BYTES: usize = 64 * 1024;
+/// Signals with a number that every Linux has (signal(7)).
+const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=31;
+
+/// What a rank is started with; everything is prepared, so that the child allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Image<'a> {
+    /// Absolute, or relative to `cwd`.
+    pub(crate) program: CString,
+    pub(crate) argv: Vec<CString>,
+    pub(crate) env: Vec<CString>,
+    pub(crate) cwd: CString,
+    /// Standard output and error.
+    pub(crate) log: &'a OwnedFd,
+    pub(crate) input: &'a OwnedFd,
+    /// Where the child notes who it is before its program begins: whoever comes after a supervisor
+    /// that died finds every process whose program may have begun.
+    pub(crate) note: &'a OwnedFd,
+    pub(crate) rank: u32,
+    /// Not pinned where there is none.
+    pub(crate) cores: Option<libc::cpu_set_t>,
 }
 
-fn cpu_set(cores: &[u32]) -> Option<CpuSet> {
-    let mut set = CpuSet::new();
-    let fits = cores.iter().all(|&core| set.set(core as usize).is_ok());
-    (fits && !cores.is_empty()).then_some(set)
+/// A process that has just been started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) pid: i32,
+    /// Readable when it ends.
+    pub(crate) pidfd: OwnedFd,
+}
+
+/// What the child reads, and writes its error to.
+struct Birth {
+    program: *const c_char,
+    argv: *const *const c_char,
+    /// The same as a script of `/bin/sh`, for a file without `#!`.
+    shell_argv: *const *const c_char,
+    env: *const *const c_char,
+    cwd: *const c_char,
+    log: c_int,
+    input: c_int,
+    note: c_int,
+    rank: u32,
+    cores: *const libc::cpu_set_t,
+    error: c_int,
+}
+
+/// Starts a program as the leader of its own session and group; returns once it has begun.
+///
+/// The child shares this process's memory until then, as with `vfork`: no page table is copied,
+/// however large the supervisor is.
+///
+/// # Errors
+/// Why it did not begin; there is no process then.
+pub(crate) fn start(image: &Image<'_>) -> io::Result<Started> {
+    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
+        texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let (argv, env) = (pointers(&image.argv), pointers(&image.env));
+    let shell = c"/bin/sh";
+    let arguments = argv.iter().skip(1).copied();
+    let shell_argv: Vec<*const c_char> =
+        [shell.as_ptr(), image.program.as_ptr()].into_iter().chain(arguments).collect();
+    let mut birth = Birth {
+        program: image.program.as_ptr(),
+        argv: argv.as_ptr(),
+        shell_argv: shell_argv.as_ptr(),
+        env: env.as_ptr(),
+        cwd: image.cwd.as_ptr(),
+        log: image.log.as_raw_fd(),
+        input: image.input.as_raw_fd(),
+        note: image.note.as_raw_fd(),
+        rank: image.rank,
+        cores: image.cores.as_ref().map_or(ptr::null(), ptr::from_ref),
+        error: 0,
+    };
+    let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(CHILD_STACK_BYTES);
+    // A handler of this process must not run in the child, on memory that both share.
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+    let mut pidfd: c_int = -1;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    // SAFETY: the stack grows down from the end of an allocation that outlives the child's use of
+    // it, and the end is aligned down to 16 bytes; `birth` and all it points to live in this frame,
+    // which is suspended (CLONE_VFORK) until the child has its own memory or is gone; `pidfd` is
+    // written by the kernel only.
+    let pid = unsafe {
+        let end = stack.as_mut_ptr().add(CHILD_STACK_BYTES);
+        let top = end.sub(end as usize % 16).cast::<c_void>();
+        let birth = ptr::from_mut(&mut birth).cast::<c_void>();
+        libc::clone(be_born, top, flags, birth, ptr::from_mut(&mut pidfd))
+    };
+    let failed = io::Error::last_os_error();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    if pid < 0 {
+        return Err(failed);
+    }
+    // SAFETY: the kernel has just made this descriptor (close-on-exec) and nobody else owns it.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    if birth.error != 0 {
+        // Its status says nothing more.
+        let _ = waitpid(Pid::from_raw(pid), None);
+        return Err(io::Error::from_raw_os_error(birth.error));
+    }
+    Ok(Started { pid, pidfd })
+}
+
+/// What the child does before its program: system calls only, on memory that was prepared.
+extern "C" fn be_born(birth: *mut c_void) -> c_int {
+    // SAFETY: `start` passes a `Birth` that lives and is touched by nobody else while this runs;
+    // every pointer in it is to prepared, zero-terminated data; all calls are async-signal-safe.
+    unsafe {
+        let birth = &mut *birth.cast::<Birth>();
+        if libc::setsid() < 0 || libc::chdir(birth.cwd) < 0 {
+            return give_up(birth);
+        }
+        if !birth.cores.is_null() {
+            // A core may have been taken from this machine since the topology was read: the
+            // program then runs unpinned rather than not at all.
+            let size = size_of::<libc::cpu_set_t>();
+            let _ = libc::sched_setaffinity(0, size, birth.cores);
+        }
+        let streams = [(birth.input, 0), (birth.log, 1), (birth.log, 2)];
+        for (from, to) in streams {
+            if libc::dup2(from, to) < 0 {
+                return give_up(birth);
+            }
+        }
+        let mut line = [0u8; 24];
+        let length = note(&mut line, birth.rank, libc::getpid() as u32);
+        if libc::write(birth.note, line.as_ptr().cast(), length) < 0 {
+            return give_up(birth);
+        }
+        for signal in SIGNALS {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let none = SigSet::empty();
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ref(), ptr::null_mut());
+        libc::execve(birth.program, birth.argv, birth.env);
+        if *libc::__errno_location() == libc::ENOEXEC {
+            libc::execve(c"/bin/sh".as_ptr(), birth.shell_argv, birth.env);
+        }
+        give_up(birth)
+    }
+}
+
+/// Leaves the error to the parent.
+///
+/// # Safety
+/// Only in the child, after a call that failed.
+unsafe fn give_up(birth: &mut Birth) -> c_int {
+    // SAFETY: both calls take no memory; `_exit` runs no handler of the parent's.
+    unsafe {
+        birth.error = *libc::__errno_location();
+        libc::_exit(127)
+    }
+}
+
+/// Writes `RANK PID\n`; gives its length.
+fn note(line: &mut [u8; 24], rank: u32, pid: u32) -> usize {
+    let mut length = 0;
+    for (number, end) in [(rank, b' '), (pid, b'\n')] {
+        let mut divisor = 1_000_000_000;
+        while divisor > 1 && number < divisor {
+            divisor /= 10;
+        }
+        while divisor > 0 {
+            line[length] = b'0' + (number / divisor % 10) as u8;
+            length += 1;
+            divisor /= 10;
+        }
+        line[length] = end;
+        length += 1;
+    }
+    length
+}
+
+/// A set of cores as the kernel takes it; `None` for none, or where one has too high a number.
+pub(crate) fn cpu_set(cores: &[u32]) -> Option<libc::cpu_set_t> {
+    let fits = cores.iter().all(|&core| core < libc::CPU_SETSIZE as u32);
+    if cores.is_empty() || !fits {
+        return None;
+    }
+    // SAFETY: a set of cores is plain data, and all zeros is the empty one; every number is within
+    // it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        cores.iter().for_each(|&core| libc::CPU_SET(core as usize, &mut set));
+        Some(set)
+    }
 }
 
 /// A descriptor that becomes readable when the process ends, whoever its parent is.
@@ -42,4 +216,57 @@ pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made this descriptor (close-on-exec) and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// How a child ended and the processor time of it and of the children that it collected; `None`
+/// while it lives. It stays a zombie.
+///
+/// # Errors
+/// When it is not a child of this process.
+pub(crate) fn look_at_end(pid: i32) -> io::Result<Option<(Exit, Millis)>> {
+    // SAFETY: both are plain data for which all zeros is a value.
+    let (mut info, mut used): (libc::siginfo_t, libc::rusage) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the kernel writes one `siginfo_t` and one `rusage` to where these pointers lead.
+    let result = unsafe {
+        let (info, used) = (ptr::from_mut(&mut info), ptr::from_mut(&mut used));
+        libc::syscall(libc::SYS_waitid, libc::P_PID, pid, info, options, used)
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: after a successful waitid(2) the fields of a child's end are what is there.
+    let (ended, status) = unsafe { (info.si_pid() != 0, info.si_status()) };
+    let millis = |time: libc::timeval| (time.tv_sec * 1_000 + time.tv_usec / 1_000) as u64;
+    let time = Millis(millis(used.ru_utime) + millis(used.ru_stime));
+    let exit = match (info.si_code, Signal::try_from(status)) {
+        (libc::CLD_EXITED, _) => Exit::Code(status),
+        (_, Ok(signal)) => Exit::Signal(signal),
+        (_, Err(_)) => Exit::Unknown,
+    };
+    Ok(ended.then_some((exit, time)))
+}
+
+/// From now on descendants whose parent ends become children of this process.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: the call takes integers and touches no memory of this process.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_rank_and_pid() {
+        let mut line = [0; 24];
+        for (rank, pid, text) in [(0, 7, "0 7\n"), (12, 4_194_304, "12 4194304\n")] {
+            let length = note(&mut line, rank, pid);
+            assert_eq!(std::str::from_utf8(&line[..length]), Ok(text));
+        }
+    }
 }

@@ -7,7 +7,8 @@ use het_core::{Event, Millis, Outcome};
 use nix::sys::eventfd::EventFd;
 
 use crate::clock::Clock;
-use crate::inlet::Message;
+use crate::inlet::{Message, Remains};
+use crate::leaders::Leaders;
 use crate::order::Order;
 
 /// What the engine tells a gang.
@@ -28,6 +29,7 @@ pub(crate) enum Command {
 pub(crate) struct Wires {
     pub(crate) clock: Clock,
     pub(crate) outbox: SyncSender<Message>,
+    pub(crate) leaders: Arc<Leaders>,
     pub(crate) commands: Receiver<Command>,
     /// Written after every command.
     pub(crate) waker: Arc<EventFd>,
@@ -39,7 +41,11 @@ impl Wires {
         let _ = self.outbox.send(Message::Fact(self.clock.now(), event));
     }
 
-    pub(crate) fn end(&self, order: &Order, outcome: Outcome) {
-        self.send(Event::StageEnded { lease: order.lease, outcome });
+    /// The gang is gone; its children stay zombies until the end is durable.
+    pub(crate) fn end(&self, order: &Order, outcome: Outcome, children: Vec<i32>) {
+        let event = Event::StageEnded { lease: order.lease, outcome };
+        let remains = Remains { record: order.record(), children };
+        // Nobody listens any more once the engine is gone.
+        let _ = self.outbox.send(Message::End(self.clock.now(), event, remains));
     }
 }

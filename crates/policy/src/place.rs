@@ -57,9 +57,8 @@ pub(crate) fn place_among(
         let measured = measured.map(|(node, ids)| Room::measure(pool, spec, *node, ids));
         measured.filter(|room| room.units > 0)
     };
-    let one_node = rooms()
-        .filter(|room| room.units >= need)
-        .min_by_key(|room| (room.units, room.node));
+    let one_node =
+        rooms().filter(|room| room.units >= need).min_by_key(|room| (room.units, room.node));
     if let Some(room) = one_node {
         return Ok(Placement { alternative: index, ranks: fill(pool, spec, &[room], need) });
     }

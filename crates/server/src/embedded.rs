@@ -1,5 +1,6 @@
 //! One job under an embedded control loop: submitted or continued, run to its end or to a hold.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use het_control::{ControlError, Controller};
 use het_core::{
     Checkpoint, Event, JobEnd, JobId, JobSpec, Match, Outcome, StageIndex, StageState, State, Time,
+    Topology,
 };
 use het_node::{Config, Inlet, Node, NodeError};
 use het_perf::Rates;
@@ -46,9 +48,25 @@ pub struct Impossible {
     pub nearest: Option<String>,
 }
 
+impl fmt::Display for Impossible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stage, request, .. } = self;
+        write!(f, "stage `{stage}` can never run here: this machine cannot give it `{request}`")
+    }
+}
+
+impl Impossible {
+    pub fn hint(&self) -> String {
+        match &self.nearest {
+            Some(nearest) => format!("the nearest request that fits is `devices: \"{nearest}\"`"),
+            None => "`het devices` lists what this machine has".to_owned(),
+        }
+    }
+}
+
 /// Stages that no alternative could ever run on this machine.
-pub fn impossible(machine: &Machine, spec: &JobSpec) -> Vec<Impossible> {
-    let state = State::new(Arc::clone(&machine.topology));
+pub fn impossible(topology: &Arc<Topology>, spec: &JobSpec) -> Vec<Impossible> {
+    let state = State::new(Arc::clone(topology));
     let mut pool = Pool::empty_cluster(&state);
     let stages = spec.stages.iter().filter_map(|stage| {
         let alternatives = 0..stage.alternatives.len();
@@ -181,6 +199,7 @@ impl Embedded {
             node: het_core::NodeId(0),
             cores: machine.discovery.cores.clone(),
             visible_env: het_devices::visible_devices,
+            exits: None,
         })?;
         let inlet = node.inlet();
         let control = Controller::new(state, Rates::default(), policy, node, store);

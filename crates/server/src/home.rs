@@ -4,10 +4,12 @@
 //! jobs/7/events.redb   the event store
 //! jobs/7/report.json   the newest report, readable while the job runs
 //! jobs/7/work/         the job's own directory: outputs, logs, checkpoints
+//! server/              the server's event store, socket, tokens and log
 //! ```
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -48,6 +50,46 @@ impl Home {
         let jobs = root.join("jobs");
         fs::create_dir_all(&jobs).map_err(|source| HomeError::Io { path: jobs, source })?;
         Ok(Self { root })
+    }
+
+    /// The directory of the server's own files, which only its owner can open.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn server_dir(&self) -> Result<PathBuf, HomeError> {
+        let path = self.root.join("server");
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        made.map_err(|source| HomeError::Io { path: path.clone(), source })?;
+        Ok(path)
+    }
+
+    /// The event store of the server.
+    pub fn store(&self) -> PathBuf {
+        self.root.join("server/events.redb")
+    }
+
+    /// Where the server is reached.
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("server/socket")
+    }
+
+    pub fn tokens(&self) -> PathBuf {
+        self.root.join("server/tokens.json")
+    }
+
+    /// Where the keeper writes how processes ended whose server had died.
+    pub fn exits(&self) -> PathBuf {
+        self.root.join("server/exits")
+    }
+
+    /// What the server has to say beside its answers.
+    pub fn server_log(&self) -> PathBuf {
+        self.root.join("server/log")
+    }
+
+    /// The directory of a job, whether it is there or not.
+    pub fn job(&self, id: u64) -> JobDir {
+        JobDir { id, path: self.root.join("jobs").join(id.to_string()) }
     }
 
     pub fn lock_file(&self) -> PathBuf {
@@ -110,6 +152,16 @@ impl JobDir {
     pub fn write_report(&self, text: &str) -> io::Result<()> {
         replace(&self.report(), text.as_bytes())
     }
+}
+
+/// Replaces a file that only its owner may read.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("tmp");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(draft, path)
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -1,20 +1,21 @@
 //! The composition root: this machine's devices, the node engine, the event store and the control
-//! loop, tied together. Today it runs embedded in `het run`; a service comes later.
+//! loop, tied together: for one job (`het run`) or as a service for many (`het server`).
 //!
-//! Knows: which parts make a running system, and where they keep their files.
+//! Knows: which parts make a running system, where they keep their files, and how they are asked.
 //! Must never know: the inside of a policy.
 
+pub mod api;
 mod embedded;
 mod home;
 mod machine;
 mod report;
+pub mod service;
 mod store;
 mod turnstile;
 
 pub use embedded::{Embedded, Impossible, RunError, impossible};
-pub use het_scheduler::{Blocker, Explanation, WhatIf, explain};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, this_machine};
-pub use report::report;
-pub use store::{EventStore, StoreError};
+pub use report::{explanation, report};
+pub use store::{EventStore, StoreError, StoreReader};
 pub use turnstile::{Busy, Turnstile};

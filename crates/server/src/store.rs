@@ -1,19 +1,37 @@
-//! The event log in redb: one transaction a batch, one sync a transaction.
+//! The event log in redb: one transaction a batch, one sync a transaction, each record chained to
+//! the one before it by its hash.
+//!
+//! ```text
+//! events   sequence number → hash of this and all before it, then one record as JSON
+//! rows     job id → its last line of a list, once the job has left the state
+//! head     `topology`: what the ids of all events refer to · `format`: of this file
+//! ```
 
 use std::path::Path;
 use std::sync::Arc;
 
 use het_control::{Log, LogError};
-use het_core::{Event, State, Time, Topology, TopologyError};
+use het_core::{Event, JobId, State, Time, Topology, TopologyError};
+use het_wire::api::JobRow;
 use het_wire::record::{Record, RecordError, TopologyRecord, read_topology, write_topology};
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{
+    Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition, WriteTransaction,
+};
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// Sequence number → one record as JSON.
 const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
-
-/// `topology` → the cluster that the ids of all events refer to.
+const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
 const HEAD: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("head");
+
+/// Of the file; a store of another format is refused, not guessed at.
+const FORMAT: &[u8] = b"2";
+
+/// SHA-256 over the hash of the record before and this record.
+type Hash = [u8; 32];
+
+/// Before the first record.
+const NO_HASH: Hash = [0; 32];
 
 /// Why a store cannot be used.
 #[derive(Debug, Error)]
@@ -24,10 +42,14 @@ pub enum StoreError {
     Redb(#[source] Box<redb::Error>),
     #[error("event {sequence} of the store cannot be read")]
     Record { sequence: u64, source: RecordError },
-    #[error("the head of the store is not JSON")]
-    Head(#[source] serde_json::Error),
+    #[error("event {sequence} of the store is not what was written: its hash does not fit")]
+    Tampered { sequence: u64 },
+    #[error("the store holds something that is not JSON")]
+    Json(#[from] serde_json::Error),
     #[error("the store has no head: it was never completely created")]
     NoHead,
+    #[error("the store has the format of another version of Heterosis")]
+    Format,
     #[error("the topology in the store does not fit together")]
     Topology(#[from] TopologyError),
 }
@@ -51,9 +73,17 @@ from_redb!(DatabaseError TransactionError TableError StorageError CommitError);
 /// An open event store.
 #[derive(Debug)]
 pub struct EventStore {
-    database: Database,
+    database: Arc<Database>,
     next: u64,
+    /// Of the newest record.
+    hash: Hash,
+    /// To be written with the next batch.
+    rows: Vec<(JobId, Vec<u8>)>,
 }
+
+/// Reads a store while somebody else writes it.
+#[derive(Debug, Clone)]
+pub struct StoreReader(Arc<Database>);
 
 impl EventStore {
     /// Makes a new store for a cluster.
@@ -61,84 +91,206 @@ impl EventStore {
     /// # Errors
     /// When the file cannot be made or written.
     pub fn create(path: &Path, topology: &Topology) -> Result<Self, StoreError> {
-        let database = Database::create(path)?;
-        let head = serde_json::to_vec(&write_topology(topology)).map_err(StoreError::Head)?;
+        Self::begin(Database::create(path)?, topology)
+    }
+
+    /// Makes a new store on a disk that is not a file: tests put one there that fails.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn create_on(disk: impl StorageBackend, topology: &Topology) -> Result<Self, StoreError> {
+        Self::begin(Database::builder().create_with_backend(disk)?, topology)
+    }
+
+    fn begin(database: Database, topology: &Topology) -> Result<Self, StoreError> {
+        let head = serde_json::to_vec(&write_topology(topology))?;
         let write = database.begin_write()?;
-        write.open_table(HEAD)?.insert("topology", head.as_slice())?;
+        {
+            let mut table = write.open_table(HEAD)?;
+            table.insert("topology", head.as_slice())?;
+            table.insert("format", FORMAT)?;
+        }
         write.open_table(EVENTS)?;
+        write.open_table(ROWS)?;
         write.commit()?;
-        Ok(Self { database, next: 0 })
+        Ok(Self { database: Arc::new(database), next: 0, hash: NO_HASH, rows: Vec::new() })
     }
 
     /// Opens a store that exists.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] while another process has it open, or when the file is not a store.
+    /// [`StoreError::InUse`] while another process has it open, or when the file is not a store of
+    /// this version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = Database::open(path)?;
+        Self::resume(Database::open(path)?)
+    }
+
+    /// Opens a store on a disk that is not a file.
+    ///
+    /// # Errors
+    /// When the disk holds no store.
+    pub fn open_on(disk: impl StorageBackend) -> Result<Self, StoreError> {
+        Self::resume(Database::builder().create_with_backend(disk)?)
+    }
+
+    fn resume(database: Database) -> Result<Self, StoreError> {
         let read = database.begin_read()?;
-        let next = read.open_table(EVENTS)?.len()?;
-        drop(read);
-        Ok(Self { database, next })
+        let head = match read.open_table(HEAD) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Err(StoreError::NoHead),
+            head => head?,
+        };
+        let format = head.get("format")?.ok_or(StoreError::Format)?;
+        if format.value() != FORMAT {
+            return Err(StoreError::Format);
+        }
+        let events = read.open_table(EVENTS)?;
+        let (next, hash) = match events.last()? {
+            Some((sequence, value)) => {
+                let sequence = sequence.value();
+                let (hash, _) = split(sequence, value.value())?;
+                (sequence + 1, hash)
+            }
+            None => (0, NO_HASH),
+        };
+        drop((format, head, events, read));
+        Ok(Self { database: Arc::new(database), next, hash, rows: Vec::new() })
+    }
+
+    /// How many events were ever written.
+    pub fn length(&self) -> u64 {
+        self.next
+    }
+
+    pub fn reader(&self) -> StoreReader {
+        StoreReader(Arc::clone(&self.database))
     }
 
     /// Every event, in order, applied to a fresh state: law 13 is that this equals the live one.
     ///
     /// # Errors
-    /// When a record cannot be read.
+    /// When a record cannot be read or was changed.
     pub fn replay(&self) -> Result<State, StoreError> {
-        let mut state = State::new(Arc::new(self.topology()?));
-        for (at, event) in self.events()? {
-            state.apply(at, &event);
-        }
+        let reader = self.reader();
+        let mut state = State::new(Arc::new(reader.topology()?));
+        reader.each(|at, event| state.apply(at, &event))?;
         Ok(state)
     }
 
+    /// Writes the last line of a job together with the next batch.
+    ///
+    /// # Errors
+    /// When the row cannot become JSON.
+    pub fn keep_row(&mut self, row: &JobRow) -> Result<(), StoreError> {
+        self.rows.push((JobId(row.id), serde_json::to_vec(row)?));
+        Ok(())
+    }
+
+    fn write(&mut self, batch: &[(Time, Event)]) -> Result<(), StoreError> {
+        let write = self.database.begin_write()?;
+        let hash = self.insert(&write, batch)?;
+        write.commit()?;
+        self.hash = hash;
+        self.next += batch.len() as u64;
+        self.rows.clear();
+        Ok(())
+    }
+
+    fn insert(
+        &self,
+        write: &WriteTransaction,
+        batch: &[(Time, Event)],
+    ) -> Result<Hash, StoreError> {
+        let mut hash = self.hash;
+        let mut table = write.open_table(EVENTS)?;
+        let mut value = Vec::new();
+        for (sequence, (at, event)) in (self.next..).zip(batch) {
+            let record = Record::new(*at, event).to_json();
+            hash = chained(&hash, record.as_bytes());
+            value.clear();
+            value.extend_from_slice(&hash);
+            value.extend_from_slice(record.as_bytes());
+            table.insert(sequence, value.as_slice())?;
+        }
+        if !self.rows.is_empty() {
+            let mut table = write.open_table(ROWS)?;
+            for (job, row) in &self.rows {
+                table.insert(job.0, row.as_slice())?;
+            }
+        }
+        Ok(hash)
+    }
+}
+
+impl StoreReader {
     /// Every event, in order.
     ///
     /// # Errors
     /// When a record cannot be read.
     pub fn events(&self) -> Result<Vec<(Time, Event)>, StoreError> {
-        let read = self.database.begin_read()?;
-        let table = read.open_table(EVENTS)?;
         let mut events = Vec::new();
-        for row in table.iter()? {
-            let (key, value) = row?;
-            let sequence = key.value();
-            let text = String::from_utf8_lossy(value.value());
-            let record = Record::from_json(&text).and_then(|record| record.read());
-            events.push(record.map_err(|source| StoreError::Record { sequence, source })?);
-        }
+        self.each(|at, event| events.push((at, event)))?;
         Ok(events)
     }
 
-    fn topology(&self) -> Result<Topology, StoreError> {
-        let read = self.database.begin_read()?;
-        let table = read.open_table(HEAD)?;
-        let head = table.get("topology")?.ok_or(StoreError::NoHead)?;
-        let record: TopologyRecord =
-            serde_json::from_slice(head.value()).map_err(StoreError::Head)?;
-        Ok(read_topology(&record)?)
-    }
-
-    fn write(&mut self, batch: &[(Time, Event)]) -> Result<(), StoreError> {
-        let write = self.database.begin_write()?;
-        {
-            let mut table = write.open_table(EVENTS)?;
-            for (index, (at, event)) in batch.iter().enumerate() {
-                let line = Record::new(*at, event).to_json();
-                table.insert(self.next + index as u64, line.as_bytes())?;
+    /// Shows every event, in order, after checking that it is the one that was written.
+    ///
+    /// # Errors
+    /// When a record cannot be read or was changed.
+    pub fn each(&self, mut see: impl FnMut(Time, Event)) -> Result<(), StoreError> {
+        let table = self.0.begin_read()?.open_table(EVENTS)?;
+        let mut hash = NO_HASH;
+        for row in table.iter()? {
+            let (key, value) = row?;
+            let sequence = key.value();
+            let (stored, record) = split(sequence, value.value())?;
+            hash = chained(&hash, record);
+            if hash != stored {
+                return Err(StoreError::Tampered { sequence });
             }
+            let text = String::from_utf8_lossy(record);
+            let record = Record::from_json(&text).and_then(|record| record.read());
+            let (at, event) = record.map_err(|source| StoreError::Record { sequence, source })?;
+            see(at, event);
         }
-        write.commit()?;
-        self.next += batch.len() as u64;
         Ok(())
     }
+
+    /// The last lines of jobs that have left the state, oldest first.
+    ///
+    /// # Errors
+    /// When a row cannot be read.
+    pub fn rows(&self) -> Result<Vec<JobRow>, StoreError> {
+        let table = self.0.begin_read()?.open_table(ROWS)?;
+        let mut rows = Vec::new();
+        for row in table.iter()? {
+            rows.push(serde_json::from_slice(row?.1.value())?);
+        }
+        Ok(rows)
+    }
+
+    /// # Errors
+    /// When the head is missing or does not fit together.
+    pub fn topology(&self) -> Result<Topology, StoreError> {
+        let table = self.0.begin_read()?.open_table(HEAD)?;
+        let head = table.get("topology")?.ok_or(StoreError::NoHead)?;
+        let record: TopologyRecord = serde_json::from_slice(head.value())?;
+        Ok(read_topology(&record)?)
+    }
+}
+
+fn chained(before: &Hash, record: &[u8]) -> Hash {
+    Sha256::new().chain_update(before).chain_update(record).finalize().into()
+}
+
+/// The hash and the record of a stored value.
+fn split(sequence: u64, value: &[u8]) -> Result<(Hash, &[u8]), StoreError> {
+    let (hash, record) = value.split_first_chunk().ok_or(StoreError::Tampered { sequence })?;
+    Ok((*hash, record))
 }
 
 impl Log for EventStore {
     fn append(&mut self, batch: &[(Time, Event)]) -> Result<(), LogError> {
-        if batch.is_empty() {
+        if batch.is_empty() && self.rows.is_empty() {
             return Ok(());
         }
         self.write(batch).map_err(|error| LogError(Box::new(error)))

@@ -110,6 +110,7 @@ pub fn job(priority: Priority, stages: Vec<StageSpec>) -> JobSpec {
         stages,
         time_limit: None,
         workdir: "/work".to_owned(),
+        key: None,
     }
 }
 

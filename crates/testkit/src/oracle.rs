@@ -134,6 +134,7 @@ impl Oracle {
             Event::JobHeld { job } => self.with_job(*job, |job| job.held = true),
             Event::JobReleased { job } => self.with_job(*job, |job| job.held = false),
             Event::JobCancelled { job } => self.with_job(*job, Shadow::end_what_is_idle),
+            Event::JobRetired { job } => self.retired(*job),
             Event::QuotasSet { quotas } => self.quotas(quotas),
             Event::PlanCommitted { plan } => self.plan(plan),
             Event::StageStarted { .. } | Event::Progressed { .. } => {}
@@ -164,6 +165,16 @@ impl Oracle {
     fn with_job(&mut self, id: JobId, change: impl FnOnce(&mut Shadow)) {
         if let Some(job) = self.jobs.get_mut(&id) {
             change(job);
+        }
+    }
+
+    /// Nothing of a job that can still change may be forgotten.
+    fn retired(&mut self, id: JobId) {
+        let lives = |stage: &ShadowStage| matches!(stage.status, Status::Idle | Status::Active(_));
+        match self.jobs.remove(&id) {
+            Some(job) if !job.stages.iter().any(lives) => {}
+            Some(_) => self.blame(3, format!("job {id} was forgotten before it had ended")),
+            None => self.blame(3, format!("job {id} was forgotten, but was never there")),
         }
     }
 

@@ -4,6 +4,7 @@
 //! catalogue.
 //! Must never know: request handlers, storage.
 
+pub mod api;
 pub mod catalogue;
 pub mod file;
 pub mod job;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One run, finished or not.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunReport {
     #[serde(rename = "apiVersion")]
     pub api_version: String,
@@ -36,7 +37,7 @@ pub struct RunReport {
 }
 
 /// One stage of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StageReport {
     pub name: String,
     pub state: String,
@@ -65,7 +66,7 @@ pub struct StageReport {
 
 /// Shares of the device time of the devices that the run used at all. `null` where nothing measured
 /// it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Utilisation {
     /// Somebody held the device.
     pub allocated: f64,
@@ -73,4 +74,57 @@ pub struct Utilisation {
     pub busy: Option<f64>,
     /// It worked on steps that count.
     pub useful: Option<f64>,
+}
+
+/// Why the stages of a job stand where they stand, or everything that stands against them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExplanationReport {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub id: u64,
+    pub name: String,
+    pub state: String,
+    pub priority: String,
+    pub stages: Vec<StageExplanation>,
+}
+
+/// The same of one stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StageExplanation {
+    pub name: String,
+    pub state: String,
+    pub start_reasons: Vec<String>,
+    pub wait_reasons: Vec<String>,
+    /// Stages of the job that have to succeed first.
+    pub after: Vec<String>,
+    /// Place in the order of the policy, from 1; `null` while it does not wait.
+    pub position: Option<usize>,
+    /// One an alternative, in file order.
+    pub blockers: Vec<BlockerReport>,
+    /// What would start it.
+    pub what_if: Vec<String>,
+    /// How it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// What stands against one alternative.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BlockerReport {
+    pub word: String,
+    pub need: u32,
+    pub free: u32,
+    /// Units that the cluster has.
+    pub total: u32,
+    /// It could not run even on the empty cluster.
+    pub never: bool,
+    pub held_by: Vec<HolderReport>,
+}
+
+/// Who holds devices that a stage could use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HolderReport {
+    pub stage: String,
+    pub units: u32,
 }

@@ -28,6 +28,7 @@ impl State {
             Event::JobHeld { job } => self.set_held(*job, Held::Yes),
             Event::JobReleased { job } => self.set_held(*job, Held::No),
             Event::JobCancelled { job } => self.begin_ending(*job, JobEnd::Cancelled),
+            Event::JobRetired { job } => self.retire(*job),
             Event::QuotasSet { quotas } => {
                 self.quotas = Arc::clone(quotas);
                 // What a limit kept waiting may fit now.
@@ -100,6 +101,13 @@ impl State {
             }
         }
         self.refresh(id);
+    }
+
+    /// Only an ended job can leave: nothing else names it any more.
+    fn retire(&mut self, id: JobId) {
+        if self.jobs.get(&id).is_some_and(|job| job.end.is_some()) {
+            self.jobs.remove(&id);
+        }
     }
 
     fn commit(&mut self, plan: &Plan) {

@@ -1,6 +1,7 @@
 //! The engine with real processes. No test waits for a fixed time: each waits for the fact it is
 //! about.
 
+mod adopt;
 mod contract;
 mod ends;
 mod reap;

@@ -110,7 +110,13 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>) -> Config {
         ],
         links: Vec::new(),
     };
-    Config { topology: Arc::new(topology), node: NodeId(0), cores, visible_env: visible }
+    Config {
+        topology: Arc::new(topology),
+        node: NodeId(0),
+        cores,
+        visible_env: visible,
+        exits: None,
+    }
 }
 
 pub fn launch(workdir: &Path, script: &str) -> Launch {
@@ -227,6 +233,7 @@ impl Rig {
                 Event::Checkpointed { checkpoint, .. } => story.checkpoints.push(checkpoint),
                 Event::StageEnded { outcome, .. } => {
                     story.outcome = outcome;
+                    self.node.committed();
                     return story;
                 }
                 other => panic!("unexpected {other:?}"),
@@ -238,6 +245,10 @@ impl Rig {
     pub fn run(&mut self, script: &str, ranks: usize) -> Story {
         self.start(script, ranks);
         self.story()
+    }
+
+    pub fn into_parts(self) -> (tempfile::TempDir, Node) {
+        (self.dir, self.node)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -234,6 +234,7 @@ pub(crate) fn resolve(file: &JobFile, context: &Context<'_>) -> JobSpec {
         stages: stages.collect(),
         time_limit: file.spec.time_limit.as_deref().and_then(quantity::duration),
         workdir: context.workdir.to_owned(),
+        key: None,
     }
 }
 

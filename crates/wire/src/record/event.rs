@@ -53,6 +53,9 @@ enum EventRecord {
     JobCancelled {
         job: u64,
     },
+    JobRetired {
+        job: u64,
+    },
     QuotasSet {
         tenants: BTreeMap<String, QuotaRecord>,
     },
@@ -175,6 +178,7 @@ fn write(event: &Event) -> EventRecord {
         Event::JobHeld { job } => EventRecord::JobHeld { job: job.0 },
         Event::JobReleased { job } => EventRecord::JobReleased { job: job.0 },
         Event::JobCancelled { job } => EventRecord::JobCancelled { job: job.0 },
+        Event::JobRetired { job } => EventRecord::JobRetired { job: job.0 },
         Event::QuotasSet { quotas } => EventRecord::QuotasSet { tenants: write_quotas(quotas) },
         Event::PlanCommitted { plan } => EventRecord::PlanCommitted { plan: write_plan(plan) },
         Event::StageStarted { lease } => EventRecord::StageStarted { lease: lease.0 },
@@ -210,6 +214,7 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::JobHeld { job } => Event::JobHeld { job: JobId(*job) },
         EventRecord::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
         EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
+        EventRecord::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
         EventRecord::QuotasSet { tenants } => {
             Event::QuotasSet { quotas: Arc::new(read_quotas(tenants)) }
         }

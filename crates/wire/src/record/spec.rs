@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Domain, JobSpec, Launch, Match, Millis,
+    Alternative, Bytes, CheckpointSpec, Companions, Domain, JobSpec, Launch, Match, Millis, Name,
     Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
 };
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,8 @@ pub(super) struct JobRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     time_limit_ms: Option<u64>,
     workdir: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +90,7 @@ pub(super) fn write_job(spec: &JobSpec) -> JobRecord {
         stages: spec.stages.iter().map(write_stage).collect(),
         time_limit_ms: spec.time_limit.map(|limit| limit.0),
         workdir: spec.workdir.clone(),
+        key: spec.key.as_ref().map(ToString::to_string),
     }
 }
 
@@ -100,6 +103,7 @@ pub(super) fn read_job(record: &JobRecord) -> Result<JobSpec, RecordError> {
         stages: stages?,
         time_limit: record.time_limit_ms.map(Millis),
         workdir: record.workdir.clone(),
+        key: record.key.as_deref().map(Name::from),
     })
 }
 

@@ -1,0 +1,151 @@
+//! The process above a supervisor: it starts it again when it dies, and collects what the
+//! supervisor's children end with meanwhile, so that nobody's exit code is lost.
+//!
+//! Children of a dead process go to the nearest ancestor that adopts orphans: to the supervisor
+//! those of its ranks, to the keeper those of the supervisor.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use crate::exit::Exit;
+use crate::procfs;
+use crate::sys::adopt_orphans;
+
+/// A supervisor that lived this long died of something new.
+const CALM: Duration = Duration::from_secs(60);
+/// Deaths in a row, each before [`CALM`], after which it is not started again.
+const DEATHS_MAX: u32 = 1_000;
+/// Longest wait before it is started again.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Runs a supervisor until it ends by itself, and stays as long as children are left; gives how it
+/// ended. `exits` is where the ends of orphans are written to.
+///
+/// # Errors
+/// When the supervisor cannot be started or the file cannot be written.
+pub fn keep(exits: &Path, mut start: impl FnMut() -> io::Result<Child>) -> io::Result<ExitStatus> {
+    adopt_orphans()?;
+    let mut file = OpenOptions::new().create(true).append(true).open(exits)?;
+    let mut deaths = 0;
+    loop {
+        let began = Instant::now();
+        let mut supervisor = start()?;
+        collect(&mut file, Until::Ends(supervisor.id() as i32))?;
+        let status = supervisor.wait()?;
+        // What ended with it has to be written down before the next one asks.
+        collect(&mut file, Until::NobodyWaits)?;
+        if status.code().is_some() {
+            // It ended in its own way: it will not do otherwise if started again.
+            collect(&mut file, Until::NobodyIsLeft)?;
+            return Ok(status);
+        }
+        deaths = if began.elapsed() > CALM { 1 } else { deaths + 1 };
+        if deaths >= DEATHS_MAX {
+            return Ok(status);
+        }
+        let pause = Duration::from_millis(1 << (deaths - 1).min(12));
+        thread::sleep(if deaths == 1 { Duration::ZERO } else { pause.min(PAUSE_MAX) });
+    }
+}
+
+/// How long children are collected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// This one ends; it stays a zombie.
+    Ends(i32),
+    /// Nobody who has ended is left to collect.
+    NobodyWaits,
+    /// There are no children.
+    NobodyIsLeft,
+}
+
+/// Collects children as they end.
+fn collect(file: &mut File, until: Until) -> io::Result<()> {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    let look = if until == Until::NobodyWaits { look | WaitPidFlag::WNOHANG } else { look };
+    loop {
+        let (pid, exit) = match waitid(Id::All, look) {
+            Ok(WaitStatus::StillAlive) => return Ok(()),
+            Ok(WaitStatus::Exited(pid, code)) => (pid, Exit::Code(code)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, Exit::Signal(signal)),
+            Ok(_) | Err(Errno::EINTR) => continue,
+            Err(Errno::ECHILD) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        };
+        if until == Until::Ends(pid.as_raw()) {
+            return Ok(());
+        }
+        let start_ticks = procfs::stat(pid.as_raw()).map_or(0, |stat| stat.start_ticks);
+        writeln!(file, "{} {start_ticks} {}", pid.as_raw(), Word(exit))?;
+        waitid(Id::Pid(pid), WaitPidFlag::WEXITED)?;
+    }
+}
+
+/// `code 3`, `signal 15`.
+struct Word(Exit);
+
+impl std::fmt::Display for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Exit::Code(code) => write!(f, "code {code}"),
+            Exit::Signal(signal) => write!(f, "signal {}", signal as i32),
+            Exit::Unknown => f.write_str("unknown 0"),
+        }
+    }
+}
+
+/// The ends that a keeper wrote down.
+#[derive(Debug, Clone)]
+pub(crate) struct Exits(pub(crate) PathBuf);
+
+impl Exits {
+    /// How the process ended that had this id and was born no earlier; the latest one if there were
+    /// several.
+    pub(crate) fn of(&self, pid: i32, since_ticks: u64) -> Option<Exit> {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        text.lines().rev().find_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [id, start, kind, number] = words[..] else { return None };
+            let fits = id.parse() == Ok(pid) && start.parse::<u64>().ok()? >= since_ticks;
+            let number: i32 = number.parse().ok()?;
+            let exit = match kind {
+                "code" => Exit::Code(number),
+                "signal" => Signal::try_from(number).map_or(Exit::Unknown, Exit::Signal),
+                _ => Exit::Unknown,
+            };
+            fits.then_some(exit)
+        })
+    }
+}
+
+/// Passes a signal on to the supervisor that a keeper started.
+pub fn pass_on(supervisor: u32, signal: Signal) {
+    // It may just have ended.
+    let _ = kill(Pid::from_raw(supervisor as i32), signal);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_end_of_an_id_counts() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = dir.path().join("exits");
+        fs::write(&path, "7 100 code 3\n8 100 signal 15\n7 500 code 0\n").expect("it can be made");
+        let exits = Exits(path);
+        assert_eq!(exits.of(7, 50), Some(Exit::Code(0)));
+        assert_eq!(exits.of(8, 50), Some(Exit::Signal(Signal::SIGTERM)));
+        assert_eq!(exits.of(8, 200), None, "an earlier process had the id");
+        assert_eq!(exits.of(9, 0), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! The first processes of all ranks that this process started, and what they leave behind.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+use crate::procfs;
+use crate::sys::adopt_orphans;
+
+/// Ids that nobody else may collect.
+#[derive(Debug)]
+pub(crate) struct Leaders {
+    pids: Mutex<BTreeSet<i32>>,
+    /// What a rank leaves behind becomes a child of this process.
+    adopts: Adopts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Adopts {
+    Yes,
+    No,
+}
+
+impl Leaders {
+    pub(crate) fn new() -> Self {
+        let adopts = if adopt_orphans().is_ok() { Adopts::Yes } else { Adopts::No };
+        Self { pids: Mutex::default(), adopts }
+    }
+
+    pub(crate) fn insert(&self, pid: i32) {
+        self.lock().insert(pid);
+    }
+
+    /// Collects a process that has ended.
+    pub(crate) fn collect(&self, pid: i32) {
+        // Somebody who ended has a status; whoever is no child any more needs none.
+        let _ = waitpid(Pid::from_raw(pid), None);
+        self.lock().remove(&pid);
+    }
+
+    /// Whether processes of these groups or with this mark may live although their leaders are
+    /// gone. Looks only at those that this process adopted, where it does: that is what makes the
+    /// end of a gang cheap on a machine with many processes.
+    pub(crate) fn may_have_left_somebody(&self, groups: &BTreeSet<i32>, mark: &str) -> bool {
+        if self.adopts == Adopts::No {
+            return true;
+        }
+        let Some(adopted) = procfs::adopted() else { return true };
+        let leaders = self.lock().clone();
+        let mut left = false;
+        for (pid, stat) in adopted.into_iter().filter(|(pid, _)| !leaders.contains(pid)) {
+            if stat.is_gone() {
+                let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+            } else {
+                let grouped = groups.contains(&stat.group) || groups.contains(&stat.session);
+                left |= grouped || procfs::is_marked(pid, mark);
+            }
+        }
+        left
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<i32>> {
+        self.pids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,97 @@
+//! Taking up what a supervisor left.
+
+use std::sync::Arc;
+
+use het_core::{
+    Action, Event, Generation, JobId, LeaseId, Outcome, Placement, Plan, Priority, StageIndex,
+    StageKey, State, Time,
+};
+use het_engine::Engine;
+use het_node::Node;
+use het_testkit::build;
+
+use crate::rig::{CPU, Rig, config, grant, is_alive, rank};
+
+/// A state in which one stage has a lease, and its plan.
+fn state(rig: &Rig, script: &str) -> (State, Plan) {
+    let config = config(Default::default());
+    let mut state = State::new(Arc::clone(&config.topology));
+    let mut spec = build::job(Priority::Normal, vec![build::stage("train", vec![build::alternative("cpu", 1)])]);
+    let launch = Arc::new(rig.launch(script));
+    spec.stages[0].alternatives[0].launch = Arc::clone(&launch);
+    state.apply(Time(1), &build::submitted(1, spec));
+    let key = StageKey { job: JobId(1), stage: StageIndex(0) };
+    let ranks = vec![rank(&[grant(CPU, 1)], &[])];
+    let start = Action::Start {
+        lease: LeaseId(1),
+        stage: key,
+        attempt: 1,
+        placement: Arc::new(Placement { alternative: 0, ranks }),
+        launch,
+        resume: None,
+        reasons: Vec::new(),
+    };
+    let plan = Plan { generation: Generation(1), actions: vec![start], waits: Vec::new() };
+    let committed = Event::PlanCommitted { plan: Arc::new(plan.clone()) };
+    state.apply(Time(2), &committed);
+    (state, plan)
+}
+
+/// Another supervisor of the same directory, which knows no keeper.
+fn successor(state: &State) -> Node {
+    let mut node = Node::new(config(Default::default())).expect("the rig fits");
+    node.adopt(state);
+    node
+}
+
+#[track_caller]
+fn end(node: &mut Node) -> Outcome {
+    loop {
+        let until = node.now() + het_core::Millis(20_000);
+        let (_, event) = node.next_event(Some(until)).expect("it ends in time");
+        if let Event::StageEnded { outcome, .. } = event {
+            node.committed();
+            return outcome;
+        }
+    }
+}
+
+#[test]
+fn a_program_that_runs_goes_on_and_its_reports_are_read() {
+    let mut rig = Rig::new();
+    let script = "echo $$ > pid; echo '{\"step\":1}' >> $HET_PROGRESS; \
+                  until [ -e go ]; do sleep 0.01; done; \
+                  echo '{\"step\":2}' >> $HET_PROGRESS; echo '{\"done\":true}' >> $HET_PROGRESS";
+    let (state, plan) = state(&rig, script);
+    rig.node.submit(&plan);
+    rig.await_step(1);
+    let pid = rig.read("pid");
+    let (dir, node) = rig.into_parts();
+    node.detach();
+    let mut node = successor(&state);
+    assert!(is_alive(&pid), "it was not restarted");
+    std::fs::write(dir.path().join("go"), "").expect("a file can be written");
+    // This process is its parent, so nobody wrote down how it ended; it said that it was done.
+    assert_eq!(end(&mut node), Outcome::Finished);
+}
+
+#[test]
+fn what_was_planned_but_never_began_begins() {
+    let rig = Rig::new();
+    let (state, _) = state(&rig, "echo started > mark");
+    let mut node = successor(&state);
+    assert_eq!(end(&mut node), Outcome::Finished);
+    assert_eq!(rig.read("mark").trim(), "started");
+}
+
+#[test]
+fn a_gang_of_an_earlier_boot_is_lost() {
+    let rig = Rig::new();
+    let (state, _) = state(&rig, "true");
+    let run = rig.path("run");
+    std::fs::create_dir_all(&run).expect("a directory can be made");
+    std::fs::write(run.join("lease-1.json"), "{}").expect("a file can be written");
+    let mut node = successor(&state);
+    assert_eq!(end(&mut node), Outcome::Lost);
+    assert!(!run.join("lease-1.json").exists());
+}

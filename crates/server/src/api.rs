@@ -1,0 +1,73 @@
+//! The HTTP interface: `/api/v1`, what it is made of ([`routes`]), who may ask for what ([`auth`]).
+//!
+//! Handlers look at the board or ask the loop; they decide nothing about jobs themselves.
+
+pub mod auth;
+mod jobs;
+mod listen;
+mod metrics;
+mod openapi;
+mod refuse;
+pub mod routes;
+mod site;
+mod submit;
+mod watch;
+
+use std::sync::Arc;
+
+use het_control::Controller;
+use het_core::{Time, Topology};
+use het_devices::Discovery;
+use het_node::Node;
+
+use crate::service::{Desk, NotHeard};
+use crate::{EventStore, Home, Machine};
+pub use auth::{Caller, Role, Tokens};
+pub use listen::{Listen, ListenError, serve};
+pub use refuse::{ApiError, Code};
+
+/// Longest body of a request: a job file with room to spare.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Longest job file.
+pub const FILE_BYTES_MAX: usize = 256 << 10;
+/// Jobs that have not ended; further submissions are refused.
+pub const LIVE_JOBS_MAX: usize = 200_000;
+/// Lines of one page of a list.
+pub const PAGE_MAX: usize = 1_000;
+/// Longest idempotency key.
+pub const KEY_CHARS_MAX: usize = 128;
+
+/// What every handler knows.
+#[derive(Debug, Clone)]
+pub struct Api(pub(crate) Arc<Parts>);
+
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) desk: Desk,
+    pub(crate) home: Home,
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) discovery: Discovery,
+    pub(crate) started: Time,
+    pub(crate) tokens: Tokens,
+    pub(crate) keys: submit::Keys,
+}
+
+impl Api {
+    /// The interface of a running service.
+    ///
+    /// # Errors
+    /// When its loop is gone already.
+    pub async fn new(
+        desk: Desk,
+        home: Home,
+        machine: Machine,
+        tokens: Tokens,
+    ) -> Result<Self, NotHeard> {
+        let look = |control: &Controller<Node, EventStore>| {
+            (submit::Keys::of(control.state()), control.now())
+        };
+        let (keys, started) = desk.look(look).await?;
+        let Machine { topology, discovery } = machine;
+        Ok(Self(Arc::new(Parts { desk, home, topology, discovery, started, tokens, keys })))
+    }
+}

@@ -1,0 +1,112 @@
+//! Where the interface is reached: the owner's socket always, the network where asked for.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use axum::Extension;
+use thiserror::Error;
+use tokio::net::{TcpListener, UnixListener};
+
+use super::Api;
+use super::auth::Door;
+use super::routes::router;
+
+/// Longest path of a Unix socket on Linux, without the zero at its end (unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    pub socket: PathBuf,
+    pub address: Option<SocketAddr>,
+}
+
+/// Why the interface cannot be reached.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    #[error(
+        "the socket's path `{}` is longer than {SOCKET_PATH_BYTES_MAX} bytes, \
+         hint: set `HET_HOME` to a shorter one",
+        path.display()
+    )]
+    LongPath { path: PathBuf },
+    #[error("the socket `{}` cannot be opened", path.display())]
+    Socket { path: PathBuf, source: io::Error },
+    #[error("`{address}` cannot be listened on")]
+    Address { address: SocketAddr, source: io::Error },
+    #[error(
+        "`{address}` can be reached from other machines and tokens would travel in the clear, \
+         hint: listen on a loopback address behind a proxy that speaks TLS"
+    )]
+    Clear { address: SocketAddr },
+    #[error("nobody could ask, for there is no token, hint: make one with `het server token`")]
+    NoToken,
+    #[error("the interface failed")]
+    Serve(#[source] io::Error),
+}
+
+/// Serves until `end` is over.
+///
+/// # Errors
+/// When a listener cannot be opened or fails.
+pub async fn serve(
+    api: Api,
+    listen: &Listen,
+    end: impl Future<Output = ()>,
+) -> Result<(), ListenError> {
+    let own = own_socket(&listen.socket)?;
+    let network = match listen.address {
+        Some(address) => Some(network(&api, address).await?),
+        None => None,
+    };
+    let app = router(api);
+    let at_own = axum::serve(own, app.clone().layer(Extension(Door::Own)));
+    let served = async {
+        match network {
+            Some(listener) => {
+                let at_network = axum::serve(listener, app.layer(Extension(Door::Network)));
+                tokio::select! {
+                    ended = at_own => ended,
+                    ended = at_network => ended,
+                }
+            }
+            None => at_own.await,
+        }
+    };
+    let served = tokio::select! {
+        served = served => served.map_err(ListenError::Serve),
+        () = end => Ok(()),
+    };
+    // Another server finds a free path; this one's clients find nobody.
+    let _ = fs::remove_file(&listen.socket);
+    served
+}
+
+/// Whoever holds the machine's turnstile owns the path: a socket that lies there is a dead one.
+fn own_socket(path: &Path) -> Result<UnixListener, ListenError> {
+    if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        return Err(ListenError::LongPath { path: path.to_owned() });
+    }
+    let trouble = |source| ListenError::Socket { path: path.to_owned(), source };
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(trouble(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(trouble)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(trouble)?;
+    Ok(listener)
+}
+
+async fn network(api: &Api, address: SocketAddr) -> Result<TcpListener, ListenError> {
+    if !address.ip().is_loopback() {
+        return Err(ListenError::Clear { address });
+    }
+    if api.0.tokens.is_empty() {
+        return Err(ListenError::NoToken);
+    }
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|source| ListenError::Address { address, source })
+}

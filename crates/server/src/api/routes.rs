@@ -1,0 +1,208 @@
+//! Every route, once: the router, the OpenAPI document and the tests of who may what are made from
+//! this table.
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{MethodRouter, get, post};
+use schemars::{Schema, schema_for};
+
+use het_wire::api::{Change, JobList, JobRow, ServerInfo, Submission, Submitted};
+use het_wire::report::{ExplanationReport, RunReport};
+
+use super::auth::Verb;
+use super::refuse::{ApiError, Code};
+use super::{Api, BODY_BYTES_MAX, jobs, metrics, openapi, site, submit, watch};
+
+/// One route.
+pub struct Route {
+    pub method: &'static str,
+    pub path: &'static str,
+    /// What it takes to be allowed it; `None` for everybody.
+    pub verb: Option<Verb>,
+    pub about: &'static str,
+    pub query: &'static [(&'static str, &'static str)],
+    pub body: Option<fn() -> Schema>,
+    pub answer: Answer,
+    handler: fn() -> MethodRouter<Api>,
+}
+
+/// What a route answers with.
+#[derive(Clone, Copy)]
+pub enum Answer {
+    Text,
+    Json(fn() -> Schema),
+    /// Server-sent events with this as their data.
+    Stream(fn() -> Schema),
+    /// JSON that has no schema of its own.
+    Object,
+}
+
+const LIST_QUERY: &[(&str, &str)] = &[
+    ("all", "ended jobs too"),
+    ("after", "only jobs with a later id: the `next` of the page before"),
+    ("limit", "lines of a page, at most 1,000"),
+    ("tenant", "only jobs of this tenant"),
+    ("state", "only jobs in this state"),
+];
+
+/// Every route.
+pub const ROUTES: &[Route] = &[
+    Route {
+        method: "get",
+        path: "/healthz",
+        verb: None,
+        about: "The process lives",
+        query: &[],
+        body: None,
+        answer: Answer::Text,
+        handler: || get(site::healthz),
+    },
+    Route {
+        method: "get",
+        path: "/readyz",
+        verb: None,
+        about: "Recovery is over and the control loop hears",
+        query: &[],
+        body: None,
+        answer: Answer::Text,
+        handler: || get(site::readyz),
+    },
+    Route {
+        method: "get",
+        path: "/openapi.json",
+        verb: None,
+        about: "This document",
+        query: &[],
+        body: None,
+        answer: Answer::Object,
+        handler: || get(openapi::document),
+    },
+    Route {
+        method: "get",
+        path: "/metrics",
+        verb: Some(Verb::ReadServer),
+        about: "Figures as OpenMetrics text",
+        query: &[],
+        body: None,
+        answer: Answer::Text,
+        handler: || get(metrics::metrics),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/server",
+        verb: Some(Verb::ReadServer),
+        about: "Version, policy and load",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(ServerInfo)),
+        handler: || get(site::info),
+    },
+    Route {
+        method: "post",
+        path: "/api/v1/server/stop",
+        verb: Some(Verb::StopServer),
+        about: "End the service; running jobs go on and are taken up by the next one",
+        query: &[],
+        body: None,
+        answer: Answer::Object,
+        handler: || post(site::stop),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/devices",
+        verb: Some(Verb::ReadServer),
+        about: "Devices and how much of them is held",
+        query: &[],
+        body: None,
+        answer: Answer::Object,
+        handler: || get(site::devices),
+    },
+    Route {
+        method: "post",
+        path: "/api/v1/jobs",
+        verb: Some(Verb::SubmitJobs),
+        about: "Queue a job; it is durable when this answers. With an `Idempotency-Key` header a \
+                second submission is the first one",
+        query: &[],
+        body: Some(|| schema_for!(Submission)),
+        answer: Answer::Json(|| schema_for!(Submitted)),
+        handler: || post(submit::submit),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/jobs",
+        verb: Some(Verb::ReadJobs),
+        about: "Jobs that have not ended, oldest first",
+        query: LIST_QUERY,
+        body: None,
+        answer: Answer::Json(|| schema_for!(JobList)),
+        handler: || get(jobs::list),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/jobs/{job}",
+        verb: Some(Verb::ReadJobs),
+        about: "The line of a job: `{job}` is an id, `last`, or a name",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(JobRow)),
+        handler: || get(jobs::row),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/jobs/{job}/report",
+        verb: Some(Verb::ReadJobs),
+        about: "Everything there is to say about a job",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(RunReport)),
+        handler: || get(jobs::show),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/jobs/{job}/explanation",
+        verb: Some(Verb::ReadJobs),
+        about: "Why its stages stand where they stand or wait",
+        query: &[("lang", "`en` or `zh`")],
+        body: None,
+        answer: Answer::Json(|| schema_for!(ExplanationReport)),
+        handler: || get(jobs::explain),
+    },
+    Route {
+        method: "post",
+        path: "/api/v1/jobs/{job}/{deed}",
+        verb: Some(Verb::ChangeJobs),
+        about: "Change a job: `{deed}` is `cancel`, `hold` or `release`",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(JobRow)),
+        handler: || post(jobs::change),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/watch",
+        verb: Some(Verb::ReadJobs),
+        about: "Changes of jobs as they happen",
+        query: &[("job", "only this one")],
+        body: None,
+        answer: Answer::Stream(|| schema_for!(Change)),
+        handler: || get(watch::watch),
+    },
+];
+
+/// The router of all routes.
+pub fn router(api: Api) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        router = router.route(route.path, (route.handler)());
+    }
+    let lost = || async { ApiError::new(Code::NotFound, "there is nothing here") };
+    router
+        .fallback(lost)
+        .method_not_allowed_fallback(|| async {
+            ApiError::new(Code::BadRequest, "this cannot be done here")
+                .hint("`/openapi.json` lists what can")
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(api)
+}

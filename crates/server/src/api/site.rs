@@ -1,0 +1,70 @@
+//! The server itself: health, version, devices, its end.
+
+use axum::Json;
+use axum::extract::State as Shared;
+use het_wire::API_VERSION;
+use het_wire::api::ServerInfo;
+use serde_json::{Value, json};
+
+use super::Api;
+use super::auth::{Caller, Verb};
+use super::refuse::ApiError;
+use crate::report::stamp;
+use crate::service::Leaving;
+
+/// The process lives.
+pub async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// The loop hears: recovery is over and the log can be written.
+pub async fn readyz(Shared(api): Shared<Api>) -> Result<&'static str, ApiError> {
+    api.0.desk.look(|_| ()).await?;
+    Ok("ok\n")
+}
+
+pub async fn info(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<ServerInfo>, ApiError> {
+    caller.check_server(Verb::ReadServer)?;
+    let look = api.0.desk.look(|control| (control.policy().name(), control.log().length()));
+    let (policy, events) = look.await?;
+    Ok(Json(ServerInfo {
+        api_version: API_VERSION.to_owned(),
+        kind: "Server".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        policy: policy.to_owned(),
+        started_at: stamp(api.0.started),
+        jobs_live: api.0.desk.board().live_count(),
+        events,
+    }))
+}
+
+/// What each device gives and how much of it is held.
+pub async fn devices(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<Value>, ApiError> {
+    caller.check_server(Verb::ReadServer)?;
+    let items = api.0.desk.look(|control| {
+        let state = control.state();
+        let topology = state.topology();
+        let row = |id: het_core::DeviceId| {
+            let device = topology.device(id);
+            json!({
+                "name": format!("{}/{}", topology.node(device.node).name, device.name),
+                "class": topology.class_of(id).id.as_str(),
+                "kind": topology.class_of(id).kind.as_str(),
+                "units": device.capacity.whole_units(),
+                "held": state.held(id).whole_units(),
+                "up": state.is_up(id),
+            })
+        };
+        topology.device_ids().map(row).collect::<Vec<_>>()
+    });
+    let items = items.await?;
+    Ok(Json(json!({ "apiVersion": API_VERSION, "kind": "DeviceList", "items": items })))
+}
+
+/// Ends the service; running jobs go on and are taken up by the next one.
+pub async fn stop(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<Value>, ApiError> {
+    caller.check_server(Verb::StopServer)?;
+    api.0.desk.leave(Leaving::JobsGoOn).await?;
+    Ok(Json(json!({ "stopped": true, "jobs_running": api.0.desk.board().live_count() })))
+}

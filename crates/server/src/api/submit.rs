@@ -1,0 +1,160 @@
+//! `POST /api/v1/jobs`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Json;
+use axum::extract::State as Shared;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
+use het_core::{Event, JobId, JobSpec, Name, State};
+use het_wire::API_VERSION;
+use het_wire::api::{Begin, Submission, Submitted};
+use het_wire::job::{Context, TrainingJob, parse};
+use tokio::sync::OnceCell;
+
+use super::auth::{Caller, Verb};
+use super::refuse::{ApiError, Code};
+use super::{Api, FILE_BYTES_MAX, KEY_CHARS_MAX, LIVE_JOBS_MAX, Parts};
+use crate::embedded::impossible;
+use crate::service::Asked;
+
+/// The header that makes a second submission the same as the first.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Answers to submissions under a key: a second one waits for the first and gets the same.
+#[derive(Debug, Default)]
+pub struct Keys(Mutex<HashMap<String, Arc<OnceCell<Submitted>>>>);
+
+pub async fn submit(
+    Shared(api): Shared<Api>,
+    caller: Caller,
+    headers: HeaderMap,
+    Json(submission): Json<Submission>,
+) -> Result<impl IntoResponse, ApiError> {
+    let job = read(&submission)?;
+    let tenant = job.file.metadata.tenant.clone().unwrap_or_else(|| "default".to_owned());
+    caller.check(Verb::SubmitJobs, &tenant)?;
+    let Some(key) = key(&headers, &tenant)? else {
+        let submitted = accept(&api.0, &submission, &job, None).await?;
+        return Ok((StatusCode::CREATED, Json(submitted)));
+    };
+    let answer = api.0.keys.answer(&key);
+    let status = if answer.initialized() { StatusCode::OK } else { StatusCode::CREATED };
+    let key = Name::from(key.as_str());
+    let submitted = answer.get_or_try_init(|| accept(&api.0, &submission, &job, Some(key))).await?;
+    Ok((status, Json(submitted.clone())))
+}
+
+/// Queues a job; durable when it returns.
+async fn accept(
+    parts: &Parts,
+    submission: &Submission,
+    job: &TrainingJob,
+    key: Option<Name>,
+) -> Result<Submitted, ApiError> {
+    if parts.desk.board().live_count() >= LIVE_JOBS_MAX {
+        let text = format!("{LIVE_JOBS_MAX} jobs wait or run already");
+        return Err(ApiError::new(Code::TooMany, text).hint("wait for some of them to end"));
+    }
+    refuse_impossible(parts, submission, job)?;
+    let id = parts.desk.new_job_id();
+    let workdir = workdir(parts, submission, id)?;
+    let spec = resolve(parts, submission, job, &workdir)?;
+    let warnings = job.warnings.list().iter().map(|problem| problem.message.clone()).collect();
+    let answer = submitted(id, spec.name.to_string(), workdir, warnings);
+    let spec = Arc::new(JobSpec { key, ..spec });
+    let begin = submission.begin;
+    let tell = move |_: &_| {
+        let (succeeded, checkpoints) = (Vec::new(), Vec::new());
+        let submitted = Event::JobSubmitted { job: id, spec, succeeded, checkpoints };
+        let held = (begin == Begin::Held).then_some(Event::JobHeld { job: id });
+        Asked { events: std::iter::once(submitted).chain(held).collect(), answer }
+    };
+    Ok(parts.desk.tell(tell).await?)
+}
+
+fn submitted(id: JobId, name: String, workdir: String, warnings: Vec<String>) -> Submitted {
+    let (api_version, kind) = (API_VERSION.to_owned(), "Submitted".to_owned());
+    Submitted { api_version, kind, id: id.0, name, workdir, warnings }
+}
+
+/// The key of a submission; each tenant has keys of its own.
+fn key(headers: &HeaderMap, tenant: &str) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let fits = |key: &&str| !key.is_empty() && key.len() <= KEY_CHARS_MAX;
+    let key = value.to_str().ok().filter(fits).ok_or_else(|| {
+        let text = format!("an idempotency key has 1 to {KEY_CHARS_MAX} visible characters");
+        ApiError::new(Code::BadRequest, text)
+    })?;
+    Ok(Some(format!("{tenant} {key}")))
+}
+
+fn read(submission: &Submission) -> Result<TrainingJob, ApiError> {
+    if submission.file.len() > FILE_BYTES_MAX {
+        let text = format!("the job file is longer than {FILE_BYTES_MAX} bytes");
+        return Err(ApiError::new(Code::TooLarge, text));
+    }
+    let absolute = |path: &str| Path::new(path).is_absolute() && !path.contains('\0');
+    if !absolute(&submission.cwd) || !submission.workdir.iter().all(|path| absolute(path)) {
+        return Err(ApiError::new(Code::BadRequest, "`cwd` and `workdir` are absolute paths"));
+    }
+    parse(&submission.file, &submission.source)
+        .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
+}
+
+fn refuse_impossible(
+    parts: &Parts,
+    submission: &Submission,
+    job: &TrainingJob,
+) -> Result<(), ApiError> {
+    let spec = resolve(parts, submission, job, "/")?;
+    match impossible(&parts.topology, &spec).first() {
+        None => Ok(()),
+        Some(one) => Err(ApiError::new(Code::Impossible, one.to_string()).hint(one.hint())),
+    }
+}
+
+fn workdir(parts: &Parts, submission: &Submission, id: JobId) -> Result<String, ApiError> {
+    let path = match &submission.workdir {
+        Some(path) => path.clone().into(),
+        None => parts.home.job(id.0).work(),
+    };
+    fs::create_dir_all(&path).map_err(|error| {
+        ApiError::new(Code::BadRequest, format!("`{}` cannot be made: {error}", path.display()))
+    })?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+fn resolve(
+    parts: &Parts,
+    submission: &Submission,
+    job: &TrainingJob,
+    workdir: &str,
+) -> Result<JobSpec, ApiError> {
+    let path = submission.path.clone().or_else(|| std::env::var("PATH").ok());
+    let env: BTreeMap<String, String> =
+        path.into_iter().map(|path| ("PATH".to_owned(), path)).collect();
+    let classes = &parts.topology.classes;
+    let context = Context { workdir, cwd: &submission.cwd, classes, env: &env };
+    job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
+}
+
+impl Keys {
+    /// Of the jobs that were submitted under a key before.
+    pub(crate) fn of(state: &State) -> Self {
+        let known = state.jobs().iter().filter_map(|(&id, job)| {
+            let answer =
+                submitted(id, job.spec.name.to_string(), job.spec.workdir.clone(), Vec::new());
+            Some((job.spec.key.as_ref()?.to_string(), Arc::new(OnceCell::new_with(Some(answer)))))
+        });
+        Self(Mutex::new(known.collect()))
+    }
+
+    fn answer(&self, key: &str) -> Arc<OnceCell<Submitted>> {
+        let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(keys.entry(key.to_owned()).or_default())
+    }
+}

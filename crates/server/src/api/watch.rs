@@ -1,0 +1,55 @@
+//! `GET /api/v1/watch`: every change of a job's line, as server-sent events.
+
+use std::convert::Infallible;
+
+use axum::extract::{Query, State as Shared};
+use axum::response::sse::{Event as Sent, KeepAlive, Sse};
+use het_core::JobId;
+use het_wire::api::Change;
+use serde::Deserialize;
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::{Stream, StreamExt};
+
+use super::Api;
+use super::auth::{Caller, Verb};
+use super::jobs::find;
+use super::refuse::ApiError;
+
+/// Whose changes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WatchQuery {
+    /// Only this job: an id, `last`, or a name.
+    #[serde(default)]
+    job: Option<String>,
+}
+
+/// First the line of the job asked for, then each change. An event `missed` says that the watcher
+/// was too slow: it has to look at the list again.
+pub async fn watch(
+    Shared(api): Shared<Api>,
+    caller: Caller,
+    Query(query): Query<WatchQuery>,
+) -> Result<Sse<impl Stream<Item = Result<Sent, Infallible>>>, ApiError> {
+    let board = api.0.desk.board();
+    // Listening begins before the look, so that nothing falls between the two.
+    let changes = BroadcastStream::new(board.watch());
+    let row = query.job.map(|selector| find(&api, &caller, &selector)).transpose()?;
+    let only = row.as_ref().map(|row| JobId(row.id));
+    let first = row.map(|job| sent(&Change { sequence: board.sequence(), job }));
+    let later = changes.filter_map(move |change| match change {
+        Ok(change) => {
+            let wanted = only.is_none_or(|id| id.0 == change.job.id);
+            let shown = wanted && caller.may(Verb::ReadJobs, &change.job.tenant);
+            shown.then(|| sent(&change))
+        }
+        Err(_) => Some(Sent::default().event("missed").data("{}")),
+    });
+    let stream = tokio_stream::iter(first).chain(later).map(Ok);
+    Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
+}
+
+fn sent(change: &Change) -> Sent {
+    let text = serde_json::to_string(change).expect("texts and numbers always become JSON");
+    Sent::default().event("change").id(change.sequence.to_string()).data(text)
+}

@@ -1,0 +1,238 @@
+//! Many jobs under one control loop, on a thread of its own.
+//!
+//! ```text
+//! API thread ──ask──▶ queue ──▶ loop: hear all · turn · publish · acknowledge
+//!      ▲                                        │
+//!      └──────────── board, changes ◀───────────┘
+//! ```
+//!
+//! What others ask of the loop are functions that it runs between two turns ([`Desk`]). All that
+//! asked for changes before a turn are acknowledged after it by one sync of the log.
+
+mod board;
+mod desk;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::thread::{self, JoinHandle};
+
+use het_control::{ControlError, Controller, Retention};
+use het_core::{Event, JobId, LeaseId, Plan, State, Time};
+use het_node::{Config, Node, NodeError};
+use het_perf::Rates;
+use het_policy::Policy;
+use thiserror::Error;
+
+use crate::report::{report, row};
+use crate::{EventStore, Home, HomeError, Machine, StoreError};
+pub use board::{Board, Wanted, Which};
+use desk::{Ack, Ask, Bell};
+pub use desk::{Asked, Desk, NotHeard};
+
+/// Ended jobs that stay in the state; of older ones the last line and the report are kept.
+const ENDED_KEPT: usize = 1_000;
+
+/// What is heard before a turn is taken.
+const ASKS_MAX: usize = 1_024;
+
+/// Why the service cannot begin or go on.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error("the machine's devices are not those that the event store knows, {hint}")]
+    OtherMachine { hint: &'static str },
+    #[error("the control loop cannot have a thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A control loop and the way to it.
+#[derive(Debug)]
+pub struct Service {
+    pub desk: Desk,
+    thread: JoinHandle<Result<(), ServiceError>>,
+}
+
+/// The loop's own side.
+struct Floor {
+    control: Controller<Node, EventStore>,
+    asks: Receiver<Ask>,
+    bell: Arc<Bell>,
+    board: Arc<Board>,
+    home: Home,
+    /// Whose lease it is, for events that name only the lease.
+    leases: BTreeMap<LeaseId, JobId>,
+    leaving: Option<Leaving>,
+}
+
+/// What becomes of running jobs when the service ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// They go on and are taken up again by the next service.
+    JobsGoOn,
+}
+
+impl Service {
+    /// Opens or creates the store of `home`, takes up what ran, and begins to decide.
+    ///
+    /// # Errors
+    /// When the store or the engine cannot be used.
+    pub fn start(
+        machine: &Machine,
+        policy: &'static dyn Policy,
+        home: Home,
+    ) -> Result<Self, ServiceError> {
+        let path = home.store();
+        let store = match path.exists() {
+            true => EventStore::open(&path)?,
+            false => EventStore::create(&path, &machine.topology)?,
+        };
+        let state = store.replay()?;
+        if **state.topology() != *machine.topology {
+            let hint = "hint: put the devices back, or move the `server` directory away";
+            return Err(ServiceError::OtherMachine { hint });
+        }
+        let mut node = Node::new(Config {
+            topology: Arc::clone(state.topology()),
+            node: het_core::NodeId(0),
+            cores: machine.discovery.cores.clone(),
+            visible_env: het_devices::visible_devices,
+            exits: Some(home.exits()),
+        })?;
+        let inlet = node.inlet();
+        let last = home.jobs()?.last().map_or(0, |job| job.id);
+        let next_job = state.next_job().0.max(last + 1);
+        let board = Arc::new(Board::of(store.reader().rows()?, &state, store.length()));
+        let leases = state.leases().iter().map(|(&id, lease)| (id, lease.stage.job)).collect();
+        node.adopt(&state);
+        let control = Controller::new(state, Rates::default(), policy, node, store)
+            .with_retention(Retention::Newest(ENDED_KEPT));
+        let (desk, asks, bell) = Desk::new(inlet, Arc::clone(&board), next_job);
+        let floor = Floor { control, asks, bell, board, home, leases, leaving: None };
+        let thread = thread::Builder::new().name("control".to_owned());
+        let thread = thread.spawn(move || floor.run()).map_err(ServiceError::Thread)?;
+        Ok(Self { desk, thread })
+    }
+
+    /// Waits for the loop's end.
+    ///
+    /// # Errors
+    /// Why it ended, unless it was asked to.
+    pub fn join(self) -> Result<(), ServiceError> {
+        match self.thread.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Floor {
+    fn run(mut self) -> Result<(), ServiceError> {
+        while self.leaving.is_none() {
+            let acks = self.hear();
+            let until = (!acks.is_empty()).then(|| self.control.now());
+            let turn = self.control.turn(until)?;
+            self.publish(&turn.events)?;
+            acks.into_iter().for_each(|ack| ack());
+        }
+        self.control.into_engine().detach();
+        Ok(())
+    }
+
+    /// Runs what was asked since the last turn; what brings facts is acknowledged after the next.
+    fn hear(&mut self) -> Vec<Ack> {
+        self.bell.rung.store(false, Ordering::SeqCst);
+        let mut acks = Vec::new();
+        for _ in 0..ASKS_MAX {
+            let Ok(ask) = self.asks.try_recv() else { return acks };
+            let asked = ask(&self.control);
+            asked.events.into_iter().for_each(|event| self.control.accept(event));
+            self.leaving = self.leaving.or(asked.leaving);
+            acks.push(asked.ack);
+        }
+        // Some may be left: the next turn must not wait for another ring.
+        self.bell.ring();
+        acks
+    }
+
+    /// Brings the board up to date with what happened, and ended jobs to their archive.
+    fn publish(&mut self, events: &[(Time, Event)]) -> Result<(), ServiceError> {
+        let touched = touched(&mut self.leases, events);
+        let state = self.control.state();
+        let (policy, now) = (self.control.policy().name(), self.control.now());
+        let mut rows = Vec::new();
+        for id in touched {
+            let Some(job) = state.job(id) else { continue };
+            let row = Arc::new(row(state, id, job));
+            if job.end.is_some()
+                && !self.board.has_ended(id)
+                && let Some(report) = report(state, id, policy, now)
+            {
+                let dir = self.home.job(id.0);
+                let text = serde_json::to_string_pretty(&report).unwrap_or_default();
+                // Without it `het describe` has less to tell; the log has everything.
+                let _ = fs::create_dir_all(&dir.path).and_then(|()| dir.write_report(&text));
+            }
+            rows.push(row);
+        }
+        for row in rows.iter().filter(|row| row.ended_at.is_some()) {
+            self.control.log_mut().keep_row(row)?;
+        }
+        self.board.put(rows, self.control.log().length());
+        Ok(())
+    }
+}
+
+/// The jobs that events are about.
+fn touched(leases: &mut BTreeMap<LeaseId, JobId>, events: &[(Time, Event)]) -> Vec<JobId> {
+    let mut jobs = Vec::new();
+    for (_, event) in events {
+        match event {
+            Event::JobSubmitted { job, .. }
+            | Event::JobHeld { job }
+            | Event::JobReleased { job }
+            | Event::JobCancelled { job } => jobs.push(*job),
+            Event::PlanCommitted { plan } => {
+                jobs.extend(of_plan(plan).map(|(job, _)| job));
+                leases.extend(of_plan(plan).filter_map(|(job, lease)| Some((lease?, job))));
+                jobs.extend(plan.actions.iter().filter_map(|action| match action {
+                    het_core::Action::Stop { lease, .. } => leases.get(lease).copied(),
+                    _ => None,
+                }));
+            }
+            Event::StageStarted { lease }
+            | Event::Progressed { lease, .. }
+            | Event::Checkpointed { lease, .. } => jobs.extend(leases.get(lease)),
+            Event::StageEnded { lease, .. } => jobs.extend(leases.remove(lease)),
+            _ => {}
+        }
+    }
+    jobs.sort_unstable();
+    jobs.dedup();
+    jobs
+}
+
+/// Jobs that a plan names itself, and the leases it gives them.
+fn of_plan(plan: &Plan) -> impl Iterator<Item = (JobId, Option<LeaseId>)> + '_ {
+    use het_core::Action::{Claim, Start, Stop, Unclaim};
+    let acted = plan.actions.iter().filter_map(|action| match action {
+        Start { stage, lease, .. } => Some((stage.job, Some(*lease))),
+        Claim { stage, .. } | Unclaim { stage } => Some((stage.job, None)),
+        Stop { .. } => None,
+    });
+    acted.chain(plan.waits.iter().map(|(key, _)| (key.job, None)))
+}
+
+/// Whether nothing is left to do: an on-demand service may end then.
+pub fn is_idle(state: &State) -> bool {
+    state.jobs().values().all(|job| job.end.is_some())
+}

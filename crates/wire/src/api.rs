@@ -1,0 +1,136 @@
+//! What the server's API takes and gives: `/api/v1`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::API_VERSION;
+
+/// A job to be queued: the body of `POST /api/v1/jobs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Submission {
+    /// The job file, YAML or JSON, long or short form.
+    pub file: String,
+    /// What messages call that file.
+    #[serde(default = "Submission::default_source")]
+    pub source: String,
+    /// Absolute directory that programs start in and relative paths are taken from.
+    pub cwd: String,
+    /// `PATH` of the programs; the server's own if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Absolute directory for outputs, logs and checkpoints; one of the server's if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// What happens once it is queued.
+    #[serde(default)]
+    pub begin: Begin,
+}
+
+/// Whether a queued job may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Begin {
+    /// As soon as it is its turn.
+    #[default]
+    Queued,
+    /// Only after somebody releases it.
+    Held,
+}
+
+impl Submission {
+    fn default_source() -> String {
+        "job file".to_owned()
+    }
+}
+
+/// The answer to a submission; the job is durable when it is given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Submitted {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub id: u64,
+    pub name: String,
+    pub workdir: String,
+    /// What is accepted but worth a word.
+    pub warnings: Vec<String>,
+}
+
+/// One line of a list of jobs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JobRow {
+    pub id: u64,
+    pub name: String,
+    pub tenant: String,
+    pub priority: String,
+    /// A job state of the design: `queued`, `running`, `succeeded`, …
+    pub state: String,
+    /// The stage that runs, or that is next.
+    pub stage: Option<String>,
+    /// `NODE/DEVICE` that it holds.
+    pub devices: Vec<String>,
+    pub step: Option<u64>,
+    pub total: Option<u64>,
+    /// RFC 3339, UTC.
+    pub submitted_at: String,
+    pub started_at: Option<String>,
+    pub ended_at: Option<String>,
+    pub exit_code: Option<i32>,
+    pub preemptions: u32,
+    /// Why it waits.
+    pub reason: Option<String>,
+}
+
+/// Jobs, oldest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JobList {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub items: Vec<JobRow>,
+    /// Where the next page begins: its `after`; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+impl JobList {
+    pub fn new(items: Vec<JobRow>, next: Option<u64>) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: "JobList".to_owned(), items, next }
+    }
+}
+
+/// What is wrong with a request, for programs (`code`) and for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Refusal {
+    /// Stays the same between versions: `not_found`, `bad_job_file`, …
+    pub code: String,
+    /// One sentence; for job files the whole report with lines and carets.
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// What one thing is or does not have to be asked twice for: `GET /api/v1/server`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerInfo {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub version: String,
+    pub pid: u32,
+    pub policy: String,
+    /// RFC 3339, UTC.
+    pub started_at: String,
+    pub jobs_live: usize,
+    /// Events in the log.
+    pub events: u64,
+}
+
+/// A change of one job, as `GET /api/v1/watch` sends it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Change {
+    /// Number of the log's newest event at this change.
+    pub sequence: u64,
+    pub job: JobRow,
+}

@@ -1,5 +1,6 @@
 //! What can be typed.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -36,6 +37,22 @@ impl Color {
 pub enum Command {
     /// Run a job on this machine and stay attached to it.
     Run(RunArgs),
+    /// Queue a job on the server, which is started if it does not run.
+    Submit(SubmitArgs),
+    /// List the server's jobs.
+    Ps(PsArgs),
+    /// Tell all there is about a job of the server.
+    Describe(DescribeArgs),
+    /// Wait until jobs have ended; returns the first code that is not 0.
+    Wait(WaitArgs),
+    /// End jobs for good.
+    Cancel(SelectArgs),
+    /// Let jobs save and stop until they are released.
+    Hold(SelectArgs),
+    /// Let held jobs go on.
+    Release(SelectArgs),
+    /// Run the server of this machine in the foreground.
+    Server(ServerArgs),
     /// List this machine's devices.
     Devices(ListArgs),
     /// Show how this machine's devices are linked.
@@ -65,12 +82,8 @@ pub struct RunArgs {
     /// Job file (YAML).
     #[arg(conflicts_with = "command")]
     pub file: Option<PathBuf>,
-    /// Devices of the command, for example `cpu:2` or `cuda:1 | cpu:2`.
-    #[arg(long, requires = "command")]
-    pub devices: Option<String>,
-    /// Name of the job; the command's own name if absent.
-    #[arg(long, requires = "command")]
-    pub name: Option<String>,
+    #[command(flatten)]
+    pub short: ShortArgs,
     /// Continue a job that did not succeed, from its newest checkpoints; the last one if no id is
     /// given.
     #[arg(long, value_name = "JOB", num_args = 0..=1, default_missing_value = "last",
@@ -93,6 +106,123 @@ pub struct RunArgs {
     /// A command to run instead of a job file.
     #[arg(last = true)]
     pub command: Vec<String>,
+}
+
+/// What a command has instead of a job file.
+#[derive(Debug, ClapArgs)]
+pub struct ShortArgs {
+    /// Devices of the command, for example `cpu:2` or `cuda:1 | cpu:2`.
+    #[arg(long, requires = "command")]
+    pub devices: Option<String>,
+    /// Name of the job; the command's own name if absent.
+    #[arg(long, requires = "command")]
+    pub name: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct SubmitArgs {
+    /// Job file (YAML).
+    #[arg(conflicts_with = "command")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub short: ShortArgs,
+    /// Directory for outputs, logs and checkpoints; a new one under the state directory if absent.
+    #[arg(long)]
+    pub workdir: Option<PathBuf>,
+    /// Queue it, but start it only after `het release`.
+    #[arg(long)]
+    pub hold: bool,
+    /// Submitting again under the same key gives the same job.
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Wait for its end and return its code.
+    #[arg(long)]
+    pub wait: bool,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+    /// A command to run instead of a job file.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct PsArgs {
+    /// Ended jobs too.
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only jobs in this state.
+    #[arg(long)]
+    pub state: Option<String>,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct DescribeArgs {
+    /// Job id, `last`, or a job's name.
+    #[arg(default_value = "last")]
+    pub job: String,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct WaitArgs {
+    /// `42`, `40-45`, `last`, `all`, or a job's name.
+    #[arg(required = true)]
+    pub jobs: Vec<String>,
+    /// Give up after this long, with 124.
+    #[arg(long)]
+    pub timeout: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct SelectArgs {
+    /// `42`, `40-45`, `last`, `all`, or a job's name.
+    #[arg(required = true)]
+    pub jobs: Vec<String>,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ServerArgs {
+    #[command(subcommand)]
+    pub command: Option<ServerCommand>,
+    /// Also listen on this address; callers need a token then.
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Who chooses devices.
+    #[arg(long, default_value = "adaptive")]
+    pub policy: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServerCommand {
+    /// Say whether it runs and what it does.
+    Status(ListArgs),
+    /// End it; running jobs go on and are taken up by the next one.
+    Stop,
+    /// Make a token for callers across the network; it is shown once.
+    Token {
+        #[arg(long, value_enum)]
+        role: RoleWord,
+        /// Whose jobs are the caller's own; everybody's if absent.
+        #[arg(long)]
+        tenant: Option<String>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RoleWord {
+    /// Looks at jobs of the own tenant.
+    Viewer,
+    /// Also submits and changes them.
+    User,
+    /// Looks at and changes everybody's jobs.
+    Operator,
+    /// Everything.
+    Admin,
 }
 
 #[derive(Debug, ClapArgs)]

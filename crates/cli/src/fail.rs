@@ -13,7 +13,10 @@ pub mod code {
     pub const FAILED: u8 = 1;
     pub const USAGE: u8 = 2;
     pub const NOT_FOUND: u8 = 3;
+    pub const NOT_ALLOWED: u8 = 4;
+    pub const UNREACHABLE: u8 = 5;
     pub const CONFLICT: u8 = 6;
+    pub const TIMEOUT: u8 = 124;
 }
 
 /// A command that cannot do what it was asked.
@@ -48,6 +51,11 @@ impl Fail {
     /// A file that cannot be read or written.
     pub fn file(path: &Path, error: impl Display) -> Self {
         Self::new(code::FAILED, format!("`{}` cannot be used: {error}", path.display()))
+    }
+
+    /// Something that says itself what to do about it.
+    pub fn from_error(error: impl std::error::Error) -> Self {
+        Self::new(code::FAILED, chain(&error))
     }
 
     pub fn code(&self) -> u8 {

@@ -5,17 +5,20 @@
 
 mod args;
 mod bench;
+mod client;
 mod devices;
 mod doctor;
 mod explain;
 mod fail;
 mod history;
+mod jobs;
 mod live;
 mod logs;
 mod output;
 mod run;
 mod scenario;
 mod schema;
+mod server;
 mod sim;
 mod summary;
 mod topo;
@@ -56,6 +59,14 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<u8, Fail> {
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Submit(args) => jobs::submit(&args),
+        Command::Ps(args) => jobs::ps(&args),
+        Command::Describe(args) => jobs::describe(&args),
+        Command::Wait(args) => jobs::wait(&args),
+        Command::Cancel(args) => jobs::change(&args, "cancel"),
+        Command::Hold(args) => jobs::change(&args, "hold"),
+        Command::Release(args) => jobs::change(&args, "release"),
+        Command::Server(args) => server::server(&args),
         Command::Devices(args) => devices::devices(&args),
         Command::Topo(args) => topo::topo(&args),
         Command::Doctor => doctor::doctor(),

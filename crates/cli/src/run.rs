@@ -18,7 +18,7 @@ use het_wire::report::RunReport;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::args::{Form, RunArgs};
+use crate::args::{Form, RunArgs, ShortArgs};
 use crate::fail::{Fail, code};
 use crate::history::{home, read, select};
 use crate::live::Live;
@@ -89,31 +89,33 @@ fn resume(
 
 /// The job file, or one made from the command line.
 fn job_file(args: &RunArgs) -> Result<TrainingJob, Fail> {
-    let (text, source) = match &args.file {
-        Some(path) => {
-            let text = fs::read_to_string(path).map_err(|error| {
-                let exit = if error.kind() == io::ErrorKind::NotFound {
-                    code::NOT_FOUND
-                } else {
-                    code::USAGE
-                };
-                Fail::new(exit, format!("`{}` cannot be read: {error}", path.display()))
-                    .hint("name a job file, such as `examples/finetune.yaml`")
-            })?;
-            (text, path.display().to_string())
-        }
-        None if !args.command.is_empty() => {
-            let devices = args.devices.as_deref().unwrap_or("cpu:1");
-            let name = args.name.clone().unwrap_or_else(|| command_name(&args.command[0]));
-            (command_file(&name, devices, &args.command), "command line".to_owned())
-        }
-        None => {
-            return Err(Fail::new(code::USAGE, "nothing to run was named")
-                .hint("`het run job.yaml`, or `het run --devices cpu:1 -- COMMAND`"));
-        }
-    };
+    let (text, source) = job_text(args.file.as_deref(), &args.command, &args.short)?;
     parse(&text, &source)
         .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+}
+
+/// The text of that file, and what messages call it.
+pub fn job_text(
+    file: Option<&Path>,
+    command: &[String],
+    short: &ShortArgs,
+) -> Result<(String, String), Fail> {
+    if let Some(path) = file {
+        let text = fs::read_to_string(path).map_err(|error| {
+            let missing = error.kind() == io::ErrorKind::NotFound;
+            let exit = if missing { code::NOT_FOUND } else { code::USAGE };
+            Fail::new(exit, format!("`{}` cannot be read: {error}", path.display()))
+                .hint("name a job file, such as `examples/finetune.yaml`")
+        })?;
+        return Ok((text, path.display().to_string()));
+    }
+    let Some(program) = command.first() else {
+        return Err(Fail::new(code::USAGE, "nothing to run was named")
+            .hint("name a job file, or `--devices cpu:1 -- COMMAND`"));
+    };
+    let devices = short.devices.as_deref().unwrap_or("cpu:1");
+    let name = short.name.clone().unwrap_or_else(|| command_name(program));
+    Ok((command_file(&name, devices, command), "command line".to_owned()))
 }
 
 /// A job name from a program's path.
@@ -142,7 +144,7 @@ fn resolve(job: &TrainingJob, machine: &Machine, workdir: &Path) -> Result<JobSp
 
 /// `PATH` with the directory of this program first, so that the `het-train` installed beside it is
 /// found.
-fn path_with_companions() -> String {
+pub fn path_with_companions() -> String {
     let path = env::var("PATH").unwrap_or_default();
     let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf()));
     match beside {

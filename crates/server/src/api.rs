@@ -17,11 +17,10 @@ use std::sync::Arc;
 
 use het_control::Controller;
 use het_core::{Time, Topology};
-use het_devices::Discovery;
 use het_node::Node;
 
 use crate::service::{Desk, NotHeard};
-use crate::{EventStore, Home, Machine};
+use crate::{EventStore, Home};
 pub use auth::{Caller, Role, Tokens};
 pub use listen::{Listen, ListenError, serve};
 pub use refuse::{ApiError, Code};
@@ -46,7 +45,6 @@ pub(crate) struct Parts {
     pub(crate) desk: Desk,
     pub(crate) home: Home,
     pub(crate) topology: Arc<Topology>,
-    pub(crate) discovery: Discovery,
     pub(crate) started: Time,
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
@@ -60,14 +58,13 @@ impl Api {
     pub async fn new(
         desk: Desk,
         home: Home,
-        machine: Machine,
+        topology: Arc<Topology>,
         tokens: Tokens,
     ) -> Result<Self, NotHeard> {
         let look = |control: &Controller<Node, EventStore>| {
             (submit::Keys::of(control.state()), control.now())
         };
         let (keys, started) = desk.look(look).await?;
-        let Machine { topology, discovery } = machine;
-        Ok(Self(Arc::new(Parts { desk, home, topology, discovery, started, tokens, keys })))
+        Ok(Self(Arc::new(Parts { desk, home, topology, started, tokens, keys })))
     }
 }

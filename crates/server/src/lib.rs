@@ -13,6 +13,8 @@ pub mod service;
 mod store;
 mod turnstile;
 
+pub use het_node::{keep, pass_on};
+
 pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, this_machine};

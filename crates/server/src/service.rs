@@ -29,7 +29,7 @@ use thiserror::Error;
 use crate::report::{report, row};
 use crate::{EventStore, Home, HomeError, Machine, StoreError};
 pub use board::{Board, Wanted, Which};
-use desk::{Ack, Ask, Bell};
+use desk::{Ack, Alive, Ask, Bell};
 pub use desk::{Asked, Desk, NotHeard};
 
 /// Ended jobs that stay in the state; of older ones the last line and the report are kept.
@@ -72,6 +72,7 @@ struct Floor {
     /// Whose lease it is, for events that name only the lease.
     leases: BTreeMap<LeaseId, JobId>,
     leaving: Option<Leaving>,
+    _alive: Alive,
 }
 
 /// What becomes of running jobs when the service ends.
@@ -92,11 +93,15 @@ impl Service {
         home: Home,
     ) -> Result<Self, ServiceError> {
         let path = home.store();
-        let store = match path.exists() {
+        let mut store = match path.exists() {
             true => EventStore::open(&path)?,
             false => EventStore::create(&path, &machine.topology)?,
         };
         let state = store.replay()?;
+        for (&id, job) in state.jobs().iter().filter(|(_, job)| job.end.is_some()) {
+            // The server before may have died between an end and its line.
+            store.keep_row(&row(&state, id, job))?;
+        }
         if **state.topology() != *machine.topology {
             let hint = "hint: put the devices back, or move the `server` directory away";
             return Err(ServiceError::OtherMachine { hint });
@@ -116,8 +121,9 @@ impl Service {
         node.adopt(&state);
         let control = Controller::new(state, Rates::default(), policy, node, store)
             .with_retention(Retention::Newest(ENDED_KEPT));
-        let (desk, asks, bell) = Desk::new(inlet, Arc::clone(&board), next_job);
-        let floor = Floor { control, asks, bell, board, home, leases, leaving: None };
+        let (desk, asks, bell, alive) = Desk::new(inlet, Arc::clone(&board), next_job);
+        let leaving = None;
+        let floor = Floor { control, asks, bell, board, home, leases, leaving, _alive: alive };
         let thread = thread::Builder::new().name("control".to_owned());
         let thread = thread.spawn(move || floor.run()).map_err(ServiceError::Thread)?;
         Ok(Self { desk, thread })

@@ -16,7 +16,10 @@ use crate::rig::{CPU, Rig, config, grant, is_alive, rank};
 fn state(rig: &Rig, script: &str) -> (State, Plan) {
     let config = config(Default::default());
     let mut state = State::new(Arc::clone(&config.topology));
-    let mut spec = build::job(Priority::Normal, vec![build::stage("train", vec![build::alternative("cpu", 1)])]);
+    let mut spec = build::job(
+        Priority::Normal,
+        vec![build::stage("train", vec![build::alternative("cpu", 1)])],
+    );
     let launch = Arc::new(rig.launch(script));
     spec.stages[0].alternatives[0].launch = Arc::clone(&launch);
     state.apply(Time(1), &build::submitted(1, spec));

@@ -14,6 +14,7 @@ use super::refuse::{ApiError, Code};
 use super::{Api, BODY_BYTES_MAX, jobs, metrics, openapi, site, submit, watch};
 
 /// One route.
+#[derive(Debug)]
 pub struct Route {
     pub method: &'static str,
     pub path: &'static str,
@@ -27,7 +28,7 @@ pub struct Route {
 }
 
 /// What a route answers with.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub enum Answer {
     Text,
     Json(fn() -> Schema),

@@ -8,7 +8,7 @@ use het_control::Controller;
 use het_core::{Event, JobId};
 use het_node::{Inlet, Node};
 use thiserror::Error;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{Board, Leaving};
 use crate::EventStore;
@@ -68,18 +68,45 @@ pub struct Desk {
     bell: Arc<Bell>,
     board: Arc<Board>,
     next_job: Arc<AtomicU64>,
+    /// Closed when the loop has ended.
+    alive: watch::Receiver<()>,
 }
+
+/// Held by the loop as long as it runs.
+pub(super) type Alive = watch::Sender<()>;
 
 impl Desk {
     pub(super) fn new(
         inlet: Inlet,
         board: Arc<Board>,
         next_job: u64,
-    ) -> (Self, Receiver<Ask>, Arc<Bell>) {
+    ) -> (Self, Receiver<Ask>, Arc<Bell>, Alive) {
         let (asks, receiver) = sync_channel(WAITING_MAX);
         let bell = Arc::new(Bell { rung: AtomicBool::new(false), inlet });
         let next_job = Arc::new(AtomicU64::new(next_job));
-        (Self { asks, bell: Arc::clone(&bell), board, next_job }, receiver, bell)
+        let (sender, alive) = watch::channel(());
+        (Self { asks, bell: Arc::clone(&bell), board, next_job, alive }, receiver, bell, sender)
+    }
+
+    /// Waits until the loop has ended.
+    pub fn gone(&self) -> impl Future<Output = ()> + use<> {
+        let mut alive = self.alive.clone();
+        async move {
+            // Nothing is ever sent: it only closes.
+            while alive.changed().await.is_ok() {}
+        }
+    }
+
+    /// Ends the loop without waiting for it.
+    pub fn leave_soon(&self) {
+        let leave: Ask = Box::new(|_| Heard {
+            events: Vec::new(),
+            leaving: Some(Leaving::JobsGoOn),
+            ack: Box::new(|| ()),
+        });
+        // A full queue is emptied before long; a gone loop has left.
+        let _ = self.asks.send(leave);
+        self.bell.ring();
     }
 
     pub fn board(&self) -> &Arc<Board> {

@@ -1,0 +1,263 @@
+//! One client for every server: the own one behind its socket, or one across the network.
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use het_wire::api::Refusal;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout_at;
+
+use crate::fail::{Fail, code};
+
+/// Longest answer that is read.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Socket(PathBuf),
+    /// `HOST:PORT`, and what says who asks.
+    Network {
+        authority: String,
+        token: Option<String>,
+    },
+}
+
+impl Place {
+    /// `HET_SERVER` (`http://HOST:PORT`, with `HET_TOKEN`), or this user's own socket.
+    pub fn find(own: PathBuf) -> Result<Self, Fail> {
+        let Some(url) = env::var("HET_SERVER").ok().filter(|url| !url.is_empty()) else {
+            return Ok(Self::Socket(own));
+        };
+        let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        let authority = authority.filter(|authority| !authority.is_empty()).ok_or_else(|| {
+            Fail::new(code::USAGE, format!("`HET_SERVER` is `{url}`, which is no address"))
+                .hint("write `http://HOST:PORT`")
+        })?;
+        let token = env::var("HET_TOKEN").ok();
+        Ok(Self::Network { authority: authority.to_owned(), token })
+    }
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Client {
+    runtime: Runtime,
+    sender: SendRequest<Full<Bytes>>,
+    place: Place,
+}
+
+/// One event of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Told {
+    pub event: String,
+    pub data: String,
+}
+
+impl Client {
+    /// Connects; `None` where nobody listens.
+    pub fn connect(place: Place) -> Result<Option<Self>, Fail> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
+        let sender = runtime.block_on(async {
+            match &place {
+                Place::Socket(path) => shake(UnixStream::connect(path).await.ok()?).await,
+                Place::Network { authority, .. } => {
+                    shake(TcpStream::connect(authority).await.ok()?).await
+                }
+            }
+        });
+        Ok(sender.map(|sender| Self { runtime, sender, place }))
+    }
+
+    pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, Fail> {
+        self.ask(Method::GET, path, Bytes::new(), None)
+    }
+
+    pub fn post<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Fail> {
+        self.post_once(path, body, None)
+    }
+
+    /// Posts what is to be done once, however often it is asked for under this key.
+    pub fn post_once<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+        key: Option<&str>,
+    ) -> Result<T, Fail> {
+        let body = serde_json::to_vec(body).map_err(|error| broken(&error))?;
+        self.ask(Method::POST, path, body.into(), key)
+    }
+
+    /// Opens a stream of events; nothing else can be asked on this connection from then on.
+    pub fn open(mut self, path: &str) -> Result<Stream, Fail> {
+        let request = self.request(Method::GET, path, Bytes::new(), None)?;
+        let Self { runtime, sender, .. } = &mut self;
+        let answer = runtime.block_on(async { checked(send(sender, request).await?).await })?;
+        Ok(Stream { client: self, body: answer.into_body(), text: String::new() })
+    }
+
+    fn ask<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        key: Option<&str>,
+    ) -> Result<T, Fail> {
+        let request = self.request(method, path, body, key)?;
+        let Self { runtime, sender, .. } = self;
+        let bytes = runtime.block_on(async {
+            let answer = checked(send(sender, request).await?).await?;
+            let limited = http_body_util::Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
+            let collected = limited.collect().await;
+            Ok::<_, Fail>(collected.map_err(|error| broken(&*error))?.to_bytes())
+        })?;
+        serde_json::from_slice(&bytes).map_err(|error| broken(&error))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        key: Option<&str>,
+    ) -> Result<Request<Full<Bytes>>, Fail> {
+        let (host, token) = match &self.place {
+            Place::Socket(_) => ("het", None),
+            Place::Network { authority, token } => (authority.as_str(), token.as_ref()),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, host)
+            .header(ACCEPT, "application/json")
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        request.body(Full::new(body)).map_err(|error| {
+            Fail::new(code::USAGE, format!("`{path}` cannot be asked for: {error}"))
+        })
+    }
+}
+
+/// A stream of server-sent events.
+#[derive(Debug)]
+pub struct Stream {
+    client: Client,
+    body: Incoming,
+    text: String,
+}
+
+impl Stream {
+    /// The next event; `None` at the deadline or at the stream's end.
+    pub fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Told>, Fail> {
+        let Self { client, body, text } = self;
+        client.runtime.block_on(async {
+            loop {
+                if let Some(end) = text.find("\n\n") {
+                    let told = read(&text[..end]);
+                    text.drain(..end + 2);
+                    if told.data.is_empty() {
+                        continue;
+                    }
+                    return Ok(Some(told));
+                }
+                let frame = match deadline {
+                    Some(at) => match timeout_at(at.into(), body.frame()).await {
+                        Ok(frame) => frame,
+                        Err(_) => return Ok(None),
+                    },
+                    None => body.frame().await,
+                };
+                let Some(frame) = frame else { return Ok(None) };
+                let frame = frame.map_err(|error| broken(&error))?;
+                if let Ok(data) = frame.into_data() {
+                    text.push_str(&String::from_utf8_lossy(&data));
+                }
+            }
+        })
+    }
+}
+
+async fn shake<T>(stream: T) -> Option<SendRequest<Full<Bytes>>>
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.ok()?;
+    // It ends with the client; what goes wrong on it, requests find out.
+    tokio::spawn(async move { drop(connection.await) });
+    Some(sender)
+}
+
+async fn send(
+    sender: &mut SendRequest<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, Fail> {
+    sender.ready().await.map_err(|error| broken(&error))?;
+    sender.send_request(request).await.map_err(|error| broken(&error))
+}
+
+/// The answer, unless it is a refusal.
+async fn checked(answer: Response<Incoming>) -> Result<Response<Incoming>, Fail> {
+    if answer.status().is_success() {
+        return Ok(answer);
+    }
+    let status = answer.status();
+    let body = answer.into_body().collect().await.map_err(|error| broken(&error))?.to_bytes();
+    let Ok(Refusal { code: word, message, hint }) = serde_json::from_slice(&body) else {
+        let text = format!("the server answered {status}");
+        return Err(Fail::new(code::FAILED, text).hint("see the server's log"));
+    };
+    let exit = match word.as_str() {
+        "not_found" => code::NOT_FOUND,
+        "not_allowed" | "no_token" => code::NOT_ALLOWED,
+        "conflict" => code::CONFLICT,
+        "busy" => code::UNREACHABLE,
+        _ => code::USAGE,
+    };
+    if word == "bad_job_file" {
+        // A whole report, with lines and carets.
+        return Err(Fail::Report { code: exit, text: message });
+    }
+    let fail = Fail::new(exit, message);
+    Err(match hint {
+        Some(hint) => fail.hint(hint),
+        None => fail,
+    })
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Fail {
+    Fail::new(code::UNREACHABLE, format!("the server went away: {error}"))
+        .hint("`het server status` says whether it runs; nothing that was acknowledged is lost")
+}
+
+/// One event of a stream of server-sent events.
+fn read(text: &str) -> Told {
+    let mut told = Told::default();
+    for line in text.lines() {
+        match line.split_once(": ") {
+            Some(("event", event)) => told.event = event.to_owned(),
+            Some(("data", data)) => told.data.push_str(data),
+            _ => {}
+        }
+    }
+    told
+}

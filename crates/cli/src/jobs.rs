@@ -1,0 +1,227 @@
+//! The daily verbs against a server: submit, list, look, wait, change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anstream::{eprintln, println};
+use het_wire::api::{Begin, Change, JobList, JobRow, Submission, Submitted};
+use het_wire::report::RunReport;
+use owo_colors::OwoColorize;
+use serde_json::Value;
+
+use crate::args::{DescribeArgs, Form, PsArgs, SelectArgs, SubmitArgs, WaitArgs};
+use crate::client::Client;
+use crate::fail::{Fail, code};
+use crate::output::{self, Column, Shown};
+use crate::run::{job_text, path_with_companions};
+use crate::server::{client, on_demand};
+use crate::summary;
+
+const COLUMNS: &[Column] = &[
+    Column("ID", "id", Shown::Always),
+    Column("NAME", "name", Shown::Always),
+    Column("STATE", "state", Shown::Always),
+    Column("PRIORITY", "priority", Shown::Always),
+    Column("TENANT", "tenant", Shown::Wide),
+    Column("STAGE", "stage", Shown::Always),
+    Column("DEVICES", "devices", Shown::Always),
+    Column("STEP", "step", Shown::Wide),
+    Column("TOTAL", "total", Shown::Wide),
+    Column("SUBMITTED", "submitted_at", Shown::Always),
+    Column("EXIT", "exit_code", Shown::Always),
+    Column("WHY IT WAITS", "reason", Shown::Always),
+];
+
+pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
+    let (file, source) = job_text(args.file.as_deref(), &args.command, &args.short)?;
+    let cwd = env::current_dir().map_err(|error| Fail::file(Path::new("."), error))?;
+    let workdir = args.workdir.as_ref().map(|path| {
+        let path = std::path::absolute(path).map_err(|error| Fail::file(path, error))?;
+        Ok::<_, Fail>(path.to_string_lossy().into_owned())
+    });
+    let submission = Submission {
+        file,
+        source,
+        cwd: cwd.to_string_lossy().into_owned(),
+        path: Some(path_with_companions()),
+        workdir: workdir.transpose()?,
+        begin: if args.hold { Begin::Held } else { Begin::Queued },
+    };
+    let mut client = on_demand()?;
+    let key = args.key.as_deref();
+    let submitted: Submitted = client.post_once("/api/v1/jobs", &submission, key)?;
+    for warning in &submitted.warnings {
+        eprintln!("{} {warning}", "warning:".yellow());
+    }
+    let value = serde_json::to_value(&submitted).unwrap_or_default();
+    output::object(&value, args.output, || {
+        println!("{}", submitted.id);
+        eprintln!(
+            "job {} {} is queued · `het wait {0}` waits for it, `het ps` lists it",
+            submitted.id, submitted.name
+        );
+    });
+    if args.wait { wait_for(&mut client, &[submitted.id], None) } else { Ok(code::OK) }
+}
+
+pub fn ps(args: &PsArgs) -> Result<u8, Fail> {
+    let mut client = client()?;
+    let mut rows = list(&mut client, if args.all { "all=true" } else { "all=false" })?;
+    if let Some(state) = &args.state {
+        rows.retain(|row| row.state == *state);
+    }
+    let items: Vec<Value> = rows.iter().filter_map(|row| serde_json::to_value(row).ok()).collect();
+    output::list("JobList", &items, COLUMNS, args.output);
+    Ok(code::OK)
+}
+
+/// Every page of a list.
+fn list(client: &mut Client, query: &str) -> Result<Vec<JobRow>, Fail> {
+    let mut rows = Vec::new();
+    let mut after = 0;
+    loop {
+        let page: JobList = client.get(&format!("/api/v1/jobs?{query}&after={after}"))?;
+        rows.extend(page.items);
+        match page.next {
+            Some(next) => after = next,
+            None => return Ok(rows),
+        }
+    }
+}
+
+pub fn describe(args: &DescribeArgs) -> Result<u8, Fail> {
+    let mut client = client()?;
+    let id = one(&mut client, &args.job)?;
+    let report: RunReport = client.get(&format!("/api/v1/jobs/{id}/report"))?;
+    let value = serde_json::to_value(&report).unwrap_or_default();
+    output::object(&value, args.output, || summary::print(&report));
+    Ok(code::OK)
+}
+
+pub fn wait(args: &WaitArgs) -> Result<u8, Fail> {
+    let mut client = client()?;
+    let ids = select(&mut client, &args.jobs)?;
+    let limit = args.timeout.as_deref().map(seconds).transpose()?;
+    wait_for(&mut client, &ids, limit)
+}
+
+fn seconds(text: &str) -> Result<Duration, Fail> {
+    let millis = het_wire::quantity::duration(text).ok_or_else(|| {
+        Fail::new(code::USAGE, format!("`{text}` is no duration")).hint("write `90s` or `1h30m`")
+    })?;
+    Ok(Duration::from_millis(millis.0))
+}
+
+/// Waits until all of these have ended; the code of the first, in their order, that did not end
+/// with 0.
+fn wait_for(client: &mut Client, ids: &[u64], limit: Option<Duration>) -> Result<u8, Fail> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    // Opened before the look: nothing falls between the two.
+    let mut changes = crate::server::client()?.open("/api/v1/watch")?;
+    let mut codes = BTreeMap::new();
+    look(client, ids, &mut codes)?;
+    while codes.len() < ids.len() {
+        let Some(told) = changes.next(deadline)? else {
+            let left = ids.len() - codes.len();
+            let text = format!("{left} of {} jobs have not ended", ids.len());
+            let hint = "they go on: wait again, or cancel them";
+            return Err(Fail::new(code::TIMEOUT, text).hint(hint));
+        };
+        match serde_json::from_str::<Change>(&told.data) {
+            Ok(Change { job, .. }) if job.ended_at.is_some() && ids.contains(&job.id) => {
+                codes.insert(job.id, job.exit_code);
+            }
+            Ok(_) => {}
+            // Too slow: something was missed.
+            Err(_) => look(client, ids, &mut codes)?,
+        }
+    }
+    let failed = ids.iter().filter_map(|id| codes[id]).find(|code| *code != 0);
+    Ok(failed.map_or(code::OK, |code| u8::try_from(code).unwrap_or(code::FAILED)))
+}
+
+/// Finds out which of these have ended already, and how.
+fn look(
+    client: &mut Client,
+    ids: &[u64],
+    codes: &mut BTreeMap<u64, Option<i32>>,
+) -> Result<(), Fail> {
+    for id in ids {
+        let row: JobRow = client.get(&format!("/api/v1/jobs/{id}"))?;
+        if row.ended_at.is_some() {
+            codes.insert(*id, row.exit_code);
+        }
+    }
+    Ok(())
+}
+
+/// `cancel`, `hold` and `release`.
+pub fn change(args: &SelectArgs, deed: &str) -> Result<u8, Fail> {
+    let mut client = client()?;
+    let ids = select(&mut client, &args.jobs)?;
+    let mut rows = Vec::new();
+    let mut failed = None;
+    for id in ids {
+        match client.post::<JobRow>(&format!("/api/v1/jobs/{id}/{deed}"), &Value::Null) {
+            Ok(row) => rows.push(row),
+            // The others are still tried.
+            Err(fail) => {
+                fail.print();
+                failed = Some(fail.code());
+            }
+        }
+    }
+    let items: Vec<Value> = rows.iter().filter_map(|row| serde_json::to_value(row).ok()).collect();
+    if args.output != Form::Table || !items.is_empty() {
+        output::list("JobList", &items, COLUMNS, args.output);
+    }
+    Ok(failed.unwrap_or(code::OK))
+}
+
+/// The jobs that selectors name: `42`, `40-45`, `last`, `all` (that have not ended), a name.
+fn select(client: &mut Client, selectors: &[String]) -> Result<Vec<u64>, Fail> {
+    let mut ids = Vec::new();
+    for selector in selectors {
+        let range = selector
+            .split_once('-')
+            .and_then(|(from, to)| Some((from.parse::<u64>().ok()?, to.parse::<u64>().ok()?)));
+        match range {
+            _ if selector == "all" => {
+                ids.extend(list(client, "all=false")?.iter().map(|row| row.id));
+            }
+            Some((from, to)) => {
+                let rows = list(client, "all=true")?;
+                let inside = rows.iter().map(|row| row.id).filter(|id| (from..=to).contains(id));
+                let before = ids.len();
+                ids.extend(inside);
+                if ids.len() == before {
+                    return Err(Fail::new(code::NOT_FOUND, format!("no job is in `{selector}`"))
+                        .hint("`het ps --all` lists the jobs"));
+                }
+            }
+            None => ids.push(one(client, selector)?),
+        }
+    }
+    let mut seen = BTreeSet::new();
+    ids.retain(|id| seen.insert(*id));
+    Ok(ids)
+}
+
+fn one(client: &mut Client, selector: &str) -> Result<u64, Fail> {
+    let row: JobRow = client.get(&format!("/api/v1/jobs/{}", escaped(selector)))?;
+    Ok(row.id)
+}
+
+/// A selector as a part of a path.
+fn escaped(selector: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    selector
+        .bytes()
+        .map(|byte| match plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
+}

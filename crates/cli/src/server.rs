@@ -1,0 +1,220 @@
+//! `het server`: the service in the foreground, its status, its end, and tokens for it.
+
+use std::env;
+use std::fs;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anstream::{eprintln, println};
+use het_server::api::{Api, Listen, Role, Tokens, serve};
+use het_server::service::Service;
+use het_server::{Busy, Home, Turnstile, keep, pass_on, this_machine};
+use het_wire::api::ServerInfo;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::{RoleWord, ServerArgs, ServerCommand};
+use crate::client::{Client, Place};
+use crate::fail::{Fail, code};
+use crate::history::home;
+use crate::{output, run};
+
+/// Marks the process that serves, below the one that keeps it.
+const KEPT: &str = "HET_KEPT";
+/// How long a server that was started on demand may take to answer.
+const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LOOK_EVERY: Duration = Duration::from_millis(5);
+
+pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
+    match &args.command {
+        None if env::var_os(KEPT).is_some() => serve_here(args),
+        None => keep_one(),
+        Some(ServerCommand::Status(form)) => status(form.output),
+        Some(ServerCommand::Stop) => stop(),
+        Some(ServerCommand::Token { role, tenant }) => token(*role, tenant.clone()),
+    }
+}
+
+/// Starts the process that serves, and starts it again when it dies.
+fn keep_one() -> Result<u8, Fail> {
+    let home = home()?;
+    home.server_dir()?;
+    let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let start = || {
+        let child = Command::new(&program).args(&arguments).env(KEPT, "1").spawn()?;
+        pass_signals_on(child.id());
+        Ok(child)
+    };
+    let exits = home.exits();
+    let status = keep(&exits, start).map_err(|error| Fail::file(&exits, error))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
+}
+
+/// Whoever stops the keeper means the server.
+fn pass_signals_on(server: u32) {
+    // Without them the keeper ends alone, and the server goes on without one.
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            pass_on(server, Signal::SIGTERM);
+        }
+    });
+}
+
+fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
+    let policy = run::policy(&args.policy)?;
+    let home = home()?;
+    home.server_dir()?;
+    let _turnstile = enter(&home)?;
+    let machine = this_machine();
+    let tokens = Tokens::read(&home.tokens()).map_err(Fail::from_error)?;
+    let service = Service::start(&machine, policy, home.clone()).map_err(Fail::from_error)?;
+    let desk = service.desk.clone();
+    let listen = Listen { socket: home.socket(), address: args.listen };
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
+    let on_signal = desk.clone();
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            on_signal.leave_soon();
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
+    let served = runtime.block_on(async {
+        let gone = desk.gone();
+        let api = Api::new(desk, home, machine.topology, tokens).await.map_err(Fail::from_error)?;
+        eprintln!("serving at {}", listen.socket.display());
+        serve(api, &listen, gone).await.map_err(Fail::from_error)
+    });
+    // Why the loop ended says more than that nobody could be served any more.
+    service.desk.leave_soon();
+    service.join().map_err(Fail::from_error)?;
+    served?;
+    Ok(code::OK)
+}
+
+fn enter(home: &Home) -> Result<Turnstile, Fail> {
+    let path = home.lock_file();
+    let broken = |error: io::Error| Fail::file(&path, error);
+    match Turnstile::try_enter(&path).map_err(broken)? {
+        Ok(turnstile) => Ok(turnstile),
+        Err(busy) => {
+            let whom = match busy {
+                Some(Busy { pid, job: 0, .. }) => format!("another server (process {pid})"),
+                Some(Busy { pid, job, name }) => format!("job {job} `{name}` (process {pid})"),
+                None => "another run".to_owned(),
+            };
+            Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
+                .hint("one loop decides on a machine: wait for it or stop it"))
+        }
+    }
+}
+
+/// A client of the server; starts the user's own one if it does not run.
+pub fn on_demand() -> Result<Client, Fail> {
+    let home = home()?;
+    let place = Place::find(home.socket())?;
+    if let Some(client) = Client::connect(place.clone())? {
+        return Ok(client);
+    }
+    if matches!(place, Place::Network { .. }) {
+        return Err(unreachable(&place));
+    }
+    start_in_background(&home)?;
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        if let Some(client) = Client::connect(place.clone())? {
+            return Ok(client);
+        }
+        if Instant::now() > deadline {
+            let log = home.server_log();
+            let last = fs::read_to_string(&log).unwrap_or_default();
+            let last = last.lines().last().unwrap_or("it said nothing").to_owned();
+            return Err(Fail::new(code::UNREACHABLE, format!("no server came up: {last}"))
+                .hint(format!("its log is `{}`", log.display())));
+        }
+        thread::sleep(START_LOOK_EVERY);
+    }
+}
+
+/// A client of the server that runs.
+pub fn client() -> Result<Client, Fail> {
+    let place = Place::find(home()?.socket())?;
+    Client::connect(place.clone())?.ok_or_else(|| unreachable(&place))
+}
+
+/// The same, where there may be none.
+pub fn client_if_any() -> Result<Option<Client>, Fail> {
+    Client::connect(Place::find(home()?.socket())?)
+}
+
+fn unreachable(place: &Place) -> Fail {
+    let place = match place {
+        Place::Socket(path) => path.display().to_string(),
+        Place::Network { authority, .. } => authority.clone(),
+    };
+    Fail::new(code::UNREACHABLE, format!("no server listens at `{place}`"))
+        .hint("`het server` starts one, and so does `het submit`")
+}
+
+fn start_in_background(home: &Home) -> Result<(), Fail> {
+    home.server_dir()?;
+    let path = home.server_log();
+    let trouble = |error: io::Error| Fail::file(&path, error);
+    let log = OpenOptions::new().create(true).append(true).open(&path).map_err(trouble)?;
+    let errors = log.try_clone().map_err(trouble)?;
+    let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
+    let mut command = Command::new(program);
+    command.arg("server").current_dir("/").stdin(Stdio::null()).stdout(log).stderr(errors);
+    // Ctrl-C on this terminal is not meant for it.
+    command.process_group(0);
+    command.spawn().map(drop).map_err(trouble)
+}
+
+fn status(form: crate::args::Form) -> Result<u8, Fail> {
+    let info: ServerInfo = client()?.get("/api/v1/server")?;
+    let value = serde_json::to_value(&info).unwrap_or_default();
+    output::object(&value, form, || {
+        println!("server {} · process {} · policy {}", info.version, info.pid, info.policy);
+        println!(
+            "since {} · {} live jobs · {} events",
+            info.started_at, info.jobs_live, info.events
+        );
+    });
+    Ok(code::OK)
+}
+
+fn stop() -> Result<u8, Fail> {
+    let stopped: Value = client()?.post("/api/v1/server/stop", &Value::Null)?;
+    let left = stopped["jobs_running"].as_u64().unwrap_or(0);
+    if left > 0 {
+        eprintln!("stopped · {left} jobs wait or go on running, the next server takes them up");
+    } else {
+        eprintln!("stopped");
+    }
+    Ok(code::OK)
+}
+
+fn token(role: RoleWord, tenant: Option<String>) -> Result<u8, Fail> {
+    let home = home()?;
+    home.server_dir()?;
+    let role = match role {
+        RoleWord::Viewer => Role::Viewer,
+        RoleWord::User => Role::User,
+        RoleWord::Operator => Role::Operator,
+        RoleWord::Admin => Role::Admin,
+    };
+    let token = Tokens::add(&home.tokens(), role, tenant).map_err(Fail::from_error)?;
+    println!("{token}");
+    eprintln!("it is shown once; restart the server to use it");
+    Ok(code::OK)
+}

@@ -170,7 +170,7 @@ fn enter(args: &RunArgs, home: &Home) -> Result<Turnstile, Fail> {
         Ok(turnstile) => Ok(turnstile),
         Err(busy) => {
             let whom = match busy {
-                Some(Busy { pid, job, name }) => format!("job {job} `{name}` (process {pid})"),
+                Some(busy) => busy.to_string(),
                 None => "another run".to_owned(),
             };
             if args.no_wait {

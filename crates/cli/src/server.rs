@@ -31,6 +31,8 @@ const KEPT: &str = "HET_KEPT";
 /// How long a server that was started on demand may take to answer.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const START_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a server waits for the machine.
+const ENTER_LIMIT: Duration = Duration::from_secs(2);
 
 pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
     match &args.command {
@@ -54,7 +56,9 @@ fn keep_one() -> Result<u8, Fail> {
         Ok(child)
     };
     let exits = home.exits();
-    let status = keep(&exits, start).map_err(|error| Fail::file(&exits, error))?;
+    let ready = home.ready();
+    let was_of_use = |id: u32| fs::read_to_string(&ready).is_ok_and(|text| text == id.to_string());
+    let status = keep(&exits, start, was_of_use).map_err(|error| Fail::file(&exits, error))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
 }
 
@@ -78,6 +82,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let tokens = Tokens::read(&home.tokens()).map_err(Fail::from_error)?;
     let service = Service::start(&machine, policy, home.clone()).map_err(Fail::from_error)?;
     let desk = service.desk.clone();
+    let ready = home.ready();
     let listen = Listen { socket: home.socket(), address: args.listen };
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
@@ -92,6 +97,8 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let served = runtime.block_on(async {
         let gone = desk.gone();
         let api = Api::new(desk, home, machine.topology, tokens).await.map_err(Fail::from_error)?;
+        fs::write(&ready, std::process::id().to_string())
+            .map_err(|error| Fail::file(&ready, error))?;
         eprintln!("serving at {}", listen.socket.display());
         serve(api, &listen, gone).await.map_err(Fail::from_error)
     });
@@ -102,19 +109,24 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
+/// Takes the machine. A process that a killed server was about to start may hold its lock for a
+/// moment longer.
 fn enter(home: &Home) -> Result<Turnstile, Fail> {
     let path = home.lock_file();
     let broken = |error: io::Error| Fail::file(&path, error);
-    match Turnstile::try_enter(&path).map_err(broken)? {
-        Ok(turnstile) => Ok(turnstile),
-        Err(busy) => {
-            let whom = match busy {
-                Some(Busy { pid, job: 0, .. }) => format!("another server (process {pid})"),
-                Some(Busy { pid, job, name }) => format!("job {job} `{name}` (process {pid})"),
-                None => "another run".to_owned(),
-            };
-            Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
-                .hint("one loop decides on a machine: wait for it or stop it"))
+    let deadline = Instant::now() + ENTER_LIMIT;
+    loop {
+        match Turnstile::try_enter(&path).map_err(broken)? {
+            Ok(mut turnstile) => {
+                turnstile.announce(&Busy::server()).map_err(broken)?;
+                return Ok(turnstile);
+            }
+            Err(busy) if Instant::now() > deadline => {
+                let whom = busy.map_or_else(|| "another run".to_owned(), |busy| busy.to_string());
+                return Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
+                    .hint("one loop decides on a machine: wait for it or stop it"));
+            }
+            Err(_) => thread::sleep(START_LOOK_EVERY),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -20,24 +20,28 @@ use crate::exit::Exit;
 use crate::procfs;
 use crate::sys::adopt_orphans;
 
-/// A supervisor that lived this long died of something new.
-const CALM: Duration = Duration::from_secs(60);
-/// Deaths in a row, each before [`CALM`], after which it is not started again.
-const DEATHS_MAX: u32 = 1_000;
-/// Longest wait before it is started again.
+/// Deaths in a row before it was of use, after which it is not started again.
+const USELESS_MAX: u32 = 100;
+/// Wait before it is started again after the first of them, and the longest.
+const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs a supervisor until it ends by itself, and stays as long as children are left; gives how it
-/// ended. `exits` is where the ends of orphans are written to.
+/// ended. `exits` is where the ends of orphans are written to; `was_of_use` says whether the
+/// supervisor with this id had come as far as doing its work: one that dies before that is started
+/// again more and more slowly.
 ///
 /// # Errors
 /// When the supervisor cannot be started or the file cannot be written.
-pub fn keep(exits: &Path, mut start: impl FnMut() -> io::Result<Child>) -> io::Result<ExitStatus> {
+pub fn keep(
+    exits: &Path,
+    mut start: impl FnMut() -> io::Result<Child>,
+    was_of_use: impl Fn(u32) -> bool,
+) -> io::Result<ExitStatus> {
     adopt_orphans()?;
     let mut file = OpenOptions::new().create(true).append(true).open(exits)?;
-    let mut deaths = 0;
+    let mut useless = 0;
     loop {
-        let began = Instant::now();
         let mut supervisor = start()?;
         collect(&mut file, Until::Ends(supervisor.id() as i32))?;
         let status = supervisor.wait()?;
@@ -48,12 +52,11 @@ pub fn keep(exits: &Path, mut start: impl FnMut() -> io::Result<Child>) -> io::R
             collect(&mut file, Until::NobodyIsLeft)?;
             return Ok(status);
         }
-        deaths = if began.elapsed() > CALM { 1 } else { deaths + 1 };
-        if deaths >= DEATHS_MAX {
+        useless = if was_of_use(supervisor.id()) { 0 } else { useless + 1 };
+        if useless >= USELESS_MAX {
             return Ok(status);
         }
-        let pause = Duration::from_millis(1 << (deaths - 1).min(12));
-        thread::sleep(if deaths == 1 { Duration::ZERO } else { pause.min(PAUSE_MAX) });
+        thread::sleep((PAUSE * useless).min(PAUSE_MAX));
     }
 }
 

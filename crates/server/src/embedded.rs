@@ -18,7 +18,7 @@ use het_wire::report::RunReport;
 use thiserror::Error;
 
 use crate::report::report;
-use crate::{Busy, EventStore, HomeError, JobDir, Machine, StoreError, Turnstile};
+use crate::{EventStore, HomeError, JobDir, Machine, StoreError, Turnstile};
 
 /// Why a run cannot begin or go on.
 #[derive(Debug, Error)]
@@ -250,13 +250,6 @@ impl Embedded {
         let report = report(state, self.job, policy, now);
         let report = report.expect("the first turn submits the job of this run");
         RunReport { resumes: self.resumes, ..report }
-    }
-}
-
-impl Busy {
-    /// This process, running `job`.
-    pub fn here(dir: &JobDir, name: &str) -> Self {
-        Self { pid: std::process::id(), job: dir.id, name: name.to_owned() }
     }
 }
 

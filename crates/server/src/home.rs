@@ -77,6 +77,11 @@ impl Home {
         self.root.join("server/tokens.json")
     }
 
+    /// Holds the id of the server that came as far as serving.
+    pub fn ready(&self) -> PathBuf {
+        self.root.join("server/ready")
+    }
+
     /// Where the keeper writes how processes ended whose server had died.
     pub fn exits(&self) -> PathBuf {
         self.root.join("server/exits")

@@ -14,10 +14,12 @@ mod desk;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use het_control::{ControlError, Controller, Retention};
 use het_core::{Event, JobId, LeaseId, Plan, State, Time};
@@ -37,6 +39,10 @@ const ENDED_KEPT: usize = 1_000;
 
 /// What is heard before a turn is taken.
 const ASKS_MAX: usize = 1_024;
+
+/// How often a store that is in use is tried again, and how long after.
+const OPEN_TRIES: usize = 100;
+const OPEN_PAUSE: Duration = Duration::from_millis(5);
 
 /// Why the service cannot begin or go on.
 #[derive(Debug, Error)]
@@ -94,7 +100,7 @@ impl Service {
     ) -> Result<Self, ServiceError> {
         let path = home.store();
         let mut store = match path.exists() {
-            true => EventStore::open(&path)?,
+            true => open_patiently(&path)?,
             false => EventStore::create(&path, &machine.topology)?,
         };
         let state = store.replay()?;
@@ -196,6 +202,17 @@ impl Floor {
         self.board.put(rows, self.control.log().length());
         Ok(())
     }
+}
+
+/// A process that a killed server was about to start may hold the store's lock a moment longer.
+fn open_patiently(path: &Path) -> Result<EventStore, StoreError> {
+    for _ in 0..OPEN_TRIES {
+        match EventStore::open(path) {
+            Err(StoreError::InUse) => thread::sleep(OPEN_PAUSE),
+            opened => return opened,
+        }
+    }
+    EventStore::open(path)
 }
 
 /// The jobs that events are about.

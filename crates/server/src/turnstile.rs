@@ -3,6 +3,7 @@
 //! A lock on a file, held by the process as long as it lives, so a crash frees it. The file says
 //! who holds it.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
@@ -11,12 +12,36 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use crate::JobDir;
+
 /// Who uses the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Busy {
     pub pid: u32,
+    /// 0 where it serves many.
     pub job: u64,
     pub name: String,
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { pid, job: 0, .. } => write!(f, "a server (process {pid})"),
+            Self { pid, job, name } => write!(f, "job {job} `{name}` (process {pid})"),
+        }
+    }
+}
+
+impl Busy {
+    /// This process, running the job of a directory.
+    pub fn here(dir: &JobDir, name: &str) -> Self {
+        Self { pid: std::process::id(), job: dir.id, name: name.to_owned() }
+    }
+
+    /// This process, serving.
+    pub fn server() -> Self {
+        Self { pid: std::process::id(), job: 0, name: "server".to_owned() }
+    }
 }
 
 /// The right to run jobs here; given back when dropped.

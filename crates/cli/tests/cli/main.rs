@@ -5,5 +5,6 @@ mod support;
 
 mod bad_input;
 mod commands;
+mod crash;
 mod sim;
 mod training;

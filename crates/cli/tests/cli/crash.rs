@@ -1,0 +1,221 @@
+//! A server that is killed again and again under load: nothing acknowledged is lost, nothing starts
+//! twice, what runs goes on.
+//!
+//! `HET_KILLS=1000 cargo test -p het-cli --test cli crash` kills more often than a CI run does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::support::Sandbox;
+
+/// Kills in a CI run.
+const KILLS: u32 = 200;
+/// Longest wait for anything: far more than a test needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Jobs that one submitter has on the server at a time.
+const OPEN_MAX: usize = 24;
+
+/// One job of the load: it notes its start and its end in files of its own.
+const SCRIPT: &str = "echo start $HET_ATTEMPT >> $NOTES/$KEY; sleep $SPAN; \
+                      echo end $HET_ATTEMPT >> $NOTES/$KEY";
+
+/// Draws numbers, the same for the same seed (splitmix64).
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+/// A server with a keeper; killed for good at the end of the test.
+struct Server {
+    keeper: Child,
+    home: PathBuf,
+}
+
+impl Server {
+    fn start(sandbox: &Sandbox) -> Self {
+        let home = sandbox.path().join("home");
+        let mut command = sandbox.het(&["server"]);
+        let log = fs::File::create(sandbox.path().join("log")).expect("a file can be made");
+        let keeper = command.stdout(Stdio::null()).stderr(log).spawn();
+        let server = Self { keeper: keeper.expect("the server can be started"), home };
+        server.info();
+        server
+    }
+
+    /// One request; `None` while nobody answers.
+    fn ask(&self, method: &str, path: &str, key: &str, body: &str) -> Option<(u16, Value)> {
+        let mut stream = UnixStream::connect(self.home.join("server/socket")).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: het\r\nconnection: close\r\nidempotency-key: {key}\
+             \r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let status = answer.split(' ').nth(1)?.parse().ok()?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        // A chunked body is one chunk here: its JSON stands between the sizes.
+        let json = &body[body.find(['{', '['])?..=body.rfind(['}', ']'])?];
+        Some((status, serde_json::from_str(json).ok()?))
+    }
+
+    /// The same, until somebody answers.
+    fn ask_on(&self, method: &str, path: &str, key: &str, body: &str) -> (u16, Value) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(answer) = self.ask(method, path, key, body) {
+                return answer;
+            }
+            let log = || fs::read_to_string(self.home.with_file_name("log")).unwrap_or_default();
+            assert!(Instant::now() < deadline, "nobody answers {method} {path}: {}", log());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn info(&self) -> Value {
+        self.ask_on("GET", "/api/v1/server", "-", "").1
+    }
+
+    fn kill(&self) {
+        let pid = self.info()["pid"].as_i64().expect("a process id") as i32;
+        // It may have been killed by the last round already.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+
+    fn jobs(&self) -> Vec<Value> {
+        let mut rows = Vec::new();
+        loop {
+            let after = rows.last().map_or(0, |row: &Value| row["id"].as_u64().expect("an id"));
+            let path = format!("/api/v1/jobs?all=true&after={after}");
+            let (_, page) = self.ask_on("GET", &path, "-", "");
+            rows.extend(page["items"].as_array().expect("a list").iter().cloned());
+            if page["next"].is_null() {
+                return rows;
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(self.keeper.id() as i32), Signal::SIGTERM);
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Submits jobs until told to stop; gives the ids that were acknowledged, by key.
+fn submit_until(
+    server: &Server,
+    notes: &Path,
+    name: &str,
+    seed: u64,
+    stop: &AtomicBool,
+) -> BTreeMap<String, u64> {
+    let mut draw = Draw(seed);
+    let mut acknowledged = BTreeMap::new();
+    while !stop.load(Ordering::SeqCst) {
+        let key = format!("{name}-{}", acknowledged.len());
+        // Most are short; some outlive many servers.
+        let span = if draw.below(20) == 0 { 1.5 } else { draw.below(30) as f64 / 1_000.0 };
+        let file = json!({
+            "name": key, "kind": "custom", "devices": "cpu:1", "run": ["sh", "-c", SCRIPT],
+            "env": { "NOTES": notes.to_string_lossy(), "KEY": key, "SPAN": span.to_string() },
+        });
+        let body = json!({ "file": file.to_string(), "cwd": "/" }).to_string();
+        let (status, answer) = server.ask_on("POST", "/api/v1/jobs", &key, &body);
+        assert!(status == 200 || status == 201, "{status} {answer}");
+        acknowledged.insert(key, answer["id"].as_u64().expect("an id"));
+        while !stop.load(Ordering::SeqCst) && open_jobs(server) > OPEN_MAX {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    acknowledged
+}
+
+fn open_jobs(server: &Server) -> usize {
+    server.info()["jobs_live"].as_u64().expect("a number") as usize
+}
+
+/// Processes that bear this home in their environment, other than the server and this test.
+fn strays(home: &Path) -> Vec<String> {
+    let mark = format!("HET_NOTICE={}", home.display());
+    let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
+    let marked = entries.filter_map(|entry| {
+        let environ = fs::read(entry.path().join("environ")).ok()?;
+        let found = String::from_utf8_lossy(&environ).contains(&mark);
+        found.then(|| entry.file_name().to_string_lossy().into_owned())
+    });
+    marked.collect()
+}
+
+#[test]
+fn killed_at_any_instant_it_loses_nothing_and_starts_nothing_twice() {
+    let kills = std::env::var("HET_KILLS").ok().and_then(|text| text.parse().ok());
+    let kills: u32 = kills.unwrap_or(KILLS);
+    let sandbox = Sandbox::new();
+    let notes = sandbox.path().join("notes");
+    fs::create_dir(&notes).expect("a directory can be made");
+    let server = Server::start(&sandbox);
+    let stop = AtomicBool::new(false);
+    let acknowledged = thread::scope(|scope| {
+        let submitters: Vec<_> = (0..2u64)
+            .map(|number| {
+                let (server, notes, stop) = (&server, &notes, &stop);
+                let name = format!("load{number}");
+                scope.spawn(move || submit_until(server, notes, &name, number, stop))
+            })
+            .collect();
+        let mut draw = Draw(99);
+        for _ in 0..kills {
+            thread::sleep(Duration::from_millis(draw.below(60)));
+            server.kill();
+        }
+        stop.store(true, Ordering::SeqCst);
+        let mut all = BTreeMap::new();
+        for submitter in submitters {
+            all.extend(submitter.join().expect("a submitter does not panic"));
+        }
+        all
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while open_jobs(&server) > 0 {
+        assert!(Instant::now() < deadline, "{} jobs never end", open_jobs(&server));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let rows = server.jobs();
+    let by_name: BTreeMap<&str, &Value> =
+        rows.iter().map(|row| (row["name"].as_str().expect("a name"), row)).collect();
+    assert_eq!(by_name.len(), rows.len(), "a key has two jobs");
+    for (key, id) in &acknowledged {
+        let row = by_name.get(key.as_str()).unwrap_or_else(|| panic!("{key} ({id}) is lost"));
+        assert_eq!((row["id"].as_u64(), &row["state"]), (Some(*id), &json!("succeeded")), "{row}");
+        let noted = fs::read_to_string(notes.join(key)).expect("it ran");
+        let lines: Vec<&str> = noted.lines().collect();
+        let once = matches!(lines[..], [start, end] if start.starts_with("start")
+            && end.strip_prefix("end") == start.strip_prefix("start"));
+        assert!(once, "{key} began twice or did not end: {noted} {row}");
+    }
+    assert_eq!(strays(&server.home), Vec::<String>::new());
+    eprintln!("{} kills, {} jobs", kills, acknowledged.len());
+}

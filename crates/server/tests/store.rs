@@ -56,7 +56,7 @@ fn replaying_the_store_gives_the_live_state() {
     }
     drop(store);
     let store = EventStore::open(&path).expect("it was closed");
-    assert_eq!(store.events().expect("they read"), events);
+    assert_eq!(store.reader().events().expect("they read"), events);
     assert_eq!(store.replay().expect("they apply"), live);
 }
 

@@ -304,34 +304,48 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum Bench {
+    /// Time launches, hops, submissions, reads and notices on this machine, beside a plain loop.
+    Node(NodeBenchArgs),
     /// Time scheduling rounds on a simulated cluster with a long queue.
-    Sim {
-        /// As for `sim run`, instead of nodes of two classes in turn.
-        #[arg(long, value_name = "CLUSTER", conflicts_with_all = ["nodes", "devices"])]
-        cluster: Option<String>,
-        #[arg(long, default_value_t = 64)]
-        nodes: u32,
-        /// Accelerators a node.
-        #[arg(long, default_value_t = 8)]
-        devices: u32,
-        /// Jobs that wait.
-        #[arg(long, default_value_t = 1_000)]
-        jobs: u64,
-        /// Time 100 to 10,000 jobs on 64 to 4,096 nodes instead, and draw that as SVG.
-        #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "nodes", "jobs"])]
-        scaling: Option<PathBuf>,
-        #[arg(long, default_value_t = 1_000)]
-        rounds: u32,
-        /// Rounds of so many seconds, in which equals share time; on every event where absent.
-        #[arg(long, value_name = "SECONDS")]
-        round: Option<f64>,
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        #[arg(long, default_value = "adaptive")]
-        policy: String,
-        #[arg(short, long, value_enum, default_value_t = Form::Table)]
-        output: Form,
-    },
+    Sim(RoundsArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct NodeBenchArgs {
+    /// A tenth of everything: a first look.
+    #[arg(long)]
+    pub quick: bool,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct RoundsArgs {
+    /// As for `sim run`, instead of nodes of two classes in turn.
+    #[arg(long, value_name = "CLUSTER", conflicts_with_all = ["nodes", "devices"])]
+    pub cluster: Option<String>,
+    #[arg(long, default_value_t = 64)]
+    pub nodes: u32,
+    /// Accelerators a node.
+    #[arg(long, default_value_t = 8)]
+    pub devices: u32,
+    /// Jobs that wait.
+    #[arg(long, default_value_t = 1_000)]
+    pub jobs: u64,
+    /// Time 100 to 10,000 jobs on 64 to 4,096 nodes instead, and draw that as SVG.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "nodes", "jobs"])]
+    pub scaling: Option<PathBuf>,
+    #[arg(long, default_value_t = 1_000)]
+    pub rounds: u32,
+    /// Rounds of so many seconds, in which equals share time; on every event where absent.
+    #[arg(long, value_name = "SECONDS")]
+    pub round: Option<f64>,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    #[arg(long, default_value = "adaptive")]
+    pub policy: String,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -1,13 +1,15 @@
 //! `het bench`.
 
+use std::env;
 use std::path::Path;
 
 use anstream::{eprintln, println};
 use het_lab::report::{ScalingRow, scaling_plot};
 use het_lab::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
+use het_server::bench::{Size, bench_node};
 use serde_json::{Value, json};
 
-use crate::args::{Bench, BenchArgs, Form};
+use crate::args::{Bench, BenchArgs, Form, RoundsArgs};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
 use crate::{run, scenario};
@@ -17,7 +19,41 @@ const NODES: [u32; 4] = [64, 256, 1_024, 4_096];
 const JOBS: [u64; 5] = [100, 300, 1_000, 3_000, 10_000];
 
 pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
-    let Bench::Sim {
+    match &args.what {
+        Bench::Node(args) => node(if args.quick { QUICK } else { 1 }, args.output),
+        Bench::Sim(args) => rounds(args),
+    }
+}
+
+/// `--quick` measures one in so many.
+const QUICK: usize = 10;
+
+fn node(part: usize, form: Form) -> Result<u8, Fail> {
+    let dir = tempfile::tempdir().map_err(|error| Fail::file(&env::temp_dir(), error))?;
+    let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
+    let whole = Size::default();
+    let size = Size {
+        launches: whole.launches / part,
+        hops: whole.hops / part,
+        notices: whole.notices / part,
+        gaps: whole.gaps / part,
+        jobs_waiting: whole.jobs_waiting / part,
+        jobs_ended: whole.jobs_ended / part,
+        ..whole
+    };
+    let say = |what: &str| eprintln!("{what} …");
+    let figures = bench_node(dir.path(), &program, &size, say).map_err(Fail::from_error)?;
+    let value = serde_json::to_value(&figures).unwrap_or_default();
+    output::object(&value, form, || {
+        for (name, figure) in value.as_object().into_iter().flatten() {
+            println!("{name:<24} {:>10.3}", figure.as_f64().unwrap_or(f64::NAN));
+        }
+    });
+    Ok(code::OK)
+}
+
+fn rounds(args: &RoundsArgs) -> Result<u8, Fail> {
+    let RoundsArgs {
         cluster,
         nodes,
         devices,
@@ -28,7 +64,7 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
         seed,
         policy: word,
         output: form,
-    } = &args.what;
+    } = args;
     let policy = run::policy(word)?;
     let (rounds, seed, cadence) = ((*rounds).max(1), *seed, scenario::cadence(*round)?);
     let timed = |topology, jobs| {

@@ -219,6 +219,16 @@ pub struct Launch {
     pub resume: Vec<String>,
     pub checkpoint: Option<CheckpointSpec>,
     pub precision: Option<Name>,
+    pub log: LogRule,
+}
+
+/// What becomes of what the processes of a stage write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum LogRule {
+    /// A file for each rank.
+    #[default]
+    EachRank,
+    Discard,
 }
 
 /// Where and how a stage saves its state.

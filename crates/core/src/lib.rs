@@ -22,8 +22,8 @@ pub use finding::Finding;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, Index, Sort};
 pub use job::{
-    Alternative, CheckpointSpec, Companions, Domain, JobSpec, Launch, Match, Priority, RankRule,
-    Selector, StageKind, StageSpec,
+    Alternative, CheckpointSpec, Companions, Domain, JobSpec, Launch, LogRule, Match, Priority,
+    RankRule, Selector, StageKind, StageSpec,
 };
 pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, StopCost};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};

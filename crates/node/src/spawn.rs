@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use het_core::{Failure, Millis};
+use het_core::{Failure, LogRule, Millis};
 use nix::unistd::{AccessFlags, access};
 
 use crate::environment;
@@ -14,6 +14,8 @@ use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
 use crate::record::pids_path;
 use crate::sys::{Image, Started, cpu_set, start};
+
+const NULL: &str = "/dev/null";
 
 /// Where programs are looked for when nothing says where (execvp(3)).
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -53,8 +55,9 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
         }
         _ => {}
     }
-    let dirs = [Some(lease_dir), Some(order.log_dir()), Some(order.output_dir())];
-    for dir in dirs.into_iter().chain([order.checkpoint_dir()]).flatten() {
+    let logs = (order.launch.log == LogRule::EachRank).then(|| order.log_dir());
+    let dirs = [Some(lease_dir), logs, Some(order.output_dir()), order.checkpoint_dir()];
+    for dir in dirs.into_iter().flatten() {
         fs::create_dir_all(&dir).map_err(|error| cannot(0, &dir, &error))?;
     }
     let progress = order.progress();
@@ -75,7 +78,7 @@ impl Cradle {
         let path = pids_path(&order.record());
         let note = OpenOptions::new().create(true).write(true).truncate(true).open(&path);
         let note = note.map_err(|error| cannot(0, &path, &error))?;
-        let null = Path::new("/dev/null");
+        let null = Path::new(NULL);
         let input = File::open(null).map_err(|error| cannot(0, null, &error))?;
         Ok(Self { input: input.into(), note: note.into() })
     }
@@ -87,7 +90,10 @@ pub(crate) fn spawn(order: &Order, cradle: &Cradle, rank: u32) -> Result<Process
     let Some(program) = argv.first() else {
         return Err(failure(rank, EXIT_NOT_FOUND, "the stage has no program to run".to_owned()));
     };
-    let log_path = order.log(rank);
+    let log_path = match order.launch.log {
+        LogRule::EachRank => order.log(rank),
+        LogRule::Discard => NULL.into(),
+    };
     let log = OpenOptions::new().create(true).append(true).open(&log_path);
     let log = log.map_err(|error| cannot(rank, &log_path, &error))?.into();
     let table = environment::table(order, rank);

@@ -5,6 +5,7 @@
 //! Must never know: the inside of a policy.
 
 pub mod api;
+pub mod bench;
 mod embedded;
 mod home;
 mod machine;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobSpec, Launch, Millis,
-    Name, Priority, RankRule, StageIndex, StageKind, StageSpec,
+    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobSpec, Launch, LogRule,
+    Millis, Name, Priority, RankRule, StageIndex, StageKind, StageSpec,
 };
 
 use super::shape::{
-    CheckpointFile, CheckpointFull, CommandFile, DomainFile, JobFile, Needs, PriorityFile,
-    RanksFile, StageFile, StageKindFile, is_long,
+    CheckpointFile, CheckpointFull, CommandFile, DomainFile, JobFile, LogsFile, Needs,
+    PriorityFile, RanksFile, StageFile, StageKindFile, is_long,
 };
 use crate::file::{Place, Problem, Severity, Tree};
 use crate::quantity;
@@ -353,6 +353,10 @@ fn launch(file: &JobFile, stage: &StageFile, needs: &Needs, context: &Context<'_
         },
         checkpoint,
         precision: needs.precision.as_deref().map(Name::from),
+        log: match needs.logs {
+            Some(LogsFile::None) => LogRule::Discard,
+            Some(LogsFile::Ranks) | None => LogRule::EachRank,
+        },
     }
 }
 

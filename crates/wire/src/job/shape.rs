@@ -125,12 +125,23 @@ pub struct Needs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub retries: Option<u32>,
+    /// What becomes of what its processes write: a file for each rank, or nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<LogsFile>,
     /// Optimiser steps, where they are known: lets the scheduler estimate the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
     /// Under which name its speed is remembered; the job's and stage's names if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogsFile {
+    /// `logs/STAGE/attempt-N/rank-N.log` in the job's directory.
+    Ranks,
+    None,
 }
 
 /// A list of words or one line.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Domain, JobSpec, Launch, Match, Millis, Name,
-    Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
+    Alternative, Bytes, CheckpointSpec, Companions, Domain, JobSpec, Launch, LogRule, Match,
+    Millis, Name, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +71,20 @@ pub(super) struct LaunchRecord {
     checkpoint: Option<CheckpointRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     precision: Option<String>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    log: LogRecord,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LogRecord {
+    #[default]
+    EachRank,
+    Discard,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,6 +212,10 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
             grace_ms: spec.grace.0,
         }),
         precision: launch.precision.as_ref().map(ToString::to_string),
+        log: match launch.log {
+            LogRule::EachRank => LogRecord::EachRank,
+            LogRule::Discard => LogRecord::Discard,
+        },
     }
 }
 
@@ -217,5 +235,9 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
             grace: Millis(spec.grace_ms),
         }),
         precision: record.precision.as_deref().map(Into::into),
+        log: match record.log {
+            LogRecord::EachRank => LogRule::EachRank,
+            LogRecord::Discard => LogRule::Discard,
+        },
     }
 }

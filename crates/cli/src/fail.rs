@@ -17,6 +17,7 @@ pub mod code {
     pub const UNREACHABLE: u8 = 5;
     pub const CONFLICT: u8 = 6;
     pub const TIMEOUT: u8 = 124;
+    pub const INTERRUPTED: u8 = 130;
 }
 
 /// A command that cannot do what it was asked.

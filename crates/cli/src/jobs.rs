@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anstream::{eprintln, println};
@@ -11,7 +11,7 @@ use het_wire::report::RunReport;
 use owo_colors::OwoColorize;
 use serde_json::Value;
 
-use crate::args::{DescribeArgs, Form, PsArgs, SelectArgs, SubmitArgs, WaitArgs};
+use crate::args::{DescribeArgs, Form, PsArgs, SelectArgs, ShortArgs, SubmitArgs, WaitArgs};
 use crate::client::Client;
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
@@ -35,20 +35,11 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
-    let (file, source) = job_text(args.file.as_deref(), &args.command, &args.short)?;
-    let cwd = env::current_dir().map_err(|error| Fail::file(Path::new("."), error))?;
-    let workdir = args.workdir.as_ref().map(|path| {
-        let path = std::path::absolute(path).map_err(|error| Fail::file(path, error))?;
-        Ok::<_, Fail>(path.to_string_lossy().into_owned())
-    });
-    let submission = Submission {
-        file,
-        source,
-        cwd: cwd.to_string_lossy().into_owned(),
-        path: Some(path_with_companions()),
-        workdir: workdir.transpose()?,
-        begin: if args.hold { Begin::Held } else { Begin::Queued },
-    };
+    let mut submission =
+        submission(args.file.as_deref(), &args.short, &args.command, &args.workdir)?;
+    if args.hold {
+        submission.begin = Begin::Held;
+    }
     let mut client = on_demand()?;
     let key = args.key.as_deref();
     let submitted: Submitted = client.post_once("/api/v1/jobs", &submission, key)?;
@@ -64,6 +55,29 @@ pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
         );
     });
     if args.wait { wait_for(&mut client, &[submitted.id], None) } else { Ok(code::OK) }
+}
+
+/// A submission from this directory, of a job file or a command.
+pub fn submission(
+    file: Option<&Path>,
+    short: &ShortArgs,
+    command: &[String],
+    workdir: &Option<PathBuf>,
+) -> Result<Submission, Fail> {
+    let (file, source) = job_text(file, command, short)?;
+    let cwd = env::current_dir().map_err(|error| Fail::file(Path::new("."), error))?;
+    let workdir = workdir.as_ref().map(|path| {
+        let path = std::path::absolute(path).map_err(|error| Fail::file(path, error))?;
+        Ok::<_, Fail>(path.to_string_lossy().into_owned())
+    });
+    Ok(Submission {
+        file,
+        source,
+        cwd: cwd.to_string_lossy().into_owned(),
+        path: Some(path_with_companions()),
+        workdir: workdir.transpose()?,
+        begin: Begin::Queued,
+    })
 }
 
 pub fn ps(args: &PsArgs) -> Result<u8, Fail> {

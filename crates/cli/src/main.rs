@@ -4,6 +4,7 @@
 //! Must never know: the inside of an engine.
 
 mod args;
+mod attach;
 mod bench;
 mod client;
 mod devices;

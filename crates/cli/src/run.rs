@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anstream::eprintln;
-use het_core::{Event, JobId, JobSpec};
+use het_core::{Event, JobSpec};
 use het_policy::{POLICIES, Policy, by_name};
 use het_server::{
     Busy, Embedded, Home, Impossible, JobDir, Machine, Turnstile, impossible, this_machine,
@@ -23,9 +23,13 @@ use crate::fail::{Fail, code};
 use crate::history::{home, read, select};
 use crate::live::Live;
 use crate::logs::Follower;
-use crate::{output, summary};
+use crate::server::client_if_any;
+use crate::{attach, output, summary};
 
 pub fn run(args: &RunArgs) -> Result<u8, Fail> {
+    if let Some(server) = client_if_any()? {
+        return attach::attach(args, server);
+    }
     let policy = policy(&args.policy)?;
     let machine = this_machine();
     let home = home()?;
@@ -189,11 +193,9 @@ fn announce(turnstile: &mut Turnstile, home: &Home, dir: &JobDir, name: &str) ->
 
 /// Runs to the end, showing what happens, and tells how it went.
 fn attach(args: &RunArgs, run: Embedded) -> Result<u8, Fail> {
-    let job = run.job();
     stop_on_signals(&run)?;
     let mut live = Live::new(args.quiet);
     let mut follower = None;
-    let dir = run.dir().clone();
     let follows = !args.command.is_empty() && args.output == Form::Table;
     let report = run.run(|state, events, report| {
         live.update(state, events, report);
@@ -204,7 +206,7 @@ fn attach(args: &RunArgs, run: Embedded) -> Result<u8, Fail> {
         }
     })?;
     live.finish();
-    finish(args, job, &dir, &report)
+    finish(args, &report)
 }
 
 /// The log of the only rank of a command.
@@ -213,7 +215,8 @@ fn first_log(report: &RunReport) -> PathBuf {
     Path::new(&report.workdir).join("logs").join(stage).join("attempt-1").join("rank-0.log")
 }
 
-fn finish(args: &RunArgs, job: JobId, dir: &JobDir, report: &RunReport) -> Result<u8, Fail> {
+/// Tells how a run went; its code is the command's.
+pub fn finish(args: &RunArgs, report: &RunReport) -> Result<u8, Fail> {
     let value = serde_json::to_value(report).unwrap_or_default();
     output::object(&value, args.output, || {
         if args.command.is_empty() {
@@ -223,7 +226,8 @@ fn finish(args: &RunArgs, job: JobId, dir: &JobDir, report: &RunReport) -> Resul
         }
     });
     if report.state == "held" {
-        eprintln!("job {job} is saved and stopped · resume it with `het run --resume {}`", dir.id);
+        let id = report.id;
+        eprintln!("job {id} is saved and stopped · resume it with `het run --resume {id}`");
     }
     let exit = report.exit_code.unwrap_or(i32::from(code::FAILED));
     Ok(u8::try_from(exit).unwrap_or(code::FAILED))

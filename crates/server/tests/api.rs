@@ -1,0 +1,430 @@
+//! The HTTP interface over a real service: who may do what, what is refused how, and a storm of
+//! requests that nobody would send.
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::Extension;
+use axum::http::{Request, StatusCode};
+use axum::routing::Router;
+use het_policy::by_name;
+use het_server::api::auth::{Door, Whose, may};
+use het_server::api::routes::{ROUTES, Route, router};
+use het_server::api::{Api, BODY_BYTES_MAX, FILE_BYTES_MAX, KEY_CHARS_MAX, PAGE_MAX, Role, Tokens};
+use het_server::service::Service;
+use het_server::{Home, this_machine};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use tower::ServiceExt;
+
+/// Requests of the storm.
+const STORM: u64 = 100_000;
+
+/// A service in a home of its own, and its router behind both doors.
+struct Rig {
+    runtime: Runtime,
+    service: Option<Service>,
+    own: Router,
+    network: Router,
+    home: Home,
+    _dir: TempDir,
+}
+
+struct Answer {
+    status: StatusCode,
+    body: Value,
+}
+
+impl Rig {
+    fn new(tokens: impl FnOnce(&Home)) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let root = dir.path().to_string_lossy().into_owned();
+        let home = Home::find(|name| (name == "HET_HOME").then(|| root.clone())).expect("a home");
+        home.server_dir().expect("a directory can be made");
+        tokens(&home);
+        let machine = this_machine();
+        let policy = by_name("adaptive").expect("the table has it");
+        let service = Service::start(&machine, policy, home.clone()).expect("a new service");
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let tokens = Tokens::read(&home.tokens()).expect("they can be read");
+        let topology = Arc::clone(&machine.topology);
+        let api = Api::new(service.desk.clone(), home.clone(), topology, tokens);
+        let api = runtime.block_on(api).expect("the loop runs");
+        let app = router(api);
+        let own = app.clone().layer(Extension(Door::Own));
+        let network = app.layer(Extension(Door::Network));
+        Self { runtime, service: Some(service), own, network, home, _dir: dir }
+    }
+
+    fn send(&self, door: Door, request: Request<Body>) -> Answer {
+        let app = match door {
+            Door::Own => self.own.clone(),
+            Door::Network => self.network.clone(),
+        };
+        self.runtime.block_on(async {
+            let answer = app.oneshot(request).await.expect("a router always answers");
+            let status = answer.status();
+            let text = to_bytes(answer.into_body(), 64 << 20).await.expect("the body ends");
+            let body = serde_json::from_slice(&text).unwrap_or(Value::Null);
+            Answer { status, body }
+        })
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
+        self.send(Door::Own, request(method, path, &[], body.to_string()))
+    }
+
+    fn submit(&self, tenant: &str) -> u64 {
+        let answer = self.ask("POST", "/api/v1/jobs", &submission(tenant));
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+        answer.body["id"].as_u64().expect("an id")
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(service) = self.service.take() {
+            service.desk.leave_soon();
+            service.join().expect("the loop ends well");
+        }
+    }
+}
+
+fn request(method: &str, path: &str, headers: &[(&str, &str)], body: String) -> Request<Body> {
+    let mut request = Request::builder().method(method).uri(path);
+    request = request.header("content-type", "application/json");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(Body::from(body)).expect("a request")
+}
+
+/// A job that waits for a release that never comes.
+fn submission(tenant: &str) -> Value {
+    let file = json!({
+        "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
+        "metadata": { "name": "demo", "tenant": tenant },
+        "spec": { "stages": [{ "name": "main", "run": ["true"], "devices": "cpu:1" }] },
+    });
+    json!({ "file": file.to_string(), "cwd": "/", "begin": "held" })
+}
+
+fn no_tokens(_: &Home) {}
+
+/// The routes with a verb, as a caller asks for a job's.
+fn asked(route: &Route, job: u64) -> String {
+    route.path.replace("{job}", &job.to_string()).replace("{deed}", "hold")
+}
+
+#[test]
+fn every_role_may_exactly_what_the_table_says() {
+    let mut secrets = Vec::new();
+    let rig = Rig::new(|home| {
+        for role in Role::ALL {
+            let tenant = Some("lab".to_owned());
+            let token = Tokens::add(&home.tokens(), role, tenant).expect("it can be written");
+            secrets.push((role, token));
+        }
+    });
+    let jobs = [
+        (Whose::Own, "lab/nlp", rig.submit("lab/nlp")),
+        (Whose::Others, "shop", rig.submit("shop")),
+    ];
+    let mut cells = 0;
+    for route in ROUTES.iter().filter(|route| route.path != "/api/v1/server/stop") {
+        // Streams never end.
+        let Some(verb) = route.verb.filter(|_| route.path != "/api/v1/watch") else { continue };
+        for (role, token) in &secrets {
+            for (whose, tenant, job) in &jobs {
+                let body = match route.body {
+                    Some(_) => submission(tenant).to_string(),
+                    None => String::new(),
+                };
+                let header = format!("Bearer {token}");
+                let headers = [("authorization", header.as_str())];
+                let path = asked(route, *job);
+                let answer = rig.send(
+                    Door::Network,
+                    request(route.method.to_uppercase().as_str(), &path, &headers, body),
+                );
+                let is_about_a_job = route.path.contains("{job}") || route.body.is_some();
+                let whose = if is_about_a_job { *whose } else { Whose::Own };
+                let refused = matches!(answer.status.as_u16(), 403 | 404);
+                let allowed = may(*role, verb, whose);
+                let told = format!(
+                    "{role:?} {whose:?} {} {path}: {} {}",
+                    route.method, answer.status, answer.body
+                );
+                assert_eq!(refused, !allowed, "{told}");
+                assert!(refused || answer.status.is_success(), "{told}");
+                cells += 1;
+            }
+        }
+    }
+    assert!(cells > 60, "the table has shrunk: {cells} cells");
+}
+
+#[test]
+fn a_list_shows_only_what_the_caller_may_see() {
+    let mut secret = String::new();
+    let rig = Rig::new(|home| {
+        let tenant = Some("lab".to_owned());
+        secret = Tokens::add(&home.tokens(), Role::Viewer, tenant).expect("it can be written");
+    });
+    rig.submit("shop");
+    let own = rig.submit("lab");
+    let header = format!("Bearer {secret}");
+    let headers = [("authorization", header.as_str())];
+    let answer = rig.send(Door::Network, request("GET", "/api/v1/jobs", &headers, String::new()));
+    let ids: Vec<u64> = answer.body["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|row| row["id"].as_u64())
+        .collect();
+    assert_eq!(ids, [own]);
+    let last =
+        rig.send(Door::Network, request("GET", "/api/v1/jobs/demo", &headers, String::new()));
+    assert_eq!(last.body["id"].as_u64(), Some(own));
+}
+
+#[test]
+fn without_a_token_the_network_gets_nothing() {
+    let rig = Rig::new(no_tokens);
+    for route in ROUTES {
+        let method = route.method.to_uppercase();
+        let answer =
+            rig.send(Door::Network, request(&method, &asked(route, 1), &[], String::new()));
+        let expected = if route.verb.is_some() { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
+        // A body that does not fit is refused before anybody asks who sent it.
+        let early = route.body.is_some() && answer.status.is_client_error();
+        assert!(early || answer.status == expected, "{} {}: {}", method, route.path, answer.status);
+    }
+}
+
+#[test]
+fn a_second_submission_of_a_key_is_the_first() {
+    let rig = Rig::new(no_tokens);
+    let send = |key: &str, tenant: &str| {
+        let body = submission(tenant).to_string();
+        rig.send(Door::Own, request("POST", "/api/v1/jobs", &[("idempotency-key", key)], body))
+    };
+    let first = send("k", "lab");
+    let second = send("k", "lab");
+    assert_eq!((first.status, second.status), (StatusCode::CREATED, StatusCode::OK));
+    assert_eq!(first.body["id"], second.body["id"]);
+    assert_ne!(send("k", "shop").body["id"], first.body["id"], "each tenant has its own keys");
+    assert_ne!(send("l", "lab").body["id"], first.body["id"]);
+}
+
+#[test]
+fn limits_hold_at_the_limit_and_not_beyond() {
+    let rig = Rig::new(no_tokens);
+    let key = |length: usize| {
+        let body = submission("lab").to_string();
+        let key = "k".repeat(length);
+        rig.send(Door::Own, request("POST", "/api/v1/jobs", &[("idempotency-key", &key)], body))
+            .status
+    };
+    assert_eq!(key(KEY_CHARS_MAX), StatusCode::CREATED);
+    assert_eq!(key(KEY_CHARS_MAX + 1), StatusCode::BAD_REQUEST);
+
+    let page =
+        |limit: usize| rig.ask("GET", &format!("/api/v1/jobs?limit={limit}"), &Value::Null).status;
+    assert_eq!((page(0), page(1)), (StatusCode::BAD_REQUEST, StatusCode::OK));
+    assert_eq!((page(PAGE_MAX), page(PAGE_MAX + 1)), (StatusCode::OK, StatusCode::BAD_REQUEST));
+
+    let file = |length: usize| {
+        let mut body = submission("lab");
+        let text = body["file"].as_str().expect("a text").to_owned();
+        let padded = format!("{text}{}", " ".repeat(length - text.len()));
+        body["file"] = json!(padded);
+        rig.ask("POST", "/api/v1/jobs", &body).status
+    };
+    assert_eq!(file(FILE_BYTES_MAX), StatusCode::CREATED);
+    assert_eq!(file(FILE_BYTES_MAX + 1), StatusCode::PAYLOAD_TOO_LARGE);
+
+    let body = |length: usize| {
+        let text = submission("lab").to_string();
+        let padded = format!("{text}{}", " ".repeat(length - text.len()));
+        rig.send(Door::Own, request("POST", "/api/v1/jobs", &[], padded)).status
+    };
+    assert_eq!(body(BODY_BYTES_MAX), StatusCode::CREATED);
+    assert_eq!(body(BODY_BYTES_MAX + 1), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let rig = Rig::new(no_tokens);
+    let code = |answer: &Answer| answer.body["code"].as_str().unwrap_or_default().to_owned();
+    let bad = json!({ "file": "name: x\nrun: true\ndevice: cpu:1", "cwd": "/" });
+    let answer = rig.ask("POST", "/api/v1/jobs", &bad);
+    assert_eq!((answer.status.as_u16(), code(&answer).as_str()), (422, "bad_job_file"));
+    assert!(answer.body["message"].as_str().expect("a report").contains("devices"));
+    let huge = json!({ "file": "name: x\nrun: \"true\"\nkind: custom\ndevices: \"cpu:500\"", "cwd": "/" });
+    let answer = rig.ask("POST", "/api/v1/jobs", &huge);
+    assert_eq!((answer.status.as_u16(), code(&answer).as_str()), (422, "impossible"));
+    let answer = rig.ask("GET", "/api/v1/jobs/77", &Value::Null);
+    assert_eq!((answer.status.as_u16(), code(&answer).as_str()), (404, "not_found"));
+    let id = rig.submit("lab");
+    let path = format!("/api/v1/jobs/{id}/cancel");
+    assert_eq!(rig.ask("POST", &path, &Value::Null).body["state"], "cancelled");
+    let answer = rig.ask("POST", &path, &Value::Null);
+    assert_eq!((answer.status.as_u16(), code(&answer).as_str()), (409, "conflict"));
+}
+
+#[test]
+fn the_document_names_every_route_and_every_reference_leads_somewhere() {
+    let rig = Rig::new(no_tokens);
+    let document = rig.ask("GET", "/openapi.json", &Value::Null).body;
+    assert_eq!(document["openapi"], "3.1.0");
+    for route in ROUTES {
+        assert!(document["paths"][route.path][route.method].is_object(), "{}", route.path);
+    }
+    let text = document.to_string();
+    let references = text.split("\"$ref\":\"#/components/schemas/").skip(1);
+    for name in references.filter_map(|rest| rest.split('"').next()) {
+        assert!(document["components"]["schemas"][name].is_object(), "{name} leads nowhere");
+    }
+}
+
+/// Draws numbers, the same for the same seed (splitmix64).
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % limit as u64) as usize
+    }
+
+    fn of<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
+        items[self.below(items.len())]
+    }
+}
+
+/// Words that often break something.
+const WORDS: &[&str] = &[
+    "",
+    "0",
+    "-1",
+    "1",
+    "18446744073709551616",
+    "last",
+    "all",
+    "null",
+    "true",
+    "../..",
+    "%00",
+    "%2f",
+    "a%20b",
+    "é",
+    "NaN",
+    "1e400",
+    "[",
+    "{",
+    "\u{202e}",
+    "x&y=z",
+    "cancel",
+    "hold",
+    "release",
+];
+
+/// A body with a few bytes changed, cut, doubled, or replaced by a word.
+fn mutated(draw: &mut Draw, text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    for _ in 0..draw.below(4) {
+        let at = draw.below(bytes.len().max(1));
+        match draw.below(5) {
+            0 if !bytes.is_empty() => bytes[at] = draw.below(256) as u8,
+            1 => bytes.truncate(at),
+            2 => {
+                let word = draw.of(WORDS).as_bytes().to_vec();
+                bytes.splice(at..at, word);
+            }
+            3 if !bytes.is_empty() => {
+                let end = (at + draw.below(40)).min(bytes.len());
+                let part = bytes[at..end].to_vec();
+                bytes.splice(at..at, part);
+            }
+            _ => {
+                let deep = draw.below(300);
+                bytes.splice(at..at, "[".repeat(deep).into_bytes());
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
+    let route = &ROUTES[draw.below(ROUTES.len())];
+    // It would end the service, and a stream never ends.
+    if ["/api/v1/server/stop", "/api/v1/watch"].contains(&route.path) {
+        return None;
+    }
+    let mut path: String = route
+        .path
+        .replace("{job}", draw.of(WORDS))
+        .replace("{deed}", draw.of(&["cancel", "hold", "release", "", "drop"]));
+    if draw.below(3) == 0 {
+        let (name, value) =
+            (draw.of(&["all", "after", "limit", "tenant", "state", "lang", "x"]), draw.of(WORDS));
+        path.push_str(&format!("?{name}={value}"));
+    }
+    let method = match draw.below(10) {
+        0 => draw.of(&["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]),
+        _ if route.method == "get" => "GET",
+        _ => "POST",
+    };
+    let yaml = "name: x\nrun: [\"true\"]\ndevices: \"cpu:1 | gpu:2:24GiB\"\nwith: { cores: 1, memory: 2GiB }\n";
+    let body = match draw.below(4) {
+        0 => mutated(draw, &submission("lab").to_string()),
+        1 => {
+            let file = mutated(draw, yaml);
+            json!({ "file": file, "cwd": "/", "begin": "held" }).to_string()
+        }
+        2 => {
+            let mut body = submission("lab");
+            let file = mutated(draw, body["file"].as_str().expect("a text"));
+            body["file"] = json!(file);
+            body.to_string()
+        }
+        _ => String::new(),
+    };
+    let request =
+        Request::builder().method(method).uri(path).header("content-type", "application/json");
+    let request = match draw.below(5) {
+        0 => request.header("idempotency-key", draw.of(&["", "k", "two words", "\u{7f}"])),
+        _ => request,
+    };
+    // What is no request at all never reaches the server.
+    request.body(Body::from(body)).ok()
+}
+
+#[test]
+fn a_storm_of_nonsense_breaks_nothing() {
+    let rig = Rig::new(no_tokens);
+    let mut draw = Draw(7);
+    let mut sent = 0;
+    let mut accepted = 0;
+    while sent < STORM {
+        let Some(request) = storm_request(&mut draw) else { continue };
+        let told = format!("{request:?}");
+        let answer = rig.send(Door::Own, request);
+        let server_error = answer.status.is_server_error();
+        assert!(
+            !server_error || answer.status == StatusCode::SERVICE_UNAVAILABLE,
+            "{told}: {}",
+            answer.status
+        );
+        accepted += u64::from(answer.status == StatusCode::CREATED);
+        sent += 1;
+    }
+    assert!(accepted > 100, "hardly anything was a job: {accepted}");
+    assert_eq!(rig.ask("GET", "/readyz", &Value::Null).status, StatusCode::OK);
+    let replayed = het_server::EventStore::open(&rig.home.store());
+    assert!(replayed.is_err(), "the service still holds its store");
+}

@@ -262,7 +262,8 @@ fn refusals_say_what_to_do() {
     let answer = rig.ask("POST", "/api/v1/jobs", &bad);
     assert_eq!((answer.status.as_u16(), code(&answer).as_str()), (422, "bad_job_file"));
     assert!(answer.body["message"].as_str().expect("a report").contains("devices"));
-    let huge = json!({ "file": "name: x\nrun: \"true\"\nkind: custom\ndevices: \"cpu:500\"", "cwd": "/" });
+    let huge =
+        json!({ "file": "name: x\nrun: \"true\"\nkind: custom\ndevices: \"cpu:500\"", "cwd": "/" });
     let answer = rig.ask("POST", "/api/v1/jobs", &huge);
     assert_eq!((answer.status.as_u16(), code(&answer).as_str()), (422, "impossible"));
     let answer = rig.ask("GET", "/api/v1/jobs/77", &Value::Null);

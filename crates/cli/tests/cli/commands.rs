@@ -14,7 +14,7 @@ fn json(bytes: &[u8]) -> serde_json::Value {
 }
 
 /// Waits for a condition that another process brings about.
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
         assert!(Instant::now() < deadline, "{what} did not happen within 30 s");

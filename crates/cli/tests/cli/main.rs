@@ -6,5 +6,6 @@ mod support;
 mod bad_input;
 mod commands;
 mod crash;
+mod served;
 mod sim;
 mod training;

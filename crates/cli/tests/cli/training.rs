@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 /// The trainer beside the `het` under test.
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-fn trainer() -> Option<PathBuf> {
+pub fn trainer() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_BIN_EXE_het")).with_file_name("het-train");
     if path.exists() {
         return Some(path);
@@ -21,7 +21,7 @@ fn trainer() -> Option<PathBuf> {
 }
 
 /// A sandbox with a tiny model in `model` and its tokens in `tokens`.
-fn prepared(trainer: &Path) -> Sandbox {
+pub fn prepared(trainer: &Path) -> Sandbox {
     let sandbox = Sandbox::new();
     let text: String = (0..400).map(|n| format!("line {n} of a small corpus\n")).collect();
     sandbox.write("corpus.txt", &text);
@@ -46,7 +46,7 @@ fn job(output: &str, steps: u32) -> String {
     )
 }
 
-fn adapter(sandbox: &Sandbox, output: &str) -> Vec<u8> {
+pub fn adapter(sandbox: &Sandbox, output: &str) -> Vec<u8> {
     let path = sandbox.path().join(output).join("adapter_model.safetensors");
     std::fs::read(path).expect("the adapter was written")
 }

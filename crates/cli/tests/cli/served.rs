@@ -1,0 +1,160 @@
+//! The daily verbs against a server that `het submit` starts on demand.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::support::Sandbox;
+use crate::training::{adapter, prepared, trainer};
+
+/// A sandbox whose server is stopped at the end, with all that it runs.
+struct Served(Sandbox);
+
+impl Served {
+    fn new() -> Self {
+        Self(Sandbox::new())
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.0.run(arguments)
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["-o", "json"]].concat());
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// Queues a shell script on one core; its id.
+    #[track_caller]
+    fn submit(&self, script: &str) -> u64 {
+        let submitted = self.json(&["submit", "-o", "json", "--", "sh", "-c", script]);
+        submitted["id"].as_u64().expect("an id")
+    }
+
+    fn code(&self, arguments: &[&str]) -> Option<i32> {
+        self.run(arguments).status.code()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.run(&["cancel", "all"]);
+        self.0.run(&["wait", "--timeout", "30s", "all"]);
+        self.0.run(&["server", "stop"]);
+    }
+}
+
+fn states(list: &Value) -> Vec<&str> {
+    let items = list["items"].as_array().expect("a list");
+    items.iter().filter_map(|item| item["state"].as_str()).collect()
+}
+
+#[test]
+fn a_job_is_queued_waited_for_and_described() {
+    let served = Served::new();
+    let id = served.submit("echo spoken; exit 7");
+    assert_eq!(served.code(&["wait", "last"]), Some(7), "the job's own code");
+    let report = served.json(&["describe", &id.to_string()]);
+    assert_eq!((&report["state"], &report["exit_code"]), (&"failed".into(), &7.into()));
+    assert_eq!(String::from_utf8_lossy(&served.run(&["logs", "last"]).stdout), "spoken\n");
+    let told = served.json(&["explain", "sh"]);
+    assert!(told["stages"][0]["failure"].as_str().expect("a sentence").contains("spoken"));
+}
+
+#[test]
+fn selectors_name_ids_ranges_and_all() {
+    let served = Served::new();
+    let hold = |script| served.json(&["submit", "--hold", "-o", "json", "--", "sh", "-c", script]);
+    (0..4).for_each(|_| drop(hold("true")));
+    assert_eq!(states(&served.json(&["ps"])), ["held"; 4]);
+    assert_eq!(states(&served.json(&["cancel", "2-3"])), ["cancelled"; 2]);
+    assert_eq!(served.code(&["release", "1", "4"]), Some(0));
+    assert_eq!(served.code(&["wait", "1", "4"]), Some(0));
+    let all = served.json(&["ps", "--all"]);
+    assert_eq!(states(&all), ["succeeded", "cancelled", "cancelled", "succeeded"]);
+    assert_eq!(served.code(&["cancel", "2"]), Some(6), "it has ended");
+    assert_eq!(served.code(&["describe", "9"]), Some(3));
+    assert_eq!(served.code(&["cancel", "7-9"]), Some(3));
+}
+
+#[test]
+fn a_wait_gives_up_and_the_job_goes_on() {
+    let served = Served::new();
+    let id = served.submit("sleep 60").to_string();
+    assert_eq!(served.code(&["wait", "--timeout", "50ms", &id]), Some(124));
+    assert_eq!(states(&served.json(&["ps"])), ["running"]);
+}
+
+#[test]
+fn a_key_submits_once() {
+    let served = Served::new();
+    let once = || served.json(&["submit", "--key", "k", "-o", "json", "--", "true"])["id"].clone();
+    assert_eq!(once(), once());
+}
+
+#[test]
+fn a_run_beside_a_server_is_the_servers_job() {
+    let served = Served::new();
+    served.submit("true");
+    let output = served.run(&["run", "--", "sh", "-c", "echo here; exit 3"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n");
+    assert_eq!(served.json(&["ps", "--all"])["items"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn a_stopped_server_leaves_jobs_running_for_the_next() {
+    let served = Served::new();
+    let script = "until [ -e go ]; do sleep 0.02; done; exit 5";
+    let id = served.submit(script).to_string();
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+    assert_eq!(served.code(&["ps"]), Some(5), "nobody answers");
+    served.0.write("go", "");
+    served.submit("true");
+    assert_eq!(served.code(&["wait", &id]), Some(5), "its code was not lost");
+    let report = served.json(&["describe", &id]);
+    assert_eq!(report["stages"][0]["attempts"], 1, "it was not started again");
+}
+
+/// A job file of one stage that takes every core of the machine.
+fn whole_machine(served: &Served, name: &str, priority: &str, run: &str, more: &str) -> String {
+    let devices = served.json(&["devices"]);
+    let items = devices["items"].as_array().expect("a list");
+    let sockets = items.iter().filter(|item| item["kind"] == "cpu");
+    let cores: u64 = sockets.filter_map(|item| item["units"].as_u64()).sum();
+    let text = format!(
+        "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{ name: {name} }}\n\
+         spec:\n  priority: {priority}\n  stages:\n    - name: train\n      kind: train\n      \
+         run: {run}\n      devices: cpu:{cores}\n{more}"
+    );
+    served.0.write(&format!("{name}.yaml"), &text).to_string_lossy().into_owned()
+}
+
+#[test]
+fn an_urgent_job_goes_first_and_the_low_one_goes_on_to_the_same_bits() {
+    let Some(trainer) = trainer() else { return };
+    let served = Served(prepared(&trainer));
+    let train = |output: &str| {
+        format!(
+            "[het-train, finetune, --data, tokens, --weights, model, --output, {output}, --steps, \
+             \"300\", --batch, \"2\", --seq, \"128\", --checkpoint-every, \"5\"]"
+        )
+    };
+    let saves = "      checkpoint: { every: 1s, grace: 20s }\n      \
+                 resume: [--resume, \"{checkpoint}\"]\n";
+    let whole = whole_machine(&served, "whole", "low", &train("whole"), saves);
+    assert_eq!(served.code(&["submit", "--wait", &whole]), Some(0));
+    let low = whole_machine(&served, "cut", "low", &train("cut"), saves);
+    let low = served.json(&["submit", &low])["id"].as_u64().expect("an id");
+    let saved = format!("home/jobs/{low}/work/train/checkpoints/checkpoint-20");
+    let saved = served.0.path().join(saved);
+    crate::commands::wait_for("a checkpoint", || saved.exists());
+    let urgent = whole_machine(&served, "urgent", "urgent", "[\"true\"]", "");
+    assert_eq!(served.code(&["submit", "--wait", &urgent]), Some(0));
+    let row = &served.json(&["ps"])["items"][0];
+    assert_eq!(row["preemptions"], 1, "the low job made room: {row}");
+    assert_eq!(served.code(&["wait", &low.to_string()]), Some(0));
+    assert_eq!(adapter(&served.0, "cut"), adapter(&served.0, "whole"), "bit for bit");
+}

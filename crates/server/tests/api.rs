@@ -380,7 +380,8 @@ fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
         _ if route.method == "get" => "GET",
         _ => "POST",
     };
-    let yaml = "name: x\nrun: [\"true\"]\ndevices: \"cpu:1 | gpu:2:24GiB\"\nwith: { cores: 1, memory: 2GiB }\n";
+    let yaml = "name: x\nrun: [\"true\"]\ndevices: \"cpu:1 | gpu:2:24GiB\"\n\
+                with: { cores: 1, memory: 2GiB }\n";
     let body = match draw.below(4) {
         0 => mutated(draw, &submission("lab").to_string()),
         1 => {

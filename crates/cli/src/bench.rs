@@ -6,6 +6,7 @@ use std::path::Path;
 use anstream::{eprintln, println};
 use het_lab::report::{ScalingRow, scaling_plot};
 use het_lab::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
+use het_server::Home;
 use het_server::bench::{Size, bench_node};
 use serde_json::{Value, json};
 
@@ -42,7 +43,13 @@ fn node(part: usize, form: Form) -> Result<u8, Fail> {
         ..whole
     };
     let say = |what: &str| eprintln!("{what} …");
-    let figures = bench_node(dir.path(), &program, &size, say).map_err(Fail::from_error)?;
+    let root = dir.path().to_string_lossy().into_owned();
+    let home = Home::find(|name| (name == "HET_HOME").then(|| root.clone()))?;
+    let run_dir = home.run_dir("bench");
+    let figures =
+        bench_node(dir.path(), &run_dir, &program, &size, say).map_err(Fail::from_error)?;
+    // What is left in memory is nobody's.
+    let _ = std::fs::remove_dir_all(run_dir.with_file_name(""));
     let value = serde_json::to_value(&figures).unwrap_or_default();
     output::object(&value, form, || {
         for (name, figure) in value.as_object().into_iter().flatten() {

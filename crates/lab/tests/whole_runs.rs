@@ -29,7 +29,6 @@ fn scenario(
     let topology = cluster(&format!("uniform:1x{devices}")).expect("the words are known");
     let assumptions = Assumptions {
         cadence,
-        retention: Retention::All,
         restart: Restart::Fixed(Millis(0)),
         noise: Noise::default(),
         saving: Saving::default(),

@@ -16,10 +16,11 @@ use crate::cores::Picked;
 use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
 use crate::exit::{Consequence, Exit, Verdict};
+use crate::listener::Ear;
 use crate::order::Order;
 use crate::procfs;
 use crate::record::{Identity, Record, boot_ticks, write_atomically};
-use crate::report::{Orderly, Report};
+use crate::report::{Orderly, Report, Sight};
 use crate::spawn::{self, Cradle, Kin, Process};
 use crate::sweep::{kill_all, signal_groups, sweep};
 use crate::sys::{look_at_end, pidfd_open};
@@ -80,7 +81,8 @@ pub(crate) enum StopAsked {
 impl Gang {
     fn new(order: Order, wires: Wires, processes: Vec<Process>) -> Self {
         let cwd = order.launch.cwd.clone().into();
-        let report = Report::begin(order.progress(), order.checkpoint_dir(), cwd);
+        let sight = if wires.ear.is_some() { Sight::Seeing } else { Sight::Blind };
+        let report = Report::begin(order.progress(), order.checkpoint_dir(), cwd, sight);
         Self {
             order,
             wires,
@@ -168,9 +170,7 @@ impl Gang {
             port: order.port,
             cores: order.picked.iter().map(Picked::record).collect(),
         };
-        let path = order.record();
-        record.write(&path).map_err(|error| spawn::cannot(0, &path, &error))?;
-        let cradle = Cradle::open(order)?;
+        let cradle = Cradle::open(order, &record)?;
         for rank in 0..self.order.world() {
             let process = spawn::spawn(&self.order, &cradle, rank)?;
             self.wires.leaders.insert(process.pid);
@@ -203,10 +203,15 @@ impl Gang {
         let after = orphans + self.orphans.len();
         Ready {
             commands: is_ready(0),
-            files: files.is_some() && is_ready(after),
+            files: !unread && (self.has_heard() || files.is_some() && is_ready(after)),
             exits: (1..orphans).filter(|&fd| is_ready(fd)).map(|fd| live[fd - 1]).collect(),
             orphans: (orphans..after).filter(|&fd| is_ready(fd)).map(|fd| fd - orphans).collect(),
         }
+    }
+
+    /// Whether the progress file changed since this was asked last.
+    fn has_heard(&self) -> bool {
+        self.wires.ear.as_ref().is_some_and(Ear::take)
     }
 
     fn report_due(&self) -> Time {

@@ -20,6 +20,7 @@ mod gang;
 mod inlet;
 mod keeper;
 mod leaders;
+mod listener;
 mod node;
 mod order;
 mod procfs;

@@ -2,8 +2,10 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
@@ -12,7 +14,7 @@ use std::time::Duration;
 
 use het_core::{
     Action, Checkpoint, CheckpointSpec, DeviceId, Event, Failure, Generation, Launch, LeaseId,
-    Millis, NodeId, Outcome, Placement, Plan, State, Time, Topology,
+    Millis, NodeId, Outcome, Phase, Placement, Plan, State, Time, Topology,
 };
 use het_engine::Engine;
 use nix::sched::sched_getaffinity;
@@ -27,6 +29,7 @@ use crate::gang::{self, StopAsked};
 use crate::inlet::{Inlet, Message, Port, Remains};
 use crate::keeper::Exits;
 use crate::leaders::Leaders;
+use crate::listener::{Ear, Listener};
 use crate::order::{Order, VisibleEnv, all_grants, record_path};
 use crate::procfs;
 use crate::record::{self, Reaped};
@@ -54,6 +57,9 @@ pub struct Config {
     /// without an entry are not pinned.
     pub cores: BTreeMap<DeviceId, Vec<u32>>,
     pub visible_env: VisibleEnv,
+    /// For files of live leases, which mean nothing after a reboot; made if it is not there. No other
+    /// engine may use it at the same time.
+    pub run_dir: PathBuf,
     /// Where a keeper writes how processes ended whose supervisor had died; see [`crate::keep`].
     pub exits: Option<PathBuf>,
 }
@@ -77,11 +83,11 @@ pub enum NodeError {
     #[error("cannot read or remove `{path}`", path = path.display())]
     Record { path: PathBuf, source: io::Error },
     #[error(
-        "lease {lease} of `{workdir}` is still supervised by process {pid}, \
+        "lease {lease} in `{run_dir}` is still supervised by process {pid}, \
          hint: stop that one first",
-        workdir = workdir.display()
+        run_dir = run_dir.display()
     )]
-    Supervised { workdir: PathBuf, lease: LeaseId, pid: i32 },
+    Supervised { run_dir: PathBuf, lease: LeaseId, pid: i32 },
     #[error("processes {pids:?} of lease {lease} cannot be killed")]
     Unkillable { lease: LeaseId, pids: Vec<i32> },
 }
@@ -101,6 +107,8 @@ pub struct Node {
     /// Facts that no thread had to find out.
     ready: VecDeque<(Time, Event)>,
     leaders: Arc<Leaders>,
+    /// None where progress files cannot be watched: they are read at the end then.
+    listener: Option<Listener>,
     /// Of leases whose end was told but may not be durable yet.
     remains: Vec<Remains>,
     inlets: Weak<Port>,
@@ -138,10 +146,11 @@ impl Node {
     /// When the configuration does not fit the topology or this process.
     pub fn new(config: Config) -> Result<Self, NodeError> {
         check(&config)?;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.run_dir);
+        made.map_err(|source| NodeError::Record { path: config.run_dir.clone(), source })?;
         let (outbox, inbox) = sync_channel(FACTS_MAX);
         Ok(Self {
             cores: Cores::new(config.cores.clone()),
-            config,
             clock: Clock::start(),
             generation: Generation(0),
             live: BTreeMap::new(),
@@ -149,9 +158,11 @@ impl Node {
             outbox,
             ready: VecDeque::new(),
             leaders: Arc::new(Leaders::new()),
+            listener: Listener::start(&config.run_dir).ok(),
             remains: Vec::new(),
             inlets: Weak::new(),
             told: Cell::new(Time::ZERO),
+            config,
         })
     }
 
@@ -172,14 +183,14 @@ impl Node {
         }
     }
 
-    /// Kills what an engine that died left running below a job's directory and forgets it. To be
+    /// Kills what an engine that died left running, by its run directory, and forgets it. To be
     /// called before the job is started again, never beside an engine that runs it.
     ///
     /// # Errors
     /// When another live process supervises a lease there, or something cannot be killed or
     /// removed.
-    pub fn reap(workdir: &Path) -> Result<Vec<Reaped>, NodeError> {
-        record::reap(workdir)
+    pub fn reap(run_dir: &Path) -> Result<Vec<Reaped>, NodeError> {
+        record::reap(run_dir)
     }
 
     fn start(&mut self, start: Start<'_>) {
@@ -216,6 +227,7 @@ impl Node {
             topology: Arc::clone(&self.config.topology),
             visible_env: self.config.visible_env,
             port,
+            run_dir: self.config.run_dir.clone(),
             exits: self.config.exits.clone().map(|path| (Exits(path), since_ticks)),
             picked,
         }
@@ -230,10 +242,16 @@ impl Node {
     ) {
         let (lease, port, picked) = (order.lease, order.port, order.picked.clone());
         let (commands, receiver) = sync_channel(COMMANDS_MAX);
+        let ear = self.listener.as_ref().map(|listener| {
+            let ear = Ear::new(Arc::clone(&waker));
+            listener.enter(lease, ear.clone());
+            ear
+        });
         let wires = Wires {
             clock: self.clock,
             outbox: self.outbox.clone(),
             leaders: Arc::clone(&self.leaders),
+            ear,
             commands: receiver,
             waker: Arc::clone(&waker),
         };
@@ -264,23 +282,24 @@ impl Node {
                 launch: &spec.alternatives[held.placement.alternative].launch,
                 resume: &stage.checkpoint,
             };
-            let asked = if held.phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
-            self.take_up(start, asked);
+            self.take_up(start, held.phase);
         }
     }
 
-    fn take_up(&mut self, start: Start<'_>, asked: StopAsked) {
+    fn take_up(&mut self, start: Start<'_>, phase: Phase) {
         let lease = start.lease;
-        let path = record_path(Path::new(&start.launch.workdir), lease);
+        let asked = if phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
+        let path = record_path(&self.config.run_dir, lease);
         if !path.exists() {
-            return match asked {
-                StopAsked::No => self.start(start),
+            let outcome = match phase {
+                Phase::Starting => return self.start(start),
                 // Nothing of it is there, and nothing is wanted.
-                StopAsked::Yes => {
-                    let event = Event::StageEnded { lease, outcome: Outcome::Stopped };
-                    self.ready.push_back((self.clock.now(), event));
-                }
+                Phase::Stopping { .. } => Outcome::Stopped,
+                // The machine was started anew.
+                Phase::Running { .. } => Outcome::Lost,
             };
+            let event = Event::StageEnded { lease, outcome };
+            return self.ready.push_back((self.clock.now(), event));
         }
         let noted = record::noted(&path);
         let world = start.placement.ranks.len();
@@ -344,6 +363,7 @@ impl Node {
             && let Some(live) = self.live.remove(lease)
         {
             live.picked.iter().for_each(|picked| self.cores.put_back(picked));
+            self.listener.iter().for_each(|listener| listener.leave(*lease));
         }
         (self.tell(at), event)
     }
@@ -435,6 +455,8 @@ impl Drop for Node {
         let deadline = self.clock.now() + DROP_LIMIT;
         while !self.live.is_empty() && self.next_event(Some(deadline)).is_some() {}
         self.committed();
+        // Whatever else is in it is not this engine's.
+        let _ = fs::remove_dir(&self.config.run_dir);
     }
 }
 

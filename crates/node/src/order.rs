@@ -31,6 +31,7 @@ pub(crate) struct Order {
     pub(crate) topology: Arc<Topology>,
     pub(crate) visible_env: VisibleEnv,
     pub(crate) port: u16,
+    pub(crate) run_dir: PathBuf,
     /// What a keeper wrote down, where there is one, and since when the lease had processes.
     pub(crate) exits: Option<(Exits, u64)>,
     /// By rank.
@@ -72,25 +73,16 @@ impl Order {
         PathBuf::from(&self.launch.workdir)
     }
 
-    pub(crate) fn run_dir(&self) -> PathBuf {
-        self.workdir().join(RUN_DIR)
-    }
-
-    /// Files of this lease only; gone with it.
-    pub(crate) fn lease_dir(&self) -> PathBuf {
-        self.run_dir().join(format!("lease-{}", self.lease))
-    }
-
     pub(crate) fn record(&self) -> PathBuf {
-        record_path(&self.workdir(), self.lease)
+        record_path(&self.run_dir, self.lease)
     }
 
     pub(crate) fn notice(&self) -> PathBuf {
-        self.lease_dir().join("notice.json")
+        notice_path(&self.record())
     }
 
     pub(crate) fn progress(&self) -> PathBuf {
-        self.lease_dir().join("progress.jsonl")
+        progress_path(&self.record())
     }
 
     pub(crate) fn output_dir(&self) -> PathBuf {
@@ -125,12 +117,23 @@ impl Order {
     }
 }
 
-/// Below a job's directory: records and files of live leases.
-pub(crate) const RUN_DIR: &str = "run";
+/// Where the record of a lease lies, in the run directory of its engine. Its other files lie beside
+/// it.
+pub(crate) fn record_path(run_dir: &Path, lease: LeaseId) -> PathBuf {
+    run_dir.join(format!("lease-{lease}.json"))
+}
 
-/// Where the record of a lease lies.
-pub(crate) fn record_path(workdir: &Path, lease: LeaseId) -> PathBuf {
-    workdir.join(RUN_DIR).join(format!("lease-{lease}.json"))
+pub(crate) fn notice_path(record: &Path) -> PathBuf {
+    record.with_extension("notice")
+}
+
+pub(crate) fn progress_path(record: &Path) -> PathBuf {
+    record.with_extension("progress")
+}
+
+/// The lease whose progress file has this name.
+pub(crate) fn lease_of_progress(name: &str) -> Option<LeaseId> {
+    name.strip_prefix("lease-")?.strip_suffix(".progress")?.parse().ok().map(LeaseId)
 }
 
 pub(crate) fn all_grants(rank: &Rank) -> impl Iterator<Item = Grant> + '_ {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::LazyLock;
 
 use het_core::Millis;
 use nix::unistd::{SysconfVar, sysconf};
@@ -135,8 +136,11 @@ pub(crate) fn leads_marked(pid: i32, mark: &str) -> bool {
 
 /// Tells one boot of this machine from the next: process ids and start times begin anew.
 pub(crate) fn boot_id() -> String {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.trim().to_owned()
+    static ID: LazyLock<String> = LazyLock::new(|| {
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        id.trim().to_owned()
+    });
+    ID.clone()
 }
 
 #[cfg(test)]

@@ -1,15 +1,20 @@
 //! The files that outlive a supervisor: which processes belong to a lease, for whoever comes after.
 //!
 //! ```text
-//! WORKDIR/run/lease-N.json   who it is and what was chosen for it, before there is a process
-//! WORKDIR/run/lease-N.pids   `RANK PID` a line, written by each process before its program begins
-//! WORKDIR/run/lease-N/       its notice and progress
+//! RUN_DIR/lease-N.json       a line: who it is and what was chosen for it, before there is a process;
+//!                            then `RANK PID` a line, written by each process before its program begins
+//! RUN_DIR/lease-N.notice     that it is to stop, once it is
+//! RUN_DIR/lease-N.progress   what its program reports
 //! ```
+//!
+//! None of it means anything after a reboot: a directory in memory will do, and costs least.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use het_core::LeaseId;
@@ -18,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::NodeError;
 use crate::environment::NOTICE;
-use crate::order::RUN_DIR;
+use crate::order::{notice_path, progress_path};
 use crate::procfs;
 use crate::sweep::sweep;
 
@@ -39,8 +44,11 @@ impl Identity {
     }
 
     pub(crate) fn own() -> Self {
-        let pid = std::process::id() as i32;
-        Self::of(pid).unwrap_or(Self { pid, start_ticks: 0 })
+        static OWN: LazyLock<Identity> = LazyLock::new(|| {
+            let pid = std::process::id() as i32;
+            Identity::of(pid).unwrap_or(Identity { pid, start_ticks: 0 })
+        });
+        *OWN
     }
 
     fn lives(self) -> bool {
@@ -71,34 +79,36 @@ pub(crate) struct CoresRecord {
 }
 
 impl Record {
-    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        let text = serde_json::to_string(self).expect("text and numbers always become JSON");
-        write_atomically(path, &text)
+    /// Writes it; processes note who they are on the descriptor. Half a record, left by a death in
+    /// the middle, says that no process had begun.
+    pub(crate) fn create(&self, path: &Path) -> io::Result<OwnedFd> {
+        let mut text = serde_json::to_string(self).expect("text and numbers always become JSON");
+        text.push('\n');
+        // Each process writes where the one before it ended.
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        file.set_len(0)?;
+        file.write_all(text.as_bytes())?;
+        Ok(file.into())
     }
 
     /// Of this boot; `None` where there is none, or of a boot that is over.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         let text = fs::read_to_string(path).ok()?;
-        let record: Self = serde_json::from_str(&text).ok()?;
+        let record: Self = serde_json::from_str(text.lines().next()?).ok()?;
         (record.boot_id == procfs::boot_id()).then_some(record)
     }
-}
-
-/// Where the processes of a lease note who they are.
-pub(crate) fn pids_path(record: &Path) -> PathBuf {
-    record.with_extension("pids")
 }
 
 /// Processes by rank, as they noted it. A line that is cut short was not finished: its program had
 /// not begun.
 pub(crate) fn noted(record: &Path) -> BTreeMap<u32, i32> {
-    let text = fs::read_to_string(pids_path(record)).unwrap_or_default();
+    let text = fs::read_to_string(record).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let pair = |line: &str| {
         let (rank, pid) = line.split_once(' ')?;
         Some((rank.parse().ok()?, pid.parse().ok()?))
     };
-    whole.lines().filter_map(pair).collect()
+    whole.lines().skip(1).filter_map(pair).collect()
 }
 
 /// The present in clock ticks of this boot, as `/proc/PID/stat` counts them.
@@ -125,15 +135,14 @@ pub struct Reaped {
 }
 
 /// See [`crate::Node::reap`].
-pub(crate) fn reap(workdir: &Path) -> Result<Vec<Reaped>, NodeError> {
-    let run_dir = workdir.join(RUN_DIR);
-    let records = read_records(&run_dir)?;
+pub(crate) fn reap(run_dir: &Path) -> Result<Vec<Reaped>, NodeError> {
+    let records = read_records(run_dir)?;
     let own = Identity::own();
     for (_, record) in &records {
         let supervisor = record.supervisor;
         if supervisor != own && supervisor.lives() && record.boot_id == procfs::boot_id() {
             let (lease, pid) = (LeaseId(record.lease), supervisor.pid);
-            return Err(NodeError::Supervised { workdir: workdir.to_owned(), lease, pid });
+            return Err(NodeError::Supervised { run_dir: run_dir.to_owned(), lease, pid });
         }
     }
     let mut reaped = Vec::new();
@@ -164,7 +173,7 @@ fn reap_one(path: &Path, record: &Record) -> Result<Reaped, NodeError> {
 
 /// What only processes of the lease with this record have in their environment.
 pub(crate) fn mark(record: &Path) -> String {
-    format!("{NOTICE}={}", record.with_extension("").join("notice.json").display())
+    format!("{NOTICE}={}", notice_path(record).display())
 }
 
 /// Records in order of their lease. A file that is not a record is nobody's lease.
@@ -179,7 +188,8 @@ fn read_records(run_dir: &Path) -> Result<Vec<(PathBuf, Record)>, NodeError> {
         let path = entry.map_err(trouble)?.path();
         if path.extension().is_some_and(|extension| extension == "json") {
             let text = fs::read_to_string(&path).map_err(trouble)?;
-            if let Ok(record) = serde_json::from_str::<Record>(&text) {
+            let first = text.lines().next().unwrap_or_default();
+            if let Ok(record) = serde_json::from_str::<Record>(first) {
                 records.push((path, record));
             }
         }
@@ -191,16 +201,19 @@ fn read_records(run_dir: &Path) -> Result<Vec<(PathBuf, Record)>, NodeError> {
 /// Removes a record and all that goes with it; the record last, so that a death in between leaves
 /// something to find.
 fn remove_all(record: &Path) -> Result<(), NodeError> {
-    let (dir, pids) = (record.with_extension(""), pids_path(record));
-    remove(&dir, fs::remove_dir_all(&dir))?;
-    remove(&pids, fs::remove_file(&pids))?;
-    remove(record, fs::remove_file(record))
+    for path in [&progress_path(record), &notice_path(record), record] {
+        remove(path, fs::remove_file(path))?;
+    }
+    Ok(())
 }
 
 /// The same after the end of a lease. What stays behind is a file without a process, which a later
 /// start or reap removes.
 pub(crate) fn forget(record: &Path) {
-    let _ = remove_all(record);
+    // Each is tried: they do not depend on each other any more.
+    for path in [&progress_path(record), &notice_path(record), record] {
+        let _ = fs::remove_file(path);
+    }
 }
 
 fn remove(path: &Path, done: io::Result<()>) -> Result<(), NodeError> {
@@ -222,8 +235,7 @@ mod tests {
         let (job, stage) = ("demo".to_owned(), "train".to_owned());
         let (since_ticks, port, cores) = (0, 0, Vec::new());
         let record = Record { lease: 4, job, stage, boot_id, since_ticks, supervisor, port, cores };
-        fs::create_dir_all(run_dir).expect("a directory can be made");
-        record.write(&run_dir.join("lease-4.json")).expect("a file can be written");
+        record.create(&run_dir.join("lease-4.json")).expect("a file can be written");
     }
 
     #[test]
@@ -231,7 +243,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let mut other = Command::new("sleep").arg("60").spawn().expect("`sleep` is there");
         let identity = Identity::of(other.id() as i32).expect("it runs");
-        write(&dir.path().join(RUN_DIR), identity, procfs::boot_id());
+        write(dir.path(), identity, procfs::boot_id());
         let refused = reap(dir.path());
         other.kill().expect("it can be killed");
         other.wait().expect("it can be waited for");
@@ -242,7 +254,7 @@ mod tests {
     #[test]
     fn after_a_reboot_only_the_files_are_left() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        write(&dir.path().join(RUN_DIR), Identity::own(), "another boot".to_owned());
+        write(dir.path(), Identity::own(), "another boot".to_owned());
         let reaped = reap(dir.path()).expect("files can be removed");
         assert_eq!(reaped[0].processes, 0);
         assert_eq!(reap(dir.path()).expect("nothing is left"), []);
@@ -252,7 +264,7 @@ mod tests {
     fn a_note_that_is_cut_short_is_nobody() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let record = dir.path().join("lease-1.json");
-        fs::write(pids_path(&record), "0 17\n1 1").expect("a file can be written");
+        fs::write(&record, "{}\n0 17\n1 1").expect("a file can be written");
         assert_eq!(noted(&record), BTreeMap::from([(0, 17)]));
     }
 }

@@ -5,16 +5,19 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use het_core::{Checkpoint, Micro, Progress};
-use nix::errno::Errno;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::progress::{Lines, Tally};
 use crate::saves::{Saves, step_of};
 use crate::watch::{STATE_FILE, Sign, Watch};
+
+/// What the user is told then.
+const BLIND: &str = "progress is read only at the end: inotify cannot be used, \
+                     hint: raise `fs.inotify.max_user_instances`";
 
 /// Bytes read at once from the progress file.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -40,12 +43,16 @@ pub(crate) struct Report {
 
 impl Report {
     /// Begins to follow. Without inotify all is read at the end, and the user is told.
-    pub(crate) fn begin(progress: PathBuf, saves_dir: Option<PathBuf>, cwd: PathBuf) -> Self {
-        let lease_dir = progress.parent().unwrap_or(Path::new("/"));
-        let watch = Watch::new(lease_dir, saves_dir.as_deref());
+    pub(crate) fn begin(
+        progress: PathBuf,
+        saves_dir: Option<PathBuf>,
+        cwd: PathBuf,
+        sight: Sight,
+    ) -> Self {
+        let watch = saves_dir.as_deref().map(Watch::new).transpose();
         let mut tally = Tally::default();
-        if let Err(error) = &watch {
-            tally.suggest(&Progress { message: Some(blind(*error)), ..Progress::default() });
+        if watch.is_err() || sight == Sight::Blind {
+            tally.suggest(&Progress { message: Some(BLIND.to_owned()), ..Progress::default() });
         }
         let mut report = Self {
             progress,
@@ -56,7 +63,7 @@ impl Report {
             saves: Saves::default(),
             old: BTreeSet::new(),
             saves_dir,
-            watch: watch.ok(),
+            watch: watch.ok().flatten(),
             cwd,
         };
         report.old = report.steps_on_disk();
@@ -98,7 +105,6 @@ impl Report {
 
     fn heed(&mut self, sign: Sign) {
         match sign {
-            Sign::Progress => {}
             Sign::Created(step) => self.created(step),
             Sign::MovedIn(step) => {
                 self.old.insert(step);
@@ -197,18 +203,18 @@ impl Report {
     }
 }
 
+/// Whether somebody tells of changes of the progress file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sight {
+    Seeing,
+    Blind,
+}
+
 /// Whether every process exited as it wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Orderly {
     Yes,
     No,
-}
-
-fn blind(error: Errno) -> String {
-    format!(
-        "progress is read only at the end: inotify failed with {error}, \
-         hint: raise `fs.inotify.max_user_instances`"
-    )
 }
 
 /// The part of a Hugging Face `trainer_state.json` that is progress.

@@ -12,7 +12,7 @@ use nix::unistd::{AccessFlags, access};
 use crate::environment;
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
-use crate::record::pids_path;
+use crate::record::{self, Record};
 use crate::sys::{Image, Started, cpu_set, start};
 
 const NULL: &str = "/dev/null";
@@ -45,23 +45,15 @@ pub(crate) enum Kin {
     Orphan,
 }
 
-/// Makes the directories and empty files that the programs are promised.
+/// Makes the directories that the programs are promised.
 pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
-    let lease_dir = order.lease_dir();
     // Left over from a lease of the same number whose supervisor died.
-    match fs::remove_dir_all(&lease_dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(cannot(0, &lease_dir, &error));
-        }
-        _ => {}
-    }
+    record::forget(&order.record());
     let logs = (order.launch.log == LogRule::EachRank).then(|| order.log_dir());
-    let dirs = [Some(lease_dir), logs, Some(order.output_dir()), order.checkpoint_dir()];
+    let dirs = [logs, Some(order.output_dir()), order.checkpoint_dir()];
     for dir in dirs.into_iter().flatten() {
         fs::create_dir_all(&dir).map_err(|error| cannot(0, &dir, &error))?;
     }
-    let progress = order.progress();
-    File::create(&progress).map_err(|error| cannot(0, &progress, &error))?;
     Ok(())
 }
 
@@ -73,14 +65,13 @@ pub(crate) struct Cradle {
 }
 
 impl Cradle {
-    /// Opens the file in which the processes of a lease note who they are.
-    pub(crate) fn open(order: &Order) -> Result<Self, Failure> {
-        let path = pids_path(&order.record());
-        let note = OpenOptions::new().create(true).write(true).truncate(true).open(&path);
-        let note = note.map_err(|error| cannot(0, &path, &error))?;
+    /// Writes down the lease before it has a process.
+    pub(crate) fn open(order: &Order, record: &Record) -> Result<Self, Failure> {
+        let path = order.record();
+        let note = record.create(&path).map_err(|error| cannot(0, &path, &error))?;
         let null = Path::new(NULL);
         let input = File::open(null).map_err(|error| cannot(0, null, &error))?;
-        Ok(Self { input: input.into(), note: note.into() })
+        Ok(Self { input: input.into(), note })
     }
 }
 

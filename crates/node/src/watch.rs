@@ -1,4 +1,4 @@
-//! What changes in a gang's files, by inotify: its progress file and its checkpoint directory.
+//! What changes in a gang's checkpoint directory, by inotify.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,8 +17,6 @@ const READS_MAX: usize = 64;
 /// A change that may matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sign {
-    /// The progress file.
-    Progress,
     /// A checkpoint directory was created in place, or renamed into it.
     Created(u64),
     MovedIn(u64),
@@ -31,28 +29,22 @@ pub(crate) enum Sign {
 #[derive(Debug)]
 pub(crate) struct Watch {
     inotify: Inotify,
-    progress: WatchDescriptor,
-    saves: Option<(WatchDescriptor, PathBuf)>,
+    saves: (WatchDescriptor, PathBuf),
     inside: BTreeMap<WatchDescriptor, u64>,
 }
 
 impl Watch {
-    /// Watches the directory of the progress file and, where it exists, that of checkpoints.
-    pub(crate) fn new(lease_dir: &Path, saves: Option<&Path>) -> Result<Self, Errno> {
+    /// Watches the directory of checkpoints.
+    pub(crate) fn new(saves: &Path) -> Result<Self, Errno> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        let written = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_MOVED_TO;
-        let progress = inotify.add_watch(lease_dir, written)?;
         let appeared = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
-        let saves = saves.and_then(|dir| {
-            let descriptor = inotify.add_watch(dir, appeared | AddWatchFlags::IN_ONLYDIR).ok()?;
-            Some((descriptor, dir.to_owned()))
-        });
-        Ok(Self { inotify, progress, saves, inside: BTreeMap::new() })
+        let descriptor = inotify.add_watch(saves, appeared | AddWatchFlags::IN_ONLYDIR)?;
+        Ok(Self { inotify, saves: (descriptor, saves.to_owned()), inside: BTreeMap::new() })
     }
 
     /// Also looks for `trainer_state.json` inside this checkpoint.
     pub(crate) fn look_inside(&mut self, step: u64) {
-        let Some((_, dir)) = &self.saves else { return };
+        let (_, dir) = &self.saves;
         let closed = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO;
         let inside = dir.join(format!("checkpoint-{step}"));
         // A directory that is gone again needs no look.
@@ -92,11 +84,7 @@ impl Watch {
         if let Some(&step) = self.inside.get(&event.wd) {
             return (name == STATE_FILE).then_some(Sign::StateWritten(step));
         }
-        if event.wd == self.progress {
-            return Some(Sign::Progress);
-        }
-        let is_save = self.saves.as_ref().is_some_and(|(descriptor, _)| *descriptor == event.wd);
-        if !is_save || !event.mask.contains(AddWatchFlags::IN_ISDIR) {
+        if event.wd != self.saves.0 || !event.mask.contains(AddWatchFlags::IN_ISDIR) {
             return None;
         }
         let step = step_of(name)?;

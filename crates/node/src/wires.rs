@@ -9,6 +9,7 @@ use nix::sys::eventfd::EventFd;
 use crate::clock::Clock;
 use crate::inlet::{Message, Remains};
 use crate::leaders::Leaders;
+use crate::listener::Ear;
 use crate::order::Order;
 
 /// What the engine tells a gang.
@@ -30,6 +31,8 @@ pub(crate) struct Wires {
     pub(crate) clock: Clock,
     pub(crate) outbox: SyncSender<Message>,
     pub(crate) leaders: Arc<Leaders>,
+    /// Hears of the progress file; none where it cannot be watched.
+    pub(crate) ear: Option<Ear>,
     pub(crate) commands: Receiver<Command>,
     /// Written after every command.
     pub(crate) waker: Arc<EventFd>,

@@ -97,23 +97,25 @@ pub enum BenchError {
     Nothing { what: String },
 }
 
-/// Measures everything in a directory that is empty now. `program` is this program, which knows
+/// Measures everything in two directories that are empty now, `run_dir` where live leases have their
+/// files. `program` is this program, which knows
 /// [`RANK_COMMAND`] and `server`; `say` is told what is being done.
 ///
 /// # Errors
 /// When something cannot be set up or does not answer.
 pub fn bench_node(
     dir: &Path,
+    run_dir: &Path,
     program: &Path,
     size: &Size,
     mut say: impl FnMut(&str),
 ) -> Result<NodeFigures, BenchError> {
     say("launching `true`, and spawning it in a loop");
-    let launched = launch::launches(&dir.join("launch"), size)?;
+    let launched = launch::launches(&dir.join("launch"), run_dir, size)?;
     say("hopping from stage to stage");
     let hops = hop::hops(&dir.join("hop"), size.hops)?;
     say("giving notice to gangs");
-    let notice_p99_ms = launch::notices(&dir.join("notice"), program, size.notices)?;
+    let notice_p99_ms = launch::notices(&dir.join("notice"), run_dir, program, size.notices)?;
     say("submitting to a server, and reading from it");
     let served = served::served(&dir.join("home"), program, size, &mut say)?;
     Ok(NodeFigures {
@@ -175,12 +177,13 @@ fn topology() -> Topology {
 
 const SOCKET: DeviceId = DeviceId(0);
 
-fn node() -> Result<Node, NodeError> {
+fn node(run_dir: &Path) -> Result<Node, NodeError> {
     Node::new(Config {
         topology: Arc::new(topology()),
         node: NodeId(0),
         cores: Default::default(),
         visible_env: het_devices::visible_devices,
+        run_dir: run_dir.to_owned(),
         exits: None,
     })
 }

@@ -165,7 +165,7 @@ impl Embedded {
         let id = JobId(dir.id);
         let job = state.job(id).ok_or(RunError::NeverSubmitted { id: id.0 })?;
         let spec = Arc::clone(&job.spec);
-        Node::reap(Path::new(&spec.workdir))?;
+        Node::reap(&dir.run)?;
         match job.end {
             Some((_, JobEnd::Succeeded)) => Err(RunError::AlreadySucceeded { id: id.0 }),
             Some(_) => {
@@ -199,6 +199,7 @@ impl Embedded {
             node: het_core::NodeId(0),
             cores: machine.discovery.cores.clone(),
             visible_env: het_devices::visible_devices,
+            run_dir: dir.run.clone(),
             exits: None,
         })?;
         let inlet = node.inlet();

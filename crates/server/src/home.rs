@@ -9,10 +9,16 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::Uid;
+use sha2::{Digest, Sha256};
 use thiserror::Error;
+
+/// Memory that every Linux offers as a directory.
+const MEMORY_DIR: &str = "/dev/shm";
 
 /// Why the state directory cannot be used.
 #[derive(Debug, Error)]
@@ -27,6 +33,8 @@ pub enum HomeError {
 #[derive(Debug, Clone)]
 pub struct Home {
     root: PathBuf,
+    /// Where files of live leases go.
+    run: PathBuf,
 }
 
 /// The files of one job.
@@ -34,6 +42,8 @@ pub struct Home {
 pub struct JobDir {
     pub id: u64,
     pub path: PathBuf,
+    /// For files of its live leases, where it has an engine of its own.
+    pub run: PathBuf,
 }
 
 impl Home {
@@ -49,7 +59,13 @@ impl Home {
             .ok_or(HomeError::Nowhere)?;
         let jobs = root.join("jobs");
         fs::create_dir_all(&jobs).map_err(|source| HomeError::Io { path: jobs, source })?;
-        Ok(Self { root })
+        let run = run_base(&root, set("XDG_RUNTIME_DIR"));
+        Ok(Self { root, run })
+    }
+
+    /// The directory for files of live leases of one engine.
+    pub fn run_dir(&self, engine: &str) -> PathBuf {
+        self.run.join(engine)
     }
 
     /// The directory of the server's own files, which only its owner can open.
@@ -94,7 +110,8 @@ impl Home {
 
     /// The directory of a job, whether it is there or not.
     pub fn job(&self, id: u64) -> JobDir {
-        JobDir { id, path: self.root.join("jobs").join(id.to_string()) }
+        let run = self.run_dir(&format!("job-{id}"));
+        JobDir { id, path: self.root.join("jobs").join(id.to_string()), run }
     }
 
     pub fn lock_file(&self) -> PathBuf {
@@ -113,7 +130,7 @@ impl Home {
             .filter_map(|entry| {
                 let entry = entry.ok()?;
                 let id = entry.file_name().to_str()?.parse().ok()?;
-                Some(JobDir { id, path: entry.path() })
+                Some(self.job(id))
             })
             .collect();
         jobs.sort_by_key(|job| job.id);
@@ -129,12 +146,29 @@ impl Home {
         loop {
             let path = self.root.join("jobs").join(id.to_string());
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(JobDir { id, path }),
+                Ok(()) => return Ok(self.job(id)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => id += 1,
                 Err(source) => return Err(HomeError::Io { path, source }),
             }
         }
     }
+}
+
+/// In memory where there is such a place that nobody else can write, since these files mean nothing
+/// after a reboot; below the state directory otherwise.
+fn run_base(root: &Path, runtime: Option<PathBuf>) -> PathBuf {
+    let digest = Sha256::digest(root.as_os_str().as_bytes());
+    let tag = u64::from_be_bytes(*digest.first_chunk().expect("a digest is longer"));
+    let name = format!("heterosis-{tag:016x}");
+    let ours = |dir: &PathBuf| {
+        // One that is there already is looked at like a new one.
+        let _ = fs::DirBuilder::new().mode(0o700).create(dir);
+        let own = Uid::effective().as_raw();
+        fs::symlink_metadata(dir)
+            .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0)
+    };
+    let places = runtime.into_iter().chain([MEMORY_DIR.into()]);
+    places.map(|dir| dir.join(&name)).find(ours).unwrap_or_else(|| root.join("run"))
 }
 
 impl JobDir {

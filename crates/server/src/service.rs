@@ -117,6 +117,7 @@ impl Service {
             node: het_core::NodeId(0),
             cores: machine.discovery.cores.clone(),
             visible_env: het_devices::visible_devices,
+            run_dir: home.run_dir("server"),
             exits: Some(home.exits()),
         })?;
         let inlet = node.inlet();

@@ -79,14 +79,16 @@ impl Handle {
         for (index, change) in (0..).zip(&disk.unsynced) {
             let fate = drawn(seed, index);
             match change {
-                Unsynced::Length(length) if fate % 2 == 0 => image.resize(*length as usize, 0),
+                Unsynced::Length(length) if fate.is_multiple_of(2) => {
+                    image.resize(*length as usize, 0)
+                }
                 Unsynced::Length(_) => {}
                 Unsynced::Write(at, bytes) => {
                     for (number, sector) in bytes.chunks(SECTOR).enumerate() {
                         let kept = match fate % 3 {
                             0 => true,
                             1 => false,
-                            _ => drawn(fate, number as u64) % 2 == 0,
+                            _ => drawn(fate, number as u64).is_multiple_of(2),
                         };
                         let from = *at as usize + number * SECTOR;
                         if kept && from + sector.len() <= image.len() {

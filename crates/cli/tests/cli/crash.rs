@@ -159,7 +159,7 @@ fn open_jobs(server: &Server) -> usize {
 
 /// Processes that bear this home in their environment, other than the server and this test.
 fn strays(home: &Path) -> Vec<String> {
-    let mark = format!("HET_NOTICE={}", home.display());
+    let mark = format!("HET_OUTPUT={}", home.display());
     let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
     let marked = entries.filter_map(|entry| {
         let environ = fs::read(entry.path().join("environ")).ok()?;

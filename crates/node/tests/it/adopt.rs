@@ -1,5 +1,6 @@
 //! Taking up what a supervisor left.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use het_core::{
@@ -14,7 +15,7 @@ use crate::rig::{CPU, Rig, config, grant, is_alive, rank};
 
 /// A state in which one stage has a lease, and its plan.
 fn state(rig: &Rig, script: &str) -> (State, Plan) {
-    let config = config(Default::default());
+    let config = config(Default::default(), &rig.path("run"));
     let mut state = State::new(Arc::clone(&config.topology));
     let mut spec = build::job(
         Priority::Normal,
@@ -41,8 +42,9 @@ fn state(rig: &Rig, script: &str) -> (State, Plan) {
 }
 
 /// Another supervisor of the same directory, which knows no keeper.
-fn successor(state: &State) -> Node {
-    let mut node = Node::new(config(Default::default())).expect("the rig fits");
+fn successor(state: &State, dir: &Path) -> Node {
+    let config = config(Default::default(), &dir.join("run"));
+    let mut node = Node::new(config).expect("the rig fits");
     node.adopt(state);
     node
 }
@@ -71,7 +73,7 @@ fn a_program_that_runs_goes_on_and_its_reports_are_read() {
     let pid = rig.read("pid");
     let (dir, node) = rig.into_parts();
     node.detach();
-    let mut node = successor(&state);
+    let mut node = successor(&state, dir.path());
     assert!(is_alive(&pid), "it was not restarted");
     std::fs::write(dir.path().join("go"), "").expect("a file can be written");
     // This process is its parent, so nobody wrote down how it ended; it said that it was done.
@@ -82,7 +84,7 @@ fn a_program_that_runs_goes_on_and_its_reports_are_read() {
 fn what_was_planned_but_never_began_begins() {
     let rig = Rig::new();
     let (state, _) = state(&rig, "echo started > mark");
-    let mut node = successor(&state);
+    let mut node = successor(&state, rig.dir.path());
     assert_eq!(end(&mut node), Outcome::Finished);
     assert_eq!(rig.read("mark").trim(), "started");
 }
@@ -92,9 +94,17 @@ fn a_gang_of_an_earlier_boot_is_lost() {
     let rig = Rig::new();
     let (state, _) = state(&rig, "true");
     let run = rig.path("run");
-    std::fs::create_dir_all(&run).expect("a directory can be made");
     std::fs::write(run.join("lease-1.json"), "{}").expect("a file can be written");
-    let mut node = successor(&state);
+    let mut node = successor(&state, rig.dir.path());
     assert_eq!(end(&mut node), Outcome::Lost);
     assert!(!run.join("lease-1.json").exists());
+}
+
+#[test]
+fn what_ran_before_a_reboot_is_lost() {
+    let rig = Rig::new();
+    let (mut state, _) = state(&rig, "true");
+    state.apply(Time(3), &Event::StageStarted { lease: LeaseId(1) });
+    let mut node = successor(&state, rig.dir.path());
+    assert_eq!(end(&mut node), Outcome::Lost, "nothing of it is in the run directory");
 }

@@ -19,7 +19,8 @@ impl Subject for Shell<'_> {
 
     fn build(&self, scripts: &[(StageKey, Script)]) -> (Node, Vec<Launch>) {
         let launches = scripts.iter().map(|(_, script)| rig::launch(self.workdir, &text(script)));
-        (Node::new(rig::config(BTreeMap::new())).expect("the rig fits"), launches.collect())
+        let config = rig::config(BTreeMap::new(), &self.workdir.join("run"));
+        (Node::new(config).expect("the rig fits"), launches.collect())
     }
 }
 

@@ -19,7 +19,7 @@ const WORKDIR: &str = "HET_TEST_REAP_WORKDIR";
 #[test]
 fn supervisor_that_dies() {
     let Some(workdir) = std::env::var_os(WORKDIR).map(PathBuf::from) else { return };
-    let mut rig = Rig::new();
+    let mut rig = Rig::with_run_dir(&workdir.join("run"));
     let launch = crate::rig::launch(&workdir, SCRIPT);
     let rank = crate::rig::rank(&[crate::rig::grant(crate::rig::CPU, 1)], &[]);
     rig.start_with(LEASE, launch, vec![rank], None);
@@ -40,12 +40,12 @@ fn reap_after_a_supervisor_was_killed() {
     let pids = [read("pid"), read("daemon")];
     assert!(pids.iter().all(|pid| is_alive(pid)), "the gang outlives its supervisor");
 
-    let reaped = Node::reap(dir.path()).expect("what is left can be killed");
+    let reaped = Node::reap(&dir.path().join("run")).expect("what is left can be killed");
     assert_eq!(reaped.len(), 1);
     assert_eq!((reaped[0].lease, reaped[0].job.as_str()), (LeaseId(1), "demo"));
     assert!(reaped[0].processes >= 3, "{reaped:?}");
     assert!(!pids.iter().any(|pid| is_alive(pid)), "nothing of it is left");
-    assert_eq!(Node::reap(dir.path()).expect("nothing is left"), []);
+    assert_eq!(Node::reap(&dir.path().join("run")).expect("nothing is left"), []);
 }
 
 #[test]
@@ -54,9 +54,10 @@ fn a_detached_gang_can_be_reaped() {
     rig.start(SCRIPT, 1);
     rig.await_step(1);
     let pid = rig.read("pid");
-    rig.node.detach();
+    let (dir, node) = rig.into_parts();
+    node.detach();
     assert!(is_alive(&pid));
-    assert_eq!(Node::reap(rig.dir.path()).expect("it can be killed").len(), 1);
+    assert_eq!(Node::reap(&dir.path().join("run")).expect("it can be killed").len(), 1);
     assert!(!is_alive(&pid));
 }
 

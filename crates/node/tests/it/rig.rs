@@ -93,7 +93,7 @@ pub fn allowed_cores() -> Vec<u32> {
 }
 
 /// One node: a socket, two GPUs, an NPU.
-pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>) -> Config {
+pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
     let topology = Topology {
         classes: vec![class("epyc", "cpu"), class("h100", "gpu"), class("910b", "npu")],
         nodes: vec![het_core::Node {
@@ -115,6 +115,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>) -> Config {
         node: NodeId(0),
         cores,
         visible_env: visible,
+        run_dir: run_dir.to_owned(),
         exits: None,
     }
 }
@@ -153,7 +154,17 @@ impl Rig {
 
     pub fn with_cores(cores: BTreeMap<DeviceId, Vec<u32>>) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        Self { node: Node::new(config(cores)).expect("the rig fits"), dir, generation: 0 }
+        let run_dir = dir.path().join("run");
+        Self::with(dir, config(cores, &run_dir))
+    }
+
+    pub fn with_run_dir(run_dir: &Path) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        Self::with(dir, config(BTreeMap::new(), run_dir))
+    }
+
+    fn with(dir: tempfile::TempDir, config: Config) -> Self {
+        Self { node: Node::new(config).expect("the rig fits"), dir, generation: 0 }
     }
 
     pub fn launch(&self, script: &str) -> Launch {

@@ -56,10 +56,10 @@ HET_ATTEMPT=3
 HET_CHECKPOINT_DIR=WORKDIR/ckpt
 HET_DEVICES=DEVICES
 HET_JOB=demo
-HET_NOTICE=WORKDIR/run/lease-1/notice.json
+HET_NOTICE=WORKDIR/run/lease-1.notice
 HET_OUTPUT=WORKDIR/train
 HET_PRECISION=bf16
-HET_PROGRESS=WORKDIR/run/lease-1/progress.jsonl
+HET_PROGRESS=WORKDIR/run/lease-1.progress
 HET_RESUME_FROM=WORKDIR/ckpt/checkpoint-5
 HET_STAGE=train
 LOCAL_RANK=1
@@ -244,7 +244,8 @@ fn a_placement_on_another_node_is_refused() {
 #[test]
 fn wrong_core_ids_are_refused() {
     let core = allowed_cores()[0];
-    let refused = |device, cores| Node::new(config(BTreeMap::from([(device, cores)])));
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let refused = |device, cores| Node::new(config(BTreeMap::from([(device, cores)]), dir.path()));
     assert!(matches!(refused(GPU, vec![core]), Err(NodeError::NotASocket { .. })));
     assert!(matches!(refused(CPU, vec![1_023_999]), Err(NodeError::ForbiddenCore { .. })));
     assert!(matches!(refused(CPU, vec![core, core]), Err(NodeError::DuplicateCore { .. })));

@@ -39,9 +39,9 @@ struct Block {
 }
 
 /// Blocks of all kinds in turn, so that a busy machine is busy for all.
-pub(super) fn launches(dir: &Path, size: &Size) -> Result<Launched, BenchError> {
+pub(super) fn launches(dir: &Path, run_dir: &Path, size: &Size) -> Result<Launched, BenchError> {
     let (mut plain, mut full, mut spawned) = (Vec::new(), Vec::new(), Vec::new());
-    let mut engine = Launcher { node: node()?, next: 1, generation: 0 };
+    let mut engine = Launcher { node: node(run_dir)?, next: 1, generation: 0 };
     for _ in 0..size.blocks {
         spawned.push(timed(size.launches, || spawn_loop(size)));
         plain.push(timed(size.launches, || engine.block(dir, size, Logs::None)));
@@ -153,8 +153,8 @@ impl Launcher {
     }
 
     fn start_true(&mut self, dir: &Path, logs: Logs) {
-        let workdir = dir.join(self.next.to_string());
-        let launch = launch(&workdir, vec!["/bin/true".to_owned()]);
+        // Its directories are there already, as a submission leaves them.
+        let launch = launch(dir, vec!["/bin/true".to_owned()]);
         let log = match logs {
             Logs::None => LogRule::Discard,
             Logs::EachRank => LogRule::EachRank,
@@ -175,8 +175,13 @@ fn launch(workdir: &Path, argv: Vec<String>) -> Launch {
 }
 
 /// Milliseconds from a stop to the signal in the last rank of a gang, 99th percentile.
-pub(super) fn notices(dir: &Path, program: &Path, count: usize) -> Result<f64, BenchError> {
-    let mut engine = Launcher { node: node()?, next: 1, generation: 0 };
+pub(super) fn notices(
+    dir: &Path,
+    run_dir: &Path,
+    program: &Path,
+    count: usize,
+) -> Result<f64, BenchError> {
+    let mut engine = Launcher { node: node(run_dir)?, next: 1, generation: 0 };
     let mut latest_ms = Vec::new();
     for number in 0..count {
         let workdir = dir.join(number.to_string());

@@ -15,7 +15,8 @@ use het_core::{Event, JobId, State, Time, Topology, TopologyError};
 use het_wire::api::JobRow;
 use het_wire::record::{Record, RecordError, TopologyRecord, read_topology, write_topology};
 use redb::{
-    Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition, WriteTransaction,
+    Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+    WriteTransaction,
 };
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -26,6 +27,9 @@ const HEAD: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("head");
 
 /// Of the file; a store of another format is refused, not guessed at.
 const FORMAT: &[u8] = b"2";
+
+/// Pages kept in memory: the log is written at its end and read once.
+const CACHE_BYTES: usize = 16 << 20;
 
 /// SHA-256 over the hash of the record before and this record.
 type Hash = [u8; 32];
@@ -91,7 +95,7 @@ impl EventStore {
     /// # Errors
     /// When the file cannot be made or written.
     pub fn create(path: &Path, topology: &Topology) -> Result<Self, StoreError> {
-        Self::begin(Database::create(path)?, topology)
+        Self::begin(builder().create(path)?, topology)
     }
 
     /// Makes a new store on a disk that is not a file: tests put one there that fails.
@@ -99,7 +103,7 @@ impl EventStore {
     /// # Errors
     /// When it cannot be written.
     pub fn create_on(disk: impl StorageBackend, topology: &Topology) -> Result<Self, StoreError> {
-        Self::begin(Database::builder().create_with_backend(disk)?, topology)
+        Self::begin(builder().create_with_backend(disk)?, topology)
     }
 
     fn begin(database: Database, topology: &Topology) -> Result<Self, StoreError> {
@@ -122,7 +126,7 @@ impl EventStore {
     /// [`StoreError::InUse`] while another process has it open, or when the file is not a store of
     /// this version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::resume(Database::open(path)?)
+        Self::resume(builder().open(path)?)
     }
 
     /// Opens a store on a disk that is not a file.
@@ -130,7 +134,7 @@ impl EventStore {
     /// # Errors
     /// When the disk holds no store.
     pub fn open_on(disk: impl StorageBackend) -> Result<Self, StoreError> {
-        Self::resume(Database::builder().create_with_backend(disk)?)
+        Self::resume(builder().create_with_backend(disk)?)
     }
 
     fn resume(database: Database) -> Result<Self, StoreError> {
@@ -276,6 +280,12 @@ impl StoreReader {
         let record: TopologyRecord = serde_json::from_slice(head.value())?;
         Ok(read_topology(&record)?)
     }
+}
+
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
 }
 
 fn chained(before: &Hash, record: &[u8]) -> Hash {

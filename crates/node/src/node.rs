@@ -57,8 +57,8 @@ pub struct Config {
     /// without an entry are not pinned.
     pub cores: BTreeMap<DeviceId, Vec<u32>>,
     pub visible_env: VisibleEnv,
-    /// For files of live leases, which mean nothing after a reboot; made if it is not there. No other
-    /// engine may use it at the same time.
+    /// For files of live leases, which mean nothing after a reboot; made if it is not there. No
+    /// other engine may use it at the same time.
     pub run_dir: PathBuf,
     /// Where a keeper writes how processes ended whose supervisor had died; see [`crate::keep`].
     pub exits: Option<PathBuf>,

@@ -1,8 +1,8 @@
 //! The files that outlive a supervisor: which processes belong to a lease, for whoever comes after.
 //!
 //! ```text
-//! RUN_DIR/lease-N.json       a line: who it is and what was chosen for it, before there is a process;
-//!                            then `RANK PID` a line, written by each process before its program begins
+//! RUN_DIR/lease-N.json       one line: who it is and what was chosen for it, before there is a
+//!                            process; then `RANK PID` a line, written by each before its program
 //! RUN_DIR/lease-N.notice     that it is to stop, once it is
 //! RUN_DIR/lease-N.progress   what its program reports
 //! ```

@@ -97,9 +97,9 @@ pub enum BenchError {
     Nothing { what: String },
 }
 
-/// Measures everything in two directories that are empty now, `run_dir` where live leases have their
-/// files. `program` is this program, which knows
-/// [`RANK_COMMAND`] and `server`; `say` is told what is being done.
+/// Measures everything in two directories that are empty now; live leases have their files in
+/// `run_dir`. `program` is this program, which knows [`RANK_COMMAND`] and `server`; `say` is told
+/// what is being done.
 ///
 /// # Errors
 /// When something cannot be set up or does not answer.

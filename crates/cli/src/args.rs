@@ -189,6 +189,9 @@ pub struct SelectArgs {
 pub struct ServerArgs {
     #[command(subcommand)]
     pub command: Option<ServerCommand>,
+    /// Serve here, below a keeper.
+    #[arg(long, hide = true)]
+    pub kept: bool,
     /// Also listen on this address; callers need a token then.
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<SocketAddr>,

@@ -12,12 +12,12 @@ use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 use crate::args::{Form, RunArgs};
-use crate::client::Client;
+use crate::client::{Client, Next};
 use crate::fail::{Fail, code};
-use crate::jobs::submission;
+use crate::jobs::{WATCH, submission};
 use crate::logs::Follower;
 use crate::run;
-use crate::server::client;
+use crate::server::{client, client_again};
 
 /// How often what the program wrote is looked for: the server tells of steps, not of output.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -30,7 +30,7 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
     }
     let body = submission(args.file.as_deref(), &args.short, &args.command, &args.workdir)?;
     // Opened before the job is there: nothing of it is missed.
-    let mut changes = client()?.open("/api/v1/watch")?;
+    let mut changes = client()?.open(WATCH)?;
     let job: Submitted = server.post("/api/v1/jobs", &body)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     flag::register(SIGINT, Arc::clone(&interrupted))
@@ -53,11 +53,18 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
             // What cannot be shown now stays in the log file.
             let _ = follower.copy();
         }
-        let Some(told) = changes.next(Some(Instant::now() + LOOK_EVERY))? else { continue };
-        let row = match serde_json::from_str::<Change>(&told.data) {
-            Ok(change) => change.job,
-            // Too slow: something was missed.
-            Err(_) => server.get(&format!("/api/v1/jobs/{}", job.id))?,
+        let row = match changes.next(Some(Instant::now() + LOOK_EVERY)) {
+            Next::Deadline => continue,
+            Next::Told(told) => match serde_json::from_str::<Change>(&told.data) {
+                Ok(change) => change.job,
+                // Too slow: something was missed.
+                Err(_) => server.get(&format!("/api/v1/jobs/{}", job.id))?,
+            },
+            Next::Ended => {
+                changes = client_again()?.open(WATCH)?;
+                server = client_again()?;
+                server.get(&format!("/api/v1/jobs/{}", job.id))?
+            }
         };
         if row.id != job.id {
             continue;

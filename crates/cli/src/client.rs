@@ -108,7 +108,7 @@ impl Client {
         let request = self.request(Method::GET, path, Bytes::new(), None)?;
         let Self { runtime, sender, .. } = &mut self;
         let answer = runtime.block_on(async { checked(send(sender, request).await?).await })?;
-        Ok(Stream { client: self, body: answer.into_body(), text: String::new() })
+        Ok(Stream { client: self, body: answer.into_body(), bytes: Vec::new() })
     }
 
     fn ask<T: DeserializeOwned>(
@@ -163,34 +163,42 @@ impl Client {
 pub struct Stream {
     client: Client,
     body: Incoming,
-    text: String,
+    bytes: Vec<u8>,
+}
+
+/// What comes next on a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    Told(Told),
+    Deadline,
+    /// The server went away, or something between.
+    Ended,
 }
 
 impl Stream {
-    /// The next event; `None` at the deadline or at the stream's end.
-    pub fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Told>, Fail> {
-        let Self { client, body, text } = self;
+    pub fn next(&mut self, deadline: Option<Instant>) -> Next {
+        let Self { client, body, bytes } = self;
         client.runtime.block_on(async {
             loop {
-                if let Some(end) = text.find("\n\n") {
-                    let told = read(&text[..end]);
-                    text.drain(..end + 2);
+                if let Some(end) = bytes.windows(2).position(|pair| pair == b"\n\n") {
+                    let told = read(&String::from_utf8_lossy(&bytes[..end]));
+                    bytes.drain(..end + 2);
                     if told.data.is_empty() {
                         continue;
                     }
-                    return Ok(Some(told));
+                    return Next::Told(told);
                 }
                 let frame = match deadline {
                     Some(at) => match timeout_at(at.into(), body.frame()).await {
                         Ok(frame) => frame,
-                        Err(_) => return Ok(None),
+                        Err(_) => return Next::Deadline,
                     },
                     None => body.frame().await,
                 };
-                let Some(frame) = frame else { return Ok(None) };
-                let frame = frame.map_err(|error| broken(&error))?;
-                if let Ok(data) = frame.into_data() {
-                    text.push_str(&String::from_utf8_lossy(&data));
+                match frame.map(|frame| frame.map(hyper::body::Frame::into_data)) {
+                    Some(Ok(Ok(data))) => bytes.extend_from_slice(&data),
+                    Some(Ok(Err(_))) => {}
+                    Some(Err(_)) | None => return Next::Ended,
                 }
             }
         })

@@ -13,6 +13,7 @@ use owo_colors::OwoColorize;
 use crate::args::ExplainArgs;
 use crate::fail::{Fail, code};
 use crate::history::{home, read, select};
+use crate::jobs::escaped;
 use crate::output::object;
 use crate::run;
 use crate::server::client_if_any;
@@ -21,7 +22,7 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Fail> {
     let lang = Lang::find(|name| env::var(name).ok());
     if let Some(mut client) = client_if_any()? {
         let word = if lang == Lang::Zh { "zh" } else { "en" };
-        let path = format!("/api/v1/jobs/{}/explanation?lang={word}", args.job);
+        let path = format!("/api/v1/jobs/{}/explanation?lang={word}", escaped(&args.job));
         match client.get(&path) {
             Ok(report) => return show(&report, args),
             // It may be a job that ran without the server.

@@ -12,11 +12,11 @@ use owo_colors::OwoColorize;
 use serde_json::Value;
 
 use crate::args::{DescribeArgs, Form, PsArgs, SelectArgs, ShortArgs, SubmitArgs, WaitArgs};
-use crate::client::Client;
+use crate::client::{Client, Next};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
 use crate::run::{job_text, path_with_companions};
-use crate::server::{client, on_demand};
+use crate::server::{client, client_again, on_demand};
 use crate::summary;
 
 const COLUMNS: &[Column] = &[
@@ -33,6 +33,9 @@ const COLUMNS: &[Column] = &[
     Column("EXIT", "exit_code", Shown::Always),
     Column("WHY IT WAITS", "reason", Shown::Always),
 ];
+
+/// Every change of every job.
+pub const WATCH: &str = "/api/v1/watch";
 
 pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
     let mut submission =
@@ -133,23 +136,30 @@ fn seconds(text: &str) -> Result<Duration, Fail> {
 fn wait_for(client: &mut Client, ids: &[u64], limit: Option<Duration>) -> Result<u8, Fail> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     // Opened before the look: nothing falls between the two.
-    let mut changes = crate::server::client()?.open("/api/v1/watch")?;
+    let mut changes = crate::server::client()?.open(WATCH)?;
     let mut codes = BTreeMap::new();
     look(client, ids, &mut codes)?;
     while codes.len() < ids.len() {
-        let Some(told) = changes.next(deadline)? else {
-            let left = ids.len() - codes.len();
-            let text = format!("{left} of {} jobs have not ended", ids.len());
-            let hint = "they go on: wait again, or cancel them";
-            return Err(Fail::new(code::TIMEOUT, text).hint(hint));
-        };
-        match serde_json::from_str::<Change>(&told.data) {
-            Ok(Change { job, .. }) if job.ended_at.is_some() && ids.contains(&job.id) => {
-                codes.insert(job.id, job.exit_code);
+        match changes.next(deadline) {
+            Next::Told(told) => match serde_json::from_str::<Change>(&told.data) {
+                Ok(Change { job, .. }) if job.ended_at.is_some() && ids.contains(&job.id) => {
+                    codes.insert(job.id, job.exit_code);
+                }
+                Ok(_) => {}
+                // Too slow: something was missed.
+                Err(_) => look(client, ids, &mut codes)?,
+            },
+            Next::Ended => {
+                *client = client_again()?;
+                changes = client_again()?.open(WATCH)?;
+                look(client, ids, &mut codes)?;
             }
-            Ok(_) => {}
-            // Too slow: something was missed.
-            Err(_) => look(client, ids, &mut codes)?,
+            Next::Deadline => {
+                let left = ids.len() - codes.len();
+                let text = format!("{left} of {} jobs have not ended", ids.len());
+                let hint = "they go on: wait again, or cancel them";
+                return Err(Fail::new(code::TIMEOUT, text).hint(hint));
+            }
         }
     }
     let failed = ids.iter().filter_map(|id| codes[id]).find(|code| *code != 0);
@@ -229,7 +239,7 @@ fn one(client: &mut Client, selector: &str) -> Result<u64, Fail> {
 }
 
 /// A selector as a part of a path.
-fn escaped(selector: &str) -> String {
+pub fn escaped(selector: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     selector
         .bytes()

@@ -5,18 +5,25 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anstream::{eprintln, println};
+use het_wire::report::RunReport;
 
 use crate::args::LogsArgs;
 use crate::fail::{Fail, code};
 use crate::history::{home, read, select};
+use crate::jobs::escaped;
+use crate::server::client_if_any;
 
 pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
-    let home = home()?;
-    let job = select(&home, &args.job)?;
-    let report = read(&job).ok_or_else(|| {
-        Fail::new(code::NOT_FOUND, format!("job {} has no report yet", job.id))
-            .hint("it was interrupted before it began: run it again")
-    })?;
+    let report = match of_server(&args.job)? {
+        Some(report) => report,
+        None => {
+            let job = select(&home()?, &args.job)?;
+            read(&job).ok_or_else(|| {
+                Fail::new(code::NOT_FOUND, format!("job {} has no report yet", job.id))
+                    .hint("it was interrupted before it began: run it again")
+            })?
+        }
+    };
     let stages = report.stages.iter().map(|stage| stage.name.clone());
     let wanted = |name: &String| args.stage.as_ref().is_none_or(|stage| stage == name);
     if let Some(stage) = &args.stage
@@ -45,6 +52,17 @@ pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
         lines[skip..].iter().for_each(|line| println!("{line}"));
     }
     Ok(code::OK)
+}
+
+/// The report of a job that is a running server's.
+fn of_server(selector: &str) -> Result<Option<RunReport>, Fail> {
+    let Some(mut client) = client_if_any()? else { return Ok(None) };
+    match client.get(&format!("/api/v1/jobs/{}/report", escaped(selector))) {
+        Ok(report) => Ok(Some(report)),
+        // It may be a job that ran without the server.
+        Err(fail) if fail.code() == code::NOT_FOUND => Ok(None),
+        Err(fail) => Err(fail),
+    }
 }
 
 /// The files of one stage: the asked or last attempt, the asked or all ranks.

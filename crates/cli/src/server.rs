@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,8 +28,6 @@ use crate::fail::{Fail, code};
 use crate::history::home;
 use crate::{output, run};
 
-/// Marks the process that serves, below the one that keeps it.
-const KEPT: &str = "HET_KEPT";
 /// How long a server that was started on demand may take to answer.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const START_LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -36,7 +36,7 @@ const ENTER_LIMIT: Duration = Duration::from_secs(2);
 
 pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
     match &args.command {
-        None if env::var_os(KEPT).is_some() => serve_here(args),
+        None if args.kept => serve_here(args),
         None => keep_one(),
         Some(ServerCommand::Status(form)) => status(form.output),
         Some(ServerCommand::Stop) => stop(),
@@ -50,30 +50,60 @@ fn keep_one() -> Result<u8, Fail> {
     home.server_dir()?;
     let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
     let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let kept = Arc::new(Kept::default());
+    pass_signals_on(Arc::clone(&kept))?;
     let start = || {
-        let child = Command::new(&program).args(&arguments).env(KEPT, "1").spawn()?;
-        pass_signals_on(child.id());
+        let child = Command::new(&program).args(&arguments).arg("--kept").spawn()?;
+        kept.server.store(child.id(), Ordering::SeqCst);
         Ok(child)
     };
-    let exits = home.exits();
     let ready = home.ready();
-    let was_of_use = |id: u32| fs::read_to_string(&ready).is_ok_and(|text| text == id.to_string());
-    let status = keep(&exits, start, was_of_use).map_err(|error| Fail::file(&exits, error))?;
+    let was_of_use = |id: u32| {
+        // Its id may soon be another's.
+        kept.server.store(0, Ordering::SeqCst);
+        fs::read_to_string(&ready).is_ok_and(|text| text == id.to_string())
+    };
+    let is_wanted = || !kept.stopped.load(Ordering::SeqCst);
+    let exits = home.exits();
+    let status = keep(&exits, start, was_of_use, is_wanted);
+    let status = status.map_err(|error| Fail::file(&exits, error))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
 }
 
-/// Whoever stops the keeper means the server.
-fn pass_signals_on(server: u32) {
-    // Without them the keeper ends alone, and the server goes on without one.
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+/// What the keeper's signals are about.
+#[derive(Default)]
+struct Kept {
+    /// The process that serves; 0 between two of them.
+    server: AtomicU32,
+    stopped: AtomicBool,
+}
+
+/// Whoever stops the keeper means the server. A second signal ends the keeper too, which may still
+/// wait for what a server left behind.
+fn pass_signals_on(kept: Arc<Kept>) -> Result<(), Fail> {
+    let mut signals = signals()?;
     thread::spawn(move || {
         for _ in signals.forever() {
-            pass_on(server, Signal::SIGTERM);
+            let server = kept.server.load(Ordering::SeqCst);
+            if server != 0 {
+                pass_on(server, Signal::SIGTERM);
+            } else if kept.stopped.load(Ordering::SeqCst) {
+                std::process::exit(i32::from(code::INTERRUPTED));
+            }
+            kept.stopped.store(true, Ordering::SeqCst);
         }
     });
+    Ok(())
+}
+
+fn signals() -> Result<Signals, Fail> {
+    Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))
 }
 
 fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
+    // Caught first: a stop during recovery is a stop after it, not a death.
+    let mut signals = signals()?;
     let policy = run::policy(&args.policy)?;
     let home = home()?;
     home.server_dir()?;
@@ -84,8 +114,6 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let desk = service.desk.clone();
     let ready = home.ready();
     let listen = Listen { socket: home.socket(), address: args.listen };
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
     let on_signal = desk.clone();
     thread::spawn(move || {
         if signals.forever().next().is_some() {
@@ -164,9 +192,26 @@ pub fn client() -> Result<Client, Fail> {
     Client::connect(place.clone())?.ok_or_else(|| unreachable(&place))
 }
 
-/// The same, where there may be none.
+/// The same, where there may be none; one that was named has to be there.
 pub fn client_if_any() -> Result<Option<Client>, Fail> {
-    Client::connect(Place::find(home()?.socket())?)
+    let place = Place::find(home()?.socket())?;
+    match (Client::connect(place.clone())?, &place) {
+        (None, Place::Network { .. }) => Err(unreachable(&place)),
+        (client, _) => Ok(client),
+    }
+}
+
+/// A client of the next server, after the one before went away: its keeper starts it again.
+pub fn client_again() -> Result<Client, Fail> {
+    let place = Place::find(home()?.socket())?;
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        match Client::connect(place.clone())? {
+            Some(client) => return Ok(client),
+            None if Instant::now() > deadline => return Err(unreachable(&place)),
+            None => thread::sleep(START_LOOK_EVERY),
+        }
+    }
 }
 
 fn unreachable(place: &Place) -> Fail {

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use het_core::{Checkpoint, CheckpointSpec, Event, Failure, Millis, Outcome, Progress, Time};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -56,8 +57,17 @@ pub(crate) fn run(order: Order, wires: Wires) {
 }
 
 /// Takes up a gang that a supervisor left which died, from where it stands.
-pub(crate) fn take_up(order: Order, wires: Wires, processes: Vec<Process>, asked: StopAsked) {
+///
+/// Checkpoints that appeared after `since` are news.
+pub(crate) fn take_up(
+    order: Order,
+    wires: Wires,
+    processes: Vec<Process>,
+    since: SystemTime,
+    asked: StopAsked,
+) {
     let mut gang = Gang::new(order, wires, processes);
+    gang.report.catch_up(since);
     if asked == StopAsked::Yes {
         // What was told to stop is told again: whoever told it may have died before it did.
         gang.verdict.stop_asked();
@@ -142,6 +152,8 @@ impl Gang {
             let now = self.wires.clock.now();
             if unread && self.report_due() <= now {
                 unread = false;
+                // What is written from here on is heard anew.
+                self.has_heard();
                 let (progress, checkpoints) = self.report.read();
                 self.tell(progress, checkpoints, now);
             }
@@ -313,8 +325,11 @@ impl Gang {
         }
     }
 
+    /// The groups that are this gang's for sure: the id of an orphan that ended, which its keeper
+    /// has collected, may be another's now.
     fn groups(&self) -> BTreeSet<i32> {
-        self.processes.iter().map(|process| process.pid).collect()
+        let known = |process: &&Process| process.kin == Kin::Child || process.exit.is_none();
+        self.processes.iter().filter(known).map(|process| process.pid).collect()
     }
 
     /// What only processes of this lease have in their environment.

@@ -29,7 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Runs a supervisor until it ends by itself, and stays as long as children are left; gives how it
 /// ended. `exits` is where the ends of orphans are written to; `was_of_use` says whether the
 /// supervisor with this id had come as far as doing its work: one that dies before that is started
-/// again more and more slowly.
+/// again more and more slowly. One that is not wanted any more is not started again.
 ///
 /// # Errors
 /// When the supervisor cannot be started or the file cannot be written.
@@ -37,8 +37,10 @@ pub fn keep(
     exits: &Path,
     mut start: impl FnMut() -> io::Result<Child>,
     was_of_use: impl Fn(u32) -> bool,
+    is_wanted: impl Fn() -> bool,
 ) -> io::Result<ExitStatus> {
     adopt_orphans()?;
+    forget_earlier_boots(exits)?;
     let mut file = OpenOptions::new().create(true).append(true).open(exits)?;
     let mut useless = 0;
     loop {
@@ -47,7 +49,7 @@ pub fn keep(
         let status = supervisor.wait()?;
         // What ended with it has to be written down before the next one asks.
         collect(&mut file, Until::NobodyWaits)?;
-        if status.code().is_some() {
+        if status.code().is_some() || !is_wanted() {
             // It ended in its own way: it will not do otherwise if started again.
             collect(&mut file, Until::NobodyIsLeft)?;
             return Ok(status);
@@ -58,6 +60,16 @@ pub fn keep(
         }
         thread::sleep((PAUSE * useless).min(PAUSE_MAX));
     }
+}
+
+/// Process ids begin anew with every boot.
+fn forget_earlier_boots(exits: &Path) -> io::Result<()> {
+    let text = fs::read_to_string(exits).unwrap_or_default();
+    let boot = procfs::boot_id();
+    if text.lines().all(|line| line.starts_with(&boot)) {
+        return Ok(());
+    }
+    File::create(exits).map(drop)
 }
 
 /// How long children are collected.
@@ -88,7 +100,10 @@ fn collect(file: &mut File, until: Until) -> io::Result<()> {
             return Ok(());
         }
         let start_ticks = procfs::stat(pid.as_raw()).map_or(0, |stat| stat.start_ticks);
-        writeln!(file, "{} {start_ticks} {}", pid.as_raw(), Word(exit))?;
+        let line = format!("{} {} {start_ticks} {}", procfs::boot_id(), pid.as_raw(), Word(exit));
+        // A full disk must not end the keeper: without the line the program is begun again, from
+        // its newest checkpoint.
+        let _ = writeln!(file, "{line}");
         waitid(Id::Pid(pid), WaitPidFlag::WEXITED)?;
     }
 }
@@ -115,10 +130,13 @@ impl Exits {
     /// several.
     pub(crate) fn of(&self, pid: i32, since_ticks: u64) -> Option<Exit> {
         let text = fs::read_to_string(&self.0).unwrap_or_default();
+        let boot_now = procfs::boot_id();
         text.lines().rev().find_map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
-            let [id, start, kind, number] = words[..] else { return None };
-            let fits = id.parse() == Ok(pid) && start.parse::<u64>().ok()? >= since_ticks;
+            let [boot, id, start, kind, number] = words[..] else { return None };
+            let fits = boot == boot_now
+                && id.parse() == Ok(pid)
+                && start.parse::<u64>().ok()? >= since_ticks;
             let number: i32 = number.parse().ok()?;
             let exit = match kind {
                 "code" => Exit::Code(number),
@@ -144,11 +162,14 @@ mod tests {
     fn the_latest_end_of_an_id_counts() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let path = dir.path().join("exits");
-        fs::write(&path, "7 100 code 3\n8 100 signal 15\n7 500 code 0\n").expect("it can be made");
+        let boot = procfs::boot_id();
+        let lines = ["7 100 code 3", "8 100 signal 15", "7 500 code 0"];
+        let text: String = lines.map(|line| format!("{boot} {line}\n")).concat();
+        fs::write(&path, text + "another 9 900 code 0\n").expect("it can be made");
         let exits = Exits(path);
         assert_eq!(exits.of(7, 50), Some(Exit::Code(0)));
         assert_eq!(exits.of(8, 50), Some(Exit::Signal(Signal::SIGTERM)));
         assert_eq!(exits.of(8, 200), None, "an earlier process had the id");
-        assert_eq!(exits.of(9, 0), None);
+        assert_eq!(exits.of(9, 0), None, "that was before the machine was started anew");
     }
 }

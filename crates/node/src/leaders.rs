@@ -51,11 +51,12 @@ impl Leaders {
         let leaders = self.lock().clone();
         let mut left = false;
         for (pid, stat) in adopted.into_iter().filter(|(pid, _)| !leaders.contains(pid)) {
-            if stat.is_gone() {
-                let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
-            } else {
-                let grouped = groups.contains(&stat.group) || groups.contains(&stat.session);
+            let grouped = groups.contains(&stat.group) || groups.contains(&stat.session);
+            if !stat.is_gone() {
                 left |= grouped || procfs::is_marked(pid, mark);
+            } else if grouped {
+                // Others may be ranks of other gangs that are not known as leaders yet.
+                let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             }
         }
         left

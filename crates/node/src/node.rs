@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use het_core::{
     Action, Checkpoint, CheckpointSpec, DeviceId, Event, Failure, Generation, Launch, LeaseId,
@@ -31,8 +31,7 @@ use crate::keeper::Exits;
 use crate::leaders::Leaders;
 use crate::listener::{Ear, Listener};
 use crate::order::{Order, VisibleEnv, all_grants, record_path};
-use crate::procfs;
-use crate::record::{self, Reaped};
+use crate::record::{self, Reaped, Record};
 use crate::spawn::{Kin, Process};
 use crate::sweep::sweep;
 use crate::sys::pidfd_open;
@@ -291,34 +290,30 @@ impl Node {
         let asked = if phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
         let path = record_path(&self.config.run_dir, lease);
         if !path.exists() {
-            let outcome = match phase {
-                Phase::Starting => return self.start(start),
-                // Nothing of it is there, and nothing is wanted.
-                Phase::Stopping { .. } => Outcome::Stopped,
-                // The machine was started anew.
-                Phase::Running { .. } => Outcome::Lost,
+            return match phase {
+                Phase::Starting => self.start(start),
+                // It ran, so somebody removed its record: it may run still.
+                Phase::Running { .. } | Phase::Stopping { .. } => self.lose(lease, &path, None),
             };
-            let event = Event::StageEnded { lease, outcome };
-            return self.ready.push_back((self.clock.now(), event));
         }
         let noted = record::noted(&path);
         let world = start.placement.ranks.len();
-        let Some(record) = record::Record::read(&path).filter(|_| noted.len() == world) else {
-            return self.lose(lease, &path, noted.into_values().collect());
+        let waker = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let record = record::Record::read(&path);
+        let (Some(record), Ok(waker), true) = (&record, waker, noted.len() == world) else {
+            return self.lose(lease, &path, record.as_ref());
         };
-        let Ok(waker) = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) else {
-            return self.lose(lease, &path, noted.into_values().collect());
-        };
-        let mark = record::mark(&path);
+        let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let since = written.unwrap_or(SystemTime::UNIX_EPOCH);
         let processes = noted.into_iter().map(|(rank, pid)| {
             // Opened first: the id cannot become another process's between the two.
-            let pidfd = pidfd_open(pid).ok().filter(|_| procfs::leads_marked(pid, &mark));
+            let pidfd = pidfd_open(pid).ok().filter(|_| record.is_rank(pid));
             Process { rank, pid, pidfd, kin: Kin::Orphan, exit: None, cpu: Millis(0) }
         });
         let processes: Vec<Process> = processes.collect();
         let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
         let order = self.order(&start, record.port, picked, record.since_ticks);
-        let take_up = move |order, wires| gang::take_up(order, wires, processes, asked);
+        let take_up = move |order, wires| gang::take_up(order, wires, processes, since, asked);
         self.supervise(order, Arc::new(waker), take_up);
         if asked == StopAsked::Yes
             && let Some(live) = self.live.get(&lease)
@@ -329,14 +324,15 @@ impl Node {
         }
     }
 
-    /// A lease of which not every rank began, or of a boot that is over: what there is of it goes.
-    fn lose(&mut self, lease: LeaseId, record: &Path, pids: Vec<i32>) {
-        let mark = record::mark(record);
-        let groups = pids.into_iter().filter(|&pid| procfs::leads_marked(pid, &mark)).collect();
-        sweep(&groups, &mark, None);
+    /// A lease of which not every rank began, or of a boot that is over, or whose record is gone:
+    /// what there is of it goes.
+    fn lose(&mut self, lease: LeaseId, path: &Path, record: Option<&Record>) {
+        let ranks = record::noted(path).into_values();
+        let groups = ranks.filter(|&pid| record.is_some_and(|record| record.is_rank(pid)));
+        sweep(&groups.collect(), &record::mark(path), None);
         let event = Event::StageEnded { lease, outcome: Outcome::Lost };
         self.ready.push_back((self.clock.now(), event));
-        self.remains.push(Remains { record: record.to_owned(), children: Vec::new() });
+        self.remains.push(Remains { record: path.to_owned(), children: Vec::new() });
     }
 
     /// Every start has an end, also one that never was.
@@ -449,13 +445,17 @@ impl Engine for Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        // Who panics leaves its gangs to whoever comes after, as one that is killed does.
+        let last = if thread::panicking() { Command::Detach } else { Command::Kill };
         for live in self.live.values() {
-            live.command(Command::Kill);
+            live.command(last);
+        }
+        if thread::panicking() {
+            return;
         }
         let deadline = self.clock.now() + DROP_LIMIT;
         while !self.live.is_empty() && self.next_event(Some(deadline)).is_some() {}
-        self.committed();
-        // Whatever else is in it is not this engine's.
+        // Ends that may not be durable keep their records. Whatever else is in it is not this engine's.
         let _ = fs::remove_dir(&self.config.run_dir);
     }
 }

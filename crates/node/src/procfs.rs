@@ -128,10 +128,11 @@ fn ticks_per_second() -> u64 {
     per_second.max(1) as u64
 }
 
-/// Whether a process leads a session and was started with this mark: its id is not another's now.
-pub(crate) fn leads_marked(pid: i32, mark: &str) -> bool {
-    let leads = stat(pid).is_some_and(|stat| stat.session == pid && !stat.is_gone());
-    leads && is_marked(pid, mark)
+/// Whether a process leads a session and was born between these times, in clock ticks of this boot.
+pub(crate) fn leads_since(pid: i32, from: u64, until: u64) -> bool {
+    stat(pid).is_some_and(|stat| {
+        stat.session == pid && !stat.is_gone() && (from..=until).contains(&stat.start_ticks)
+    })
 }
 
 /// Tells one boot of this machine from the next: process ids and start times begin anew.

@@ -7,7 +7,7 @@
 //! RUN_DIR/lease-N.progress   what its program reports
 //! ```
 //!
-//! None of it means anything after a reboot: a directory in memory will do, and costs least.
+//! None of it means anything after a reboot, which the record tells by the boot's id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -29,6 +29,9 @@ use crate::sweep::sweep;
 
 /// How long killed processes may take to go: one in an uninterruptible system call goes after it.
 const REAP_LIMIT: Duration = Duration::from_secs(10);
+
+/// All ranks of a gang are born within this time after their record was written.
+const BIRTHS_LIMIT_MS: u64 = 120_000;
 
 /// A process that can be told from a later one with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +92,14 @@ impl Record {
         file.set_len(0)?;
         file.write_all(text.as_bytes())?;
         Ok(file.into())
+    }
+
+    /// Whether this process is one of the lease's: it noted its id, leads a session as all of them
+    /// do, and is as old. A program may change its environment and its name, but not these.
+    pub(crate) fn is_rank(&self, pid: i32) -> bool {
+        // One tick early, since both times are cut to ticks.
+        let from = self.since_ticks.saturating_sub(1);
+        procfs::leads_since(pid, from, from + procfs::millis_to_ticks(BIRTHS_LIMIT_MS))
     }
 
     /// Of this boot; `None` where there is none, or of a boot that is over.
@@ -157,7 +168,7 @@ fn reap_one(path: &Path, record: &Record) -> Result<Reaped, NodeError> {
     let lease = LeaseId(record.lease);
     let mark = mark(path);
     // The id of a dead leader may be another group's now; its processes still bear the mark.
-    let leaders = noted(path).into_values().filter(|&pid| procfs::leads_marked(pid, &mark));
+    let leaders = noted(path).into_values().filter(|&pid| record.is_rank(pid));
     let groups: BTreeSet<i32> = leaders.collect();
     let (killed, left) = if record.boot_id == procfs::boot_id() {
         sweep(&groups, &mark, Some(REAP_LIMIT))

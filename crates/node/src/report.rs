@@ -6,6 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use het_core::{Checkpoint, Micro, Progress};
 use serde::Deserialize;
@@ -68,6 +69,18 @@ impl Report {
         };
         report.old = report.steps_on_disk();
         report
+    }
+
+    /// Looks for what appeared since then, while nobody watched.
+    pub(crate) fn catch_up(&mut self, since: SystemTime) {
+        let dir = self.saves_dir.clone();
+        let is_old = |step: &u64| {
+            let path = dir.as_ref().map(|dir| dir.join(format!("checkpoint-{step}")));
+            let changed = path.and_then(|path| fs::metadata(path).ok()?.modified().ok());
+            changed.is_none_or(|changed| changed < since)
+        };
+        self.old.retain(is_old);
+        self.heed(Sign::Missed);
     }
 
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {

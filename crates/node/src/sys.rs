@@ -112,13 +112,21 @@ pub(crate) fn start(image: &Image<'_>) -> io::Result<Started> {
     if pid < 0 {
         return Err(failed);
     }
-    // SAFETY: the kernel has just made this descriptor (close-on-exec) and nobody else owns it.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     if birth.error != 0 {
         // Its status says nothing more.
         let _ = waitpid(Pid::from_raw(pid), None);
+        if pidfd >= 0 {
+            // SAFETY: as below; it is closed at once.
+            drop(unsafe { OwnedFd::from_raw_fd(pidfd) });
+        }
         return Err(io::Error::from_raw_os_error(birth.error));
     }
+    let pidfd = match pidfd {
+        // Linux before 5.2 knows no such flag.
+        ..0 => pidfd_open(pid)?,
+        // SAFETY: the kernel has just made this descriptor (close-on-exec), nobody else owns it.
+        _ => unsafe { OwnedFd::from_raw_fd(pidfd) },
+    };
     Ok(Started { pid, pidfd })
 }
 

@@ -19,7 +19,7 @@ use het_control::Controller;
 use het_core::{Time, Topology};
 use het_node::Node;
 
-use crate::service::{Desk, NotHeard};
+use crate::service::{Desk, NotHeard, Wanted, Which};
 use crate::{EventStore, Home};
 pub use auth::{Caller, Role, Tokens};
 pub use listen::{Listen, ListenError, serve};
@@ -61,10 +61,9 @@ impl Api {
         topology: Arc<Topology>,
         tokens: Tokens,
     ) -> Result<Self, NotHeard> {
-        let look = |control: &Controller<Node, EventStore>| {
-            (submit::Keys::of(control.state()), control.now())
-        };
-        let (keys, started) = desk.look(look).await?;
+        let started = desk.look(|control: &Controller<Node, EventStore>| control.now()).await?;
+        let everything = Wanted { after: 0, limit: usize::MAX, which: Which::All };
+        let keys = submit::Keys::of(&desk.board().list(&everything, |_| true), &home);
         Ok(Self(Arc::new(Parts { desk, home, topology, started, tokens, keys })))
     }
 }

@@ -4,21 +4,16 @@
 //! jobs/7/events.redb   the event store
 //! jobs/7/report.json   the newest report, readable while the job runs
 //! jobs/7/work/         the job's own directory: outputs, logs, checkpoints
+//! run/                 files of live leases
 //! server/              the server's event store, socket, tokens and log
 //! ```
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::Uid;
-use sha2::{Digest, Sha256};
 use thiserror::Error;
-
-/// Memory that every Linux offers as a directory.
-const MEMORY_DIR: &str = "/dev/shm";
 
 /// Why the state directory cannot be used.
 #[derive(Debug, Error)]
@@ -33,8 +28,6 @@ pub enum HomeError {
 #[derive(Debug, Clone)]
 pub struct Home {
     root: PathBuf,
-    /// Where files of live leases go.
-    run: PathBuf,
 }
 
 /// The files of one job.
@@ -59,13 +52,13 @@ impl Home {
             .ok_or(HomeError::Nowhere)?;
         let jobs = root.join("jobs");
         fs::create_dir_all(&jobs).map_err(|source| HomeError::Io { path: jobs, source })?;
-        let run = run_base(&root, set("XDG_RUNTIME_DIR"));
-        Ok(Self { root, run })
+        Ok(Self { root })
     }
 
-    /// The directory for files of live leases of one engine.
+    /// The directory for files of live leases of one engine. Not in memory, where it would cost
+    /// less: what a user has there goes when the user logs out, and programs outlive that.
     pub fn run_dir(&self, engine: &str) -> PathBuf {
-        self.run.join(engine)
+        self.root.join("run").join(engine)
     }
 
     /// The directory of the server's own files, which only its owner can open.
@@ -152,23 +145,6 @@ impl Home {
             }
         }
     }
-}
-
-/// In memory where there is such a place that nobody else can write, since these files mean nothing
-/// after a reboot; below the state directory otherwise.
-fn run_base(root: &Path, runtime: Option<PathBuf>) -> PathBuf {
-    let digest = Sha256::digest(root.as_os_str().as_bytes());
-    let tag = u64::from_be_bytes(*digest.first_chunk().expect("a digest is longer"));
-    let name = format!("heterosis-{tag:016x}");
-    let ours = |dir: &PathBuf| {
-        // One that is there already is looked at like a new one.
-        let _ = fs::DirBuilder::new().mode(0o700).create(dir);
-        let own = Uid::effective().as_raw();
-        fs::symlink_metadata(dir)
-            .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0)
-    };
-    let places = runtime.into_iter().chain([MEMORY_DIR.into()]);
-    places.map(|dir| dir.join(&name)).find(ours).unwrap_or_else(|| root.join("run"))
 }
 
 impl JobDir {

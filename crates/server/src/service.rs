@@ -105,8 +105,11 @@ impl Service {
         };
         let state = store.replay()?;
         for (&id, job) in state.jobs().iter().filter(|(_, job)| job.end.is_some()) {
-            // The server before may have died between an end and its line.
+            // The server before may have died between an end and its line or report.
             store.keep_row(&row(&state, id, job))?;
+            if !home.job(id.0).report().exists() {
+                archive(&home, &state, id, policy.name());
+            }
         }
         if **state.topology() != *machine.topology {
             let hint = "hint: put the devices back, or move the `server` directory away";
@@ -149,15 +152,22 @@ impl Service {
 }
 
 impl Floor {
+    /// However it ends, what runs goes on: the next service takes it up.
     fn run(mut self) -> Result<(), ServiceError> {
-        while self.leaving.is_none() {
-            let acks = self.hear();
-            let until = (!acks.is_empty()).then(|| self.control.now());
-            let turn = self.control.turn(until)?;
-            self.publish(&turn.events)?;
-            acks.into_iter().for_each(|ack| ack());
+        let mut ended = Ok(());
+        while ended.is_ok() && self.leaving.is_none() {
+            ended = self.turn();
         }
         self.control.into_engine().detach();
+        ended
+    }
+
+    fn turn(&mut self) -> Result<(), ServiceError> {
+        let acks = self.hear();
+        let until = (!acks.is_empty()).then(|| self.control.now());
+        let turn = self.control.turn(until)?;
+        self.publish(&turn.events)?;
+        acks.into_iter().for_each(|ack| ack());
         Ok(())
     }
 
@@ -181,19 +191,13 @@ impl Floor {
     fn publish(&mut self, events: &[(Time, Event)]) -> Result<(), ServiceError> {
         let touched = touched(&mut self.leases, events);
         let state = self.control.state();
-        let (policy, now) = (self.control.policy().name(), self.control.now());
+        let policy = self.control.policy().name();
         let mut rows = Vec::new();
         for id in touched {
             let Some(job) = state.job(id) else { continue };
             let row = Arc::new(row(state, id, job));
-            if job.end.is_some()
-                && !self.board.has_ended(id)
-                && let Some(report) = report(state, id, policy, now)
-            {
-                let dir = self.home.job(id.0);
-                let text = serde_json::to_string_pretty(&report).unwrap_or_default();
-                // Without it `het describe` has less to tell; the log has everything.
-                let _ = fs::create_dir_all(&dir.path).and_then(|()| dir.write_report(&text));
+            if job.end.is_some() && !self.board.has_ended(id) {
+                archive(&self.home, state, id, policy);
             }
             rows.push(row);
         }
@@ -203,6 +207,15 @@ impl Floor {
         self.board.put(rows, self.control.log().length());
         Ok(())
     }
+}
+
+/// Writes the report of an ended job to its directory. Without it `het describe` has less to tell;
+/// the log has everything.
+fn archive(home: &Home, state: &State, id: JobId, policy: &str) {
+    let Some(report) = report(state, id, policy, state.now()) else { return };
+    let dir = home.job(id.0);
+    let text = serde_json::to_string_pretty(&report).unwrap_or_default();
+    let _ = fs::create_dir_all(&dir.path).and_then(|()| dir.write_report(&text));
 }
 
 /// A process that a killed server was about to start may hold the store's lock a moment longer.

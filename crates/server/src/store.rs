@@ -7,6 +7,8 @@
 //! head     `topology`: what the ids of all events refer to · `format`: of this file
 //! ```
 
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -95,7 +97,16 @@ impl EventStore {
     /// # Errors
     /// When the file cannot be made or written.
     pub fn create(path: &Path, topology: &Topology) -> Result<Self, StoreError> {
-        Self::begin(builder().create(path)?, topology)
+        // Under its name only when it is complete: a death in between leaves a draft to overwrite.
+        let draft = path.with_extension("draft");
+        let trouble = |error| StoreError::Redb(Box::new(redb::Error::Io(error)));
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(trouble(error)),
+            _ => {}
+        }
+        let store = Self::begin(builder().create(&draft)?, topology)?;
+        fs::rename(&draft, path).map_err(trouble)?;
+        Ok(store)
     }
 
     /// Makes a new store on a disk that is not a file: tests put one there that fails.

@@ -2,6 +2,7 @@
 //! requests that nobody would send.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Extension;
@@ -216,6 +217,25 @@ fn a_second_submission_of_a_key_is_the_first() {
     assert_eq!(first.body["id"], second.body["id"]);
     assert_ne!(send("k", "shop").body["id"], first.body["id"], "each tenant has its own keys");
     assert_ne!(send("l", "lab").body["id"], first.body["id"]);
+}
+
+#[test]
+fn a_client_that_goes_away_takes_nothing_back() {
+    let rig = Rig::new(no_tokens);
+    let body = submission("lab").to_string();
+    for number in 0..40u64 {
+        let key = format!("k{number}");
+        let send = || request("POST", "/api/v1/jobs", &[("idempotency-key", &key)], body.clone());
+        let app = rig.own.clone();
+        rig.runtime.block_on(async {
+            let patience = Duration::from_micros(number * 100);
+            // Whether it is answered in time is left to chance.
+            let _ = tokio::time::timeout(patience, app.oneshot(send())).await;
+        });
+        assert!(rig.send(Door::Own, send()).status.is_success());
+    }
+    let jobs = rig.ask("GET", "/api/v1/jobs", &Value::Null).body;
+    assert_eq!(jobs["items"].as_array().map(Vec::len), Some(40), "one job a key");
 }
 
 #[test]

@@ -80,6 +80,9 @@ pub struct JobRow {
     pub preemptions: u32,
     /// Why it waits.
     pub reason: Option<String>,
+    /// Tenant and key of its submission, if it came with one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// Jobs, oldest first.

@@ -99,3 +99,18 @@ fn a_checkpoint_is_reported_once_however_it_is_seen() {
             >> $HET_PROGRESS"#;
     assert_eq!(steps(&mut rig, script), [5]);
 }
+
+#[test]
+fn a_program_that_writes_often_and_then_rests_is_read_to_the_last_line() {
+    let mut rig = Rig::new();
+    let script = "for step in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do \
+                  echo \"{\\\"step\\\":$step}\" >> $HET_PROGRESS; sleep 0.05; done; \
+                  until [ -e go ]; do sleep 0.01; done; \
+                  echo '{\"step\":16}' >> $HET_PROGRESS; until [ -e end ]; do sleep 0.01; done";
+    rig.start(script, 1);
+    rig.await_step(15);
+    std::fs::write(rig.path("go"), "").expect("a file can be written");
+    rig.await_step(16);
+    std::fs::write(rig.path("end"), "").expect("a file can be written");
+    rig.story();
+}

@@ -1,9 +1,12 @@
 //! What a request that cannot be served is told.
 
 use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use het_wire::api::Refusal;
+use serde::de::DeserializeOwned;
 
 use crate::service::NotHeard;
 
@@ -11,6 +14,7 @@ use crate::service::NotHeard;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     BadRequest,
+    NoSuchMethod,
     BadJobFile,
     /// The machine can never run it.
     Impossible,
@@ -27,6 +31,7 @@ impl Code {
     pub fn word(self) -> &'static str {
         match self {
             Self::BadRequest => "bad_request",
+            Self::NoSuchMethod => "no_such_method",
             Self::BadJobFile => "bad_job_file",
             Self::Impossible => "impossible",
             Self::NoToken => "no_token",
@@ -42,6 +47,7 @@ impl Code {
     fn status(self) -> StatusCode {
         match self {
             Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::NoSuchMethod => StatusCode::METHOD_NOT_ALLOWED,
             Self::BadJobFile | Self::Impossible => StatusCode::UNPROCESSABLE_ENTITY,
             Self::NoToken => StatusCode::UNAUTHORIZED,
             Self::NotAllowed => StatusCode::FORBIDDEN,
@@ -89,5 +95,24 @@ impl IntoResponse for ApiError {
         let Self { code, message, hint } = self;
         let refusal = Refusal { code: code.word().to_owned(), message, hint };
         (code.status(), Json(refusal)).into_response()
+    }
+}
+
+/// A JSON body; one that is none is refused like everything else.
+pub(super) struct Sent<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let body = Json::<T>::from_request(request, state).await;
+        body.map(|Json(body)| Self(body)).map_err(|rejection: JsonRejection| {
+            let code = match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,
+                _ => Code::BadRequest,
+            };
+            ApiError::new(code, rejection.body_text())
+                .hint("`/openapi.json` says what a body looks like")
+        })
     }
 }

@@ -201,7 +201,7 @@ pub fn router(api: Api) -> Router {
     router
         .fallback(lost)
         .method_not_allowed_fallback(|| async {
-            ApiError::new(Code::BadRequest, "this cannot be done here")
+            ApiError::new(Code::NoSuchMethod, "this cannot be done here")
                 .hint("`/openapi.json` lists what can")
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

@@ -2,24 +2,25 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use het_core::{Event, JobId, JobSpec, Name, State};
+use het_core::{Event, JobId, JobSpec, Name};
 use het_wire::API_VERSION;
-use het_wire::api::{Begin, Submission, Submitted};
+use het_wire::api::{Begin, JobRow, Submission, Submitted};
 use het_wire::job::{Context, TrainingJob, parse};
 use tokio::sync::OnceCell;
 
 use super::auth::{Caller, Verb};
-use super::refuse::{ApiError, Code};
+use super::refuse::{ApiError, Code, Sent};
 use super::{Api, FILE_BYTES_MAX, KEY_CHARS_MAX, LIVE_JOBS_MAX, Parts};
+use crate::Home;
 use crate::embedded::impossible;
-use crate::service::Asked;
+use crate::service::{Asked, NotHeard};
 
 /// The header that makes a second submission the same as the first.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -32,20 +33,30 @@ pub async fn submit(
     Shared(api): Shared<Api>,
     caller: Caller,
     headers: HeaderMap,
-    Json(submission): Json<Submission>,
+    Sent(submission): Sent<Submission>,
 ) -> Result<impl IntoResponse, ApiError> {
     let job = read(&submission)?;
     let tenant = job.file.metadata.tenant.clone().unwrap_or_else(|| "default".to_owned());
     caller.check(Verb::SubmitJobs, &tenant)?;
-    let Some(key) = key(&headers, &tenant)? else {
-        let submitted = accept(&api.0, &submission, &job, None).await?;
-        return Ok((StatusCode::CREATED, Json(submitted)));
-    };
-    let answer = api.0.keys.answer(&key);
-    let status = if answer.initialized() { StatusCode::OK } else { StatusCode::CREATED };
-    let key = Name::from(key.as_str());
-    let submitted = answer.get_or_try_init(|| accept(&api.0, &submission, &job, Some(key))).await?;
-    Ok((status, Json(submitted.clone())))
+    let key = key(&headers, &tenant)?;
+    // A task of its own: a client that goes away must not take back half a submission.
+    let accepted = tokio::spawn(async move {
+        let Some(key) = key else {
+            let submitted = accept(&api.0, &submission, &job, None).await?;
+            return Ok((StatusCode::CREATED, submitted));
+        };
+        let answer = api.0.keys.answer(&key);
+        let status = if answer.initialized() { StatusCode::OK } else { StatusCode::CREATED };
+        let name = Name::from(key.as_str());
+        let accepted = answer.get_or_try_init(|| accept(&api.0, &submission, &job, Some(name)));
+        let accepted = accepted.await.cloned();
+        if accepted.is_err() {
+            api.0.keys.forget(&key);
+        }
+        Ok((status, accepted?))
+    });
+    let accepted = accepted.await.map_err(|_| NotHeard::Gone)?;
+    accepted.map(|(status, submitted)| (status, Json(submitted)))
 }
 
 /// Queues a job; durable when it returns.
@@ -118,11 +129,10 @@ fn refuse_impossible(
 }
 
 fn workdir(parts: &Parts, submission: &Submission, id: JobId) -> Result<String, ApiError> {
-    let path = match &submission.workdir {
-        Some(path) => path.clone().into(),
-        None => parts.home.job(id.0).work(),
-    };
-    fs::create_dir_all(&path).map_err(|error| {
+    let dir = parts.home.job(id.0);
+    let path = submission.workdir.as_ref().map_or_else(|| dir.work(), PathBuf::from);
+    // The job's own directory is made in any case: it is what takes the id.
+    fs::create_dir_all(&dir.path).and_then(|()| fs::create_dir_all(&path)).map_err(|error| {
         ApiError::new(Code::BadRequest, format!("`{}` cannot be made: {error}", path.display()))
     })?;
     Ok(path.to_string_lossy().into_owned())
@@ -144,17 +154,29 @@ fn resolve(
 
 impl Keys {
     /// Of the jobs that were submitted under a key before.
-    pub(crate) fn of(state: &State) -> Self {
-        let known = state.jobs().iter().filter_map(|(&id, job)| {
-            let answer =
-                submitted(id, job.spec.name.to_string(), job.spec.workdir.clone(), Vec::new());
-            Some((job.spec.key.as_ref()?.to_string(), Arc::new(OnceCell::new_with(Some(answer)))))
+    pub(crate) fn of(rows: &[Arc<JobRow>], home: &Home) -> Self {
+        let known = rows.iter().filter_map(|row| {
+            let id = JobId(row.id);
+            let workdir = home.job(row.id).work().to_string_lossy().into_owned();
+            let answer = submitted(id, row.name.clone(), workdir, Vec::new());
+            Some((row.key.clone()?, Arc::new(OnceCell::new_with(Some(answer)))))
         });
         Self(Mutex::new(known.collect()))
     }
 
     fn answer(&self, key: &str) -> Arc<OnceCell<Submitted>> {
-        let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(keys.entry(key.to_owned()).or_default())
+        Arc::clone(self.lock().entry(key.to_owned()).or_default())
+    }
+
+    /// Lets the key of a refused submission go, unless another came through meanwhile.
+    fn forget(&self, key: &str) {
+        let mut keys = self.lock();
+        if keys.get(key).is_some_and(|answer| !answer.initialized()) {
+            keys.remove(key);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<OnceCell<Submitted>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

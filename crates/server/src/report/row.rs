@@ -38,5 +38,6 @@ pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
         exit_code: ended.and_then(|_| exit_code(job, job_state)),
         preemptions: job.stages.iter().map(|stage| stage.preemptions).sum(),
         reason: reason.map(|reason| text::reason(Lang::En, reason)),
+        key: job.spec.key.as_ref().map(ToString::to_string),
     }
 }

@@ -455,7 +455,8 @@ impl Drop for Node {
         }
         let deadline = self.clock.now() + DROP_LIMIT;
         while !self.live.is_empty() && self.next_event(Some(deadline)).is_some() {}
-        // Ends that may not be durable keep their records. Whatever else is in it is not this engine's.
+        // Ends that may not be durable keep their records. Whatever else is in the directory is
+        // not this engine's.
         let _ = fs::remove_dir(&self.config.run_dir);
     }
 }

@@ -1,6 +1,5 @@
 //! `het run` beside a server: the job is the server's, this process only watches it.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use crate::args::{Form, RunArgs};
 use crate::client::{Client, Next};
 use crate::fail::{Fail, code};
 use crate::jobs::{WATCH, submission};
-use crate::logs::Follower;
+use crate::logs::{Follower, first_log};
 use crate::run;
 use crate::server::{client, client_again};
 
@@ -40,7 +39,7 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
     }
     let mut shown = Shown::default();
     let follows = !args.command.is_empty() && args.output == Form::Table;
-    let mut follower = Follower::new(first_log(&job));
+    let mut follower = Follower::new(first_log(&job.workdir));
     loop {
         if interrupted.load(Ordering::SeqCst) {
             eprintln!(
@@ -81,10 +80,6 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
     }
     let report: RunReport = server.get(&format!("/api/v1/jobs/{}/report", job.id))?;
     run::finish(args, &report)
-}
-
-fn first_log(job: &Submitted) -> PathBuf {
-    Path::new(&job.workdir).join("logs/main/attempt-1/rank-0.log")
 }
 
 /// What was told last, so that only news is told.

@@ -91,6 +91,11 @@ fn numbered(dir: &Path, prefix: &str, suffix: &str) -> Vec<(u32, PathBuf)> {
     found
 }
 
+/// The log of the only rank of a command's only stage.
+pub fn first_log(workdir: &str) -> PathBuf {
+    Path::new(workdir).join("logs/main/attempt-1/rank-0.log")
+}
+
 /// Copies what a program writes to standard output, from where the last copy ended.
 #[derive(Debug)]
 pub struct Follower {

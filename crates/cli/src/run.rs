@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 
 use anstream::eprintln;
@@ -22,7 +22,7 @@ use crate::args::{Form, RunArgs, ShortArgs};
 use crate::fail::{Fail, code};
 use crate::history::{home, read, select};
 use crate::live::Live;
-use crate::logs::Follower;
+use crate::logs::{Follower, first_log};
 use crate::server::client_if_any;
 use crate::{attach, output, summary};
 
@@ -200,19 +200,13 @@ fn attach(args: &RunArgs, run: Embedded) -> Result<u8, Fail> {
     let report = run.run(|state, events, report| {
         live.update(state, events, report);
         if follows {
-            let log = || Follower::new(first_log(report));
+            let log = || Follower::new(first_log(&report.workdir));
             // What cannot be shown now stays in the log file.
             let _ = follower.get_or_insert_with(log).copy();
         }
     })?;
     live.finish();
     finish(args, &report)
-}
-
-/// The log of the only rank of a command.
-fn first_log(report: &RunReport) -> PathBuf {
-    let stage = report.stages.first().map_or("main", |stage| stage.name.as_str());
-    Path::new(&report.workdir).join("logs").join(stage).join("attempt-1").join("rank-0.log")
 }
 
 /// Tells how a run went; its code is the command's.

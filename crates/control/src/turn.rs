@@ -115,12 +115,6 @@ impl<E: Engine, L: Log> Controller<E, L> {
         Self { retention, ended: ended.into_iter().map(|(_, id)| id).collect(), ..self }
     }
 
-    /// Decides by another policy from now on.
-    #[must_use]
-    pub fn with_policy(self, policy: &'static dyn Policy) -> Self {
-        Self { policy, memory: Memory::default(), ..self }
-    }
-
     pub fn state(&self) -> &State {
         &self.state
     }

@@ -268,8 +268,3 @@ fn of_plan(plan: &Plan) -> impl Iterator<Item = (JobId, Option<LeaseId>)> + '_ {
     });
     acted.chain(plan.waits.iter().map(|(key, _)| (key.job, None)))
 }
-
-/// Whether nothing is left to do: an on-demand service may end then.
-pub fn is_idle(state: &State) -> bool {
-    state.jobs().values().all(|job| job.end.is_some())
-}

@@ -8,6 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Extension;
 use axum::http::{Request, StatusCode};
 use axum::routing::Router;
+use het_lab::Draw;
 use het_policy::by_name;
 use het_server::api::auth::{Door, Whose, may};
 use het_server::api::routes::{ROUTES, Route, router};
@@ -310,21 +311,14 @@ fn the_document_names_every_route_and_every_reference_leads_somewhere() {
     }
 }
 
-/// Draws numbers, the same for the same seed (splitmix64).
-struct Draw(u64);
+/// A number below a limit.
+fn below(draw: &mut Draw, limit: usize) -> usize {
+    draw.between(0, limit as u64 - 1) as usize
+}
 
-impl Draw {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit as u64) as usize
-    }
-
-    fn of<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
-        items[self.below(items.len())]
-    }
+/// One of these.
+fn word(draw: &mut Draw, words: &[&'static str]) -> &'static str {
+    words[below(draw, words.len())]
 }
 
 /// Words that often break something.
@@ -357,22 +351,22 @@ const WORDS: &[&str] = &[
 /// A body with a few bytes changed, cut, doubled, or replaced by a word.
 fn mutated(draw: &mut Draw, text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
-    for _ in 0..draw.below(4) {
-        let at = draw.below(bytes.len().max(1));
-        match draw.below(5) {
-            0 if !bytes.is_empty() => bytes[at] = draw.below(256) as u8,
+    for _ in 0..below(draw, 4) {
+        let at = below(draw, bytes.len().max(1));
+        match below(draw, 5) {
+            0 if !bytes.is_empty() => bytes[at] = below(draw, 256) as u8,
             1 => bytes.truncate(at),
             2 => {
-                let word = draw.of(WORDS).as_bytes().to_vec();
+                let word = word(draw, WORDS).as_bytes().to_vec();
                 bytes.splice(at..at, word);
             }
             3 if !bytes.is_empty() => {
-                let end = (at + draw.below(40)).min(bytes.len());
+                let end = (at + below(draw, 40)).min(bytes.len());
                 let part = bytes[at..end].to_vec();
                 bytes.splice(at..at, part);
             }
             _ => {
-                let deep = draw.below(300);
+                let deep = below(draw, 300);
                 bytes.splice(at..at, "[".repeat(deep).into_bytes());
             }
         }
@@ -381,28 +375,30 @@ fn mutated(draw: &mut Draw, text: &str) -> String {
 }
 
 fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
-    let route = &ROUTES[draw.below(ROUTES.len())];
+    let route = &ROUTES[below(draw, ROUTES.len())];
     // It would end the service, and a stream never ends.
     if ["/api/v1/server/stop", "/api/v1/watch"].contains(&route.path) {
         return None;
     }
     let mut path: String = route
         .path
-        .replace("{job}", draw.of(WORDS))
-        .replace("{deed}", draw.of(&["cancel", "hold", "release", "", "drop"]));
-    if draw.below(3) == 0 {
-        let (name, value) =
-            (draw.of(&["all", "after", "limit", "tenant", "state", "lang", "x"]), draw.of(WORDS));
+        .replace("{job}", word(draw, WORDS))
+        .replace("{deed}", word(draw, &["cancel", "hold", "release", "", "drop"]));
+    if below(draw, 3) == 0 {
+        let (name, value) = (
+            word(draw, &["all", "after", "limit", "tenant", "state", "lang", "x"]),
+            word(draw, WORDS),
+        );
         path.push_str(&format!("?{name}={value}"));
     }
-    let method = match draw.below(10) {
-        0 => draw.of(&["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]),
+    let method = match below(draw, 10) {
+        0 => word(draw, &["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]),
         _ if route.method == "get" => "GET",
         _ => "POST",
     };
     let yaml = "name: x\nrun: [\"true\"]\ndevices: \"cpu:1 | gpu:2:24GiB\"\n\
                 with: { cores: 1, memory: 2GiB }\n";
-    let body = match draw.below(4) {
+    let body = match below(draw, 4) {
         0 => mutated(draw, &submission("lab").to_string()),
         1 => {
             let file = mutated(draw, yaml);
@@ -418,8 +414,8 @@ fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
     };
     let request =
         Request::builder().method(method).uri(path).header("content-type", "application/json");
-    let request = match draw.below(5) {
-        0 => request.header("idempotency-key", draw.of(&["", "k", "two words", "\u{7f}"])),
+    let request = match below(draw, 5) {
+        0 => request.header("idempotency-key", word(draw, &["", "k", "two words", "\u{7f}"])),
         _ => request,
     };
     // What is no request at all never reaches the server.
@@ -429,7 +425,7 @@ fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
 #[test]
 fn a_storm_of_nonsense_breaks_nothing() {
     let rig = Rig::new(no_tokens);
-    let mut draw = Draw(7);
+    let mut draw = Draw::new(7, 0);
     let mut sent = 0;
     let mut accepted = 0;
     while sent < STORM {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use het_control::Log;
 use het_core::{Event, LeaseId, Micro, Progress, Time, Topology};
+use het_lab::Draw;
 use het_server::{EventStore, StoreError};
 use het_testkit::build;
 use redb::StorageBackend;
@@ -19,12 +20,9 @@ const SECTOR: usize = 512;
 /// Batches of a run, each acknowledged when it is synced.
 const BATCHES: u64 = 40;
 
-/// Draws numbers, the same for the same seed (splitmix64).
+/// A number, the same for the same seed and index.
 fn drawn(seed: u64, index: u64) -> u64 {
-    let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index << 17 | 1);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    Draw::new(seed, index).between(0, u64::MAX - 1)
 }
 
 /// Whether the disk does what it is told.

@@ -114,7 +114,7 @@ pub struct Refusal {
     pub hint: Option<String>,
 }
 
-/// What one thing is or does not have to be asked twice for: `GET /api/v1/server`.
+/// What a server says of itself: `GET /api/v1/server`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerInfo {
     #[serde(rename = "apiVersion")]

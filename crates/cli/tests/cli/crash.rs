@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use het_lab::Draw;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -29,19 +30,6 @@ const OPEN_MAX: usize = 24;
 /// One job of the load: it notes its start and its end in files of its own.
 const SCRIPT: &str = "echo start $HET_ATTEMPT >> $NOTES/$KEY; sleep $SPAN; \
                       echo end $HET_ATTEMPT >> $NOTES/$KEY";
-
-/// Draws numbers, the same for the same seed (splitmix64).
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
 
 /// A server with a keeper; killed for good at the end of the test.
 struct Server {
@@ -132,12 +120,13 @@ fn submit_until(
     seed: u64,
     stop: &AtomicBool,
 ) -> BTreeMap<String, u64> {
-    let mut draw = Draw(seed);
+    let mut draw = Draw::new(seed, 0);
     let mut acknowledged = BTreeMap::new();
     while !stop.load(Ordering::SeqCst) {
         let key = format!("{name}-{}", acknowledged.len());
         // Most are short; some outlive many servers.
-        let span = if draw.below(20) == 0 { 1.5 } else { draw.below(30) as f64 / 1_000.0 };
+        let span =
+            if draw.between(0, 19) == 0 { 1.5 } else { draw.between(0, 29) as f64 / 1_000.0 };
         let file = json!({
             "name": key, "kind": "custom", "devices": "cpu:1", "run": ["sh", "-c", SCRIPT],
             "env": { "NOTES": notes.to_string_lossy(), "KEY": key, "SPAN": span.to_string() },
@@ -186,9 +175,9 @@ fn killed_at_any_instant_it_loses_nothing_and_starts_nothing_twice() {
                 scope.spawn(move || submit_until(server, notes, &name, number, stop))
             })
             .collect();
-        let mut draw = Draw(99);
+        let mut draw = Draw::new(99, 0);
         for _ in 0..kills {
-            thread::sleep(Duration::from_millis(draw.below(60)));
+            thread::sleep(Duration::from_millis(draw.between(0, 59)));
             server.kill();
         }
         stop.store(true, Ordering::SeqCst);

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use het_wire::api::Refusal;
 use http_body_util::{BodyExt, Full};
@@ -15,12 +15,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout_at};
 
 use crate::fail::{Fail, code};
 
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +110,17 @@ impl Client {
         let Self { runtime, sender, .. } = &mut self;
         let answer = runtime.block_on(async { checked(send(sender, request).await?).await })?;
         Ok(Stream { client: self, body: answer.into_body(), bytes: Vec::new() })
+    }
+
+    /// Waits until the server has closed the connection; whether it did.
+    pub fn closed(self, deadline: Instant) -> bool {
+        let Self { runtime, sender, .. } = self;
+        runtime.block_on(async {
+            while !sender.is_closed() && Instant::now() < deadline {
+                sleep(LOOK_EVERY).await;
+            }
+            sender.is_closed()
+        })
     }
 
     fn ask<T: DeserializeOwned>(

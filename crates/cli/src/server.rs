@@ -31,6 +31,8 @@ use crate::{output, run};
 /// How long a server that was started on demand may take to answer.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const START_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a server may take to go down.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a server waits for the machine.
 const ENTER_LIMIT: Duration = Duration::from_secs(2);
 
@@ -123,12 +125,11 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
     let served = runtime.block_on(async {
-        let gone = desk.gone();
         let api = Api::new(desk, home, machine.topology, tokens).await.map_err(Fail::from_error)?;
         fs::write(&ready, std::process::id().to_string())
             .map_err(|error| Fail::file(&ready, error))?;
         eprintln!("serving at {}", listen.socket.display());
-        serve(api, &listen, gone).await.map_err(Fail::from_error)
+        serve(api, &listen).await.map_err(Fail::from_error)
     });
     // Why the loop ended says more than that nobody could be served any more.
     service.desk.leave_soon();
@@ -251,8 +252,14 @@ fn status(form: crate::args::Form) -> Result<u8, Fail> {
 }
 
 fn stop() -> Result<u8, Fail> {
-    let stopped: Value = client()?.post("/api/v1/server/stop", &Value::Null)?;
+    let mut client = client()?;
+    let stopped: Value = client.post("/api/v1/server/stop", &Value::Null)?;
     let left = stopped["jobs_running"].as_u64().unwrap_or(0);
+    // Whoever asks next finds nobody, or the next server.
+    if !client.closed(Instant::now() + STOP_LIMIT) {
+        return Err(Fail::new(code::UNREACHABLE, "the server does not go down")
+            .hint("`het server status` says which process it is"));
+    }
     if left > 0 {
         eprintln!("stopped · {left} jobs wait or go on running, the next server takes them up");
     } else {

@@ -5,10 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use axum::Extension;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::time::sleep;
 
 use super::Api;
 use super::auth::Door;
@@ -16,6 +18,8 @@ use super::routes::router;
 
 /// Longest path of a Unix socket on Linux, without the zero at its end (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// How long answers under way may take once the loop has ended; streams never end by themselves.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,37 +52,38 @@ pub enum ListenError {
     Serve(#[source] io::Error),
 }
 
-/// Serves until `end` is over.
+/// Serves until the loop behind it has ended and whoever asked before has its answer. Nobody
+/// listens any more when the last connection is closed.
 ///
 /// # Errors
 /// When a listener cannot be opened or fails.
-pub async fn serve(
-    api: Api,
-    listen: &Listen,
-    end: impl Future<Output = ()>,
-) -> Result<(), ListenError> {
+pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     let own = own_socket(&listen.socket)?;
     let network = match listen.address {
         Some(address) => Some(network(&api, address).await?),
         None => None,
     };
+    let desk = api.0.desk.clone();
     let app = router(api);
-    let at_own = axum::serve(own, app.clone().layer(Extension(Door::Own)));
+    let at_own = axum::serve(own, app.clone().layer(Extension(Door::Own)))
+        .with_graceful_shutdown(desk.gone());
     let served = async {
         match network {
             Some(listener) => {
-                let at_network = axum::serve(listener, app.layer(Extension(Door::Network)));
-                tokio::select! {
-                    ended = at_own => ended,
-                    ended = at_network => ended,
-                }
+                let at_network = axum::serve(listener, app.layer(Extension(Door::Network)))
+                    .with_graceful_shutdown(desk.gone());
+                tokio::try_join!(at_own, at_network).map(drop)
             }
             None => at_own.await,
         }
     };
+    let too_long = async {
+        desk.gone().await;
+        sleep(LAST_ANSWERS).await;
+    };
     let served = tokio::select! {
         served = served => served.map_err(ListenError::Serve),
-        () = end => Ok(()),
+        () = too_long => Ok(()),
     };
     // Another server finds a free path; this one's clients find nobody.
     let _ = fs::remove_file(&listen.socket);

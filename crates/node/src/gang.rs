@@ -1,14 +1,13 @@
-//! One gang's supervisor: a thread that starts its processes, waits for what happens to them, and
-//! reports. It blocks in one poll(2) over wake-ups, exits and file changes, until the next known
-//! deadline; it never wakes up just to look.
+//! One gang's supervisor: it starts the processes, hears what happens to them, and reports. It
+//! never waits: what it waits for stands in the poller, and until when is its deadline.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 use std::time::SystemTime;
 
 use het_core::{Checkpoint, CheckpointSpec, Event, Failure, Millis, Outcome, Progress, Time};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -16,21 +15,24 @@ use serde::Serialize;
 use crate::cores::Picked;
 use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
-use crate::exit::{Consequence, Exit, Verdict};
-use crate::listener::Ear;
+use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, Verdict};
 use crate::order::Order;
+use crate::poller::{Source, Until};
 use crate::procfs;
 use crate::record::{Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report, Sight};
+use crate::site::Site;
 use crate::spawn::{self, Cradle, Kin, Process};
-use crate::sweep::{kill_all, signal_groups, sweep};
+use crate::sweep::{ROUNDS_MAX, kill_all, signal_groups};
 use crate::sys::{look_at_end, pidfd_open};
-use crate::wires::{Command, Wires};
 
 /// Least time between two reads of a gang's files: at most five reports a second.
 const REPORT_EVERY: Millis = Millis(200);
 /// Least time between two looks at processor time, which costs a walk over the process tree.
 const BUSY_EVERY: Millis = Millis(1_000);
+/// How often and how long the keeper is asked how an orphan ended.
+const KEEPER_EVERY: Millis = Millis(5);
+const KEEPER_LIMIT: Millis = Millis(1_000);
 
 #[derive(Serialize)]
 struct Notice {
@@ -40,47 +42,6 @@ struct Notice {
     reason: &'static str,
 }
 
-/// Runs a gang from its start to its end.
-pub(crate) fn run(order: Order, wires: Wires) {
-    if let Err(failure) = spawn::prepare(&order) {
-        wires.end(&order, Outcome::Failed(failure), Vec::new());
-        return;
-    }
-    let mut gang = Gang::new(order, wires, Vec::new());
-    match gang.start() {
-        Ok(()) => {
-            gang.wires.send(Event::StageStarted { lease: gang.order.lease });
-            gang.live();
-        }
-        Err(failure) => gang.end(Some(failure)),
-    }
-}
-
-/// Takes up a gang that a supervisor left which died, from where it stands.
-///
-/// Checkpoints that appeared after `since` are news.
-pub(crate) fn take_up(
-    order: Order,
-    wires: Wires,
-    processes: Vec<Process>,
-    since: SystemTime,
-    asked: StopAsked,
-) {
-    let mut gang = Gang::new(order, wires, processes);
-    gang.report.catch_up(since);
-    if asked == StopAsked::Yes {
-        // What was told to stop is told again: whoever told it may have died before it did.
-        gang.verdict.stop_asked();
-        gang.noticed = gang.order.notice().exists();
-    }
-    gang.wires.send(Event::StageStarted { lease: gang.order.lease });
-    let gone = (0..gang.processes.len()).filter(|&index| gang.processes[index].pidfd.is_none());
-    for index in gone.collect::<Vec<_>>() {
-        gang.exited(index);
-    }
-    gang.live();
-}
-
 /// Whether a stop was planned for a gang before its supervisor died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopAsked {
@@ -88,89 +49,164 @@ pub(crate) enum StopAsked {
     No,
 }
 
-impl Gang {
-    fn new(order: Order, wires: Wires, processes: Vec<Process>) -> Self {
-        let cwd = order.launch.cwd.clone().into();
-        let sight = if wires.ear.is_some() { Sight::Seeing } else { Sight::Blind };
-        let report = Report::begin(order.progress(), order.checkpoint_dir(), cwd, sight);
-        Self {
-            order,
-            wires,
-            report,
-            processes,
-            orphans: Vec::new(),
-            verdict: Verdict::default(),
-            ending: Ending::default(),
-            noticed: false,
-            reported_at: None,
-            busy: Millis::ZERO,
-            busy_at: Time::ZERO,
-        }
-    }
+/// Whether a gang has told its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    GoesOn,
+    Over,
 }
 
-struct Gang {
+#[derive(Debug)]
+pub(crate) struct Gang {
     order: Order,
-    wires: Wires,
     report: Report,
     processes: Vec<Process>,
-    /// What a shell that died of the notice had started: it gets the time that the shell had.
-    orphans: Vec<OwnedFd>,
+    /// Whoever else has to be gone before the gang is: what a shell left that died of the notice,
+    /// and what was killed at the end.
+    others: BTreeMap<u16, OwnedFd>,
     verdict: Verdict,
     ending: Ending,
+    /// Why not every rank began.
+    not_started: Option<Failure>,
     /// The notice was given.
     noticed: bool,
+    /// Its files changed since they were read.
+    unread: bool,
     reported_at: Option<Time>,
     busy: Millis,
     busy_at: Time,
 }
 
-/// What poll(2) found.
-struct Ready {
-    commands: bool,
-    files: bool,
-    /// Indices of processes, and of orphans, that ended.
-    exits: Vec<usize>,
-    orphans: Vec<usize>,
-}
-
 impl Gang {
-    fn live(mut self) {
-        let mut unread = true;
-        while self.is_alive() {
-            let ready = self.wait(unread);
-            unread |= ready.files;
-            if ready.commands && self.obey() == Supervision::Over {
-                return;
-            }
-            for index in ready.exits {
-                self.exited(index);
-            }
-            for index in ready.orphans.into_iter().rev() {
-                self.orphans.swap_remove(index);
-            }
-            let now = self.wires.clock.now();
-            if unread && self.report_due() <= now {
-                unread = false;
-                // What is written from here on is heard anew.
-                self.has_heard();
-                let (progress, checkpoints) = self.report.read();
-                self.tell(progress, checkpoints, now);
-            }
-            if let Some(push) = self.ending.due(now) {
-                self.push(push);
+    /// Starts a gang. One of which not every rank could be started ends by itself.
+    ///
+    /// # Errors
+    /// When nothing was started.
+    pub(crate) fn start(order: Order, site: &mut Site) -> Result<Self, Failure> {
+        spawn::prepare(&order)?;
+        let mut gang = Self::new(order, Vec::new(), site);
+        match gang.start_ranks(site) {
+            Ok(()) => site.tell(Event::StageStarted { lease: gang.order.lease }),
+            Err(failure) => {
+                gang.not_started = Some(failure);
+                gang.kill();
             }
         }
-        self.end(None);
+        Ok(gang)
+    }
+
+    /// Takes up a gang that a supervisor left which died, from where it stands.
+    ///
+    /// Checkpoints that appeared after `since` are news.
+    pub(crate) fn take_up(
+        order: Order,
+        processes: Vec<Process>,
+        since: SystemTime,
+        asked: StopAsked,
+        site: &mut Site,
+    ) -> Self {
+        let mut gang = Self::new(order, processes, site);
+        gang.report.catch_up(since);
+        gang.unread = true;
+        if asked == StopAsked::Yes {
+            // What was told to stop is told again: whoever told it may have died before it did.
+            gang.verdict.stop_asked();
+            gang.noticed = gang.order.notice().exists();
+        }
+        site.tell(Event::StageStarted { lease: gang.order.lease });
+        let now = site.clock.now();
+        for index in 0..gang.processes.len() {
+            match gang.listen_to(index, site) {
+                Ok(()) if gang.processes[index].pidfd.is_some() => {}
+                _ => gang.exited(index, now, site),
+            }
+        }
+        gang
+    }
+
+    fn new(order: Order, processes: Vec<Process>, site: &mut Site) -> Self {
+        let cwd = order.launch.cwd.clone().into();
+        let sight = if site.listener.is_some() { Sight::Seeing } else { Sight::Blind };
+        let report = Report::begin(order.progress(), order.checkpoint_dir(), cwd, sight);
+        if let Some(fd) = report.fd() {
+            // Without it checkpoints are found when something else is read, or at the end.
+            let _ = site.poller.listen(fd, Source::Saves(order.lease), Until::Heard);
+        }
+        Self {
+            order,
+            report,
+            processes,
+            others: BTreeMap::new(),
+            verdict: Verdict::default(),
+            ending: Ending::default(),
+            not_started: None,
+            noticed: false,
+            unread: false,
+            reported_at: None,
+            busy: Millis::ZERO,
+            busy_at: Time::ZERO,
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.order.port
+    }
+
+    pub(crate) fn picked(&self) -> &[Picked] {
+        &self.order.picked
+    }
+
+    /// Something of it has something to say.
+    pub(crate) fn found(&mut self, source: Source, site: &mut Site) {
+        match source {
+            Source::Rank(_, index) => self.exited(usize::from(index), site.clock.now(), site),
+            Source::Other(_, index) => drop(self.others.remove(&index)),
+            Source::Saves(_) | Source::Progress => self.unread = true,
+            Source::Inbox => {}
+        }
+    }
+
+    /// When [`Self::go_on`] has something to do, if nothing happens before.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let report = self.unread.then(|| self.report_due());
+        let keeper = self.processes.iter().filter_map(|process| process.ask_keeper_at);
+        [self.ending.deadline(), report].into_iter().flatten().chain(keeper).min()
+    }
+
+    /// Does what is due, and ends when nobody is left.
+    pub(crate) fn go_on(&mut self, site: &mut Site) -> Life {
+        let now = site.clock.now();
+        for index in 0..self.processes.len() {
+            if self.processes[index].ask_keeper_at.is_some_and(|at| at <= now) {
+                self.exited(index, now, site);
+            }
+        }
+        if self.unread && self.report_due() <= now {
+            self.unread = false;
+            // What is written from here on is heard anew.
+            if let Some(fd) = self.report.fd() {
+                site.poller.listen_again(fd, Source::Saves(self.order.lease));
+            }
+            let (progress, checkpoints) = self.report.read();
+            self.tell(progress, checkpoints, now, site);
+        }
+        if let Some(push) = self.ending.due(now) {
+            self.push(push);
+        }
+        if self.is_alive() || self.kill_who_is_left(site) == Life::GoesOn {
+            return Life::GoesOn;
+        }
+        self.end(site);
+        Life::Over
     }
 
     fn is_alive(&self) -> bool {
         let live = self.processes.iter().any(|process| process.exit.is_none());
-        live || !self.orphans.is_empty()
+        live || !self.others.is_empty()
     }
 
     /// Records the lease before there is anybody, then starts every rank, in order.
-    fn start(&mut self) -> Result<(), Failure> {
+    fn start_ranks(&mut self, site: &mut Site) -> Result<(), Failure> {
         let order = &self.order;
         let record = Record {
             lease: order.lease.0,
@@ -182,75 +218,40 @@ impl Gang {
             port: order.port,
             cores: order.picked.iter().map(Picked::record).collect(),
         };
-        let cradle = Cradle::open(order, &record)?;
+        let path = order.record();
+        let note = record.create(&path).map_err(|error| spawn::cannot(0, &path, &error))?;
+        let cradle = Cradle { null: &site.null, note };
         for rank in 0..self.order.world() {
             let process = spawn::spawn(&self.order, &cradle, rank)?;
-            self.wires.leaders.insert(process.pid);
+            site.leaders.insert(process.pid);
             self.processes.push(process);
+            self.listen_to(rank as usize, site).map_err(|errno| {
+                let message = format!("its end cannot be waited for: {errno}");
+                Failure { rank, exit_code: EXIT_CANNOT_RUN, message }
+            })?;
         }
         Ok(())
     }
 
-    /// Blocks until something happens or is due. Files that wait for their turn to be read are not
-    /// listened to: a program that writes all the time costs no more than one that does not.
-    fn wait(&self, unread: bool) -> Ready {
-        let report_due = unread.then(|| self.report_due());
-        let due = [self.ending.deadline(), report_due].into_iter().flatten().min();
-        let timeout = due.map_or(PollTimeout::NONE, |at| {
-            PollTimeout::try_from(at.since(self.wires.clock.now()).0).unwrap_or(PollTimeout::MAX)
-        });
-        let live: Vec<usize> =
-            (0..self.processes.len()).filter(|&i| self.processes[i].exit.is_none()).collect();
-        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let mut fds = vec![readable(self.wires.waker.as_fd())];
-        let pidfds = live.iter().filter_map(|&index| self.processes[index].pidfd.as_ref());
-        fds.extend(pidfds.map(|fd| readable(fd.as_fd())));
-        fds.extend(self.orphans.iter().map(|fd| readable(fd.as_fd())));
-        let files = if unread { None } else { self.report.fd() };
-        fds.extend(files.map(readable));
-        // An interrupted wait is a wait that found nothing.
-        let found = poll(&mut fds, timeout).is_ok_and(|found| found > 0);
-        let is_ready = |index: usize| found && fds[index].any().unwrap_or(false);
-        let orphans = 1 + live.len();
-        let after = orphans + self.orphans.len();
-        Ready {
-            commands: is_ready(0),
-            files: !unread && (self.has_heard() || files.is_some() && is_ready(after)),
-            exits: (1..orphans).filter(|&fd| is_ready(fd)).map(|fd| live[fd - 1]).collect(),
-            orphans: (orphans..after).filter(|&fd| is_ready(fd)).map(|fd| fd - orphans).collect(),
-        }
-    }
-
-    /// Whether the progress file changed since this was asked last.
-    fn has_heard(&self) -> bool {
-        self.wires.ear.as_ref().is_some_and(Ear::take)
+    fn listen_to(&self, index: usize, site: &Site) -> Result<(), Errno> {
+        let Some(fd) = &self.processes[index].pidfd else { return Ok(()) };
+        let source = Source::Rank(self.order.lease, index as u16);
+        site.poller.listen(fd.as_fd(), source, Until::Closed)
     }
 
     fn report_due(&self) -> Time {
         self.reported_at.map_or(Time::ZERO, |at| at + REPORT_EVERY)
     }
 
-    fn obey(&mut self) -> Supervision {
-        // Only resets the counter; it was readable.
-        let _ = self.wires.waker.read();
-        while let Ok(command) = self.wires.commands.try_recv() {
-            match command {
-                Command::Stop { reason, grace } => self.stop(reason, grace),
-                Command::Kill => {
-                    self.verdict.stop_asked();
-                    self.ending.kill();
-                    self.push(Push::Kill);
-                }
-                Command::Detach => return Supervision::Over,
-            }
-        }
-        Supervision::GoesOn
+    pub(crate) fn kill(&mut self) {
+        self.verdict.stop_asked();
+        self.ending.kill();
+        self.push(Push::Kill);
     }
 
     /// Gives the notice: the file first, so that a signal handler finds it.
-    fn stop(&mut self, reason: &'static str, grace: Millis) {
+    pub(crate) fn stop(&mut self, reason: &'static str, grace: Millis, now: Time) {
         self.verdict.stop_asked();
-        let now = self.wires.clock.now();
         let signal = notice_signal(&self.order);
         let next = if signal == Signal::SIGTERM { Push::Kill } else { Push::Terminate };
         self.ending.let_save(now, grace, next);
@@ -269,22 +270,29 @@ impl Gang {
 
     /// A process ended. It stays a zombie until the whole gang is gone, so that its id, which is
     /// also its group's, cannot become anybody else's.
-    fn exited(&mut self, index: usize) {
-        let process = &self.processes[index];
+    fn exited(&mut self, index: usize, now: Time, site: &Site) {
+        let process = &mut self.processes[index];
         let ended = match process.kin {
             Kin::Child => look_at_end(process.pid).unwrap_or(Some((Exit::Unknown, Millis(0)))),
-            Kin::Orphan => Some((self.order.orphan_exit(process.pid), Millis(0))),
+            Kin::Orphan => {
+                process.pidfd = None;
+                let give_up_at = *process.give_up_at.get_or_insert(now + KEEPER_LIMIT);
+                process.ask_keeper_at = (now < give_up_at).then_some(now + KEEPER_EVERY);
+                let known = self.order.orphan_exit(process.pid);
+                let exit = known.or_else(|| (now >= give_up_at).then_some(Exit::Unknown));
+                exit.map(|exit| (exit, Millis(0)))
+            }
         };
         let Some((exit, cpu)) = ended else { return };
-        let process = &mut self.processes[index];
         process.exit = Some(exit);
         process.cpu = cpu;
+        process.pidfd = None;
+        process.ask_keeper_at = None;
         let rank = process.rank;
         let pid = process.pid;
         if self.noticed && exit == Exit::Signal(notice_signal(&self.order)) {
-            self.pass_notice_on(pid);
+            self.pass_notice_on(pid, site);
         }
-        let now = self.wires.clock.now();
         match self.verdict.exited(rank, exit) {
             Consequence::None => {}
             Consequence::LetOthersSave => {
@@ -301,7 +309,7 @@ impl Gang {
     }
 
     /// A shell that runs the program as a child does not pass the notice on, it dies of it.
-    fn pass_notice_on(&mut self, group: i32) {
+    fn pass_notice_on(&mut self, group: i32, site: &Site) {
         if !matches!(self.ending, Ending::Saving { .. }) {
             return;
         }
@@ -309,8 +317,17 @@ impl Gang {
             // Opened first: the id cannot become another process's between the two.
             if let Ok(fd) = pidfd_open(pid) {
                 let _ = kill(Pid::from_raw(pid), notice_signal(&self.order));
-                self.orphans.push(fd);
+                self.wait_for(fd, site);
             }
+        }
+    }
+
+    fn wait_for(&mut self, fd: OwnedFd, site: &Site) {
+        let free = (0..=u16::MAX).find(|index| !self.others.contains_key(index));
+        let Some(index) = free else { return };
+        let source = Source::Other(self.order.lease, index);
+        if site.poller.listen(fd.as_fd(), source, Until::Closed).is_ok() {
+            self.others.insert(index, fd);
         }
     }
 
@@ -337,15 +354,21 @@ impl Gang {
         format!("{NOTICE}={}", self.order.notice().display())
     }
 
-    fn tell(&mut self, progress: Option<Progress>, checkpoints: Vec<Checkpoint>, now: Time) {
+    fn tell(
+        &mut self,
+        progress: Option<Progress>,
+        checkpoints: Vec<Checkpoint>,
+        now: Time,
+        site: &mut Site,
+    ) {
         self.reported_at = Some(now);
         let lease = self.order.lease;
         if let Some(mut progress) = progress {
             progress.busy = self.busy(now);
-            self.wires.send(Event::Progressed { lease, progress });
+            site.tell(Event::Progressed { lease, progress });
         }
         for checkpoint in checkpoints {
-            self.wires.send(Event::Checkpointed { lease, checkpoint });
+            site.tell(Event::Checkpointed { lease, checkpoint });
         }
     }
 
@@ -370,18 +393,35 @@ impl Gang {
         self.busy = self.busy.max(times.sum());
     }
 
-    /// Makes sure that nothing of the gang is left, then says all there is still to say.
-    fn end(mut self, not_started: Option<Failure>) {
-        // Not limited in time: the devices are not free before the last process is gone.
+    /// Makes sure that nothing of the gang is left: the devices are not free before the last
+    /// process is gone, however long that takes.
+    fn kill_who_is_left(&mut self, site: &mut Site) -> Life {
         let ended = |process: &Process| process.kin == Kin::Child && process.exit.is_some();
-        let leaders = &self.wires.leaders;
-        if !self.processes.iter().all(ended)
-            || leaders.may_have_left_somebody(&self.groups(), &self.mark())
+        let (groups, mark) = (self.groups(), self.mark());
+        if self.processes.iter().all(ended) && !site.leaders.may_have_left_somebody(&groups, &mark)
         {
-            sweep(&self.groups(), &self.mark(), None);
+            return Life::Over;
         }
-        self.tell_last();
-        let outcome = match not_started {
+        for _ in 0..ROUNDS_MAX {
+            let killed = kill_all(&groups, &mark);
+            if killed.is_empty() {
+                return Life::Over;
+            }
+            // Without a descriptor the process is gone already.
+            for fd in killed.into_iter().filter_map(|pid| pidfd_open(pid).ok()) {
+                self.wait_for(fd, site);
+            }
+            if !self.others.is_empty() {
+                return Life::GoesOn;
+            }
+        }
+        Life::Over
+    }
+
+    /// Says all there is still to say.
+    fn end(&mut self, site: &mut Site) {
+        self.tell_last(site);
+        let outcome = match self.not_started.take() {
             Some(failure) => Outcome::Failed(failure),
             None => {
                 let culprit = self.verdict.culprit().map(|rank| self.order.log(rank));
@@ -391,10 +431,10 @@ impl Gang {
         };
         let children = self.processes.iter().filter(|process| process.kin == Kin::Child);
         let children = children.map(|process| process.pid).collect();
-        self.wires.end(&self.order, outcome, children);
+        site.end(&self.order, outcome, children);
     }
 
-    fn tell_last(&mut self) {
+    fn tell_last(&mut self, site: &mut Site) {
         let orderly = self.processes.iter().all(|p| p.exit.is_some_and(Exit::is_orderly));
         let orderly = if orderly { Orderly::Yes } else { Orderly::No };
         let (progress, checkpoints) = self.report.finish(orderly);
@@ -404,17 +444,10 @@ impl Gang {
         self.measure_busy();
         let busy_only = self.order.is_cpu_only() && !self.processes.is_empty();
         let progress = progress.or_else(|| busy_only.then(Default::default));
-        let now = self.wires.clock.now();
+        let now = site.clock.now();
         self.busy_at = now;
-        self.tell(progress, checkpoints, now);
+        self.tell(progress, checkpoints, now, site);
     }
-}
-
-/// Whether the thread still has something to do.
-#[derive(PartialEq, Eq)]
-enum Supervision {
-    GoesOn,
-    Over,
 }
 
 /// The signal of the notice: `SIGUSR1`, `USR1`, `usr1`; SIGTERM where none was named.

@@ -1,30 +1,68 @@
 //! How facts reach whoever waits for the next one.
 
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use het_core::{Event, Time};
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::Clock;
 
-/// What lies in the queue of the engine.
+/// Facts that wait to be taken; whoever reports one more waits.
+const FACTS_MAX: usize = 16_384;
+
+/// Where facts of others arrive.
 #[derive(Debug)]
-pub(crate) enum Message {
-    Fact(Time, Event),
-    /// The end of a lease.
-    End(Time, Event, Remains),
-    /// Whoever waits is to look again: somebody asks for it, or the last inlet is gone.
-    Wake,
+pub(crate) struct Inbox {
+    facts: Receiver<(Time, Event)>,
+    sender: SyncSender<(Time, Event)>,
+    bell: Arc<Bell>,
 }
 
-/// What is kept of a gang until its end is durable: what comes after a death in between has to find
-/// how it ended.
+/// Readable while somebody wants to be heard.
 #[derive(Debug)]
-pub(crate) struct Remains {
-    pub(crate) record: PathBuf,
-    /// Zombies.
-    pub(crate) children: Vec<i32>,
+pub(crate) struct Bell {
+    fd: EventFd,
+    /// So that ringing a bell that rings costs nothing.
+    rings: AtomicBool,
+}
+
+impl Bell {
+    fn ring(&self) {
+        if !self.rings.swap(true, Ordering::SeqCst) {
+            // A counter that is full is readable as well.
+            let _ = self.fd.write(1);
+        }
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let (sender, facts) = sync_channel(FACTS_MAX);
+        Ok(Self { facts, sender, bell: Arc::new(Bell { fd, rings: AtomicBool::new(false) }) })
+    }
+
+    pub(crate) fn port(&self, clock: Clock) -> Port {
+        Port { clock, sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
+    }
+
+    /// What was reported so far. Whoever rings from now on rings anew.
+    pub(crate) fn empty(&self) -> impl Iterator<Item = (Time, Event)> + '_ {
+        // Only resets the counter; it was readable.
+        let _ = self.bell.fd.read();
+        self.bell.rings.store(false, Ordering::SeqCst);
+        self.facts.try_iter()
+    }
+}
+
+impl AsFd for Inbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd.as_fd()
+    }
 }
 
 /// Lets others put facts among the engine's own: a submitted job, Ctrl-C. Cheap to clone; while
@@ -34,27 +72,32 @@ pub struct Inlet(pub(crate) Arc<Port>);
 
 #[derive(Debug)]
 pub(crate) struct Port {
-    pub(crate) clock: Clock,
-    pub(crate) outbox: SyncSender<Message>,
+    clock: Clock,
+    sender: SyncSender<(Time, Event)>,
+    bell: Arc<Bell>,
 }
 
 impl Inlet {
     /// Reports a fact as of now and wakes [`het_engine::Engine::next_event`]. Waits where the queue
     /// is full; without effect once the engine is gone.
     pub fn send(&self, event: Event) {
-        let _ = self.0.outbox.send(Message::Fact(self.0.clock.now(), event));
+        let fact = (self.0.clock.now(), event);
+        if let Err(TrySendError::Full(fact)) = self.0.sender.try_send(fact) {
+            self.wake();
+            let _ = self.0.sender.send(fact);
+        }
+        self.wake();
     }
 
     /// Makes [`het_engine::Engine::next_event`] return at once, without a fact if there is none.
     pub fn wake(&self) {
-        // A full queue wakes whoever waits as well.
-        let _ = self.0.outbox.try_send(Message::Wake);
+        self.0.bell.ring();
     }
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // A full queue wakes whoever waits as well.
-        let _ = self.outbox.try_send(Message::Wake);
+        // Whoever waits for facts of others waits in vain from now on.
+        self.bell.ring();
     }
 }

@@ -1,7 +1,6 @@
 //! The first processes of all ranks that this process started, and what they leave behind.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -12,7 +11,7 @@ use crate::sys::adopt_orphans;
 /// Ids that nobody else may collect.
 #[derive(Debug)]
 pub(crate) struct Leaders {
-    pids: Mutex<BTreeSet<i32>>,
+    pids: BTreeSet<i32>,
     /// What a rank leaves behind becomes a child of this process.
     adopts: Adopts,
 }
@@ -26,18 +25,18 @@ enum Adopts {
 impl Leaders {
     pub(crate) fn new() -> Self {
         let adopts = if adopt_orphans().is_ok() { Adopts::Yes } else { Adopts::No };
-        Self { pids: Mutex::default(), adopts }
+        Self { pids: BTreeSet::new(), adopts }
     }
 
-    pub(crate) fn insert(&self, pid: i32) {
-        self.lock().insert(pid);
+    pub(crate) fn insert(&mut self, pid: i32) {
+        self.pids.insert(pid);
     }
 
     /// Collects a process that has ended.
-    pub(crate) fn collect(&self, pid: i32) {
+    pub(crate) fn collect(&mut self, pid: i32) {
         // Somebody who ended has a status; whoever is no child any more needs none.
         let _ = waitpid(Pid::from_raw(pid), None);
-        self.lock().remove(&pid);
+        self.pids.remove(&pid);
     }
 
     /// Whether processes of these groups or with this mark may live although their leaders are
@@ -47,22 +46,17 @@ impl Leaders {
         if self.adopts == Adopts::No {
             return true;
         }
-        let Some(adopted) = procfs::adopted() else { return true };
-        let leaders = self.lock().clone();
+        let Some(adopted) = procfs::adopted(&self.pids) else { return true };
         let mut left = false;
-        for (pid, stat) in adopted.into_iter().filter(|(pid, _)| !leaders.contains(pid)) {
+        for (pid, stat) in adopted {
             let grouped = groups.contains(&stat.group) || groups.contains(&stat.session);
             if !stat.is_gone() {
                 left |= grouped || procfs::is_marked(pid, mark);
             } else if grouped {
-                // Others may be ranks of other gangs that are not known as leaders yet.
+                // Its status is nobody's; who is still being traced is left to whoever traces it.
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             }
         }
         left
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<i32>> {
-        self.pids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,12 +5,19 @@
 //! directories, and what an engine that died left behind.
 //! Must never know: other nodes, queues, tenants, priorities, or why a plan says what it says.
 //!
-//! A gang is supervised by one thread (`gang`) that blocks until something happens; facts
-//! flow through one bounded queue to [`Node::next_event`](het_engine::Engine::next_event). Pure
-//! parts (`environment`, `template`, `progress`, `saves`, `exit`, `ending`, `cores`) decide;
-//! thin ones (`spawn`, `report`, `watch`, `sweep`, `record`, `procfs`, `sys`) touch the machine. A
-//! supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up what it left.
+//! ```text
+//! plan ──▶ node ──▶ gang ──▶ processes        submit: starts and stops, at once
+//! fact ◀── node ◀── gang ◀── poller           next_event: exits, files, deadlines, others' facts
+//! ```
+//!
+//! There is no thread: whoever calls [`Node::next_event`](het_engine::Engine::next_event) waits in
+//! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a machine of states that
+//! says until when it has nothing to do. Pure parts (`environment`, `template`, `progress`,
+//! `saves`, `exit`, `ending`, `cores`) decide; thin ones (`spawn`, `report`, `watch`, `listener`,
+//! `sweep`, `record`, `procfs`, `sys`) touch the machine. A supervisor may die: `keeper` starts it
+//! again, and [`Node::adopt`] takes up what it left (`adoption`).
 
+mod adoption;
 mod clock;
 mod cores;
 mod ending;
@@ -23,17 +30,18 @@ mod leaders;
 mod listener;
 mod node;
 mod order;
+mod poller;
 mod procfs;
 mod progress;
 mod record;
 mod report;
 mod saves;
+mod site;
 mod spawn;
 mod sweep;
 mod sys;
 mod template;
 mod watch;
-mod wires;
 
 pub use inlet::Inlet;
 pub use keeper::{keep, pass_on};

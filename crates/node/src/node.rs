@@ -2,47 +2,41 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::{Duration, SystemTime};
 
 use het_core::{
-    Action, Checkpoint, CheckpointSpec, DeviceId, Event, Failure, Generation, Launch, LeaseId,
-    Millis, NodeId, Outcome, Phase, Placement, Plan, State, Time, Topology,
+    Action, Checkpoint, DeviceId, Event, Failure, Generation, Launch, LeaseId, Millis, NodeId,
+    Outcome, Placement, Plan, Time, Topology,
 };
 use het_engine::Engine;
 use nix::sched::sched_getaffinity;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::Pid;
 use thiserror::Error;
 
 use crate::clock::Clock;
 use crate::cores::{Cores, Picked};
 use crate::exit::EXIT_CANNOT_RUN;
-use crate::gang::{self, StopAsked};
-use crate::inlet::{Inlet, Message, Port, Remains};
+use crate::gang::{Gang, Life};
+use crate::inlet::{Inbox, Inlet, Port};
 use crate::keeper::Exits;
 use crate::leaders::Leaders;
-use crate::listener::{Ear, Listener};
-use crate::order::{Order, VisibleEnv, all_grants, record_path};
-use crate::record::{self, Reaped, Record};
-use crate::spawn::{Kin, Process};
-use crate::sweep::sweep;
-use crate::sys::pidfd_open;
-use crate::wires::{Command, Wires};
+use crate::listener::{Changed, Listener};
+use crate::order::{Order, VisibleEnv, all_grants, progress_dir};
+use crate::poller::{Poller, Source, Until};
+use crate::record::{self, Reaped};
+use crate::site::{Fact, Remains, Site};
 
-/// Facts that wait to be taken; whoever reports one more waits.
-const FACTS_MAX: usize = 16_384;
-/// Commands that wait for one gang; further ones could only repeat them.
-const COMMANDS_MAX: usize = 64;
 /// How often another free port is tried when a live gang has the one that was found.
 const PORT_TRIES_MAX: usize = 16;
+const NULL: &str = "/dev/null";
+/// Most ranks of a gang.
+const RANKS_MAX: usize = u16::MAX as usize;
 /// How long a dropped engine waits for its gangs to be gone.
 const DROP_LIMIT: Millis = Millis(5_000);
 
@@ -79,7 +73,9 @@ pub enum NodeError {
     DuplicateCore { core: u32 },
     #[error("cannot ask for this process's CPU affinity")]
     Affinity(#[source] nix::Error),
-    #[error("cannot read or remove `{path}`", path = path.display())]
+    #[error("what processes do cannot be waited for")]
+    Poller(#[source] nix::Error),
+    #[error("cannot use `{path}`", path = path.display())]
     Record { path: PathBuf, source: io::Error },
     #[error(
         "lease {lease} in `{run_dir}` is still supervised by process {pid}, \
@@ -91,23 +87,18 @@ pub enum NodeError {
     Unkillable { lease: LeaseId, pids: Vec<i32> },
 }
 
-/// Real processes on this machine. One thread supervises each gang.
+/// Real processes on this machine. All that is done for them is done in [`Engine::submit`] and
+/// [`Engine::next_event`], by whoever calls these: nothing moves while nobody does.
 ///
 /// Dropping the engine kills its gangs; [`Node::detach`] leaves them running.
 #[derive(Debug)]
 pub struct Node {
-    config: Config,
-    clock: Clock,
-    generation: Generation,
-    live: BTreeMap<LeaseId, Live>,
-    cores: Cores,
-    inbox: Receiver<Message>,
-    outbox: SyncSender<Message>,
-    /// Facts that no thread had to find out.
-    ready: VecDeque<(Time, Event)>,
-    leaders: Arc<Leaders>,
-    /// None where progress files cannot be watched: they are read at the end then.
-    listener: Option<Listener>,
+    pub(crate) config: Config,
+    pub(crate) generation: Generation,
+    pub(crate) gangs: BTreeMap<LeaseId, Gang>,
+    pub(crate) cores: Cores,
+    pub(crate) site: Site,
+    inbox: Inbox,
     /// Of leases whose end was told but may not be durable yet.
     remains: Vec<Remains>,
     inlets: Weak<Port>,
@@ -115,29 +106,13 @@ pub struct Node {
     told: Cell<Time>,
 }
 
-#[derive(Debug)]
-struct Live {
-    commands: SyncSender<Command>,
-    waker: Arc<EventFd>,
-    picked: Vec<Picked>,
-    port: u16,
-}
-
-impl Live {
-    fn command(&self, command: Command) {
-        // A full queue holds the same already; a gone gang needs none.
-        let _ = self.commands.try_send(command);
-        let _ = self.waker.write(1);
-    }
-}
-
 /// The parts of [`Action::Start`] that an engine acts on.
-struct Start<'a> {
-    lease: LeaseId,
-    attempt: u32,
-    placement: &'a Arc<Placement>,
-    launch: &'a Arc<Launch>,
-    resume: &'a Option<Checkpoint>,
+pub(crate) struct Start<'a> {
+    pub(crate) lease: LeaseId,
+    pub(crate) attempt: u32,
+    pub(crate) placement: &'a Arc<Placement>,
+    pub(crate) launch: &'a Arc<Launch>,
+    pub(crate) resume: &'a Option<Checkpoint>,
 }
 
 impl Node {
@@ -145,19 +120,25 @@ impl Node {
     /// When the configuration does not fit the topology or this process.
     pub fn new(config: Config) -> Result<Self, NodeError> {
         check(&config)?;
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.run_dir);
-        made.map_err(|source| NodeError::Record { path: config.run_dir.clone(), source })?;
-        let (outbox, inbox) = sync_channel(FACTS_MAX);
+        let progress = progress_dir(&config.run_dir);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&progress);
+        made.map_err(|source| NodeError::Record { path: progress.clone(), source })?;
+        let null = OpenOptions::new().read(true).write(true).open(NULL);
+        let null = null.map_err(|source| NodeError::Record { path: NULL.into(), source })?.into();
+        let poller = Poller::new().map_err(NodeError::Poller)?;
+        let inbox = Inbox::new().map_err(NodeError::Poller)?;
+        let listen = poller.listen(&inbox, Source::Inbox, Until::Closed);
+        listen.map_err(NodeError::Poller)?;
+        let listener = Listener::start(&progress).ok();
+        let listener = listener
+            .filter(|listener| poller.listen(listener, Source::Progress, Until::Heard).is_ok());
+        let (clock, leaders) = (Clock::start(), Leaders::new());
         Ok(Self {
             cores: Cores::new(config.cores.clone()),
-            clock: Clock::start(),
             generation: Generation(0),
-            live: BTreeMap::new(),
+            gangs: BTreeMap::new(),
+            site: Site { clock, poller, leaders, null, listener, facts: VecDeque::new() },
             inbox,
-            outbox,
-            ready: VecDeque::new(),
-            leaders: Arc::new(Leaders::new()),
-            listener: Listener::start(&config.run_dir).ok(),
             remains: Vec::new(),
             inlets: Weak::new(),
             told: Cell::new(Time::ZERO),
@@ -170,16 +151,14 @@ impl Node {
         if let Some(port) = self.inlets.upgrade() {
             return Inlet(port);
         }
-        let port = Arc::new(Port { clock: self.clock, outbox: self.outbox.clone() });
+        let port = Arc::new(self.inbox.port(self.site.clock));
         self.inlets = Arc::downgrade(&port);
         Inlet(port)
     }
 
     /// Stops supervising without touching the processes; [`Node::reap`] finds them later.
     pub fn detach(mut self) {
-        for live in std::mem::take(&mut self.live).into_values() {
-            live.command(Command::Detach);
-        }
+        self.gangs.clear();
     }
 
     /// Kills what an engine that died left running, by its run directory, and forgets it. To be
@@ -192,31 +171,42 @@ impl Node {
         record::reap(run_dir)
     }
 
-    fn start(&mut self, start: Start<'_>) {
+    pub(crate) fn start(&mut self, start: Start<'_>) {
         let lease = start.lease;
-        if self.live.contains_key(&lease) {
+        if self.gangs.contains_key(&lease) {
             return;
         }
         let ranks = &start.placement.ranks;
-        if ranks.is_empty() || ranks.iter().any(|rank| rank.node != self.config.node) {
-            let text = format!("lease {lease} has ranks that are not on this machine");
+        let elsewhere = ranks.iter().any(|rank| rank.node != self.config.node);
+        if ranks.is_empty() || ranks.len() > RANKS_MAX || elsewhere {
+            let count = ranks.len();
+            let text = format!("lease {lease} has {count} ranks, or some not on this machine");
             return self.refuse(lease, text);
         }
-        let waker = match EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
-            Ok(waker) => Arc::new(waker),
-            Err(error) => return self.refuse(lease, format!("no supervisor: {error}")),
-        };
         let port = match self.free_port() {
             Ok(port) => port,
             Err(error) => return self.refuse(lease, format!("no free port: {error}")),
         };
         let picked: Vec<Picked> =
             ranks.iter().map(|rank| self.cores.take(all_grants(rank))).collect();
-        let order = self.order(&start, port, picked, 0);
-        self.supervise(order, waker, gang::run);
+        let order = self.order(&start, port, picked.clone(), 0);
+        match Gang::start(order, &mut self.site) {
+            Ok(gang) => self.keep(lease, gang),
+            Err(failure) => {
+                picked.iter().for_each(|picked| self.cores.put_back(picked));
+                let outcome = Outcome::Failed(failure);
+                self.site.tell(Event::StageEnded { lease, outcome });
+            }
+        }
     }
 
-    fn order(&self, start: &Start<'_>, port: u16, picked: Vec<Picked>, since_ticks: u64) -> Order {
+    pub(crate) fn order(
+        &self,
+        start: &Start<'_>,
+        port: u16,
+        picked: Vec<Picked>,
+        since_ticks: u64,
+    ) -> Order {
         Order {
             lease: start.lease,
             attempt: start.attempt,
@@ -232,118 +222,14 @@ impl Node {
         }
     }
 
-    /// Gives a gang its thread.
-    fn supervise(
-        &mut self,
-        order: Order,
-        waker: Arc<EventFd>,
-        run: impl FnOnce(Order, Wires) + Send + 'static,
-    ) {
-        let (lease, port, picked) = (order.lease, order.port, order.picked.clone());
-        let (commands, receiver) = sync_channel(COMMANDS_MAX);
-        let ear = self.listener.as_ref().map(|listener| {
-            let ear = Ear::new(Arc::clone(&waker));
-            listener.enter(lease, ear.clone());
-            ear
-        });
-        let wires = Wires {
-            clock: self.clock,
-            outbox: self.outbox.clone(),
-            leaders: Arc::clone(&self.leaders),
-            ear,
-            commands: receiver,
-            waker: Arc::clone(&waker),
-        };
-        let thread = thread::Builder::new().name(format!("lease-{lease}"));
-        match thread.spawn(move || run(order, wires)) {
-            Ok(_) => {
-                self.live.insert(lease, Live { commands, waker, picked, port });
-            }
-            Err(error) => {
-                picked.iter().for_each(|picked| self.cores.put_back(picked));
-                self.refuse(lease, format!("no supervisor: {error}"));
-            }
-        }
-    }
-
-    /// Takes up all that runs according to a state which was read from the log: what a supervisor
-    /// left that died, or was detached. Programs that run go on; how those ended that are gone is
-    /// told as soon as it is known; what was planned but never begun begins now. Also makes plans
-    /// of generations up to the state's old ones.
-    pub fn adopt(&mut self, state: &State) {
-        self.generation = state.generation();
-        for (&lease, held) in state.leases() {
-            let (_, spec, stage) = state.stage(held.stage);
-            let start = Start {
-                lease,
-                attempt: held.attempt,
-                placement: &held.placement,
-                launch: &spec.alternatives[held.placement.alternative].launch,
-                resume: &stage.checkpoint,
-            };
-            self.take_up(start, held.phase);
-        }
-    }
-
-    fn take_up(&mut self, start: Start<'_>, phase: Phase) {
-        let lease = start.lease;
-        let asked = if phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
-        let path = record_path(&self.config.run_dir, lease);
-        if !path.exists() {
-            return match phase {
-                Phase::Starting => self.start(start),
-                // It ran, so somebody removed its record: it may run still.
-                Phase::Running { .. } | Phase::Stopping { .. } => self.lose(lease, &path, None),
-            };
-        }
-        let noted = record::noted(&path);
-        let world = start.placement.ranks.len();
-        let waker = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
-        let record = record::Record::read(&path);
-        let (Some(record), Ok(waker), true) = (&record, waker, noted.len() == world) else {
-            return self.lose(lease, &path, record.as_ref());
-        };
-        let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
-        let since = written.unwrap_or(SystemTime::UNIX_EPOCH);
-        let processes = noted.into_iter().map(|(rank, pid)| {
-            // Opened first: the id cannot become another process's between the two.
-            let pidfd = pidfd_open(pid).ok().filter(|_| record.is_rank(pid));
-            Process { rank, pid, pidfd, kin: Kin::Orphan, exit: None, cpu: Millis(0) }
-        });
-        let processes: Vec<Process> = processes.collect();
-        let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
-        let order = self.order(&start, record.port, picked, record.since_ticks);
-        let take_up = move |order, wires| gang::take_up(order, wires, processes, since, asked);
-        self.supervise(order, Arc::new(waker), take_up);
-        if asked == StopAsked::Yes
-            && let Some(live) = self.live.get(&lease)
-        {
-            let spec = start.launch.checkpoint.as_ref();
-            let grace = spec.map_or(CheckpointSpec::GRACE_DEFAULT, |spec| spec.grace);
-            live.command(Command::Stop { reason: "restart", grace });
-        }
-    }
-
-    /// A lease of which not every rank began, or of a boot that is over, or whose record is gone:
-    /// what there is of it goes.
-    fn lose(&mut self, lease: LeaseId, path: &Path, record: Option<&Record>) {
-        let ranks = record::noted(path).into_values();
-        let groups = ranks.filter(|&pid| record.is_some_and(|record| record.is_rank(pid)));
-        sweep(&groups.collect(), &record::mark(path), None);
-        let event = Event::StageEnded { lease, outcome: Outcome::Lost };
-        self.ready.push_back((self.clock.now(), event));
-        self.remains.push(Remains { record: path.to_owned(), children: Vec::new() });
-    }
-
     /// Every start has an end, also one that never was.
     fn refuse(&mut self, lease: LeaseId, message: String) {
         let failure = Failure { rank: 0, exit_code: EXIT_CANNOT_RUN, message };
-        let event = Event::StageEnded { lease, outcome: Outcome::Failed(failure) };
-        self.ready.push_back((self.clock.now(), event));
+        self.site.tell(Event::StageEnded { lease, outcome: Outcome::Failed(failure) });
     }
 
     fn free_port(&self) -> io::Result<u16> {
-        let taken: BTreeSet<u16> = self.live.values().map(|live| live.port).collect();
+        let taken: BTreeSet<u16> = self.gangs.values().map(Gang::port).collect();
         for _ in 0..PORT_TRIES_MAX {
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
             if !taken.contains(&port) {
@@ -353,18 +239,7 @@ impl Node {
         Err(io::ErrorKind::AddrInUse.into())
     }
 
-    /// Passes a fact on; an end frees what the engine chose for the lease.
-    fn deliver(&mut self, at: Time, event: Event) -> (Time, Event) {
-        if let Event::StageEnded { lease, .. } = &event
-            && let Some(live) = self.live.remove(lease)
-        {
-            live.picked.iter().for_each(|picked| self.cores.put_back(picked));
-            self.listener.iter().for_each(|listener| listener.leave(*lease));
-        }
-        (self.tell(at), event)
-    }
-
-    /// Threads look at the clock before they queue: what overtook another must not go backwards.
+    /// Facts are stamped where they are found: what overtook another must not go backwards.
     fn tell(&self, at: Time) -> Time {
         let at = at.max(self.told.get());
         self.told.set(at);
@@ -372,22 +247,93 @@ impl Node {
     }
 
     fn can_anything_happen(&self) -> bool {
-        !self.live.is_empty() || self.inlets.strong_count() > 0
+        !self.gangs.is_empty() || self.inlets.strong_count() > 0
     }
 
-    fn receive(&self, until: Option<Time>) -> Option<Message> {
-        if let Ok(message) = self.inbox.try_recv() {
-            return Some(message);
-        }
-        match until {
-            None if !self.can_anything_happen() => None,
-            None => self.inbox.recv().ok(),
-            Some(until) => {
-                let left = until.since(self.clock.now());
-                self.inbox.recv_timeout(Duration::from_millis(left.0)).ok()
+    /// When something is to be done, if nothing happens before.
+    fn deadline(&self) -> Option<Time> {
+        let deaf_until = self.site.listener.as_ref().and_then(|listener| listener.deaf_until);
+        self.gangs.values().filter_map(Gang::deadline).chain(deaf_until).min()
+    }
+
+    /// Waits until something happens or is due, and sees to it.
+    fn look(&mut self, until: Option<Time>) -> Heard {
+        let wake = [until, self.deadline()].into_iter().flatten().min();
+        let limit = wake.map(|at| at.since(self.site.clock.now()));
+        let ready = self.site.poller.wait(limit);
+        let mut touched = BTreeSet::new();
+        let mut heard = Heard::Nothing;
+        for source in ready {
+            match source {
+                Source::Inbox => {
+                    heard = Heard::Bell;
+                    let facts = self.inbox.empty();
+                    let facts = facts.map(|(at, event)| Fact { at, event, remains: None });
+                    self.site.facts.extend(facts);
+                }
+                Source::Progress => touched.extend(self.hear_of_progress()),
+                Source::Rank(lease, _) | Source::Other(lease, _) | Source::Saves(lease) => {
+                    touched.insert(lease);
+                    if let Some(gang) = self.gangs.get_mut(&lease) {
+                        gang.found(source, &mut self.site);
+                    }
+                }
             }
         }
+        self.listen_to_progress();
+        let now = self.site.clock.now();
+        let due = |gang: &Gang| gang.deadline().is_some_and(|at| at <= now);
+        touched.extend(self.gangs.iter().filter(|(_, gang)| due(gang)).map(|(&lease, _)| lease));
+        touched.into_iter().for_each(|lease| self.go_on(lease));
+        heard
     }
+
+    /// Nothing may happen any more to one that has lost all its processes already.
+    pub(crate) fn keep(&mut self, lease: LeaseId, gang: Gang) {
+        self.gangs.insert(lease, gang);
+        self.go_on(lease);
+    }
+
+    /// An end frees what the engine chose for the lease.
+    fn go_on(&mut self, lease: LeaseId) {
+        let Some(gang) = self.gangs.get_mut(&lease) else { return };
+        if gang.go_on(&mut self.site) == Life::Over
+            && let Some(gang) = self.gangs.remove(&lease)
+        {
+            gang.picked().iter().for_each(|picked| self.cores.put_back(picked));
+        }
+    }
+
+    fn hear_of_progress(&mut self) -> Vec<LeaseId> {
+        let now = self.site.clock.now();
+        let Some(listener) = &mut self.site.listener else { return Vec::new() };
+        let leases = match listener.changed(now) {
+            Changed::Of(leases) => leases,
+            Changed::Any => self.gangs.keys().copied().collect(),
+        };
+        for lease in &leases {
+            if let Some(gang) = self.gangs.get_mut(lease) {
+                gang.found(Source::Progress, &mut self.site);
+            }
+        }
+        leases
+    }
+
+    fn listen_to_progress(&mut self) {
+        let now = self.site.clock.now();
+        if let Some(listener) = &mut self.site.listener
+            && listener.deaf_until.take_if(|at| *at <= now).is_some()
+        {
+            self.site.poller.listen_again(&*listener, Source::Progress);
+        }
+    }
+}
+
+/// Whether somebody asked for attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Bell,
+    Nothing,
 }
 
 impl Engine for Node {
@@ -403,8 +349,8 @@ impl Engine for Node {
                     self.start(Start { lease, attempt, placement, launch, resume });
                 }
                 Action::Stop { lease, cause, grace, .. } => {
-                    if let Some(live) = self.live.get(lease) {
-                        live.command(Command::Stop { reason: cause.word(), grace: *grace });
+                    if let Some(gang) = self.gangs.get_mut(lease) {
+                        gang.stop(cause.word(), *grace, self.site.clock.now());
                     }
                 }
                 // Nothing else on this machine could grab them.
@@ -414,19 +360,18 @@ impl Engine for Node {
     }
 
     fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
-        if let Some((at, event)) = self.ready.pop_front() {
-            return Some(self.deliver(at, event));
-        }
         loop {
-            match self.receive(until) {
-                Some(Message::Fact(at, event)) => return Some(self.deliver(at, event)),
-                Some(Message::End(at, event, remains)) => {
-                    self.remains.push(remains);
-                    return Some(self.deliver(at, event));
-                }
-                Some(Message::Wake) => return None,
-                None if until.is_some_and(|until| self.clock.now() < until) => {}
-                None => return None,
+            if let Some(Fact { at, event, remains }) = self.site.facts.pop_front() {
+                self.remains.extend(remains);
+                return Some((self.tell(at), event));
+            }
+            if until.is_none() && !self.can_anything_happen() {
+                return None;
+            }
+            let heard = self.look(until);
+            let over = until.is_some_and(|until| self.site.clock.now() >= until);
+            if self.site.facts.is_empty() && (heard == Heard::Bell || over) {
+                return None;
             }
         }
     }
@@ -434,29 +379,27 @@ impl Engine for Node {
     fn committed(&mut self) {
         for Remains { record, children } in self.remains.drain(..) {
             record::forget(&record);
-            children.into_iter().for_each(|pid| self.leaders.collect(pid));
+            children.into_iter().for_each(|pid| self.site.leaders.collect(pid));
         }
     }
 
     fn now(&self) -> Time {
-        self.tell(self.clock.now())
+        self.tell(self.site.clock.now())
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         // Who panics leaves its gangs to whoever comes after, as one that is killed does.
-        let last = if thread::panicking() { Command::Detach } else { Command::Kill };
-        for live in self.live.values() {
-            live.command(last);
-        }
         if thread::panicking() {
             return;
         }
-        let deadline = self.clock.now() + DROP_LIMIT;
-        while !self.live.is_empty() && self.next_event(Some(deadline)).is_some() {}
+        self.gangs.values_mut().for_each(Gang::kill);
+        let deadline = self.site.clock.now() + DROP_LIMIT;
+        while !self.gangs.is_empty() && self.next_event(Some(deadline)).is_some() {}
         // Ends that may not be durable keep their records. Whatever else is in the directory is
         // not this engine's.
+        let _ = fs::remove_dir(progress_dir(&self.config.run_dir));
         let _ = fs::remove_dir(&self.config.run_dir);
     }
 }

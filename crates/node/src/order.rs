@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use het_core::{Checkpoint, Grant, Launch, LeaseId, Placement, Rank, Topology};
 
@@ -15,10 +13,6 @@ use crate::template::{self, Words};
 /// Gives the environment variables that show a program these devices of a driver and no others:
 /// `het_devices::visible_devices`. For the driver of a CPU they hide every accelerator.
 pub type VisibleEnv = fn(driver: &str, ids: &[&str]) -> Vec<(&'static str, String)>;
-
-/// How often and how long the keeper is given to write down how an orphan ended.
-const EXIT_LOOKS_MAX: usize = 200;
-const EXIT_LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A `Start`, with everything the engine chose for it.
 #[derive(Debug, Clone)]
@@ -98,16 +92,13 @@ impl Order {
         self.log_dir().join(format!("rank-{rank}.log"))
     }
 
-    /// How a process ended that is nobody's child any more, as its keeper has it in a moment.
-    pub(crate) fn orphan_exit(&self, pid: i32) -> Exit {
-        let Some((exits, since)) = &self.exits else { return Exit::Unknown };
-        for _ in 0..EXIT_LOOKS_MAX {
-            if let Some(exit) = exits.of(pid, *since) {
-                return exit;
-            }
-            thread::sleep(EXIT_LOOK_EVERY);
+    /// How a process ended that is nobody's child any more; `None` while its keeper, which has it
+    /// in a moment, does not say.
+    pub(crate) fn orphan_exit(&self, pid: i32) -> Option<Exit> {
+        match &self.exits {
+            Some((exits, since)) => exits.of(pid, *since),
+            None => Some(Exit::Unknown),
         }
-        Exit::Unknown
     }
 
     /// Where checkpoints appear; a relative path starts where the program does.
@@ -127,13 +118,19 @@ pub(crate) fn notice_path(record: &Path) -> PathBuf {
     record.with_extension("notice")
 }
 
+/// A directory of its own, which is watched: nothing else is written there.
+pub(crate) fn progress_dir(run_dir: &Path) -> PathBuf {
+    run_dir.join("progress")
+}
+
 pub(crate) fn progress_path(record: &Path) -> PathBuf {
-    record.with_extension("progress")
+    let dir = record.parent().unwrap_or(record);
+    progress_dir(dir).join(record.file_stem().unwrap_or_default())
 }
 
 /// The lease whose progress file has this name.
 pub(crate) fn lease_of_progress(name: &str) -> Option<LeaseId> {
-    name.strip_prefix("lease-")?.strip_suffix(".progress")?.parse().ok().map(LeaseId)
+    name.strip_prefix("lease-")?.parse().ok().map(LeaseId)
 }
 
 pub(crate) fn all_grants(rank: &Rank) -> impl Iterator<Item = Grant> + '_ {

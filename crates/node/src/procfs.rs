@@ -81,16 +81,17 @@ fn all() -> impl Iterator<Item = (i32, Stat)> {
     })
 }
 
-/// Children of this process that it did not start itself: what ended ranks left, if it adopts
-/// orphans. `None` where the system does not say.
-pub(crate) fn adopted() -> Option<Vec<(i32, Stat)>> {
+/// Children of this process in other sessions that are not among those it knows: what ended ranks
+/// left, if it adopts orphans. `None` where the system does not say.
+pub(crate) fn adopted(known: &BTreeSet<i32>) -> Option<Vec<(i32, Stat)>> {
     // Orphans become children of the first thread.
     let own = std::process::id() as i32;
     let children = fs::read_to_string(format!("/proc/self/task/{own}/children")).ok()?;
     let ids = children.split_whitespace().filter_map(|id| id.parse::<i32>().ok());
-    let session = stat(own)?.session;
-    let others = ids.filter_map(|pid| Some((pid, stat(pid)?)));
-    Some(others.filter(|(_, stat)| stat.session != session).collect())
+    let others = ids.filter(|pid| !known.contains(pid));
+    let others: Vec<_> = others.filter_map(|pid| Some((pid, stat(pid)?))).collect();
+    let session = if others.is_empty() { 0 } else { stat(own)?.session };
+    Some(others.into_iter().filter(|(_, stat)| stat.session != session).collect())
 }
 
 pub(crate) fn is_marked(pid: i32, mark: &str) -> bool {

@@ -4,7 +4,7 @@
 //! RUN_DIR/lease-N.json       one line: who it is and what was chosen for it, before there is a
 //!                            process; then `RANK PID` a line, written by each before its program
 //! RUN_DIR/lease-N.notice     that it is to stop, once it is
-//! RUN_DIR/lease-N.progress   what its program reports
+//! RUN_DIR/progress/lease-N   what its program reports
 //! ```
 //!
 //! None of it means anything after a reboot, which the record tells by the boot's id.
@@ -83,13 +83,20 @@ pub(crate) struct CoresRecord {
 
 impl Record {
     /// Writes it; processes note who they are on the descriptor. Half a record, left by a death in
-    /// the middle, says that no process had begun.
+    /// the middle, says that no process had begun. One that is there already is of a lease of the
+    /// same number whose supervisor died.
     pub(crate) fn create(&self, path: &Path) -> io::Result<OwnedFd> {
         let mut text = serde_json::to_string(self).expect("text and numbers always become JSON");
         text.push('\n');
         // Each process writes where the one before it ended.
-        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-        file.set_len(0)?;
+        let create = || OpenOptions::new().create_new(true).append(true).open(path);
+        let mut file = create().or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                forget(path);
+                create()
+            }
+            _ => Err(error),
+        })?;
         file.write_all(text.as_bytes())?;
         Ok(file.into())
     }

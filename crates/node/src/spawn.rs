@@ -6,16 +6,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use het_core::{Failure, LogRule, Millis};
+use het_core::{Failure, LogRule, Millis, Time};
 use nix::unistd::{AccessFlags, access};
 
 use crate::environment;
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
-use crate::record::{self, Record};
 use crate::sys::{Image, Started, cpu_set, start};
-
-const NULL: &str = "/dev/null";
 
 /// Where programs are looked for when nothing says where (execvp(3)).
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -34,6 +31,17 @@ pub(crate) struct Process {
     pub(crate) exit: Option<Exit>,
     /// Processor time at its exit.
     pub(crate) cpu: Millis,
+    /// It has ended, but the keeper has not written down how: when to look again, and when nobody
+    /// will know any more.
+    pub(crate) ask_keeper_at: Option<Time>,
+    pub(crate) give_up_at: Option<Time>,
+}
+
+impl Process {
+    pub(crate) fn new(rank: u32, pid: i32, pidfd: Option<OwnedFd>, kin: Kin) -> Self {
+        let (ask_keeper_at, give_up_at) = (None, None);
+        Self { rank, pid, pidfd, kin, exit: None, cpu: Millis::ZERO, ask_keeper_at, give_up_at }
+    }
 }
 
 /// Who tells how a process ended.
@@ -47,8 +55,6 @@ pub(crate) enum Kin {
 
 /// Makes the directories that the programs are promised.
 pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
-    // Left over from a lease of the same number whose supervisor died.
-    record::forget(&order.record());
     let logs = (order.launch.log == LogRule::EachRank).then(|| order.log_dir());
     let dirs = [logs, Some(order.output_dir()), order.checkpoint_dir()];
     for dir in dirs.into_iter().flatten() {
@@ -59,34 +65,23 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
 
 /// What all ranks of a gang share at their start.
 #[derive(Debug)]
-pub(crate) struct Cradle {
-    input: OwnedFd,
-    note: OwnedFd,
-}
-
-impl Cradle {
-    /// Writes down the lease before it has a process.
-    pub(crate) fn open(order: &Order, record: &Record) -> Result<Self, Failure> {
-        let path = order.record();
-        let note = record.create(&path).map_err(|error| cannot(0, &path, &error))?;
-        let null = Path::new(NULL);
-        let input = File::open(null).map_err(|error| cannot(0, null, &error))?;
-        Ok(Self { input: input.into(), note })
-    }
+pub(crate) struct Cradle<'a> {
+    /// Where nothing is read and what is written is gone.
+    pub(crate) null: &'a OwnedFd,
+    /// The record of the lease, which is there before it has a process.
+    pub(crate) note: OwnedFd,
 }
 
 /// Starts one rank; returns once its program has begun.
-pub(crate) fn spawn(order: &Order, cradle: &Cradle, rank: u32) -> Result<Process, Failure> {
+pub(crate) fn spawn(order: &Order, cradle: &Cradle<'_>, rank: u32) -> Result<Process, Failure> {
     let argv = order.argv(rank);
     let Some(program) = argv.first() else {
         return Err(failure(rank, EXIT_NOT_FOUND, "the stage has no program to run".to_owned()));
     };
-    let log_path = match order.launch.log {
-        LogRule::EachRank => order.log(rank),
-        LogRule::Discard => NULL.into(),
+    let log = match order.launch.log {
+        LogRule::EachRank => Some(open_log(&order.log(rank), rank)?),
+        LogRule::Discard => None,
     };
-    let log = OpenOptions::new().create(true).append(true).open(&log_path);
-    let log = log.map_err(|error| cannot(rank, &log_path, &error))?.into();
     let table = environment::table(order, rank);
     let found = find(program, table.get("PATH").map(String::as_str), &order.launch.cwd);
     let started = found.and_then(|path| {
@@ -96,16 +91,20 @@ pub(crate) fn spawn(order: &Order, cradle: &Cradle, rank: u32) -> Result<Process
             argv: argv?,
             env: environment::inherited_and(&table)?,
             cwd: CString::new(order.launch.cwd.as_str())?,
-            log: &log,
-            input: &cradle.input,
+            log: log.as_ref().unwrap_or(cradle.null),
+            input: cradle.null,
             note: &cradle.note,
             rank,
             cores: cpu_set(&order.picked[rank as usize].cores),
         })
     });
     let Started { pid, pidfd } = started.map_err(|error| explain(order, rank, program, &error))?;
-    let (pidfd, kin) = (Some(pidfd), Kin::Child);
-    Ok(Process { rank, pid, pidfd, kin, exit: None, cpu: Millis(0) })
+    Ok(Process::new(rank, pid, Some(pidfd), Kin::Child))
+}
+
+fn open_log(path: &Path, rank: u32) -> Result<OwnedFd, Failure> {
+    let log = OpenOptions::new().create(true).append(true).open(path);
+    log.map(OwnedFd::from).map_err(|error| cannot(rank, path, &error))
 }
 
 /// Where a program is, as a shell finds it: a name without `/` is looked up in `PATH`.

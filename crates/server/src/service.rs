@@ -16,14 +16,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use het_control::{ControlError, Controller, Retention};
 use het_core::{Event, JobId, LeaseId, Plan, State, Time};
-use het_node::{Config, Node, NodeError};
+use het_node::{Config, Inlet, Node, NodeError};
 use het_perf::Rates;
 use het_policy::Policy;
 use thiserror::Error;
@@ -31,7 +30,7 @@ use thiserror::Error;
 use crate::report::{report, row};
 use crate::{EventStore, Home, HomeError, Machine, StoreError};
 pub use board::{Board, Wanted, Which};
-use desk::{Ack, Alive, Ask, Bell};
+use desk::{Ack, Alive, Ask};
 pub use desk::{Asked, Desk, NotHeard};
 
 /// Ended jobs that stay in the state; of older ones the last line and the report are kept.
@@ -72,7 +71,7 @@ pub struct Service {
 struct Floor {
     control: Controller<Node, EventStore>,
     asks: Receiver<Ask>,
-    bell: Arc<Bell>,
+    bell: Inlet,
     board: Arc<Board>,
     home: Home,
     /// Whose lease it is, for events that name only the lease.
@@ -123,7 +122,7 @@ impl Service {
             run_dir: home.run_dir("server"),
             exits: Some(home.exits()),
         })?;
-        let inlet = node.inlet();
+        let bell = node.inlet();
         let last = home.jobs()?.last().map_or(0, |job| job.id);
         let next_job = state.next_job().0.max(last + 1);
         let board = Arc::new(Board::of(store.reader().rows()?, &state, store.length()));
@@ -131,7 +130,7 @@ impl Service {
         node.adopt(&state);
         let control = Controller::new(state, Rates::default(), policy, node, store)
             .with_retention(Retention::Newest(ENDED_KEPT));
-        let (desk, asks, bell, alive) = Desk::new(inlet, Arc::clone(&board), next_job);
+        let (desk, asks, alive) = Desk::new(bell.clone(), Arc::clone(&board), next_job);
         let leaving = None;
         let floor = Floor { control, asks, bell, board, home, leases, leaving, _alive: alive };
         let thread = thread::Builder::new().name("control".to_owned());
@@ -173,7 +172,6 @@ impl Floor {
 
     /// Runs what was asked since the last turn; what brings facts is acknowledged after the next.
     fn hear(&mut self) -> Vec<Ack> {
-        self.bell.rung.store(false, Ordering::SeqCst);
         let mut acks = Vec::new();
         for _ in 0..ASKS_MAX {
             let Ok(ask) = self.asks.try_recv() else { return acks };
@@ -183,7 +181,7 @@ impl Floor {
             acks.push(asked.ack);
         }
         // Some may be left: the next turn must not wait for another ring.
-        self.bell.ring();
+        self.bell.wake();
         acks
     }
 

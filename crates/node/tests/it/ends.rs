@@ -155,8 +155,11 @@ fn nothing_of_a_lease_stays_behind_but_its_logs() {
     assert!(rig.path("run/lease-1.json").exists());
     rig.stop(LONG);
     rig.story();
-    let left: Vec<_> = fs::read_dir(rig.path("run")).expect("it is there").collect();
-    assert!(left.is_empty(), "{left:?}");
+    for dir in ["run", "run/progress"] {
+        let files = fs::read_dir(rig.path(dir)).expect("it is there").flatten();
+        let files: Vec<_> = files.filter(|entry| entry.path().is_file()).collect();
+        assert!(files.is_empty(), "{files:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Where others ask something of the control loop.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use het_control::Controller;
@@ -46,26 +46,11 @@ pub enum NotHeard {
     Gone,
 }
 
-/// Wakes the loop, once for all that ask before it listens again.
-#[derive(Debug)]
-pub(super) struct Bell {
-    pub(super) rung: AtomicBool,
-    inlet: Inlet,
-}
-
-impl Bell {
-    pub(super) fn ring(&self) {
-        if !self.rung.swap(true, Ordering::SeqCst) {
-            self.inlet.wake();
-        }
-    }
-}
-
 /// The way to a control loop; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Desk {
     asks: SyncSender<Ask>,
-    bell: Arc<Bell>,
+    bell: Inlet,
     board: Arc<Board>,
     next_job: Arc<AtomicU64>,
     /// Closed when the loop has ended.
@@ -77,15 +62,14 @@ pub(super) type Alive = watch::Sender<()>;
 
 impl Desk {
     pub(super) fn new(
-        inlet: Inlet,
+        bell: Inlet,
         board: Arc<Board>,
         next_job: u64,
-    ) -> (Self, Receiver<Ask>, Arc<Bell>, Alive) {
+    ) -> (Self, Receiver<Ask>, Alive) {
         let (asks, receiver) = sync_channel(WAITING_MAX);
-        let bell = Arc::new(Bell { rung: AtomicBool::new(false), inlet });
         let next_job = Arc::new(AtomicU64::new(next_job));
         let (sender, alive) = watch::channel(());
-        (Self { asks, bell: Arc::clone(&bell), board, next_job, alive }, receiver, bell, sender)
+        (Self { asks, bell, board, next_job, alive }, receiver, sender)
     }
 
     /// Waits until the loop has ended.
@@ -106,7 +90,7 @@ impl Desk {
         });
         // A full queue is emptied before long; a gone loop has left.
         let _ = self.asks.send(leave);
-        self.bell.ring();
+        self.bell.wake();
     }
 
     pub fn board(&self) -> &Arc<Board> {
@@ -170,7 +154,7 @@ impl Desk {
             TrySendError::Full(_) => NotHeard::Busy,
             TrySendError::Disconnected(_) => NotHeard::Gone,
         })?;
-        self.bell.ring();
+        self.bell.wake();
         answer.await.map_err(|_| NotHeard::Gone)
     }
 }

@@ -1,0 +1,85 @@
+//! Taking up what an engine left that died or was detached, by a state that was read from the log.
+
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use het_core::{CheckpointSpec, Event, LeaseId, Outcome, Phase, State};
+
+use crate::gang::{Gang, StopAsked};
+use crate::node::{Node, Start};
+use crate::order::record_path;
+use crate::record::{self, Record};
+use crate::site::{Fact, Remains};
+use crate::spawn::{Kin, Process};
+use crate::sweep::sweep;
+use crate::sys::pidfd_open;
+
+impl Node {
+    /// Takes up all that runs according to a state which was read from the log: what a supervisor
+    /// left that died, or was detached. Programs that run go on; how those ended that are gone is
+    /// told as soon as it is known; what was planned but never begun begins now. Also makes plans
+    /// of generations up to the state's old ones.
+    pub fn adopt(&mut self, state: &State) {
+        self.generation = state.generation();
+        for (&lease, held) in state.leases() {
+            let (_, spec, stage) = state.stage(held.stage);
+            let start = Start {
+                lease,
+                attempt: held.attempt,
+                placement: &held.placement,
+                launch: &spec.alternatives[held.placement.alternative].launch,
+                resume: &stage.checkpoint,
+            };
+            self.take_up(start, held.phase);
+        }
+    }
+
+    fn take_up(&mut self, start: Start<'_>, phase: Phase) {
+        let lease = start.lease;
+        let asked = if phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
+        let path = record_path(&self.config.run_dir, lease);
+        if !path.exists() {
+            return match phase {
+                Phase::Starting => self.start(start),
+                // It ran, so somebody removed its record: it may run still.
+                Phase::Running { .. } | Phase::Stopping { .. } => self.lose(lease, &path, None),
+            };
+        }
+        let noted = record::noted(&path);
+        let world = start.placement.ranks.len();
+        let record = Record::read(&path);
+        let (Some(record), true) = (&record, noted.len() == world) else {
+            return self.lose(lease, &path, record.as_ref());
+        };
+        let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let since = written.unwrap_or(SystemTime::UNIX_EPOCH);
+        let processes = noted.into_iter().map(|(rank, pid)| {
+            // Opened first: the id cannot become another process's between the two.
+            let pidfd = pidfd_open(pid).ok().filter(|_| record.is_rank(pid));
+            Process::new(rank, pid, pidfd, Kin::Orphan)
+        });
+        let processes: Vec<Process> = processes.collect();
+        let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
+        let order = self.order(&start, record.port, picked, record.since_ticks);
+        let mut gang = Gang::take_up(order, processes, since, asked, &mut self.site);
+        if asked == StopAsked::Yes {
+            let spec = start.launch.checkpoint.as_ref();
+            let grace = spec.map_or(CheckpointSpec::GRACE_DEFAULT, |spec| spec.grace);
+            gang.stop("restart", grace, self.site.clock.now());
+        }
+        self.keep(lease, gang);
+    }
+
+    /// A lease of which not every rank began, or of a boot that is over, or whose record is gone:
+    /// what there is of it goes.
+    fn lose(&mut self, lease: LeaseId, path: &Path, record: Option<&Record>) {
+        let ranks = record::noted(path).into_values();
+        let groups = ranks.filter(|&pid| record.is_some_and(|record| record.is_rank(pid)));
+        sweep(&groups.collect(), &record::mark(path), None);
+        let event = Event::StageEnded { lease, outcome: Outcome::Lost };
+        let remains = Remains { record: path.to_owned(), children: Vec::new() };
+        let at = self.site.clock.now();
+        self.site.facts.push_back(Fact { at, event, remains: Some(remains) });
+    }
+}

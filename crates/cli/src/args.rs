@@ -79,8 +79,7 @@ pub enum Command {
 
 #[derive(Debug, ClapArgs)]
 pub struct RunArgs {
-    /// Job file (YAML).
-    #[arg(conflicts_with = "command")]
+    /// Job file (YAML), or a script with `#HET` or `#SBATCH` directives.
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub short: ShortArgs,
@@ -103,26 +102,44 @@ pub struct RunArgs {
     /// No progress, only the result.
     #[arg(short, long)]
     pub quiet: bool,
-    /// A command to run instead of a job file.
+    /// A command to run instead of a job file, or the arguments of a script.
     #[arg(last = true)]
     pub command: Vec<String>,
 }
 
-/// What a command has instead of a job file.
+/// What a command or a script has instead of a job file.
 #[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Of a command or a script")]
 pub struct ShortArgs {
-    /// Devices of the command, for example `cpu:2` or `cuda:1 | cpu:2`.
-    #[arg(long, requires = "command")]
+    /// Devices, for example `cpu:2` or `cuda:1 | cpu:2`.
+    #[arg(long)]
     pub devices: Option<String>,
     /// Name of the job; the command's own name if absent.
-    #[arg(long, requires = "command")]
+    #[arg(long)]
     pub name: Option<String>,
+    /// Owner of the quota.
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// `urgent`, `high`, `normal` or `low`.
+    #[arg(long)]
+    pub priority: Option<String>,
+    /// Longest time from the first start to the end, for example `6h`.
+    #[arg(long)]
+    pub time_limit: Option<String>,
+    /// Host cores beside accelerators.
+    #[arg(long)]
+    pub cores: Option<String>,
+    /// Host memory, for example `64GiB`.
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// How often a failed program is started again.
+    #[arg(long)]
+    pub retries: Option<String>,
 }
 
 #[derive(Debug, ClapArgs)]
 pub struct SubmitArgs {
-    /// Job file (YAML).
-    #[arg(conflicts_with = "command")]
+    /// Job file (YAML), or a script with `#HET` or `#SBATCH` directives.
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub short: ShortArgs,
@@ -135,12 +152,16 @@ pub struct SubmitArgs {
     /// Submitting again under the same key gives the same job.
     #[arg(long)]
     pub key: Option<String>,
+    /// A job for each of these indices (`0-9`, `1,3,5`, `0-100:10`), which it finds in
+    /// `HET_ARRAY_INDEX`.
+    #[arg(long)]
+    pub array: Option<String>,
     /// Wait for its end and return its code.
     #[arg(long)]
     pub wait: bool,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
-    /// A command to run instead of a job file.
+    /// A command to run instead of a job file, or the arguments of a script.
     #[arg(last = true)]
     pub command: Vec<String>,
 }

@@ -15,6 +15,7 @@ use crate::client::{Client, Next};
 use crate::fail::{Fail, code};
 use crate::jobs::{WATCH, submission};
 use crate::logs::{Follower, first_log};
+use crate::request::Request;
 use crate::run;
 use crate::server::{client, client_again};
 
@@ -27,7 +28,8 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
         return Err(Fail::new(code::CONFLICT, "a server uses this machine")
             .hint("`het server stop` before `het run --resume`"));
     }
-    let body = submission(args.file.as_deref(), &args.short, &args.command, &args.workdir)?;
+    let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
+    let body = submission(request.one()?, args.workdir.as_deref())?;
     // Opened before the job is there: nothing of it is missed.
     let mut changes = client()?.open(WATCH)?;
     let job: Submitted = server.post("/api/v1/jobs", &body)?;

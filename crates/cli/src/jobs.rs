@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anstream::{eprintln, println};
@@ -11,11 +11,12 @@ use het_wire::report::RunReport;
 use owo_colors::OwoColorize;
 use serde_json::Value;
 
-use crate::args::{DescribeArgs, Form, PsArgs, SelectArgs, ShortArgs, SubmitArgs, WaitArgs};
+use crate::args::{DescribeArgs, Form, PsArgs, SelectArgs, SubmitArgs, WaitArgs};
 use crate::client::{Client, Next};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
-use crate::run::{job_text, path_with_companions};
+use crate::request::{JobText, Member, Request};
+use crate::run::path_with_companions;
 use crate::server::{client, client_again, on_demand};
 use crate::summary;
 
@@ -34,48 +35,70 @@ const COLUMNS: &[Column] = &[
     Column("WHY IT WAITS", "reason", Shown::Always),
 ];
 
+const SUBMITTED_COLUMNS: &[Column] = &[
+    Column("ID", "id", Shown::Always),
+    Column("NAME", "name", Shown::Always),
+    Column("WORKDIR", "workdir", Shown::Wide),
+];
+
 /// Every change of every job.
 pub const WATCH: &str = "/api/v1/watch";
 
 pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
-    let mut submission =
-        submission(args.file.as_deref(), &args.short, &args.command, &args.workdir)?;
-    if args.hold {
-        submission.begin = Begin::Held;
-    }
+    let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
+    let members = request.members(args.array.as_deref())?;
+    let is_array = members.iter().any(|member| member.index.is_some());
     let mut client = on_demand()?;
-    let key = args.key.as_deref();
-    let submitted: Submitted = client.post_once("/api/v1/jobs", &submission, key)?;
-    for warning in &submitted.warnings {
-        eprintln!("{} {warning}", "warning:".yellow());
+    let mut items = Vec::new();
+    for Member { index, job } in members {
+        let workdir = args.workdir.as_ref().map(|dir| match index {
+            Some(index) => dir.join(index.to_string()),
+            None => dir.clone(),
+        });
+        let mut submission = submission(job, workdir.as_deref())?;
+        if args.hold {
+            submission.begin = Begin::Held;
+        }
+        let key = args.key.as_ref().map(|key| match index {
+            Some(index) => format!("{key}-{index}"),
+            None => key.clone(),
+        });
+        let submitted: Submitted = client.post_once("/api/v1/jobs", &submission, key.as_deref())?;
+        for warning in &submitted.warnings {
+            eprintln!("{} {warning}", "warning:".yellow());
+        }
+        items.push(submitted);
     }
-    let value = serde_json::to_value(&submitted).unwrap_or_default();
-    output::object(&value, args.output, || {
-        println!("{}", submitted.id);
-        eprintln!(
-            "job {} {} is queued · `het wait {0}` waits for it, `het ps` lists it",
-            submitted.id, submitted.name
-        );
-    });
-    if args.wait { wait_for(&mut client, &[submitted.id], None) } else { Ok(code::OK) }
+    let ids: Vec<u64> = items.iter().map(|submitted| submitted.id).collect();
+    tell_submitted(&items, is_array, args.output);
+    if args.wait { wait_for(&mut client, &ids, None) } else { Ok(code::OK) }
 }
 
-/// A submission from this directory, of a job file or a command.
-pub fn submission(
-    file: Option<&Path>,
-    short: &ShortArgs,
-    command: &[String],
-    workdir: &Option<PathBuf>,
-) -> Result<Submission, Fail> {
-    let (file, source) = job_text(file, command, short)?;
+fn tell_submitted(items: &[Submitted], is_array: bool, form: Form) {
+    let values: Vec<Value> =
+        items.iter().filter_map(|item| serde_json::to_value(item).ok()).collect();
+    match (items, is_array) {
+        ([one], false) => output::object(&values[0], form, || {
+            println!("{}", one.id);
+            eprintln!(
+                "job {} {} is queued · `het wait {0}` waits for it, `het ps` lists it",
+                one.id, one.name
+            );
+        }),
+        _ => output::list("SubmittedList", &values, SUBMITTED_COLUMNS, form),
+    }
+}
+
+/// A submission of a job from this directory.
+pub fn submission(job: JobText, workdir: Option<&Path>) -> Result<Submission, Fail> {
     let cwd = env::current_dir().map_err(|error| Fail::file(Path::new("."), error))?;
-    let workdir = workdir.as_ref().map(|path| {
+    let workdir = workdir.map(|path| {
         let path = std::path::absolute(path).map_err(|error| Fail::file(path, error))?;
         Ok::<_, Fail>(path.to_string_lossy().into_owned())
     });
     Ok(Submission {
-        file,
-        source,
+        file: job.text,
+        source: job.source,
         cwd: cwd.to_string_lossy().into_owned(),
         path: Some(path_with_companions()),
         workdir: workdir.transpose()?,

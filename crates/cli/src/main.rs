@@ -16,6 +16,7 @@ mod jobs;
 mod live;
 mod logs;
 mod output;
+mod request;
 mod run;
 mod scenario;
 mod schema;

@@ -13,16 +13,17 @@ use het_policy::{POLICIES, Policy, by_name};
 use het_server::{
     Busy, Embedded, Home, Impossible, JobDir, Machine, Turnstile, impossible, this_machine,
 };
-use het_wire::job::{Context, TrainingJob, command_file, parse};
+use het_wire::job::{Context, TrainingJob, parse};
 use het_wire::report::RunReport;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::args::{Form, RunArgs, ShortArgs};
+use crate::args::{Form, RunArgs};
 use crate::fail::{Fail, code};
 use crate::history::{home, read, select};
 use crate::live::Live;
 use crate::logs::{Follower, first_log};
+use crate::request::{JobText, Request};
 use crate::server::client_if_any;
 use crate::{attach, output, summary};
 
@@ -93,44 +94,10 @@ fn resume(
 
 /// The job file, or one made from the command line.
 fn job_file(args: &RunArgs) -> Result<TrainingJob, Fail> {
-    let (text, source) = job_text(args.file.as_deref(), &args.command, &args.short)?;
+    let JobText { text, source } =
+        Request::read(args.file.as_deref(), &args.command, &args.short)?.one()?;
     parse(&text, &source)
         .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
-}
-
-/// The text of that file, and what messages call it.
-pub fn job_text(
-    file: Option<&Path>,
-    command: &[String],
-    short: &ShortArgs,
-) -> Result<(String, String), Fail> {
-    if let Some(path) = file {
-        let text = fs::read_to_string(path).map_err(|error| {
-            let missing = error.kind() == io::ErrorKind::NotFound;
-            let exit = if missing { code::NOT_FOUND } else { code::USAGE };
-            Fail::new(exit, format!("`{}` cannot be read: {error}", path.display()))
-                .hint("name a job file, such as `examples/finetune.yaml`")
-        })?;
-        return Ok((text, path.display().to_string()));
-    }
-    let Some(program) = command.first() else {
-        return Err(Fail::new(code::USAGE, "nothing to run was named")
-            .hint("name a job file, or `--devices cpu:1 -- COMMAND`"));
-    };
-    let devices = short.devices.as_deref().unwrap_or("cpu:1");
-    let name = short.name.clone().unwrap_or_else(|| command_name(program));
-    Ok((command_file(&name, devices, command), "command line".to_owned()))
-}
-
-/// A job name from a program's path.
-fn command_name(program: &str) -> String {
-    let base = Path::new(program).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    let keep = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = base.chars().map(keep).collect();
-    match name.trim_matches('-') {
-        "" => "command".to_owned(),
-        name => name.to_owned(),
-    }
 }
 
 fn resolve(job: &TrainingJob, machine: &Machine, workdir: &Path) -> Result<JobSpec, Fail> {

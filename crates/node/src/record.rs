@@ -4,6 +4,8 @@
 //! RUN_DIR/lease-N.json       one line: who it is and what was chosen for it, before there is a
 //!                            process; then `RANK PID` a line, written by each before its program
 //! RUN_DIR/lease-N.notice     that it is to stop, once it is
+//! RUN_DIR/lease-N.agreed     after which step, as its ranks settled it (`python/heterosis`) by
+//!                            `.asked` and `.steps` beside it
 //! RUN_DIR/progress/lease-N   what its program reports
 //! ```
 //!
@@ -216,20 +218,23 @@ fn read_records(run_dir: &Path) -> Result<Vec<(PathBuf, Record)>, NodeError> {
     Ok(records)
 }
 
-/// Removes a record and all that goes with it; the record last, so that a death in between leaves
-/// something to find.
+/// A record and all that goes with it; the record last, so that a death in between leaves something
+/// to find.
+fn files(record: &Path) -> impl Iterator<Item = PathBuf> + '_ {
+    let beside = ["agreed", "asked", "steps"].map(|extension| record.with_extension(extension));
+    let told = [progress_path(record), notice_path(record), record.to_owned()];
+    beside.into_iter().chain(told)
+}
+
 fn remove_all(record: &Path) -> Result<(), NodeError> {
-    for path in [&progress_path(record), &notice_path(record), record] {
-        remove(path, fs::remove_file(path))?;
-    }
-    Ok(())
+    files(record).try_for_each(|path| remove(&path, fs::remove_file(&path)))
 }
 
 /// The same after the end of a lease. What stays behind is a file without a process, which a later
 /// start or reap removes.
 pub(crate) fn forget(record: &Path) {
-    // Each is tried: they do not depend on each other any more.
-    for path in [&progress_path(record), &notice_path(record), record] {
+    for path in files(record) {
+        // Each is tried: they do not depend on each other any more.
         let _ = fs::remove_file(path);
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Text becomes a tree with places, the tree is held against the schema of the shapes (`shape`,
 //! `schema`), the shapes are checked for sense and resolved for one cluster (`resolve`). Every step
-//! reports all it finds, each with line, caret and a hint.
+//! reports all it finds, each with line, caret and a hint. A command or a script becomes such a
+//! text first (`script`).
 
 mod resolve;
 mod schema;
+pub mod script;
 mod shape;
 
 pub use resolve::Context;
@@ -47,18 +49,6 @@ pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
     }
     let warnings = Problems::new(text, source, warnings);
     Ok(TrainingJob { file, warnings, source: source.to_owned(), tree, text: text.to_owned() })
-}
-
-/// The text of a short job file for one command.
-pub fn command_file(name: &str, devices: &str, command: &[String]) -> String {
-    // JSON is YAML, and quotes everything that needs quotes.
-    let file = serde_json::json!({
-        "name": name,
-        "kind": "custom",
-        "devices": devices,
-        "run": command,
-    });
-    serde_json::to_string_pretty(&file).expect("texts and lists are plain data")
 }
 
 impl TrainingJob {

@@ -158,3 +158,38 @@ fn an_urgent_job_goes_first_and_the_low_one_goes_on_to_the_same_bits() {
     assert_eq!(served.code(&["wait", &low.to_string()]), Some(0));
     assert_eq!(adapter(&served.0, "cut"), adapter(&served.0, "whole"), "bit for bit");
 }
+
+#[test]
+fn a_script_says_itself_what_it_needs() {
+    let served = Served::new();
+    let script = "#!/bin/sh\n#SBATCH --job-name=Tune -c 1 -p long\n#HET --priority high\n\
+                  echo $1 on $HET_DEVICES\nexit 3\n";
+    served.0.write("tune.sh", script);
+    let submitted = served.run(&["submit", "tune.sh", "-o", "json", "--", "seven"]);
+    let warned = String::from_utf8_lossy(&submitted.stderr);
+    assert!(warned.contains("`-p` means nothing here"), "{warned}");
+    assert_eq!(served.code(&["wait", "tune"]), Some(3));
+    let said = served.run(&["logs", "tune"]).stdout;
+    assert!(String::from_utf8_lossy(&said).starts_with("seven on [{"), "its argument and devices");
+    assert_eq!(served.json(&["ps", "--all"])["items"][0]["priority"], "high");
+    served.0.write("bad.sh", "#!/bin/sh\n#HET --device cuda:1\n");
+    let refused = served.run(&["submit", "bad.sh"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("bad.sh:2:1"));
+}
+
+#[test]
+fn an_array_is_a_job_for_each_index() {
+    let served = Served::new();
+    let array = ["submit", "--array", "0,3-5:2", "--key", "k", "-o", "json"];
+    let command = ["--name", "sweep", "--", "sh", "-c", "exit $HET_ARRAY_INDEX"];
+    let submit = || served.run(&[&array[..], &command].concat());
+    let list: Value = serde_json::from_slice(&submit().stdout).expect("a list");
+    let names: Vec<_> =
+        list["items"].as_array().expect("a list").iter().map(|i| &i["name"]).collect();
+    assert_eq!(names, ["sweep-0", "sweep-3", "sweep-5"]);
+    assert_eq!(served.code(&["wait", "sweep-5"]), Some(5));
+    submit();
+    assert_eq!(served.json(&["ps", "--all"])["items"].as_array().map(Vec::len), Some(3));
+    assert_eq!(served.code(&["run", "--devices", "cpu:1", "missing.yaml"]), Some(3));
+}

@@ -4,6 +4,7 @@
 mod adopt;
 mod contract;
 mod ends;
+mod helper;
 mod reap;
 mod reports;
 mod rig;

@@ -1,0 +1,69 @@
+//! The Python helper in real gangs: what a script hears and says through it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use het_core::{Checkpoint, Millis, Outcome};
+
+use crate::rig::Rig;
+
+/// Ranks that take steps at their own paces, and note the step after which they were to stop. They
+/// begin when all of them listen.
+const SCRIPT: &str = "
+import os, pathlib, time, heterosis
+job = heterosis.job()
+pathlib.Path(f'here-{job.rank}').touch()
+while not all(os.path.exists(f'here-{other}') for other in range(job.world)):
+    time.sleep(0.001)
+for step in range(100000):
+    time.sleep(0.0005 * (1 + job.rank * step % 5))
+    if step == 20:
+        job.progress(step=step, loss=1.0)
+    if job.should_stop(step):
+        pathlib.Path(f'stopped-{job.rank}').write_text(str(step))
+        os.makedirs(job.checkpoint_dir / f'mine-{step}', exist_ok=True)
+        job.saved(step, job.checkpoint_dir / f'mine-{step}')
+        job.leave()
+";
+
+/// Gangs that are stopped at different instants.
+const GANGS: usize = 3;
+const RANKS: usize = 4;
+
+/// Whether there is a Python to run the helper.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn has_python() -> bool {
+    let found = Command::new("python3").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("SKIPPED: `python3` is not installed");
+    }
+    found
+}
+
+#[test]
+fn ranks_stop_after_the_same_step() {
+    if !has_python() {
+        return;
+    }
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let package = package.display();
+    for _ in 0..GANGS {
+        let mut rig = Rig::new();
+        fs::write(rig.path("train.py"), SCRIPT).expect("the rig is writable");
+        let run = "PYTHONDONTWRITEBYTECODE=1 exec python3 train.py";
+        rig.start(&format!("PYTHONPATH={package} {run}"), RANKS);
+        rig.await_step(20);
+        rig.stop(Millis(60_000));
+        let story = rig.story();
+        assert_eq!(story.outcome, Outcome::Stopped);
+        let steps: Vec<String> =
+            (0..RANKS).map(|rank| rig.read(&format!("stopped-{rank}"))).collect();
+        assert!(steps.iter().all(|step| *step == steps[0]), "{steps:?}");
+        let step: u64 = steps[0].parse().expect("a number");
+        let path = rig.path(&format!("ckpt/mine-{step}")).to_string_lossy().into_owned();
+        assert_eq!(story.checkpoints, [Checkpoint { step, path }]);
+        let left = fs::read_dir(rig.path("run")).expect("it is there").flatten();
+        assert_eq!(left.filter(|entry| entry.path().is_file()).count(), 0);
+    }
+}

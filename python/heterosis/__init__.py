@@ -1,0 +1,187 @@
+"""What a training script can say to Heterosis, and hear from it. The standard library is enough.
+
+    import heterosis
+
+    job = heterosis.job()
+    start = load(job.resume_from) if job.resume_from else 0
+    for step in range(start, steps):
+        loss = train(step)
+        job.progress(step=step + 1, total=steps, loss=loss)
+        if job.should_stop(step):
+            path = save(step)
+            job.saved(step, path)
+            job.leave()
+
+Outside Heterosis the same script runs as well: nothing is reported, and SIGTERM asks it to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import sys
+import threading
+from pathlib import Path
+from typing import Mapping, NoReturn, Optional
+
+__all__ = ["Job", "job"]
+
+#: "Saved, call me again": EX_TEMPFAIL of sysexits.h.
+EXIT_SAVED = 75
+
+#: Signals that may be chosen for the notice.
+_NOTICE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+#: A rank's place on the board of steps: its step + 1, so that 0 says nothing yet.
+_PLACE = struct.Struct("<Q")
+
+
+class Job:
+    """The job that this process is a rank of.
+
+    Attributes:
+        rank: this process among all of the job's.
+        world: how many there are.
+        resume_from: the checkpoint to go on from, or None.
+        checkpoint_dir: where checkpoints are looked for, or None.
+        output: where outputs belong, or None outside Heterosis.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self.rank = int(environment.get("RANK", "0"))
+        self.world = int(environment.get("WORLD_SIZE", "1"))
+        self.resume_from = _path(environment, "HET_RESUME_FROM")
+        self.checkpoint_dir = _path(environment, "HET_CHECKPOINT_DIR")
+        self.output = _path(environment, "HET_OUTPUT")
+        self._progress = _path(environment, "HET_PROGRESS")
+        self._notice = _path(environment, "HET_NOTICE")
+        self._board: Optional[int] = None
+        self._asked = False
+        self._hear_signals()
+
+    def progress(
+        self,
+        *,
+        step: Optional[int] = None,
+        total: Optional[int] = None,
+        loss: Optional[float] = None,
+        samples: Optional[int] = None,
+        tokens: Optional[int] = None,
+        message: Optional[str] = None,
+        result: Optional[Mapping[str, float]] = None,
+        done: Optional[bool] = None,
+    ) -> None:
+        """Reports how far the work is; rank 0 speaks for all.
+
+        `samples` and `tokens` count from the start of this process; `result` are named figures of
+        the job's report; `done` says that the work is complete even if a stop was asked.
+        """
+        told = {
+            "step": step,
+            "total": total,
+            "loss": loss,
+            "samples": samples,
+            "tokens": tokens,
+            "message": message,
+            "result": None if result is None else dict(result),
+            "done": done,
+        }
+        self._say({name: value for name, value in told.items() if value is not None})
+
+    def saved(self, step: int, path: "os.PathLike[str] | str") -> None:
+        """Acknowledges a checkpoint that is complete on disk: the job goes on from there if it has
+        to be started again. Rank 0 speaks for all, so every rank has to have saved by then."""
+        self._say({"checkpoint": {"step": step, "path": os.path.abspath(path)}})
+
+    def should_stop(self, step: int) -> bool:
+        """Whether to save and leave now, after this step.
+
+        To be asked by every rank after every step, or after the same ones. All ranks hear yes
+        after the same step, without a collective, also where some run ahead of others: each puts
+        the step that it has finished on a board; the first to be asked settles on the first step
+        that nobody has passed, and the others find what was settled.
+        """
+        if self.world == 1 or self._notice is None:
+            return self._is_asked()
+        self._put(step)
+        if not self._is_asked():
+            return False
+        return step >= self._agreed(step)
+
+    def leave(self) -> NoReturn:
+        """Ends this process as one that has saved and wants to go on later."""
+        sys.stdout.flush()
+        sys.exit(EXIT_SAVED)
+
+    def _hear_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _NOTICE_SIGNALS:
+            # Whoever has a handler of its own knows what it does.
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._hear)
+
+    def _hear(self, _number: int, _frame: object) -> None:
+        self._asked = True
+
+    def _is_asked(self) -> bool:
+        if self._asked or self._notice is None:
+            return self._asked
+        # Another rank may have been asked by a signal only.
+        return self._notice.exists() or self._beside(".asked").exists()
+
+    def _beside(self, suffix: str) -> Path:
+        assert self._notice is not None
+        return self._notice.with_suffix(suffix)
+
+    def _say(self, line: Mapping[str, object]) -> None:
+        if self._progress is None or self.rank != 0 or not line:
+            return
+        # One write of a whole line: nothing can come in between.
+        with open(self._progress, "ab", buffering=0) as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+    def _put(self, step: int) -> None:
+        if self._board is None:
+            path = self._beside(".steps")
+            self._board = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.pwrite(self._board, _PLACE.pack(step + 1), self.rank * _PLACE.size)
+
+    def _agreed(self, step: int) -> int:
+        """The step after which all stop. Everybody is asked before the board is read: whoever puts
+        a step there later finds that out, and what was settled; what stood there was passed."""
+        assert self._board is not None
+        settled = self._beside(".agreed")
+        if not settled.exists():
+            self._beside(".asked").touch()
+            board = os.pread(self._board, self.world * _PLACE.size, 0)
+            places = [place for (place,) in _PLACE.iter_unpack(board)]
+            others = places[: self.rank] + places[self.rank + 1 :]
+            draft = self._beside(f".agreed-{self.rank}")
+            # A place is the step after the one that was passed.
+            draft.write_text(str(max([step, *others])))
+            try:
+                os.link(draft, settled)
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+        return int(settled.read_text())
+
+
+def _path(environment: Mapping[str, str], name: str) -> Optional[Path]:
+    text = environment.get(name)
+    return Path(text) if text else None
+
+
+_job: Optional[Job] = None
+
+
+def job() -> Job:
+    """The job of this process; the same object however often it is asked for."""
+    global _job
+    if _job is None:
+        _job = Job()
+    return _job

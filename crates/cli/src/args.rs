@@ -51,6 +51,8 @@ pub enum Command {
     Hold(SelectArgs),
     /// Let held jobs go on.
     Release(SelectArgs),
+    /// Queue failed or cancelled jobs again; they go on from their newest checkpoints.
+    Requeue(SelectArgs),
     /// Run the server of this machine in the foreground.
     Server(ServerArgs),
     /// List this machine's devices.

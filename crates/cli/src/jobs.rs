@@ -9,6 +9,8 @@ use anstream::{eprintln, println};
 use het_wire::api::{Begin, Change, JobList, JobRow, Submission, Submitted};
 use het_wire::report::RunReport;
 use owo_colors::OwoColorize;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::{DescribeArgs, Form, PsArgs, SelectArgs, SubmitArgs, WaitArgs};
@@ -206,13 +208,27 @@ fn look(
 
 /// `cancel`, `hold` and `release`.
 pub fn change(args: &SelectArgs, deed: &str) -> Result<u8, Fail> {
+    each::<JobRow>(args, deed, ("JobList", COLUMNS))
+}
+
+/// New jobs for ended ones.
+pub fn requeue(args: &SelectArgs) -> Result<u8, Fail> {
+    each::<Submitted>(args, "requeue", ("SubmittedList", SUBMITTED_COLUMNS))
+}
+
+/// Does something to each job that was selected, and shows what came of it.
+fn each<T: DeserializeOwned + Serialize>(
+    args: &SelectArgs,
+    deed: &str,
+    (kind, columns): (&str, &[Column]),
+) -> Result<u8, Fail> {
     let mut client = client()?;
     let ids = select(&mut client, &args.jobs)?;
-    let mut rows = Vec::new();
+    let mut items = Vec::new();
     let mut failed = None;
     for id in ids {
-        match client.post::<JobRow>(&format!("/api/v1/jobs/{id}/{deed}"), &Value::Null) {
-            Ok(row) => rows.push(row),
+        match client.post::<T>(&format!("/api/v1/jobs/{id}/{deed}"), &Value::Null) {
+            Ok(row) => items.extend(serde_json::to_value(row).ok()),
             // The others are still tried.
             Err(fail) => {
                 fail.print();
@@ -220,9 +236,8 @@ pub fn change(args: &SelectArgs, deed: &str) -> Result<u8, Fail> {
             }
         }
     }
-    let items: Vec<Value> = rows.iter().filter_map(|row| serde_json::to_value(row).ok()).collect();
     if args.output != Form::Table || !items.is_empty() {
-        output::list("JobList", &items, COLUMNS, args.output);
+        output::list(kind, &items, columns, args.output);
     }
     Ok(failed.unwrap_or(code::OK))
 }

@@ -71,6 +71,7 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Cancel(args) => jobs::change(&args, "cancel"),
         Command::Hold(args) => jobs::change(&args, "hold"),
         Command::Release(args) => jobs::change(&args, "release"),
+        Command::Requeue(args) => jobs::requeue(&args),
         Command::Server(args) => server::server(&args),
         Command::Devices(args) => devices::devices(&args),
         Command::Topo(args) => topo::topo(&args),

@@ -255,9 +255,9 @@ impl Embedded {
 }
 
 /// What an ended job leaves to the one that continues it.
-type Carried = (Vec<StageIndex>, Vec<(StageIndex, Checkpoint)>);
+pub(crate) type Carried = (Vec<StageIndex>, Vec<(StageIndex, Checkpoint)>);
 
-fn carried(state: &State, id: JobId) -> Carried {
+pub(crate) fn carried(state: &State, id: JobId) -> Carried {
     let job = &state.jobs()[&id];
     let (mut succeeded, mut checkpoints) = (Vec::new(), Vec::new());
     for index in job.spec.stage_indices() {

@@ -193,3 +193,34 @@ fn an_array_is_a_job_for_each_index() {
     assert_eq!(served.json(&["ps", "--all"])["items"].as_array().map(Vec::len), Some(3));
     assert_eq!(served.code(&["run", "--devices", "cpu:1", "missing.yaml"]), Some(3));
 }
+
+#[test]
+fn a_failed_job_goes_on_as_a_new_one() {
+    let served = Served::new();
+    let text = r#"
+name: mend
+kind: train
+devices: cpu:1
+checkpoint: 1m
+resume: ["{checkpoint}"]
+run:
+  - sh
+  - -c
+  - |
+    [ -e mended ] && echo $0 > went-on-from && exit 0
+    mkdir saved
+    echo '{"checkpoint":{"step":7,"path":"saved"}}' >> $HET_PROGRESS
+    exit 4
+"#;
+    served.0.write("mend.yaml", text);
+    served.run(&["submit", "mend.yaml"]);
+    assert_eq!(served.code(&["wait", "1"]), Some(4));
+    served.0.write("mended", "");
+    let again = served.json(&["requeue", "mend"]);
+    assert_eq!(again["items"][0]["id"], 2);
+    assert_eq!(served.code(&["wait", "2"]), Some(0));
+    assert_eq!(served.code(&["requeue", "2"]), Some(6), "it has succeeded");
+    assert_eq!(served.code(&["requeue", "9"]), Some(3));
+    let from = std::fs::read_to_string(served.0.path().join("went-on-from")).expect("it went on");
+    assert!(from.ends_with("/saved\n"), "{from}");
+}

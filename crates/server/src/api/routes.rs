@@ -180,6 +180,17 @@ pub const ROUTES: &[Route] = &[
         handler: || post(jobs::change),
     },
     Route {
+        method: "post",
+        path: "/api/v1/jobs/{job}/requeue",
+        verb: Some(Verb::SubmitJobs),
+        about: "Queue a failed or cancelled job again, as a new one that goes on from its stages that \
+                succeeded and its newest checkpoints",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(Submitted)),
+        handler: || post(submit::requeue),
+    },
+    Route {
         method: "get",
         path: "/api/v1/watch",
         verb: Some(Verb::ReadJobs),

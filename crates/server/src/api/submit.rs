@@ -1,4 +1,4 @@
-//! `POST /api/v1/jobs`.
+//! How jobs come: submissions, and ended jobs that are to go on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -6,20 +6,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Json;
-use axum::extract::State as Shared;
+use axum::extract::{Path as PathOf, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use het_core::{Event, JobId, JobSpec, Name};
+use het_core::{Event, JobEnd, JobId, JobSpec, Name, State};
 use het_wire::API_VERSION;
 use het_wire::api::{Begin, JobRow, Submission, Submitted};
 use het_wire::job::{Context, TrainingJob, parse};
 use tokio::sync::OnceCell;
 
 use super::auth::{Caller, Verb};
+use super::jobs::find;
 use super::refuse::{ApiError, Code, Sent};
 use super::{Api, FILE_BYTES_MAX, KEY_CHARS_MAX, LIVE_JOBS_MAX, Parts};
 use crate::Home;
-use crate::embedded::impossible;
+use crate::embedded::{carried, impossible};
 use crate::service::{Asked, NotHeard};
 
 /// The header that makes a second submission the same as the first.
@@ -66,10 +67,7 @@ async fn accept(
     job: &TrainingJob,
     key: Option<Name>,
 ) -> Result<Submitted, ApiError> {
-    if parts.desk.board().live_count() >= LIVE_JOBS_MAX {
-        let text = format!("{LIVE_JOBS_MAX} jobs wait or run already");
-        return Err(ApiError::new(Code::TooMany, text).hint("wait for some of them to end"));
-    }
+    check_room(parts)?;
     refuse_impossible(parts, submission, job)?;
     let id = parts.desk.new_job_id();
     let workdir = workdir(parts, submission, id)?;
@@ -85,6 +83,57 @@ async fn accept(
         Asked { events: std::iter::once(submitted).chain(held).collect(), answer }
     };
     Ok(parts.desk.tell(tell).await?)
+}
+
+fn check_room(parts: &Parts) -> Result<(), ApiError> {
+    if parts.desk.board().live_count() < LIVE_JOBS_MAX {
+        return Ok(());
+    }
+    let text = format!("{LIVE_JOBS_MAX} jobs wait or run already");
+    Err(ApiError::new(Code::TooMany, text).hint("wait for some of them to end"))
+}
+
+/// `POST /api/v1/jobs/{job}/requeue`: a new job that goes on where an ended one left off.
+pub async fn requeue(
+    Shared(api): Shared<Api>,
+    caller: Caller,
+    PathOf(selector): PathOf<String>,
+) -> Result<impl IntoResponse, ApiError> {
+    let row = find(&api, &caller, &selector)?;
+    caller.check(Verb::SubmitJobs, &row.tenant)?;
+    check_room(&api.0)?;
+    let (old, new) = (JobId(row.id), api.0.desk.new_job_id());
+    let dir = api.0.home.job(new.0).path;
+    fs::create_dir_all(&dir).map_err(|error| {
+        ApiError::new(Code::BadRequest, format!("`{}` cannot be made: {error}", dir.display()))
+    })?;
+    let told = api.0.desk.tell(move |control| match again(control.state(), old, new) {
+        Ok((event, answer)) => Asked { events: vec![event], answer: Ok(answer) },
+        Err(refused) => Asked { events: Vec::new(), answer: Err(refused) },
+    });
+    Ok((StatusCode::CREATED, Json(told.await??)))
+}
+
+fn again(state: &State, old: JobId, new: JobId) -> Result<(Event, Submitted), ApiError> {
+    let Some(job) = state.job(old) else {
+        let text = format!("job {old} ended too long ago to go on");
+        return Err(ApiError::new(Code::NotFound, text).hint("submit it again"));
+    };
+    let refused = match job.end {
+        Some((_, JobEnd::Failed | JobEnd::Cancelled)) => None,
+        Some((_, JobEnd::Succeeded)) => Some(("has succeeded", "submit it again".to_owned())),
+        None => {
+            let hint = format!("`het hold {old}` and `het release {old}` start it again");
+            Some(("has not ended", hint))
+        }
+    };
+    if let Some((why, hint)) = refused {
+        return Err(ApiError::new(Code::Conflict, format!("job {old} {why}")).hint(hint));
+    }
+    let (succeeded, checkpoints) = carried(state, old);
+    let spec = Arc::new(JobSpec { key: None, ..job.spec.as_ref().clone() });
+    let answer = submitted(new, spec.name.to_string(), spec.workdir.clone(), Vec::new());
+    Ok((Event::JobSubmitted { job: new, spec, succeeded, checkpoints }, answer))
 }
 
 fn submitted(id: JobId, name: String, workdir: String, warnings: Vec<String>) -> Submitted {

@@ -59,6 +59,27 @@ pub(crate) enum Consequence {
     EndOthers,
 }
 
+/// Who sent a SIGKILL that the engine did not send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KilledBy {
+    /// Its count of kills for want of memory has risen.
+    Kernel,
+    Somebody,
+    Unknown,
+}
+
+impl KilledBy {
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Kernel => {
+                ", the kernel ran out of memory, hint: a smaller batch, or ask for more `memory`"
+            }
+            Self::Somebody => ", hint: not for want of memory, somebody sent it",
+            Self::Unknown => ", hint: the kernel does this when memory runs out, see `dmesg`",
+        }
+    }
+}
+
 /// What is known so far about how a gang ends.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
@@ -84,6 +105,10 @@ impl Verdict {
         self.culprit.map(|(rank, _)| rank)
     }
 
+    pub(crate) fn culprit_exit(&self) -> Option<Exit> {
+        self.culprit.map(|(_, exit)| exit)
+    }
+
     pub(crate) fn exited(&mut self, rank: u32, exit: Exit) -> Consequence {
         if exit == Exit::Code(0) {
             return Consequence::None;
@@ -100,7 +125,7 @@ impl Verdict {
     }
 
     /// `log` is the end of the culprit's log.
-    pub(crate) fn outcome(&self, log: &str) -> Outcome {
+    pub(crate) fn outcome(&self, log: &str, killed_by: KilledBy) -> Outcome {
         match self.culprit {
             // Nobody knows what it did: it is done again from its newest checkpoint, unless it said
             // itself that it was complete.
@@ -110,7 +135,7 @@ impl Verdict {
             Some((rank, exit)) => Outcome::Failed(Failure {
                 rank,
                 exit_code: exit.code(),
-                message: message(rank, exit, log),
+                message: message(rank, exit, log, killed_by),
             }),
             None if self.stop_asked && (self.left_work || !self.done) => Outcome::Stopped,
             None => Outcome::Finished,
@@ -118,14 +143,14 @@ impl Verdict {
     }
 }
 
-fn message(rank: u32, exit: Exit, log: &str) -> String {
+fn message(rank: u32, exit: Exit, log: &str, killed_by: KilledBy) -> String {
     let mut text = format!("rank {rank} {exit}");
     if let Some(line) = log.lines().map(str::trim).rfind(|line| !line.is_empty()) {
         text.push_str(": ");
         text.extend(line.chars().filter(|c| !c.is_control()).take(QUOTE_CHARS_MAX));
     }
     if exit == Exit::Signal(Signal::SIGKILL) {
-        text.push_str(", hint: the kernel does this when memory runs out, see `dmesg`");
+        text.push_str(killed_by.hint());
     }
     text
 }
@@ -148,7 +173,7 @@ mod tests {
         for &(rank, exit) in exits {
             verdict.exited(rank, exit);
         }
-        verdict.outcome("")
+        verdict.outcome("", KilledBy::Unknown)
     }
 
     fn failed(outcome: Outcome) -> (u32, i32) {
@@ -189,14 +214,19 @@ mod tests {
         assert_eq!(verdict.exited(0, Exit::Code(7)), Consequence::EndOthers);
         verdict.stop_asked();
         assert_eq!(verdict.exited(1, TERM), Consequence::None);
-        assert_eq!(failed(verdict.outcome("")), (0, 7));
+        assert_eq!(failed(verdict.outcome("", KilledBy::Unknown)), (0, 7));
     }
 
     #[test]
     fn the_message_quotes_the_last_line_that_says_something() {
         let log = "step 1\nCUDA out of memory\n\n  \n";
-        assert_eq!(message(2, Exit::Code(1), log), "rank 2 exited with code 1: CUDA out of memory");
-        assert_eq!(message(0, TERM, ""), "rank 0 was killed by SIGTERM");
-        assert!(message(0, Exit::Signal(Signal::SIGKILL), "").contains("hint: "));
+        assert_eq!(
+            message(2, Exit::Code(1), log, KilledBy::Unknown),
+            "rank 2 exited with code 1: CUDA out of memory"
+        );
+        assert_eq!(message(0, TERM, "", KilledBy::Unknown), "rank 0 was killed by SIGTERM");
+        let killed = |by| message(0, Exit::Signal(Signal::SIGKILL), "", by);
+        assert!(killed(KilledBy::Kernel).contains("the kernel ran out of memory"));
+        assert!(killed(KilledBy::Somebody).contains("not for want of memory"));
     }
 }

@@ -15,8 +15,9 @@ use serde::Serialize;
 use crate::cores::Picked;
 use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
-use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, Verdict};
+use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, KilledBy, Verdict};
 use crate::order::Order;
+use crate::pace::Pace;
 use crate::poller::{Source, Until};
 use crate::procfs;
 use crate::record::{Identity, Record, boot_ticks, write_atomically};
@@ -66,6 +67,7 @@ pub(crate) struct Gang {
     others: BTreeMap<u16, OwnedFd>,
     verdict: Verdict,
     ending: Ending,
+    pace: Pace,
     /// Why not every rank began.
     not_started: Option<Failure>,
     /// The notice was given.
@@ -139,6 +141,7 @@ impl Gang {
             others: BTreeMap::new(),
             verdict: Verdict::default(),
             ending: Ending::default(),
+            pace: Pace::default(),
             not_started: None,
             noticed: false,
             unread: false,
@@ -170,7 +173,11 @@ impl Gang {
     pub(crate) fn deadline(&self) -> Option<Time> {
         let report = self.unread.then(|| self.report_due());
         let keeper = self.processes.iter().filter_map(|process| process.ask_keeper_at);
-        [self.ending.deadline(), report].into_iter().flatten().chain(keeper).min()
+        [self.ending.deadline(), self.pace.deadline(), report]
+            .into_iter()
+            .flatten()
+            .chain(keeper)
+            .min()
     }
 
     /// Does what is due, and ends when nobody is left.
@@ -189,6 +196,10 @@ impl Gang {
             }
             let (progress, checkpoints) = self.report.read();
             self.tell(progress, checkpoints, now, site);
+        }
+        if let Some(message) = self.pace.due(now) {
+            let stalled = Progress { message: Some(message), ..Progress::default() };
+            site.tell(Event::Progressed { lease: self.order.lease, progress: stalled });
         }
         if let Some(push) = self.ending.due(now) {
             self.push(push);
@@ -364,6 +375,7 @@ impl Gang {
         self.reported_at = Some(now);
         let lease = self.order.lease;
         if let Some(mut progress) = progress {
+            progress.step.into_iter().for_each(|step| self.pace.step(now, step));
             progress.busy = self.busy(now);
             site.tell(Event::Progressed { lease, progress });
         }
@@ -426,7 +438,11 @@ impl Gang {
             None => {
                 let culprit = self.verdict.culprit().map(|rank| self.order.log(rank));
                 let log = culprit.map(|path| spawn::log_tail(&path)).unwrap_or_default();
-                self.verdict.outcome(&log)
+                let killed_by = match self.verdict.culprit_exit() {
+                    Some(Exit::Signal(Signal::SIGKILL)) => site.who_killed(),
+                    _ => KilledBy::Unknown,
+                };
+                self.verdict.outcome(&log, killed_by)
             }
         };
         let children = self.processes.iter().filter(|process| process.kin == Kin::Child);

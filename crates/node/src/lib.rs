@@ -13,9 +13,9 @@
 //! There is no thread: whoever calls [`Node::next_event`](het_engine::Engine::next_event) waits in
 //! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a machine of states that
 //! says until when it has nothing to do. Pure parts (`environment`, `template`, `progress`,
-//! `saves`, `exit`, `ending`, `cores`) decide; thin ones (`spawn`, `report`, `watch`, `listener`,
-//! `sweep`, `record`, `procfs`, `sys`) touch the machine. A supervisor may die: `keeper` starts it
-//! again, and [`Node::adopt`] takes up what it left (`adoption`).
+//! `saves`, `exit`, `ending`, `pace`, `cores`) decide; thin ones (`spawn`, `report`, `watch`,
+//! `listener`, `sweep`, `record`, `procfs`, `sys`) touch the machine. A supervisor may die:
+//! `keeper` starts it again, and [`Node::adopt`] takes up what it left (`adoption`).
 
 mod adoption;
 mod clock;
@@ -30,6 +30,7 @@ mod leaders;
 mod listener;
 mod node;
 mod order;
+mod pace;
 mod poller;
 mod procfs;
 mod progress;

@@ -29,6 +29,7 @@ use crate::leaders::Leaders;
 use crate::listener::{Changed, Listener};
 use crate::order::{Order, VisibleEnv, all_grants, progress_dir};
 use crate::poller::{Poller, Source, Until};
+use crate::procfs;
 use crate::record::{self, Reaped};
 use crate::site::{Fact, Remains, Site};
 
@@ -132,12 +133,20 @@ impl Node {
         let listener = Listener::start(&progress).ok();
         let listener = listener
             .filter(|listener| poller.listen(listener, Source::Progress, Until::Heard).is_ok());
-        let (clock, leaders) = (Clock::start(), Leaders::new());
+        let site = Site {
+            clock: Clock::start(),
+            poller,
+            leaders: Leaders::new(),
+            null,
+            listener,
+            memory_kills: procfs::memory_kills(),
+            facts: VecDeque::new(),
+        };
         Ok(Self {
             cores: Cores::new(config.cores.clone()),
             generation: Generation(0),
             gangs: BTreeMap::new(),
-            site: Site { clock, poller, leaders, null, listener, facts: VecDeque::new() },
+            site,
             inbox,
             remains: Vec::new(),
             inlets: Weak::new(),

@@ -136,6 +136,13 @@ pub(crate) fn leads_since(pid: i32, from: u64, until: u64) -> bool {
     })
 }
 
+/// How often the kernel has killed a process for want of memory since the machine booted; `None`
+/// where it does not count.
+pub(crate) fn memory_kills() -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
+}
+
 /// Tells one boot of this machine from the next: process ids and start times begin anew.
 pub(crate) fn boot_id() -> String {
     static ID: LazyLock<String> = LazyLock::new(|| {

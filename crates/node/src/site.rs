@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use het_core::{Event, Outcome, Time};
 
 use crate::clock::Clock;
+use crate::exit::KilledBy;
 use crate::leaders::Leaders;
 use crate::listener::Listener;
 use crate::order::Order;
 use crate::poller::Poller;
+use crate::procfs;
 
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -21,6 +23,8 @@ pub(crate) struct Site {
     pub(crate) null: OwnedFd,
     /// None where progress files cannot be watched: they are read at the end then.
     pub(crate) listener: Option<Listener>,
+    /// As it was counted last.
+    pub(crate) memory_kills: Option<u64>,
     /// What nobody has taken yet.
     pub(crate) facts: VecDeque<Fact>,
 }
@@ -42,6 +46,17 @@ pub(crate) struct Remains {
 }
 
 impl Site {
+    /// Who sent a SIGKILL, by whether the kernel has killed for want of memory since this was asked
+    /// last.
+    pub(crate) fn who_killed(&mut self) -> KilledBy {
+        let before = std::mem::replace(&mut self.memory_kills, procfs::memory_kills());
+        match (before, self.memory_kills) {
+            (Some(before), Some(now)) if now > before => KilledBy::Kernel,
+            (Some(_), Some(_)) => KilledBy::Somebody,
+            _ => KilledBy::Unknown,
+        }
+    }
+
     pub(crate) fn tell(&mut self, event: Event) {
         let at = self.clock.now();
         self.facts.push_back(Fact { at, event, remains: None });

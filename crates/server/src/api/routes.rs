@@ -183,8 +183,8 @@ pub const ROUTES: &[Route] = &[
         method: "post",
         path: "/api/v1/jobs/{job}/requeue",
         verb: Some(Verb::SubmitJobs),
-        about: "Queue a failed or cancelled job again, as a new one that goes on from its stages that \
-                succeeded and its newest checkpoints",
+        about: "Queue a failed or cancelled job again, as a new one that goes on from its newest \
+                checkpoints",
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(Submitted)),

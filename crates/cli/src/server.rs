@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anstream::{eprintln, println};
 use het_server::api::{Api, Listen, Role, Tokens, serve};
 use het_server::service::Service;
-use het_server::{Busy, Home, Turnstile, keep, pass_on, this_machine};
+use het_server::{Busy, Home, Turnstile, keep, pass_on, raise_descriptor_limit, this_machine};
 use het_wire::api::ServerInfo;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -106,6 +106,7 @@ fn signals() -> Result<Signals, Fail> {
 fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     // Caught first: a stop during recovery is a stop after it, not a death.
     let mut signals = signals()?;
+    raise_descriptor_limit();
     let policy = run::policy(&args.policy)?;
     let home = home()?;
     home.server_dir()?;

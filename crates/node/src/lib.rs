@@ -49,3 +49,4 @@ pub use keeper::{keep, pass_on};
 pub use node::{Config, Node, NodeError};
 pub use order::VisibleEnv;
 pub use record::Reaped;
+pub use sys::raise_descriptor_limit;

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::OnceLock;
 
 use het_core::Millis;
 use nix::libc;
@@ -18,6 +19,25 @@ use crate::exit::Exit;
 const CHILD_STACK_BYTES: usize = 64 * 1024;
 /// Signals with a number that every Linux has (signal(7)).
 const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=31;
+
+/// Descriptors that a program may have which is started from here, where this process took more.
+static DESCRIPTORS_BEFORE: OnceLock<libc::rlimit> = OnceLock::new();
+
+/// Lets this process have as many descriptors as it may. Programs that it starts keep the limit of
+/// before: some take every number below it for one that they have to close, or to select(2) on.
+pub fn raise_descriptor_limit() {
+    // SAFETY: plain data for which all zeros is a value; the calls read and write one of it.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+            // Whoever may have no more has what there is.
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 {
+                let _ = DESCRIPTORS_BEFORE.set(limit);
+            }
+        }
+    }
+}
 
 /// What a rank is started with; everything is prepared, so that the child allocates nothing.
 #[derive(Debug)]
@@ -59,6 +79,7 @@ struct Birth {
     note: c_int,
     rank: u32,
     cores: *const libc::cpu_set_t,
+    descriptors: *const libc::rlimit,
     error: c_int,
 }
 
@@ -89,6 +110,7 @@ pub(crate) fn start(image: &Image<'_>) -> io::Result<Started> {
         note: image.note.as_raw_fd(),
         rank: image.rank,
         cores: image.cores.as_ref().map_or(ptr::null(), ptr::from_ref),
+        descriptors: DESCRIPTORS_BEFORE.get().map_or(ptr::null(), ptr::from_ref),
         error: 0,
     };
     let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(CHILD_STACK_BYTES);
@@ -144,6 +166,9 @@ extern "C" fn be_born(birth: *mut c_void) -> c_int {
             // program then runs unpinned rather than not at all.
             let size = size_of::<libc::cpu_set_t>();
             let _ = libc::sched_setaffinity(0, size, birth.cores);
+        }
+        if !birth.descriptors.is_null() {
+            let _ = libc::setrlimit(libc::RLIMIT_NOFILE, birth.descriptors);
         }
         let streams = [(birth.input, 0), (birth.log, 1), (birth.log, 2)];
         for (from, to) in streams {

@@ -3,6 +3,7 @@
 //! Handlers look at the board or ask the loop; they decide nothing about jobs themselves.
 
 pub mod auth;
+mod bounded;
 mod jobs;
 mod listen;
 mod metrics;

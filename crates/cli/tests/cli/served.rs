@@ -224,3 +224,13 @@ run:
     let from = std::fs::read_to_string(served.0.path().join("went-on-from")).expect("it went on");
     assert!(from.ends_with("/saved\n"), "{from}");
 }
+
+#[test]
+fn a_program_keeps_the_descriptor_limit_of_the_user() {
+    let served = Served::new();
+    let own = std::process::Command::new("sh").args(["-c", "ulimit -n"]).output();
+    let own = own.expect("`sh` is there").stdout;
+    served.submit("ulimit -n");
+    assert_eq!(served.code(&["wait", "last"]), Some(0));
+    assert_eq!(served.run(&["logs", "last"]).stdout, own);
+}

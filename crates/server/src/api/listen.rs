@@ -14,10 +14,13 @@ use tokio::time::sleep;
 
 use super::Api;
 use super::auth::Door;
+use super::bounded::Bounded;
 use super::routes::router;
 
 /// Longest path of a Unix socket on Linux, without the zero at its end (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Connections of each listener at a time.
+const CONNECTIONS_MAX: usize = 1_024;
 /// How long answers under way may take once the loop has ended; streams never end by themselves.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
@@ -65,11 +68,13 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     };
     let desk = api.0.desk.clone();
     let app = router(api);
-    let at_own = axum::serve(own, app.clone().layer(Extension(Door::Own)))
-        .with_graceful_shutdown(desk.gone());
+    let at_own =
+        axum::serve(Bounded::new(own, CONNECTIONS_MAX), app.clone().layer(Extension(Door::Own)))
+            .with_graceful_shutdown(desk.gone());
     let served = async {
         match network {
             Some(listener) => {
+                let listener = Bounded::new(listener, CONNECTIONS_MAX);
                 let at_network = axum::serve(listener, app.layer(Extension(Door::Network)))
                     .with_graceful_shutdown(desk.gone());
                 tokio::try_join!(at_own, at_network).map(drop)

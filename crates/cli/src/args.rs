@@ -77,6 +77,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Print a completion script for a shell.
     Completion { shell: clap_complete::Shell },
+    /// Write the manual pages into a directory.
+    Man { dir: PathBuf },
 }
 
 #[derive(Debug, ClapArgs)]

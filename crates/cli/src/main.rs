@@ -88,5 +88,11 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
             clap_complete::generate(shell, &mut command, "het", &mut std::io::stdout());
             Ok(code::OK)
         }
+        Command::Man { dir } => {
+            let written = std::fs::create_dir_all(&dir)
+                .and_then(|()| clap_mangen::generate_to(Args::command(), &dir));
+            written.map_err(|error| Fail::file(&dir, error))?;
+            Ok(code::OK)
+        }
     }
 }

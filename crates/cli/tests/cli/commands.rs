@@ -199,6 +199,16 @@ fn the_schema_and_a_completion_script_are_printed() {
 }
 
 #[test]
+fn every_command_has_a_manual_page() {
+    let sandbox = Sandbox::new();
+    assert_eq!(sandbox.run(&["man", "man1"]).status.code(), Some(0));
+    for page in ["het.1", "het-submit.1", "het-sim-compare.1"] {
+        let text = std::fs::read_to_string(sandbox.path().join("man1").join(page));
+        assert!(text.is_ok_and(|text| text.contains(".SH SYNOPSIS")), "{page}");
+    }
+}
+
+#[test]
 fn bench_sim_prints_its_contract() {
     let sandbox = Sandbox::new();
     let arguments = ["bench", "sim", "--nodes", "4", "--jobs", "20", "--rounds", "5", "-o", "json"];

@@ -41,6 +41,8 @@ pub enum Command {
     Submit(SubmitArgs),
     /// List the server's jobs.
     Ps(PsArgs),
+    /// Watch the server's devices and jobs, and change jobs with a key.
+    Top,
     /// Tell all there is about a job of the server.
     Describe(DescribeArgs),
     /// Wait until jobs have ended; returns the first code that is not 0.

@@ -65,6 +65,14 @@ impl Fail {
         }
     }
 
+    /// In one line, without a hint.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Report { text, .. } => text.lines().next().unwrap_or_default().to_owned(),
+            Self::Told { message, .. } => message.clone(),
+        }
+    }
+
     pub fn print(&self) {
         match self {
             Self::Report { text, .. } => eprintln!("{}", text.trim_end()),

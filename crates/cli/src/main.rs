@@ -23,6 +23,7 @@ mod schema;
 mod server;
 mod sim;
 mod summary;
+mod top;
 mod topo;
 mod trace;
 
@@ -66,6 +67,7 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Run(args) => run::run(&args),
         Command::Submit(args) => jobs::submit(&args),
         Command::Ps(args) => jobs::ps(&args),
+        Command::Top => top::top(),
         Command::Describe(args) => jobs::describe(&args),
         Command::Wait(args) => jobs::wait(&args),
         Command::Cancel(args) => jobs::change(&args, "cancel"),

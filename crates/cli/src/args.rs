@@ -55,6 +55,8 @@ pub enum Command {
     Release(SelectArgs),
     /// Queue failed or cancelled jobs again; they go on from their newest checkpoints.
     Requeue(SelectArgs),
+    /// Write the server's log, every event chained to the one before by a hash.
+    Export(ExportArgs),
     /// Run the server of this machine in the foreground.
     Server(ServerArgs),
     /// List this machine's devices.
@@ -191,6 +193,21 @@ pub struct DescribeArgs {
     pub job: String,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ExportArgs {
+    /// The first event.
+    #[arg(long, default_value_t = 0)]
+    pub from: u64,
+    #[arg(short, long, value_enum, default_value_t = ExportForm::Jsonl)]
+    pub output: ExportForm,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportForm {
+    Jsonl,
+    Csv,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -10,6 +10,7 @@ mod client;
 mod devices;
 mod doctor;
 mod explain;
+mod export;
 mod fail;
 mod history;
 mod jobs;
@@ -74,6 +75,7 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Hold(args) => jobs::change(&args, "hold"),
         Command::Release(args) => jobs::change(&args, "release"),
         Command::Requeue(args) => jobs::requeue(&args),
+        Command::Export(args) => export::export(&args),
         Command::Server(args) => server::server(&args),
         Command::Devices(args) => devices::devices(&args),
         Command::Topo(args) => topo::topo(&args),

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use het_core::{Checkpoint, CheckpointSpec, Event, Failure, Millis, Outcome, Progress, Time};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde::Serialize;
 
@@ -236,12 +237,22 @@ impl Gang {
             let process = spawn::spawn(&self.order, &cradle, rank)?;
             site.leaders.insert(process.pid);
             self.processes.push(process);
-            self.listen_to(rank as usize, site).map_err(|errno| {
+            if let Err(errno) = self.listen_to(rank as usize, site) {
+                self.end_unheard(rank as usize, site);
                 let message = format!("its end cannot be waited for: {errno}");
-                Failure { rank, exit_code: EXIT_CANNOT_RUN, message }
-            })?;
+                return Err(Failure { rank, exit_code: EXIT_CANNOT_RUN, message });
+            }
         }
         Ok(())
+    }
+
+    /// Ends a process whose end nobody would hear of.
+    fn end_unheard(&mut self, index: usize, site: &Site) {
+        let pid = Pid::from_raw(self.processes[index].pid);
+        let _ = kill(pid, Signal::SIGKILL);
+        // It stays a zombie, as all of a gang's do.
+        let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+        self.exited(index, site.clock.now(), site);
     }
 
     fn listen_to(&self, index: usize, site: &Site) -> Result<(), Errno> {

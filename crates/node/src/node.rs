@@ -405,7 +405,10 @@ impl Drop for Node {
         }
         self.gangs.values_mut().for_each(Gang::kill);
         let deadline = self.site.clock.now() + DROP_LIMIT;
-        while !self.gangs.is_empty() && self.next_event(Some(deadline)).is_some() {}
+        while !self.gangs.is_empty() && self.site.clock.now() < deadline {
+            // What it says, nobody hears any more.
+            let _ = self.next_event(Some(deadline));
+        }
         // Ends that may not be durable keep their records. Whatever else is in the directory is
         // not this engine's.
         let _ = fs::remove_dir(progress_dir(&self.config.run_dir));

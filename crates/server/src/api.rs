@@ -4,6 +4,7 @@
 
 pub mod auth;
 mod bounded;
+mod events;
 mod jobs;
 mod listen;
 mod metrics;
@@ -21,7 +22,7 @@ use het_core::{Time, Topology};
 use het_node::Node;
 
 use crate::service::{Desk, NotHeard, Wanted, Which};
-use crate::{EventStore, Home};
+use crate::{EventStore, Home, StoreReader};
 pub use auth::{Caller, Role, Tokens};
 pub use listen::{Listen, ListenError, serve};
 pub use refuse::{ApiError, Code};
@@ -49,6 +50,7 @@ pub(crate) struct Parts {
     pub(crate) started: Time,
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
+    pub(crate) log: StoreReader,
 }
 
 impl Api {
@@ -62,9 +64,10 @@ impl Api {
         topology: Arc<Topology>,
         tokens: Tokens,
     ) -> Result<Self, NotHeard> {
-        let started = desk.look(|control: &Controller<Node, EventStore>| control.now()).await?;
+        let look = |control: &Controller<Node, EventStore>| (control.now(), control.log().reader());
+        let (started, log) = desk.look(look).await?;
         let everything = Wanted { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&desk.board().list(&everything, |_| true), &home);
-        Ok(Self(Arc::new(Parts { desk, home, topology, started, tokens, keys })))
+        Ok(Self(Arc::new(Parts { desk, home, topology, started, tokens, keys, log })))
     }
 }

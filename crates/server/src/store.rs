@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use het_control::{Log, LogError};
 use het_core::{Event, JobId, State, Time, Topology, TopologyError};
-use het_wire::api::JobRow;
+use het_wire::api::{EventRow, JobRow};
 use het_wire::record::{Record, RecordError, TopologyRecord, read_topology, write_topology};
 use redb::{
     Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
@@ -268,6 +268,24 @@ impl StoreReader {
             see(at, event);
         }
         Ok(())
+    }
+
+    /// Events from this number on, as they were written.
+    ///
+    /// # Errors
+    /// When a record cannot be read.
+    pub fn page(&self, from: u64, limit: usize) -> Result<Vec<EventRow>, StoreError> {
+        let table = self.0.begin_read()?.open_table(EVENTS)?;
+        let mut rows = Vec::new();
+        for row in table.range(from..)?.take(limit) {
+            let (key, value) = row?;
+            let sequence = key.value();
+            let (hash, record) = split(sequence, value.value())?;
+            let record = serde_json::from_slice(record)?;
+            let hash = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            rows.push(EventRow { sequence, record, hash });
+        }
+        Ok(rows)
     }
 
     /// The last lines of jobs that have left the state, oldest first.

@@ -114,6 +114,35 @@ pub struct Refusal {
     pub hint: Option<String>,
 }
 
+/// One event of the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EventRow {
+    pub sequence: u64,
+    /// The event with its time, as it was written.
+    pub record: serde_json::Value,
+    /// SHA-256, in hexadecimal digits, of the hash of the event before (zeros for the first) and
+    /// the record's compact JSON.
+    pub hash: String,
+}
+
+/// Events in order: `GET /api/v1/events`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EventPage {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub items: Vec<EventRow>,
+    /// Where the next page begins: its `from`; absent where there may be none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+impl EventPage {
+    pub fn new(items: Vec<EventRow>, next: Option<u64>) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: "EventPage".to_owned(), items, next }
+    }
+}
+
 /// What a server says of itself: `GET /api/v1/server`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerInfo {

@@ -3,6 +3,7 @@
 use std::process::Output;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::support::Sandbox;
 use crate::training::{adapter, prepared, trainer};
@@ -233,4 +234,26 @@ fn a_program_keeps_the_descriptor_limit_of_the_user() {
     served.submit("ulimit -n");
     assert_eq!(served.code(&["wait", "last"]), Some(0));
     assert_eq!(served.run(&["logs", "last"]).stdout, own);
+}
+
+#[test]
+fn the_log_is_exported_with_its_chain() {
+    let served = Served::new();
+    served.submit("true");
+    assert_eq!(served.code(&["wait", "last"]), Some(0));
+    let lines = served.run(&["export"]).stdout;
+    let lines = String::from_utf8(lines).expect("it is text");
+    let events: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    assert_eq!(events[0]["record"]["event"], "job_submitted");
+    let mut before = [0; 32];
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence"], number);
+        let chained = Sha256::new().chain_update(before).chain_update(event["record"].to_string());
+        before = chained.finalize().into();
+        let digits: String = before.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(event["hash"], digits.as_str());
+    }
+    let table = served.run(&["export", "--from", "1", "-o", "csv"]).stdout;
+    assert_eq!(String::from_utf8_lossy(&table).lines().count(), events.len(), "a header, one less");
 }

@@ -40,6 +40,8 @@ pub enum Verb {
     ChangeJobs,
     /// Devices, version, metrics.
     ReadServer,
+    /// Every event with all that jobs were submitted with.
+    ReadLog,
     ReadQuotas,
     SetQuotas,
     ServeDevices,
@@ -47,11 +49,12 @@ pub enum Verb {
 }
 
 impl Verb {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ReadJobs,
         Self::SubmitJobs,
         Self::ChangeJobs,
         Self::ReadServer,
+        Self::ReadLog,
         Self::ReadQuotas,
         Self::SetQuotas,
         Self::ServeDevices,
@@ -64,6 +67,7 @@ impl Verb {
             Self::SubmitJobs => "submit jobs here",
             Self::ChangeJobs => "change these jobs",
             Self::ReadServer => "look at the server",
+            Self::ReadLog => "read the log",
             Self::ReadQuotas => "look at quotas",
             Self::SetQuotas => "set quotas",
             Self::ServeDevices => "take devices out of service or back",

@@ -6,12 +6,12 @@ use axum::extract::DefaultBodyLimit;
 use axum::routing::{MethodRouter, get, post};
 use schemars::{Schema, schema_for};
 
-use het_wire::api::{Change, JobList, JobRow, ServerInfo, Submission, Submitted};
+use het_wire::api::{Change, EventPage, JobList, JobRow, ServerInfo, Submission, Submitted};
 use het_wire::report::{ExplanationReport, RunReport};
 
 use super::auth::Verb;
 use super::refuse::{ApiError, Code};
-use super::{Api, BODY_BYTES_MAX, jobs, metrics, openapi, site, submit, watch};
+use super::{Api, BODY_BYTES_MAX, events, jobs, metrics, openapi, site, submit, watch};
 
 /// One route.
 #[derive(Debug)]
@@ -189,6 +189,16 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answer: Answer::Json(|| schema_for!(Submitted)),
         handler: || post(submit::requeue),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/events",
+        verb: Some(Verb::ReadLog),
+        about: "The log as it was written, each event chained to the one before by a hash",
+        query: &[("from", "the first event's number"), ("limit", "how many at most")],
+        body: None,
+        answer: Answer::Json(|| schema_for!(EventPage)),
+        handler: || get(events::events),
     },
     Route {
         method: "get",

@@ -1,0 +1,44 @@
+//! `GET /api/v1/events`: the log as it was written, for archives and audits.
+
+use axum::Json;
+use axum::extract::{Query, State as Shared};
+use het_wire::api::EventPage;
+use serde::Deserialize;
+
+use super::auth::{Caller, Verb};
+use super::refuse::{ApiError, Code};
+use super::{Api, PAGE_MAX};
+
+/// Which events.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventsQuery {
+    #[serde(default)]
+    from: u64,
+    limit: Option<usize>,
+}
+
+pub async fn events(
+    Shared(api): Shared<Api>,
+    caller: Caller,
+    Query(query): Query<EventsQuery>,
+) -> Result<Json<EventPage>, ApiError> {
+    caller.check_server(Verb::ReadLog)?;
+    let limit = query.limit.unwrap_or(PAGE_MAX);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        let text = format!("`limit` is 1 to {PAGE_MAX}");
+        return Err(ApiError::new(Code::BadRequest, text));
+    }
+    let reader = api.0.log.clone();
+    // A page may have to come from the disk, for which nobody else is to wait.
+    let page = tokio::task::spawn_blocking(move || reader.page(query.from, limit)).await;
+    let rows = page
+        .map_err(|error| error.to_string())
+        .and_then(|rows| rows.map_err(|error| error.to_string()));
+    let rows = rows.map_err(|error| {
+        ApiError::new(Code::Busy, format!("the log cannot be read: {error}"))
+            .hint("look at the server's log")
+    })?;
+    let next = rows.last().filter(|_| rows.len() == limit).map(|row| row.sequence + 1);
+    Ok(Json(EventPage::new(rows, next)))
+}

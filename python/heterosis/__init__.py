@@ -59,7 +59,8 @@ class Job:
         self._notice = _path(environment, "HET_NOTICE")
         self._board: Optional[int] = None
         self._asked = False
-        self._hear_signals()
+        self._hears = False
+        self._says = True
 
     def progress(
         self,
@@ -103,6 +104,7 @@ class Job:
         the step that it has finished on a board; the first to be asked settles on the first step
         that nobody has passed, and the others find what was settled.
         """
+        self._hear_signals()
         if self.world == 1 or self._notice is None:
             return self._is_asked()
         self._put(step)
@@ -116,12 +118,21 @@ class Job:
         sys.exit(EXIT_SAVED)
 
     def _hear_signals(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        """From the first question on: who never asks dies of a signal as ever."""
+        if self._hears or threading.current_thread() is not threading.main_thread():
             return
-        for number in _NOTICE_SIGNALS:
-            # Whoever has a handler of its own knows what it does.
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, self._hear)
+        self._hears = True
+        # Whoever has a handler of its own knows what it does.
+        taken = [n for n in _NOTICE_SIGNALS if signal.getsignal(n) is signal.SIG_DFL]
+        for number in taken:
+            signal.signal(number, self._hear)
+
+        def give_back() -> None:
+            for number in taken:
+                signal.signal(number, signal.SIG_DFL)
+
+        # A forked helper, such as a data loader's worker, is stopped as ever.
+        os.register_at_fork(after_in_child=give_back)
 
     def _hear(self, _number: int, _frame: object) -> None:
         self._asked = True
@@ -139,9 +150,17 @@ class Job:
     def _say(self, line: Mapping[str, object]) -> None:
         if self._progress is None or self.rank != 0 or not line:
             return
-        # One write of a whole line: nothing can come in between.
-        with open(self._progress, "ab", buffering=0) as file:
-            file.write(json.dumps(line).encode() + b"\n")
+        # Numbers of other libraries are numbers.
+        text = json.dumps(line, default=float)
+        try:
+            # One write of a whole line: nothing can come in between.
+            with open(self._progress, "ab", buffering=0) as file:
+                file.write(text.encode() + b"\n")
+        except OSError as error:
+            # Work must not end for want of a report.
+            if self._says:
+                print(f"heterosis: progress cannot be reported: {error}", file=sys.stderr)
+            self._says = False
 
     def _put(self, step: int) -> None:
         if self._board is None:

@@ -52,7 +52,7 @@ pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
     let is_array = members.iter().any(|member| member.index.is_some());
     let mut client = on_demand()?;
     let mut items = Vec::new();
-    for Member { index, job } in members {
+    let mut queue = |Member { index, job }: Member| -> Result<(), Fail> {
         let workdir = args.workdir.as_ref().map(|dir| match index {
             Some(index) => dir.join(index.to_string()),
             None => dir.clone(),
@@ -70,9 +70,15 @@ pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
             eprintln!("{} {warning}", "warning:".yellow());
         }
         items.push(submitted);
-    }
+        Ok(())
+    };
+    let queued = members.into_iter().try_for_each(&mut queue);
     let ids: Vec<u64> = items.iter().map(|submitted| submitted.id).collect();
-    tell_submitted(&items, is_array, args.output);
+    // Also where one was refused: those before it are queued.
+    if queued.is_ok() || !items.is_empty() {
+        tell_submitted(&items, is_array, args.output);
+    }
+    queued?;
     if args.wait { wait_for(&mut client, &ids, None) } else { Ok(code::OK) }
 }
 

@@ -18,7 +18,7 @@ const INDEX_NAMES: [&str; 2] = ["HET_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     File { text: String, source: String },
-    Command { short: Box<Short>, run: Vec<String> },
+    Command { short: Box<Short>, run: Vec<String>, source: String },
 }
 
 /// The text of a job file, and what messages call it.
@@ -44,7 +44,8 @@ impl Request {
                     .hint("name a job file or a script, or `--devices cpu:1 -- COMMAND`"));
             };
             let short = Box::new(named(short(args), program));
-            return Ok(Self::Command { short, run: command.to_vec() });
+            let source = "command line".to_owned();
+            return Ok(Self::Command { short, run: command.to_vec(), source });
         };
         let text = fs::read_to_string(path).map_err(|error| {
             let missing = error.kind() == io::ErrorKind::NotFound;
@@ -97,7 +98,7 @@ impl Request {
     fn text(&self, index: Option<u32>) -> JobText {
         match self {
             Self::File { text, source } => JobText { text: text.clone(), source: source.clone() },
-            Self::Command { short, run } => {
+            Self::Command { short, run, source } => {
                 let mut short = short.as_ref().clone();
                 let mut env = BTreeMap::new();
                 if let Some(index) = index {
@@ -105,7 +106,7 @@ impl Request {
                     env.extend(INDEX_NAMES.map(|name| (name.to_owned(), index.to_string())));
                 }
                 let text = short.job_file(run, &env);
-                JobText { text, source: "command line".to_owned() }
+                JobText { text, source: source.clone() }
             }
         }
     }
@@ -123,7 +124,7 @@ fn script(path: &Path, text: &str, words: &[String], args: &ShortArgs) -> Result
     let absolute = absolute.to_string_lossy().into_owned();
     let run = script.interpreter.iter().chain([&absolute]).chain(words).cloned().collect();
     let short = Box::new(named(short(args).over(script.short), &source));
-    Ok(Request::Command { short, run })
+    Ok(Request::Command { short, run, source: format!("{source}, as a job file") })
 }
 
 fn short(args: &ShortArgs) -> Short {

@@ -270,7 +270,9 @@ fn color(state: &str) -> Style {
 /// `STEP`, or `STEP/TOTAL PERCENT`.
 fn done(job: &JobRow) -> String {
     match (job.step, job.total) {
-        (Some(step), Some(total @ 1..)) => format!("{step}/{total} {} %", step * 100 / total),
+        (Some(step), Some(total @ 1..)) => {
+            format!("{step}/{total} {} %", u128::from(step) * 100 / u128::from(total))
+        }
         (Some(step), _) => step.to_string(),
         (None, _) => String::new(),
     }

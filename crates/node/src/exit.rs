@@ -59,22 +59,30 @@ pub(crate) enum Consequence {
     EndOthers,
 }
 
-/// Who sent a SIGKILL that the engine did not send.
+/// Whether the kernel has killed for want of memory on this machine while a gang ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KilledBy {
-    /// Its count of kills for want of memory has risen.
-    Kernel,
-    Somebody,
+pub(crate) enum MemoryRanOut {
+    Yes,
+    No,
     Unknown,
 }
 
-impl KilledBy {
+impl MemoryRanOut {
+    /// From the kernel's count before and after.
+    pub(crate) fn between(before: Option<u64>, after: Option<u64>) -> Self {
+        match (before, after) {
+            (Some(before), Some(after)) if after > before => Self::Yes,
+            (Some(_), Some(_)) => Self::No,
+            _ => Self::Unknown,
+        }
+    }
+
     fn hint(self) -> &'static str {
         match self {
-            Self::Kernel => {
-                ", the kernel ran out of memory, hint: a smaller batch, or ask for more `memory`"
+            Self::Yes => {
+                ", while the kernel ran out of memory, hint: a smaller batch, or more `memory`"
             }
-            Self::Somebody => ", hint: not for want of memory, somebody sent it",
+            Self::No => ", hint: the kernel killed nobody for want of memory meanwhile",
             Self::Unknown => ", hint: the kernel does this when memory runs out, see `dmesg`",
         }
     }
@@ -125,7 +133,7 @@ impl Verdict {
     }
 
     /// `log` is the end of the culprit's log.
-    pub(crate) fn outcome(&self, log: &str, killed_by: KilledBy) -> Outcome {
+    pub(crate) fn outcome(&self, log: &str, memory: MemoryRanOut) -> Outcome {
         match self.culprit {
             // Nobody knows what it did: it is done again from its newest checkpoint, unless it said
             // itself that it was complete.
@@ -135,7 +143,7 @@ impl Verdict {
             Some((rank, exit)) => Outcome::Failed(Failure {
                 rank,
                 exit_code: exit.code(),
-                message: message(rank, exit, log, killed_by),
+                message: message(rank, exit, log, memory),
             }),
             None if self.stop_asked && (self.left_work || !self.done) => Outcome::Stopped,
             None => Outcome::Finished,
@@ -143,14 +151,14 @@ impl Verdict {
     }
 }
 
-fn message(rank: u32, exit: Exit, log: &str, killed_by: KilledBy) -> String {
+fn message(rank: u32, exit: Exit, log: &str, memory: MemoryRanOut) -> String {
     let mut text = format!("rank {rank} {exit}");
     if let Some(line) = log.lines().map(str::trim).rfind(|line| !line.is_empty()) {
         text.push_str(": ");
         text.extend(line.chars().filter(|c| !c.is_control()).take(QUOTE_CHARS_MAX));
     }
     if exit == Exit::Signal(Signal::SIGKILL) {
-        text.push_str(killed_by.hint());
+        text.push_str(memory.hint());
     }
     text
 }
@@ -173,7 +181,7 @@ mod tests {
         for &(rank, exit) in exits {
             verdict.exited(rank, exit);
         }
-        verdict.outcome("", KilledBy::Unknown)
+        verdict.outcome("", MemoryRanOut::Unknown)
     }
 
     fn failed(outcome: Outcome) -> (u32, i32) {
@@ -214,19 +222,21 @@ mod tests {
         assert_eq!(verdict.exited(0, Exit::Code(7)), Consequence::EndOthers);
         verdict.stop_asked();
         assert_eq!(verdict.exited(1, TERM), Consequence::None);
-        assert_eq!(failed(verdict.outcome("", KilledBy::Unknown)), (0, 7));
+        assert_eq!(failed(verdict.outcome("", MemoryRanOut::Unknown)), (0, 7));
     }
 
     #[test]
     fn the_message_quotes_the_last_line_that_says_something() {
         let log = "step 1\nCUDA out of memory\n\n  \n";
         assert_eq!(
-            message(2, Exit::Code(1), log, KilledBy::Unknown),
+            message(2, Exit::Code(1), log, MemoryRanOut::Unknown),
             "rank 2 exited with code 1: CUDA out of memory"
         );
-        assert_eq!(message(0, TERM, "", KilledBy::Unknown), "rank 0 was killed by SIGTERM");
+        assert_eq!(message(0, TERM, "", MemoryRanOut::Unknown), "rank 0 was killed by SIGTERM");
         let killed = |by| message(0, Exit::Signal(Signal::SIGKILL), "", by);
-        assert!(killed(KilledBy::Kernel).contains("the kernel ran out of memory"));
-        assert!(killed(KilledBy::Somebody).contains("not for want of memory"));
+        assert!(killed(MemoryRanOut::Yes).contains("the kernel ran out of memory"));
+        assert!(killed(MemoryRanOut::No).contains("killed nobody for want of memory"));
+        assert_eq!(MemoryRanOut::between(Some(3), Some(4)), MemoryRanOut::Yes);
+        assert_eq!(MemoryRanOut::between(None, Some(4)), MemoryRanOut::Unknown);
     }
 }

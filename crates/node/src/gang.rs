@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::cores::Picked;
 use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
-use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, KilledBy, Verdict};
+use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, MemoryRanOut, Verdict};
 use crate::order::Order;
 use crate::pace::Pace;
 use crate::poller::{Source, Until};
@@ -25,7 +25,7 @@ use crate::record::{Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report, Sight};
 use crate::site::Site;
 use crate::spawn::{self, Cradle, Kin, Process};
-use crate::sweep::{ROUNDS_MAX, kill_all, signal_groups};
+use crate::sweep::{kill_all, signal_groups};
 use crate::sys::{look_at_end, pidfd_open};
 
 /// Least time between two reads of a gang's files: at most five reports a second.
@@ -35,6 +35,8 @@ const BUSY_EVERY: Millis = Millis(1_000);
 /// How often and how long the keeper is asked how an orphan ended.
 const KEEPER_EVERY: Millis = Millis(5);
 const KEEPER_LIMIT: Millis = Millis(1_000);
+/// How often somebody is looked for whose end cannot be waited for.
+const LOOK_EVERY: Millis = Millis(5);
 
 #[derive(Serialize)]
 struct Notice {
@@ -69,6 +71,10 @@ pub(crate) struct Gang {
     verdict: Verdict,
     ending: Ending,
     pace: Pace,
+    /// The kernel's count at the start; unknown for a gang that another supervisor started.
+    memory_kills: Option<u64>,
+    /// Somebody may be left whose end nobody tells of.
+    look_again_at: Option<Time>,
     /// Why not every rank began.
     not_started: Option<Failure>,
     /// The notice was given.
@@ -88,6 +94,7 @@ impl Gang {
     pub(crate) fn start(order: Order, site: &mut Site) -> Result<Self, Failure> {
         spawn::prepare(&order)?;
         let mut gang = Self::new(order, Vec::new(), site);
+        gang.memory_kills = site.memory_kills();
         match gang.start_ranks(site) {
             Ok(()) => site.tell(Event::StageStarted { lease: gang.order.lease }),
             Err(failure) => {
@@ -143,9 +150,12 @@ impl Gang {
             verdict: Verdict::default(),
             ending: Ending::default(),
             pace: Pace::default(),
+            memory_kills: None,
+            look_again_at: None,
             not_started: None,
             noticed: false,
-            unread: false,
+            // That nobody tells of changes is told at once.
+            unread: sight == Sight::Blind,
             reported_at: None,
             busy: Millis::ZERO,
             busy_at: Time::ZERO,
@@ -174,7 +184,7 @@ impl Gang {
     pub(crate) fn deadline(&self) -> Option<Time> {
         let report = self.unread.then(|| self.report_due());
         let keeper = self.processes.iter().filter_map(|process| process.ask_keeper_at);
-        [self.ending.deadline(), self.pace.deadline(), report]
+        [self.ending.deadline(), self.pace.deadline(), self.look_again_at, report]
             .into_iter()
             .flatten()
             .chain(keeper)
@@ -283,7 +293,7 @@ impl Gang {
         // The signal says the same, if less: a full disk must not keep it back.
         let _ = write_atomically(&self.order.notice(), &text);
         if !std::mem::replace(&mut self.noticed, true) {
-            for process in self.processes.iter().filter(|process| process.exit.is_none()) {
+            for process in self.processes.iter().filter(|process| process.pidfd.is_some()) {
                 // One that has just ended needs no notice.
                 let _ = kill(Pid::from_raw(process.pid), signal);
             }
@@ -367,7 +377,7 @@ impl Gang {
     /// The groups that are this gang's for sure: the id of an orphan that ended, which its keeper
     /// has collected, may be another's now.
     fn groups(&self) -> BTreeSet<i32> {
-        let known = |process: &&Process| process.kin == Kin::Child || process.exit.is_none();
+        let known = |process: &&Process| process.kin == Kin::Child || process.pidfd.is_some();
         self.processes.iter().filter(known).map(|process| process.pid).collect()
     }
 
@@ -386,7 +396,8 @@ impl Gang {
         self.reported_at = Some(now);
         let lease = self.order.lease;
         if let Some(mut progress) = progress {
-            progress.step.into_iter().for_each(|step| self.pace.step(now, step));
+            let went_on = progress.step.and_then(|step| self.pace.step(now, step));
+            progress.message = progress.message.or(went_on);
             progress.busy = self.busy(now);
             site.tell(Event::Progressed { lease, progress });
         }
@@ -425,20 +436,19 @@ impl Gang {
         {
             return Life::Over;
         }
-        for _ in 0..ROUNDS_MAX {
-            let killed = kill_all(&groups, &mark);
-            if killed.is_empty() {
-                return Life::Over;
-            }
-            // Without a descriptor the process is gone already.
-            for fd in killed.into_iter().filter_map(|pid| pidfd_open(pid).ok()) {
-                self.wait_for(fd, site);
-            }
-            if !self.others.is_empty() {
-                return Life::GoesOn;
-            }
+        let killed = kill_all(&groups, &mark);
+        self.look_again_at = None;
+        if killed.is_empty() {
+            return Life::Over;
         }
-        Life::Over
+        // Without a descriptor the process is most likely gone.
+        for fd in killed.into_iter().filter_map(|pid| pidfd_open(pid).ok()) {
+            self.wait_for(fd, site);
+        }
+        if self.others.is_empty() {
+            self.look_again_at = Some(site.clock.now() + LOOK_EVERY);
+        }
+        Life::GoesOn
     }
 
     /// Says all there is still to say.
@@ -449,11 +459,13 @@ impl Gang {
             None => {
                 let culprit = self.verdict.culprit().map(|rank| self.order.log(rank));
                 let log = culprit.map(|path| spawn::log_tail(&path)).unwrap_or_default();
-                let killed_by = match self.verdict.culprit_exit() {
-                    Some(Exit::Signal(Signal::SIGKILL)) => site.who_killed(),
-                    _ => KilledBy::Unknown,
+                let memory = match self.verdict.culprit_exit() {
+                    Some(Exit::Signal(Signal::SIGKILL)) => {
+                        MemoryRanOut::between(self.memory_kills, procfs::memory_kills())
+                    }
+                    _ => MemoryRanOut::Unknown,
                 };
-                self.verdict.outcome(&log, killed_by)
+                self.verdict.outcome(&log, memory)
             }
         };
         let children = self.processes.iter().filter(|process| process.kin == Kin::Child);

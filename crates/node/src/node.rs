@@ -29,9 +29,8 @@ use crate::leaders::Leaders;
 use crate::listener::{Changed, Listener};
 use crate::order::{Order, VisibleEnv, all_grants, progress_dir};
 use crate::poller::{Poller, Source, Until};
-use crate::procfs;
 use crate::record::{self, Reaped};
-use crate::site::{Fact, Remains, Site};
+use crate::site::{Fact, MemoryKills, Remains, Site};
 
 /// How often another free port is tried when a live gang has the one that was found.
 const PORT_TRIES_MAX: usize = 16;
@@ -139,7 +138,7 @@ impl Node {
             leaders: Leaders::new(),
             null,
             listener,
-            memory_kills: procfs::memory_kills(),
+            memory_kills: MemoryKills::default(),
             facts: VecDeque::new(),
         };
         Ok(Self {
@@ -374,9 +373,9 @@ impl Engine for Node {
                 self.remains.extend(remains);
                 return Some((self.tell(at), event));
             }
-            if until.is_none() && !self.can_anything_happen() {
-                return None;
-            }
+            // Where nothing can happen any more, something may have happened before.
+            let is_over = until.is_none() && !self.can_anything_happen();
+            let until = if is_over { Some(self.site.clock.now()) } else { until };
             let heard = self.look(until);
             let over = until.is_some_and(|until| self.site.clock.now() >= until);
             if self.site.facts.is_empty() && (heard == Heard::Bell || over) {
@@ -409,11 +408,20 @@ impl Drop for Node {
             // What it says, nobody hears any more.
             let _ = self.next_event(Some(deadline));
         }
-        // Ends that may not be durable keep their records. Whatever else is in the directory is
-        // not this engine's.
-        let _ = fs::remove_dir(progress_dir(&self.config.run_dir));
-        let _ = fs::remove_dir(&self.config.run_dir);
+        // Ends that may not be durable keep their records, and gangs that were left to whoever
+        // comes next report here. Whatever else is in the directory is not this engine's.
+        let progress = progress_dir(&self.config.run_dir);
+        if is_alone(&progress) {
+            let _ = fs::remove_dir(progress);
+            let _ = fs::remove_dir(&self.config.run_dir);
+        }
     }
+}
+
+/// Nothing else is in its directory.
+fn is_alone(path: &Path) -> bool {
+    let entries = path.parent().and_then(|dir| fs::read_dir(dir).ok());
+    entries.is_some_and(|entries| entries.flatten().all(|entry| entry.path() == path))
 }
 
 fn check(config: &Config) -> Result<(), NodeError> {

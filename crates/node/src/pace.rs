@@ -17,14 +17,17 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The program reports a step.
-    pub(crate) fn step(&mut self, at: Time, step: u64) {
-        if self.last.is_some_and(|(_, last)| step <= last) {
-            return;
+    /// The program reports a step; what there is to say if that ends a stall. One that counts anew
+    /// has a new pace.
+    pub(crate) fn step(&mut self, at: Time, step: u64) -> Option<String> {
+        match self.last {
+            Some((_, last)) if step == last => return None,
+            Some((_, last)) if step < last => self.first = None,
+            _ => {}
         }
         self.first.get_or_insert((at, step));
         self.last = Some((at, step));
-        self.told = false;
+        std::mem::take(&mut self.told).then(|| format!("steps go on, at step {step}"))
     }
 
     /// When [`Self::due`] has something to say, if no step comes before.
@@ -63,23 +66,25 @@ mod tests {
     #[test]
     fn a_rest_of_many_steps_is_a_stall_and_is_told_once() {
         let mut pace = Pace::default();
-        (0..=10).for_each(|step| pace.step(Time(step * 10_000), step));
+        assert!((0..=10).all(|step| pace.step(Time(step * 10_000), step).is_none()));
         assert_eq!(pace.deadline(), Some(Time(100_000 + 200_000)));
         assert_eq!(pace.due(Time(299_999)), None);
         assert!(pace.due(Time(300_000)).is_some_and(|text| text.starts_with("no step for 200 s")));
         assert_eq!((pace.due(Time(900_000)), pace.deadline()), (None, None));
-        pace.step(Time(900_000), 11);
+        assert_eq!(pace.step(Time(900_000), 11).as_deref(), Some("steps go on, at step 11"));
         assert!(pace.deadline().is_some(), "the next rest is another stall");
     }
 
     #[test]
     fn fast_steps_may_rest_for_a_minute_and_few_steps_are_no_pace() {
         let mut pace = Pace::default();
-        (0..3).for_each(|step| pace.step(Time(step * 10), step));
+        (0..3).for_each(|step| drop(pace.step(Time(step * 10), step)));
         assert_eq!(pace.deadline(), None);
         pace.step(Time(30), 3);
         assert_eq!(pace.deadline(), Some(Time(30) + STALL_MIN));
         pace.step(Time(9_000), 3);
         assert_eq!(pace.deadline(), Some(Time(30) + STALL_MIN), "the same step is no step");
+        pace.step(Time(9_000), 0);
+        assert_eq!(pace.deadline(), None, "an epoch that counts anew has no pace yet");
     }
 }

@@ -91,6 +91,9 @@ impl Record {
         let mut text = serde_json::to_string(self).expect("text and numbers always become JSON");
         text.push('\n');
         // Each process writes where the one before it ended.
+        if notice_path(path).exists() {
+            forget(path);
+        }
         let create = || OpenOptions::new().create_new(true).append(true).open(path);
         let mut file = create().or_else(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
@@ -231,7 +234,7 @@ fn remove_all(record: &Path) -> Result<(), NodeError> {
 }
 
 /// The same after the end of a lease. What stays behind is a file without a process, which a later
-/// start or reap removes.
+/// lease of the same number or a reap removes.
 pub(crate) fn forget(record: &Path) {
     for path in files(record) {
         // Each is tried: they do not depend on each other any more.

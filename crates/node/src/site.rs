@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use het_core::{Event, Outcome, Time};
+use het_core::{Event, Millis, Outcome, Time};
 
 use crate::clock::Clock;
-use crate::exit::KilledBy;
 use crate::leaders::Leaders;
 use crate::listener::Listener;
 use crate::order::Order;
 use crate::poller::Poller;
 use crate::procfs;
+
+/// A look at the kernel's count costs more than all else at a start.
+const COUNT_EVERY: Millis = Millis(1_000);
 
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -23,10 +25,16 @@ pub(crate) struct Site {
     pub(crate) null: OwnedFd,
     /// None where progress files cannot be watched: they are read at the end then.
     pub(crate) listener: Option<Listener>,
-    /// As it was counted last.
-    pub(crate) memory_kills: Option<u64>,
+    pub(crate) memory_kills: MemoryKills,
     /// What nobody has taken yet.
     pub(crate) facts: VecDeque<Fact>,
+}
+
+/// The kernel's count, as it was looked at last.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryKills {
+    count: Option<u64>,
+    look_again_at: Time,
 }
 
 #[derive(Debug)]
@@ -46,15 +54,15 @@ pub(crate) struct Remains {
 }
 
 impl Site {
-    /// Who sent a SIGKILL, by whether the kernel has killed for want of memory since this was asked
-    /// last.
-    pub(crate) fn who_killed(&mut self) -> KilledBy {
-        let before = std::mem::replace(&mut self.memory_kills, procfs::memory_kills());
-        match (before, self.memory_kills) {
-            (Some(before), Some(now)) if now > before => KilledBy::Kernel,
-            (Some(_), Some(_)) => KilledBy::Somebody,
-            _ => KilledBy::Unknown,
+    /// How often the kernel has killed for want of memory, as far as is known at the start of a
+    /// gang.
+    pub(crate) fn memory_kills(&mut self) -> Option<u64> {
+        let now = self.clock.now();
+        if now >= self.memory_kills.look_again_at {
+            let count = procfs::memory_kills();
+            self.memory_kills = MemoryKills { count, look_again_at: now + COUNT_EVERY };
         }
+        self.memory_kills.count
     }
 
     pub(crate) fn tell(&mut self, event: Event) {

@@ -13,7 +13,7 @@ use crate::sys::pidfd_open;
 
 /// How often new processes are looked for: each round kills all of a gang that lives, so only one
 /// that forks faster than it is killed needs more than two.
-pub(crate) const ROUNDS_MAX: usize = 256;
+const ROUNDS_MAX: usize = 256;
 
 /// Sends a signal to whole process groups. A group that is gone is what was wanted.
 pub(crate) fn signal_groups(groups: &BTreeSet<i32>, signal: Signal) {

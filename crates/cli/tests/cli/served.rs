@@ -257,3 +257,12 @@ fn the_log_is_exported_with_its_chain() {
     let table = served.run(&["export", "--from", "1", "-o", "csv"]).stdout;
     assert_eq!(String::from_utf8_lossy(&table).lines().count(), events.len(), "a header, one less");
 }
+
+#[test]
+fn two_jobs_never_go_on_in_one_directory() {
+    let served = Served::new();
+    served.submit("[ -e twice ] && sleep 60; touch twice; exit 1");
+    assert_eq!(served.code(&["wait", "1"]), Some(1));
+    assert_eq!(served.code(&["requeue", "1"]), Some(0));
+    assert_eq!(served.code(&["requeue", "1"]), Some(6), "job 2 works there");
+}

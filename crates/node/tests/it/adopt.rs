@@ -41,6 +41,31 @@ fn state(rig: &Rig, script: &str) -> (State, Plan) {
     (state, plan)
 }
 
+#[test]
+fn a_first_report_to_nobody_is_heard_by_the_next() {
+    let mut rig = Rig::new();
+    let waits = "until [ -e go ]; do sleep 0.01; done";
+    let script = format!("{waits}; echo '{{\"step\":7}}' >> $HET_PROGRESS || exit 3");
+    let (state, plan) = state(&rig, &script);
+    rig.node.submit(&plan);
+    let (dir, node) = rig.into_parts();
+    node.detach();
+    std::fs::write(dir.path().join("go"), "").expect("it is writable");
+    let mut next = successor(&state, dir.path());
+    let mut step = None;
+    let outcome = loop {
+        let until = next.now() + het_core::Millis(20_000);
+        match next.next_event(Some(until)).expect("it ends in time").1 {
+            Event::Progressed { progress, .. } => step = step.or(progress.step),
+            Event::StageEnded { outcome, .. } => break outcome,
+            _ => {}
+        }
+    };
+    assert_eq!(step, Some(7));
+    // Who collected it in this process knows how it ended, but no keeper does.
+    assert!(!matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+}
+
 /// Another supervisor of the same directory, which knows no keeper.
 fn successor(state: &State, dir: &Path) -> Node {
     let config = config(Default::default(), &dir.join("run"));

@@ -13,9 +13,6 @@ use crate::rig::Rig;
 const SCRIPT: &str = "
 import os, pathlib, time, heterosis
 job = heterosis.job()
-pathlib.Path(f'here-{job.rank}').touch()
-while not all(os.path.exists(f'here-{other}') for other in range(job.world)):
-    time.sleep(0.001)
 for step in range(100000):
     time.sleep(0.0005 * (1 + job.rank * step % 5))
     if step == 20:
@@ -25,6 +22,10 @@ for step in range(100000):
         os.makedirs(job.checkpoint_dir / f'mine-{step}', exist_ok=True)
         job.saved(step, job.checkpoint_dir / f'mine-{step}')
         job.leave()
+    if step == 0:
+        pathlib.Path(f'here-{job.rank}').touch()
+        while not all(os.path.exists(f'here-{other}') for other in range(job.world)):
+            time.sleep(0.001)
 ";
 
 /// Gangs that are stopped at different instants.

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{Path as PathOf, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use het_core::{Event, JobEnd, JobId, JobSpec, Name, State};
+use het_core::{Event, Job, JobEnd, JobId, JobSpec, Name, State};
 use het_wire::API_VERSION;
 use het_wire::api::{Begin, JobRow, Submission, Submitted};
 use het_wire::job::{Context, TrainingJob, parse};
@@ -103,10 +103,6 @@ pub async fn requeue(
     caller.check(Verb::SubmitJobs, &row.tenant)?;
     check_room(&api.0)?;
     let (old, new) = (JobId(row.id), api.0.desk.new_job_id());
-    let dir = api.0.home.job(new.0).path;
-    fs::create_dir_all(&dir).map_err(|error| {
-        ApiError::new(Code::BadRequest, format!("`{}` cannot be made: {error}", dir.display()))
-    })?;
     let told = api.0.desk.tell(move |control| match again(control.state(), old, new) {
         Ok((event, answer)) => Asked { events: vec![event], answer: Ok(answer) },
         Err(refused) => Asked { events: Vec::new(), answer: Err(refused) },
@@ -129,6 +125,12 @@ fn again(state: &State, old: JobId, new: JobId) -> Result<(Event, Submitted), Ap
     };
     if let Some((why, hint)) = refused {
         return Err(ApiError::new(Code::Conflict, format!("job {old} {why}")).hint(hint));
+    }
+    let same =
+        |(_, other): &(&JobId, &Job)| other.end.is_none() && other.spec.workdir == job.spec.workdir;
+    if let Some((other, _)) = state.jobs().iter().find(same) {
+        let text = format!("job {other} works in the directory of job {old} already");
+        return Err(ApiError::new(Code::Conflict, text).hint("wait for its end or cancel it"));
     }
     let (succeeded, checkpoints) = carried(state, old);
     let spec = Arc::new(JobSpec { key: None, ..job.spec.as_ref().clone() });

@@ -132,7 +132,7 @@ impl Script {
     pub fn read(text: &str, source: &str) -> Result<Self, Problems> {
         let mut reading = Reading::default();
         for (index, line) in text.lines().enumerate() {
-            let line = line.trim_end();
+            let line = line.trim();
             if !line.is_empty() && !line.starts_with('#') {
                 break;
             }
@@ -145,7 +145,10 @@ impl Script {
         let first = text.lines().next().unwrap_or_default().trim_start_matches("#!");
         let interpreter: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
         // `env -S` splits what the kernel gives it as one word.
-        let interpreter = interpreter.into_iter().filter(|word| word != "-S").collect();
+        let is_split =
+            matches!(&interpreter[..], [env, s, ..] if env.ends_with("/env") && s == "-S");
+        let kept = |(at, word)| (!is_split || at != 1).then_some(word);
+        let interpreter = interpreter.into_iter().enumerate().filter_map(kept).collect();
         Ok(Self { short, interpreter, unused: reading.slurm.unused })
     }
 }
@@ -159,8 +162,9 @@ struct Reading {
 
 impl Reading {
     fn line(&mut self, number: usize, line: &str) {
-        let ours = line.strip_prefix("#HET ");
-        let Some(rest) = ours.or_else(|| line.strip_prefix("#SBATCH ")) else { return };
+        let said = |word| line.strip_prefix(word).filter(|rest| rest.starts_with([' ', '\t']));
+        let ours = said("#HET");
+        let Some(rest) = ours.or_else(|| said("#SBATCH")) else { return };
         let Some(words) = shlex::split(rest) else {
             let hint = "close every quote".to_owned();
             return self.problems.push(problem(number, line, "a quote is open".into(), hint));
@@ -171,24 +175,23 @@ impl Reading {
             let flag = inline.is_none() && words.peek().is_none_or(|next| next.starts_with('-'));
             let value =
                 if flag { "" } else { inline.unwrap_or_else(|| words.next().unwrap_or("")) };
+            let before = self.devices();
             let taken = match ours {
                 Some(_) => self.our(key, value),
                 None => self.slurm.directive(key, value),
             };
-            let taken = taken.and_then(|()| self.check_devices());
+            let taken = taken.and_then(|()| match self.devices() {
+                devices if devices == before => Ok(()),
+                devices => check_devices(devices.as_deref().unwrap_or("cpu:1")),
+            });
             if let Err((message, hint)) = taken {
                 self.problems.push(problem(number, line, message, hint));
             }
         }
     }
 
-    /// Device words are looked at where they stand; the rest is looked at in the job file.
-    fn check_devices(&self) -> Result<(), (String, String)> {
-        let devices = self.ours.devices.clone().or_else(|| self.slurm.devices());
-        match words::alternatives(devices.as_deref().unwrap_or("cpu:1"), &[]) {
-            Ok(_) => Ok(()),
-            Err((_, error)) => Err((error.to_string(), error.hint())),
-        }
+    fn devices(&self) -> Option<String> {
+        self.ours.devices.clone().or_else(|| self.slurm.devices())
     }
 
     fn our(&mut self, key: &str, value: &str) -> Result<(), (String, String)> {
@@ -203,6 +206,14 @@ impl Reading {
             }
             None => Err((format!("there is no directive `{key}`"), format!("there are {KEYS}"))),
         }
+    }
+}
+
+/// Device words are looked at where they stand; the rest is looked at in the job file.
+fn check_devices(devices: &str) -> Result<(), (String, String)> {
+    match words::alternatives(devices, &[]) {
+        Ok(_) => Ok(()),
+        Err((_, error)) => Err((error.to_string(), error.hint())),
     }
 }
 
@@ -246,14 +257,15 @@ impl Slurm {
             "-q" | "--qos" if ["urgent", "high", "normal", "low"].contains(&value) => {
                 self.short.priority = Some(value.to_owned());
             }
-            "-t" | "--time" => self.short.time_limit = Some(time(value)?),
+            "-t" | "--time" => self.short.time_limit = time(value)?,
             "-a" | "--array" => self.short.array = Some(value.to_owned()),
-            "-n" | "--ntasks" => self.tasks = Some(count(key, value)?),
+            "-n" | "--ntasks" | "--ntasks-per-node" => self.tasks = Some(count(key, value)?),
             "-c" | "--cpus-per-task" => self.cores_a_task = Some(count(key, value)?),
             "-G" | "--gpus" | "--gpus-per-node" => self.accelerators = Some(gpus(key, value)?),
             "--gpus-per-task" => self.a_task = Some(gpus(key, value)?),
             "--gres" => self.accelerators = Some(gres(value)?),
-            "--mem" => self.memory_mib = Some(mebibytes(key, value)?),
+            // All that the node has: nothing is to be kept for it.
+            "--mem" => self.memory_mib = Some(mebibytes(key, value)?).filter(|mib| *mib > 0),
             "--mem-per-cpu" => self.memory_a_core_mib = Some(mebibytes(key, value)?),
             "--signal" => self.signal(value)?,
             "-N" | "--nodes" if value != "1" && value != "1-1" => {
@@ -316,6 +328,9 @@ impl Slurm {
     }
 }
 
+/// Longest time that is meant: a hundred years.
+const TIME_MAX_S: u64 = 100 * 366 * 86_400;
+
 /// Jobs that one array may have.
 const ARRAY_MAX: usize = 10_000;
 
@@ -329,6 +344,9 @@ pub fn indices(text: &str) -> Result<Vec<u32>, (String, String)> {
     };
     let mut found = BTreeSet::new();
     for part in text.split(',') {
+        if part.contains('%') {
+            return Err(wrong("how many run at a time is a matter of quotas"));
+        }
         let (range, step) = part.split_once(':').unwrap_or((part, "1"));
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let number = |text: &str| text.parse::<u32>().map_err(|_| wrong("that is no number"));
@@ -368,6 +386,8 @@ fn gpus(key: &str, value: &str) -> Result<(String, u32), (String, String)> {
 
 /// `gpu:2`, `gpu:h100:2`, `npu:8`, `gpu`.
 fn gres(value: &str) -> Result<(String, u32), (String, String)> {
+    // Others than the first are no devices, such as `tmp:10G`.
+    let value = value.split(',').next().unwrap_or_default();
     let parts: Vec<&str> = value.split(':').collect();
     match parts[..] {
         [kind] => Ok((kind.to_lowercase(), 1)),
@@ -396,25 +416,32 @@ fn mebibytes(key: &str, value: &str) -> Result<u64, (String, String)> {
 }
 
 /// `MINUTES`, `MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `DAYS-HOURS[:MINUTES[:SECONDS]]`.
-fn time(value: &str) -> Result<String, (String, String)> {
+/// No limit for `0`, `UNLIMITED` and `INFINITE`.
+fn time(value: &str) -> Result<Option<String>, (String, String)> {
+    if ["0", "UNLIMITED", "INFINITE"].contains(&value.to_uppercase().as_str()) {
+        return Ok(None);
+    }
     let read = || -> Option<u64> {
         let (days, rest) = match value.split_once('-') {
             Some((days, rest)) => (Some(days.parse::<u64>().ok()?), rest),
             None => (None, value),
         };
         let parts: Option<Vec<u64>> = rest.split(':').map(|part| part.parse().ok()).collect();
-        let seconds = match (days, &parts?[..]) {
-            (None, &[minutes]) => minutes * 60,
-            (None, &[minutes, seconds]) => minutes * 60 + seconds,
-            (Some(_), &[hours]) => hours * 3_600,
-            (Some(_), &[hours, minutes]) => hours * 3_600 + minutes * 60,
-            (_, &[hours, minutes, seconds]) => hours * 3_600 + minutes * 60 + seconds,
+        let [hours, minutes, seconds] = match (days, &parts?[..]) {
+            (None, &[minutes]) => [0, minutes, 0],
+            (None, &[minutes, seconds]) => [0, minutes, seconds],
+            (Some(_), &[hours]) => [hours, 0, 0],
+            (Some(_), &[hours, minutes]) => [hours, minutes, 0],
+            (_, &[hours, minutes, seconds]) => [hours, minutes, seconds],
             _ => return None,
         };
-        Some(days.unwrap_or(0) * 86_400 + seconds)
+        let parts = [(days.unwrap_or(0), 86_400), (hours, 3_600), (minutes, 60), (seconds, 1)];
+        parts.into_iter().try_fold(0_u64, |sum, (count, unit)| {
+            sum.checked_add(count.checked_mul(unit)?).filter(|sum| *sum <= TIME_MAX_S)
+        })
     };
     match read() {
-        Some(seconds @ 1..) => Ok(format!("{seconds}s")),
+        Some(seconds @ 1..) => Ok(Some(format!("{seconds}s"))),
         _ => {
             let hint = "write `90`, `1:30:00` or `2-12`".to_owned();
             Err((format!("`{value}` is no time for `--time`"), hint))
@@ -471,22 +498,26 @@ mod tests {
 
     #[test]
     fn times_are_slurms() {
-        let read = |text: &str| time(text).ok();
+        let read = |text: &str| time(text).ok().flatten();
         assert_eq!(read("90"), some("5400s"));
         assert_eq!(read("1:30"), some("90s"));
         assert_eq!(read("1:00:30"), some("3630s"));
         assert_eq!(read("2-12:30"), some("217800s"));
-        assert_eq!(read("UNLIMITED"), None);
-        assert_eq!(read("0"), None);
+        for endless in ["UNLIMITED", "infinite", "0"] {
+            assert_eq!(time(endless), Ok(None));
+        }
+        for wrong in ["soon", "1:2:3:4", "999999999999999999-0", "18446744073709551615", ""] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
     fn what_cannot_be_meant_is_shown_where_it_stands() {
         let text = "#!/bin/sh\n#SBATCH --nodes=2\n#HET --gpu 4\n#HET --devices\n#SBATCH -c many\n\
-                    #HET --devices=gpus:4";
+                    #HET\t--devices=gpus:4\n  # indented\n#HET --name=after";
         let problems = Script::read(text, "train.sh").expect_err("it is full of errors");
         let lines: Vec<usize> = problems.list().iter().map(|problem| problem.place.line).collect();
-        assert_eq!(lines, [2, 3, 4, 5]);
+        assert_eq!(lines, [2, 3, 4, 5, 6]);
         assert!(problems.to_string().contains("one machine is one node"), "{problems}");
     }
 

@@ -127,12 +127,20 @@ class Job:
         for number in taken:
             signal.signal(number, self._hear)
 
+        def hold() -> None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+
+        def let_go() -> None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
+
         def give_back() -> None:
             for number in taken:
                 signal.signal(number, signal.SIG_DFL)
+            let_go()
 
-        # A forked helper, such as a data loader's worker, is stopped as ever.
-        os.register_at_fork(after_in_child=give_back)
+        # A forked helper, such as a data loader's worker, is ended by a signal as ever, also by one
+        # that comes while it is being born.
+        os.register_at_fork(before=hold, after_in_parent=let_go, after_in_child=give_back)
 
     def _hear(self, _number: int, _frame: object) -> None:
         self._asked = True

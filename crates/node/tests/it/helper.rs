@@ -32,6 +32,22 @@ for step in range(100000):
 const GANGS: usize = 3;
 const RANKS: usize = 4;
 
+/// Outside a job: a forked worker is ended by SIGTERM as ever, while the script itself is asked.
+const ALONE: &str = "
+import multiprocessing, os, signal, time, heterosis
+job = heterosis.job()
+assert not job.should_stop(0)
+job.progress(step=1)
+worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))
+worker.start()
+worker.terminate()
+worker.join(20)
+assert worker.exitcode == -signal.SIGTERM, worker.exitcode
+os.kill(os.getpid(), signal.SIGTERM)
+assert job.should_stop(1)
+job.leave()
+";
+
 /// Whether there is a Python to run the helper.
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 fn has_python() -> bool {
@@ -67,4 +83,19 @@ fn ranks_stop_after_the_same_step() {
         let left = fs::read_dir(rig.path("run")).expect("it is there").flatten();
         assert_eq!(left.filter(|entry| entry.path().is_file()).count(), 0);
     }
+}
+
+#[test]
+fn without_a_job_a_script_is_asked_by_a_signal_and_its_workers_end() {
+    if !has_python() {
+        return;
+    }
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let ended = Command::new("python3")
+        .args(["-c", ALONE])
+        .env("PYTHONPATH", package)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .expect("it can be started");
+    assert_eq!(ended.status.code(), Some(75), "{}", String::from_utf8_lossy(&ended.stderr));
 }

@@ -49,7 +49,8 @@ pub const WATCH: &str = "/api/v1/watch";
 pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
     let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
     let members = request.members(args.array.as_deref())?;
-    let is_array = members.iter().any(|member| member.index.is_some());
+    let array = members.iter().any(|member| member.index.is_some());
+    let tell = if array { tell_array } else { tell_submitted };
     let mut client = on_demand()?;
     let mut items = Vec::new();
     let mut queue = |Member { index, job }: Member| -> Result<(), Fail> {
@@ -76,25 +77,27 @@ pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
     let ids: Vec<u64> = items.iter().map(|submitted| submitted.id).collect();
     // Also where one was refused: those before it are queued.
     if queued.is_ok() || !items.is_empty() {
-        tell_submitted(&items, is_array, args.output);
+        tell(&items, args.output);
     }
     queued?;
     if args.wait { wait_for(&mut client, &ids, None) } else { Ok(code::OK) }
 }
 
-fn tell_submitted(items: &[Submitted], is_array: bool, form: Form) {
-    let values: Vec<Value> =
-        items.iter().filter_map(|item| serde_json::to_value(item).ok()).collect();
-    match (items, is_array) {
-        ([one], false) => output::object(&values[0], form, || {
+fn tell_submitted(items: &[Submitted], form: Form) {
+    for one in items {
+        output::object(&serde_json::to_value(one).unwrap_or_default(), form, || {
             println!("{}", one.id);
             eprintln!(
                 "job {} {} is queued · `het wait {0}` waits for it, `het ps` lists it",
                 one.id, one.name
             );
-        }),
-        _ => output::list("SubmittedList", &values, SUBMITTED_COLUMNS, form),
+        });
     }
+}
+
+fn tell_array(items: &[Submitted], form: Form) {
+    let values = items.iter().filter_map(|item| serde_json::to_value(item).ok());
+    output::list("SubmittedList", &values.collect::<Vec<_>>(), SUBMITTED_COLUMNS, form);
 }
 
 /// A submission of a job from this directory.

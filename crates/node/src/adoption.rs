@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use het_core::{CheckpointSpec, Event, LeaseId, Outcome, Phase, State};
+use het_core::{CheckpointSpec, LeaseId, Outcome, Phase, State};
 
 use crate::gang::{Gang, StopAsked};
 use crate::node::{Node, Start};
 use crate::order::record_path;
 use crate::record::{self, Record};
-use crate::site::{Fact, Remains};
+use crate::site::Remains;
 use crate::spawn::{Kin, Process};
 use crate::sweep::sweep;
 use crate::sys::pidfd_open;
@@ -77,9 +77,7 @@ impl Node {
         let ranks = record::noted(path).into_values();
         let groups = ranks.filter(|&pid| record.is_some_and(|record| record.is_rank(pid)));
         sweep(&groups.collect(), &record::mark(path), None);
-        let event = Event::StageEnded { lease, outcome: Outcome::Lost };
         let remains = Remains { record: path.to_owned(), children: Vec::new() };
-        let at = self.site.clock.now();
-        self.site.facts.push_back(Fact { at, event, remains: Some(remains) });
+        self.site.end(lease, Outcome::Lost, remains);
     }
 }

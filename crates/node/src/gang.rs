@@ -23,7 +23,7 @@ use crate::poller::{Source, Until};
 use crate::procfs;
 use crate::record::{Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report, Sight};
-use crate::site::Site;
+use crate::site::{Remains, Site};
 use crate::spawn::{self, Cradle, Kin, Process};
 use crate::sweep::{kill_all, signal_groups};
 use crate::sys::{look_at_end, pidfd_open};
@@ -470,7 +470,8 @@ impl Gang {
         };
         let children = self.processes.iter().filter(|process| process.kin == Kin::Child);
         let children = children.map(|process| process.pid).collect();
-        site.end(&self.order, outcome, children);
+        let remains = Remains { record: self.order.record(), children };
+        site.end(self.order.lease, outcome, remains);
     }
 
     fn tell_last(&mut self, site: &mut Site) {

@@ -202,8 +202,7 @@ impl Node {
             Ok(gang) => self.keep(lease, gang),
             Err(failure) => {
                 picked.iter().for_each(|picked| self.cores.put_back(picked));
-                let outcome = Outcome::Failed(failure);
-                self.site.tell(Event::StageEnded { lease, outcome });
+                self.fail(lease, failure);
             }
         }
     }
@@ -230,9 +229,12 @@ impl Node {
         }
     }
 
-    /// Every start has an end, also one that never was.
     fn refuse(&mut self, lease: LeaseId, message: String) {
-        let failure = Failure { rank: 0, exit_code: EXIT_CANNOT_RUN, message };
+        self.fail(lease, Failure { rank: 0, exit_code: EXIT_CANNOT_RUN, message });
+    }
+
+    /// Every start has an end, also one that never was.
+    fn fail(&mut self, lease: LeaseId, failure: Failure) {
         self.site.tell(Event::StageEnded { lease, outcome: Outcome::Failed(failure) });
     }
 

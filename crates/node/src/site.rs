@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use het_core::{Event, Millis, Outcome, Time};
+use het_core::{Event, LeaseId, Millis, Outcome, Time};
 
 use crate::clock::Clock;
 use crate::leaders::Leaders;
 use crate::listener::Listener;
-use crate::order::Order;
 use crate::poller::Poller;
 use crate::procfs;
 
@@ -71,10 +70,8 @@ impl Site {
     }
 
     /// The gang is gone; its children stay zombies until the end is durable.
-    pub(crate) fn end(&mut self, order: &Order, outcome: Outcome, children: Vec<i32>) {
-        let at = self.clock.now();
-        let event = Event::StageEnded { lease: order.lease, outcome };
-        let remains = Some(Remains { record: order.record(), children });
-        self.facts.push_back(Fact { at, event, remains });
+    pub(crate) fn end(&mut self, lease: LeaseId, outcome: Outcome, remains: Remains) {
+        let (at, event) = (self.clock.now(), Event::StageEnded { lease, outcome });
+        self.facts.push_back(Fact { at, event, remains: Some(remains) });
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     Checkpoint, DeviceId, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId, Placement, Plan,
-    Quotas, Share, ShareMillis, StageIndex,
+    Priority, Quotas, Share, ShareMillis, StageIndex, StageKey,
 };
 
 /// A fact about the cluster.
@@ -29,6 +29,17 @@ pub enum Event {
     /// The user ends the job for good.
     JobCancelled {
         job: JobId,
+    },
+    /// Its user thinks otherwise about a job that has not ended.
+    JobChanged {
+        job: JobId,
+        change: JobChange,
+    },
+    /// A running stage is to save and make room for one that is more urgent, because somebody says
+    /// so.
+    StageYields {
+        lease: LeaseId,
+        beneficiary: StageKey,
     },
     /// An ended job leaves the state; what is to be kept of it is kept elsewhere.
     JobRetired {
@@ -78,6 +89,21 @@ pub enum Event {
     DeviceRepaired {
         device: DeviceId,
     },
+    /// Somebody takes the device out of service: what can save goes elsewhere, the rest ends there.
+    DeviceDrained {
+        device: DeviceId,
+    },
+    DeviceUndrained {
+        device: DeviceId,
+    },
+}
+
+/// What may change about a job after its submission; what is absent stays as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JobChange {
+    pub priority: Option<Priority>,
+    /// From its first start, as always.
+    pub time_limit: Option<Millis>,
 }
 
 impl Event {
@@ -91,6 +117,8 @@ impl Event {
                 | Self::NodeCleared { .. }
                 | Self::DeviceFailed { .. }
                 | Self::DeviceRepaired { .. }
+                | Self::DeviceDrained { .. }
+                | Self::DeviceUndrained { .. }
         )
     }
 }

@@ -17,7 +17,7 @@ mod state;
 mod topology;
 mod units;
 
-pub use event::{Event, Failure, Measured, Outcome, Progress};
+pub use event::{Event, Failure, JobChange, Measured, Outcome, Progress};
 pub use finding::Finding;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, Index, Sort};

@@ -46,6 +46,8 @@ pub struct State {
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
     limited: BTreeSet<JobId>,
+    /// Running stages that somebody wants to make room, and for whom.
+    yielding: BTreeMap<LeaseId, StageKey>,
     quotas: Arc<Quotas>,
     /// By tenant, and by device class: what it and those below it hold.
     used: BTreeMap<Name, Vec<Share>>,
@@ -55,6 +57,7 @@ pub struct State {
     memory_held: Vec<Bytes>,
     /// By device.
     failed: Vec<bool>,
+    drained: Vec<bool>,
     /// Capacity of what is up, zero for what is down.
     service: Vec<Share>,
     held: Vec<Share>,
@@ -220,12 +223,14 @@ impl State {
             released: vec![0; topology.classes.len()],
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
+            yielding: BTreeMap::new(),
             quotas: Arc::default(),
             used: BTreeMap::new(),
             lost: vec![false; topology.nodes.len()],
             suspected: vec![false; topology.nodes.len()],
             memory_held: vec![Bytes::ZERO; topology.nodes.len()],
             failed: vec![false; topology.devices.len()],
+            drained: vec![false; topology.devices.len()],
             service: index.capacity.clone(),
             held: vec![Share::ZERO; topology.devices.len()],
             charged: vec![ShareMillis::ZERO; topology.devices.len()],
@@ -341,14 +346,39 @@ impl State {
         self.suspected[node.index()]
     }
 
-    /// Whether a lease stands on such a node.
-    pub fn is_endangered(&self, lease: &Lease) -> bool {
-        lease.placement.ranks.iter().any(|rank| self.is_suspected(rank.node))
+    /// Whether somebody took the device out of service.
+    pub fn is_drained(&self, device: DeviceId) -> bool {
+        self.drained[device.index()]
     }
 
-    /// Whether there is any such node.
-    pub fn suspects_any(&self) -> bool {
-        self.suspected.contains(&true)
+    pub fn has_failed(&self, device: DeviceId) -> bool {
+        self.failed[device.index()]
+    }
+
+    /// Whether a lease has a part of a device that somebody took out of service.
+    pub fn is_on_drained(&self, lease: &Lease) -> bool {
+        lease.placement.grants().any(|grant| self.is_drained(grant.device))
+    }
+
+    /// Whether a lease cannot stay where it stands.
+    pub fn is_endangered(&self, lease: &Lease) -> bool {
+        let suspected = || lease.placement.ranks.iter().any(|rank| self.is_suspected(rank.node));
+        self.is_on_drained(lease) || suspected()
+    }
+
+    /// Whether any device is to be emptied.
+    pub fn drains_any(&self) -> bool {
+        self.drained.contains(&true)
+    }
+
+    /// Whether anything may have to go elsewhere.
+    pub fn empties_any(&self) -> bool {
+        self.suspected.contains(&true) || self.drains_any()
+    }
+
+    /// Running stages that somebody wants to make room, and for whom.
+    pub fn yielding(&self) -> impl Iterator<Item = (LeaseId, StageKey)> + '_ {
+        self.yielding.iter().map(|(lease, beneficiary)| (*lease, *beneficiary))
     }
 
     /// Neither the device nor its node is down or likely to be soon: something may start there.

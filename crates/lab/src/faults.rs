@@ -87,14 +87,15 @@ struct FaultRecord {
     kind: String,
     /// Of `slow` and `slow-link`: of the normal step time.
     percent: Option<u64>,
-    /// Name of the device, of `device-failed` and `device-repaired`.
+    /// Name of the device, of kinds that begin with `device-`.
     device: Option<String>,
     /// Of `hang` and `corrupt`.
     noticed_after_s: Option<f64>,
 }
 
 /// Reads a list of faults, JSON Lines: `{"at_s": 60, "node": "gpu-3", "kind": "lost"}`. Kinds:
-/// `lost`, `returned`, `suspected`, `cleared`, `device-failed` and `device-repaired` with `device`,
+/// `lost`, `returned`, `suspected`, `cleared`; `device-failed`, `device-repaired`, `device-drained`
+/// and `device-undrained` with `device`;
 /// `slow` and `slow-link` with `percent`, `hang` and `corrupt` with `noticed_after_s`.
 ///
 /// # Errors
@@ -150,6 +151,8 @@ fn fault(
         "lost" => Fault::NodeLost { node },
         "device-failed" => Fault::DeviceFailed { device: device()? },
         "device-repaired" => Fault::DeviceRepaired { device: device()? },
+        "device-drained" => Fault::DeviceDrained { device: device()? },
+        "device-undrained" => Fault::DeviceUndrained { device: device()? },
         "returned" => Fault::NodeReturned { node },
         "suspected" => Fault::NodeSuspected { node },
         "cleared" => Fault::NodeCleared { node },

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, Bytes, CheckpointSpec, ClassQuota, Companions, Device, DeviceClass, Domain, Event,
-    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, Priority, Quota, Quotas, RankRule,
-    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, State, Time, Topology,
+    JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId, Priority, Quota,
+    Quotas, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec, State, Time,
+    Topology,
 };
 use het_perf::Rates;
 use het_policy::{Pool, place};
@@ -150,17 +151,24 @@ fn faults(seed: u64, topology: &Topology) -> Vec<(Time, Fault)> {
 
 fn device_faults(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
     let mut rows = Vec::new();
-    for device in topology.accelerators() {
+    let mut out_of_service = |(goes, comes): (Fault, Fault)| {
         if draw.chance(10) {
             let at = draw.between(1, HORIZON_MS);
-            rows.push((Time(at), Fault::DeviceFailed { device }));
+            rows.push((Time(at), goes));
             let back = at + draw.between(1_000, 300_000);
-            rows.push((Time(back), Fault::DeviceRepaired { device }));
+            rows.push((Time(back), comes));
         }
+    };
+    for device in topology.accelerators() {
+        let failure = (Fault::DeviceFailed { device }, Fault::DeviceRepaired { device });
+        let drain = (Fault::DeviceDrained { device }, Fault::DeviceUndrained { device });
+        out_of_service(failure);
+        out_of_service(drain);
     }
     rows
 }
 
+/// What people say to the scheduler.
 fn words(draw: &mut Draw, jobs: u64) -> Vec<(Time, Event)> {
     let mut rows = Vec::new();
     for _ in 0..draw.between(0, 4) {
@@ -172,6 +180,16 @@ fn words(draw: &mut Draw, jobs: u64) -> Vec<(Time, Event)> {
             rows.push((Time(at), Event::JobHeld { job }));
             rows.push((Time(at + draw.between(1, 100_000)), Event::JobReleased { job }));
         }
+    }
+    for _ in 0..draw.between(0, 4) {
+        let priority = Some(*draw.pick(&Priority::ALL));
+        let change = JobChange { priority, ..JobChange::default() };
+        let job = JobId(draw.between(1, jobs));
+        rows.push((Time(draw.between(1, HORIZON_MS)), Event::JobChanged { job, change }));
+        let lease = LeaseId(draw.between(1, jobs));
+        let beneficiary = StageKey { job: JobId(draw.between(1, jobs)), stage: StageIndex(0) };
+        let at = Time(draw.between(1, HORIZON_MS));
+        rows.push((at, Event::StageYields { lease, beneficiary }));
     }
     rows
 }

@@ -49,7 +49,7 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
         Balancing::Never => Vec::new(),
     };
     let idle = state.waiting().next().is_none() && state.claims().is_empty();
-    if idle && !state.suspects_any() && choosers.is_empty() {
+    if idle && !state.empties_any() && choosers.is_empty() {
         return Decision::default();
     }
     line.update(rules, view);
@@ -204,7 +204,7 @@ impl<'a> Pass<'a> {
     /// off nodes that are going to fail first, then those of `choosers` that gain by it.
     fn moves(&mut self, choosers: &[LeaseId]) {
         let state = self.view.state;
-        let may_move = self.rules.choice != Choice::Fixed && state.suspects_any();
+        let may_move = self.rules.choice != Choice::Fixed && state.empties_any();
         for (&id, lease) in state.leases().iter().filter(|_| may_move) {
             if !self.stopped.contains(&id)
                 && let Some(placement) = moves::evacuation(self.view, &mut self.pool, lease)

@@ -35,7 +35,7 @@ pub use decision::{Decision, StopOrder, View, Want};
 pub use memory::Memory;
 pub use place::{place, reasons_why_not};
 pub use pool::Pool;
-pub use preempt::PREEMPTIONS_MAX;
+pub use preempt::{PREEMPTIONS_MAX, preemption};
 pub use registry::{POLICIES, by_name};
 pub use rules::Rules;
 

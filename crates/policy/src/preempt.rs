@@ -49,6 +49,30 @@ pub(crate) fn find(
     Err(None)
 }
 
+/// Where a waiting stage of higher priority could run if just this lease stopped, and what that
+/// would cost and bring, whether or not it pays; `None` where it could not.
+pub fn preemption(
+    view: &View<'_>,
+    victim: LeaseId,
+    key: StageKey,
+) -> Option<(Placement, StopOrder)> {
+    let lease = view.state.leases().get(&victim)?;
+    let (theirs, victim_spec, stage) = view.state.stage(lease.stage);
+    let (ours, spec, _) = view.state.stage(key);
+    let may = ours.priority() > theirs.priority() && stage.preemptions < PREEMPTIONS_MAX;
+    if !may || lease.phase.is_stopping() {
+        return None;
+    }
+    let cost = stop_cost(victim_spec, stage, lease, view.now);
+    let pool = Pool::of(view.state);
+    let shapes = 0..spec.alternatives.len();
+    let (placement, victims) = shapes
+        .filter_map(|index| sufficient(view, &pool, key, index, [(victim, cost)].into_iter()))
+        .find(|(_, victims)| !victims.is_empty())?;
+    let order = priced(view, &Ends::of(view), key, &placement, &victims).pop()?;
+    Some((placement, order))
+}
+
 /// Those of `candidates` that may be stopped for a stage of a group without anybody ending up with
 /// less than its quota.
 pub(crate) fn unprotected(

@@ -216,7 +216,8 @@ impl<'a> Checker<'a> {
         if let StopCause::Priority { beneficiary } = cause {
             let theirs = self.state.stage(lease.stage).0.priority();
             let ours = self.state.stage(beneficiary).0.priority();
-            let accounted = cost.is_some_and(|cost| cost.gain > cost.cost);
+            let asked = self.state.yielding().any(|row| row == (id, beneficiary));
+            let accounted = cost.is_some_and(|cost| asked || cost.gain > cost.cost);
             if ours <= theirs || !accounted {
                 self.findings.push(Finding::UnjustPreemption { lease: id });
             }

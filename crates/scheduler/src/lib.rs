@@ -7,10 +7,12 @@
 mod check;
 mod explain;
 mod reconcile;
+mod yielding;
 
 pub use check::check;
 pub use explain::{Blocker, Explanation, Holder, WhatIf, explain};
 pub use reconcile::reconcile;
+pub use yielding::{Yielding, yielding};
 
 use het_core::{Finding, Plan, Time};
 use het_policy::{Memory, Policy, View};
@@ -28,7 +30,8 @@ pub struct Round {
 /// Decides, reconciles and checks.
 pub fn round(view: &View<'_>, policy: &dyn Policy, memory: &mut Memory) -> Round {
     let View { state, now, .. } = *view;
-    let decision = policy.decide(view, memory);
+    let mut decision = policy.decide(view, memory);
+    yielding::heed(view, &mut decision);
     let plan = reconcile(state, &decision, now);
     let findings = check(state, &plan);
     let limits = reconcile::time_limits(state).map(|(_, at)| at).filter(|at| *at > now);

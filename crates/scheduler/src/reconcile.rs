@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, CheckpointSpec, Generation, Job, LeaseId, Millis, Placement, Plan, Reason, StageKey,
-    StageState, State, StopCause, StopCost, Time,
+    Action, CheckpointSpec, Generation, Job, LeaseId, Millis, Phase, Placement, Plan, Reason,
+    StageKey, StageState, State, StopCause, StopCost, Time,
 };
+use het_perf::stop_cost;
 use het_policy::{Decision, Pool, Want};
 
 /// Turns a decision into a plan. A wanted placement that is free becomes a start; one that is still
@@ -20,7 +21,8 @@ pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
     let mut stopped = BTreeSet::new();
     let forced = state.leases_to_end().chain(overdue(state, now));
     let ordered = decision.stops.iter().map(|order| (order.lease, order.cause, Some(order.cost)));
-    for (lease, cause, cost) in forced.map(|(lease, cause)| (lease, cause, None)).chain(ordered) {
+    let forced = forced.map(|(lease, cause)| (lease, cause, None));
+    for (lease, cause, cost) in forced.chain(ordered).chain(drained(state, now)) {
         if stopped.insert(lease) {
             plan.actions.push(stop(state, lease, cause, cost));
         }
@@ -60,6 +62,21 @@ fn overdue(state: &State, now: Time) -> impl Iterator<Item = (LeaseId, StopCause
     });
     let runs = |id: &LeaseId| !state.leases()[id].phase.is_stopping();
     active.filter(runs).map(|lease| (lease, StopCause::TimeLimit))
+}
+
+/// What saves and runs on a device that somebody took out of service, whether or not there is room
+/// for it elsewhere. What cannot save may end where it is.
+fn drained(
+    state: &State,
+    now: Time,
+) -> impl Iterator<Item = (LeaseId, StopCause, Option<StopCost>)> + '_ {
+    let leases = state.leases().iter().filter(|_| state.drains_any());
+    leases.filter_map(move |(&id, lease)| {
+        let (_, spec, stage) = state.stage(lease.stage);
+        let runs = matches!(lease.phase, Phase::Running { .. });
+        let leaves = runs && spec.saves(lease.placement.alternative) && state.is_on_drained(lease);
+        leaves.then(|| (id, StopCause::Drain, Some(stop_cost(spec, stage, lease, now))))
+    })
 }
 
 fn stop(state: &State, id: LeaseId, cause: StopCause, cost: Option<StopCost>) -> Action {

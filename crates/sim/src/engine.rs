@@ -353,6 +353,8 @@ impl Sim {
             }
             Fault::NodeSuspected { node } => Some(Event::NodeSuspected { node }),
             Fault::NodeCleared { node } => Some(Event::NodeCleared { node }),
+            Fault::DeviceDrained { device } => Some(Event::DeviceDrained { device }),
+            Fault::DeviceUndrained { device } => Some(Event::DeviceUndrained { device }),
             Fault::Slowed { node, percent } => {
                 self.pace[node.index()] = percent;
                 self.change_pace(node);

@@ -80,6 +80,13 @@ pub enum Fault {
     NodeCleared {
         node: NodeId,
     },
+    /// Somebody takes the device out of service for a while.
+    DeviceDrained {
+        device: DeviceId,
+    },
+    DeviceUndrained {
+        device: DeviceId,
+    },
     /// Every step on the node takes this many percent of its normal time from now on.
     Slowed {
         node: NodeId,

@@ -38,6 +38,9 @@ pub struct Oracle {
     lost_nodes: BTreeSet<NodeId>,
     suspected_nodes: BTreeSet<NodeId>,
     failed_devices: BTreeSet<DeviceId>,
+    drained_devices: BTreeSet<DeviceId>,
+    /// Leases that people want stopped for somebody, whatever it costs.
+    asked_to_yield: BTreeSet<LeaseId>,
     /// By tenant and class id: what it is entitled to, and its limit.
     quotas: BTreeMap<(String, String), (Option<u64>, Option<u64>)>,
     /// Share-milliseconds by device.
@@ -98,6 +101,8 @@ impl Oracle {
             lost_nodes: BTreeSet::new(),
             suspected_nodes: BTreeSet::new(),
             failed_devices: BTreeSet::new(),
+            drained_devices: BTreeSet::new(),
+            asked_to_yield: BTreeSet::new(),
             quotas: BTreeMap::new(),
             idle_before: BTreeSet::new(),
             violations: Vec::new(),
@@ -135,6 +140,13 @@ impl Oracle {
             Event::JobReleased { job } => self.with_job(*job, |job| job.held = false),
             Event::JobCancelled { job } => self.with_job(*job, Shadow::end_what_is_idle),
             Event::JobRetired { job } => self.retired(*job),
+            Event::JobChanged { job, change } => self.with_job(*job, |job| {
+                let spec = Arc::make_mut(&mut job.spec);
+                spec.priority = change.priority.unwrap_or(spec.priority);
+            }),
+            Event::StageYields { lease, .. } => {
+                self.asked_to_yield.insert(*lease);
+            }
             Event::QuotasSet { quotas } => self.quotas(quotas),
             Event::PlanCommitted { plan } => self.plan(plan),
             Event::StageStarted { .. } | Event::Progressed { .. } => {}
@@ -157,6 +169,12 @@ impl Oracle {
             }
             Event::DeviceRepaired { device } => {
                 self.failed_devices.remove(device);
+            }
+            Event::DeviceDrained { device } => {
+                self.drained_devices.insert(*device);
+            }
+            Event::DeviceUndrained { device } => {
+                self.drained_devices.remove(device);
             }
         }
         self.forget_dead_claims();
@@ -378,6 +396,7 @@ impl Oracle {
         self.lost_nodes.contains(&node)
             || self.suspected_nodes.contains(&node)
             || self.failed_devices.contains(&device)
+            || self.drained_devices.contains(&device)
     }
 
     fn no_device_claimed_twice(&mut self) {
@@ -458,6 +477,7 @@ impl Oracle {
         }
         match cost {
             Some(cost) if cost.gain > cost.cost => {}
+            Some(_) if self.asked_to_yield.contains(lease) => {}
             _ => self.blame(7, format!("the preemption of {victim} does not pay or is not priced")),
         }
         if self.stage_mut(victim).is_some_and(|stage| stage.preemptions >= PREEMPTIONS_MAX) {

@@ -4,13 +4,13 @@
 //! a device twice is worse than a stopped server.
 
 use std::collections::BTreeSet;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State, Ticket};
 use crate::{
-    Action, Checkpoint, Event, Failure, JobId, JobSpec, LeaseId, Millis, Outcome, Placement, Plan,
-    Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time, lineage,
+    Action, Checkpoint, Event, Failure, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
+    Placement, Plan, Priority, Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
+    lineage,
 };
 
 impl State {
@@ -28,6 +28,13 @@ impl State {
             Event::JobHeld { job } => self.set_held(*job, Held::Yes),
             Event::JobReleased { job } => self.set_held(*job, Held::No),
             Event::JobCancelled { job } => self.begin_ending(*job, JobEnd::Cancelled),
+            Event::JobChanged { job, change } => self.change(*job, *change),
+            Event::StageYields { lease, beneficiary } => {
+                let runs = |lease: &Lease| !lease.phase.is_stopping();
+                if self.leases.get(lease).is_some_and(runs) && self.is_waiting(*beneficiary) {
+                    self.yielding.insert(*lease, *beneficiary);
+                }
+            }
             Event::JobRetired { job } => self.retire(*job),
             Event::QuotasSet { quotas } => {
                 self.quotas = Arc::clone(quotas);
@@ -45,6 +52,8 @@ impl State {
             Event::NodeCleared { node } => self.suspected[node.index()] = false,
             Event::DeviceFailed { device } => self.failed[device.index()] = true,
             Event::DeviceRepaired { device } => self.failed[device.index()] = false,
+            Event::DeviceDrained { device } => self.drained[device.index()] = true,
+            Event::DeviceUndrained { device } => self.drained[device.index()] = false,
         }
         if event.changes_service() {
             self.refresh_service();
@@ -103,6 +112,28 @@ impl State {
         self.refresh(id);
     }
 
+    /// Stages that wait draw new tickets: lines that know the job by its old words file it anew.
+    fn change(&mut self, id: JobId, change: JobChange) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.end.is_none()) else { return };
+        let before = job.priority();
+        let spec = Arc::make_mut(&mut job.spec);
+        spec.priority = change.priority.unwrap_or(before);
+        spec.time_limit = change.time_limit.or(spec.time_limit);
+        let after = spec.priority;
+        let held = self.leases.values().filter(|lease| lease.stage.job == id).count();
+        for _ in 0..held {
+            self.count_lease(before, Booked::Freed);
+            self.count_lease(after, Booked::Taken);
+        }
+        let waiting: Vec<StageKey> =
+            self.waiting.keys().filter(|key| key.job == id).copied().collect();
+        for key in waiting {
+            self.stop_waiting(key);
+            self.draw_ticket(key);
+        }
+        self.refresh(id);
+    }
+
     /// Only an ended job can leave: nothing else names it any more.
     fn retire(&mut self, id: JobId) {
         if self.jobs.get(&id).is_some_and(|job| job.end.is_some()) {
@@ -121,10 +152,11 @@ impl State {
                     stage.start_reasons.clone_from(reasons);
                     stage.wait_reasons.clear();
                 }
-                Action::Stop { lease, cause, .. } => {
-                    if let Some(lease) = self.leases.get_mut(lease) {
+                Action::Stop { lease: id, cause, .. } => {
+                    if let Some(lease) = self.leases.get_mut(id) {
                         lease.phase = Phase::Stopping { cause: *cause };
                     }
+                    self.yielding.remove(id);
                 }
                 Action::Claim { stage, placement, .. } => {
                     let claim = Claim { placement: Arc::clone(placement), since: self.now };
@@ -156,7 +188,7 @@ impl State {
             phase: Phase::Starting,
         };
         self.leases.insert(id, lease);
-        *self.leases_by_priority.entry(self.jobs[&key.job].priority()).or_default() += 1;
+        self.count_lease(self.jobs[&key.job].priority(), Booked::Taken);
         let stage = self.stage_mut(key);
         stage.state = StageState::Active { lease: id };
         stage.attempts = attempt;
@@ -228,6 +260,17 @@ impl State {
         }
     }
 
+    fn count_lease(&mut self, priority: Priority, booked: Booked) {
+        let count = self.leases_by_priority.entry(priority).or_default();
+        match booked {
+            Booked::Taken => *count += 1,
+            Booked::Freed => *count -= 1,
+        }
+        if *count == 0 {
+            self.leases_by_priority.remove(&priority);
+        }
+    }
+
     /// Books work to the requested devices of a placement, to each by its share.
     fn book_work(&mut self, placement: &Placement, busy: ShareMillis, useful: ShareMillis) {
         let all: u64 = placement.devices().map(|grant| u64::from(grant.share.0)).sum();
@@ -278,13 +321,8 @@ impl State {
         let charge = self.release(&lease.placement, now.since(lease.since));
         let key = lease.stage;
         self.book_use(key.job, &lease.placement, Booked::Freed);
-        let priority = self.jobs[&key.job].priority();
-        if let Entry::Occupied(mut count) = self.leases_by_priority.entry(priority) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        self.count_lease(self.jobs[&key.job].priority(), Booked::Freed);
+        self.yielding.remove(&id);
         let job = self.job_mut(key.job);
         let ending = job.ending.is_some();
         let retries = job.spec.stage(key.stage).retries;
@@ -313,7 +351,8 @@ impl State {
         self.all_released();
         for (index, device) in self.topology.devices.iter().enumerate() {
             let node = device.node.index();
-            let up = !self.failed[index] && !self.lost[node] && !self.suspected[node];
+            let sound = !self.failed[index] && !self.drained[index];
+            let up = sound && !self.lost[node] && !self.suspected[node];
             self.service[index] = if up { device.capacity } else { Share::ZERO };
         }
     }
@@ -349,19 +388,25 @@ impl State {
         if self.waiting.contains_key(&key) {
             return;
         }
-        let (ticket, now) = (self.next_ticket, self.now);
-        self.next_ticket = Ticket(ticket.0 + 1);
-        self.waiting.insert(key, ticket);
-        self.tickets.insert(ticket, key);
+        self.draw_ticket(key);
+        let now = self.now;
         if let StageState::Queued { since } = &mut self.stage_mut(key).state {
             *since = now;
         }
+    }
+
+    fn draw_ticket(&mut self, key: StageKey) {
+        let ticket = self.next_ticket;
+        self.next_ticket = Ticket(ticket.0 + 1);
+        self.waiting.insert(key, ticket);
+        self.tickets.insert(ticket, key);
     }
 
     /// Whether the stage did wait.
     fn stop_waiting(&mut self, key: StageKey) -> bool {
         let Some(ticket) = self.waiting.remove(&key) else { return false };
         self.departures += 1;
+        self.yielding.retain(|_, beneficiary| *beneficiary != key);
         self.tickets.remove(&ticket).is_some()
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    DeviceId, Event, Failure, JobId, LeaseId, Measured, Micro, Millis, NodeId, Outcome, Progress,
-    StageIndex, Time,
+    DeviceId, Event, Failure, JobChange, JobId, LeaseId, Measured, Micro, Millis, NodeId, Outcome,
+    Priority, Progress, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -14,7 +14,7 @@ use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
-use super::spec::{JobRecord, read_job, write_job};
+use super::spec::{JobRecord, by_word, read_job, write_job};
 
 /// Why a stored record cannot be read.
 #[derive(Debug, Error)]
@@ -56,6 +56,17 @@ enum EventRecord {
     JobRetired {
         job: u64,
     },
+    JobChanged {
+        job: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        priority: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time_limit_ms: Option<u64>,
+    },
+    StageYields {
+        lease: u64,
+        beneficiary: (u64, u16),
+    },
     QuotasSet {
         tenants: BTreeMap<String, QuotaRecord>,
     },
@@ -93,6 +104,12 @@ enum EventRecord {
         device: u32,
     },
     DeviceRepaired {
+        device: u32,
+    },
+    DeviceDrained {
+        device: u32,
+    },
+    DeviceUndrained {
         device: u32,
     },
 }
@@ -179,6 +196,15 @@ fn write(event: &Event) -> EventRecord {
         Event::JobReleased { job } => EventRecord::JobReleased { job: job.0 },
         Event::JobCancelled { job } => EventRecord::JobCancelled { job: job.0 },
         Event::JobRetired { job } => EventRecord::JobRetired { job: job.0 },
+        Event::JobChanged { job, change } => EventRecord::JobChanged {
+            job: job.0,
+            priority: change.priority.map(|priority| priority.to_string()),
+            time_limit_ms: change.time_limit.map(|limit| limit.0),
+        },
+        Event::StageYields { lease, beneficiary } => EventRecord::StageYields {
+            lease: lease.0,
+            beneficiary: (beneficiary.job.0, beneficiary.stage.0),
+        },
         Event::QuotasSet { quotas } => EventRecord::QuotasSet { tenants: write_quotas(quotas) },
         Event::PlanCommitted { plan } => EventRecord::PlanCommitted { plan: write_plan(plan) },
         Event::StageStarted { lease } => EventRecord::StageStarted { lease: lease.0 },
@@ -197,6 +223,8 @@ fn write(event: &Event) -> EventRecord {
         Event::NodeCleared { node } => EventRecord::NodeCleared { node: node.0 },
         Event::DeviceFailed { device } => EventRecord::DeviceFailed { device: device.0 },
         Event::DeviceRepaired { device } => EventRecord::DeviceRepaired { device: device.0 },
+        Event::DeviceDrained { device } => EventRecord::DeviceDrained { device: device.0 },
+        Event::DeviceUndrained { device } => EventRecord::DeviceUndrained { device: device.0 },
     }
 }
 
@@ -215,6 +243,17 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
         EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
         EventRecord::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
+        EventRecord::JobChanged { job, priority, time_limit_ms } => Event::JobChanged {
+            job: JobId(*job),
+            change: JobChange {
+                priority: priority.as_deref().map(read_priority).transpose()?,
+                time_limit: time_limit_ms.map(Millis),
+            },
+        },
+        EventRecord::StageYields { lease, beneficiary: (job, stage) } => Event::StageYields {
+            lease: LeaseId(*lease),
+            beneficiary: StageKey { job: JobId(*job), stage: StageIndex(*stage) },
+        },
         EventRecord::QuotasSet { tenants } => {
             Event::QuotasSet { quotas: Arc::new(read_quotas(tenants)) }
         }
@@ -239,7 +278,15 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::DeviceRepaired { device } => {
             Event::DeviceRepaired { device: DeviceId(*device) }
         }
+        EventRecord::DeviceDrained { device } => Event::DeviceDrained { device: DeviceId(*device) },
+        EventRecord::DeviceUndrained { device } => {
+            Event::DeviceUndrained { device: DeviceId(*device) }
+        }
     })
+}
+
+fn read_priority(word: &str) -> Result<Priority, RecordError> {
+    by_word(&Priority::ALL, |priority| priority.word(), word)
 }
 
 fn write_outcome(outcome: &Outcome) -> OutcomeRecord {

@@ -121,7 +121,7 @@ pub(super) fn read_job(record: &JobRecord) -> Result<JobSpec, RecordError> {
     })
 }
 
-fn by_word<T: Copy>(
+pub(super) fn by_word<T: Copy>(
     all: &[T],
     word: impl Fn(T) -> &'static str,
     text: &str,

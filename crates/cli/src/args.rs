@@ -53,14 +53,20 @@ pub enum Command {
     Hold(SelectArgs),
     /// Let held jobs go on.
     Release(SelectArgs),
+    /// Change the priority or the time limit of jobs that have not ended.
+    Set(SetArgs),
+    /// Stop running jobs for more urgent ones that wait, or say what that would cost.
+    Preempt(PreemptArgs),
+    /// Show what tenants may have and have, or set it.
+    Quotas(QuotasArgs),
     /// Queue failed or cancelled jobs again; they go on from their newest checkpoints.
     Requeue(SelectArgs),
     /// Write the server's log, every event chained to the one before by a hash.
     Export(ExportArgs),
     /// Run the server of this machine in the foreground.
     Server(ServerArgs),
-    /// List this machine's devices.
-    Devices(ListArgs),
+    /// List this machine's devices, or take one out of the server's service and back.
+    Devices(DevicesArgs),
     /// Show how this machine's devices are linked.
     Topo(TopoArgs),
     /// Check that this machine is ready; every ✘ comes with its fix.
@@ -225,6 +231,62 @@ pub struct SelectArgs {
     /// `42`, `40-45`, `last`, `all`, or a job's name.
     #[arg(required = true)]
     pub jobs: Vec<String>,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct SetArgs {
+    #[command(flatten)]
+    pub select: SelectArgs,
+    /// `urgent`, `high`, `normal` or `low`.
+    #[arg(long, required_unless_present = "time_limit")]
+    pub priority: Option<String>,
+    /// Longest time from the first start to the end, for example `6h`.
+    #[arg(long)]
+    pub time_limit: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct PreemptArgs {
+    #[command(flatten)]
+    pub select: SelectArgs,
+    /// Only say what it would cost, and for whom.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct QuotasArgs {
+    /// What holds from now on instead of all that was set before: see `het schema quotas`.
+    #[arg(long, value_name = "FILE")]
+    pub set: Option<PathBuf>,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct DevicesArgs {
+    #[command(subcommand)]
+    pub command: Option<DevicesCommand>,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DevicesCommand {
+    /// Let nothing start there any more; what saves goes elsewhere, the rest may end there.
+    Drain(DeviceNames),
+    /// Take it into service again.
+    Undrain(DeviceNames),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct DeviceNames {
+    /// As `het devices` lists them.
+    #[arg(required = true)]
+    pub devices: Vec<String>,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
 }

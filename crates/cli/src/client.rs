@@ -93,6 +93,17 @@ impl Client {
         self.post_once(path, body, None)
     }
 
+    /// Sends a body that replaces or changes what is there.
+    pub fn send<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Fail> {
+        let body = serde_json::to_vec(body).map_err(|error| broken(&error))?;
+        self.ask(method, path, body.into(), None)
+    }
+
     /// Posts what is to be done once, however often it is asked for under this key.
     pub fn post_once<T: DeserializeOwned>(
         &mut self,

@@ -3,12 +3,17 @@
 use anstream::eprintln;
 use het_core::{Bytes, Topology};
 use het_server::this_machine;
+use het_wire::api::{DeviceList, DeviceRow, DeviceState};
 use het_wire::quantity;
 use serde_json::{Value, json};
 
-use crate::args::ListArgs;
+use crate::args::{DeviceNames, DevicesArgs, DevicesCommand, Form};
+use crate::client::{Client, Place};
 use crate::fail::{Fail, code};
+use crate::history::home;
+use crate::jobs::escaped;
 use crate::output::{Column, Shown, list};
+use crate::server::client;
 
 const COLUMNS: &[Column] = &[
     Column("NAME", "name", Shown::Always),
@@ -18,14 +23,49 @@ const COLUMNS: &[Column] = &[
     Column("UNITS", "units", Shown::Always),
     Column("MEMORY", "memory", Shown::Always),
     Column("DRIVERS", "drivers", Shown::Always),
+    Column("STATE", "state", Shown::Wide),
     Column("NODE", "node", Shown::Wide),
     Column("PEAK_GFLOPS", "peak_gflops", Shown::Wide),
     Column("SOFTWARE", "software", Shown::Wide),
 ];
 
-pub fn devices(args: &ListArgs) -> Result<u8, Fail> {
+/// Of devices as a server has them.
+const SERVED_COLUMNS: &[Column] = &[
+    Column("NAME", "name", Shown::Always),
+    Column("CLASS", "class", Shown::Always),
+    Column("UNITS", "units", Shown::Always),
+    Column("HELD", "held", Shown::Always),
+    Column("STATE", "state", Shown::Always),
+];
+
+pub fn devices(args: &DevicesArgs) -> Result<u8, Fail> {
+    match &args.command {
+        None => show(args.list.output),
+        Some(DevicesCommand::Drain(names)) => serve(names, "drain"),
+        Some(DevicesCommand::Undrain(names)) => serve(names, "undrain"),
+    }
+}
+
+/// Takes devices out of the server's service, or back.
+fn serve(names: &DeviceNames, deed: &str) -> Result<u8, Fail> {
+    let mut client = client()?;
+    let mut rows = Vec::new();
+    for name in &names.devices {
+        let path = format!("/api/v1/devices/{}/{deed}", escaped(name));
+        let row: DeviceRow = client.post(&path, &Value::Null)?;
+        rows.extend(serde_json::to_value(row).ok());
+    }
+    list("DeviceList", &rows, SERVED_COLUMNS, names.output);
+    Ok(code::OK)
+}
+
+fn show(form: Form) -> Result<u8, Fail> {
     let machine = this_machine();
-    list("DeviceList", &items(&machine.topology), COLUMNS, args.output);
+    let mut rows = items(&machine.topology);
+    for (row, state) in rows.iter_mut().zip(served_states()) {
+        row["state"] = state.word().into();
+    }
+    list("DeviceList", &rows, COLUMNS, form);
     for finding in &machine.discovery.findings {
         eprintln!("! {finding}");
         if let Some(hint) = finding.hint() {
@@ -33,6 +73,14 @@ pub fn devices(args: &ListArgs) -> Result<u8, Fail> {
         }
     }
     Ok(code::OK)
+}
+
+/// In the order of this machine's devices; nothing where no server of it runs.
+fn served_states() -> Vec<DeviceState> {
+    let own = home().and_then(|home| Client::connect(Place::Socket(home.socket())));
+    let Ok(Some(mut own)) = own else { return Vec::new() };
+    let list = own.get::<DeviceList>("/api/v1/devices");
+    list.map(|list| list.items.iter().map(|row| row.state).collect()).unwrap_or_default()
 }
 
 fn items(topology: &Topology) -> Vec<Value> {

@@ -6,14 +6,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anstream::{eprintln, println};
-use het_wire::api::{Begin, Change, JobList, JobRow, Submission, Submitted};
+use het_wire::api::{
+    Begin, Change, JobChanges, JobList, JobRow, PreemptionList, Submission, Submitted,
+};
 use het_wire::report::RunReport;
+use hyper::Method;
 use owo_colors::OwoColorize;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::args::{DescribeArgs, Form, PsArgs, SelectArgs, SubmitArgs, WaitArgs};
+use crate::args::{
+    DescribeArgs, Form, PreemptArgs, PsArgs, SelectArgs, SetArgs, SubmitArgs, WaitArgs,
+};
 use crate::client::{Client, Next};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
@@ -41,6 +46,21 @@ const SUBMITTED_COLUMNS: &[Column] = &[
     Column("ID", "id", Shown::Always),
     Column("NAME", "name", Shown::Always),
     Column("WORKDIR", "workdir", Shown::Wide),
+];
+
+const PREEMPTION_COLUMNS: &[Column] = &[
+    Column("ID", "id", Shown::Always),
+    Column("STAGE", "stage", Shown::Always),
+    Column("FOR", "beneficiary", Shown::Always),
+    Column("ITS STAGE", "beneficiary_stage", Shown::Wide),
+    Column("SAVE_S", "save_s", Shown::Wide),
+    Column("LOAD_S", "load_s", Shown::Wide),
+    Column("LOST_S", "lost_s", Shown::Always),
+    Column("COST_DEVICE_S", "cost_device_s", Shown::Always),
+    Column("GAIN_DEVICE_S", "gain_device_s", Shown::Always),
+    Column("PAYS", "pays", Shown::Always),
+    Column("PREEMPTIONS", "preemptions", Shown::Always),
+    Column("OF_AT_MOST", "preemptions_max", Shown::Wide),
 ];
 
 /// Every change of every job.
@@ -217,27 +237,58 @@ fn look(
 
 /// `cancel`, `hold` and `release`.
 pub fn change(args: &SelectArgs, deed: &str) -> Result<u8, Fail> {
-    each::<JobRow>(args, deed, ("JobList", COLUMNS))
+    each(args, ("JobList", COLUMNS), |client, id| Ok(vec![deed_on::<JobRow>(client, id, deed)?]))
 }
 
 /// New jobs for ended ones.
 pub fn requeue(args: &SelectArgs) -> Result<u8, Fail> {
-    each::<Submitted>(args, "requeue", ("SubmittedList", SUBMITTED_COLUMNS))
+    each(args, ("SubmittedList", SUBMITTED_COLUMNS), |client, id| {
+        Ok(vec![deed_on::<Submitted>(client, id, "requeue")?])
+    })
+}
+
+/// Another priority or time limit.
+pub fn set(args: &SetArgs) -> Result<u8, Fail> {
+    let changes =
+        JobChanges { priority: args.priority.clone(), time_limit: args.time_limit.clone() };
+    each(&args.select, ("JobList", COLUMNS), |client, id| {
+        let row: JobRow = client.send(Method::PATCH, &format!("/api/v1/jobs/{id}"), &changes)?;
+        Ok(vec![row])
+    })
+}
+
+/// Room for more urgent jobs, or what it would cost.
+pub fn preempt(args: &PreemptArgs) -> Result<u8, Fail> {
+    each(&args.select, ("PreemptionList", PREEMPTION_COLUMNS), |client, id| {
+        let path = format!("/api/v1/jobs/{id}/preemption");
+        let list: PreemptionList = match args.dry_run {
+            true => client.get(&path)?,
+            false => client.post(&path, &Value::Null)?,
+        };
+        if list.items.is_empty() {
+            eprintln!("job {id}: nobody of higher priority waits for what it holds");
+        }
+        Ok(list.items)
+    })
+}
+
+fn deed_on<T: DeserializeOwned>(client: &mut Client, id: u64, deed: &str) -> Result<T, Fail> {
+    client.post(&format!("/api/v1/jobs/{id}/{deed}"), &Value::Null)
 }
 
 /// Does something to each job that was selected, and shows what came of it.
-fn each<T: DeserializeOwned + Serialize>(
+fn each<T: Serialize>(
     args: &SelectArgs,
-    deed: &str,
     (kind, columns): (&str, &[Column]),
+    deed: impl Fn(&mut Client, u64) -> Result<Vec<T>, Fail>,
 ) -> Result<u8, Fail> {
     let mut client = client()?;
     let ids = select(&mut client, &args.jobs)?;
     let mut items = Vec::new();
     let mut failed = None;
     for id in ids {
-        match client.post::<T>(&format!("/api/v1/jobs/{id}/{deed}"), &Value::Null) {
-            Ok(row) => items.extend(serde_json::to_value(row).ok()),
+        match deed(&mut client, id) {
+            Ok(rows) => items.extend(rows.iter().filter_map(|row| serde_json::to_value(row).ok())),
             // The others are still tried.
             Err(fail) => {
                 fail.print();

@@ -17,6 +17,7 @@ mod jobs;
 mod live;
 mod logs;
 mod output;
+mod quotas;
 mod request;
 mod run;
 mod scenario;
@@ -74,6 +75,9 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Cancel(args) => jobs::change(&args, "cancel"),
         Command::Hold(args) => jobs::change(&args, "hold"),
         Command::Release(args) => jobs::change(&args, "release"),
+        Command::Set(args) => jobs::set(&args),
+        Command::Preempt(args) => jobs::preempt(&args),
+        Command::Quotas(args) => quotas::quotas(&args),
         Command::Requeue(args) => jobs::requeue(&args),
         Command::Export(args) => export::export(&args),
         Command::Server(args) => server::server(&args),

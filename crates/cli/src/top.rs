@@ -3,14 +3,13 @@
 use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
 
-use het_wire::api::{JobList, JobRow, ServerInfo};
+use het_wire::api::{DeviceList, DeviceRow, DeviceState, JobList, JobRow, ServerInfo};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Gauge, Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::client::Client;
@@ -27,23 +26,8 @@ const BAR_WIDTH: u16 = 30;
 #[derive(Debug)]
 struct Heard {
     server: ServerInfo,
-    devices: Vec<Device>,
+    devices: Vec<DeviceRow>,
     jobs: Vec<JobRow>,
-}
-
-/// One line of `GET /api/v1/devices`.
-#[derive(Debug, Deserialize)]
-struct Device {
-    name: String,
-    class: String,
-    units: u32,
-    held: u32,
-    up: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct DeviceList {
-    items: Vec<Device>,
 }
 
 #[derive(Debug)]
@@ -218,9 +202,10 @@ impl Screen {
             let widths = [Constraint::Length(BAR_WIDTH), Constraint::Min(0)];
             let [bar, name] = Layout::horizontal(widths).spacing(1).areas(row);
             let part = f64::from(device.held) / f64::from(device.units.max(1));
-            let (color, label) = match device.up {
-                true => (Color::Green, format!("{}/{}", device.held, device.units)),
-                false => (Color::Red, "failed".to_owned()),
+            let (color, label) = match device.state {
+                DeviceState::Up => (Color::Green, format!("{}/{}", device.held, device.units)),
+                DeviceState::Failed => (Color::Red, device.state.word().to_owned()),
+                out => (Color::Yellow, out.word().to_owned()),
             };
             let gauge = Gauge::default().ratio(part.clamp(0.0, 1.0)).label(label);
             let style = Style::new().fg(color).bg(Color::DarkGray);
@@ -302,14 +287,18 @@ mod tests {
             "apiVersion": "v", "kind": "Server", "version": "0.1.0", "pid": 1, "events": 77,
             "policy": "adaptive", "started_at": "2026-11-21T00:00:00Z", "jobs_live": jobs.len(),
         });
-        let device = |name: &str, held, units, up| Device {
+        let device = |name: &str, held, units, state| DeviceRow {
             name: name.to_owned(),
             class: "h100".to_owned(),
+            kind: "gpu".to_owned(),
             units,
             held,
-            up,
+            state,
         };
-        let devices = vec![device("box/cpu0", 4, 16, true), device("box/cuda0", 1, 1, false)];
+        let devices = vec![
+            device("box/cpu0", 4, 16, DeviceState::Up),
+            device("box/cuda0", 1, 1, DeviceState::Failed),
+        ];
         let server = serde_json::from_value(server).expect("it is a server");
         let mut screen = Screen::new(Heard { server, devices: Vec::new(), jobs: Vec::new() });
         let server = screen.heard.server.clone();

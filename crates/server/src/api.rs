@@ -4,11 +4,14 @@
 
 pub mod auth;
 mod bounded;
+mod devices;
 mod events;
 mod jobs;
 mod listen;
 mod metrics;
 mod openapi;
+mod preempt;
+mod quotas;
 mod refuse;
 pub mod routes;
 mod site;

@@ -235,6 +235,7 @@ fn touched(leases: &mut BTreeMap<LeaseId, JobId>, events: &[(Time, Event)]) -> V
             Event::JobSubmitted { job, .. }
             | Event::JobHeld { job }
             | Event::JobReleased { job }
+            | Event::JobChanged { job, .. }
             | Event::JobCancelled { job } => jobs.push(*job),
             Event::PlanCommitted { plan } => {
                 jobs.extend(of_plan(plan).map(|(job, _)| job));

@@ -112,11 +112,15 @@ fn submission(tenant: &str) -> Value {
     json!({ "file": file.to_string(), "cwd": "/", "begin": "held" })
 }
 
+const QUOTAS: &str =
+    "{ apiVersion: heterosis.dev/v1alpha1, kind: Quotas, tenants: { lab: { weight: 2 } } }";
+
 fn no_tokens(_: &Home) {}
 
 /// The routes with a verb, as a caller asks for a job's.
 fn asked(route: &Route, job: u64) -> String {
-    route.path.replace("{job}", &job.to_string()).replace("{deed}", "hold")
+    let path = route.path.replace("{job}", &job.to_string()).replace("{deed}", "hold");
+    path.replace("{device}", "cpu0").replace("{service}", "undrain")
 }
 
 #[test]
@@ -139,9 +143,11 @@ fn every_role_may_exactly_what_the_table_says() {
         let Some(verb) = route.verb.filter(|_| route.path != "/api/v1/watch") else { continue };
         for (role, token) in &secrets {
             for (whose, tenant, job) in &jobs {
-                let body = match route.body {
-                    Some(_) => submission(tenant).to_string(),
-                    None => String::new(),
+                let body = match (route.method, route.path) {
+                    ("post", "/api/v1/jobs") => submission(tenant).to_string(),
+                    ("patch", _) => json!({ "priority": "low" }).to_string(),
+                    ("put", _) => json!({ "file": QUOTAS }).to_string(),
+                    _ => String::new(),
                 };
                 let header = format!("Bearer {token}");
                 let headers = [("authorization", header.as_str())];
@@ -150,7 +156,8 @@ fn every_role_may_exactly_what_the_table_says() {
                     Door::Network,
                     request(route.method.to_uppercase().as_str(), &path, &headers, body),
                 );
-                let is_about_a_job = route.path.contains("{job}") || route.body.is_some();
+                let submits = (route.method, route.path) == ("post", "/api/v1/jobs");
+                let is_about_a_job = submits || route.path.contains("{job}");
                 let whose = if is_about_a_job { *whose } else { Whose::Own };
                 let refused = matches!(answer.status.as_u16(), 403 | 404);
                 let allowed = may(*role, verb, whose);
@@ -385,7 +392,9 @@ fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
     let mut path: String = route
         .path
         .replace("{job}", word(draw, WORDS))
-        .replace("{deed}", word(draw, &["cancel", "hold", "release", "", "drop"]));
+        .replace("{deed}", word(draw, &["cancel", "hold", "release", "", "drop"]))
+        .replace("{device}", word(draw, &["cpu0", "x", "", "%2F", "node/cpu0"]))
+        .replace("{service}", word(draw, &["drain", "undrain", ""]));
     if below(draw, 3) == 0 {
         let (name, value) = (
             word(draw, &["all", "after", "limit", "tenant", "state", "lang", "x"]),
@@ -395,12 +404,13 @@ fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
     }
     let method = match below(draw, 10) {
         0 => word(draw, &["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]),
-        _ if route.method == "get" => "GET",
-        _ => "POST",
+        _ => &route.method.to_uppercase(),
     };
     let yaml = "name: x\nrun: [\"true\"]\ndevices: \"cpu:1 | gpu:2:24GiB\"\n\
                 with: { cores: 1, memory: 2GiB }\n";
-    let body = match below(draw, 4) {
+    let body = match below(draw, 6) {
+        3 => mutated(draw, &json!({ "priority": "low", "time_limit": "6h" }).to_string()),
+        4 => json!({ "file": mutated(draw, QUOTAS) }).to_string(),
         0 => mutated(draw, &submission("lab").to_string()),
         1 => {
             let file = mutated(draw, yaml);

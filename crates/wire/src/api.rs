@@ -103,6 +103,149 @@ impl JobList {
     }
 }
 
+/// What is to be different about a job: the body of `PATCH /api/v1/jobs/{job}`. What is absent
+/// stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobChanges {
+    /// `urgent`, `high`, `normal` or `low`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<String>,
+    /// From its first start to its end, for example `6h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit: Option<String>,
+}
+
+/// What stopping a running stage for a more urgent one costs and brings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PreemptionRow {
+    pub id: u64,
+    pub stage: String,
+    /// Job and stage that would get the room.
+    pub beneficiary: u64,
+    pub beneficiary_stage: String,
+    pub save_s: f64,
+    pub load_s: f64,
+    /// Work since the newest checkpoint that would be done again.
+    pub lost_s: f64,
+    /// All three over the devices held, in device-seconds.
+    pub cost_device_s: f64,
+    /// Waiting that the beneficiary is spared, weighted by priority, in device-seconds.
+    pub gain_device_s: f64,
+    /// The gain is larger: a policy that preempts would do it by itself.
+    pub pays: bool,
+    pub preemptions: u32,
+    pub preemptions_max: u32,
+}
+
+/// The running stages of a job and what making room would cost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PreemptionList {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub items: Vec<PreemptionRow>,
+}
+
+impl PreemptionList {
+    pub fn new(items: Vec<PreemptionRow>) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: "PreemptionList".to_owned(), items }
+    }
+}
+
+/// A device of the server and how much of it is held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceRow {
+    /// `NODE/DEVICE`.
+    pub name: String,
+    pub class: String,
+    pub kind: String,
+    pub units: u32,
+    pub held: u32,
+    pub state: DeviceState,
+}
+
+/// Whether something may start on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceState {
+    Up,
+    /// Out of service, and still in use.
+    Draining,
+    Drained,
+    /// It or its node is down, or is going to be.
+    Failed,
+}
+
+impl DeviceState {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Devices: `GET /api/v1/devices`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceList {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub items: Vec<DeviceRow>,
+}
+
+impl DeviceList {
+    pub fn new(items: Vec<DeviceRow>) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: "DeviceList".to_owned(), items }
+    }
+}
+
+/// A quota file: the body of `PUT /api/v1/quotas`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QuotasText {
+    /// YAML or JSON: see `het schema quotas`.
+    pub file: String,
+    /// What messages call that file.
+    #[serde(default = "QuotasText::default_source")]
+    pub source: String,
+}
+
+impl QuotasText {
+    fn default_source() -> String {
+        "quota file".to_owned()
+    }
+}
+
+/// What one tenant may have of one device class, and has, in units.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QuotaRow {
+    pub tenant: String,
+    pub weight: u32,
+    pub class: String,
+    pub quota: Option<u32>,
+    pub limit: Option<u32>,
+    pub held: u32,
+}
+
+/// Quotas: `GET /api/v1/quotas`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct QuotaList {
+    #[serde(rename = "apiVersion")]
+    pub api_version: String,
+    pub kind: String,
+    pub items: Vec<QuotaRow>,
+}
+
+impl QuotaList {
+    pub fn new(items: Vec<QuotaRow>) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: "QuotaList".to_owned(), items }
+    }
+}
+
 /// What is wrong with a request, for programs (`code`) and for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {

@@ -6,6 +6,7 @@ mod support;
 mod bad_input;
 mod commands;
 mod crash;
+mod operated;
 mod served;
 mod sim;
 mod training;

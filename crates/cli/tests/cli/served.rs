@@ -1,56 +1,10 @@
 //! The daily verbs against a server that `het submit` starts on demand.
 
-use std::process::Output;
-
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::support::Sandbox;
+use crate::support::{Served, states, whole_machine};
 use crate::training::{adapter, prepared, trainer};
-
-/// A sandbox whose server is stopped at the end, with all that it runs.
-struct Served(Sandbox);
-
-impl Served {
-    fn new() -> Self {
-        Self(Sandbox::new())
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.0.run(arguments)
-    }
-
-    #[track_caller]
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.run(&[arguments, &["-o", "json"]].concat());
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
-    }
-
-    /// Queues a shell script on one core; its id.
-    #[track_caller]
-    fn submit(&self, script: &str) -> u64 {
-        let submitted = self.json(&["submit", "-o", "json", "--", "sh", "-c", script]);
-        submitted["id"].as_u64().expect("an id")
-    }
-
-    fn code(&self, arguments: &[&str]) -> Option<i32> {
-        self.run(arguments).status.code()
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.0.run(&["cancel", "all"]);
-        self.0.run(&["wait", "--timeout", "30s", "all"]);
-        self.0.run(&["server", "stop"]);
-    }
-}
-
-fn states(list: &Value) -> Vec<&str> {
-    let items = list["items"].as_array().expect("a list");
-    items.iter().filter_map(|item| item["state"].as_str()).collect()
-}
 
 #[test]
 fn a_job_is_queued_waited_for_and_described() {
@@ -117,20 +71,6 @@ fn a_stopped_server_leaves_jobs_running_for_the_next() {
     assert_eq!(served.code(&["wait", &id]), Some(5), "its code was not lost");
     let report = served.json(&["describe", &id]);
     assert_eq!(report["stages"][0]["attempts"], 1, "it was not started again");
-}
-
-/// A job file of one stage that takes every core of the machine.
-fn whole_machine(served: &Served, name: &str, priority: &str, run: &str, more: &str) -> String {
-    let devices = served.json(&["devices"]);
-    let items = devices["items"].as_array().expect("a list");
-    let sockets = items.iter().filter(|item| item["kind"] == "cpu");
-    let cores: u64 = sockets.filter_map(|item| item["units"].as_u64()).sum();
-    let text = format!(
-        "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{ name: {name} }}\n\
-         spec:\n  priority: {priority}\n  stages:\n    - name: train\n      kind: train\n      \
-         run: {run}\n      devices: cpu:{cores}\n{more}"
-    );
-    served.0.write(&format!("{name}.yaml"), &text).to_string_lossy().into_owned()
 }
 
 #[test]

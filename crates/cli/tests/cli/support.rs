@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// A home directory and a working directory that nobody else uses.
@@ -84,4 +85,72 @@ macro_rules! assert_told {
             (r"(?m) +\d+\.\d +\d+\.\d +(\d)", " [time] [time] $1"),
         ]}, { insta::assert_snapshot!($told); });
     };
+}
+
+/// A sandbox whose server is stopped at the end, with all that it runs.
+pub struct Served(pub Sandbox);
+
+impl Served {
+    /// The server is started by the first that needs it.
+    pub fn new() -> Self {
+        Self(Sandbox::new())
+    }
+
+    pub fn under_policy(policy: &str) -> Self {
+        let served = Self::new();
+        let mut server = served.0.het(&["server", "--policy", policy]);
+        let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        drop(server.expect("the server can be started"));
+        crate::commands::wait_for("the server", || served.code(&["ps"]) == Some(0));
+        served
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.0.run(arguments)
+    }
+
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["-o", "json"]].concat());
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// Queues a shell script on one core; its id.
+    #[track_caller]
+    pub fn submit(&self, script: &str) -> u64 {
+        let submitted = self.json(&["submit", "-o", "json", "--", "sh", "-c", script]);
+        submitted["id"].as_u64().expect("an id")
+    }
+
+    pub fn code(&self, arguments: &[&str]) -> Option<i32> {
+        self.run(arguments).status.code()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.run(&["cancel", "all"]);
+        self.0.run(&["wait", "--timeout", "30s", "all"]);
+        self.0.run(&["server", "stop"]);
+    }
+}
+
+pub fn states(list: &Value) -> Vec<&str> {
+    let items = list["items"].as_array().expect("a list");
+    items.iter().filter_map(|item| item["state"].as_str()).collect()
+}
+
+/// A job file of one stage that takes every core of the machine.
+pub fn whole_machine(served: &Served, name: &str, priority: &str, run: &str, more: &str) -> String {
+    let devices = served.json(&["devices"]);
+    let items = devices["items"].as_array().expect("a list");
+    let sockets = items.iter().filter(|item| item["kind"] == "cpu");
+    let cores: u64 = sockets.filter_map(|item| item["units"].as_u64()).sum();
+    let text = format!(
+        "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{ name: {name} }}\n\
+         spec:\n  priority: {priority}\n  stages:\n    - name: train\n      kind: train\n      \
+         run: {run}\n      devices: cpu:{cores}\n{more}"
+    );
+    served.0.write(&format!("{name}.yaml"), &text).to_string_lossy().into_owned()
 }

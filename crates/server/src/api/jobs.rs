@@ -3,15 +3,16 @@
 use axum::Json;
 use axum::extract::{Path, Query, State as Shared};
 use het_control::Controller;
-use het_core::{Event, JobId, State};
+use het_core::{Event, Job, JobChange, JobId, Millis, Priority};
 use het_node::Node;
-use het_wire::api::{JobList, JobRow};
+use het_wire::api::{JobChanges, JobList, JobRow};
+use het_wire::quantity;
 use het_wire::report::{ExplanationReport, RunReport};
 use het_wire::text::Lang;
 use serde::Deserialize;
 
 use super::auth::{Caller, Verb};
-use super::refuse::{ApiError, Code};
+use super::refuse::{ApiError, Code, Sent};
 use super::{Api, PAGE_MAX};
 use crate::EventStore;
 use crate::report::{explanation, report};
@@ -142,22 +143,13 @@ pub enum Deed {
 }
 
 impl Deed {
-    /// The facts that it brings.
-    ///
-    /// # Errors
-    /// Why it cannot be done to the job as it is.
-    fn events(self, state: &State, id: JobId) -> Result<Vec<Event>, ApiError> {
-        let Some(job) = state.job(id).filter(|job| job.end.is_none()) else {
-            let text = format!("job {id} has ended");
-            return Err(ApiError::new(Code::Conflict, text).hint("submit it again"));
-        };
-        Ok(match self {
-            Self::Cancel => vec![Event::JobCancelled { job: id }],
-            Self::Hold if job.held => Vec::new(),
-            Self::Hold => vec![Event::JobHeld { job: id }],
-            Self::Release if job.held => vec![Event::JobReleased { job: id }],
-            Self::Release => Vec::new(),
-        })
+    /// The fact that it brings, unless it is one already.
+    fn event(self, job: &Job, id: JobId) -> Option<Event> {
+        match self {
+            Self::Cancel => Some(Event::JobCancelled { job: id }),
+            Self::Hold => (!job.held).then_some(Event::JobHeld { job: id }),
+            Self::Release => job.held.then_some(Event::JobReleased { job: id }),
+        }
     }
 }
 
@@ -166,13 +158,59 @@ pub async fn change(
     caller: Caller,
     Path((selector, deed)): Path<(String, Deed)>,
 ) -> Result<Json<JobRow>, ApiError> {
-    let row = find(&api, &caller, &selector)?;
+    to_live_job(&api, &caller, &selector, move |job, id| deed.event(job, id)).await
+}
+
+pub async fn set(
+    Shared(api): Shared<Api>,
+    caller: Caller,
+    Path(selector): Path<String>,
+    Sent(changes): Sent<JobChanges>,
+) -> Result<Json<JobRow>, ApiError> {
+    let change = read(&changes)?;
+    let event = move |_: &Job, job| Some(Event::JobChanged { job, change });
+    to_live_job(&api, &caller, &selector, event).await
+}
+
+/// # Errors
+/// What is no priority, or no duration.
+fn read(changes: &JobChanges) -> Result<JobChange, ApiError> {
+    let wrong = |text: String| ApiError::new(Code::BadRequest, text);
+    let priority = |word: &String| {
+        let known = Priority::ALL.into_iter().find(|priority| priority.word() == word);
+        let hint = "write `urgent`, `high`, `normal` or `low`";
+        known.ok_or_else(|| wrong(format!("`{word}` is no priority")).hint(hint))
+    };
+    let span = |text: &String| {
+        let span = quantity::duration(text).filter(|span| *span > Millis(0));
+        span.ok_or_else(|| wrong(format!("`{text}` is no duration")).hint("write `90s` or `6h`"))
+    };
+    Ok(JobChange {
+        priority: changes.priority.as_ref().map(priority).transpose()?,
+        time_limit: changes.time_limit.as_ref().map(span).transpose()?,
+    })
+}
+
+/// Brings a fact about a job that has not ended, and answers with its line.
+async fn to_live_job(
+    api: &Api,
+    caller: &Caller,
+    selector: &str,
+    event: impl FnOnce(&Job, JobId) -> Option<Event> + Send + 'static,
+) -> Result<Json<JobRow>, ApiError> {
+    let row = find(api, caller, selector)?;
     caller.check(Verb::ChangeJobs, &row.tenant)?;
     let id = JobId(row.id);
-    let done = api.0.desk.tell(move |control| match deed.events(control.state(), id) {
-        Ok(events) => Asked { events, answer: Ok(()) },
-        Err(refused) => Asked { events: Vec::new(), answer: Err(refused) },
+    let told = api.0.desk.tell(move |control| {
+        match control.state().job(id).filter(|job| job.end.is_none()) {
+            Some(job) => Asked { events: event(job, id).into_iter().collect(), answer: Ok(()) },
+            None => {
+                let text = format!("job {id} has ended");
+                let refused = ApiError::new(Code::Conflict, text).hint("submit it again");
+                Asked { events: Vec::new(), answer: Err(refused) }
+            }
+        }
     });
-    done.await??;
-    Ok(Json(find(&api, &caller, &row.id.to_string())?))
+    told.await??;
+    Ok(Json(find(api, caller, &row.id.to_string())?))
 }

@@ -3,15 +3,21 @@
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, get, patch, post, put};
 use schemars::{Schema, schema_for};
 
-use het_wire::api::{Change, EventPage, JobList, JobRow, ServerInfo, Submission, Submitted};
+use het_wire::api::{
+    Change, DeviceList, DeviceRow, EventPage, JobChanges, JobList, JobRow, PreemptionList,
+    QuotaList, QuotasText, ServerInfo, Submission, Submitted,
+};
 use het_wire::report::{ExplanationReport, RunReport};
 
 use super::auth::Verb;
 use super::refuse::{ApiError, Code};
-use super::{Api, BODY_BYTES_MAX, events, jobs, metrics, openapi, site, submit, watch};
+use super::{
+    Api, BODY_BYTES_MAX, devices, events, jobs, metrics, openapi, preempt, quotas, site, submit,
+    watch,
+};
 
 /// One route.
 #[derive(Debug)]
@@ -115,8 +121,39 @@ pub const ROUTES: &[Route] = &[
         about: "Devices and how much of them is held",
         query: &[],
         body: None,
-        answer: Answer::Object,
-        handler: || get(site::devices),
+        answer: Answer::Json(|| schema_for!(DeviceList)),
+        handler: || get(devices::list),
+    },
+    Route {
+        method: "post",
+        path: "/api/v1/devices/{device}/{service}",
+        verb: Some(Verb::ServeDevices),
+        about: "Take a device out of service (`{service}` is `drain`) or back (`undrain`): what \
+                runs there and saves goes elsewhere, what does not may end there",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(DeviceRow)),
+        handler: || post(devices::change),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/quotas",
+        verb: Some(Verb::ReadQuotas),
+        about: "What tenants may have and have",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(QuotaList)),
+        handler: || get(quotas::list),
+    },
+    Route {
+        method: "put",
+        path: "/api/v1/quotas",
+        verb: Some(Verb::SetQuotas),
+        about: "Set what tenants may have, instead of all that was set before",
+        query: &[],
+        body: Some(|| schema_for!(QuotasText)),
+        answer: Answer::Json(|| schema_for!(QuotaList)),
+        handler: || put(quotas::set),
     },
     Route {
         method: "post",
@@ -168,6 +205,37 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answer: Answer::Json(|| schema_for!(ExplanationReport)),
         handler: || get(jobs::explain),
+    },
+    Route {
+        method: "patch",
+        path: "/api/v1/jobs/{job}",
+        verb: Some(Verb::ChangeJobs),
+        about: "Change the priority or the time limit of a job that has not ended",
+        query: &[],
+        body: Some(|| schema_for!(JobChanges)),
+        answer: Answer::Json(|| schema_for!(JobRow)),
+        handler: || patch(jobs::set),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/jobs/{job}/preemption",
+        verb: Some(Verb::ReadJobs),
+        about: "What it would cost and bring to stop it for a more urgent job",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(PreemptionList)),
+        handler: || get(preempt::weigh),
+    },
+    Route {
+        method: "post",
+        path: "/api/v1/jobs/{job}/preemption",
+        verb: Some(Verb::ChangeJobs),
+        about: "Stop it for the most urgent job that waits for what it holds, whether or not that \
+                pays",
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(PreemptionList)),
+        handler: || post(preempt::preempt),
     },
     Route {
         method: "post",

@@ -1,4 +1,4 @@
-//! The server itself: health, version, devices, its end.
+//! The server itself: health, version, its end.
 
 use axum::Json;
 use axum::extract::State as Shared;
@@ -37,29 +37,6 @@ pub async fn info(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<Serve
         jobs_live: api.0.desk.board().live_count(),
         events,
     }))
-}
-
-/// What each device gives and how much of it is held.
-pub async fn devices(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<Value>, ApiError> {
-    caller.check_server(Verb::ReadServer)?;
-    let items = api.0.desk.look(|control| {
-        let state = control.state();
-        let topology = state.topology();
-        let row = |id: het_core::DeviceId| {
-            let device = topology.device(id);
-            json!({
-                "name": format!("{}/{}", topology.node(device.node).name, device.name),
-                "class": topology.class_of(id).id.as_str(),
-                "kind": topology.class_of(id).kind.as_str(),
-                "units": device.capacity.whole_units(),
-                "held": state.held(id).whole_units(),
-                "up": state.is_up(id),
-            })
-        };
-        topology.device_ids().map(row).collect::<Vec<_>>()
-    });
-    let items = items.await?;
-    Ok(Json(json!({ "apiVersion": API_VERSION, "kind": "DeviceList", "items": items })))
 }
 
 /// Ends the service; running jobs go on and are taken up by the next one.

@@ -1,0 +1,135 @@
+//! What operators and users do to jobs and devices of a server while they run.
+
+use serde_json::Value;
+
+use crate::commands::wait_for;
+use crate::support::{Served, states, whole_machine};
+
+/// A stage that saves when it is told to stop, and says each time that it begins.
+const SAVES: &str = r#"
+name: saves
+kind: train
+devices: cpu:1
+checkpoint: 1h
+resume: ["{checkpoint}"]
+run:
+  - sh
+  - -c
+  - |
+    trap 'mkdir -p saved; echo "{\"checkpoint\":{\"step\":1,\"path\":\"saved\"}}" >> $HET_PROGRESS; exit 0' TERM
+    echo begun >> begun
+    while :; do sleep 0.02; done
+"#;
+
+fn begun(served: &Served) -> usize {
+    let text = std::fs::read_to_string(served.0.path().join("begun")).unwrap_or_default();
+    text.lines().count()
+}
+
+fn device(served: &Served) -> String {
+    served.json(&["devices"])["items"][0]["name"].as_str().expect("a name").to_owned()
+}
+
+fn state(served: &Served, job: &str) -> Value {
+    served.json(&["ps"])["items"]
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["name"] == job))
+        .map_or(Value::Null, |row| row["state"].clone())
+}
+
+#[test]
+fn a_drained_device_is_emptied_and_takes_nobody_until_it_is_back() {
+    let served = Served::new();
+    served.0.write("saves.yaml", SAVES);
+    let go = "until [ -e go ]; do sleep 0.02; done";
+    let stays = served.submit(go).to_string();
+    assert_eq!(served.code(&["submit", "saves.yaml"]), Some(0));
+    wait_for("the job to begin", || begun(&served) == 1);
+    let name = device(&served);
+    let drained = served.json(&["devices", "drain", &name]);
+    assert_eq!(drained["items"][0]["state"], "draining");
+    wait_for("it to have saved", || state(&served, "saves") == "migrating");
+    assert_eq!(state(&served, "sh"), "running", "what cannot save ends in peace");
+    served.0.write("go", "");
+    assert_eq!(served.code(&["wait", &stays]), Some(0));
+    let listed = served.json(&["devices"]);
+    assert_eq!(listed["items"][0]["state"], "drained");
+    assert_eq!(begun(&served), 1, "nothing starts there");
+    let back = served.json(&["devices", "undrain", &name]);
+    assert_eq!(back["items"][0]["state"], "up");
+    wait_for("the job to go on", || begun(&served) == 2);
+    assert_eq!(served.code(&["devices", "drain", "none"]), Some(3));
+}
+
+#[test]
+fn a_job_that_becomes_urgent_makes_room_for_itself() {
+    let served = Served::new();
+    served.0.write("saves.yaml", SAVES);
+    let saves = std::fs::read_to_string(served.0.path().join("saves.yaml")).expect("it is there");
+    let whole = whole_machine(&served, "first", "normal", "[\"true\"]", "");
+    let whole = std::fs::read_to_string(whole).expect("it is there");
+    let units = whole.lines().find_map(|line| line.trim().strip_prefix("devices: "));
+    let all = saves.replace("cpu:1", units.expect("a number of cores"));
+    served.0.write("saves.yaml", &all);
+    served.run(&["submit", "saves.yaml"]);
+    wait_for("the job to begin", || begun(&served) == 1);
+    let waits = served.submit("true").to_string();
+    assert_eq!(states(&served.json(&["ps"])), ["running", "queued"]);
+    let nobody = served.json(&["preempt", "--dry-run", "saves"]);
+    assert_eq!(nobody["items"], Value::Array(vec![]), "they are equals");
+    assert_eq!(served.code(&["preempt", "saves"]), Some(6));
+    let set = served.json(&["set", &waits, "--priority", "urgent", "--time-limit", "1h"]);
+    assert_eq!(set["items"][0]["priority"], "urgent");
+    assert_eq!(served.code(&["wait", &waits]), Some(0));
+    wait_for("the first to go on", || begun(&served) == 2);
+    assert_eq!(served.json(&["ps"])["items"][0]["preemptions"], 1);
+    assert_eq!(served.code(&["set", &waits, "--priority", "low"]), Some(6), "it has ended");
+    assert_eq!(served.code(&["set", "saves", "--priority", "soon"]), Some(2));
+    assert_eq!(served.code(&["set", "saves", "--time-limit", "long"]), Some(2));
+}
+
+#[test]
+fn a_job_is_preempted_by_hand_where_no_policy_would() {
+    let served = Served::under_policy("static");
+    served.0.write("saves.yaml", SAVES);
+    served.run(&["submit", "saves.yaml"]);
+    wait_for("the job to begin", || begun(&served) == 1);
+    let urgent = whole_machine(&served, "urgent", "urgent", "[\"true\"]", "");
+    let id = served.json(&["submit", &urgent])["id"].as_u64().expect("an id");
+    assert_eq!(state(&served, "urgent"), "queued");
+    let weighed = &served.json(&["preempt", "--dry-run", "saves"])["items"][0];
+    assert_eq!((&weighed["beneficiary"], &weighed["pays"]), (&id.into(), &true.into()));
+    assert_eq!(state(&served, "saves"), "running", "nothing was done");
+    assert_eq!(served.code(&["preempt", "saves"]), Some(0));
+    assert_eq!(served.code(&["wait", &id.to_string()]), Some(0));
+    wait_for("the first to go on", || begun(&served) == 2);
+}
+
+#[test]
+fn quotas_hold_from_the_moment_they_are_set() {
+    let served = Served::new();
+    served.submit("true");
+    let class = served.json(&["devices"])["items"][0]["class"].as_str().expect("one").to_owned();
+    let text = format!(
+        "apiVersion: heterosis.dev/v1alpha1\nkind: Quotas\ntenants:\n  lab:\n    \
+         limit: {{ {class}: 1 }}\n"
+    );
+    served.0.write("quotas.yaml", &text);
+    let set = served.json(&["quotas", "--set", "quotas.yaml"]);
+    assert_eq!((&set["items"][0]["tenant"], &set["items"][0]["limit"]), (&"lab".into(), &1.into()));
+    let submit = |script| {
+        let of_lab = ["submit", "--tenant", "lab", "-o", "json", "--", "sh", "-c", script];
+        served.run(&of_lab);
+    };
+    submit("until [ -e go ]; do sleep 0.02; done");
+    submit("true");
+    wait_for("the first to run", || states(&served.json(&["ps"])) == ["running", "queued"]);
+    assert_eq!(served.json(&["quotas"])["items"][0]["held"], 1);
+    let empty = "{ apiVersion: heterosis.dev/v1alpha1, kind: Quotas, tenants: {} }";
+    served.0.write("quotas.yaml", empty);
+    assert_eq!(served.code(&["quotas", "--set", "quotas.yaml"]), Some(0));
+    assert_eq!(served.code(&["wait", "3"]), Some(0), "nobody is limited any more");
+    served.0.write("quotas.yaml", "tenants: 7");
+    assert_eq!(served.code(&["quotas", "--set", "quotas.yaml"]), Some(2));
+    served.0.write("go", "");
+}

@@ -120,6 +120,11 @@ fn hybrid_keeps_the_laws() {
 }
 
 #[test]
+fn feedback_keeps_the_laws() {
+    check("feedback");
+}
+
+#[test]
 fn adaptive_keeps_the_laws() {
     check("adaptive");
 }
@@ -152,7 +157,7 @@ fn the_same_seed_gives_the_same_bytes() {
 #[test]
 fn scenarios_exercise_what_they_are_for() {
     let (mut stops, mut claims, mut losses, mut resumed) = (0, 0, 0, 0);
-    let (mut limited, mut reclaimed) = (0, 0);
+    let (mut limited, mut reclaimed, mut turns, mut drained) = (0, 0, 0, 0);
     for seed in 1..=150 {
         let log = play(seed, "adaptive").expect("the seed keeps the laws");
         for (_, event) in &log.0 {
@@ -163,7 +168,11 @@ fn scenarios_exercise_what_they_are_for() {
                     for action in &plan.actions {
                         match action {
                             Action::Stop { cause: StopCause::Reclaim { .. }, .. } => reclaimed += 1,
-                            Action::Stop { .. } => stops += 1,
+                            Action::Stop { cause, .. } => {
+                                stops += 1;
+                                turns += u32::from(*cause == StopCause::Quantum);
+                                drained += u32::from(*cause == StopCause::Drain);
+                            }
                             Action::Claim { .. } => claims += 1,
                             Action::Start { resume: Some(_), .. } => resumed += 1,
                             _ => {}
@@ -176,7 +185,7 @@ fn scenarios_exercise_what_they_are_for() {
         }
     }
     println!("stops {stops}, claims {claims}, losses {losses}, resumed {resumed}");
-    println!("limited {limited}, reclaimed {reclaimed}");
-    assert!(limited > 10 && reclaimed > 10);
+    println!("limited {limited}, reclaimed {reclaimed}, turns {turns}, drained {drained}");
+    assert!(limited > 10 && reclaimed > 10 && turns > 10 && drained > 10);
     assert!(stops > 20 && claims > 20 && losses > 20 && resumed > 20);
 }

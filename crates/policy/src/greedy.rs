@@ -15,10 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time};
 
 use crate::ends::Ends;
+use crate::levels;
 use crate::line::{Ask, Group, GroupId, Line};
 use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Rank};
-use crate::rules::{Balancing, Choice, Passing, Preempts};
+use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
 use crate::tenants::Tenants;
 use crate::worth::Crowd;
 use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
@@ -125,6 +126,8 @@ struct Pass<'a> {
     searches: usize,
     /// When what runs should end, once somebody asked.
     ends: OnceCell<Ends<'a>>,
+    /// Who may be stopped for equals, once somebody asked.
+    at_boundary: OnceCell<Vec<(LeaseId, StopCost)>>,
     /// Whom a stage of a priority may stop, by that priority, once somebody asked.
     candidates: BTreeMap<Priority, Vec<(LeaseId, StopCost)>>,
     reservations: usize,
@@ -156,6 +159,7 @@ impl<'a> Pass<'a> {
             stopped: BTreeSet::new(),
             searches: 0,
             ends: OnceCell::new(),
+            at_boundary: OnceCell::new(),
             candidates: BTreeMap::new(),
             reservations: reserved(view),
             awaited: None,
@@ -326,6 +330,11 @@ impl<'a> Pass<'a> {
             line.untold.insert(key);
             return Next::OfGroup;
         }
+        if !refused && let Some((placement, orders)) = self.take_turn(line.look_up(id), key) {
+            self.preempt(rank, placement, orders);
+            line.untold.insert(key);
+            return Next::OfGroup;
+        }
         let group = line.group(id);
         group.news = told;
         if refused {
@@ -333,6 +342,30 @@ impl<'a> Pass<'a> {
         }
         self.reserve(line, id, rank);
         Next::Nobody
+    }
+
+    /// What equals that have had more leave to a stage, where they do.
+    fn take_turn(&self, group: &Group, key: StageKey) -> Option<(Placement, Vec<StopOrder>)> {
+        if self.rules.sharing == Sharing::Never {
+            return None;
+        }
+        let view = self.view;
+        let all = self.at_boundary.get_or_init(|| levels::at_boundary(view));
+        let gives_way = |id: &LeaseId| {
+            let lease = &view.state.leases()[id];
+            !self.stopped.contains(id) && levels::gives_way(view, lease.stage, key)
+        };
+        let open: Vec<_> = all.iter().copied().filter(|(id, _)| gives_way(id)).collect();
+        if open.is_empty() {
+            return None;
+        }
+        let left = match &self.tenants {
+            Some(tenants) => preempt::unprotected(view, tenants, group, open),
+            None => open,
+        };
+        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+        let found = preempt::take_turn(view, &self.pool, key, &shapes, &left)?;
+        self.may_have(key, &found.0).then_some(found)
     }
 
     fn start(&mut self, rank: Rank, placement: Placement, reason: Reason) {

@@ -11,6 +11,7 @@ mod elastic;
 mod ends;
 mod greedy;
 mod left;
+mod levels;
 mod line;
 mod market;
 mod memory;

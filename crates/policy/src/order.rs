@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use het_core::{Millis, Priority, StageKey, Time};
 
 use crate::View;
+use crate::levels::{self, Level};
 use crate::tenants::Standing;
 
 /// A waiting stage rises by one priority each time it has waited this long (law 10); where the
@@ -24,8 +25,11 @@ pub enum Order {
     Submission,
     /// By priority, then submission.
     Priority,
-    /// By raised priority, then least expected device time beside the time waited.
+    /// By raised priority, then least expected device time beside the time waited; those of whom
+    /// that is not known come last, by level.
     AgedShortest,
+    /// By raised priority, then level, then submission.
+    Feedback,
 }
 
 /// Sorts before the rank of whoever is looked at later.
@@ -34,6 +38,8 @@ pub(crate) struct Rank {
     level: Reverse<u64>,
     /// Shorter ones that come before then may pass.
     passed_until: Time,
+    /// Where nobody knows how long it takes.
+    feedback: Level,
     submitted: Time,
     /// Inside the job.
     urgency: u8,
@@ -93,12 +99,16 @@ pub(crate) fn rank(
         Order::Submission => (Priority::Normal as u64, None),
         Order::Priority => (own as u64, None),
         Order::AgedShortest => aged(own, since, times(RISES_AFTER).max(AGEING_STEP), view.now),
+        Order::Feedback => aged(own, since, AGEING_STEP, view.now),
     };
-    let passed_until =
-        if order == Order::AgedShortest { since + times(PASSED_FOR) } else { Time::ZERO };
+    let (passed_until, feedback) = match order {
+        Order::AgedShortest if device_time < FOREVER => (since + times(PASSED_FOR), 0),
+        Order::AgedShortest | Order::Feedback => (Time::ZERO + FOREVER, levels::level(view, key)),
+        Order::Submission | Order::Priority => (Time::ZERO, 0),
+    };
     let urgency = spec.kind.urgency();
     let submitted = job.submitted;
-    (Rank { level: Reverse(level), passed_until, submitted, urgency, key, since }, rises)
+    (Rank { level: Reverse(level), passed_until, feedback, submitted, urgency, key, since }, rises)
 }
 
 /// Longer than anybody waits.

@@ -154,6 +154,23 @@ pub(crate) fn reclaim(
     None
 }
 
+/// The least sufficient set of `candidates` that give way to a stage of their own priority, for the
+/// first of `shapes` that can be had.
+pub(crate) fn take_turn(
+    view: &View<'_>,
+    pool: &Pool<'_>,
+    key: StageKey,
+    shapes: &[usize],
+    candidates: &[(LeaseId, StopCost)],
+) -> Option<(Placement, Vec<StopOrder>)> {
+    shapes.iter().find_map(|&index| {
+        let candidates = candidates.iter().copied();
+        let (placement, leaving) = sufficient(view, pool, key, index, candidates)?;
+        let order = |(lease, cost)| StopOrder { lease, cause: StopCause::Quantum, cost };
+        Some((placement, leaving.into_iter().map(order).collect()))
+    })
+}
+
 /// Leases that may be stopped for jobs of `priority`, cheapest first.
 pub(crate) fn lower_than(view: &View<'_>, priority: Priority) -> Vec<(LeaseId, StopCost)> {
     candidates(view, |job, stage| job.priority() < priority && stage.preemptions < PREEMPTIONS_MAX)

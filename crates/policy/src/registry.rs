@@ -6,7 +6,7 @@ use crate::elastic::Sia;
 use crate::packing::PackingRule;
 use crate::pods::InOrder;
 use crate::queue::{Queue, QueueOrder};
-use crate::rules::{DYNAMIC, FIFO, HYBRID, STATIC};
+use crate::rules::{DYNAMIC, FEEDBACK, FIFO, HYBRID, STATIC};
 use crate::shares::{Objective, Shares};
 
 /// Ours first, then the published ones, re-implemented for honest comparison.
@@ -15,6 +15,7 @@ pub static POLICIES: &[&dyn Policy] = &[
     &STATIC,
     &DYNAMIC,
     &HYBRID,
+    &FEEDBACK,
     &Adaptive,
     &Sia,
     &InOrder(PackingRule::LeastFragmentation),

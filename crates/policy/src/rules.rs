@@ -37,6 +37,14 @@ pub enum Balancing {
     Throughout,
 }
 
+/// Whether those of one priority take turns while they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    Never,
+    /// Who has had much gives way, at a checkpoint, to who has had little.
+    ByLevels,
+}
+
 /// What a policy is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
@@ -46,6 +54,7 @@ pub struct Rules {
     pub choice: Choice,
     pub balancing: Balancing,
     pub preempts: Preempts,
+    pub sharing: Sharing,
 }
 
 /// Whether running stages of lower priority are stopped.
@@ -69,6 +78,7 @@ pub(crate) static FIFO: Rules = Rules {
     choice: Choice::FreeNow,
     balancing: Balancing::Never,
     preempts: Preempts::Never,
+    sharing: Sharing::Never,
 };
 
 /// Rule and profile fix the devices at submission.
@@ -79,6 +89,7 @@ pub(crate) static STATIC: Rules = Rules {
     choice: Choice::Fixed,
     balancing: Balancing::Never,
     preempts: Preempts::Never,
+    sharing: Sharing::Never,
 };
 
 /// Decided again on every event from what is free.
@@ -89,6 +100,7 @@ pub(crate) static DYNAMIC: Rules = Rules {
     choice: Choice::FreeNow,
     balancing: Balancing::Throughout,
     preempts: Preempts::ForHigherPriority,
+    sharing: Sharing::Never,
 };
 
 /// Planned as if all were free, corrected once that makes a stage late and while it runs.
@@ -99,6 +111,18 @@ pub(crate) static HYBRID: Rules = Rules {
     choice: Choice::FixedUntil(HYBRID_PATIENCE),
     balancing: Balancing::Throughout,
     preempts: Preempts::ForHigherPriority,
+    sharing: Sharing::Never,
+};
+
+/// A multi-level feedback queue: nothing is known about lengths, what was had decides.
+pub(crate) static FEEDBACK: Rules = Rules {
+    name: "feedback",
+    order: Order::Feedback,
+    passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
+    choice: Choice::FreeNow,
+    balancing: Balancing::Throughout,
+    preempts: Preempts::ForHigherPriority,
+    sharing: Sharing::ByLevels,
 };
 
 /// What `adaptive` does between rounds and where nothing is shared in rounds.
@@ -109,6 +133,7 @@ pub(crate) static ADAPTIVE: Rules = Rules {
     choice: Choice::EarliestFinish,
     balancing: Balancing::Throughout,
     preempts: Preempts::ForHigherPriority,
+    sharing: Sharing::ByLevels,
 };
 
 impl Policy for Rules {

@@ -371,3 +371,55 @@ fn an_owner_keeps_its_own_when_borrowers_give_back() {
     ];
     check("adaptive", scene, &expected);
 }
+
+#[test]
+fn who_has_had_much_gives_way_after_a_checkpoint() {
+    let scene = "
+        node h100 h100
+        0s job 1 normal h100:2
+        0s run
+        200s job 2 normal h100:2
+        200s run
+        301s run
+        310s saved 1 10
+        310s run
+        315s stopped 1
+        315s run
+        400s ends 2
+        400s run";
+    let expected = [
+        "0s start 1 on n0/h1000 n0/h1001",
+        "310s stop 1: quantum",
+        "310s claim for 2 on n0/h1000 n0/h1001",
+        "315s start 2 on n0/h1000 n0/h1001",
+        "400s start 1 on n0/h1000 n0/h1001 from step 10",
+    ];
+    check("feedback", scene, &expected);
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn equals_of_one_level_do_not_take_turns() {
+    let scene = "
+        node h100
+        0s job 1 normal h100
+        0s run
+        200s job 2 normal h100
+        200s saved 1 10
+        200s run
+        4000s ends 1
+        4000s run";
+    check("feedback", scene, &["0s start 1 on n0/h1000", "4000s start 2 on n0/h1000"]);
+}
+
+#[test]
+fn a_higher_priority_does_not_give_way() {
+    let scene = "
+        node h100
+        0s job 1 high h100
+        0s run
+        1000s job 2 normal h100
+        1000s saved 1 10
+        1000s run";
+    check("feedback", scene, &["0s start 1 on n0/h1000"]);
+}

@@ -24,12 +24,13 @@ impl Yielding {
 }
 
 /// For whom a running stage could make room: the first by priority and by the time waited among
-/// those above it that could run then.
+/// those above it that could run then. Those for whom room is being made already need no more.
 pub fn yielding(view: &View<'_>, lease: LeaseId) -> Option<Yielding> {
     let state = view.state;
     let victim = state.stage(state.leases().get(&lease)?.stage).0.priority();
+    let unserved = state.waiting().filter(|key| !state.claims().contains_key(key));
     let mut above: Vec<StageKey> =
-        state.waiting().filter(|key| state.stage(*key).0.priority() > victim).collect();
+        unserved.filter(|key| state.stage(*key).0.priority() > victim).collect();
     above.sort_by_key(|key| {
         let job = state.stage(*key).0;
         (Reverse(job.priority()), job.waiting_since(key.stage), *key)
@@ -51,7 +52,8 @@ pub(crate) fn heed(view: &View<'_>, decision: &mut Decision) {
         let runs = |(key, want): &(StageKey, Want)| {
             *key == beneficiary && matches!(want, Want::Run { .. })
         };
-        if decision.wants.iter().any(runs) {
+        let served = view.state.claims().contains_key(&beneficiary);
+        if served || decision.wants.iter().any(runs) {
             continue;
         }
         decision.wants.retain(|(key, _)| *key != beneficiary);

@@ -483,9 +483,12 @@ impl Oracle {
         if self.stage_mut(victim).is_some_and(|stage| stage.preemptions >= PREEMPTIONS_MAX) {
             self.blame(7, format!("{victim} is preempted too often"));
         }
+        // The first room is none any more where a device of it went out of service.
+        let stands = |claim: &Arc<Placement>| !claim.grants().any(|g| self.is_down(g.device));
+        let has_room = self.claims.get(&beneficiary).is_some_and(stands);
         let again = self.holds.iter().any(|(other, hold)| {
             let same = hold.stopping == Some(*cause);
-            other != lease && same && self.claims.contains_key(&beneficiary)
+            other != lease && same && has_room
         });
         if again {
             self.blame(7, format!("a second look preempts again for {beneficiary}"));

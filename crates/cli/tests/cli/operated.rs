@@ -16,7 +16,12 @@ run:
   - sh
   - -c
   - |
-    trap 'mkdir -p saved; echo "{\"checkpoint\":{\"step\":1,\"path\":\"saved\"}}" >> $HET_PROGRESS; exit 0' TERM
+    save() {
+      mkdir -p saved
+      echo '{"checkpoint":{"step":1,"path":"saved"}}' >> $HET_PROGRESS
+      exit 0
+    }
+    trap save TERM
     echo begun >> begun
     while :; do sleep 0.02; done
 "#;

@@ -1,0 +1,102 @@
+//! The levels of the multi-level feedback queue: whoever has had much of the machine goes behind
+//! whoever of the same priority has had little, because nobody knows how long a program takes, and
+//! one that has run for long will mostly run for long (Nuyens and Wierman 2008 on foreground-
+//! background scheduling; Gu et al., NSDI 2019, for training).
+//!
+//! A stage sinks by what it had and is stopped for one above it only where that costs least: right
+//! after a checkpoint.
+
+use het_core::{Grant, LeaseId, Millis, Phase, Placement, StageKey, State, StopCost, Time};
+use het_perf::stop_cost;
+
+use crate::View;
+use crate::demand::steps_done;
+use crate::speed::{rate, steps_left};
+
+/// Device-seconds, on the fastest class of the machine, from which a stage stands one level lower.
+const LEVELS: [f64; 3] = [600.0, 4_800.0, 38_400.0];
+
+/// Number of a level; those who have had least are on level 0.
+pub(crate) type Level = u8;
+
+/// How long after a checkpoint a stop still counts as one at its boundary: what happens at once on
+/// a real machine takes a moment to be heard of.
+const BOUNDARY: Millis = Millis::seconds(2);
+
+/// Between a start and a stop for others a stage works for this many times as long as going on
+/// takes, and no less than [`TURN_MIN`].
+const TURN_AFTER: u64 = 10;
+const TURN_MIN: Millis = Millis::seconds(60);
+
+/// The level of a stage.
+pub(crate) fn level(view: &View<'_>, key: StageKey) -> Level {
+    let had = attained(view.state, key, view.now);
+    LEVELS.iter().filter(|from| had >= **from).count() as Level
+}
+
+/// Device-seconds that a stage has had, weighted by the peak of the devices. Its earlier leases
+/// count as the last one does: what it had where is not kept.
+fn attained(state: &State, key: StageKey, now: Time) -> f64 {
+    let (_, _, stage) = state.stage(key);
+    let Some(placement) = &stage.placement else { return 0.0 };
+    let running = match stage.state {
+        het_core::StageState::Active { lease } => {
+            let lease = &state.leases()[&lease];
+            let shares = lease.placement.grants().map(|grant| grant.share);
+            shares.sum::<het_core::Share>().over(now.since(lease.since)).device_seconds()
+        }
+        _ => 0.0,
+    };
+    (stage.charged.device_seconds() + running) * weight(state, placement)
+}
+
+/// Peak of the devices of a placement over that of the fastest class; 1 where that is not known.
+fn weight(state: &State, placement: &Placement) -> f64 {
+    let topology = state.topology();
+    let peak = |grant: Grant| topology.class_of(grant.device).peak_gflops;
+    let peaks = topology.classes.iter().filter_map(|class| class.peak_gflops);
+    match (placement.devices().next().and_then(peak), peaks.max()) {
+        (Some(own), Some(best)) if best > 0 => own as f64 / best as f64,
+        _ => 1.0,
+    }
+}
+
+/// Who has completed a checkpoint a moment ago and has had a turn, cheapest to stop first.
+pub(crate) fn at_boundary(view: &View<'_>) -> Vec<(LeaseId, StopCost)> {
+    let state = view.state;
+    let mut rows: Vec<(LeaseId, StopCost)> = Vec::new();
+    for (&id, lease) in state.leases() {
+        let Phase::Running { .. } = lease.phase else { continue };
+        let (_, spec, stage) = state.stage(lease.stage);
+        let saved = stage.checkpoint_at.filter(|at| *at >= lease.since);
+        let turn = Millis(view.rates.restart(&spec.profile).0 * TURN_AFTER).max(TURN_MIN);
+        let had_turn = view.now.since(lease.since) >= turn;
+        if had_turn && saved.is_some_and(|at| view.now.since(at) <= BOUNDARY) {
+            rows.push((id, stop_cost(spec, stage, lease, view.now)));
+        }
+    }
+    rows.sort_by_key(|(id, cost)| (cost.cost, *id));
+    rows
+}
+
+/// Whether a running stage should let a waiting one of its priority go first.
+pub(crate) fn gives_way(view: &View<'_>, running: StageKey, waiting: StageKey) -> bool {
+    let state = view.state;
+    let equals = state.stage(running).0.priority() == state.stage(waiting).0.priority();
+    equals && level(view, waiting) < level(view, running) && !is_longer(view, waiting, running)
+}
+
+/// Whether it is known that the rest of one stage takes longer than that of another.
+fn is_longer(view: &View<'_>, one: StageKey, than: StageKey) -> bool {
+    let rest = |key: StageKey| {
+        let (_, spec, stage) = view.state.stage(key);
+        let at = |index| rate(view, spec, index).map(|(rate, _)| rate);
+        let fastest = (0..spec.alternatives.len()).filter_map(at).max_by(f64::total_cmp)?;
+        let left = match spec.steps {
+            Some(steps) => steps as f64 - steps_done(view, key, fastest),
+            None => steps_left(spec, stage)? as f64,
+        };
+        Some(left.max(0.0) / fastest)
+    };
+    rest(one).zip(rest(than)).is_some_and(|(one, than)| one > than)
+}

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anstream::println;
 use het_core::Share;
-use het_server::{Machine, this_machine};
+use het_server::{ControlGroupFinding, Machine, control_groups, this_machine};
 use het_wire::quantity::size_text;
 use owo_colors::OwoColorize;
 
@@ -29,6 +29,7 @@ pub fn doctor() -> Result<u8, Fail> {
     let machine = this_machine();
     let mut checks = devices(&machine);
     checks.push(state_directory());
+    checks.push(groups());
     checks.push(trainer());
     checks.push(program(
         "python3",
@@ -106,6 +107,17 @@ fn state_directory() -> Check {
         )),
         None => Check::Note(format!("state in `{}`, free space unknown", root.display()), None),
     }
+}
+
+fn groups() -> Check {
+    let finding = control_groups();
+    let hint = match &finding {
+        ControlGroupFinding::Usable { limits_memory: true, .. } => {
+            return Check::Good(finding.to_string());
+        }
+        _ => "a server started by systemd with `packaging/het.service` may make them",
+    };
+    Check::Note(finding.to_string(), Some(hint.to_owned()))
 }
 
 fn free_bytes(path: &Path) -> Option<u64> {

@@ -6,13 +6,14 @@ use std::time::SystemTime;
 
 use het_core::{CheckpointSpec, LeaseId, Outcome, Phase, State};
 
-use crate::gang::{Gang, StopAsked};
+use crate::cgroup::Group;
+use crate::gang::{Gang, Left, StopAsked};
 use crate::node::{Node, Start};
 use crate::order::record_path;
 use crate::record::{self, Record};
 use crate::site::Remains;
 use crate::spawn::{Kin, Process};
-use crate::sweep::sweep;
+use crate::sweep::{Marks, sweep};
 use crate::sys::pidfd_open;
 
 impl Node {
@@ -62,7 +63,9 @@ impl Node {
         let processes: Vec<Process> = processes.collect();
         let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
         let order = self.order(&start, record.port, picked, record.since_ticks);
-        let mut gang = Gang::take_up(order, processes, since, asked, &mut self.site);
+        let cgroups = record.control_groups();
+        let left = Left { processes, cgroups, since, asked };
+        let mut gang = Gang::take_up(order, left, &mut self.site);
         if asked == StopAsked::Yes {
             let spec = start.launch.checkpoint.as_ref();
             let grace = spec.map_or(CheckpointSpec::GRACE_DEFAULT, |spec| spec.grace);
@@ -76,7 +79,10 @@ impl Node {
     fn lose(&mut self, lease: LeaseId, path: &Path, record: Option<&Record>) {
         let ranks = record::noted(path).into_values();
         let groups = ranks.filter(|&pid| record.is_some_and(|record| record.is_rank(pid)));
-        sweep(&groups.collect(), &record::mark(path), None);
+        let cgroups = record.map(Record::control_groups).unwrap_or_default();
+        let (groups, mark) = (groups.collect(), record::mark(path));
+        sweep(&Marks { groups, mark, cgroups: &cgroups }, None);
+        cgroups.iter().for_each(Group::remove);
         let remains = Remains { record: path.to_owned(), children: Vec::new() };
         self.site.end(lease, Outcome::Lost, remains);
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use het_core::{Failure, Outcome};
+use het_core::{Bytes, Failure, Outcome};
 use nix::sys::signal::Signal;
 
 /// "Saved, call me again": `EX_TEMPFAIL` of sysexits.h.
@@ -62,6 +62,8 @@ pub(crate) enum Consequence {
 /// Whether the kernel has killed for want of memory on this machine while a gang ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryRanOut {
+    /// The rank used up what it had asked for.
+    OfRank(Bytes),
     Yes,
     No,
     Unknown,
@@ -77,13 +79,27 @@ impl MemoryRanOut {
         }
     }
 
-    fn hint(self) -> &'static str {
+    /// What to say about a process that ended so.
+    fn hint(self, exit: Exit) -> String {
+        let killed = exit == Exit::Signal(Signal::SIGKILL);
         match self {
-            Self::Yes => {
+            // A shell reports the death of its child as a code of its own.
+            Self::OfRank(limit) => format!(
+                ", it used all of its {} GiB of memory, hint: ask for more `memory`, or use a \
+                 smaller batch",
+                limit.0 as f64 / Bytes::gib(1).0 as f64
+            ),
+            Self::Yes if killed => {
                 ", while the kernel ran out of memory, hint: a smaller batch, or more `memory`"
+                    .to_owned()
             }
-            Self::No => ", hint: the kernel killed nobody for want of memory meanwhile",
-            Self::Unknown => ", hint: the kernel does this when memory runs out, see `dmesg`",
+            Self::No if killed => {
+                ", hint: the kernel killed nobody for want of memory meanwhile".to_owned()
+            }
+            Self::Unknown if killed => {
+                ", hint: the kernel does this when memory runs out, see `dmesg`".to_owned()
+            }
+            _ => String::new(),
         }
     }
 }
@@ -111,10 +127,6 @@ impl Verdict {
 
     pub(crate) fn culprit(&self) -> Option<u32> {
         self.culprit.map(|(rank, _)| rank)
-    }
-
-    pub(crate) fn culprit_exit(&self) -> Option<Exit> {
-        self.culprit.map(|(_, exit)| exit)
     }
 
     pub(crate) fn exited(&mut self, rank: u32, exit: Exit) -> Consequence {
@@ -157,9 +169,7 @@ fn message(rank: u32, exit: Exit, log: &str, memory: MemoryRanOut) -> String {
         text.push_str(": ");
         text.extend(line.chars().filter(|c| !c.is_control()).take(QUOTE_CHARS_MAX));
     }
-    if exit == Exit::Signal(Signal::SIGKILL) {
-        text.push_str(memory.hint());
-    }
+    text.push_str(&memory.hint(exit));
     text
 }
 

@@ -2,6 +2,7 @@
 //! never waits: what it waits for stands in the poller, and until when is its deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 use std::time::SystemTime;
@@ -13,6 +14,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde::Serialize;
 
+use crate::cgroup::Group;
 use crate::cores::Picked;
 use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
@@ -25,7 +27,7 @@ use crate::record::{Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report, Sight};
 use crate::site::{Remains, Site};
 use crate::spawn::{self, Cradle, Kin, Process};
-use crate::sweep::{kill_all, signal_groups};
+use crate::sweep::{Marks, kill_all, signal_groups};
 use crate::sys::{look_at_end, pidfd_open};
 
 /// Least time between two reads of a gang's files: at most five reports a second.
@@ -53,6 +55,15 @@ pub(crate) enum StopAsked {
     No,
 }
 
+/// What there is of a gang whose supervisor died.
+pub(crate) struct Left {
+    pub(crate) processes: Vec<Process>,
+    pub(crate) cgroups: Vec<Group>,
+    /// Checkpoints that appeared after this are news.
+    pub(crate) since: SystemTime,
+    pub(crate) asked: StopAsked,
+}
+
 /// Whether a gang has told its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
@@ -65,6 +76,8 @@ pub(crate) struct Gang {
     order: Order,
     report: Report,
     processes: Vec<Process>,
+    /// By rank; none where the machine lets us make none.
+    cgroups: Vec<Group>,
     /// Whoever else has to be gone before the gang is: what a shell left that died of the notice,
     /// and what was killed at the end.
     others: BTreeMap<u16, OwnedFd>,
@@ -106,16 +119,10 @@ impl Gang {
     }
 
     /// Takes up a gang that a supervisor left which died, from where it stands.
-    ///
-    /// Checkpoints that appeared after `since` are news.
-    pub(crate) fn take_up(
-        order: Order,
-        processes: Vec<Process>,
-        since: SystemTime,
-        asked: StopAsked,
-        site: &mut Site,
-    ) -> Self {
+    pub(crate) fn take_up(order: Order, left: Left, site: &mut Site) -> Self {
+        let Left { processes, cgroups, since, asked } = left;
         let mut gang = Self::new(order, processes, site);
+        gang.cgroups = cgroups;
         gang.report.catch_up(since);
         gang.unread = true;
         if asked == StopAsked::Yes {
@@ -146,6 +153,7 @@ impl Gang {
             order,
             report,
             processes,
+            cgroups: Vec::new(),
             others: BTreeMap::new(),
             verdict: Verdict::default(),
             ending: Ending::default(),
@@ -230,6 +238,12 @@ impl Gang {
     /// Records the lease before there is anybody, then starts every rank, in order.
     fn start_ranks(&mut self, site: &mut Site) -> Result<(), Failure> {
         let order = &self.order;
+        let plant = |rank| site.forest.plant(order.lease, rank, order.rank(rank).memory);
+        if !site.forest.is_empty() {
+            // A machine that is out of groups still runs programs.
+            let planted: io::Result<Vec<Group>> = (0..order.world()).map(plant).collect();
+            self.cgroups = planted.unwrap_or_default();
+        }
         let record = Record {
             lease: order.lease.0,
             job: order.launch.job.to_string(),
@@ -239,12 +253,14 @@ impl Gang {
             supervisor: Identity::own(),
             port: order.port,
             cores: order.picked.iter().map(Picked::record).collect(),
+            cgroups: self.cgroups.iter().map(|group| group.0.clone()).collect(),
         };
         let path = order.record();
         let note = record.create(&path).map_err(|error| spawn::cannot(0, &path, &error))?;
         let cradle = Cradle { null: &site.null, note };
         for rank in 0..self.order.world() {
-            let process = spawn::spawn(&self.order, &cradle, rank)?;
+            let group = self.cgroups.get(rank as usize);
+            let process = spawn::spawn(&self.order, &cradle, group, rank)?;
             site.leaders.insert(process.pid);
             self.processes.push(process);
             if let Err(errno) = self.listen_to(rank as usize, site) {
@@ -369,7 +385,7 @@ impl Gang {
                 signal_groups(&self.groups(), Signal::SIGTERM);
             }
             Push::Kill => {
-                kill_all(&self.groups(), &self.mark());
+                kill_all(&self.marks());
             }
         }
     }
@@ -381,9 +397,9 @@ impl Gang {
         self.processes.iter().filter(known).map(|process| process.pid).collect()
     }
 
-    /// What only processes of this lease have in their environment.
-    fn mark(&self) -> String {
-        format!("{NOTICE}={}", self.order.notice().display())
+    fn marks(&self) -> Marks<'_> {
+        let mark = format!("{NOTICE}={}", self.order.notice().display());
+        Marks { groups: self.groups(), mark, cgroups: &self.cgroups }
     }
 
     fn tell(
@@ -431,12 +447,11 @@ impl Gang {
     /// process is gone, however long that takes.
     fn kill_who_is_left(&mut self, site: &mut Site) -> Life {
         let ended = |process: &Process| process.kin == Kin::Child && process.exit.is_some();
-        let (groups, mark) = (self.groups(), self.mark());
-        if self.processes.iter().all(ended) && !site.leaders.may_have_left_somebody(&groups, &mark)
-        {
+        let marks = self.marks();
+        if self.processes.iter().all(ended) && !site.leaders.may_have_left_somebody(&marks) {
             return Life::Over;
         }
-        let killed = kill_all(&groups, &mark);
+        let killed = kill_all(&marks);
         self.look_again_at = None;
         if killed.is_empty() {
             return Life::Over;
@@ -459,19 +474,24 @@ impl Gang {
             None => {
                 let culprit = self.verdict.culprit().map(|rank| self.order.log(rank));
                 let log = culprit.map(|path| spawn::log_tail(&path)).unwrap_or_default();
-                let memory = match self.verdict.culprit_exit() {
-                    Some(Exit::Signal(Signal::SIGKILL)) => {
-                        MemoryRanOut::between(self.memory_kills, procfs::memory_kills())
-                    }
-                    _ => MemoryRanOut::Unknown,
-                };
-                self.verdict.outcome(&log, memory)
+                self.verdict.outcome(&log, self.memory_ran_out())
             }
         };
         let children = self.processes.iter().filter(|process| process.kin == Kin::Child);
         let children = children.map(|process| process.pid).collect();
+        self.cgroups.iter().for_each(Group::remove);
         let remains = Remains { record: self.order.record(), children };
         site.end(self.order.lease, outcome, remains);
+    }
+
+    fn memory_ran_out(&self) -> MemoryRanOut {
+        let Some(rank) = self.verdict.culprit() else { return MemoryRanOut::Unknown };
+        let limit = self.order.rank(rank).memory;
+        let group = self.cgroups.get(rank as usize);
+        match group.and_then(Group::memory_kills) {
+            Some(1..) => MemoryRanOut::OfRank(limit),
+            _ => MemoryRanOut::between(self.memory_kills, procfs::memory_kills()),
+        }
     }
 
     fn tell_last(&mut self, site: &mut Site) {

@@ -16,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
+use crate::cgroup::leave_job;
 use crate::exit::Exit;
 use crate::procfs;
 use crate::sys::adopt_orphans;
@@ -40,6 +41,7 @@ pub fn keep(
     is_wanted: impl Fn() -> bool,
 ) -> io::Result<ExitStatus> {
     adopt_orphans()?;
+    leave_job();
     forget_earlier_boots(exits)?;
     let mut file = OpenOptions::new().create(true).append(true).open(exits)?;
     let mut useless = 0;

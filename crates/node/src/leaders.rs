@@ -6,6 +6,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::procfs;
+use crate::sweep::Marks;
 use crate::sys::adopt_orphans;
 
 /// Ids that nobody else may collect.
@@ -42,8 +43,9 @@ impl Leaders {
     /// Whether processes of these groups or with this mark may live although their leaders are
     /// gone. Looks only at those that this process adopted, where it does: that is what makes the
     /// end of a gang cheap on a machine with many processes.
-    pub(crate) fn may_have_left_somebody(&self, groups: &BTreeSet<i32>, mark: &str) -> bool {
-        if self.adopts == Adopts::No {
+    pub(crate) fn may_have_left_somebody(&self, marks: &Marks<'_>) -> bool {
+        let Marks { groups, mark, cgroups } = marks;
+        if self.adopts == Adopts::No || cgroups.iter().any(|group| !group.members().is_empty()) {
             return true;
         }
         let Some(adopted) = procfs::adopted(&self.pids) else { return true };

@@ -14,10 +14,11 @@
 //! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a machine of states that
 //! says until when it has nothing to do. Pure parts (`environment`, `template`, `progress`,
 //! `saves`, `exit`, `ending`, `pace`, `cores`) decide; thin ones (`spawn`, `report`, `watch`,
-//! `listener`, `sweep`, `record`, `procfs`, `sys`) touch the machine. A supervisor may die:
+//! `listener`, `sweep`, `record`, `procfs`, `cgroup`, `sys`) touch the machine. A supervisor may die:
 //! `keeper` starts it again, and [`Node::adopt`] takes up what it left (`adoption`).
 
 mod adoption;
+mod cgroup;
 mod clock;
 mod cores;
 mod ending;
@@ -44,6 +45,7 @@ mod sys;
 mod template;
 mod watch;
 
+pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};
 pub use inlet::Inlet;
 pub use keeper::{keep, pass_on};
 pub use node::{Config, Node, NodeError};

@@ -19,6 +19,7 @@ use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 use thiserror::Error;
 
+use crate::cgroup::{ControlGroups, Forest, Standing};
 use crate::clock::Clock;
 use crate::cores::{Cores, Picked};
 use crate::exit::EXIT_CANNOT_RUN;
@@ -53,6 +54,8 @@ pub struct Config {
     /// For files of live leases, which mean nothing after a reboot; made if it is not there. No
     /// other engine may use it at the same time.
     pub run_dir: PathBuf,
+    /// Whether ranks get control groups.
+    pub control_groups: ControlGroups,
     /// Where a keeper writes how processes ended whose supervisor had died; see [`crate::keep`].
     pub exits: Option<PathBuf>,
 }
@@ -132,6 +135,13 @@ impl Node {
         let listener = Listener::start(&progress).ok();
         let listener = listener
             .filter(|listener| poller.listen(listener, Source::Progress, Until::Heard).is_ok());
+        let forest = match config.control_groups {
+            ControlGroups::Auto => {
+                let kept = config.exits.is_some();
+                Forest::of(&config.run_dir, if kept { Standing::Service } else { Standing::Guest })
+            }
+            ControlGroups::Off => Forest::default(),
+        };
         let site = Site {
             clock: Clock::start(),
             poller,
@@ -139,6 +149,7 @@ impl Node {
             null,
             listener,
             memory_kills: MemoryKills::default(),
+            forest,
             facts: VecDeque::new(),
         };
         Ok(Self {

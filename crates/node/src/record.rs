@@ -24,10 +24,11 @@ use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::NodeError;
+use crate::cgroup::Group;
 use crate::environment::NOTICE;
 use crate::order::{notice_path, progress_path};
 use crate::procfs;
-use crate::sweep::sweep;
+use crate::sweep::{Marks, sweep};
 
 /// How long killed processes may take to go: one in an uninterruptible system call goes after it.
 const REAP_LIMIT: Duration = Duration::from_secs(10);
@@ -74,6 +75,9 @@ pub(crate) struct Record {
     pub(crate) port: u16,
     /// Core ids by rank, and which of them belong to it alone, by socket.
     pub(crate) cores: Vec<CoresRecord>,
+    /// Directories of the control group, by rank; none where there are no groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cgroups: Vec<Vec<PathBuf>>,
 }
 
 /// The cores that were chosen for a rank.
@@ -112,6 +116,10 @@ impl Record {
         // One tick early, since both times are cut to ticks.
         let from = self.since_ticks.saturating_sub(1);
         procfs::leads_since(pid, from, from + procfs::millis_to_ticks(BIRTHS_LIMIT_MS))
+    }
+
+    pub(crate) fn control_groups(&self) -> Vec<Group> {
+        self.cgroups.iter().cloned().map(Group).collect()
     }
 
     /// Of this boot; `None` where there is none, or of a boot that is over.
@@ -182,11 +190,13 @@ fn reap_one(path: &Path, record: &Record) -> Result<Reaped, NodeError> {
     // The id of a dead leader may be another group's now; its processes still bear the mark.
     let leaders = noted(path).into_values().filter(|&pid| record.is_rank(pid));
     let groups: BTreeSet<i32> = leaders.collect();
+    let cgroups = record.control_groups();
     let (killed, left) = if record.boot_id == procfs::boot_id() {
-        sweep(&groups, &mark, Some(REAP_LIMIT))
+        sweep(&Marks { groups, mark, cgroups: &cgroups }, Some(REAP_LIMIT))
     } else {
         Default::default()
     };
+    cgroups.iter().for_each(Group::remove);
     if !left.is_empty() {
         return Err(NodeError::Unkillable { lease, pids: left });
     }
@@ -259,8 +269,10 @@ mod tests {
 
     fn write(run_dir: &Path, supervisor: Identity, boot_id: String) {
         let (job, stage) = ("demo".to_owned(), "train".to_owned());
-        let (since_ticks, port, cores) = (0, 0, Vec::new());
-        let record = Record { lease: 4, job, stage, boot_id, since_ticks, supervisor, port, cores };
+        let (since_ticks, port, cores, cgroups) = (0, 0, Vec::new(), Vec::new());
+        let lease = 4;
+        let record =
+            Record { lease, job, stage, boot_id, since_ticks, supervisor, port, cores, cgroups };
         record.create(&run_dir.join("lease-4.json")).expect("a file can be written");
     }
 

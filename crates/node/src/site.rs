@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use het_core::{Event, LeaseId, Millis, Outcome, Time};
 
+use crate::cgroup::Forest;
 use crate::clock::Clock;
 use crate::leaders::Leaders;
 use crate::listener::Listener;
@@ -25,6 +26,7 @@ pub(crate) struct Site {
     /// None where progress files cannot be watched: they are read at the end then.
     pub(crate) listener: Option<Listener>,
     pub(crate) memory_kills: MemoryKills,
+    pub(crate) forest: Forest,
     /// What nobody has taken yet.
     pub(crate) facts: VecDeque<Fact>,
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use het_core::{Failure, LogRule, Millis, Time};
 use nix::unistd::{AccessFlags, access};
 
+use crate::cgroup::Group;
 use crate::environment;
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
@@ -73,7 +74,12 @@ pub(crate) struct Cradle<'a> {
 }
 
 /// Starts one rank; returns once its program has begun.
-pub(crate) fn spawn(order: &Order, cradle: &Cradle<'_>, rank: u32) -> Result<Process, Failure> {
+pub(crate) fn spawn(
+    order: &Order,
+    cradle: &Cradle<'_>,
+    group: Option<&Group>,
+    rank: u32,
+) -> Result<Process, Failure> {
     let argv = order.argv(rank);
     let Some(program) = argv.first() else {
         return Err(failure(rank, EXIT_NOT_FOUND, "the stage has no program to run".to_owned()));
@@ -82,6 +88,8 @@ pub(crate) fn spawn(order: &Order, cradle: &Cradle<'_>, rank: u32) -> Result<Pro
         LogRule::EachRank => Some(open_log(&order.log(rank), rank)?),
         LogRule::Discard => None,
     };
+    // Without it the program runs as it does on a machine without groups.
+    let doors = group.and_then(|group| group.doors().ok()).unwrap_or_default();
     let table = environment::table(order, rank);
     let found = find(program, table.get("PATH").map(String::as_str), &order.launch.cwd);
     let started = found.and_then(|path| {
@@ -94,6 +102,7 @@ pub(crate) fn spawn(order: &Order, cradle: &Cradle<'_>, rank: u32) -> Result<Pro
             log: log.as_ref().unwrap_or(cradle.null),
             input: cradle.null,
             note: &cradle.note,
+            doors: &doors,
             rank,
             cores: cpu_set(&order.picked[rank as usize].cores),
         })

@@ -8,6 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
+use crate::cgroup::Group;
 use crate::procfs;
 use crate::sys::pidfd_open;
 
@@ -22,28 +23,47 @@ pub(crate) fn signal_groups(groups: &BTreeSet<i32>, signal: Signal) {
     }
 }
 
-/// Kills all processes of these groups or with this mark, without waiting; gives their ids.
-pub(crate) fn kill_all(groups: &BTreeSet<i32>, mark: &str) -> Vec<i32> {
-    let found = procfs::members(groups, mark);
+/// By what the processes of a lease are told from all others.
+#[derive(Debug)]
+pub(crate) struct Marks<'a> {
+    /// Process groups and sessions that its ranks lead.
+    pub(crate) groups: BTreeSet<i32>,
+    /// `NAME=VALUE` in their environment.
+    pub(crate) mark: String,
+    pub(crate) cgroups: &'a [Group],
+}
+
+impl Marks<'_> {
+    /// Who bears any of them and lives.
+    fn members(&self) -> Vec<i32> {
+        let mut found = procfs::members(&self.groups, &self.mark);
+        let lives = |pid: &i32| procfs::stat(*pid).is_some_and(|stat| !stat.is_gone());
+        found.extend(self.cgroups.iter().flat_map(Group::members).filter(lives));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+/// Kills all processes with these marks, without waiting; gives their ids.
+pub(crate) fn kill_all(marks: &Marks<'_>) -> Vec<i32> {
+    let found = marks.members();
     // The groups at once, so that their members cannot fork in between; then who left them.
-    signal_groups(groups, Signal::SIGKILL);
+    marks.cgroups.iter().for_each(Group::kill);
+    signal_groups(&marks.groups, Signal::SIGKILL);
     for &pid in &found {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     found
 }
 
-/// Kills all processes of these groups or with this mark and waits until they are gone: for ever,
+/// Kills all processes with these marks and waits until they are gone: for ever,
 /// or until the limit. Gives the ids that were killed and those that still live.
-pub(crate) fn sweep(
-    groups: &BTreeSet<i32>,
-    mark: &str,
-    limit: Option<Duration>,
-) -> (BTreeSet<i32>, Vec<i32>) {
+pub(crate) fn sweep(marks: &Marks<'_>, limit: Option<Duration>) -> (BTreeSet<i32>, Vec<i32>) {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let mut killed = BTreeSet::new();
     for _ in 0..ROUNDS_MAX {
-        let found = kill_all(groups, mark);
+        let found = kill_all(marks);
         if found.is_empty() {
             return (killed, found);
         }
@@ -57,7 +77,7 @@ pub(crate) fn sweep(
             }
         }
     }
-    let left = procfs::members(groups, mark);
+    let left = marks.members();
     (killed, left)
 }
 

@@ -39,6 +39,9 @@ pub fn raise_descriptor_limit() {
     }
 }
 
+/// Hierarchies of control groups that a child enters.
+const DOORS_MAX: usize = 4;
+
 /// What a rank is started with; everything is prepared, so that the child allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Image<'a> {
@@ -53,6 +56,8 @@ pub(crate) struct Image<'a> {
     /// Where the child notes who it is before its program begins: whoever comes after a supervisor
     /// that died finds every process whose program may have begun.
     pub(crate) note: &'a OwnedFd,
+    /// Files that the child writes `0` to, to enter its control groups; at most [`DOORS_MAX`].
+    pub(crate) doors: &'a [OwnedFd],
     pub(crate) rank: u32,
     /// Not pinned where there is none.
     pub(crate) cores: Option<libc::cpu_set_t>,
@@ -77,6 +82,8 @@ struct Birth {
     log: c_int,
     input: c_int,
     note: c_int,
+    /// -1 where there is none.
+    doors: [c_int; DOORS_MAX],
     rank: u32,
     cores: *const libc::cpu_set_t,
     descriptors: *const libc::rlimit,
@@ -99,6 +106,10 @@ pub(crate) fn start(image: &Image<'_>) -> io::Result<Started> {
     let arguments = argv.iter().skip(1).copied();
     let shell_argv: Vec<*const c_char> =
         [shell.as_ptr(), image.program.as_ptr()].into_iter().chain(arguments).collect();
+    let mut doors = [-1; DOORS_MAX];
+    for (door, fd) in doors.iter_mut().zip(image.doors) {
+        *door = fd.as_raw_fd();
+    }
     let mut birth = Birth {
         program: image.program.as_ptr(),
         argv: argv.as_ptr(),
@@ -108,6 +119,7 @@ pub(crate) fn start(image: &Image<'_>) -> io::Result<Started> {
         log: image.log.as_raw_fd(),
         input: image.input.as_raw_fd(),
         note: image.note.as_raw_fd(),
+        doors,
         rank: image.rank,
         cores: image.cores.as_ref().map_or(ptr::null(), ptr::from_ref),
         descriptors: DESCRIPTORS_BEFORE.get().map_or(ptr::null(), ptr::from_ref),
@@ -160,6 +172,11 @@ extern "C" fn be_born(birth: *mut c_void) -> c_int {
         let birth = &mut *birth.cast::<Birth>();
         if libc::setsid() < 0 || libc::chdir(birth.cwd) < 0 {
             return give_up(birth);
+        }
+        for door in birth.doors.into_iter().filter(|door| *door >= 0) {
+            // Before its program begins, so that nothing of it is outside. A group that lets nobody
+            // in is no reason not to run.
+            let _ = libc::write(door, c"0".as_ptr().cast(), 1);
         }
         if !birth.cores.is_null() {
             // A core may have been taken from this machine since the topology was read: the

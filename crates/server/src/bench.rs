@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use het_core::{Bytes, Device, DeviceClass, DeviceId, NodeId, Share, Topology};
-use het_node::{Config, Node, NodeError};
+use het_node::{Config, ControlGroups, Node, NodeError};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -177,13 +177,14 @@ fn topology() -> Topology {
 
 const SOCKET: DeviceId = DeviceId(0);
 
-fn node(run_dir: &Path) -> Result<Node, NodeError> {
+fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError> {
     Node::new(Config {
         topology: Arc::new(topology()),
         node: NodeId(0),
         cores: Default::default(),
         visible_env: het_devices::visible_devices,
         run_dir: run_dir.to_owned(),
+        control_groups,
         exits: None,
     })
 }

@@ -11,7 +11,7 @@ use het_core::{
     Checkpoint, Event, JobEnd, JobId, JobSpec, Match, Outcome, StageIndex, StageState, State, Time,
     Topology,
 };
-use het_node::{Config, Inlet, Node, NodeError};
+use het_node::{Config, ControlGroups, Inlet, Node, NodeError};
 use het_perf::Rates;
 use het_policy::{Policy, Pool, place};
 use het_wire::report::RunReport;
@@ -200,6 +200,7 @@ impl Embedded {
             cores: machine.discovery.cores.clone(),
             visible_env: het_devices::visible_devices,
             run_dir: dir.run.clone(),
+            control_groups: ControlGroups::Auto,
             exits: None,
         })?;
         let inlet = node.inlet();

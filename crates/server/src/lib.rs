@@ -14,7 +14,7 @@ pub mod service;
 mod store;
 mod turnstile;
 
-pub use het_node::{keep, pass_on, raise_descriptor_limit};
+pub use het_node::{ControlGroupFinding, control_groups, keep, pass_on, raise_descriptor_limit};
 
 pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use het_control::{ControlError, Controller, Retention};
 use het_core::{Event, JobId, LeaseId, Plan, State, Time};
-use het_node::{Config, Inlet, Node, NodeError};
+use het_node::{Config, ControlGroups, Inlet, Node, NodeError};
 use het_perf::Rates;
 use het_policy::Policy;
 use thiserror::Error;
@@ -120,6 +120,7 @@ impl Service {
             cores: machine.discovery.cores.clone(),
             visible_env: het_devices::visible_devices,
             run_dir: home.run_dir("server"),
+            control_groups: ControlGroups::Auto,
             exits: Some(home.exits()),
         })?;
         let bell = node.inlet();

@@ -2,6 +2,7 @@
 //! about.
 
 mod adopt;
+mod confined;
 mod contract;
 mod ends;
 mod helper;

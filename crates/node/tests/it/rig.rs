@@ -11,7 +11,7 @@ use het_core::{
     Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
 };
 use het_engine::Engine;
-use het_node::{Config, Node};
+use het_node::{Config, ControlGroups, Node};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
@@ -116,6 +116,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         cores,
         visible_env: visible,
         run_dir: run_dir.to_owned(),
+        control_groups: ControlGroups::Auto,
         exits: None,
     }
 }

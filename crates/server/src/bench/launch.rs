@@ -12,7 +12,7 @@ use het_core::{
     Millis, NodeId, Placement, Plan, Rank, Share, StageIndex, StageKey, StopCause,
 };
 use het_engine::Engine;
-use het_node::Node;
+use het_node::{ControlGroups, Node};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -41,11 +41,16 @@ struct Block {
 /// Blocks of all kinds in turn, so that a busy machine is busy for all.
 pub(super) fn launches(dir: &Path, run_dir: &Path, size: &Size) -> Result<Launched, BenchError> {
     let (mut plain, mut full, mut spawned) = (Vec::new(), Vec::new(), Vec::new());
-    let mut engine = Launcher { node: node(run_dir)?, next: 1, generation: 0 };
+    let launcher = |name: &str, control_groups| {
+        let node = node(&run_dir.join(name), control_groups)?;
+        Ok::<_, BenchError>(Launcher { node, next: 1, generation: 0 })
+    };
+    let mut bare = launcher("bare", ControlGroups::Off)?;
+    let mut grouped = launcher("grouped", ControlGroups::Auto)?;
     for _ in 0..size.blocks {
         spawned.push(timed(size.launches, || spawn_loop(size)));
-        plain.push(timed(size.launches, || engine.block(dir, size, Logs::None)));
-        full.push(timed(size.launches, || engine.block(dir, size, Logs::EachRank)));
+        plain.push(timed(size.launches, || bare.block(dir, size, Logs::None)));
+        full.push(timed(size.launches, || grouped.block(dir, size, Logs::EachRank)));
     }
     let median = |blocks: &[Block], of: fn(&Block) -> f64| {
         percentile(&blocks.iter().map(of).collect::<Vec<_>>(), 0.5)
@@ -181,7 +186,8 @@ pub(super) fn notices(
     program: &Path,
     count: usize,
 ) -> Result<f64, BenchError> {
-    let mut engine = Launcher { node: node(run_dir)?, next: 1, generation: 0 };
+    let node = node(run_dir, ControlGroups::Auto)?;
+    let mut engine = Launcher { node, next: 1, generation: 0 };
     let mut latest_ms = Vec::new();
     for number in 0..count {
         let workdir = dir.join(number.to_string());

@@ -1,0 +1,401 @@
+//! Control groups: a gang's ranks in groups of their own, which nobody leaves by making a session
+//! or by cleaning its environment, and which limit memory and processes (cgroups(7)).
+//!
+//! Version 2 where its controllers can be had, version 1 where that is what the machine has, and
+//! none where this process may make no groups: everything else works then as well.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use het_core::{Bytes, LeaseId};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Processes and threads of a rank: far more than a program needs, fewer than a machine has.
+const TASKS_MAX: u64 = 32_768;
+
+/// `het-USER` holds the groups of all engines of a user: `DEVICE-INODE-LEASE.RANK`, by the run
+/// directory of the engine. It stays when they end.
+const PREFIX: &str = "het-";
+/// Where the supervisor itself goes where version 2 wants groups with members to be leaves.
+const SUPERVISOR: &str = "het-supervisor";
+
+/// The file of a group that lists its processes, and lets others in.
+const MEMBERS: &str = "cgroup.procs";
+
+/// Whether an engine makes control groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ControlGroups {
+    /// Where it may.
+    #[default]
+    Auto,
+    Off,
+}
+
+/// Where an engine makes its groups, and what their names begin with.
+#[derive(Debug, Default)]
+pub(crate) struct Forest {
+    trees: Vec<Tree>,
+    engine: String,
+}
+
+#[derive(Debug)]
+struct Tree {
+    dir: PathBuf,
+    version: Version,
+    memory: bool,
+    pids: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// What a machine's control groups are good for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControlGroupFinding {
+    /// Version, and whether memory is limited.
+    Usable {
+        version: u8,
+        limits_memory: bool,
+    },
+    Unusable {
+        why: String,
+    },
+}
+
+impl fmt::Display for ControlGroupFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usable { version, limits_memory: true } => {
+                write!(f, "control groups (version {version}) hold jobs to their memory")
+            }
+            Self::Usable { version, limits_memory: false } => write!(
+                f,
+                "control groups (version {version}) keep jobs together, but may not limit memory"
+            ),
+            Self::Unusable { why } => {
+                write!(f, "no control groups: {why}; jobs may use more memory than they asked for")
+            }
+        }
+    }
+}
+
+/// As whom an engine makes groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It stays where it was started: what it runs belongs to whatever it belongs to itself.
+    Guest,
+    /// It has a keeper, and neither of them belongs to a job that happened to start them.
+    Service,
+}
+
+/// What control groups this process could make. Makes some and removes them again.
+pub fn control_groups() -> ControlGroupFinding {
+    let probe = || {
+        let places = Place::all(Standing::Guest)?;
+        for place in &places {
+            let dir = place.make("het-probe")?;
+            fs::remove_dir(dir)?;
+        }
+        Ok::<_, io::Error>(places)
+    };
+    match probe() {
+        Ok(places) => {
+            let version = if places[0].version == Version::One { 1 } else { 2 };
+            let limits_memory = places.iter().any(Place::hands_memory_on);
+            ControlGroupFinding::Usable { version, limits_memory }
+        }
+        Err(error) => ControlGroupFinding::Unusable { why: error.to_string() },
+    }
+}
+
+impl Forest {
+    /// Of an engine with this run directory; empty where it may make none.
+    pub(crate) fn of(run_dir: &Path, standing: Standing) -> Self {
+        let Ok(metadata) = fs::metadata(run_dir) else { return Self::default() };
+        let name = format!("{PREFIX}{}", nix::unistd::getuid());
+        let trees = Place::all(standing).and_then(|places| {
+            places.iter().map(|place| place.plant(&name, standing)).collect::<io::Result<_>>()
+        });
+        let engine = format!("{:x}-{:x}-", metadata.dev(), metadata.ino());
+        let forest = Self { trees: trees.unwrap_or_default(), engine };
+        // What a supervisor that died left empty; what has members is in use.
+        for tree in &forest.trees {
+            let own = |dir: &PathBuf| {
+                dir.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&forest.engine))
+            };
+            below(&tree.dir).filter(own).for_each(|dir| remove_tree(&dir));
+        }
+        forest
+    }
+
+    /// A group for one rank. Memory of zero is not limited.
+    pub(crate) fn plant(&self, lease: LeaseId, rank: u32, memory: Bytes) -> io::Result<Group> {
+        let mut group = Group::default();
+        for tree in &self.trees {
+            let dir = tree.dir.join(format!("{}{lease}.{rank}", self.engine));
+            match fs::create_dir(&dir) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    group.remove();
+                    return Err(error);
+                }
+                _ => group.0.push(dir.clone()),
+            }
+            let (limit, tasks) = match tree.version {
+                Version::One => ("memory.limit_in_bytes", "pids.max"),
+                Version::Two => ("memory.max", "pids.max"),
+            };
+            if tree.memory && memory > Bytes::ZERO {
+                fs::write(dir.join(limit), memory.0.to_string())?;
+            }
+            if tree.pids {
+                fs::write(dir.join(tasks), TASKS_MAX.to_string())?;
+            }
+        }
+        Ok(group)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.trees.is_empty()
+    }
+}
+
+/// A place in a hierarchy where this process stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    dir: PathBuf,
+    version: Version,
+    memory: bool,
+    pids: bool,
+}
+
+impl Place {
+    /// Those of one version that hold the controllers.
+    ///
+    /// # Errors
+    /// When there are none.
+    fn all(standing: Standing) -> io::Result<Vec<Self>> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let mut places = places(&mounts, &own, standing);
+        // Where both are there, the controllers are with version 1.
+        let one = places.iter().any(|place| place.version == Version::One);
+        places.retain(|place| (place.version == Version::One) == one);
+        if places.is_empty() {
+            return Err(io::Error::other("the machine has none"));
+        }
+        Ok(places)
+    }
+
+    fn make(&self, name: &str) -> io::Result<PathBuf> {
+        let dir = self.dir.join(name);
+        match fs::create_dir(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(dir),
+        }
+    }
+
+    /// Makes the directory of an engine there.
+    fn plant(&self, name: &str, standing: Standing) -> io::Result<Tree> {
+        let dir = self.make(name)?;
+        let Self { version, mut memory, mut pids, .. } = *self;
+        if version == Version::Two {
+            let limits = self.delegate(&dir, standing).is_ok();
+            (memory, pids) = (limits, limits);
+        }
+        Ok(Tree { dir, version, memory, pids })
+    }
+
+    /// Whether what is made there can limit memory, as far as can be told from looking.
+    fn hands_memory_on(&self) -> bool {
+        let handed_on = || fs::read_to_string(self.dir.join("cgroup.subtree_control"));
+        match self.version {
+            Version::One => self.memory,
+            Version::Two => handed_on().is_ok_and(|text| text.contains("memory")),
+        }
+    }
+
+    /// Has the controllers of version 2 below `dir`. A group that hands them on may have no members
+    /// of its own: if those are a service and its keeper only, they move.
+    fn delegate(&self, dir: &Path, standing: Standing) -> io::Result<()> {
+        let hand_on = |from: &Path| fs::write(from.join("cgroup.subtree_control"), "+memory +pids");
+        if hand_on(&self.dir).is_err() {
+            let members = members(&self.dir);
+            let (own, keeper) = (nix::unistd::getpid(), nix::unistd::getppid());
+            let ours = |pid: &i32| [own.as_raw(), keeper.as_raw()].contains(pid);
+            if standing == Standing::Guest || !members.iter().all(ours) {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            let leaf = self.make(SUPERVISOR)?;
+            for pid in members {
+                fs::write(leaf.join(MEMBERS), pid.to_string())?;
+            }
+            hand_on(&self.dir)?;
+        }
+        hand_on(dir)
+    }
+}
+
+/// Where this process stands in the hierarchies that can limit something, or keep together.
+fn places(mounts: &str, own: &str, standing: Standing) -> Vec<Place> {
+    let mut places: Vec<Place> = Vec::new();
+    for line in mounts.lines() {
+        let Some((left, right)) = line.split_once(" - ") else { continue };
+        let (left, right): (Vec<&str>, Vec<&str>) =
+            (left.split(' ').collect(), right.split(' ').collect());
+        let (Some(root), Some(point), Some(kind)) = (left.get(3), left.get(4), right.first())
+        else {
+            continue;
+        };
+        let options: BTreeSet<&str> = right.get(2).map_or("", |o| *o).split(',').collect();
+        let (version, word) = match *kind {
+            "cgroup2" => (Version::Two, ""),
+            "cgroup" if options.contains("memory") => (Version::One, "memory"),
+            "cgroup" if options.contains("pids") => (Version::One, "pids"),
+            _ => continue,
+        };
+        let path = own.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?);
+            controllers.split(',').any(|controller| controller == word).then_some(path)
+        });
+        let Some(path) = path else { continue };
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        let dir = Path::new(point).join(below);
+        places.push(Place {
+            dir: if standing == Standing::Service { outside_of_jobs(&dir) } else { dir },
+            version,
+            memory: options.contains("memory"),
+            pids: options.contains("pids"),
+        });
+    }
+    places
+}
+
+/// Of a place in a job's group, where that group was made.
+fn outside_of_jobs(dir: &Path) -> PathBuf {
+    let is_ours = |dir: &&Path| {
+        dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
+    };
+    let outermost = dir.ancestors().filter(is_ours).last();
+    outermost.and_then(Path::parent).unwrap_or(dir).to_owned()
+}
+
+/// Leaves the group of a job that this process was started by, whose end would be its own.
+pub(crate) fn leave_job() {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    if own.contains(&format!("/{PREFIX}")) {
+        for place in Place::all(Standing::Service).unwrap_or_default() {
+            // Whoever may not move is ended with the job, as before there were groups.
+            let _ = fs::write(place.dir.join(MEMBERS), "0");
+        }
+    }
+}
+
+fn members(dir: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(dir.join(MEMBERS)).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Groups inside a group.
+fn below(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path())
+}
+
+/// Removes a group and those inside it. What is still in use is left to whoever comes next.
+fn remove_tree(dir: &Path) {
+    below(dir).for_each(|inside| remove_tree(&inside));
+    let _ = fs::remove_dir(dir);
+}
+
+fn members_of_tree(dir: &Path) -> Vec<i32> {
+    let mut all = members(dir);
+    below(dir).for_each(|inside| all.extend(members_of_tree(&inside)));
+    all
+}
+
+/// The group of one rank: its directory in each hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Group(pub(crate) Vec<PathBuf>);
+
+impl Group {
+    /// Where a process writes `0` to come in.
+    pub(crate) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
+        let open = |dir: &PathBuf| OpenOptions::new().write(true).open(dir.join(MEMBERS));
+        self.0.iter().map(|dir| open(dir).map(OwnedFd::from)).collect()
+    }
+
+    /// Processes in it and in groups inside it. Whoever is in one hierarchy is in all.
+    pub(crate) fn members(&self) -> Vec<i32> {
+        self.0.first().map(|dir| members_of_tree(dir)).unwrap_or_default()
+    }
+
+    /// Kills all that are in it.
+    pub(crate) fn kill(&self) {
+        let at_once = self.0.iter().any(|dir| {
+            let switch = dir.join("cgroup.kill");
+            switch.exists() && fs::write(switch, "1").is_ok()
+        });
+        if !at_once {
+            for pid in self.members() {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+    }
+
+    /// How often the kernel killed in it because its memory was used up; `None` where nobody
+    /// counts.
+    pub(crate) fn memory_kills(&self) -> Option<u64> {
+        let files = ["memory.events", "memory.oom_control"];
+        let count = |dir: &PathBuf| {
+            let text = files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok())?;
+            let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+            line.parse().ok()
+        };
+        self.0.iter().find_map(count)
+    }
+
+    /// Once nobody is in it.
+    pub(crate) fn remove(&self) {
+        self.0.iter().for_each(|dir| remove_tree(dir));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+        33 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+        36 31 0:33 /outer /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+        39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n";
+    const UNIFIED: &str = "30 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+
+    fn dirs(mounts: &str, own: &str) -> Vec<String> {
+        let text = |place: &Place| place.dir.to_string_lossy().trim_end_matches('/').to_owned();
+        places(mounts, own, Standing::Service).iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_process_finds_where_it_stands() {
+        let own = "8:pids:/\n4:memory:/outer/inner\n0::/ignored\n";
+        assert_eq!(dirs(HYBRID, own), ["/sys/fs/cgroup/memory/inner", "/sys/fs/cgroup/pids"]);
+        let own = "0::/system.slice/het.service\n";
+        assert_eq!(dirs(UNIFIED, own), ["/sys/fs/cgroup/system.slice/het.service"]);
+    }
+
+    #[test]
+    fn a_supervisor_does_not_stand_below_a_job() {
+        let own = "0::/user.slice/het-0/1f-2-7.0/het-0\n";
+        assert_eq!(dirs(UNIFIED, own), ["/sys/fs/cgroup/user.slice"]);
+    }
+}

@@ -7,9 +7,10 @@
     for step in range(start, steps):
         loss = train(step)
         job.progress(step=step + 1, total=steps, loss=loss)
-        if job.should_stop(step):
-            path = save(step)
-            job.saved(step, path)
+        stop = job.should_stop(step)
+        if stop or job.should_save():
+            job.saved(step, save(step))
+        if stop:
             job.leave()
 
 Outside Heterosis the same script runs as well: nothing is reported, and SIGTERM asks it to stop.
@@ -18,11 +19,13 @@ Outside Heterosis the same script runs as well: nothing is reported, and SIGTERM
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Mapping, NoReturn, Optional
 
@@ -30,6 +33,9 @@ __all__ = ["Job", "job"]
 
 #: "Saved, call me again": EX_TEMPFAIL of sysexits.h.
 EXIT_SAVED = 75
+
+#: Seconds between two checkpoints at the least, and at the most however seldom devices fail.
+_SAVE_EVERY_MIN, _SAVE_EVERY_MAX = 10.0, 3600.0
 
 #: Signals that may be chosen for the notice.
 _NOTICE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -57,6 +63,12 @@ class Job:
         self.output = _path(environment, "HET_OUTPUT")
         self._progress = _path(environment, "HET_PROGRESS")
         self._notice = _path(environment, "HET_NOTICE")
+        every = environment.get("HET_CHECKPOINT_EVERY")
+        self._save_every = float(every) if every else None
+        lives = environment.get("HET_MEAN_TIME_BETWEEN_FAILURES")
+        self._lives = float(lives) if lives else None
+        self._save_began: Optional[float] = None
+        self._saved_at = time.monotonic()
         self._board: Optional[int] = None
         self._asked = False
         self._hears = False
@@ -95,6 +107,22 @@ class Job:
         """Acknowledges a checkpoint that is complete on disk: the job goes on from there if it has
         to be started again. Rank 0 speaks for all, so every rank has to have saved by then."""
         self._say({"checkpoint": {"step": step, "path": os.path.abspath(path)}})
+        now = time.monotonic()
+        if self._save_began is not None and self._lives is not None:
+            # Young 1974, with what a save takes instead of what the scheduler had to assume.
+            best = math.sqrt(2 * (now - self._save_began) * self._lives)
+            self._save_every = min(max(best, _SAVE_EVERY_MIN), _SAVE_EVERY_MAX)
+        self._save_began, self._saved_at = None, now
+
+    def should_save(self) -> bool:
+        """Whether it is time for a checkpoint although nobody asks for one: as often as the job
+        file says, or as devices fail and saves take. For programs of one rank: where several ranks
+        have to save the same step, let rank 0 ask and tell the others as it tells them anything."""
+        now = time.monotonic()
+        if self._save_every is None or now - self._saved_at < self._save_every:
+            return False
+        self._save_began = now
+        return True
 
     def should_stop(self, step: int) -> bool:
         """Whether to save and leave now, after this step.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use het_core::{DeviceId, Millis, NodeId, Time, Topology};
+use het_perf::FAILURES_PER_DEVICE_DAY;
 use het_sim::Fault;
 use serde::Deserialize;
 
@@ -18,12 +19,11 @@ pub struct FaultRates {
     pub per_device_day: f64,
 }
 
-/// Published rates. Llama-3 405B: 419 unplanned interruptions on 16,384 devices in 54 days (Llama
-/// team 2024, "The Llama 3 herd of models", table 5). RSC-1 and RSC-2: 6.50 and 2.34 per 1,000
+/// Published rates: that of Llama-3 405B, and those of RSC-1 and RSC-2, 6.50 and 2.34 per 1,000
 /// node-days of eight devices (Kokolis et al. 2024, "Revisiting reliability in large-scale machine
 /// learning research clusters").
 pub const FAULT_RATES: [FaultRates; 3] = [
-    FaultRates { name: "llama3", per_device_day: 419.0 / 16_384.0 / 54.0 },
+    FaultRates { name: "llama3", per_device_day: FAILURES_PER_DEVICE_DAY },
     FaultRates { name: "rsc1", per_device_day: 6.50 / 1_000.0 / 8.0 },
     FaultRates { name: "rsc2", per_device_day: 2.34 / 1_000.0 / 8.0 },
 ];

@@ -3,12 +3,14 @@
 //! Later rows win: defaults that a user may override, then the user's own variables, then facts
 //! (ranks, addresses, visible devices, `HET_*`) that nobody may.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use het_core::{DeviceId, Millis};
+use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
 use crate::cores::is_cpu;
@@ -19,7 +21,13 @@ use crate::template;
 pub(crate) const NOTICE: &str = "HET_NOTICE";
 
 /// Facts that are true of some starts only: an outer job's must not leak into an inner one.
-pub(crate) const OPTIONAL: [&str; 3] = ["HET_CHECKPOINT_DIR", "HET_PRECISION", "HET_RESUME_FROM"];
+pub(crate) const OPTIONAL: [&str; 5] = [
+    "HET_CHECKPOINT_DIR",
+    "HET_CHECKPOINT_EVERY",
+    "HET_MEAN_TIME_BETWEEN_FAILURES",
+    "HET_PRECISION",
+    "HET_RESUME_FROM",
+];
 
 /// One device of `HET_DEVICES`.
 #[derive(Debug, Serialize)]
@@ -125,11 +133,26 @@ fn add_heterosis(table: &mut BTreeMap<String, String>, order: &Order, rank: u32)
     if let Some(dir) = order.checkpoint_dir() {
         set(table, "HET_CHECKPOINT_DIR", path(&dir));
     }
+    if let Some(spec) = &order.launch.checkpoint {
+        add_saving(table, order, spec.every);
+    }
     if let Some(checkpoint) = &order.resume {
         set(table, "HET_RESUME_FROM", &checkpoint.path);
     }
     if let Some(precision) = &order.launch.precision {
         set(table, "HET_PRECISION", precision);
+    }
+}
+
+/// How often to save. Where nobody said, also how long the devices mostly live, so that a program
+/// that knows what its saves take can reckon anew.
+fn add_saving(table: &mut BTreeMap<String, String>, order: &Order, told: Option<Millis>) {
+    let devices: BTreeSet<DeviceId> = order.placement.devices().map(|grant| grant.device).collect();
+    let mean = mean_time_between_failures(devices.len() as u32);
+    let every = told.unwrap_or_else(|| checkpoint_interval(SAVE_DEFAULT, mean));
+    set(table, "HET_CHECKPOINT_EVERY", every.as_seconds());
+    if told.is_none() {
+        set(table, "HET_MEAN_TIME_BETWEEN_FAILURES", mean.as_seconds());
     }
 }
 

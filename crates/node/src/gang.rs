@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 use std::time::SystemTime;
 
-use het_core::{Checkpoint, CheckpointSpec, Event, Failure, Millis, Outcome, Progress, Time};
+use het_core::{
+    Checkpoint, CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, Progress, Time,
+};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -29,6 +31,7 @@ use crate::site::{Remains, Site};
 use crate::spawn::{self, Cradle, Kin, Process};
 use crate::sweep::{Marks, kill_all, signal_groups};
 use crate::sys::{look_at_end, pidfd_open};
+use crate::trim::Trim;
 
 /// Least time between two reads of a gang's files: at most five reports a second.
 const REPORT_EVERY: Millis = Millis(200);
@@ -97,6 +100,8 @@ pub(crate) struct Gang {
     reported_at: Option<Time>,
     busy: Millis,
     busy_at: Time,
+    /// Where logs are kept.
+    trim: Option<Trim>,
 }
 
 impl Gang {
@@ -149,7 +154,9 @@ impl Gang {
             // Without it checkpoints are found when something else is read, or at the end.
             let _ = site.poller.listen(fd, Source::Saves(order.lease), Until::Heard);
         }
+        let keeps_logs = order.launch.log == LogRule::EachRank;
         Self {
+            trim: keeps_logs.then(|| Trim::begin(site.clock.now())),
             order,
             report,
             processes,
@@ -192,7 +199,8 @@ impl Gang {
     pub(crate) fn deadline(&self) -> Option<Time> {
         let report = self.unread.then(|| self.report_due());
         let keeper = self.processes.iter().filter_map(|process| process.ask_keeper_at);
-        [self.ending.deadline(), self.pace.deadline(), self.look_again_at, report]
+        let logs = self.trim.as_ref().map(|trim| trim.look_at);
+        [self.ending.deadline(), self.pace.deadline(), self.look_again_at, report, logs]
             .into_iter()
             .flatten()
             .chain(keeper)
@@ -215,6 +223,10 @@ impl Gang {
             }
             let (progress, checkpoints) = self.report.read();
             self.tell(progress, checkpoints, now, site);
+        }
+        if let Some(trim) = self.trim.as_mut().filter(|trim| trim.look_at <= now) {
+            let order = &self.order;
+            trim.look(now, (0..order.world()).map(|rank| order.log(rank)));
         }
         if let Some(message) = self.pace.due(now) {
             let stalled = Progress { message: Some(message), ..Progress::default() };

@@ -6,9 +6,13 @@
 mod goodput;
 mod moments;
 mod rates;
+mod saving;
 mod stopping;
 
 pub use goodput::{Batch, ElasticClass, ElasticProfile, Goodput, efficiency};
 pub use moments::Moments;
 pub use rates::{RateSource, Rates};
+pub use saving::{
+    FAILURES_PER_DEVICE_DAY, SAVE_EVERY_MAX, checkpoint_interval, mean_time_between_failures,
+};
 pub use stopping::{LOAD_DEFAULT, SAVE_DEFAULT, stop_cost};

@@ -11,12 +11,14 @@ use crate::lora::Adapter;
 use crate::notice::Notice;
 use crate::optimiser::{AdamW, Schedule};
 use crate::progress::{Progress, Totals};
+use crate::saves::{SaveClock, Saves};
 use crate::weights::Config;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// What decides every byte of the result, together with the weights and the data.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -36,7 +38,7 @@ pub struct Settings {
 pub struct Places {
     pub output: PathBuf,
     pub checkpoints: PathBuf,
-    pub checkpoint_every: u64,
+    pub saves: Saves,
     pub resume: Option<PathBuf>,
     pub base_model: String,
     /// Names the weights and the data in the checkpoints.
@@ -78,6 +80,7 @@ pub fn run(
     }
     report_shortened(settings, data, progress, say);
     let mut loss = f64::NAN;
+    let mut clock = SaveClock::start(places.saves);
     while trainer.state.step < settings.steps {
         loss = trainer.step(driver)?;
         let (step, totals) = (trainer.state.step, trainer.state.totals);
@@ -92,7 +95,8 @@ pub fn run(
             report_checkpoint(progress, step, &path);
             return Ok(Outcome::Saved { path, reason });
         }
-        if places.checkpoint_every > 0 && step.is_multiple_of(places.checkpoint_every) {
+        if clock.is_due(step) {
+            let began = Instant::now();
             match trainer.save(places) {
                 Ok(path) => report_checkpoint(progress, step, &path),
                 // The state in memory is whole, so training goes on and the next save may work.
@@ -103,6 +107,7 @@ pub fn run(
                     progress.message(&text);
                 }
             }
+            clock.saved(began);
         }
     }
     std::fs::create_dir_all(&places.output).at("create", &places.output)?;

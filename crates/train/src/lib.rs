@@ -28,6 +28,7 @@ pub mod lora;
 pub mod notice;
 pub mod optimiser;
 pub mod progress;
+pub mod saves;
 pub mod tiny;
 pub mod tokenizer;
 pub mod tokens;

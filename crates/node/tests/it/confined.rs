@@ -6,6 +6,7 @@ use het_node::{ControlGroupFinding, control_groups};
 use crate::rig::{CPU, LEASE, Rig, grant, is_alive, rank};
 
 /// Whether groups can be made here, and can limit memory.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 fn usable() -> bool {
     let finding = control_groups();
     let limits = matches!(finding, ControlGroupFinding::Usable { limits_memory: true, .. });

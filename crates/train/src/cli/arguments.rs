@@ -136,9 +136,10 @@ pub struct Finetune {
     /// Seed of the initial adapter and of the data order
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Save a checkpoint every so many steps; 0 saves only on request
-    #[arg(long, default_value_t = 20, value_name = "STEPS")]
-    pub checkpoint_every: u64,
+    /// Save a checkpoint every so many steps; 0 saves only on request [default: as often as the
+    /// scheduler says in HET_CHECKPOINT_EVERY, or every 20 steps]
+    #[arg(long, value_name = "STEPS")]
+    pub checkpoint_every: Option<u64>,
     /// Directory for checkpoints [default: OUTPUT/checkpoints]
     #[arg(long, env = "HET_CHECKPOINT_DIR", value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,

@@ -10,6 +10,7 @@ use crate::finetune::{Outcome, Places, Settings};
 use crate::lora::Adapter;
 use crate::notice::{EXIT_SAVED, Notice};
 use crate::progress::{Progress, Totals};
+use crate::saves::Saves;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, check_length, sha256_file};
 use crate::{dataset, driver, finetune, int8, tokens};
@@ -86,7 +87,7 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
             .checkpoint_dir
             .clone()
             .unwrap_or_else(|| arguments.output.join("checkpoints")),
-        checkpoint_every: arguments.checkpoint_every,
+        saves: Saves::told(arguments.checkpoint_every),
         resume: arguments.resume.clone().filter(|path| !path.as_os_str().is_empty()),
         base_model: arguments.weights.weights.clone(),
         identity: json!({

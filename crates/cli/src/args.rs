@@ -278,7 +278,7 @@ pub struct DevicesArgs {
 pub enum DevicesCommand {
     /// Let nothing start there any more; what saves goes elsewhere, the rest may end there.
     Drain(DeviceNames),
-    /// Take it into service again.
+    /// Take it into service again, also after it has failed.
     Undrain(DeviceNames),
 }
 
@@ -304,6 +304,10 @@ pub struct ServerArgs {
     /// Who chooses devices.
     #[arg(long, default_value = "adaptive")]
     pub policy: String,
+    /// A program that every rank runs before its own, with the same devices; where it fails, the
+    /// devices are taken out of service and the job begins elsewhere.
+    #[arg(long, value_name = "PROGRAM")]
+    pub health_check: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

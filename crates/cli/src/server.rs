@@ -5,7 +5,7 @@ use std::fs;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{self, Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,6 +18,7 @@ use het_server::service::Service;
 use het_server::{Busy, Home, Turnstile, keep, pass_on, raise_descriptor_limit, this_machine};
 use het_wire::api::ServerInfo;
 use nix::sys::signal::Signal;
+use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -44,6 +45,15 @@ pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
         Some(ServerCommand::Stop) => stop(),
         Some(ServerCommand::Token { role, tenant }) => token(*role, tenant.clone()),
     }
+}
+
+/// The program by its absolute path: ranks start elsewhere.
+fn health_check(program: &Path) -> Result<PathBuf, Fail> {
+    let path = path::absolute(program).map_err(|error| Fail::file(program, error))?;
+    access(&path, AccessFlags::X_OK).map(|()| path).map_err(|errno| {
+        let text = format!("the health check `{}` cannot be run: {errno}", program.display());
+        Fail::new(code::USAGE, text).hint("give the path of an executable file")
+    })
 }
 
 /// Starts the process that serves, and starts it again when it dies.
@@ -113,7 +123,9 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let _turnstile = enter(&home)?;
     let machine = this_machine();
     let tokens = Tokens::read(&home.tokens()).map_err(Fail::from_error)?;
-    let service = Service::start(&machine, policy, home.clone()).map_err(Fail::from_error)?;
+    let health_check = args.health_check.as_deref().map(health_check).transpose()?;
+    let service = Service::start(&machine, policy, home.clone(), health_check);
+    let service = service.map_err(Fail::from_error)?;
     let desk = service.desk.clone();
     let ready = home.ready();
     let listen = Listen { socket: home.socket(), address: args.listen };

@@ -12,15 +12,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use het_core::{Bytes, LeaseId};
+use het_core::Bytes;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Processes and threads of a rank: far more than a program needs, fewer than a machine has.
 const TASKS_MAX: u64 = 32_768;
 
-/// `het-USER` holds the groups of all engines of a user: `DEVICE-INODE-LEASE.RANK`, by the run
-/// directory of the engine. It stays when they end.
+/// `het-USER` holds the groups of all engines of a user: `DEVICE-INODE-NUMBER`, by the run directory
+/// of the engine. It stays when they end.
 const PREFIX: &str = "het-";
 /// Where the supervisor itself goes where version 2 wants groups with members to be leaves.
 const SUPERVISOR: &str = "het-supervisor";
@@ -37,11 +37,17 @@ pub enum ControlGroups {
     Off,
 }
 
-/// Where an engine makes its groups, and what their names begin with.
+/// Groups that are kept for the next rank: making one costs more than all else at a start.
+const FREE_MAX: usize = 64;
+
+/// Where an engine makes its groups, and those that nobody is in.
 #[derive(Debug, Default)]
 pub(crate) struct Forest {
     trees: Vec<Tree>,
+    /// What the names of its groups begin with.
     engine: String,
+    next: u64,
+    free: Vec<Group>,
 }
 
 #[derive(Debug)]
@@ -126,7 +132,8 @@ impl Forest {
             places.iter().map(|place| place.plant(&name, standing)).collect::<io::Result<_>>()
         });
         let engine = format!("{:x}-{:x}-", metadata.dev(), metadata.ino());
-        let forest = Self { trees: trees.unwrap_or_default(), engine };
+        let (trees, engine) = (trees.unwrap_or_default(), engine);
+        let forest = Self { trees, engine, next: 0, free: Vec::new() };
         // What a supervisor that died left empty; what has members is in use.
         for tree in &forest.trees {
             let own = |dir: &PathBuf| {
@@ -138,33 +145,67 @@ impl Forest {
     }
 
     /// A group for one rank. Memory of zero is not limited.
-    pub(crate) fn plant(&self, lease: LeaseId, rank: u32, memory: Bytes) -> io::Result<Group> {
-        let mut group = Group::default();
+    pub(crate) fn take(&mut self, memory: Bytes) -> io::Result<Group> {
+        let mut group = match self.free.pop() {
+            Some(group) => group,
+            None => self.plant()?,
+        };
+        if group.memory != memory {
+            self.limit(&group, memory)?;
+            group.memory = memory;
+        }
+        group.kills_before = group.kills();
+        Ok(group)
+    }
+
+    /// Nobody is to be in it any more.
+    pub(crate) fn take_back(&mut self, group: Group) {
+        if self.free.len() < FREE_MAX && group.members().is_empty() {
+            self.free.push(group);
+        } else {
+            group.remove();
+        }
+    }
+
+    fn plant(&mut self) -> io::Result<Group> {
+        let mut dirs = Vec::new();
+        let number = self.next;
+        self.next += 1;
         for tree in &self.trees {
-            let dir = tree.dir.join(format!("{}{lease}.{rank}", self.engine));
+            let dir = tree.dir.join(format!("{}{number}", self.engine));
             match fs::create_dir(&dir) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    group.remove();
-                    return Err(error);
-                }
-                _ => group.0.push(dir.clone()),
-            }
-            let (limit, tasks) = match tree.version {
-                Version::One => ("memory.limit_in_bytes", "pids.max"),
-                Version::Two => ("memory.max", "pids.max"),
-            };
-            if tree.memory && memory > Bytes::ZERO {
-                fs::write(dir.join(limit), memory.0.to_string())?;
+                // One that a supervisor before this one left, with somebody in it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return self.plant(),
+                made => made?,
             }
             if tree.pids {
-                fs::write(dir.join(tasks), TASKS_MAX.to_string())?;
+                fs::write(dir.join("pids.max"), TASKS_MAX.to_string())?;
             }
+            dirs.push(dir);
         }
-        Ok(group)
+        Ok(Group::of(dirs))
+    }
+
+    fn limit(&self, group: &Group, memory: Bytes) -> io::Result<()> {
+        for (tree, dir) in self.trees.iter().zip(&group.dirs).filter(|(tree, _)| tree.memory) {
+            let (file, none) = match tree.version {
+                Version::One => ("memory.limit_in_bytes", "-1"),
+                Version::Two => ("memory.max", "max"),
+            };
+            let text = if memory == Bytes::ZERO { none.to_owned() } else { memory.0.to_string() };
+            fs::write(dir.join(file), text)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.trees.is_empty()
+    }
+}
+
+impl Drop for Forest {
+    fn drop(&mut self) {
+        self.free.iter().for_each(Group::remove);
     }
 }
 
@@ -323,25 +364,45 @@ fn members_of_tree(dir: &Path) -> Vec<i32> {
     all
 }
 
-/// The group of one rank: its directory in each hierarchy.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Group(pub(crate) Vec<PathBuf>);
+/// The group of one rank.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    /// Its directory in each hierarchy.
+    dirs: Vec<PathBuf>,
+    /// Where a process writes `0` to come in; none where nobody is to come any more.
+    doors: Vec<OwnedFd>,
+    memory: Bytes,
+    /// What the kernel had counted when its present rank began.
+    kills_before: Option<u64>,
+}
 
 impl Group {
-    /// Where a process writes `0` to come in.
-    pub(crate) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
+    /// Of these directories, as a supervisor wrote them down.
+    pub(crate) fn of(dirs: Vec<PathBuf>) -> Self {
         let open = |dir: &PathBuf| OpenOptions::new().write(true).open(dir.join(MEMBERS));
-        self.0.iter().map(|dir| open(dir).map(OwnedFd::from)).collect()
+        let doors: io::Result<Vec<OwnedFd>> =
+            dirs.iter().map(|dir| open(dir).map(OwnedFd::from)).collect();
+        let (memory, doors) = (Bytes::ZERO, doors.unwrap_or_default());
+        let group = Self { dirs, doors, memory, kills_before: None };
+        Self { kills_before: group.kills(), ..group }
+    }
+
+    pub(crate) fn dirs(&self) -> &[PathBuf] {
+        &self.dirs
+    }
+
+    pub(crate) fn doors(&self) -> &[OwnedFd] {
+        &self.doors
     }
 
     /// Processes in it and in groups inside it. Whoever is in one hierarchy is in all.
     pub(crate) fn members(&self) -> Vec<i32> {
-        self.0.first().map(|dir| members_of_tree(dir)).unwrap_or_default()
+        self.dirs.first().map(|dir| members_of_tree(dir)).unwrap_or_default()
     }
 
     /// Kills all that are in it.
     pub(crate) fn kill(&self) {
-        let at_once = self.0.iter().any(|dir| {
+        let at_once = self.dirs.iter().any(|dir| {
             let switch = dir.join("cgroup.kill");
             switch.exists() && fs::write(switch, "1").is_ok()
         });
@@ -352,21 +413,25 @@ impl Group {
         }
     }
 
-    /// How often the kernel killed in it because its memory was used up; `None` where nobody
-    /// counts.
-    pub(crate) fn memory_kills(&self) -> Option<u64> {
+    /// Whether the kernel killed somebody of its present rank because its memory was used up.
+    pub(crate) fn used_its_memory_up(&self) -> bool {
+        self.kills().is_some_and(|now| now > self.kills_before.unwrap_or(0))
+    }
+
+    /// What the kernel counts; `None` where it does not.
+    fn kills(&self) -> Option<u64> {
         let files = ["memory.events", "memory.oom_control"];
         let count = |dir: &PathBuf| {
             let text = files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok())?;
             let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
             line.parse().ok()
         };
-        self.0.iter().find_map(count)
+        self.dirs.iter().find_map(count)
     }
 
     /// Once nobody is in it.
     pub(crate) fn remove(&self) {
-        self.0.iter().for_each(|dir| remove_tree(dir));
+        self.dirs.iter().for_each(|dir| remove_tree(dir));
     }
 }
 

@@ -152,7 +152,7 @@ fn add_saving(table: &mut BTreeMap<String, String>, order: &Order, told: Option<
     let every = told.unwrap_or_else(|| checkpoint_interval(SAVE_DEFAULT, mean));
     set(table, "HET_CHECKPOINT_EVERY", every.as_seconds());
     if told.is_none() {
-        set(table, "HET_MEAN_TIME_BETWEEN_FAILURES", mean.as_seconds());
+        set(table, "HET_MEAN_TIME_BETWEEN_FAILURES", mean.as_seconds().round());
     }
 }
 

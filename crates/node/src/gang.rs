@@ -20,7 +20,7 @@ use crate::cgroup::Group;
 use crate::cores::Picked;
 use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
-use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, MemoryRanOut, Verdict};
+use crate::exit::{Consequence, EXIT_CANNOT_RUN, EXIT_UNHEALTHY, Exit, MemoryRanOut, Verdict};
 use crate::order::Order;
 use crate::pace::Pace;
 use crate::poller::{Source, Until};
@@ -250,11 +250,11 @@ impl Gang {
     /// Records the lease before there is anybody, then starts every rank, in order.
     fn start_ranks(&mut self, site: &mut Site) -> Result<(), Failure> {
         let order = &self.order;
-        let plant = |rank| site.forest.plant(order.lease, rank, order.rank(rank).memory);
         if !site.forest.is_empty() {
+            let take = |rank| site.forest.take(order.rank(rank).memory);
+            let taken: io::Result<Vec<Group>> = (0..order.world()).map(take).collect();
             // A machine that is out of groups still runs programs.
-            let planted: io::Result<Vec<Group>> = (0..order.world()).map(plant).collect();
-            self.cgroups = planted.unwrap_or_default();
+            self.cgroups = taken.unwrap_or_default();
         }
         let record = Record {
             lease: order.lease.0,
@@ -265,7 +265,7 @@ impl Gang {
             supervisor: Identity::own(),
             port: order.port,
             cores: order.picked.iter().map(Picked::record).collect(),
-            cgroups: self.cgroups.iter().map(|group| group.0.clone()).collect(),
+            cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
         };
         let path = order.record();
         let note = record.create(&path).map_err(|error| spawn::cannot(0, &path, &error))?;
@@ -483,6 +483,7 @@ impl Gang {
         self.tell_last(site);
         let outcome = match self.not_started.take() {
             Some(failure) => Outcome::Failed(failure),
+            None if self.is_unhealthy() => self.fence(site),
             None => {
                 let culprit = self.verdict.culprit().map(|rank| self.order.log(rank));
                 let log = culprit.map(|path| spawn::log_tail(&path)).unwrap_or_default();
@@ -491,17 +492,35 @@ impl Gang {
         };
         let children = self.processes.iter().filter(|process| process.kin == Kin::Child);
         let children = children.map(|process| process.pid).collect();
-        self.cgroups.iter().for_each(Group::remove);
+        for group in std::mem::take(&mut self.cgroups) {
+            site.forest.take_back(group);
+        }
         let remains = Remains { record: self.order.record(), children };
         site.end(self.order.lease, outcome, remains);
+    }
+
+    /// Its first rank to fail did so in its health check.
+    fn is_unhealthy(&self) -> bool {
+        let failed = self.verdict.culprit_exit() == Some(Exit::Code(EXIT_UNHEALTHY));
+        failed && self.order.health_check.is_some()
+    }
+
+    /// Takes the devices of every rank whose health check failed out of service: the gang begins
+    /// again elsewhere, which is not counted against its program.
+    fn fence(&self, site: &mut Site) -> Outcome {
+        let unhealthy = |process: &&Process| process.exit == Some(Exit::Code(EXIT_UNHEALTHY));
+        let ranks = self.processes.iter().filter(unhealthy).map(|process| process.rank);
+        for device in ranks.flat_map(|rank| self.order.devices_of(rank)) {
+            site.tell(Event::DeviceFailed { device });
+        }
+        Outcome::Lost
     }
 
     fn memory_ran_out(&self) -> MemoryRanOut {
         let Some(rank) = self.verdict.culprit() else { return MemoryRanOut::Unknown };
         let limit = self.order.rank(rank).memory;
-        let group = self.cgroups.get(rank as usize);
-        match group.and_then(Group::memory_kills) {
-            Some(1..) => MemoryRanOut::OfRank(limit),
+        match self.cgroups.get(rank as usize) {
+            Some(group) if group.used_its_memory_up() => MemoryRanOut::OfRank(limit),
             _ => MemoryRanOut::between(self.memory_kills, procfs::memory_kills()),
         }
     }

@@ -56,6 +56,9 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// Whether ranks get control groups.
     pub control_groups: ControlGroups,
+    /// A program that every rank runs before its own, with the same devices: where it fails, or
+    /// takes longer than a minute, the devices have failed.
+    pub health_check: Option<PathBuf>,
     /// Where a keeper writes how processes ended whose supervisor had died; see [`crate::keep`].
     pub exits: Option<PathBuf>,
 }
@@ -235,6 +238,7 @@ impl Node {
             visible_env: self.config.visible_env,
             port,
             run_dir: self.config.run_dir.clone(),
+            health_check: self.config.health_check.clone(),
             exits: self.config.exits.clone().map(|path| (Exits(path), since_ticks)),
             picked,
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use het_core::{Checkpoint, Grant, Launch, LeaseId, Placement, Rank, Topology};
+use het_core::{Checkpoint, DeviceId, Grant, Launch, LeaseId, Placement, Rank, Topology};
 
 use crate::cores::{self, Picked};
 use crate::exit::Exit;
@@ -26,6 +26,7 @@ pub(crate) struct Order {
     pub(crate) visible_env: VisibleEnv,
     pub(crate) port: u16,
     pub(crate) run_dir: PathBuf,
+    pub(crate) health_check: Option<PathBuf>,
     /// What a keeper wrote down, where there is one, and since when the lease had processes.
     pub(crate) exits: Option<(Exits, u64)>,
     /// By rank.
@@ -45,6 +46,14 @@ impl Order {
     pub(crate) fn cores(&self, rank: u32) -> u32 {
         let rank = self.rank(rank);
         cores::count(&self.topology, all_grants(rank))
+    }
+
+    /// What a rank has to itself that can fail: its accelerators, or its sockets where it has none.
+    pub(crate) fn devices_of(&self, rank: u32) -> Vec<DeviceId> {
+        let all = || self.rank(rank).grants.iter().map(|grant| grant.device);
+        let accelerators = all().filter(|&device| !cores::is_cpu(&self.topology, device));
+        let accelerators: Vec<DeviceId> = accelerators.collect();
+        if accelerators.is_empty() { all().collect() } else { accelerators }
     }
 
     /// No accelerator is held: processor time says how busy the gang is.

@@ -119,7 +119,7 @@ impl Record {
     }
 
     pub(crate) fn control_groups(&self) -> Vec<Group> {
-        self.cgroups.iter().cloned().map(Group).collect()
+        self.cgroups.iter().cloned().map(Group::of).collect()
     }
 
     /// Of this boot; `None` where there is none, or of a boot that is over.

@@ -11,12 +11,17 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::cgroup::Group;
 use crate::environment;
-use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
+use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_UNHEALTHY, Exit};
 use crate::order::Order;
 use crate::sys::{Image, Started, cpu_set, start};
 
 /// Where programs are looked for when nothing says where (execvp(3)).
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
+
+const SHELL: &str = "/bin/sh";
+
+/// How long a health check may take.
+const HEALTH_LIMIT_S: u32 = 60;
 
 /// How much of the end of a log is searched for its last line.
 const LOG_TAIL_BYTES: u64 = 16 * 1024;
@@ -89,10 +94,14 @@ pub(crate) fn spawn(
         LogRule::Discard => None,
     };
     // Without it the program runs as it does on a machine without groups.
-    let doors = group.and_then(|group| group.doors().ok()).unwrap_or_default();
+    let doors = group.map(Group::doors).unwrap_or_default();
     let table = environment::table(order, rank);
     let found = find(program, table.get("PATH").map(String::as_str), &order.launch.cwd);
     let started = found.and_then(|path| {
+        let (path, argv) = match &order.health_check {
+            Some(check) => checked(check, path, &argv),
+            None => (path, argv.clone()),
+        };
         let argv: Result<_, _> = argv.iter().map(|word| CString::new(word.as_str())).collect();
         start(&Image {
             program: CString::new(path)?,
@@ -102,13 +111,24 @@ pub(crate) fn spawn(
             log: log.as_ref().unwrap_or(cradle.null),
             input: cradle.null,
             note: &cradle.note,
-            doors: &doors,
+            doors,
             rank,
             cores: cpu_set(&order.picked[rank as usize].cores),
         })
     });
     let Started { pid, pidfd } = started.map_err(|error| explain(order, rank, program, &error))?;
     Ok(Process::new(rank, pid, Some(pidfd), Kin::Child))
+}
+
+/// A shell that runs a health check first, and then becomes the program.
+fn checked(check: &Path, program: String, argv: &[String]) -> (String, Vec<String>) {
+    let script = format!(
+        "timeout -k 5 {HEALTH_LIMIT_S} \"$0\" || {{ echo \"$0 failed: the devices are not used\" >&2; \
+         exit {EXIT_UNHEALTHY}; }}; exec \"$@\""
+    );
+    let check = check.to_string_lossy().into_owned();
+    let head = [SHELL.to_owned(), "-c".to_owned(), script, check, program];
+    (SHELL.to_owned(), head.into_iter().chain(argv.iter().skip(1).cloned()).collect())
 }
 
 fn open_log(path: &Path, rank: u32) -> Result<OwnedFd, Failure> {

@@ -185,6 +185,7 @@ fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError
         visible_env: het_devices::visible_devices,
         run_dir: run_dir.to_owned(),
         control_groups,
+        health_check: None,
         exits: None,
     })
 }

@@ -201,6 +201,7 @@ impl Embedded {
             visible_env: het_devices::visible_devices,
             run_dir: dir.run.clone(),
             control_groups: ControlGroups::Auto,
+            health_check: None,
             exits: None,
         })?;
         let inlet = node.inlet();

@@ -14,7 +14,7 @@ mod desk;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
@@ -88,7 +88,8 @@ pub enum Leaving {
 }
 
 impl Service {
-    /// Opens or creates the store of `home`, takes up what ran, and begins to decide.
+    /// Opens or creates the store of `home`, takes up what ran, and begins to decide. Where there is
+    /// a health check, every rank passes it before its program begins.
     ///
     /// # Errors
     /// When the store or the engine cannot be used.
@@ -96,6 +97,7 @@ impl Service {
         machine: &Machine,
         policy: &'static dyn Policy,
         home: Home,
+        health_check: Option<PathBuf>,
     ) -> Result<Self, ServiceError> {
         let path = home.store();
         let mut store = match path.exists() {
@@ -121,6 +123,7 @@ impl Service {
             visible_env: het_devices::visible_devices,
             run_dir: home.run_dir("server"),
             control_groups: ControlGroups::Auto,
+            health_check,
             exits: Some(home.exits()),
         })?;
         let bell = node.inlet();

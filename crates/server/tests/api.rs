@@ -47,7 +47,7 @@ impl Rig {
         tokens(&home);
         let machine = this_machine();
         let policy = by_name("adaptive").expect("the table has it");
-        let service = Service::start(&machine, policy, home.clone()).expect("a new service");
+        let service = Service::start(&machine, policy, home.clone(), None).expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::read(&home.tokens()).expect("they can be read");
         let topology = Arc::clone(&machine.topology);

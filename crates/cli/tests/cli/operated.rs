@@ -138,3 +138,24 @@ fn quotas_hold_from_the_moment_they_are_set() {
     assert_eq!(served.code(&["quotas", "--set", "quotas.yaml"]), Some(2));
     served.0.write("go", "");
 }
+
+#[test]
+fn a_device_that_fails_its_health_check_is_used_no_more_until_somebody_takes_it_back() {
+    let served = Served::new();
+    let check = served.0.write("check.sh", "#!/bin/sh\necho looked at $HET_JOB\n[ ! -e sick ]\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(check, mode).expect("it is ours");
+    let served = served.start(&["--health-check", "check.sh"]);
+    served.0.write("sick", "");
+    let id = served.submit("exit 4").to_string();
+    let failed = || served.json(&["devices"])["items"][0]["state"] == "failed";
+    wait_for("the device to fail", failed);
+    assert_eq!(state(&served, "sh"), "restarting", "the job is not to blame");
+    std::fs::remove_file(served.0.path().join("sick")).expect("it is there");
+    assert_eq!(served.code(&["devices", "undrain", &device(&served)]), Some(0));
+    assert_eq!(served.code(&["wait", &id]), Some(4), "its own code");
+    let said = served.run(&["logs", &id]).stdout;
+    assert_eq!(String::from_utf8_lossy(&said), "looked at sh\n", "before its program began");
+    let refused = served.run(&["server", "--health-check", "no-such-program"]);
+    assert_ne!(refused.status.code(), Some(0));
+}

@@ -97,8 +97,13 @@ impl Served {
     }
 
     pub fn under_policy(policy: &str) -> Self {
-        let served = Self::new();
-        let mut server = served.0.het(&["server", "--policy", policy]);
+        Self::new().start(&["--policy", policy])
+    }
+
+    /// Starts the server in a sandbox that was prepared.
+    pub fn start(self, arguments: &[&str]) -> Self {
+        let served = self;
+        let mut server = served.0.het(&[&["server"], arguments].concat());
         let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         drop(server.expect("the server can be started"));
         crate::commands::wait_for("the server", || served.code(&["ps"]) == Some(0));

@@ -117,6 +117,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         visible_env: visible,
         run_dir: run_dir.to_owned(),
         control_groups: ControlGroups::Auto,
+        health_check: None,
         exits: None,
     }
 }

@@ -40,12 +40,16 @@ pub async fn change(
             .hint("`het devices` lists them")
     })?;
     let changed = api.0.desk.tell(move |control| {
-        let event = match (service, control.state().is_drained(device)) {
-            (Service::Drain, false) => Some(Event::DeviceDrained { device }),
-            (Service::Undrain, true) => Some(Event::DeviceUndrained { device }),
-            _ => None,
+        let (drained, failed) =
+            (control.state().is_drained(device), control.state().has_failed(device));
+        let events = match service {
+            Service::Drain => (!drained).then_some(Event::DeviceDrained { device }).into_iter(),
+            Service::Undrain => drained.then_some(Event::DeviceUndrained { device }).into_iter(),
         };
-        Asked { events: event.into_iter().collect(), answer: () }
+        // Whoever takes it back says that it is whole again.
+        let repaired = failed && service == Service::Undrain;
+        let repaired = repaired.then_some(Event::DeviceRepaired { device });
+        Asked { events: events.chain(repaired).collect(), answer: () }
     });
     changed.await?;
     Ok(Json(api.0.desk.look(move |control| row(control.state(), device)).await?))

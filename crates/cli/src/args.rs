@@ -324,6 +324,13 @@ pub enum ServerCommand {
         #[arg(long)]
         tenant: Option<String>,
     },
+    /// List the tokens, without what is secret about them.
+    Tokens(ListArgs),
+    /// Take a token back: it opens nothing any more.
+    Revoke {
+        /// As `het server tokens` lists it.
+        id: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -13,20 +13,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anstream::{eprintln, println};
-use het_server::api::{Api, Listen, Role, Tokens, serve};
+use het_server::api::{Api, Listen, Role, TokenError, TokenRow, Tokens, serve};
 use het_server::service::Service;
 use het_server::{Busy, Home, Turnstile, keep, pass_on, raise_descriptor_limit, this_machine};
 use het_wire::api::ServerInfo;
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, access};
-use serde_json::Value;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::args::{RoleWord, ServerArgs, ServerCommand};
+use crate::args::{Form, RoleWord, ServerArgs, ServerCommand};
 use crate::client::{Client, Place};
 use crate::fail::{Fail, code};
 use crate::history::home;
+use crate::output::{Column, Shown};
 use crate::{output, run};
 
 /// How long a server that was started on demand may take to answer.
@@ -44,6 +45,8 @@ pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
         Some(ServerCommand::Status(form)) => status(form.output),
         Some(ServerCommand::Stop) => stop(),
         Some(ServerCommand::Token { role, tenant }) => token(*role, tenant.clone()),
+        Some(ServerCommand::Tokens(form)) => tokens(form.output),
+        Some(ServerCommand::Revoke { id }) => revoke(id),
     }
 }
 
@@ -122,7 +125,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     home.server_dir()?;
     let _turnstile = enter(&home)?;
     let machine = this_machine();
-    let tokens = Tokens::read(&home.tokens()).map_err(Fail::from_error)?;
+    let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;
     let service = Service::start(&machine, policy, home.clone(), health_check);
     let service = service.map_err(Fail::from_error)?;
@@ -282,16 +285,42 @@ fn stop() -> Result<u8, Fail> {
 }
 
 fn token(role: RoleWord, tenant: Option<String>) -> Result<u8, Fail> {
-    let home = home()?;
-    home.server_dir()?;
     let role = match role {
         RoleWord::Viewer => Role::Viewer,
         RoleWord::User => Role::User,
         RoleWord::Operator => Role::Operator,
         RoleWord::Admin => Role::Admin,
     };
-    let token = Tokens::add(&home.tokens(), role, tenant).map_err(Fail::from_error)?;
+    let token = own_tokens()?.add(role, tenant).map_err(Fail::from_error)?;
     println!("{token}");
-    eprintln!("it is shown once; restart the server to use it");
+    eprintln!("it is shown once, and opens the server from now on");
     Ok(code::OK)
+}
+
+const TOKEN_COLUMNS: &[Column] = &[
+    Column("ID", "id", Shown::Always),
+    Column("ROLE", "role", Shown::Always),
+    Column("TENANT", "tenant", Shown::Always),
+];
+
+fn tokens(form: Form) -> Result<u8, Fail> {
+    let rows = own_tokens()?.list().map_err(Fail::from_error)?;
+    let item = |row: &TokenRow| json!({ "id": row.id(), "role": row.role, "tenant": row.tenant });
+    output::list("TokenList", &rows.iter().map(item).collect::<Vec<_>>(), TOKEN_COLUMNS, form);
+    Ok(code::OK)
+}
+
+fn revoke(id: &str) -> Result<u8, Fail> {
+    match own_tokens()?.revoke(id) {
+        Err(error @ TokenError::Unknown { .. }) => {
+            Err(Fail::new(code::NOT_FOUND, error.to_string()))
+        }
+        revoked => revoked.map(|()| code::OK).map_err(Fail::from_error),
+    }
+}
+
+fn own_tokens() -> Result<Tokens, Fail> {
+    let home = home()?;
+    home.server_dir()?;
+    Tokens::open(&home.tokens()).map_err(Fail::from_error)
 }

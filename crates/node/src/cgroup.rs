@@ -19,8 +19,8 @@ use nix::unistd::Pid;
 /// Processes and threads of a rank: far more than a program needs, fewer than a machine has.
 const TASKS_MAX: u64 = 32_768;
 
-/// `het-USER` holds the groups of all engines of a user: `DEVICE-INODE-NUMBER`, by the run directory
-/// of the engine. It stays when they end.
+/// `het-USER` holds the groups of all engines of a user: `DEVICE-INODE-NUMBER`, by the run
+/// directory of the engine. It stays when they end.
 const PREFIX: &str = "het-";
 /// Where the supervisor itself goes where version 2 wants groups with members to be leaves.
 const SUPERVISOR: &str = "het-supervisor";

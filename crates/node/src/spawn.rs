@@ -123,8 +123,9 @@ pub(crate) fn spawn(
 /// A shell that runs a health check first, and then becomes the program.
 fn checked(check: &Path, program: String, argv: &[String]) -> (String, Vec<String>) {
     let script = format!(
-        "timeout -k 5 {HEALTH_LIMIT_S} \"$0\" || {{ echo \"$0 failed: the devices are not used\" >&2; \
-         exit {EXIT_UNHEALTHY}; }}; exec \"$@\""
+        "timeout -k 5 {HEALTH_LIMIT_S} \"$0\" || {{ \
+         echo \"$0 failed: the devices are not used\" >&2; exit {EXIT_UNHEALTHY}; }}; \
+         exec \"$@\""
     );
     let check = check.to_string_lossy().into_owned();
     let head = [SHELL.to_owned(), "-c".to_owned(), script, check, program];

@@ -16,6 +16,7 @@ mod refuse;
 pub mod routes;
 mod site;
 mod submit;
+mod tokens;
 mod watch;
 
 use std::sync::Arc;
@@ -26,9 +27,10 @@ use het_node::Node;
 
 use crate::service::{Desk, NotHeard, Wanted, Which};
 use crate::{EventStore, Home, StoreReader};
-pub use auth::{Caller, Role, Tokens};
+pub use auth::{Caller, Role};
 pub use listen::{Listen, ListenError, serve};
 pub use refuse::{ApiError, Code};
+pub use tokens::{TokenError, TokenRow, Tokens};
 
 /// Longest body of a request: a job file with room to spare.
 pub const BODY_BYTES_MAX: usize = 1 << 20;

@@ -88,8 +88,8 @@ pub enum Leaving {
 }
 
 impl Service {
-    /// Opens or creates the store of `home`, takes up what ran, and begins to decide. Where there is
-    /// a health check, every rank passes it before its program begins.
+    /// Opens or creates the store of `home`, takes up what ran, and begins to decide. Where there
+    /// is a health check, every rank passes it before its program begins.
     ///
     /// # Errors
     /// When the store or the engine cannot be used.

@@ -159,3 +159,16 @@ fn a_device_that_fails_its_health_check_is_used_no_more_until_somebody_takes_it_
     let refused = served.run(&["server", "--health-check", "no-such-program"]);
     assert_ne!(refused.status.code(), Some(0));
 }
+
+#[test]
+fn a_token_is_listed_without_its_secret_until_it_is_revoked() {
+    let served = Served::new();
+    let made = served.run(&["server", "token", "--role", "viewer", "--tenant", "lab"]).stdout;
+    assert!(made.starts_with(b"het_"));
+    let listed = served.json(&["server", "tokens"]);
+    let row = &listed["items"][0];
+    assert_eq!((&row["role"], &row["tenant"]), (&"viewer".into(), &"lab".into()));
+    let id = row["id"].as_str().expect("an id");
+    assert_eq!(served.code(&["server", "revoke", id]), Some(0));
+    assert_eq!(served.code(&["server", "revoke", id]), Some(3), "it is gone");
+}

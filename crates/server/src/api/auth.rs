@@ -1,15 +1,9 @@
 //! Who asks, and who may ask for what: one table, everything that is not in it is refused.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use thiserror::Error;
 
 use super::Api;
 use super::refuse::{ApiError, Code};
@@ -185,86 +179,6 @@ impl FromRequestParts<Api> for Caller {
     }
 }
 
-/// Why the tokens cannot be used.
-#[derive(Debug, Error)]
-pub enum TokenError {
-    #[error("`{}` cannot be used", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    #[error("`{}` is not a list of tokens", path.display())]
-    Json { path: PathBuf, source: serde_json::Error },
-    #[error("the system gave no random bytes")]
-    Random(#[source] io::Error),
-}
-
-/// One token, without the token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct TokenRow {
-    role: Role,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    tenant: Option<String>,
-    /// Of 256 random bits, which no dictionary holds: a plain hash is enough.
-    sha256: String,
-}
-
-/// Who has which token; only hashes are kept.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tokens(Vec<TokenRow>);
-
-impl Tokens {
-    /// Reads a list of tokens; none where the file is not there.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let text = match fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            text => text.map_err(|source| TokenError::Io { path: path.to_owned(), source })?,
-        };
-        let rows = serde_json::from_str(&text);
-        rows.map(Self).map_err(|source| TokenError::Json { path: path.to_owned(), source })
-    }
-
-    /// Makes a token and adds it to the list in a file.
-    ///
-    /// # Errors
-    /// When the file cannot be read or written.
-    pub fn add(path: &Path, role: Role, tenant: Option<String>) -> Result<String, TokenError> {
-        let mut tokens = Self::read(path)?;
-        let mut bytes = [0; 32];
-        let mut random = fs::File::open("/dev/urandom").map_err(TokenError::Random)?;
-        io::Read::read_exact(&mut random, &mut bytes).map_err(TokenError::Random)?;
-        let token = format!("het_{}", hex(&bytes));
-        tokens.0.push(TokenRow { role, tenant, sha256: hash(&token) });
-        let text = serde_json::to_string_pretty(&tokens.0)
-            .map_err(|source| TokenError::Json { path: path.to_owned(), source })?;
-        let written = crate::home::write_private(path, text.as_bytes());
-        written.map_err(|source| TokenError::Io { path: path.to_owned(), source })?;
-        Ok(token)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn caller(&self, token: &str) -> Option<Caller> {
-        let hash = hash(token);
-        let row = self.0.iter().find(|row| row.sha256 == hash)?;
-        Some(Caller { role: row.role, tenant: row.tenant.clone() })
-    }
-}
-
-fn hash(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,18 +216,5 @@ mod tests {
             assert!(!may(Role::Viewer, verb, Whose::Others));
             assert!(!may(Role::User, verb, Whose::Others));
         }
-    }
-
-    #[test]
-    fn a_token_is_kept_as_a_hash_only() {
-        let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let path = dir.path().join("tokens.json");
-        let tenant = Some("lab".to_owned());
-        let token = Tokens::add(&path, Role::User, tenant.clone()).expect("it can be written");
-        let text = fs::read_to_string(&path).expect("it can be read");
-        assert!(!text.contains(&token));
-        let tokens = Tokens::read(&path).expect("it can be read");
-        assert_eq!(tokens.caller(&token), Some(Caller { role: Role::User, tenant }));
-        assert_eq!(tokens.caller("het_00"), None);
     }
 }

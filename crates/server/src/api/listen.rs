@@ -114,7 +114,7 @@ async fn network(api: &Api, address: SocketAddr) -> Result<TcpListener, ListenEr
     if !address.ip().is_loopback() {
         return Err(ListenError::Clear { address });
     }
-    if api.0.tokens.is_empty() {
+    if api.0.tokens.list().is_ok_and(|rows| rows.is_empty()) {
         return Err(ListenError::NoToken);
     }
     let bound = TcpListener::bind(address).await;

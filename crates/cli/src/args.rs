@@ -105,7 +105,7 @@ pub struct RunArgs {
     /// Fail with 6 instead of waiting when another run uses this machine.
     #[arg(long)]
     pub no_wait: bool,
-    /// Who chooses devices: `fifo`, `static`, `dynamic`, `hybrid` or `adaptive`.
+    /// Who chooses devices: `fifo`, `static`, `dynamic`, `hybrid`, `feedback` or `adaptive`.
     #[arg(long, default_value = "adaptive")]
     pub policy: String,
     /// Directory for outputs, logs and checkpoints; a new one under the state directory if absent.

@@ -1,5 +1,7 @@
 //! `het devices`.
 
+use std::env;
+
 use anstream::eprintln;
 use het_core::{Bytes, Topology};
 use het_server::this_machine;
@@ -40,6 +42,7 @@ const SERVED_COLUMNS: &[Column] = &[
 
 pub fn devices(args: &DevicesArgs) -> Result<u8, Fail> {
     match &args.command {
+        None if is_elsewhere() => show_served(args.list.output),
         None => show(args.list.output),
         Some(DevicesCommand::Drain(names)) => serve(names, "drain"),
         Some(DevicesCommand::Undrain(names)) => serve(names, "undrain"),
@@ -50,12 +53,33 @@ pub fn devices(args: &DevicesArgs) -> Result<u8, Fail> {
 fn serve(names: &DeviceNames, deed: &str) -> Result<u8, Fail> {
     let mut client = client()?;
     let mut rows = Vec::new();
+    let mut failed = None;
     for name in &names.devices {
         let path = format!("/api/v1/devices/{}/{deed}", escaped(name));
-        let row: DeviceRow = client.post(&path, &Value::Null)?;
-        rows.extend(serde_json::to_value(row).ok());
+        match client.post::<DeviceRow>(&path, &Value::Null) {
+            Ok(row) => rows.extend(serde_json::to_value(row).ok()),
+            // The others are still tried.
+            Err(fail) => {
+                fail.print();
+                failed = Some(fail.code());
+            }
+        }
     }
-    list("DeviceList", &rows, SERVED_COLUMNS, names.output);
+    if names.output != Form::Table || !rows.is_empty() {
+        list("DeviceList", &rows, SERVED_COLUMNS, names.output);
+    }
+    Ok(failed.unwrap_or(code::OK))
+}
+
+/// A server across the network is named: its devices are meant, as they are for `drain`.
+fn is_elsewhere() -> bool {
+    env::var("HET_SERVER").is_ok_and(|url| !url.is_empty())
+}
+
+fn show_served(form: Form) -> Result<u8, Fail> {
+    let served: DeviceList = client()?.get("/api/v1/devices")?;
+    let rows = served.items.iter().filter_map(|row| serde_json::to_value(row).ok());
+    list("DeviceList", &rows.collect::<Vec<_>>(), SERVED_COLUMNS, form);
     Ok(code::OK)
 }
 

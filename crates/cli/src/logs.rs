@@ -1,11 +1,12 @@
 //! `het logs`, and following a log while its program writes.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anstream::{eprintln, println};
 use het_wire::report::RunReport;
+use nix::unistd::{Whence, lseek};
 
 use crate::args::LogsArgs;
 use crate::fail::{Fail, code};
@@ -42,7 +43,7 @@ pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
     }
     let titled = files.len() > 1;
     for path in files {
-        let bytes = fs::read(&path).map_err(|error| Fail::file(&path, error))?;
+        let bytes = written(&path).map_err(|error| Fail::file(&path, error))?;
         if titled {
             println!("==> {} <==", path.display());
         }
@@ -52,6 +53,17 @@ pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
         lines[skip..].iter().for_each(|line| println!("{line}"));
     }
     Ok(code::OK)
+}
+
+/// What is in a log, without the hole that its beginning may have become.
+fn written(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    // Where a file system knows no holes there are none; an empty file is all hole.
+    let begins = lseek(&file, 0, Whence::SeekData).unwrap_or(0);
+    file.seek(SeekFrom::Start(u64::try_from(begins).unwrap_or(0)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The report of a job that is a running server's.
@@ -117,6 +129,11 @@ impl Follower {
             self.file = File::open(&self.path).ok();
         }
         let Some(file) = &mut self.file else { return Ok(()) };
+        // A log that grew too long loses its beginning: what is new then nobody can tell.
+        if file.metadata()?.len() < file.stream_position()? {
+            file.seek(SeekFrom::End(0))?;
+            eprintln!("… the log was cut at its beginning: `het logs` has what is left of it");
+        }
         let mut new = Vec::new();
         file.read_to_end(&mut new)?;
         let mut out = io::stdout().lock();

@@ -19,8 +19,8 @@ use nix::unistd::Pid;
 /// Processes and threads of a rank: far more than a program needs, fewer than a machine has.
 const TASKS_MAX: u64 = 32_768;
 
-/// `het-USER` holds the groups of all engines of a user: `DEVICE-INODE-NUMBER`, by the run
-/// directory of the engine. It stays when they end.
+/// `het-USER` holds the groups of all engines of a user: `DEVICE-INODE-PID-NUMBER`, by the run
+/// directory and the process of the engine. It stays when they end.
 const PREFIX: &str = "het-";
 /// Where the supervisor itself goes where version 2 wants groups with members to be leaves.
 const SUPERVISOR: &str = "het-supervisor";
@@ -36,6 +36,12 @@ pub enum ControlGroups {
     Auto,
     Off,
 }
+
+/// Names that are tried for a group.
+const NAMES_MAX: usize = 1_024;
+
+/// What a group may still be charged for, mostly cached pages of files, to be used again.
+const LEFT_BYTES_MAX: u64 = 16 << 20;
 
 /// Groups that are kept for the next rank: making one costs more than all else at a start.
 const FREE_MAX: usize = 64;
@@ -144,23 +150,46 @@ impl Forest {
         forest
     }
 
-    /// A group for one rank. Memory of zero is not limited.
-    pub(crate) fn take(&mut self, memory: Bytes) -> io::Result<Group> {
+    /// A group for each rank of a gang by its memory, of which zero is not limited; none at all
+    /// where the machine gives none.
+    pub(crate) fn take(&mut self, memory: &[Bytes]) -> Vec<Group> {
+        let mut taken = Vec::new();
+        if self.trees.is_empty() {
+            return taken;
+        }
+        for &memory in memory {
+            match self.take_one(memory) {
+                Ok(group) => taken.push(group),
+                Err(_) => {
+                    taken.into_iter().for_each(|group| self.take_back(group));
+                    return Vec::new();
+                }
+            }
+        }
+        taken
+    }
+
+    fn take_one(&mut self, memory: Bytes) -> io::Result<Group> {
         let mut group = match self.free.pop() {
             Some(group) => group,
             None => self.plant()?,
         };
-        if group.memory != memory {
-            self.limit(&group, memory)?;
-            group.memory = memory;
+        if group.memory != Some(memory) {
+            if let Err(error) = self.limit(&group, memory) {
+                group.remove();
+                return Err(error);
+            }
+            group.memory = Some(memory);
         }
         group.kills_before = group.kills();
         Ok(group)
     }
 
-    /// Nobody is to be in it any more.
+    /// Nobody is to be in it any more. One that a supervisor before this one made, or that is still
+    /// charged for what its rank left in memory, is not used again.
     pub(crate) fn take_back(&mut self, group: Group) {
-        if self.free.len() < FREE_MAX && group.members().is_empty() {
+        let clean = group.memory.is_some() && group.is_empty();
+        if clean && self.free.len() < FREE_MAX {
             self.free.push(group);
         } else {
             group.remove();
@@ -168,22 +197,37 @@ impl Forest {
     }
 
     fn plant(&mut self) -> io::Result<Group> {
-        let mut dirs = Vec::new();
-        let number = self.next;
-        self.next += 1;
-        for tree in &self.trees {
-            let dir = tree.dir.join(format!("{}{number}", self.engine));
-            match fs::create_dir(&dir) {
-                // One that a supervisor before this one left, with somebody in it.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return self.plant(),
-                made => made?,
+        for _ in 0..NAMES_MAX {
+            let name = format!("{}{}-{}", self.engine, std::process::id(), self.next);
+            self.next += 1;
+            match self.make(&name) {
+                // Of an engine before this one in the same process, or with the same id.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made,
             }
-            if tree.pids {
-                fs::write(dir.join("pids.max"), TASKS_MAX.to_string())?;
-            }
-            dirs.push(dir);
         }
-        Ok(Group::of(dirs))
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    fn make(&self, name: &str) -> io::Result<Group> {
+        let mut group = Group { memory: Some(Bytes::ZERO), ..Group::default() };
+        for tree in &self.trees {
+            let dir = tree.dir.join(name);
+            if let Err(error) = fs::create_dir(&dir) {
+                group.remove();
+                return Err(error);
+            }
+            group.dirs.push(dir.clone());
+            let limited = match tree.pids {
+                true => fs::write(dir.join("pids.max"), TASKS_MAX.to_string()),
+                false => Ok(()),
+            };
+            if let Err(error) = limited.and_then(|()| group.open_last()) {
+                group.remove();
+                return Err(error);
+            }
+        }
+        Ok(group)
     }
 
     fn limit(&self, group: &Group, memory: Bytes) -> io::Result<()> {
@@ -196,10 +240,6 @@ impl Forest {
             fs::write(dir.join(file), text)?;
         }
         Ok(())
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.trees.is_empty()
     }
 }
 
@@ -288,6 +328,7 @@ impl Place {
 /// Where this process stands in the hierarchies that can limit something, or keep together.
 fn places(mounts: &str, own: &str, standing: Standing) -> Vec<Place> {
     let mut places: Vec<Place> = Vec::new();
+    let mut seen = BTreeSet::new();
     for line in mounts.lines() {
         let Some((left, right)) = line.split_once(" - ") else { continue };
         let (left, right): (Vec<&str>, Vec<&str>) =
@@ -309,7 +350,11 @@ fn places(mounts: &str, own: &str, standing: Standing) -> Vec<Place> {
             controllers.split(',').any(|controller| controller == word).then_some(path)
         });
         let Some(path) = path else { continue };
-        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        // A mount of another part of the hierarchy, and one of what is mounted already.
+        let Ok(below) = Path::new(path).strip_prefix(root) else { continue };
+        if !seen.insert(word) {
+            continue;
+        }
         let dir = Path::new(point).join(below);
         places.push(Place {
             dir: if standing == Standing::Service { outside_of_jobs(&dir) } else { dir },
@@ -371,20 +416,38 @@ pub(crate) struct Group {
     dirs: Vec<PathBuf>,
     /// Where a process writes `0` to come in; none where nobody is to come any more.
     doors: Vec<OwnedFd>,
-    memory: Bytes,
+    /// What it is limited to; unknown of one that another supervisor made.
+    memory: Option<Bytes>,
     /// What the kernel had counted when its present rank began.
     kills_before: Option<u64>,
 }
 
 impl Group {
-    /// Of these directories, as a supervisor wrote them down.
+    /// Of these directories, as another supervisor wrote them down. What is not there any more is
+    /// nobody's.
     pub(crate) fn of(dirs: Vec<PathBuf>) -> Self {
-        let open = |dir: &PathBuf| OpenOptions::new().write(true).open(dir.join(MEMBERS));
-        let doors: io::Result<Vec<OwnedFd>> =
-            dirs.iter().map(|dir| open(dir).map(OwnedFd::from)).collect();
-        let (memory, doors) = (Bytes::ZERO, doors.unwrap_or_default());
-        let group = Self { dirs, doors, memory, kills_before: None };
+        let there = dirs.iter().all(|dir| dir.exists());
+        let group = Self { dirs: if there { dirs } else { Vec::new() }, ..Self::default() };
         Self { kills_before: group.kills(), ..group }
+    }
+
+    fn open_last(&mut self) -> io::Result<()> {
+        if let Some(dir) = self.dirs.last() {
+            let door = OpenOptions::new().write(true).open(dir.join(MEMBERS))?;
+            self.doors.push(door.into());
+        }
+        Ok(())
+    }
+
+    /// Nobody is in it, and nothing to speak of is charged to it.
+    fn is_empty(&self) -> bool {
+        let files = ["memory.current", "memory.usage_in_bytes"];
+        let used = |dir: &PathBuf| {
+            let text = files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok())?;
+            text.trim().parse::<u64>().ok()
+        };
+        let used = self.dirs.iter().find_map(used).unwrap_or_default();
+        used <= LEFT_BYTES_MAX && self.members().is_empty()
     }
 
     pub(crate) fn dirs(&self) -> &[PathBuf] {
@@ -456,6 +519,14 @@ mod tests {
         assert_eq!(dirs(HYBRID, own), ["/sys/fs/cgroup/memory/inner", "/sys/fs/cgroup/pids"]);
         let own = "0::/system.slice/het.service\n";
         assert_eq!(dirs(UNIFIED, own), ["/sys/fs/cgroup/system.slice/het.service"]);
+    }
+
+    #[test]
+    fn a_hierarchy_that_is_mounted_again_is_used_once() {
+        let again = "99 1 0:26 / /run/other rw - cgroup2 cgroup2 rw\n\
+                     98 1 0:26 /elsewhere /mnt rw - cgroup2 cgroup2 rw\n";
+        let mounts = format!("98 1 0:26 /elsewhere /mnt rw - cgroup2 x rw\n{UNIFIED}\n{again}");
+        assert_eq!(dirs(&mounts, "0::/a\n"), ["/sys/fs/cgroup/a"]);
     }
 
     #[test]

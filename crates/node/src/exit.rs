@@ -10,8 +10,6 @@ pub(crate) const EXIT_SAVED: i32 = 75;
 /// What a shell returns for a program that cannot be run, and for one that does not exist.
 pub(crate) const EXIT_CANNOT_RUN: i32 = 126;
 pub(crate) const EXIT_NOT_FOUND: i32 = 127;
-/// The health check of a rank failed: a code that programs do not use.
-pub(crate) const EXIT_UNHEALTHY: i32 = 213;
 /// Longest part of a log line that a message quotes, in characters.
 const QUOTE_CHARS_MAX: usize = 300;
 
@@ -129,10 +127,6 @@ impl Verdict {
 
     pub(crate) fn culprit(&self) -> Option<u32> {
         self.culprit.map(|(rank, _)| rank)
-    }
-
-    pub(crate) fn culprit_exit(&self) -> Option<Exit> {
-        self.culprit.map(|(_, exit)| exit)
     }
 
     pub(crate) fn exited(&mut self, rank: u32, exit: Exit) -> Consequence {

@@ -2,13 +2,13 @@
 //! never waits: what it waits for stands in the poller, and until when is its deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 use std::time::SystemTime;
 
 use het_core::{
-    Checkpoint, CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, Progress, Time,
+    Bytes, Checkpoint, CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, Progress, Time,
 };
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -20,7 +20,7 @@ use crate::cgroup::Group;
 use crate::cores::Picked;
 use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
-use crate::exit::{Consequence, EXIT_CANNOT_RUN, EXIT_UNHEALTHY, Exit, MemoryRanOut, Verdict};
+use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, MemoryRanOut, Verdict};
 use crate::order::Order;
 use crate::pace::Pace;
 use crate::poller::{Source, Until};
@@ -250,12 +250,8 @@ impl Gang {
     /// Records the lease before there is anybody, then starts every rank, in order.
     fn start_ranks(&mut self, site: &mut Site) -> Result<(), Failure> {
         let order = &self.order;
-        if !site.forest.is_empty() {
-            let take = |rank| site.forest.take(order.rank(rank).memory);
-            let taken: io::Result<Vec<Group>> = (0..order.world()).map(take).collect();
-            // A machine that is out of groups still runs programs.
-            self.cgroups = taken.unwrap_or_default();
-        }
+        let memory: Vec<Bytes> = order.placement.ranks.iter().map(|rank| rank.memory).collect();
+        self.cgroups = site.forest.take(&memory);
         let record = Record {
             lease: order.lease.0,
             job: order.launch.job.to_string(),
@@ -501,17 +497,18 @@ impl Gang {
 
     /// Its first rank to fail did so in its health check.
     fn is_unhealthy(&self) -> bool {
-        let failed = self.verdict.culprit_exit() == Some(Exit::Code(EXIT_UNHEALTHY));
-        failed && self.order.health_check.is_some()
+        self.verdict.culprit().is_some_and(|rank| self.order.sick(rank).exists())
     }
 
     /// Takes the devices of every rank whose health check failed out of service: the gang begins
     /// again elsewhere, which is not counted against its program.
     fn fence(&self, site: &mut Site) -> Outcome {
-        let unhealthy = |process: &&Process| process.exit == Some(Exit::Code(EXIT_UNHEALTHY));
-        let ranks = self.processes.iter().filter(unhealthy).map(|process| process.rank);
-        for device in ranks.flat_map(|rank| self.order.devices_of(rank)) {
-            site.tell(Event::DeviceFailed { device });
+        for rank in (0..self.order.world()).filter(|rank| self.order.sick(*rank).exists()) {
+            for device in self.order.devices_of(rank) {
+                site.tell(Event::DeviceFailed { device });
+            }
+            // One that stays is removed by the next lease of this number.
+            let _ = fs::remove_file(self.order.sick(rank));
         }
         Outcome::Lost
     }

@@ -84,6 +84,11 @@ impl Order {
         notice_path(&self.record())
     }
 
+    /// There once the health check of a rank has failed.
+    pub(crate) fn sick(&self, rank: u32) -> PathBuf {
+        self.record().with_extension(format!("sick-{rank}"))
+    }
+
     pub(crate) fn progress(&self) -> PathBuf {
         progress_path(&self.record())
     }

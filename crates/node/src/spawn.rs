@@ -11,7 +11,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::cgroup::Group;
 use crate::environment;
-use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_UNHEALTHY, Exit};
+use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
 use crate::sys::{Image, Started, cpu_set, start};
 
@@ -99,7 +99,7 @@ pub(crate) fn spawn(
     let found = find(program, table.get("PATH").map(String::as_str), &order.launch.cwd);
     let started = found.and_then(|path| {
         let (path, argv) = match &order.health_check {
-            Some(check) => checked(check, path, &argv),
+            Some(check) => checked(check, order, rank, path, &argv),
             None => (path, argv.clone()),
         };
         let argv: Result<_, _> = argv.iter().map(|word| CString::new(word.as_str())).collect();
@@ -120,16 +120,35 @@ pub(crate) fn spawn(
     Ok(Process::new(rank, pid, Some(pidfd), Kin::Child))
 }
 
-/// A shell that runs a health check first, and then becomes the program.
-fn checked(check: &Path, program: String, argv: &[String]) -> (String, Vec<String>) {
-    let script = format!(
-        "timeout -k 5 {HEALTH_LIMIT_S} \"$0\" || {{ \
-         echo \"$0 failed: the devices are not used\" >&2; exit {EXIT_UNHEALTHY}; }}; \
-         exec \"$@\""
-    );
-    let check = check.to_string_lossy().into_owned();
-    let head = [SHELL.to_owned(), "-c".to_owned(), script, check, program];
-    (SHELL.to_owned(), head.into_iter().chain(argv.iter().skip(1).cloned()).collect())
+/// A shell that runs a health check first, and then becomes the program. A check that cannot be run
+/// says nothing about the devices; what a job sets up for its own program does not change it.
+const CHECKED: &str = r#"
+check=$0; limit=$1; mark=$2; path=$3; shift 3
+env -u LD_PRELOAD -u LD_LIBRARY_PATH PATH="$path" timeout -k 5 "$limit" "$check"
+case $? in
+  0) ;;
+  125|126|127) echo "$check cannot be run: the devices are used unchecked" >&2 ;;
+  *) echo "$check failed: the devices are not used" >&2; : > "$mark"; exit 1 ;;
+esac
+exec "$@"
+"#;
+
+/// Program and arguments of that shell.
+fn checked(
+    check: &Path,
+    order: &Order,
+    rank: u32,
+    program: String,
+    argv: &[String],
+) -> (String, Vec<String>) {
+    // One of a lease of the same number whose supervisor died says nothing about this one.
+    let _ = fs::remove_file(order.sick(rank));
+    let path = std::env::var("PATH").unwrap_or_else(|_| PATH_DEFAULT.to_owned());
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let (check, mark, limit) = (text(check), text(&order.sick(rank)), HEALTH_LIMIT_S.to_string());
+    let head = [SHELL, "-c", CHECKED].map(str::to_owned).into_iter();
+    let told = [check, limit, mark, path, program];
+    (SHELL.to_owned(), head.chain(told).chain(argv.iter().skip(1).cloned()).collect())
 }
 
 fn open_log(path: &Path, rank: u32) -> Result<OwnedFd, Failure> {

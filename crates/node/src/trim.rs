@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use het_core::{Millis, Time};
@@ -13,6 +14,9 @@ const LOG_BYTES_MAX: u64 = 256 << 20;
 /// What a file system can cut off is a multiple of this.
 const BLOCK_BYTES: u64 = 1 << 20;
 
+/// In which the system counts the space of a file (stat(2)).
+const BLOCK_UNIT_BYTES: u64 = 512;
+
 /// Times between two looks.
 const LOOK_MIN: Millis = Millis(1_000);
 const LOOK_MAX: Millis = Millis::seconds(600);
@@ -23,46 +27,59 @@ const LOOK_FIRST: Millis = Millis::seconds(10);
 pub(crate) struct Trim {
     pub(crate) look_at: Time,
     looked_at: Time,
-    longest: u64,
+    /// What each had on the disk after the last look.
+    kept: Vec<u64>,
 }
 
 impl Trim {
     pub(crate) fn begin(now: Time) -> Self {
-        Self { look_at: now + LOOK_FIRST, looked_at: now, longest: 0 }
+        Self { look_at: now + LOOK_FIRST, looked_at: now, kept: Vec::new() }
     }
 
-    /// Cuts what is too long; looks again before a log can have become so, at the speed of now.
+    /// Cuts what is too long; looks again when half of the room of the fastest may be used up.
     pub(crate) fn look(&mut self, now: Time, logs: impl Iterator<Item = impl AsRef<Path>>) {
-        let longest = logs.filter_map(|log| cut(log.as_ref(), LOG_BYTES_MAX).ok()).max();
-        let longest = longest.unwrap_or_default();
-        let grown = longest.saturating_sub(self.longest);
         let span = now.since(self.looked_at).0.max(1);
-        let room = LOG_BYTES_MAX.saturating_sub(longest);
-        // Half of the time until it is full.
-        let wait = Millis((room / 2).saturating_mul(span) / grown.max(1));
-        (self.looked_at, self.longest) = (now, longest);
+        let cuts = logs.map(|log| cut(log.as_ref(), LOG_BYTES_MAX).unwrap_or_default());
+        let cuts: Vec<Cut> = cuts.collect();
+        let before = std::mem::take(&mut self.kept).into_iter().chain(std::iter::repeat(0));
+        let wait = |(cut, before): (&Cut, u64)| {
+            let grown = cut.found.saturating_sub(before).max(1);
+            let room = LOG_BYTES_MAX.saturating_sub(cut.kept);
+            Millis((room / 2).saturating_mul(span) / grown)
+        };
+        let wait = cuts.iter().zip(before).map(wait).min().unwrap_or(LOOK_MAX);
+        self.kept = cuts.iter().map(|cut| cut.kept).collect();
+        self.looked_at = now;
         self.look_at = now + wait.clamp(LOOK_MIN, LOOK_MAX);
     }
 }
 
-/// Cuts the beginning off a log that is longer than `limit`; gives how long it is then. Nothing
-/// that is written meanwhile is lost. Where the file system cannot shorten a file at its beginning,
-/// the space is freed, and reads as zeros.
-fn cut(path: &Path, limit: u64) -> io::Result<u64> {
+/// What a log had on the disk before and after a look at it, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Cut {
+    found: u64,
+    kept: u64,
+}
+
+/// Cuts the beginning off a log that takes more than `limit`. Nothing that is written meanwhile is
+/// lost. Where the file system cannot shorten a file at its beginning, the space is freed, and
+/// reads as zeros.
+fn cut(path: &Path, limit: u64) -> io::Result<Cut> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
-    let length = file.metadata()?.len();
-    if length <= limit {
-        return Ok(length);
+    let metadata = file.metadata()?;
+    let length = metadata.len();
+    // A hole takes nothing.
+    let found = length.min(metadata.blocks() * BLOCK_UNIT_BYTES);
+    if found <= limit {
+        return Ok(Cut { found, kept: found });
     }
     let off = (length - limit / 2) / BLOCK_BYTES * BLOCK_BYTES;
     let range = i64::try_from(off).map_err(io::Error::other)?;
-    let shortened = fallocate(&file, FallocateFlags::FALLOC_FL_COLLAPSE_RANGE, 0, range);
-    if shortened.is_ok() {
-        return Ok(length - off);
+    if fallocate(&file, FallocateFlags::FALLOC_FL_COLLAPSE_RANGE, 0, range).is_err() {
+        let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        fallocate(&file, hole, 0, range)?;
     }
-    let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-    fallocate(&file, hole, 0, range)?;
-    Ok(limit / 2)
+    Ok(Cut { found, kept: length - off })
 }
 
 #[cfg(test)]
@@ -81,8 +98,9 @@ mod tests {
         let mut writer = OpenOptions::new().create(true).append(true).open(&path).expect("a file");
         let line = [b'x'; 1023].into_iter().chain([b'\n']).collect::<Vec<u8>>();
         (0..5 * 1024).for_each(|_| writer.write_all(&line).expect("it can be written"));
-        assert_eq!(cut(&path, 5 * BLOCK_BYTES).expect("it is short enough"), 5 * BLOCK_BYTES);
-        assert_eq!(cut(&path, LIMIT).expect("it can be cut"), LIMIT / 2);
+        let whole = cut(&path, 6 * BLOCK_BYTES).expect("it is short enough");
+        assert_eq!(whole.kept, whole.found);
+        assert_eq!(cut(&path, LIMIT).expect("it can be cut").kept, LIMIT / 2);
         writer.write_all(b"the end\n").expect("it goes on");
         let text = fs::read(&path).expect("it can be read");
         assert!(text.ends_with(b"x\nthe end\n"));
@@ -98,10 +116,14 @@ mod tests {
         let mut trim = Trim::begin(Time::ZERO);
         trim.look(Time(10_000), [&path].into_iter());
         assert_eq!(trim.look_at, Time(10_000) + LOOK_MAX);
-        let file = OpenOptions::new().write(true).open(&path).expect("it is there");
-        file.set_len(128 << 20).expect("a hole can be made");
+        let mut loud = OpenOptions::new().append(true).open(&path).expect("it is there");
+        let write = |file: &mut fs::File| file.write_all(&vec![b'x'; 160 << 20]);
+        write(&mut loud).expect("it can be written");
         trim.look(Time(20_000), [&path].into_iter());
-        let next = trim.look_at.since(Time(20_000));
-        assert!(next <= Millis(5_001), "{next:?}: it grew by half of all in ten seconds");
+        assert!(trim.look_at.since(Time(20_000)) <= Millis(3_100), "{trim:?}");
+        write(&mut loud).expect("it can be written");
+        trim.look(Time(30_000), [&path].into_iter());
+        let wait = trim.look_at.since(Time(30_000));
+        assert!(wait <= Millis(5_000), "{trim:?}: it was cut, and is as loud as ever");
     }
 }

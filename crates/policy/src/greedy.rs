@@ -174,7 +174,7 @@ impl<'a> Pass<'a> {
         let state = self.view.state;
         for (&key, claim) in state.claims() {
             let placement = &claim.placement;
-            let in_service = || placement.devices().all(|grant| state.is_up(grant.device));
+            let in_service = || placement.grants().all(|grant| state.is_up(grant.device));
             if state.is_moving(key) {
                 let placement = in_service().then(|| (**placement).clone());
                 let reasons = vec![Reason::ClaimPending];

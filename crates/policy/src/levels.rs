@@ -6,7 +6,10 @@
 //! A stage sinks by what it had and is stopped for one above it only where that costs least: right
 //! after a checkpoint.
 
-use het_core::{Grant, LeaseId, Millis, Phase, Placement, StageKey, State, StopCost, Time};
+use het_core::{
+    Grant, LeaseId, Millis, Phase, Placement, Share, ShareMillis, StageKey, StageState, State,
+    StopCost, Time,
+};
 use het_perf::stop_cost;
 
 use crate::View;
@@ -39,15 +42,15 @@ pub(crate) fn level(view: &View<'_>, key: StageKey) -> Level {
 fn attained(state: &State, key: StageKey, now: Time) -> f64 {
     let (_, _, stage) = state.stage(key);
     let Some(placement) = &stage.placement else { return 0.0 };
+    let all: Share = placement.grants().map(|grant| grant.share).sum();
     let running = match stage.state {
-        het_core::StageState::Active { lease } => {
-            let lease = &state.leases()[&lease];
-            let shares = lease.placement.grants().map(|grant| grant.share);
-            shares.sum::<het_core::Share>().over(now.since(lease.since)).device_seconds()
-        }
-        _ => 0.0,
+        StageState::Active { lease } => all.over(now.since(state.leases()[&lease].since)),
+        _ => ShareMillis::ZERO,
     };
-    (stage.charged.device_seconds() + running) * weight(state, placement)
+    // What is charged counts the cores beside an accelerator too.
+    let devices: Share = placement.devices().map(|grant| grant.share).sum();
+    let part = f64::from(devices.0) / f64::from(all.0.max(1));
+    (stage.charged + running).device_seconds() * part * weight(state, placement)
 }
 
 /// Peak of the devices of a placement over that of the fastest class; 1 where that is not known.

@@ -49,10 +49,11 @@ pub(crate) fn find(
     Err(None)
 }
 
-/// Where a waiting stage of higher priority could run if just this lease stopped, and what that
-/// would cost and bring, whether or not it pays; `None` where it could not.
+/// Where a waiting stage of higher priority could run if just this lease stopped beside what `pool`
+/// has, and what that would cost and bring, whether or not it pays; `None` where it could not.
 pub fn preemption(
     view: &View<'_>,
+    pool: &Pool<'_>,
     victim: LeaseId,
     key: StageKey,
 ) -> Option<(Placement, StopOrder)> {
@@ -64,11 +65,14 @@ pub fn preemption(
         return None;
     }
     let cost = stop_cost(victim_spec, stage, lease, view.now);
-    let pool = Pool::of(view.state);
-    let shapes = 0..spec.alternatives.len();
-    let (placement, victims) = shapes
-        .filter_map(|index| sufficient(view, &pool, key, index, [(victim, cost)].into_iter()))
-        .find(|(_, victims)| !victims.is_empty())?;
+    let tenants = Tenants::of(view.state);
+    let within_limits = |placement: &Placement| {
+        let over = |tenants: &Tenants<'_>| tenants.over_limit(&ours.spec.tenant, placement);
+        tenants.as_ref().and_then(over).is_none()
+    };
+    let (placement, victims) = (0..spec.alternatives.len())
+        .filter_map(|index| sufficient(view, pool, key, index, [(victim, cost)].into_iter()))
+        .find(|(placement, victims)| !victims.is_empty() && within_limits(placement))?;
     let order = priced(view, &Ends::of(view), key, &placement, &victims).pop()?;
     Some((placement, order))
 }

@@ -423,3 +423,48 @@ fn a_higher_priority_does_not_give_way() {
         1000s run";
     check("feedback", scene, &["0s start 1 on n0/h1000"]);
 }
+
+#[test]
+fn who_is_told_to_make_room_does_once_for_each_that_needs_it() {
+    let scene = "
+        node h100 h100 a100
+        0s job 1 low h100
+        0s job 2 low h100
+        0s job 3 low a100
+        0s run
+        9s job 4 urgent h100
+        9s job 5 urgent a100
+        9s yields 1 4
+        9s yields 2 4
+        9s yields 3 5
+        9s run
+        12s run
+        15s stopped 1
+        15s stopped 3
+        15s run";
+    let expected = [
+        "0s start 1 on n0/h1000",
+        "0s start 2 on n0/h1001",
+        "0s start 3 on n0/a1000",
+        "9s stop 1 for 4",
+        "9s stop 3 for 5",
+        "9s claim for 4 on n0/h1000",
+        "9s claim for 5 on n0/a1000",
+        "15s start 4 on n0/h1000",
+        "15s start 5 on n0/a1000",
+    ];
+    check("static", scene, &expected);
+}
+
+#[test]
+fn nobody_makes_room_for_one_that_may_not_have_it() {
+    let scene = "
+        node h100
+        0s quota lab 1 h100 - 0
+        0s job 1 low h100
+        0s run
+        9s job 2 urgent h100 lab
+        9s yields 1 2
+        9s run";
+    check("static", scene, &["0s start 1 on n0/h1000"]);
+}

@@ -1,9 +1,10 @@
 //! Room that somebody asks a running stage to make for a more urgent one.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use het_core::{LeaseId, Reason, StageKey, StopCost};
-use het_policy::{Decision, View, Want, preemption};
+use het_policy::{Decision, Pool, View, Want, preemption};
 
 /// Waiting stages that are looked at.
 const LOOKS_MAX: usize = 256;
@@ -35,27 +36,39 @@ pub fn yielding(view: &View<'_>, lease: LeaseId) -> Option<Yielding> {
         let job = state.stage(*key).0;
         (Reverse(job.priority()), job.waiting_since(key.stage), *key)
     });
+    let pool = Pool::of(state);
     above.into_iter().take(LOOKS_MAX).find_map(|beneficiary| {
-        let (_, order) = preemption(view, lease, beneficiary)?;
+        let (_, order) = preemption(view, &pool, lease, beneficiary)?;
         Some(Yielding { lease, beneficiary, cost: order.cost })
     })
 }
 
-/// Adds to a decision what was asked for, where it still makes room.
+/// Adds to a decision what was asked for, where it still makes room beside all that was decided.
 pub(crate) fn heed(view: &View<'_>, decision: &mut Decision) {
-    for (lease, beneficiary) in view.state.yielding() {
-        let stops = decision.stops.iter().any(|order| order.lease == lease);
-        let Some((placement, order)) = preemption(view, lease, beneficiary).filter(|_| !stops)
-        else {
-            continue;
-        };
-        let runs = |(key, want): &(StageKey, Want)| {
-            *key == beneficiary && matches!(want, Want::Run { .. })
-        };
-        let served = view.state.claims().contains_key(&beneficiary);
-        if served || decision.wants.iter().any(runs) {
+    let state = view.state;
+    if state.yielding().next().is_none() {
+        return;
+    }
+    let mut pool = Pool::of(state);
+    let mut served: BTreeSet<StageKey> = state.claims().keys().copied().collect();
+    for (key, want) in &decision.wants {
+        if let Want::Run { placement, .. } = want
+            && served.insert(*key)
+        {
+            pool.take(placement);
+        }
+    }
+    let mut stopped: BTreeSet<LeaseId> = decision.stops.iter().map(|order| order.lease).collect();
+    for (lease, beneficiary) in state.yielding() {
+        if served.contains(&beneficiary) || stopped.contains(&lease) {
             continue;
         }
+        let Some((placement, order)) = preemption(view, &pool, lease, beneficiary) else {
+            continue;
+        };
+        pool.take(&placement);
+        served.insert(beneficiary);
+        stopped.insert(lease);
         decision.wants.retain(|(key, _)| *key != beneficiary);
         let reasons = vec![Reason::ClaimPending];
         decision.wants.push((beneficiary, Want::Run { placement, reasons }));

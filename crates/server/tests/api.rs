@@ -393,9 +393,11 @@ fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
     if ["/api/v1/server/stop", "/api/v1/watch"].contains(&route.path) {
         return None;
     }
-    // Each change that comes through is a sync of the disk: some are enough.
+    // Pages of the log and the document are long, and a change is a sync of the disk: some are
+    // enough.
     let changes = route.method != "get" && route.path != "/api/v1/jobs";
-    if changes && below(draw, 4) != 0 {
+    let long = ["/api/v1/events", "/openapi.json"].contains(&route.path);
+    if (changes || long) && below(draw, 8) != 0 {
         return None;
     }
     let mut path: String = route

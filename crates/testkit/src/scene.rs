@@ -10,6 +10,7 @@
 //! 30s lost n0                 a node disappears
 //! 30s ends 1                  the running stage of job 1 finishes
 //! 30s stopped 1               it stops on notice
+//! 40s yields 1 2              somebody wants it to make room for job 2
 //! 40s saved 1 7               it completes the checkpoint of step 7
 //! ```
 
@@ -18,7 +19,8 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Checkpoint, ClassQuota, Event, JobId, JobSpec, LeaseId, Millis, NodeId, Outcome,
-    Placement, Plan, Priority, Quota, Share, StageKey, State, StopCause, Time, Topology,
+    Placement, Plan, Priority, Quota, Share, StageIndex, StageKey, State, StopCause, Time,
+    Topology,
 };
 use het_perf::Rates;
 use het_policy::{Memory, Policy, View, by_name};
@@ -107,6 +109,11 @@ impl Player<'_> {
             }
             ["ends", id] => self.end(at, self.lease(number(id)), Outcome::Finished),
             ["stopped", id] => self.end(at, self.lease(number(id)), Outcome::Stopped),
+            ["yields", id, to] => {
+                let beneficiary = StageKey { job: JobId(number(to)), stage: StageIndex(0) };
+                let lease = self.lease(number(id));
+                self.state.apply(at, &Event::StageYields { lease, beneficiary });
+            }
             ["saved", id, step] => {
                 let lease = self.lease(number(id));
                 let checkpoint = Checkpoint { step: number(step), path: String::new() };

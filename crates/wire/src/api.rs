@@ -121,9 +121,9 @@ pub struct JobChanges {
 pub struct PreemptionRow {
     pub id: u64,
     pub stage: String,
-    /// Job and stage that would get the room.
-    pub beneficiary: u64,
-    pub beneficiary_stage: String,
+    /// Job and stage that would get the room; `null` where the caller may not look at that job.
+    pub beneficiary: Option<u64>,
+    pub beneficiary_stage: Option<String>,
     pub save_s: f64,
     pub load_s: f64,
     /// Work since the newest checkpoint that would be done again.

@@ -11,7 +11,7 @@ use het_engine::Engine;
 use het_node::Node;
 use het_testkit::build;
 
-use crate::rig::{CPU, Rig, config, grant, is_alive, rank};
+use crate::rig::{self, CPU, Rig, config, grant, is_alive, rank};
 
 /// A state in which one stage has a lease, and its plan.
 fn state(rig: &Rig, script: &str) -> (State, Plan) {
@@ -132,4 +132,45 @@ fn what_ran_before_a_reboot_is_lost() {
     state.apply(Time(3), &Event::StageStarted { lease: LeaseId(1) });
     let mut node = successor(&state, rig.dir.path());
     assert_eq!(end(&mut node), Outcome::Lost, "nothing of it is in the run directory");
+}
+
+#[test]
+fn the_groups_of_one_that_was_taken_up_are_nobody_elses() {
+    let mut rig = Rig::new();
+    let (state, plan) = state(&rig, "until [ -e go ]; do sleep 0.01; done");
+    rig.node.submit(&plan);
+    let (dir, node) = rig.into_parts();
+    node.detach();
+    let mut next = successor(&state, dir.path());
+    std::fs::write(dir.path().join("go"), "").expect("it is writable");
+    end(&mut next);
+    next.committed();
+    let mut start = |lease: u64, script: &str| {
+        let mut launch = rig::launch(dir.path(), script);
+        launch.stage = format!("stage-{lease}").as_str().into();
+        let action = Action::Start {
+            lease: LeaseId(lease),
+            stage: StageKey { job: JobId(lease), stage: StageIndex(0) },
+            attempt: 1,
+            placement: Arc::new(Placement {
+                alternative: 0,
+                ranks: vec![rank(&[grant(CPU, 1)], &[])],
+            }),
+            launch: Arc::new(launch),
+            resume: None,
+            reasons: Vec::new(),
+        };
+        next.submit(&Plan {
+            generation: Generation(lease),
+            actions: vec![action],
+            waits: Vec::new(),
+        });
+    };
+    start(2, "until [ -e first ]; do sleep 0.01; done");
+    start(3, "until [ -e second ]; do sleep 0.01; done; exit 5");
+    std::fs::write(dir.path().join("first"), "").expect("it is writable");
+    assert_eq!(end(&mut next), Outcome::Finished);
+    std::fs::write(dir.path().join("second"), "").expect("it is writable");
+    let last = end(&mut next);
+    assert!(matches!(&last, Outcome::Failed(f) if f.exit_code == 5), "its own end: {last:?}");
 }

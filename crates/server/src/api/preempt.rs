@@ -27,7 +27,7 @@ pub async fn weigh(
     let id = JobId(find(&api, &caller, &selector)?.id);
     let rows = api.0.desk.look(move |control| {
         let all = of_job(control, id).into_iter();
-        all.map(|yielding| row(control, &yielding)).collect()
+        all.map(|yielding| row(control, &caller, &yielding)).collect()
     });
     Ok(Json(PreemptionList::new(rows.await?)))
 }
@@ -47,7 +47,7 @@ pub async fn preempt(
             let Yielding { lease, beneficiary, .. } = *one;
             Event::StageYields { lease, beneficiary }
         };
-        let answer: Vec<_> = all.iter().map(|one| row(control, one)).collect();
+        let answer: Vec<_> = all.iter().map(|one| row(control, &caller, one)).collect();
         Asked { events: all.iter().map(event).collect(), answer }
     });
     let rows = rows.await?;
@@ -70,17 +70,19 @@ fn of_job(control: &Control, id: JobId) -> Vec<Yielding> {
     leases.filter_map(|lease| yielding(&view, lease)).collect()
 }
 
-fn row(control: &Control, one: &Yielding) -> PreemptionRow {
+fn row(control: &Control, caller: &Caller, one: &Yielding) -> PreemptionRow {
     let state = control.state();
     let key = state.leases()[&one.lease].stage;
     let (_, spec, stage) = state.stage(key);
+    let (ours, our_spec, _) = state.stage(one.beneficiary);
+    let may_see = caller.may(Verb::ReadJobs, ours.spec.tenant.as_str());
     let seconds = |span: Millis| span.as_seconds();
     let device_seconds = |time: ShareMillis| time.device_seconds();
     PreemptionRow {
         id: key.job.0,
         stage: spec.name.to_string(),
-        beneficiary: one.beneficiary.job.0,
-        beneficiary_stage: state.stage(one.beneficiary).1.name.to_string(),
+        beneficiary: may_see.then_some(one.beneficiary.job.0),
+        beneficiary_stage: may_see.then(|| our_spec.name.to_string()),
         save_s: seconds(one.cost.save),
         load_s: seconds(one.cost.load),
         lost_s: seconds(one.cost.lost),

@@ -46,6 +46,8 @@ pub struct State {
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
     limited: BTreeSet<JobId>,
+    /// When any stage last completed a checkpoint.
+    last_checkpoint: Option<Time>,
     /// Running stages that somebody wants to make room, and for whom.
     yielding: BTreeMap<LeaseId, StageKey>,
     quotas: Arc<Quotas>,
@@ -223,6 +225,7 @@ impl State {
             released: vec![0; topology.classes.len()],
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
+            last_checkpoint: None,
             yielding: BTreeMap::new(),
             quotas: Arc::default(),
             used: BTreeMap::new(),
@@ -344,6 +347,12 @@ impl State {
     /// Whether the node is likely to fail soon.
     pub fn is_suspected(&self, node: NodeId) -> bool {
         self.suspected[node.index()]
+    }
+
+    /// When any stage last completed a checkpoint: who looks for those that have just done so need
+    /// not look at all where that is long ago.
+    pub fn last_checkpoint(&self) -> Option<Time> {
+        self.last_checkpoint
     }
 
     /// Whether somebody took the device out of service.

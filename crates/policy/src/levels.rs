@@ -68,6 +68,9 @@ fn weight(state: &State, placement: &Placement) -> f64 {
 pub(crate) fn at_boundary(view: &View<'_>) -> Vec<(LeaseId, StopCost)> {
     let state = view.state;
     let mut rows: Vec<(LeaseId, StopCost)> = Vec::new();
+    if state.last_checkpoint().is_none_or(|at| view.now.since(at) > BOUNDARY) {
+        return rows;
+    }
     for (&id, lease) in state.leases() {
         let Phase::Running { .. } = lease.phase else { continue };
         let (_, spec, stage) = state.stage(lease.stage);

@@ -306,6 +306,7 @@ impl State {
     fn checkpointed(&mut self, id: LeaseId, checkpoint: &Checkpoint) {
         let now = self.now;
         let Some(key) = self.leases.get(&id).map(|lease| lease.stage) else { return };
+        self.last_checkpoint = Some(now);
         let stage = self.stage_mut(key);
         let newer = stage.checkpoint.as_ref().is_none_or(|old| checkpoint.step >= old.step);
         if newer {

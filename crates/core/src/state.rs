@@ -59,7 +59,7 @@ pub struct State {
     memory_held: Vec<Bytes>,
     /// By device.
     failed: Vec<bool>,
-    drained: Vec<bool>,
+    drained: BTreeSet<DeviceId>,
     /// Capacity of what is up, zero for what is down.
     service: Vec<Share>,
     held: Vec<Share>,
@@ -233,7 +233,7 @@ impl State {
             suspected: vec![false; topology.nodes.len()],
             memory_held: vec![Bytes::ZERO; topology.nodes.len()],
             failed: vec![false; topology.devices.len()],
-            drained: vec![false; topology.devices.len()],
+            drained: BTreeSet::new(),
             service: index.capacity.clone(),
             held: vec![Share::ZERO; topology.devices.len()],
             charged: vec![ShareMillis::ZERO; topology.devices.len()],
@@ -357,7 +357,7 @@ impl State {
 
     /// Whether somebody took the device out of service.
     pub fn is_drained(&self, device: DeviceId) -> bool {
-        self.drained[device.index()]
+        self.drained.contains(&device)
     }
 
     pub fn has_failed(&self, device: DeviceId) -> bool {
@@ -377,7 +377,7 @@ impl State {
 
     /// Whether any device is to be emptied.
     pub fn drains_any(&self) -> bool {
-        self.drained.contains(&true)
+        !self.drained.is_empty()
     }
 
     /// Whether anything may have to go elsewhere.

@@ -70,7 +70,7 @@ fn drained(
     state: &State,
     now: Time,
 ) -> impl Iterator<Item = (LeaseId, StopCause, Option<StopCost>)> + '_ {
-    let leases = state.leases().iter().filter(|_| state.drains_any());
+    let leases = state.drains_any().then(|| state.leases().iter()).into_iter().flatten();
     leases.filter_map(move |(&id, lease)| {
         let (_, spec, stage) = state.stage(lease.stage);
         let runs = matches!(lease.phase, Phase::Running { .. });

@@ -52,8 +52,12 @@ impl State {
             Event::NodeCleared { node } => self.suspected[node.index()] = false,
             Event::DeviceFailed { device } => self.failed[device.index()] = true,
             Event::DeviceRepaired { device } => self.failed[device.index()] = false,
-            Event::DeviceDrained { device } => self.drained[device.index()] = true,
-            Event::DeviceUndrained { device } => self.drained[device.index()] = false,
+            Event::DeviceDrained { device } => {
+                self.drained.insert(*device);
+            }
+            Event::DeviceUndrained { device } => {
+                self.drained.remove(device);
+            }
         }
         if event.changes_service() {
             self.refresh_service();
@@ -350,9 +354,10 @@ impl State {
 
     fn refresh_service(&mut self) {
         self.all_released();
-        for (index, device) in self.topology.devices.iter().enumerate() {
+        for id in self.topology.device_ids() {
+            let (index, device) = (id.index(), self.topology.device(id));
             let node = device.node.index();
-            let sound = !self.failed[index] && !self.drained[index];
+            let sound = !self.failed[index] && !self.drained.contains(&id);
             let up = sound && !self.lost[node] && !self.suspected[node];
             self.service[index] = if up { device.capacity } else { Share::ZERO };
         }

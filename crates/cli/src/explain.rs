@@ -99,14 +99,16 @@ fn print(stage: &StageExplanation) {
 fn print_blocker(blocker: &BlockerReport) {
     let kind = if blocker.never { "never" } else { "waiting" };
     let holders = blocker.held_by.iter();
-    let held: Vec<String> =
-        holders.map(|holder| format!("{} by {}", holder.units, holder.stage)).collect();
+    let held = holders.map(|holder| format!("{} by {}", holder.units, holder.stage));
+    let down = (blocker.out_of_service > 0)
+        .then(|| format!("{} out of service, see `het devices -o wide`", blocker.out_of_service));
+    let why: Vec<String> = held.chain(down).collect();
     println!(
         "      `{}`: need {}, free {} of {} ({kind}) {}",
         blocker.word,
         blocker.need,
         blocker.free,
         blocker.total,
-        held.join(", ")
+        why.join(", ")
     );
 }

@@ -40,6 +40,17 @@ pub fn print(report: &RunReport) {
     for stage in report.stages.iter().filter(|stage| !stage.reasons.is_empty()) {
         println!("  {}: {}", stage.name, stage.reasons.join("; "));
     }
+    for (stage, told) in report.stages.iter().filter_map(|s| Some((&s.name, s.recoveries?))) {
+        println!(
+            "  {stage}: came back from {} fault{}: {:.1} s until devices were found, \
+             {:.1} s to its first step, {:.1} s done again",
+            told.count,
+            if told.count == 1 { "" } else { "s" },
+            told.reassign_s,
+            told.restore_s,
+            told.recompute_s
+        );
+    }
     if !report.results.is_empty() {
         println!();
         for (name, value) in &report.results {

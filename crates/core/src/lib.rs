@@ -28,6 +28,8 @@ pub use job::{
 pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, StopCost};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
-pub use state::{Claim, Job, JobEnd, JobState, Lease, Phase, Stage, StageState, State, Ticket};
+pub use state::{
+    Claim, Job, JobEnd, JobState, Lease, Phase, Recoveries, Stage, StageState, State, Ticket,
+};
 pub use topology::{Device, DeviceClass, Link, Node, Topology, TopologyError, Vertex};
 pub use units::{Bytes, Micro, Millis, Share, ShareMillis, Time};

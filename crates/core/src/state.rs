@@ -1,6 +1,7 @@
 //! Cluster state, and `State::apply`, the only function that changes it.
 
 mod apply;
+mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,6 +12,8 @@ use crate::{
     Placement, Priority, Progress, Quotas, Reason, Share, ShareMillis, StageIndex, StageKey,
     StageSpec, StopCause, Time, Topology,
 };
+
+pub use recovery::Recoveries;
 
 /// Drawn by every stage that begins to wait; later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -135,6 +138,7 @@ pub struct Stage {
     pub fruitless: u32,
     /// Failures of its own program, counted against `retries`.
     pub failures: u32,
+    pub recoveries: Recoveries,
     /// The newest complete checkpoint.
     pub checkpoint: Option<Checkpoint>,
     /// When that checkpoint was completed.

@@ -34,6 +34,8 @@ pub struct Blocker {
     pub free: u32,
     /// Units that the cluster has.
     pub total: u32,
+    /// Of these, units of devices that are down, or that somebody took out of service.
+    pub out_of_service: u32,
     /// It could not run even on the empty cluster.
     pub never: bool,
     pub held_by: Vec<Holder>,
@@ -105,6 +107,7 @@ fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker
             let alternative = &spec.alternatives[index];
             let accepts = |id| alternative.selector.accepts(topology, id);
             let ids = || topology.device_ids().filter(|&id| accepts(id));
+            let capacity = |id| topology.device(id).capacity.whole_units();
             let held_by = state.leases().values().filter_map(|lease| {
                 let grants = lease.placement.grants().filter(|grant| accepts(grant.device));
                 let units = grants.map(|grant| grant.share.whole_units()).sum();
@@ -114,7 +117,8 @@ fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker
                 word: alternative.selector.word.clone(),
                 need: alternative.count,
                 free: ids().map(|id| pool.free(id).whole_units()).sum(),
-                total: ids().map(|id| topology.device(id).capacity.whole_units()).sum(),
+                total: ids().map(capacity).sum(),
+                out_of_service: ids().filter(|&id| !state.is_up(id)).map(capacity).sum(),
                 never: place(&mut cluster, spec, index).is_err(),
                 held_by: held_by.collect(),
             }

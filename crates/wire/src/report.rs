@@ -52,6 +52,9 @@ pub struct StageReport {
     pub device_seconds: f64,
     pub exit_code: Option<i32>,
     pub attempts: u32,
+    /// What coming back after faults took; absent where there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recoveries: Option<RecoveryReport>,
     pub checkpoints: u32,
     /// Step of the newest complete checkpoint.
     pub checkpoint_step: Option<u64>,
@@ -62,6 +65,19 @@ pub struct StageReport {
     pub reasons: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// The time to repair, by its parts, summed over all faults of a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RecoveryReport {
+    /// Gangs that ended by a fault and began again.
+    pub count: u32,
+    /// Until devices were found.
+    pub reassign_s: f64,
+    /// From then to the first step.
+    pub restore_s: f64,
+    /// From the first step to where the one before had failed.
+    pub recompute_s: f64,
 }
 
 /// Shares of the device time of the devices that the run used at all. `null` where nothing measured
@@ -117,6 +133,9 @@ pub struct BlockerReport {
     pub free: u32,
     /// Units that the cluster has.
     pub total: u32,
+    /// Of these, units of devices that are down, or that somebody took out of service.
+    #[serde(default)]
+    pub out_of_service: u32,
     /// It could not run even on the empty cluster.
     pub never: bool,
     pub held_by: Vec<HolderReport>,

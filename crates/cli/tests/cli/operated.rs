@@ -60,6 +60,8 @@ fn a_drained_device_is_emptied_and_takes_nobody_until_it_is_back() {
     let listed = served.json(&["devices"]);
     assert_eq!(listed["items"][0]["state"], "drained");
     assert_eq!(begun(&served), 1, "nothing starts there");
+    let told = served.run(&["explain", "saves"]).stdout;
+    assert!(String::from_utf8_lossy(&told).contains("out of service, see `het devices"));
     let back = served.json(&["devices", "undrain", &name]);
     assert_eq!(back["items"][0]["state"], "up");
     wait_for("the job to go on", || begun(&served) == 2);
@@ -171,4 +173,30 @@ fn a_token_is_listed_without_its_secret_until_it_is_revoked() {
     let id = row["id"].as_str().expect("an id");
     assert_eq!(served.code(&["server", "revoke", id]), Some(0));
     assert_eq!(served.code(&["server", "revoke", id]), Some(3), "it is gone");
+}
+
+#[test]
+fn what_it_took_to_come_back_from_a_fault_is_told_by_its_parts() {
+    let served = Served::new();
+    let text = r#"
+name: mends
+kind: train
+devices: cpu:1
+retries: 1
+run:
+  - sh
+  - -c
+  - |
+    say() { echo "{\"step\":$1}" >> $HET_PROGRESS; sleep 0.3; }
+    say 1; say 2
+    [ $HET_ATTEMPT = 1 ] && exit 9
+    say 3
+"#;
+    served.0.write("mends.yaml", text);
+    assert_eq!(served.code(&["submit", "--wait", "mends.yaml"]), Some(0));
+    let told = &served.json(&["describe", "mends"])["stages"][0]["recoveries"];
+    assert_eq!(told["count"], 1, "{told}");
+    assert!(told["recompute_s"].as_f64().is_some_and(|seconds| seconds > 0.0), "{told}");
+    let summary = served.run(&["describe", "mends"]).stdout;
+    assert!(String::from_utf8_lossy(&summary).contains("came back from 1 fault: "));
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Claim, Job, JobEnd, Lease, Phase, Stage, StageState, State, Ticket};
+use super::{Claim, Job, JobEnd, Lease, Phase, Recoveries, Stage, StageState, State, Ticket};
 use crate::{
     Action, Checkpoint, Event, Failure, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
     Placement, Plan, Priority, Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
@@ -196,6 +196,7 @@ impl State {
         let stage = self.stage_mut(key);
         stage.state = StageState::Active { lease: id };
         stage.attempts = attempt;
+        stage.recoveries.began(now);
         stage.first_started.get_or_insert(now);
         stage.placement = Some(Arc::clone(placement));
     }
@@ -302,8 +303,9 @@ impl State {
         let Some(key) = self.leases.get(&id).map(|lease| lease.stage) else { return };
         let stage = self.stage_mut(key);
         stage.progress.merge(progress);
-        if progress.step.is_some() {
+        if let Some(step) = progress.step {
             stage.progressed_at = Some(now);
+            stage.recoveries.stepped(now, step);
         }
     }
 
@@ -342,6 +344,12 @@ impl State {
         let saved = stage.checkpoint_at.is_some_and(|at| at >= lease.since);
         stage.fruitless = if saved { 0 } else { stage.fruitless + 1 };
         stage.state = next_state(stage, lease.phase, outcome, ending, retries, now);
+        match stage.state {
+            StageState::Stopped { cause: StopCause::Fault, .. } => {
+                stage.recoveries.failed(now, stage.progress.step);
+            }
+            _ => stage.recoveries.left(now),
+        }
         if let StageState::Stopped { cause: StopCause::Priority { .. }, .. } = stage.state {
             stage.preemptions += 1;
         }
@@ -509,6 +517,7 @@ impl Stage {
             preemptions: 0,
             fruitless: 0,
             failures: 0,
+            recoveries: Recoveries::default(),
             checkpoint: None,
             checkpoint_at: None,
             checkpoints: 0,

@@ -68,6 +68,7 @@ fn blocker(blocker: &Blocker) -> BlockerReport {
         need: blocker.need,
         free: blocker.free,
         total: blocker.total,
+        out_of_service: blocker.out_of_service,
         never: blocker.never,
         held_by: blocker.held_by.iter().map(holder).collect(),
     }

@@ -1,10 +1,11 @@
 //! From state to the report of one job.
 
 use het_core::{
-    DeviceId, Job, JobId, Millis, ShareMillis, StageIndex, StageKey, StageState, State, Time,
+    DeviceId, Job, JobId, Millis, Recoveries, ShareMillis, StageIndex, StageKey, StageState, State,
+    Time,
 };
 use het_wire::API_VERSION;
-use het_wire::report::{RunReport, StageReport, Utilisation};
+use het_wire::report::{RecoveryReport, RunReport, StageReport, Utilisation};
 use het_wire::text::{self, Lang};
 
 use super::{devices, exit_code, stage_exit_code, stamp};
@@ -66,6 +67,7 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
         device_seconds: (stage.charged + held_now(state, key, now)).device_seconds(),
         exit_code: stage_exit_code(stage),
         attempts: stage.attempts,
+        recoveries: (stage.recoveries.count > 0).then(|| recoveries(&stage.recoveries)),
         checkpoints: stage.checkpoints,
         checkpoint_step: stage.checkpoint.as_ref().map(|checkpoint| checkpoint.step),
         step: stage.progress.step,
@@ -73,6 +75,15 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
         loss: stage.progress.loss.map(|loss| loss.as_f64()),
         reasons: reasons.iter().map(|reason| text::reason(Lang::En, reason)).collect(),
         message: failure,
+    }
+}
+
+fn recoveries(told: &Recoveries) -> RecoveryReport {
+    RecoveryReport {
+        count: told.count,
+        reassign_s: told.reassign.as_seconds(),
+        restore_s: told.restore.as_seconds(),
+        recompute_s: told.recompute.as_seconds(),
     }
 }
 

@@ -378,12 +378,19 @@ fn outside_of_jobs(dir: &Path) -> PathBuf {
 /// Leaves the group of a job that this process was started by, whose end would be its own.
 pub(crate) fn leave_job() {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    if own.contains(&format!("/{PREFIX}")) {
+    if is_in_job(&own) {
         for place in Place::all(Standing::Service).unwrap_or_default() {
             // Whoever may not move is ended with the job, as before there were groups.
             let _ = fs::write(place.dir.join(MEMBERS), "0");
         }
     }
+}
+
+/// A service may stand in a leaf of its own.
+fn is_in_job(own: &str) -> bool {
+    own.lines()
+        .flat_map(|line| line.split('/'))
+        .any(|part| part.starts_with(PREFIX) && part != SUPERVISOR)
 }
 
 fn members(dir: &Path) -> Vec<i32> {
@@ -519,6 +526,14 @@ mod tests {
         assert_eq!(dirs(HYBRID, own), ["/sys/fs/cgroup/memory/inner", "/sys/fs/cgroup/pids"]);
         let own = "0::/system.slice/het.service\n";
         assert_eq!(dirs(UNIFIED, own), ["/sys/fs/cgroup/system.slice/het.service"]);
+    }
+
+    #[test]
+    fn a_service_in_a_leaf_of_its_own_is_in_no_job() {
+        let own = "0::/het.service/het-supervisor\n";
+        assert!(!is_in_job(own));
+        assert!(is_in_job("0::/user.slice/het-0/1f-2-7-0\n"));
+        assert_eq!(dirs(UNIFIED, own), ["/sys/fs/cgroup/het.service"]);
     }
 
     #[test]

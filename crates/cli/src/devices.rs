@@ -13,7 +13,7 @@ use crate::args::{DeviceNames, DevicesArgs, DevicesCommand, Form};
 use crate::client::{Client, Place};
 use crate::fail::{Fail, code};
 use crate::history::home;
-use crate::jobs::escaped;
+use crate::jobs::{all, escaped};
 use crate::output::{Column, Shown, list};
 use crate::server::client;
 
@@ -52,23 +52,10 @@ pub fn devices(args: &DevicesArgs) -> Result<u8, Fail> {
 /// Takes devices out of the server's service, or back.
 fn serve(names: &DeviceNames, deed: &str) -> Result<u8, Fail> {
     let mut client = client()?;
-    let mut rows = Vec::new();
-    let mut failed = None;
-    for name in &names.devices {
+    Ok(all(&names.devices, ("DeviceList", SERVED_COLUMNS), names.output, |name| {
         let path = format!("/api/v1/devices/{}/{deed}", escaped(name));
-        match client.post::<DeviceRow>(&path, &Value::Null) {
-            Ok(row) => rows.extend(serde_json::to_value(row).ok()),
-            // The others are still tried.
-            Err(fail) => {
-                fail.print();
-                failed = Some(fail.code());
-            }
-        }
-    }
-    if names.output != Form::Table || !rows.is_empty() {
-        list("DeviceList", &rows, SERVED_COLUMNS, names.output);
-    }
-    Ok(failed.unwrap_or(code::OK))
+        Ok(vec![client.post::<DeviceRow>(&path, &Value::Null)?])
+    }))
 }
 
 /// A server across the network is named: its devices are meant, as they are for `drain`.

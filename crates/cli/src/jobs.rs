@@ -279,27 +279,37 @@ fn deed_on<T: DeserializeOwned>(client: &mut Client, id: u64, deed: &str) -> Res
 /// Does something to each job that was selected, and shows what came of it.
 fn each<T: Serialize>(
     args: &SelectArgs,
-    (kind, columns): (&str, &[Column]),
+    shown: (&str, &[Column]),
     deed: impl Fn(&mut Client, u64) -> Result<Vec<T>, Fail>,
 ) -> Result<u8, Fail> {
     let mut client = client()?;
     let ids = select(&mut client, &args.jobs)?;
+    Ok(all(ids, shown, args.output, |id| deed(&mut client, id)))
+}
+
+/// Does something to each of several things, also where it cannot be done to some, and shows what
+/// came of it. Returns the last code that is not 0.
+pub fn all<I, T: Serialize>(
+    wanted: impl IntoIterator<Item = I>,
+    (kind, columns): (&str, &[Column]),
+    form: Form,
+    mut deed: impl FnMut(I) -> Result<Vec<T>, Fail>,
+) -> u8 {
     let mut items = Vec::new();
-    let mut failed = None;
-    for id in ids {
-        match deed(&mut client, id) {
+    let mut code = code::OK;
+    for one in wanted {
+        match deed(one) {
             Ok(rows) => items.extend(rows.iter().filter_map(|row| serde_json::to_value(row).ok())),
-            // The others are still tried.
             Err(fail) => {
                 fail.print();
-                failed = Some(fail.code());
+                code = fail.code();
             }
         }
     }
-    if args.output != Form::Table || !items.is_empty() {
-        output::list(kind, &items, columns, args.output);
+    if form != Form::Table || !items.is_empty() {
+        output::list(kind, &items, columns, form);
     }
-    Ok(failed.unwrap_or(code::OK))
+    code
 }
 
 /// The jobs that selectors name: `42`, `40-45`, `last`, `all` (that have not ended), a name.

@@ -62,8 +62,9 @@ pub struct State {
     memory_held: Vec<Bytes>,
     /// By device.
     failed: Vec<bool>,
+    /// Taken out of service by somebody.
     drained: BTreeSet<DeviceId>,
-    /// Capacity of what is up, zero for what is down.
+    /// By device: capacity of what is up, zero for what is down.
     service: Vec<Share>,
     held: Vec<Share>,
     charged: Vec<ShareMillis>,

@@ -6,6 +6,7 @@
 //! RUN_DIR/lease-N.notice     that it is to stop, once it is
 //! RUN_DIR/lease-N.agreed     after which step, as its ranks settled it (`python/heterosis`) by
 //!                            `.asked` and `.steps` beside it
+//! RUN_DIR/lease-N.sick-RANK  that the health check of a rank failed
 //! RUN_DIR/progress/lease-N   what its program reports
 //! ```
 //!

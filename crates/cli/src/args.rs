@@ -301,6 +301,13 @@ pub struct ServerArgs {
     /// Also listen on this address; callers need a token then.
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<SocketAddr>,
+    /// Certificate for that address, with those that it rests on: a PEM file. Needed where other
+    /// machines can reach it.
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "tls_key"])]
+    pub tls_certificate: Option<PathBuf>,
+    /// Private key of the certificate: a PEM file without a passphrase.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<PathBuf>,
     /// Who chooses devices.
     #[arg(long, default_value = "adaptive")]
     pub policy: String,

@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout_at};
 
 use crate::fail::{Fail, code};
+use crate::trust::Trust;
 
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -31,22 +32,31 @@ pub enum Place {
     Network {
         authority: String,
         token: Option<String>,
+        /// Where it speaks TLS.
+        trust: Option<Trust>,
     },
 }
 
 impl Place {
-    /// `HET_SERVER` (`http://HOST:PORT`, with `HET_TOKEN`), or this user's own socket.
+    /// `HET_SERVER` (`https://HOST:PORT` or `http://HOST:PORT`, with `HET_TOKEN`), or this user's
+    /// own socket.
     pub fn find(own: PathBuf) -> Result<Self, Fail> {
         let Some(url) = env::var("HET_SERVER").ok().filter(|url| !url.is_empty()) else {
             return Ok(Self::Socket(own));
         };
-        let authority = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        let secure = url.strip_prefix("https://");
+        let authority = secure.or_else(|| url.strip_prefix("http://"));
+        let authority = authority.map(|rest| rest.trim_end_matches('/'));
         let authority = authority.filter(|authority| !authority.is_empty()).ok_or_else(|| {
             Fail::new(code::USAGE, format!("`HET_SERVER` is `{url}`, which is no address"))
-                .hint("write `http://HOST:PORT`")
+                .hint("write `https://HOST:PORT`")
         })?;
+        let trust = secure.map(|_| match env::var_os("HET_CA").filter(|path| !path.is_empty()) {
+            Some(path) => Trust::File(path.into()),
+            None => Trust::System,
+        });
         let token = env::var("HET_TOKEN").ok();
-        Ok(Self::Network { authority: authority.to_owned(), token })
+        Ok(Self::Network { authority: authority.to_owned(), token, trust })
     }
 }
 
@@ -70,15 +80,22 @@ impl Client {
     pub fn connect(place: Place) -> Result<Option<Self>, Fail> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
-        let sender = runtime.block_on(async {
+        let sender: Result<_, Fail> = runtime.block_on(async {
             match &place {
-                Place::Socket(path) => shake(UnixStream::connect(path).await.ok()?).await,
-                Place::Network { authority, .. } => {
-                    shake(TcpStream::connect(authority).await.ok()?).await
+                Place::Socket(path) => match UnixStream::connect(path).await {
+                    Ok(stream) => Ok(shake(stream).await),
+                    Err(_) => Ok(None),
+                },
+                Place::Network { authority, trust, .. } => {
+                    let Ok(stream) = TcpStream::connect(authority).await else { return Ok(None) };
+                    match trust {
+                        Some(trust) => Ok(shake(trust.secure(stream, authority).await?).await),
+                        None => Ok(shake(stream).await),
+                    }
                 }
             }
         });
-        Ok(sender.map(|sender| Self { runtime, sender, place }))
+        Ok(sender?.map(|sender| Self { runtime, sender, place }))
     }
 
     pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, Fail> {
@@ -161,7 +178,7 @@ impl Client {
     ) -> Result<Request<Full<Bytes>>, Fail> {
         let (host, token) = match &self.place {
             Place::Socket(_) => ("het", None),
-            Place::Network { authority, token } => (authority.as_str(), token.as_ref()),
+            Place::Network { authority, token, .. } => (authority.as_str(), token.as_ref()),
         };
         let mut request = Request::builder()
             .method(method)

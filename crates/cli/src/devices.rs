@@ -5,7 +5,7 @@ use std::env;
 use anstream::eprintln;
 use het_core::{Bytes, Topology};
 use het_server::this_machine;
-use het_wire::api::{DeviceList, DeviceRow, DeviceState};
+use het_wire::api::{DeviceList, DeviceRow};
 use het_wire::quantity;
 use serde_json::{Value, json};
 
@@ -26,6 +26,7 @@ const COLUMNS: &[Column] = &[
     Column("MEMORY", "memory", Shown::Always),
     Column("DRIVERS", "drivers", Shown::Always),
     Column("STATE", "state", Shown::Wide),
+    Column("OCCUPANT", "occupant", Shown::Wide),
     Column("NODE", "node", Shown::Wide),
     Column("PEAK_GFLOPS", "peak_gflops", Shown::Wide),
     Column("SOFTWARE", "software", Shown::Wide),
@@ -38,6 +39,7 @@ const SERVED_COLUMNS: &[Column] = &[
     Column("UNITS", "units", Shown::Always),
     Column("HELD", "held", Shown::Always),
     Column("STATE", "state", Shown::Always),
+    Column("OCCUPANT", "occupant", Shown::Always),
 ];
 
 pub fn devices(args: &DevicesArgs) -> Result<u8, Fail> {
@@ -73,8 +75,9 @@ fn show_served(form: Form) -> Result<u8, Fail> {
 fn show(form: Form) -> Result<u8, Fail> {
     let machine = this_machine();
     let mut rows = items(&machine.topology);
-    for (row, state) in rows.iter_mut().zip(served_states()) {
-        row["state"] = state.word().into();
+    for (row, served) in rows.iter_mut().zip(served()) {
+        row["state"] = served.state.word().into();
+        row["occupant"] = served.occupant.into();
     }
     list("DeviceList", &rows, COLUMNS, form);
     for finding in &machine.discovery.findings {
@@ -87,11 +90,11 @@ fn show(form: Form) -> Result<u8, Fail> {
 }
 
 /// In the order of this machine's devices; nothing where no server of it runs.
-fn served_states() -> Vec<DeviceState> {
+fn served() -> Vec<DeviceRow> {
     let own = home().and_then(|home| Client::connect(Place::Socket(home.socket())));
     let Ok(Some(mut own)) = own else { return Vec::new() };
     let list = own.get::<DeviceList>("/api/v1/devices");
-    list.map(|list| list.items.iter().map(|row| row.state).collect()).unwrap_or_default()
+    list.map(|list| list.items).unwrap_or_default()
 }
 
 fn items(topology: &Topology) -> Vec<Value> {

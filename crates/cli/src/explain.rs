@@ -6,7 +6,7 @@ use anstream::println;
 use het_core::JobId;
 use het_perf::Rates;
 use het_server::{EventStore, JobDir, StoreError, explanation};
-use het_wire::report::{BlockerReport, ExplanationReport, StageExplanation};
+use het_wire::report::{BlockerReport, ExplanationReport, OccupiedReport, StageExplanation};
 use het_wire::text::Lang;
 use owo_colors::OwoColorize;
 
@@ -87,6 +87,9 @@ fn print(stage: &StageExplanation) {
     if !stage.after.is_empty() && stage.state == "queued" {
         println!("    … after {}", stage.after.join(", "));
     }
+    if !stage.follows.is_empty() && stage.state == "queued" {
+        println!("    … once {} runs and has published", stage.follows.join(", "));
+    }
     stage.blockers.iter().for_each(print_blocker);
     for option in &stage.what_if {
         println!("    → {option}");
@@ -102,7 +105,11 @@ fn print_blocker(blocker: &BlockerReport) {
     let held = holders.map(|holder| format!("{} by {}", holder.units, holder.stage));
     let down = (blocker.out_of_service > 0)
         .then(|| format!("{} out of service, see `het devices -o wide`", blocker.out_of_service));
-    let why: Vec<String> = held.chain(down).collect();
+    let occupied = blocker.occupied.iter().map(|row| {
+        let OccupiedReport { device, process, user, command } = row;
+        format!("{device} used by {user}'s `{command}` (process {process})")
+    });
+    let why: Vec<String> = held.chain(down).chain(occupied).collect();
     println!(
         "      `{}`: need {}, free {} of {} ({kind}) {}",
         blocker.word,

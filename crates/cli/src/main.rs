@@ -28,6 +28,7 @@ mod summary;
 mod top;
 mod topo;
 mod trace;
+mod trust;
 
 use std::process::ExitCode;
 

@@ -13,7 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anstream::{eprintln, println};
-use het_server::api::{Api, Listen, Role, TokenError, TokenRow, Tokens, serve};
+use het_server::api::{
+    Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
+};
 use het_server::service::Service;
 use het_server::{Busy, Home, Turnstile, keep, pass_on, raise_descriptor_limit, this_machine};
 use het_wire::api::ServerInfo;
@@ -131,7 +133,10 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let service = service.map_err(Fail::from_error)?;
     let desk = service.desk.clone();
     let ready = home.ready();
-    let listen = Listen { socket: home.socket(), address: args.listen };
+    let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());
+    let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
+    let network = args.listen.map(|address| Network { address, certificate });
+    let listen = Listen { socket: home.socket(), network };
     let on_signal = desk.clone();
     thread::spawn(move || {
         if signals.forever().next().is_some() {

@@ -294,6 +294,7 @@ mod tests {
             units,
             held,
             state,
+            occupant: None,
         };
         let devices = vec![
             device("box/cpu0", 4, 16, DeviceState::Up),

@@ -65,6 +65,10 @@ pub enum Event {
         lease: LeaseId,
         checkpoint: Checkpoint,
     },
+    /// The first of its output is complete: who follows it may begin.
+    StagePublished {
+        lease: LeaseId,
+    },
     /// The gang is gone and its devices are free.
     StageEnded {
         lease: LeaseId,
@@ -96,6 +100,22 @@ pub enum Event {
     DeviceUndrained {
         device: DeviceId,
     },
+    /// A process that is of no job uses the device: nothing starts there while it does.
+    DeviceOccupied {
+        device: DeviceId,
+        by: Occupant,
+    },
+    DeviceVacated {
+        device: DeviceId,
+    },
+}
+
+/// Whoever uses a device beside all jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occupant {
+    pub process: u32,
+    pub user: Name,
+    pub command: Name,
 }
 
 /// What may change about a job after its submission; what is absent stays as it was.
@@ -119,6 +139,8 @@ impl Event {
                 | Self::DeviceRepaired { .. }
                 | Self::DeviceDrained { .. }
                 | Self::DeviceUndrained { .. }
+                | Self::DeviceOccupied { .. }
+                | Self::DeviceVacated { .. }
         )
     }
 }

@@ -41,7 +41,7 @@ pub struct JobSpec {
     pub name: Name,
     pub tenant: Name,
     pub priority: Priority,
-    /// In file order; `after` names earlier or later stages, never a cycle.
+    /// In file order; `after` and `follows` name earlier or later stages, never a cycle.
     pub stages: Vec<StageSpec>,
     pub time_limit: Option<Millis>,
     /// Absolute path of the job's own directory.
@@ -95,6 +95,9 @@ pub struct StageSpec {
     pub kind: StageKind,
     /// Stages that must have succeeded before this one may start.
     pub after: Vec<StageIndex>,
+    /// Stages whose output it reads while they write it: it may start once they have published some
+    /// and run, or have succeeded.
+    pub follows: Vec<StageIndex>,
     /// At least one; an earlier one is preferred only where speeds are unknown.
     pub alternatives: Vec<Alternative>,
     pub companions: Companions,
@@ -220,6 +223,9 @@ pub struct Launch {
     pub checkpoint: Option<CheckpointSpec>,
     pub precision: Option<Name>,
     pub log: LogRule,
+    pub output: OutputRule,
+    /// Where the program lies and runs, if not on the machine itself.
+    pub container: Option<Container>,
 }
 
 /// What becomes of what the processes of a stage write.
@@ -229,6 +235,49 @@ pub enum LogRule {
     #[default]
     EachRank,
     Discard,
+}
+
+/// An image that a program runs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// As its runtime names images: `docker.io/library/debian:12`, `/images/train.sif`.
+    pub image: String,
+    /// The first that the machine has, where none is named.
+    pub runtime: Option<ContainerRuntime>,
+    pub mounts: Vec<Mount>,
+}
+
+/// What starts programs in images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ContainerRuntime {
+    Podman,
+    /// And Singularity, which it was.
+    Apptainer,
+}
+
+/// A directory of the machine that is seen inside of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Absolute paths, outside and inside.
+    pub source: String,
+    pub target: String,
+    pub access: Access,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// Who reads what a stage writes, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum OutputRule {
+    /// Somebody may, once it has ended.
+    #[default]
+    AtTheEnd,
+    /// Others follow it: its first shard is told of, and its end is written down beside the shards.
+    Streamed,
 }
 
 /// Where and how a stage saves its state.

@@ -17,13 +17,13 @@ mod state;
 mod topology;
 mod units;
 
-pub use event::{Event, Failure, JobChange, Measured, Outcome, Progress};
+pub use event::{Event, Failure, JobChange, Measured, Occupant, Outcome, Progress};
 pub use finding::Finding;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, Index, Sort};
 pub use job::{
-    Alternative, CheckpointSpec, Companions, Domain, JobSpec, Launch, LogRule, Match, Priority,
-    RankRule, Selector, StageKind, StageSpec,
+    Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Domain, JobSpec,
+    Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector, StageKind, StageSpec,
 };
 pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, StopCost};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};

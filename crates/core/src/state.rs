@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::{
     Bytes, Checkpoint, DeviceId, Failure, Generation, Index, JobId, JobSpec, LeaseId, Name, NodeId,
-    Placement, Priority, Progress, Quotas, Reason, Share, ShareMillis, StageIndex, StageKey,
-    StageSpec, StopCause, Time, Topology,
+    Occupant, Placement, Priority, Progress, Quotas, Reason, Share, ShareMillis, StageIndex,
+    StageKey, StageSpec, StopCause, Time, Topology,
 };
 
 pub use recovery::Recoveries;
@@ -64,6 +64,8 @@ pub struct State {
     failed: Vec<bool>,
     /// Taken out of service by somebody.
     drained: BTreeSet<DeviceId>,
+    /// Used by processes that are of no job.
+    occupied: BTreeMap<DeviceId, Occupant>,
     /// By device: capacity of what is up, zero for what is down.
     service: Vec<Share>,
     held: Vec<Share>,
@@ -145,6 +147,8 @@ pub struct Stage {
     /// When that checkpoint was completed.
     pub checkpoint_at: Option<Time>,
     pub checkpoints: u32,
+    /// Some of its output is complete.
+    pub published: bool,
     pub progress: Progress,
     /// When the program last said which step it is at.
     pub progressed_at: Option<Time>,
@@ -239,6 +243,7 @@ impl State {
             memory_held: vec![Bytes::ZERO; topology.nodes.len()],
             failed: vec![false; topology.devices.len()],
             drained: BTreeSet::new(),
+            occupied: BTreeMap::new(),
             service: index.capacity.clone(),
             held: vec![Share::ZERO; topology.devices.len()],
             charged: vec![ShareMillis::ZERO; topology.devices.len()],
@@ -363,6 +368,11 @@ impl State {
     /// Whether somebody took the device out of service.
     pub fn is_drained(&self, device: DeviceId) -> bool {
         self.drained.contains(&device)
+    }
+
+    /// Who uses the device beside all jobs.
+    pub fn occupant(&self, device: DeviceId) -> Option<&Occupant> {
+        self.occupied.get(&device)
     }
 
     pub fn has_failed(&self, device: DeviceId) -> bool {

@@ -13,7 +13,10 @@ use crate::links::{self, NODE, OnBus};
 use crate::parse;
 use crate::pci::{self, Function, PciAddress};
 use crate::tree::{Access, Tree};
-use crate::{Finding, NvLink, NvidiaDevice, NvidiaProbe, VulkanDevice, VulkanKind, VulkanProbe};
+use crate::{
+    Finding, Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe, VulkanDevice, VulkanKind,
+    VulkanProbe,
+};
 
 /// What discovery looks at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +116,6 @@ struct Candidate {
     visible_id: String,
     place: DevicePlace,
     nvlinks: Vec<NvLink>,
-    mig_enabled: bool,
 }
 
 fn nvidia(
@@ -134,7 +136,7 @@ fn nvidia(
     let mut candidates = Vec::new();
     for answer in if let NvidiaProbe::Found(found) = probe { found.as_slice() } else { &[] } {
         match answer {
-            Ok(device) => candidates.push(nvidia_candidate(device, &on_bus)),
+            Ok(device) => candidates.extend(nvidia_candidates(device, &on_bus, findings)),
             Err((index, why)) => {
                 findings.push(Finding::NvidiaUnreadable { index: *index, why: why.clone() });
             }
@@ -156,6 +158,30 @@ fn nvidia(
     candidates
 }
 
+/// The device, or its instances where it is cut into some.
+fn nvidia_candidates(
+    device: &NvidiaDevice,
+    on_bus: &[&Function],
+    findings: &mut Vec<Finding>,
+) -> Vec<Candidate> {
+    let whole = nvidia_candidate(device, on_bus);
+    let Mig::On(instances) = &device.mig else { return vec![whole] };
+    if instances.is_empty() {
+        let (title, address) = (device.name.clone(), device.address);
+        findings.push(Finding::NoMigInstance { title, address });
+    }
+    let instance = |instance: &MigInstance| Candidate {
+        class: format!("{}-mig-{}", whole.class, instance.profile),
+        title: format!("{} MIG {}", whole.title, instance.profile),
+        memory: instance.memory.unwrap_or(Bytes::ZERO),
+        visible_id: instance.uuid.clone(),
+        // Instances reach each other through memory of the host only.
+        nvlinks: Vec::new(),
+        ..whole.clone()
+    };
+    instances.iter().map(instance).collect()
+}
+
 fn nvidia_candidate(device: &NvidiaDevice, on_bus: &[&Function]) -> Candidate {
     let function = on_bus.iter().find(|function| function.address == device.address);
     let mut place = function.map(|function| place(function, Vec::new())).unwrap_or_default();
@@ -173,7 +199,6 @@ fn nvidia_candidate(device: &NvidiaDevice, on_bus: &[&Function]) -> Candidate {
         visible_id: device.uuid.clone(),
         place,
         nvlinks: device.nvlinks.clone(),
-        mig_enabled: device.mig_enabled,
     }
 }
 
@@ -513,9 +538,6 @@ fn push(found: &mut Discovery, candidate: Candidate) -> DeviceId {
         format!("{}{}", candidate.prefix, topology.devices.iter().filter(is_sibling).count());
     if candidate.memory == Bytes::ZERO && !candidate.software {
         found.findings.push(Finding::MemoryUnknown { device: name.clone() });
-    }
-    if candidate.mig_enabled {
-        found.findings.push(Finding::MigEnabled { device: name.clone() });
     }
     let id = DeviceId(topology.devices.len() as u32);
     topology.devices.push(Device {

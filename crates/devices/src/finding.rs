@@ -25,8 +25,8 @@ pub enum Finding {
     NvmlFailed { why: String },
     #[error("NVIDIA device {index} cannot be read: {why}")]
     NvidiaUnreadable { index: u32, why: String },
-    #[error("NVIDIA device `{device}` is in MIG mode and is offered whole, not by instance")]
-    MigEnabled { device: String },
+    #[error("{title} at {address} is in MIG mode and has no instance that could be used")]
+    NoMigInstance { title: String, address: PciAddress },
     #[error("{title} at {address} has no kernel driver bound")]
     NoKernelDriver { title: String, address: PciAddress, driver: &'static str },
     #[error("{title} at {address} is handed to virtual machines by `vfio-pci`")]
@@ -65,7 +65,10 @@ impl Finding {
             }
             Self::NvmlFailed { .. } => "run `nvidia-smi`: driver and library must be one version",
             Self::NvidiaUnreadable { .. } => "run `nvidia-smi -q` and look for a lost GPU",
-            Self::MigEnabled { .. } => "turn MIG off with `nvidia-smi -mig 0`",
+            Self::NoMigInstance { .. } => {
+                "make instances with `nvidia-smi mig -cgi PROFILE -C`, or turn MIG off with \
+                 `nvidia-smi -mig 0`"
+            }
             Self::NoKernelDriver { driver, .. } => return Some(format!("load {driver}")),
             Self::PassedThrough { .. } => "unbind it from `vfio-pci` to use it here",
             Self::NoDeviceNode { driver, .. } => {

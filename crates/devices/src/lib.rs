@@ -14,6 +14,7 @@ mod discovery;
 mod drivers;
 mod finding;
 mod links;
+mod lookout;
 mod parse;
 mod pci;
 mod tree;
@@ -22,10 +23,11 @@ mod visible;
 pub use counters::{CounterSource, Counters, counters};
 pub use cpu::NumaNode;
 pub use discovery::{DevicePlace, Discovery, System, discover};
-pub use drivers::nvml::{NvLink, NvidiaDevice, NvidiaProbe};
+pub use drivers::nvml::{Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe};
 pub use drivers::vulkan::{
     VULKAN_PROBE_COMMAND, VulkanDevice, VulkanKind, VulkanProbe, vulkan_probe_main,
 };
 pub use finding::Finding;
+pub use lookout::{Lookout, Sight};
 pub use pci::{BadPciAddress, PciAddress};
-pub use visible::visible_devices;
+pub use visible::{container_access, visible_devices};

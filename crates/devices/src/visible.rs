@@ -1,5 +1,10 @@
 //! The environment by which each vendor's runtime chooses its devices.
 
+use het_core::ContainerRuntime;
+
+/// Where Ascend's driver is installed.
+const ASCEND_DRIVER: &str = "/usr/local/Ascend/driver";
+
 /// How one driver is told what it may see.
 struct Visibility {
     driver: &'static str,
@@ -87,6 +92,42 @@ pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str,
     variables
 }
 
+/// The words by which a container is given these devices of `driver`, and no others; nothing for
+/// a CPU, which every container has.
+///
+/// NVIDIA's devices go by the names of the Container Device Interface, which
+/// `nvidia-ctk cdi generate` writes down for each UUID; Ascend's by their nodes, with the nodes and
+/// the driver's directory that Huawei's documentation asks for. Inside, Ascend numbers what it was
+/// given from zero.
+pub fn container_access(
+    runtime: ContainerRuntime,
+    driver: &str,
+    visible_ids: &[&str],
+) -> Vec<String> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    match (runtime, driver) {
+        (ContainerRuntime::Podman, "cuda") => {
+            visible_ids.iter().map(|id| format!("--device=nvidia.com/gpu={id}")).collect()
+        }
+        (ContainerRuntime::Podman, "rocm") => words(&["--device=/dev/kfd", "--device=/dev/dri"]),
+        (ContainerRuntime::Podman, "cann") => {
+            let own = visible_ids.iter().map(|id| format!("--device=/dev/davinci{id}"));
+            let shared = ["davinci_manager", "devmm_svm", "hisi_hdc"];
+            let shared = shared.iter().map(|node| format!("--device=/dev/{node}"));
+            let numbers: Vec<String> = (0..visible_ids.len()).map(|id| id.to_string()).collect();
+            let rest = [
+                format!("--volume={ASCEND_DRIVER}:{ASCEND_DRIVER}:ro"),
+                format!("--env=ASCEND_RT_VISIBLE_DEVICES={}", numbers.join(",")),
+            ];
+            own.chain(shared).chain(rest).collect()
+        }
+        (ContainerRuntime::Apptainer, "cuda") => words(&["--nv"]),
+        (ContainerRuntime::Apptainer, "rocm") => words(&["--rocm"]),
+        (ContainerRuntime::Apptainer, "cann") => words(&["--bind", ASCEND_DRIVER]),
+        _ => Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +148,24 @@ mod tests {
         check("cann", &["3"], &[("ASCEND_RT_VISIBLE_DEVICES", "3")]);
         check("neuron", &["0-1", "2-3"], &[("NEURON_RT_VISIBLE_CORES", "0-1,2-3")]);
         check("vulkan", &["0"], &[]);
+    }
+
+    #[test]
+    fn a_container_gets_its_own_devices() {
+        let check = |driver, ids: &[&str], expected: &str| {
+            let words = container_access(ContainerRuntime::Podman, driver, ids);
+            assert_eq!(words.join(" "), expected, "{driver}");
+        };
+        check("cuda", &["GPU-1"], "--device=nvidia.com/gpu=GPU-1");
+        check("cpu", &["0"], "");
+        check(
+            "cann",
+            &["3", "5"],
+            "--device=/dev/davinci3 --device=/dev/davinci5 --device=/dev/davinci_manager \
+             --device=/dev/devmm_svm --device=/dev/hisi_hdc \
+             --volume=/usr/local/Ascend/driver:/usr/local/Ascend/driver:ro \
+             --env=ASCEND_RT_VISIBLE_DEVICES=0,1",
+        );
     }
 
     #[test]

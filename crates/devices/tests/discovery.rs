@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use het_core::{Bytes, Share, Topology, Vertex};
 use het_devices::{
-    Counters, Discovery, Finding, NvLink, NvidiaDevice, NvidiaProbe, PciAddress, System,
-    VulkanDevice, VulkanKind, VulkanProbe, counters, discover,
+    Counters, Discovery, Finding, Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe, PciAddress,
+    System, VulkanDevice, VulkanKind, VulkanProbe, counters, discover,
 };
 use proptest::prelude::*;
 
@@ -98,7 +98,7 @@ fn eight_h100() -> NvidiaProbe {
             memory: Some(Bytes(81_559 << 20)),
             address: address(at),
             numa: None,
-            mig_enabled: index == 7,
+            mig: Mig::Off,
             nvlinks: vec![switch; 18],
         })
     };
@@ -139,13 +139,7 @@ fn the_briefs_node() {
          npu0 ascend-910b npu 1 0 cann+npu-ort 0
          vulkan0 lavapipe gpu 1 0 vulkan 0",
     );
-    check_findings(
-        &discovery,
-        &[
-            "NVIDIA device `cuda7` is in MIG mode and is offered whole, not by instance",
-            "the memory of `npu0` is not known and counts as zero",
-        ],
-    );
+    check_findings(&discovery, &["the memory of `npu0` is not known and counts as zero"]);
     let software: Vec<bool> = discovery.topology.classes.iter().map(|it| it.software).collect();
     assert_eq!(software, [false, false, false, true]);
     let numa: Vec<(u32, usize, u64)> =
@@ -185,7 +179,7 @@ fn nvlink_between_gpus_is_one_link_with_the_sum_of_its_lanes() {
             memory: None,
             address: address(H100_ADDRESSES[index]),
             numa: None,
-            mig_enabled: false,
+            mig: Mig::Off,
             nvlinks: vec![lane; lanes],
         })
     };
@@ -212,6 +206,44 @@ fn nvidia_devices_without_the_library_are_findings() {
 }
 
 #[test]
+fn a_device_that_is_cut_is_offered_by_instance() {
+    let instance = |uuid: &str, profile: &str, gib| MigInstance {
+        uuid: uuid.to_owned(),
+        profile: profile.to_owned(),
+        memory: Some(Bytes::gib(gib)),
+    };
+    let gpu = |at: &str, instances| {
+        Ok(NvidiaDevice {
+            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            uuid: "GPU-a".to_owned(),
+            memory: Some(Bytes::gib(80)),
+            address: address(at),
+            numa: None,
+            mig: Mig::On(instances),
+            nvlinks: Vec::new(),
+        })
+    };
+    let cut = vec![instance("MIG-a", "3g.40gb", 40), instance("MIG-b", "1g.10gb", 10)];
+    let found = vec![gpu("0000:21:00.0", cut), gpu("0000:a1:00.0", Vec::new())];
+    let probe = NvidiaProbe::Found(found);
+    let discovery = found_with("container-cgroup-v2", probe, VulkanProbe::NotAsked);
+    check(
+        &discovery,
+        "cpu1 epyc-7763 cpu 64 0 cpu 1
+         cuda0 h100-sxm5-80-mig-3g.40gb gpu 1 40 cuda MIG-a
+         cuda1 h100-sxm5-80-mig-1g.10gb gpu 1 10 cuda MIG-b",
+    );
+    check_findings(
+        &discovery,
+        &[
+            "a cgroup quota of 8000/1000 cores is below the 64 cores that this process may use",
+            "NVIDIA H100 80GB HBM3 at 0000:a1:00.0 is in MIG mode and has no instance that could \
+             be used",
+        ],
+    );
+}
+
+#[test]
 fn a_container_is_given_some_of_the_gpus_and_one_socket() {
     let gpu = NvidiaDevice {
         name: "NVIDIA H100 PCIe".to_owned(),
@@ -219,7 +251,7 @@ fn a_container_is_given_some_of_the_gpus_and_one_socket() {
         memory: Some(Bytes::gib(80)),
         address: address("0000:21:00.0"),
         numa: None,
-        mig_enabled: false,
+        mig: Mig::Off,
         nvlinks: Vec::new(),
     };
     let lost = (1, "GPU is lost".to_owned());

@@ -97,7 +97,9 @@ fn drain<E: Engine>(engine: &mut E, ends: usize) -> Seen {
             Event::StageEnded { lease, outcome } => {
                 seen.ended.entry(lease).or_default().push(outcome);
             }
-            Event::Progressed { lease, .. } | Event::Checkpointed { lease, .. } => {
+            Event::Progressed { lease, .. }
+            | Event::Checkpointed { lease, .. }
+            | Event::StagePublished { lease } => {
                 assert!(!seen.ended.contains_key(&lease), "a fact came after the end");
             }
             _ => {}

@@ -185,6 +185,7 @@ fn job(draw: &mut Draw, classes: &[Name]) -> JobSpec {
         name: "train".into(),
         kind: StageKind::Train,
         after: Vec::new(),
+        follows: Vec::new(),
         alternatives,
         companions: Companions { cores: 2, memory: Bytes::gib(8) },
         within: if draw.chance(80) { Domain::Any } else { Domain::Rack },

@@ -199,7 +199,9 @@ fn job(draw: &mut Draw, topology: &Topology) -> JobSpec {
     for index in 0..draw.between(1, 3) as u16 {
         let mut stage = stage(draw, topology, index);
         if index > 0 {
-            stage.after.push(StageIndex(draw.between(0, u64::from(index) - 1) as u16));
+            let earlier = StageIndex(draw.between(0, u64::from(index) - 1) as u16);
+            let needs = if draw.chance(30) { &mut stage.follows } else { &mut stage.after };
+            needs.push(earlier);
         }
         stages.push(stage);
     }
@@ -283,6 +285,7 @@ fn stage(draw: &mut Draw, topology: &Topology, index: u16) -> StageSpec {
             name: format!("s{index}").into(),
             kind: *draw.pick(&StageKind::ALL),
             after: Vec::new(),
+            follows: Vec::new(),
             alternatives: (0..wanted).map(|_| alternative(draw)).collect(),
             companions: companions(draw),
             within: if draw.chance(70) { Domain::Any } else { *draw.pick(&Domain::ALL) },
@@ -339,6 +342,7 @@ fn model(draw: &mut Draw, spec: &StageSpec) -> StageModel {
         load: Millis(draw.between(0, 20_000)),
         save: saves.then(|| Millis(draw.between(0, 5_000))),
         checkpoint_every: draw.between(5, 100),
+        publishes_after: draw.chance(50).then(|| Millis(draw.between(0, 30_000))),
         deaf: draw.chance(10),
         fails_at: draw.chance(10).then(|| (draw.between(1, 50), 1)),
         ..StageModel::default()

@@ -298,6 +298,7 @@ fn spec(
         name: format!("{}-{}", stage.kind.word(), key.stage).into(),
         kind: stage.kind,
         after: after.into_iter().collect(),
+        follows: Vec::new(),
         alternatives: shapes.map(|(class, units)| on(&class, units, &launch)).collect(),
         companions: Companions::default(),
         within: Domain::Any,

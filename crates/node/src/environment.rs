@@ -77,20 +77,9 @@ fn set(table: &mut BTreeMap<String, String>, name: &str, value: impl ToString) {
 }
 
 /// Shows the granted accelerators. A rank without any is shown its CPU, which hides every
-/// accelerator: not so beside one, because vendors read each other's variables.
+/// accelerator.
 fn add_visible_devices(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
-    let topology = &order.topology;
-    let grants = &order.rank(rank).grants;
-    let has_accelerator = grants.iter().any(|grant| !is_cpu(topology, grant.device));
-    let mut shown: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for grant in grants {
-        let device = topology.device(grant.device);
-        let is_shown = !has_accelerator || !is_cpu(topology, grant.device);
-        if let (Some(driver), true) = (device.drivers.first(), is_shown) {
-            shown.entry(driver.as_str()).or_default().push(device.visible_id.as_str());
-        }
-    }
-    for (driver, ids) in shown {
+    for (driver, ids) in order.shown_devices(rank) {
         for (name, value) in (order.visible_env)(driver, &ids) {
             set(table, name, value);
         }

@@ -8,7 +8,8 @@ use std::str::FromStr;
 use std::time::SystemTime;
 
 use het_core::{
-    Bytes, Checkpoint, CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, Progress, Time,
+    Bytes, Checkpoint, CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, OutputRule,
+    Progress, Time,
 };
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -22,6 +23,7 @@ use crate::ending::{Ending, Push};
 use crate::environment::NOTICE;
 use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, MemoryRanOut, Verdict};
 use crate::order::Order;
+use crate::outlet::{self, Outlet};
 use crate::pace::Pace;
 use crate::poller::{Source, Until};
 use crate::procfs;
@@ -102,6 +104,8 @@ pub(crate) struct Gang {
     busy_at: Time,
     /// Where logs are kept.
     trim: Option<Trim>,
+    /// While others wait for its first output.
+    outlet: Option<Outlet>,
 }
 
 impl Gang {
@@ -155,10 +159,12 @@ impl Gang {
             let _ = site.poller.listen(fd, Source::Saves(order.lease), Until::Heard);
         }
         let keeps_logs = order.launch.log == LogRule::EachRank;
+        let outlet = open_outlet(&order, site);
         Self {
             trim: keeps_logs.then(|| Trim::begin(site.clock.now())),
             order,
             report,
+            outlet,
             processes,
             cgroups: Vec::new(),
             others: BTreeMap::new(),
@@ -191,6 +197,7 @@ impl Gang {
             Source::Rank(_, index) => self.exited(usize::from(index), site.clock.now(), site),
             Source::Other(_, index) => drop(self.others.remove(&index)),
             Source::Saves(_) | Source::Progress => self.unread = true,
+            Source::Output(_) => self.publish(site),
             Source::Inbox => {}
         }
     }
@@ -474,6 +481,13 @@ impl Gang {
         Life::GoesOn
     }
 
+    fn publish(&mut self, site: &mut Site) {
+        if self.outlet.as_ref().is_some_and(Outlet::heard_of_any) {
+            self.outlet = None;
+            site.tell(Event::StagePublished { lease: self.order.lease });
+        }
+    }
+
     /// Says all there is still to say.
     fn end(&mut self, site: &mut Site) {
         self.tell_last(site);
@@ -483,7 +497,7 @@ impl Gang {
             None => {
                 let culprit = self.verdict.culprit().map(|rank| self.order.log(rank));
                 let log = culprit.map(|path| spawn::log_tail(&path)).unwrap_or_default();
-                self.verdict.outcome(&log, self.memory_ran_out())
+                self.close_output(self.verdict.outcome(&log, self.memory_ran_out()))
             }
         };
         let children = self.processes.iter().filter(|process| process.kin == Kin::Child);
@@ -493,6 +507,21 @@ impl Gang {
         }
         let remains = Remains { record: self.order.record(), children };
         site.end(self.order.lease, outcome, remains);
+    }
+
+    /// Readers that are never told of the end would wait for ever.
+    fn close_output(&self, outcome: Outcome) -> Outcome {
+        let streams = self.order.launch.output == OutputRule::Streamed;
+        if !streams || outcome != Outcome::Finished {
+            return outcome;
+        }
+        match outlet::close(&self.order.output_dir()) {
+            Ok(()) => outcome,
+            Err(error) => {
+                let message = format!("the end of its output cannot be written down: {error}");
+                Outcome::Failed(Failure { rank: 0, exit_code: 1, message })
+            }
+        }
     }
 
     /// Its first rank to fail did so in its health check.
@@ -536,6 +565,23 @@ impl Gang {
         self.busy_at = now;
         self.tell(progress, checkpoints, now, site);
     }
+}
+
+/// Listens for the first output of a gang that others follow, or tells of what is there already.
+fn open_outlet(order: &Order, site: &mut Site) -> Option<Outlet> {
+    if order.launch.output != OutputRule::Streamed {
+        return None;
+    }
+    let opened = Outlet::open(order.output_dir()).ok();
+    let outlet = opened.filter(|outlet| !outlet.holds_any()).filter(|outlet| {
+        let source = Source::Output(order.lease);
+        site.poller.listen(outlet.as_fd(), source, Until::Closed).is_ok()
+    });
+    if outlet.is_none() {
+        // Without inotify those who follow begin at once, and wait for it themselves.
+        site.tell(Event::StagePublished { lease: order.lease });
+    }
+    outlet
 }
 
 /// The signal of the notice: `SIGUSR1`, `USR1`, `usr1`; SIGTERM where none was named.

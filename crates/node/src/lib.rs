@@ -21,6 +21,7 @@
 mod adoption;
 mod cgroup;
 mod clock;
+mod container;
 mod cores;
 mod ending;
 mod environment;
@@ -32,6 +33,7 @@ mod leaders;
 mod listener;
 mod node;
 mod order;
+mod outlet;
 mod pace;
 mod poller;
 mod procfs;
@@ -48,9 +50,11 @@ mod trim;
 mod watch;
 
 pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};
+pub use container::ContainerAccess;
 pub use inlet::Inlet;
 pub use keeper::{keep, pass_on};
 pub use node::{Config, Node, NodeError};
 pub use order::VisibleEnv;
+pub use procfs::is_of_lease;
 pub use record::Reaped;
 pub use sys::raise_descriptor_limit;

@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use crate::cgroup::{ControlGroups, Forest, Standing};
 use crate::clock::Clock;
+use crate::container::ContainerAccess;
 use crate::cores::{Cores, Picked};
 use crate::exit::EXIT_CANNOT_RUN;
 use crate::gang::{Gang, Life};
@@ -51,6 +52,7 @@ pub struct Config {
     /// without an entry are not pinned.
     pub cores: BTreeMap<DeviceId, Vec<u32>>,
     pub visible_env: VisibleEnv,
+    pub container_access: ContainerAccess,
     /// For files of live leases, which mean nothing after a reboot; made if it is not there. No
     /// other engine may use it at the same time.
     pub run_dir: PathBuf,
@@ -236,6 +238,7 @@ impl Node {
             resume: start.resume.clone(),
             topology: Arc::clone(&self.config.topology),
             visible_env: self.config.visible_env,
+            container_access: self.config.container_access,
             port,
             run_dir: self.config.run_dir.clone(),
             health_check: self.config.health_check.clone(),
@@ -297,7 +300,10 @@ impl Node {
                     self.site.facts.extend(facts);
                 }
                 Source::Progress => touched.extend(self.hear_of_progress()),
-                Source::Rank(lease, _) | Source::Other(lease, _) | Source::Saves(lease) => {
+                Source::Rank(lease, _)
+                | Source::Other(lease, _)
+                | Source::Saves(lease)
+                | Source::Output(lease) => {
                     touched.insert(lease);
                     if let Some(gang) = self.gangs.get_mut(&lease) {
                         gang.found(source, &mut self.site);

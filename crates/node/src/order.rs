@@ -1,10 +1,12 @@
 //! What one gang has to do: a checked `Start`, and the files that go with it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use het_core::{Checkpoint, DeviceId, Grant, Launch, LeaseId, Placement, Rank, Topology};
 
+use crate::container::ContainerAccess;
 use crate::cores::{self, Picked};
 use crate::exit::Exit;
 use crate::keeper::Exits;
@@ -24,6 +26,7 @@ pub(crate) struct Order {
     pub(crate) resume: Option<Checkpoint>,
     pub(crate) topology: Arc<Topology>,
     pub(crate) visible_env: VisibleEnv,
+    pub(crate) container_access: ContainerAccess,
     pub(crate) port: u16,
     pub(crate) run_dir: PathBuf,
     pub(crate) health_check: Option<PathBuf>,
@@ -54,6 +57,19 @@ impl Order {
         let accelerators = all().filter(|&device| !cores::is_cpu(&self.topology, device));
         let accelerators: Vec<DeviceId> = accelerators.collect();
         if accelerators.is_empty() { all().collect() } else { accelerators }
+    }
+
+    /// The visible ids that a rank is shown, by driver: its accelerators, or its sockets where it
+    /// has none. Not both, because vendors read each other's variables.
+    pub(crate) fn shown_devices(&self, rank: u32) -> BTreeMap<&str, Vec<&str>> {
+        let mut shown: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for id in self.devices_of(rank) {
+            let device = self.topology.device(id);
+            if let Some(driver) = device.drivers.first() {
+                shown.entry(driver.as_str()).or_default().push(device.visible_id.as_str());
+            }
+        }
+        shown
     }
 
     /// No accelerator is held: processor time says how busy the gang is.

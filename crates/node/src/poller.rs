@@ -27,6 +27,8 @@ pub(crate) enum Source {
     Other(LeaseId, u16),
     /// Something changed in a lease's checkpoint directory.
     Saves(LeaseId),
+    /// A lease that others follow wrote something.
+    Output(LeaseId),
 }
 
 /// How long a source is listened to.
@@ -84,6 +86,7 @@ impl Source {
             Self::Rank(lease, index) => (2, lease, index),
             Self::Other(lease, index) => (3, lease, index),
             Self::Saves(lease) => (4, lease, 0),
+            Self::Output(lease) => (5, lease, 0),
         };
         lease.0 << (INDEX_BITS + KIND_BITS) | u64::from(index) << KIND_BITS | kind
     }
@@ -97,6 +100,7 @@ impl Source {
             2 => Self::Rank(lease, index),
             3 => Self::Other(lease, index),
             4 => Self::Saves(lease),
+            5 => Self::Output(lease),
             _ => return None,
         })
     }
@@ -116,6 +120,7 @@ mod tests {
             Source::Rank(lease, u16::MAX),
             Source::Other(lease, 7),
             Source::Saves(lease),
+            Source::Output(lease),
         ];
         for source in all {
             assert_eq!(Source::from_number(source.number()), Some(source));

@@ -2,13 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::sync::LazyLock;
 
 use het_core::Millis;
 use nix::unistd::{SysconfVar, sysconf};
 
+use crate::environment::NOTICE;
+
 /// Ticks a second of the times in `/proc/PID/stat` where the system does not say (proc(5)).
 const TICKS_DEFAULT: i64 = 100;
+/// How far up a process's parents are asked.
+const ANCESTORS_MAX: usize = 256;
 /// How many processes of one gang are asked for their processor time.
 const TREE_MAX: usize = 4_096;
 
@@ -98,6 +103,21 @@ pub(crate) fn is_marked(pid: i32, mark: &str) -> bool {
     // Not ours to read, or gone: not ours to kill.
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|&byte| byte == 0).any(|entry| entry.starts_with(mark.as_bytes()))
+}
+
+/// Whether a process, or one that it descends from, was started by an engine with this run
+/// directory.
+pub fn is_of_lease(pid: u32, run_dir: &Path) -> bool {
+    let mark = format!("{NOTICE}={}/", run_dir.display());
+    let mut next = i32::try_from(pid).ok();
+    for _ in 0..ANCESTORS_MAX {
+        let Some(pid) = next.filter(|&pid| pid > 1) else { return false };
+        if is_marked(pid, &mark) {
+            return true;
+        }
+        next = stat(pid).map(|stat| stat.parent);
+    }
+    false
 }
 
 /// Processor time of a process and all that descend from it, in ticks.

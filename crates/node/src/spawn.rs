@@ -1,18 +1,21 @@
 //! Starting the processes of a gang.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use het_core::{Failure, LogRule, Millis, Time};
+use het_core::{Container, Failure, LogRule, Millis, OutputRule, Time};
 use nix::unistd::{AccessFlags, access};
 
 use crate::cgroup::Group;
+use crate::container;
 use crate::environment;
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
+use crate::outlet;
 use crate::sys::{Image, Started, cpu_set, start};
 
 /// Where programs are looked for when nothing says where (execvp(3)).
@@ -66,6 +69,10 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
     for dir in dirs.into_iter().flatten() {
         fs::create_dir_all(&dir).map_err(|error| cannot(0, &dir, &error))?;
     }
+    if order.launch.output == OutputRule::Streamed {
+        let dir = order.output_dir();
+        outlet::reopen(&dir).map_err(|error| cannot(0, &dir, &error))?;
+    }
     Ok(())
 }
 
@@ -96,11 +103,15 @@ pub(crate) fn spawn(
     // Without it the program runs as it does on a machine without groups.
     let doors = group.map(Group::doors).unwrap_or_default();
     let table = environment::table(order, rank);
-    let found = find(program, table.get("PATH").map(String::as_str), &order.launch.cwd);
-    let started = found.and_then(|path| {
+    let found = match &order.launch.container {
+        Some(container) => Ok(contained(order, container, &table, &argv, rank)?),
+        None => find(program, table.get("PATH").map(String::as_str), &order.launch.cwd)
+            .map(|path| (path, argv.clone())),
+    };
+    let started = found.and_then(|(path, argv)| {
         let (path, argv) = match &order.health_check {
             Some(check) => checked(check, order, rank, path, &argv),
-            None => (path, argv.clone()),
+            None => (path, argv),
         };
         let argv: Result<_, _> = argv.iter().map(|word| CString::new(word.as_str())).collect();
         start(&Image {
@@ -118,6 +129,31 @@ pub(crate) fn spawn(
     });
     let Started { pid, pidfd } = started.map_err(|error| explain(order, rank, program, &error))?;
     Ok(Process::new(rank, pid, Some(pidfd), Kin::Child))
+}
+
+/// Path and arguments of the container runtime that runs the program in its image.
+fn contained(
+    order: &Order,
+    container: &Container,
+    table: &BTreeMap<String, String>,
+    argv: &[String],
+    rank: u32,
+) -> Result<(String, Vec<String>), Failure> {
+    let programs = container::programs(container.runtime);
+    let found = programs.iter().find_map(|&(program, runtime)| {
+        Some((find(program, None, &order.launch.cwd).ok()?, program, runtime))
+    });
+    let Some((path, program, runtime)) = found else {
+        let names: Vec<String> = programs.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let text = format!(
+            "the image `{}` needs {}, which this machine does not have, hint: install one of them",
+            container.image,
+            names.join(" or ")
+        );
+        return Err(failure(rank, EXIT_NOT_FOUND, text));
+    };
+    let words = container::words(order, container, (program, runtime), table, argv, rank);
+    Ok((path, words))
 }
 
 /// A shell that runs a health check first, and then becomes the program. A check that cannot be run

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Domain, Event, JobId, JobSpec, Name, Priority, Reason, StageIndex, StageKey, StageSpec,
-    StageState, State, Time,
+    DeviceId, Domain, Event, JobId, JobSpec, Name, Occupant, Priority, Reason, Stage, StageIndex,
+    StageKey, StageSpec, StageState, State, Time,
 };
 use het_perf::Rates;
 use het_policy::{Memory, Policy, Pool, View, Want, place, reasons_why_not};
@@ -19,6 +19,8 @@ pub struct Explanation {
     pub wait_reasons: Vec<Reason>,
     /// Stages of its own job that have to succeed first.
     pub after: Vec<Name>,
+    /// Stages of its own job that have to run and to have published first.
+    pub follows: Vec<Name>,
     /// One an alternative, in file order.
     pub blockers: Vec<Blocker>,
     /// Place in the order of the policy, from 1; `None` while it does not wait.
@@ -36,6 +38,8 @@ pub struct Blocker {
     pub total: u32,
     /// Of these, units of devices that are down, or that somebody took out of service.
     pub out_of_service: u32,
+    /// Of those, the ones that somebody uses beside all jobs.
+    pub occupied: Vec<(Name, Occupant)>,
     /// It could not run even on the empty cluster.
     pub never: bool,
     pub held_by: Vec<Holder>,
@@ -78,13 +82,16 @@ pub fn explain(
         None if waiting => reasons_why_not(&mut pool, spec),
         None => Vec::new(),
     };
-    let pending = spec.after.iter().filter(|dep| {
-        job.stages[dep.index()].state != StageState::Succeeded && !stage.state.is_terminal()
-    });
+    let names = |stages: &[StageIndex], is_met: fn(&Stage) -> bool| -> Vec<Name> {
+        let pending = stages.iter().filter(|dep| !is_met(&job.stages[dep.index()]));
+        let pending = pending.filter(|_| !stage.state.is_terminal());
+        pending.map(|dep| job.spec.stage(*dep).name.clone()).collect()
+    };
     Explanation {
         stage: key,
         start_reasons: stage.start_reasons.clone(),
-        after: pending.map(|dep| job.spec.stage(*dep).name.clone()).collect(),
+        after: names(&spec.after, |dep| dep.state == StageState::Succeeded),
+        follows: names(&spec.follows, Stage::can_be_followed),
         blockers: if waiting { blockers(state, &mut pool, spec) } else { Vec::new() },
         position: position.map(|index| index + 1),
         what_if: if wait_reasons.is_empty() {
@@ -119,11 +126,16 @@ fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker
                 free: ids().map(|id| pool.free(id).whole_units()).sum(),
                 total: ids().map(capacity).sum(),
                 out_of_service: ids().filter(|&id| !state.is_up(id)).map(capacity).sum(),
+                occupied: ids().filter_map(|id| occupied(state, id)).collect(),
                 never: place(&mut cluster, spec, index).is_err(),
                 held_by: held_by.collect(),
             }
         })
         .collect()
+}
+
+fn occupied(state: &State, id: DeviceId) -> Option<(Name, Occupant)> {
+    Some((state.topology().device(id).name.clone(), state.occupant(id)?.clone()))
 }
 
 fn what_if(
@@ -174,7 +186,7 @@ fn starts(
     priority: Priority,
 ) -> Option<Vec<StageKey>> {
     let job: JobId = state.next_job();
-    let stage = StageSpec { after: Vec::new(), ..stage };
+    let stage = StageSpec { after: Vec::new(), follows: Vec::new(), ..stage };
     let spec = JobSpec { priority, stages: vec![stage], ..(*state.stage(key).0.spec).clone() };
     let mut relaxed = state.clone();
     relaxed.apply(now, &Event::JobCancelled { job: key.job });

@@ -16,6 +16,7 @@ mod refuse;
 pub mod routes;
 mod site;
 mod submit;
+mod tls;
 mod tokens;
 mod watch;
 
@@ -28,8 +29,9 @@ use het_node::Node;
 use crate::service::{Desk, NotHeard, Wanted, Which};
 use crate::{EventStore, Home, StoreReader};
 pub use auth::{Caller, Role};
-pub use listen::{Listen, ListenError, serve};
+pub use listen::{Listen, ListenError, Network, serve};
 pub use refuse::{ApiError, Code};
+pub use tls::{Certificate, CertificateError};
 pub use tokens::{TokenError, TokenRow, Tokens};
 
 /// Longest body of a request: a job file with room to spare.

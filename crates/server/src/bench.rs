@@ -183,6 +183,7 @@ fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError
         node: NodeId(0),
         cores: Default::default(),
         visible_env: het_devices::visible_devices,
+        container_access: het_devices::container_access,
         run_dir: run_dir.to_owned(),
         control_groups,
         health_check: None,

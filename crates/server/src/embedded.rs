@@ -17,6 +17,7 @@ use het_policy::{Policy, Pool, place};
 use het_wire::report::RunReport;
 use thiserror::Error;
 
+use crate::lookout;
 use crate::report::report;
 use crate::{EventStore, HomeError, JobDir, Machine, StoreError, Turnstile};
 
@@ -199,13 +200,16 @@ impl Embedded {
             node: het_core::NodeId(0),
             cores: machine.discovery.cores.clone(),
             visible_env: het_devices::visible_devices,
+            container_access: het_devices::container_access,
             run_dir: dir.run.clone(),
             control_groups: ControlGroups::Auto,
             health_check: None,
             exits: None,
         })?;
         let inlet = node.inlet();
-        let control = Controller::new(state, Rates::default(), policy, node, store);
+        let seen = lookout::watch(machine, &state, dir.run.clone(), inlet.clone());
+        let mut control = Controller::new(state, Rates::default(), policy, node, store);
+        seen.into_iter().for_each(|event| control.accept(event));
         Ok(Self { control, inlet, job, dir, resumes: None, _turnstile: turnstile })
     }
 

@@ -8,6 +8,7 @@ pub mod api;
 pub mod bench;
 mod embedded;
 mod home;
+mod lookout;
 mod machine;
 mod report;
 pub mod service;
@@ -18,7 +19,7 @@ pub use het_node::{ControlGroupFinding, control_groups, keep, pass_on, raise_des
 
 pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
-pub use machine::{Machine, this_machine};
+pub use machine::{Machine, machine, this_machine};
 pub use report::{explanation, report};
 pub use store::{EventStore, StoreError, StoreReader};
 pub use turnstile::{Busy, Turnstile};

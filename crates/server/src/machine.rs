@@ -11,19 +11,20 @@ use het_wire::catalogue;
 pub struct Machine {
     pub topology: Arc<Topology>,
     pub discovery: Discovery,
+    pub system: System,
 }
 
 /// Looks at this machine.
 pub fn this_machine() -> Machine {
-    machine(&System::this_machine())
+    machine(System::this_machine())
 }
 
-fn machine(system: &System) -> Machine {
-    let discovery = discover(system);
+/// Looks at a machine, which may be a recorded one.
+pub fn machine(system: System) -> Machine {
+    let discovery = discover(&system);
     let mut topology = discovery.topology.clone();
     for class in &mut topology.classes {
-        let known = catalogue::class_by_id(class.id.as_str());
-        class.peak_gflops = class.peak_gflops.or(known.and_then(|known| known.peak_gflops));
+        class.peak_gflops = class.peak_gflops.or_else(|| catalogue::peak_gflops(class.id.as_str()));
     }
     for device in &mut topology.devices {
         let class = &topology.classes[device.class];
@@ -31,5 +32,5 @@ fn machine(system: &System) -> Machine {
             device.memory = catalogue::memory(class.id.as_str()).unwrap_or(Bytes::ZERO);
         }
     }
-    Machine { topology: Arc::new(topology), discovery }
+    Machine { topology: Arc::new(topology), discovery, system }
 }

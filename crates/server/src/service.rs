@@ -27,6 +27,7 @@ use het_perf::Rates;
 use het_policy::Policy;
 use thiserror::Error;
 
+use crate::lookout;
 use crate::report::{report, row};
 use crate::{EventStore, Home, HomeError, Machine, StoreError};
 pub use board::{Board, Wanted, Which};
@@ -121,6 +122,7 @@ impl Service {
             node: het_core::NodeId(0),
             cores: machine.discovery.cores.clone(),
             visible_env: het_devices::visible_devices,
+            container_access: het_devices::container_access,
             run_dir: home.run_dir("server"),
             control_groups: ControlGroups::Auto,
             health_check,
@@ -132,8 +134,10 @@ impl Service {
         let board = Arc::new(Board::of(store.reader().rows()?, &state, store.length()));
         let leases = state.leases().iter().map(|(&id, lease)| (id, lease.stage.job)).collect();
         node.adopt(&state);
-        let control = Controller::new(state, Rates::default(), policy, node, store)
+        let seen = lookout::watch(machine, &state, home.run_dir("server"), node.inlet());
+        let mut control = Controller::new(state, Rates::default(), policy, node, store)
             .with_retention(Retention::Newest(ENDED_KEPT));
+        seen.into_iter().for_each(|event| control.accept(event));
         let (desk, asks, alive) = Desk::new(bell.clone(), Arc::clone(&board), next_job);
         let leaving = None;
         let floor = Floor { control, asks, bell, board, home, leases, leaving, _alive: alive };
@@ -251,7 +255,8 @@ fn touched(leases: &mut BTreeMap<LeaseId, JobId>, events: &[(Time, Event)]) -> V
             }
             Event::StageStarted { lease }
             | Event::Progressed { lease, .. }
-            | Event::Checkpointed { lease, .. } => jobs.extend(leases.get(lease)),
+            | Event::Checkpointed { lease, .. }
+            | Event::StagePublished { lease } => jobs.extend(leases.get(lease)),
             Event::StageEnded { lease, .. } => jobs.extend(leases.remove(lease)),
             _ => {}
         }

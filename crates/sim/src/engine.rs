@@ -170,6 +170,10 @@ impl Sim {
         };
         self.runs.insert(lease, run);
         self.agenda.add(loaded, Due::Tell(Box::new(Event::StageStarted { lease })));
+        if let Some(after) = model.publishes_after {
+            let published = Due::Tell(Box::new(Event::StagePublished { lease }));
+            self.agenda.add(loaded + after, published);
+        }
         self.schedule(lease);
     }
 
@@ -409,7 +413,9 @@ impl Sim {
     fn still_true(&self, event: &Event) -> bool {
         match event {
             Event::StageStarted { lease } => self.runs.get(lease).is_some_and(|run| !run.stopping),
-            Event::Checkpointed { lease, .. } => self.runs.contains_key(lease),
+            Event::Checkpointed { lease, .. } | Event::StagePublished { lease } => {
+                self.runs.contains_key(lease)
+            }
             _ => true,
         }
     }

@@ -25,6 +25,9 @@ pub struct StageModel {
     /// To write a checkpoint; `None` for a program that cannot.
     pub save: Option<Millis>,
     pub checkpoint_every: u64,
+    /// From its first step to its first output that others may read; `None` for one that gives all
+    /// of it at the end.
+    pub publishes_after: Option<Millis>,
     /// Ignores notices: is killed at the end of its grace and saves nothing then.
     pub deaf: bool,
     /// When it reaches this step for the first time, it exits with this code.
@@ -42,6 +45,7 @@ impl Default for StageModel {
             load: Millis(0),
             save: None,
             checkpoint_every: u64::MAX,
+            publishes_after: None,
             deaf: false,
             fails_at: None,
         }

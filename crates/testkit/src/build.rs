@@ -91,6 +91,7 @@ pub fn stage(name: &str, alternatives: Vec<Alternative>) -> StageSpec {
         name: name.into(),
         kind: StageKind::Train,
         after: Vec::new(),
+        follows: Vec::new(),
         alternatives,
         companions: Companions::default(),
         within: Domain::Any,

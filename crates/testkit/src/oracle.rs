@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Checkpoint, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, NodeId, Outcome,
-    Placement, Plan, Quotas, Reason, StageKey, StageState, State, StopCause, Time, Topology,
+    Placement, Plan, Quotas, Reason, StageIndex, StageKey, StageState, State, StopCause, Time,
+    Topology,
 };
 
 /// Which laws to hold a policy to: strict orders are not work conserving.
@@ -39,6 +40,7 @@ pub struct Oracle {
     suspected_nodes: BTreeSet<NodeId>,
     failed_devices: BTreeSet<DeviceId>,
     drained_devices: BTreeSet<DeviceId>,
+    occupied_devices: BTreeSet<DeviceId>,
     /// Leases that people want stopped for somebody, whatever it costs.
     asked_to_yield: BTreeSet<LeaseId>,
     /// By tenant and class id: what it is entitled to, and its limit.
@@ -64,6 +66,7 @@ struct ShadowStage {
     preemptions: u32,
     failures: u32,
     newest: Option<Checkpoint>,
+    published: bool,
     reasons: Vec<Reason>,
     charged: u64,
 }
@@ -102,6 +105,7 @@ impl Oracle {
             suspected_nodes: BTreeSet::new(),
             failed_devices: BTreeSet::new(),
             drained_devices: BTreeSet::new(),
+            occupied_devices: BTreeSet::new(),
             asked_to_yield: BTreeSet::new(),
             quotas: BTreeMap::new(),
             idle_before: BTreeSet::new(),
@@ -150,6 +154,7 @@ impl Oracle {
             Event::QuotasSet { quotas } => self.quotas(quotas),
             Event::PlanCommitted { plan } => self.plan(plan),
             Event::StageStarted { .. } | Event::Progressed { .. } => {}
+            Event::StagePublished { lease } => self.published(*lease),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
             Event::NodeLost { node } => {
@@ -176,8 +181,18 @@ impl Oracle {
             Event::DeviceUndrained { device } => {
                 self.drained_devices.remove(device);
             }
+            Event::DeviceOccupied { device, .. } => {
+                self.occupied_devices.insert(*device);
+            }
+            Event::DeviceVacated { device } => {
+                self.occupied_devices.remove(device);
+            }
         }
         self.forget_dead_claims();
+        // Who could not start meanwhile waits anew.
+        let jobs = &self.jobs;
+        let may_start = |key: &StageKey| jobs.get(&key.job).is_some_and(|job| job.may_start(*key));
+        self.idle_before.retain(may_start);
     }
 
     fn with_job(&mut self, id: JobId, change: impl FnOnce(&mut Shadow)) {
@@ -229,6 +244,8 @@ impl Oracle {
                 }
                 Action::Unclaim { stage } => {
                     self.claims.remove(stage);
+                    // What a plan gives up the next round can hand out, no round before.
+                    self.idle_before.clear();
                 }
             }
         }
@@ -390,13 +407,14 @@ impl Oracle {
         }
     }
 
-    /// It failed, or its node did or is going to.
+    /// It failed, its node did or is going to, or it is kept from use.
     fn is_down(&self, device: DeviceId) -> bool {
         let node = self.topology.device(device).node;
         self.lost_nodes.contains(&node)
             || self.suspected_nodes.contains(&node)
             || self.failed_devices.contains(&device)
             || self.drained_devices.contains(&device)
+            || self.occupied_devices.contains(&device)
     }
 
     fn no_device_claimed_twice(&mut self) {
@@ -501,6 +519,13 @@ impl Oracle {
             && stage.newest.as_ref().is_none_or(|newest| checkpoint.step >= newest.step)
         {
             stage.newest = Some(checkpoint.clone());
+        }
+    }
+
+    fn published(&mut self, lease: LeaseId) {
+        let Some(key) = self.holds.get(&lease).map(|hold| hold.stage) else { return };
+        if let Some(stage) = self.stage_mut(key) {
+            stage.published = true;
         }
     }
 
@@ -658,11 +683,17 @@ impl Status {
 impl Shadow {
     fn may_start(&self, key: StageKey) -> bool {
         let stage = &self.stages[key.stage.index()];
-        let mut after = self.spec.stage(key.stage).after.iter();
+        let spec = self.spec.stage(key.stage);
+        let of = |dep: &StageIndex| &self.stages[dep.index()];
+        let streams = |dep: &ShadowStage| match dep.status {
+            Status::Active(_) => dep.published,
+            status => status == Status::Succeeded,
+        };
         stage.status == Status::Idle
             && !self.held
             && !self.ending
-            && after.all(|dep| self.stages[dep.index()].status == Status::Succeeded)
+            && spec.after.iter().all(|dep| of(dep).status == Status::Succeeded)
+            && spec.follows.iter().all(|dep| streams(of(dep)))
     }
 
     fn end_what_is_idle(&mut self) {

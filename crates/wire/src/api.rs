@@ -163,6 +163,9 @@ pub struct DeviceRow {
     pub units: u32,
     pub held: u32,
     pub state: DeviceState,
+    /// Who uses it beside all jobs: `USER: COMMAND (PROCESS)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub occupant: Option<String>,
 }
 
 /// Whether something may start on a device.
@@ -173,6 +176,8 @@ pub enum DeviceState {
     /// Out of service, and still in use.
     Draining,
     Drained,
+    /// A process that is of no job uses it.
+    Occupied,
     /// It or its node is down, or is going to be.
     Failed,
 }
@@ -183,6 +188,7 @@ impl DeviceState {
             Self::Up => "up",
             Self::Draining => "draining",
             Self::Drained => "drained",
+            Self::Occupied => "occupied",
             Self::Failed => "failed",
         }
     }

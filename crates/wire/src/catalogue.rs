@@ -7,6 +7,13 @@ use serde::Deserialize;
 
 const CSV: &str = include_str!("../data/devices.csv");
 
+/// Stands between the class of a device and the profile of an instance that it was cut into:
+/// `h100-sxm5-80-mig-1g.10gb`.
+const MIG: &str = "-mig-";
+/// Compute slices of a whole device (NVIDIA, "Multi-Instance GPU User Guide" r555).
+const MIG_SLICES: u64 = 7;
+const MIG_SLICES_A30: u64 = 4;
+
 #[derive(Debug, Deserialize)]
 struct Row {
     id: String,
@@ -60,6 +67,18 @@ pub fn class_by_id(id: &str) -> Option<&'static DeviceClass> {
     classes().iter().find(|class| class.id == *id)
 }
 
+/// The peak of a class; of an instance of a cut device its part of the whole.
+pub fn peak_gflops(id: &str) -> Option<u64> {
+    match id.split_once(MIG) {
+        Some((whole, profile)) => {
+            let slices: u64 = profile.split_once('g')?.0.parse().ok()?;
+            let of = if whole.starts_with("a30") { MIG_SLICES_A30 } else { MIG_SLICES };
+            Some(class_by_id(whole)?.peak_gflops? * slices.min(of) / of)
+        }
+        None => class_by_id(id)?.peak_gflops,
+    }
+}
+
 /// The nominal memory of a device of the class; `None` where the catalogue has no figure.
 pub fn memory(id: &str) -> Option<Bytes> {
     let row = ROWS.iter().find(|row| row.id == id)?;
@@ -89,6 +108,14 @@ fn figure(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instance_has_its_part_of_the_peak() {
+        let whole = peak_gflops("h100-sxm5-80").expect("the catalogue has it");
+        assert_eq!(peak_gflops("h100-sxm5-80-mig-1g.10gb"), Some(whole / 7));
+        assert_eq!(peak_gflops("h100-sxm5-80-mig-7g.80gb"), Some(whole));
+        assert_eq!(peak_gflops("nobody-mig-1g.10gb"), None);
+    }
 
     #[test]
     fn the_shipped_catalogue_reads() {

@@ -114,6 +114,9 @@ pub struct StageExplanation {
     pub wait_reasons: Vec<String>,
     /// Stages of the job that have to succeed first.
     pub after: Vec<String>,
+    /// Stages of the job that have to run and to have published some output first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follows: Vec<String>,
     /// Place in the order of the policy, from 1; `null` while it does not wait.
     pub position: Option<usize>,
     /// One an alternative, in file order.
@@ -136,9 +139,21 @@ pub struct BlockerReport {
     /// Of these, units of devices that are down, or that somebody took out of service.
     #[serde(default)]
     pub out_of_service: u32,
+    /// Of those, the ones that processes of no job use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub occupied: Vec<OccupiedReport>,
     /// It could not run even on the empty cluster.
     pub never: bool,
     pub held_by: Vec<HolderReport>,
+}
+
+/// A device that a process of no job uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OccupiedReport {
+    pub device: String,
+    pub process: u32,
+    pub user: String,
+    pub command: String,
 }
 
 /// Who holds devices that a stage could use.

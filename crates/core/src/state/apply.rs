@@ -45,6 +45,7 @@ impl State {
             Event::StageStarted { lease } => self.started(*lease),
             Event::Progressed { lease, progress } => self.progressed(*lease, progress),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
+            Event::StagePublished { lease } => self.published(*lease),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
             Event::NodeLost { node } => self.lost[node.index()] = true,
             Event::NodeReturned { node } => self.lost[node.index()] = false,
@@ -57,6 +58,12 @@ impl State {
             }
             Event::DeviceUndrained { device } => {
                 self.drained.remove(device);
+            }
+            Event::DeviceOccupied { device, by } => {
+                self.occupied.insert(*device, by.clone());
+            }
+            Event::DeviceVacated { device } => {
+                self.occupied.remove(device);
             }
         }
         if event.changes_service() {
@@ -199,6 +206,10 @@ impl State {
         stage.recoveries.began(now);
         stage.first_started.get_or_insert(now);
         stage.placement = Some(Arc::clone(placement));
+        if stage.published {
+            // Who follows it may go on reading.
+            self.refresh(key.job);
+        }
     }
 
     fn hold(&mut self, placement: &Placement) {
@@ -322,6 +333,12 @@ impl State {
         }
     }
 
+    fn published(&mut self, id: LeaseId) {
+        let Some(key) = self.leases.get(&id).map(|lease| lease.stage) else { return };
+        self.stage_mut(key).published = true;
+        self.refresh(key.job);
+    }
+
     fn ended(&mut self, id: LeaseId, outcome: &Outcome) {
         let Some(lease) = self.leases.remove(&id) else { return };
         let now = self.now;
@@ -366,6 +383,7 @@ impl State {
             let (index, device) = (id.index(), self.topology.device(id));
             let node = device.node.index();
             let sound = !self.failed[index] && !self.drained.contains(&id);
+            let sound = sound && !self.occupied.contains_key(&id);
             let up = sound && !self.lost[node] && !self.suspected[node];
             self.service[index] = if up { device.capacity } else { Share::ZERO };
         }
@@ -502,14 +520,26 @@ impl Job {
             self.stages[index.index()].state,
             StageState::Queued { .. } | StageState::Stopped { .. }
         );
-        let after = &self.spec.stage(index).after;
+        let spec = self.spec.stage(index);
+        let stage = |index: &StageIndex| &self.stages[index.index()];
         idle && !self.held
             && self.ending.is_none()
-            && after.iter().all(|dep| self.stages[dep.index()].state == StageState::Succeeded)
+            && spec.after.iter().all(|dep| stage(dep).state == StageState::Succeeded)
+            && spec.follows.iter().all(|dep| stage(dep).can_be_followed())
     }
 }
 
 impl Stage {
+    /// One that published and stands still cannot: who waits for its output would hold devices that
+    /// it may need to go on.
+    pub fn can_be_followed(&self) -> bool {
+        match self.state {
+            StageState::Succeeded => true,
+            StageState::Active { .. } => self.published,
+            _ => false,
+        }
+    }
+
     fn new(now: Time) -> Self {
         Self {
             state: StageState::Queued { since: now },
@@ -521,6 +551,7 @@ impl Stage {
             checkpoint: None,
             checkpoint_at: None,
             checkpoints: 0,
+            published: false,
             progress: Progress::default(),
             progressed_at: None,
             charged: ShareMillis::ZERO,

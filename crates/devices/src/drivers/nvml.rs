@@ -36,9 +36,27 @@ pub struct NvidiaDevice {
     pub address: PciAddress,
     /// Fallback where sysfs does not say.
     pub numa: Option<u32>,
-    pub mig_enabled: bool,
+    pub mig: Mig,
     /// Active links only.
     pub nvlinks: Vec<NvLink>,
+}
+
+/// Whether a device is cut into instances that are isolated from each other.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Mig {
+    #[default]
+    Off,
+    /// It is of use by its instances only.
+    On(Vec<MigInstance>),
+}
+
+/// One instance of a device in MIG mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigInstance {
+    pub uuid: String,
+    /// Slices and memory, `1g.10gb`.
+    pub profile: String,
+    pub memory: Option<Bytes>,
 }
 
 /// One active NVLink of a device.
@@ -91,9 +109,27 @@ fn describe(device: &Device<'_>) -> Result<NvidiaDevice, NvmlError> {
         memory: device.memory_info().ok().map(|memory| Bytes(memory.total)),
         address: address(pci.domain, pci.bus, pci.device),
         numa: device.numa_node_id().ok(),
-        mig_enabled: device.mig_mode().is_ok_and(|mode| mode.current != 0),
+        mig: match device.mig_mode() {
+            Ok(mode) if mode.current != 0 => Mig::On(instances(device)),
+            _ => Mig::Off,
+        },
         nvlinks: nvlinks(device),
     })
+}
+
+/// Places without an instance answer with an error.
+fn instances(device: &Device<'_>) -> Vec<MigInstance> {
+    let read = |index| {
+        let instance = device.mig_device_by_index(index).ok()?;
+        // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
+        let name = instance.name().ok()?;
+        Some(MigInstance {
+            uuid: instance.uuid().ok()?,
+            profile: name.rsplit(' ').next()?.to_owned(),
+            memory: instance.memory_info().ok().map(|memory| Bytes(memory.total)),
+        })
+    };
+    (0..device.mig_device_count().unwrap_or(0)).filter_map(read).collect()
 }
 
 fn address(domain: u32, bus: u32, device: u32) -> PciAddress {

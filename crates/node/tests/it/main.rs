@@ -3,6 +3,7 @@
 
 mod adopt;
 mod confined;
+mod containers;
 mod contract;
 mod ends;
 mod helper;

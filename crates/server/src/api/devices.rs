@@ -77,10 +77,14 @@ fn row(state: &State, id: DeviceId) -> DeviceRow {
         kind: topology.class_of(id).kind.to_string(),
         units: topology.device(id).capacity.whole_units(),
         held,
+        occupant: state
+            .occupant(id)
+            .map(|by| format!("{}: {} ({})", by.user, by.command, by.process)),
         state: match (state.is_drained(id), state.is_up(id)) {
             (true, _) if held > 0 => DeviceState::Draining,
             (true, _) => DeviceState::Drained,
             (false, true) => DeviceState::Up,
+            (false, false) if state.occupant(id).is_some() => DeviceState::Occupied,
             (false, false) => DeviceState::Failed,
         },
     }

@@ -7,15 +7,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use axum::Extension;
+use axum::serve::Listener;
+use axum::{Extension, Router};
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
 
 use super::Api;
 use super::auth::Door;
 use super::bounded::Bounded;
 use super::routes::router;
+use super::tls::{Certificate, CertificateError, TlsListener};
+use crate::service::Desk;
 
 /// Longest path of a Unix socket on Linux, without the zero at its end (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -28,7 +32,15 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
     pub socket: PathBuf,
-    pub address: Option<SocketAddr>,
+    pub network: Option<Network>,
+}
+
+/// Where callers with a token are heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    pub address: SocketAddr,
+    /// Without one only this machine is heard.
+    pub certificate: Option<Certificate>,
 }
 
 /// Why the interface cannot be reached.
@@ -46,11 +58,13 @@ pub enum ListenError {
     Address { address: SocketAddr, source: io::Error },
     #[error(
         "`{address}` can be reached from other machines and tokens would travel in the clear, \
-         hint: listen on a loopback address behind a proxy that speaks TLS"
+         hint: give `--tls-certificate` and `--tls-key`, or a loopback address"
     )]
     Clear { address: SocketAddr },
     #[error("nobody could ask, for there is no token, hint: make one with `het server token`")]
     NoToken,
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     #[error("the interface failed")]
     Serve(#[source] io::Error),
 }
@@ -62,22 +76,22 @@ pub enum ListenError {
 /// When a listener cannot be opened or fails.
 pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     let own = own_socket(&listen.socket)?;
-    let network = match listen.address {
-        Some(address) => Some(network(&api, address).await?),
+    let network = match &listen.network {
+        Some(network) => Some((bound(&api, network).await?, network.acceptor()?)),
         None => None,
     };
     let desk = api.0.desk.clone();
     let app = router(api);
-    let at_own =
-        axum::serve(Bounded::new(own, CONNECTIONS_MAX), app.clone().layer(Extension(Door::Own)))
-            .with_graceful_shutdown(desk.gone());
+    let at_own = serve_at(own, app.clone().layer(Extension(Door::Own)), &desk);
+    let app = app.layer(Extension(Door::Network));
     let served = async {
         match network {
-            Some(listener) => {
-                let listener = Bounded::new(listener, CONNECTIONS_MAX);
-                let at_network = axum::serve(listener, app.layer(Extension(Door::Network)))
-                    .with_graceful_shutdown(desk.gone());
-                tokio::try_join!(at_own, at_network).map(drop)
+            Some((listener, Some(acceptor))) => {
+                let listener = TlsListener::new(listener, acceptor)?;
+                tokio::try_join!(at_own, serve_at(listener, app, &desk)).map(drop)
+            }
+            Some((listener, None)) => {
+                tokio::try_join!(at_own, serve_at(listener, app, &desk)).map(drop)
             }
             None => at_own.await,
         }
@@ -95,6 +109,15 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     served
 }
 
+async fn serve_at<L>(listener: L, app: Router, desk: &Desk) -> io::Result<()>
+where
+    L: Listener,
+    L::Addr: std::fmt::Debug,
+{
+    let listener = Bounded::new(listener, CONNECTIONS_MAX);
+    axum::serve(listener, app).with_graceful_shutdown(desk.gone()).await
+}
+
 /// Whoever holds the machine's turnstile owns the path: a socket that lies there is a dead one.
 fn own_socket(path: &Path) -> Result<UnixListener, ListenError> {
     if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
@@ -110,8 +133,16 @@ fn own_socket(path: &Path) -> Result<UnixListener, ListenError> {
     Ok(listener)
 }
 
-async fn network(api: &Api, address: SocketAddr) -> Result<TcpListener, ListenError> {
-    if !address.ip().is_loopback() {
+impl Network {
+    fn acceptor(&self) -> Result<Option<TlsAcceptor>, ListenError> {
+        let acceptor = self.certificate.as_ref().map(Certificate::acceptor);
+        acceptor.transpose().map_err(ListenError::Certificate)
+    }
+}
+
+async fn bound(api: &Api, network: &Network) -> Result<TcpListener, ListenError> {
+    let address = network.address;
+    if network.certificate.is_none() && !address.ip().is_loopback() {
         return Err(ListenError::Clear { address });
     }
     if api.0.tokens.list().is_ok_and(|rows| rows.is_empty()) {

@@ -90,6 +90,7 @@ fn stage(index: u16) -> StageSpec {
         name: format!("s{index}").as_str().into(),
         kind: StageKind::Custom,
         after: index.checked_sub(1).map(StageIndex).into_iter().collect(),
+        follows: Vec::new(),
         alternatives: vec![Alternative { selector, count: 1, launch: Arc::new(Launch::default()) }],
         companions: Companions::default(),
         within: Domain::Any,

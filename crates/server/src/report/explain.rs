@@ -1,11 +1,13 @@
 //! Why a job's stages stand where they stand, in sentences.
 
-use het_core::{JobId, StageKey, StageState, State, Time};
+use het_core::{JobId, Name, Occupant, StageKey, StageState, State, Time};
 use het_perf::Rates;
 use het_policy::Policy;
 use het_scheduler::{Blocker, Explanation, WhatIf};
 use het_wire::API_VERSION;
-use het_wire::report::{BlockerReport, ExplanationReport, HolderReport, StageExplanation};
+use het_wire::report::{
+    BlockerReport, ExplanationReport, HolderReport, OccupiedReport, StageExplanation,
+};
 use het_wire::text::{self, Lang};
 
 /// Explains all stages of a job of this state.
@@ -51,6 +53,7 @@ fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExpl
         start_reasons: sentences(&told.start_reasons),
         wait_reasons: sentences(&told.wait_reasons),
         after: told.after.iter().map(ToString::to_string).collect(),
+        follows: told.follows.iter().map(ToString::to_string).collect(),
         position: told.position,
         blockers: told.blockers.iter().map(blocker).collect(),
         what_if: told.what_if.iter().map(|option| what_if(option, lang)).collect(),
@@ -69,8 +72,18 @@ fn blocker(blocker: &Blocker) -> BlockerReport {
         free: blocker.free,
         total: blocker.total,
         out_of_service: blocker.out_of_service,
+        occupied: blocker.occupied.iter().map(occupied).collect(),
         never: blocker.never,
         held_by: blocker.held_by.iter().map(holder).collect(),
+    }
+}
+
+fn occupied((device, by): &(Name, Occupant)) -> OccupiedReport {
+    OccupiedReport {
+        device: device.to_string(),
+        process: by.process,
+        user: by.user.to_string(),
+        command: by.command.to_string(),
     }
 }
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobSpec, Launch, LogRule,
-    Millis, Name, Priority, RankRule, StageIndex, StageKind, StageSpec,
+    Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime,
+    DeviceClass, Domain, JobSpec, Launch, LogRule, Millis, Mount, Name, OutputRule, Priority,
+    RankRule, StageIndex, StageKind, StageSpec,
 };
 
 use super::shape::{
-    CheckpointFile, CheckpointFull, CommandFile, DomainFile, JobFile, LogsFile, Needs,
-    PriorityFile, RanksFile, StageFile, StageKindFile, is_long,
+    CheckpointFile, CheckpointFull, CommandFile, ContainerFile, ContainerFull, DomainFile, JobFile,
+    LogsFile, Needs, PriorityFile, RanksFile, RuntimeFile, StageFile, StageKindFile, is_long,
 };
 use crate::file::{Place, Problem, Severity, Tree};
 use crate::quantity;
@@ -63,16 +64,23 @@ fn stage_problems(
         found.push(problem(at, format!("two stages are named `{}`", stage.name), None));
     }
     let names = || file.spec.stages.iter().map(|stage| stage.name.as_str());
-    for (row, name) in stage.after.iter().enumerate() {
-        if !names().any(|known| known == name) {
-            let at = tree.at(&format!("/after/{row}"));
-            let hint = closest(name, names()).map(|near| format!("did you mean `{near}`?"));
-            found.push(problem(at, format!("`after` names no stage `{name}`"), hint));
+    for (field, others) in [("after", &stage.after), ("follows", &stage.follows)] {
+        for (row, name) in others.iter().enumerate() {
+            if !names().any(|known| known == name) {
+                let at = tree.at(&format!("/{field}/{row}"));
+                let hint = closest(name, names()).map(|near| format!("did you mean `{near}`?"));
+                found.push(problem(at, format!("`{field}` names no stage `{name}`"), hint));
+            }
         }
     }
-    if let Some(follows) = tree.get("follows") {
-        let hint = "use `after`: the stage then starts when the other has ended".to_owned();
-        found.push(problem(follows, "`follows` is not supported yet".to_owned(), hint));
+    for (row, name) in stage.follows.iter().enumerate() {
+        if stage.after.contains(name) {
+            let at = tree.at(&format!("/follows/{row}"));
+            let message = format!("`{name}` stands in `after` and in `follows`");
+            let hint = "keep `follows` to read its output while it writes, `after` to wait for its \
+                        end";
+            found.push(problem(at, message, hint.to_owned()));
+        }
     }
     if let Some(devices) = tree.get("devices") {
         device_words(found, devices, stage.needs.devices.as_deref().unwrap_or_default(), classes);
@@ -176,19 +184,20 @@ fn named_outputs(word: &str) -> Vec<String> {
     parts.filter_map(|part| Some(part.split_once(".output}")?.0.to_owned())).collect()
 }
 
-/// The first cycle of `after`, told from its first stage in file order.
+/// The first cycle of `after` and `follows`, told from its first stage in file order.
 fn cycle(file: &JobFile, tree: &Tree) -> Option<Problem> {
     let stages = &file.spec.stages;
-    let after = |name: &str| {
+    let needs = |name: &str| {
         let stage = stages.iter().find(|stage| stage.name == name);
-        stage.map(|stage| stage.after.as_slice()).unwrap_or_default()
+        stage.into_iter().flat_map(|stage| stage.after.iter().chain(&stage.follows))
     };
     for (index, stage) in stages.iter().enumerate() {
         let mut path = vec![stage.name.as_str()];
-        if follow_cycle(&after, &mut path, &stage.name) {
-            let at = tree.at(&format!("/spec/stages/{index}/after"));
-            let message = format!("`after` goes round in a circle: {}", path.join(" → "));
-            let hint = "remove one of these `after`".to_owned();
+        if follow_cycle(&needs, &mut path, &stage.name) {
+            let field = if stage.after.is_empty() { "follows" } else { "after" };
+            let at = tree.at(&format!("/spec/stages/{index}/{field}"));
+            let message = format!("`{field}` goes round in a circle: {}", path.join(" → "));
+            let hint = format!("remove one of these `{field}`");
             return Some(problem(at, message, hint));
         }
     }
@@ -196,13 +205,13 @@ fn cycle(file: &JobFile, tree: &Tree) -> Option<Problem> {
 }
 
 /// Extends `path` until it comes back to `goal`; leaves it as it was where it does not.
-fn follow_cycle<'a>(
-    after: &impl Fn(&str) -> &'a [String],
+fn follow_cycle<'a, Needs: Iterator<Item = &'a String>>(
+    needs: &impl Fn(&str) -> Needs,
     path: &mut Vec<&'a str>,
     goal: &str,
 ) -> bool {
     let Some(last) = path.last() else { return false };
-    for next in after(last) {
+    for next in needs(last) {
         if next == goal {
             path.push(next);
             return true;
@@ -211,7 +220,7 @@ fn follow_cycle<'a>(
             continue;
         }
         path.push(next);
-        if follow_cycle(after, path, goal) {
+        if follow_cycle(needs, path, goal) {
             return true;
         }
         path.pop();
@@ -257,6 +266,7 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         name: stage.name.as_str().into(),
         kind,
         after: stage.after.iter().filter_map(index_of).collect(),
+        follows: stage.follows.iter().filter_map(index_of).collect(),
         alternatives: alternatives(file, stage, kind, context),
         companions: Companions {
             cores: with.cores.unwrap_or(0),
@@ -306,6 +316,7 @@ fn alternatives(
             if let Some(row) = row {
                 needs.run = row.run.clone().unwrap_or(needs.run);
                 needs.env.extend(row.env.clone());
+                needs.container = row.container.clone().or(needs.container);
                 needs.precision = row.precision.clone().or(needs.precision);
             }
             let launch = Arc::new(launch(file, stage, &needs, context));
@@ -357,7 +368,39 @@ fn launch(file: &JobFile, stage: &StageFile, needs: &Needs, context: &Context<'_
             Some(LogsFile::None) => LogRule::Discard,
             Some(LogsFile::Ranks) | None => LogRule::EachRank,
         },
+        output: match file.spec.stages.iter().any(|other| other.follows.contains(&stage.name)) {
+            true => OutputRule::Streamed,
+            false => OutputRule::AtTheEnd,
+        },
+        container: needs.container.as_ref().map(|container| resolve_container(container, &fill)),
     }
+}
+
+fn resolve_container(file: &ContainerFile, fill: &impl Fn(&str) -> String) -> Container {
+    let full = match file {
+        ContainerFile::Image(image) => {
+            ContainerFull { image: image.clone(), runtime: None, mounts: Vec::new() }
+        }
+        ContainerFile::Full(full) => full.clone(),
+    };
+    Container {
+        image: fill(&full.image),
+        runtime: full.runtime.map(|runtime| match runtime {
+            RuntimeFile::Podman => ContainerRuntime::Podman,
+            RuntimeFile::Apptainer => ContainerRuntime::Apptainer,
+        }),
+        mounts: full.mounts.iter().map(|text| mount(text)).collect(),
+    }
+}
+
+/// `/SOURCE[:/TARGET][:ro]`, as the schema has it.
+fn mount(text: &str) -> Mount {
+    let (paths, access) = match text.strip_suffix(":ro") {
+        Some(paths) => (paths, Access::ReadOnly),
+        None => (text, Access::ReadWrite),
+    };
+    let (source, target) = paths.split_once(':').unwrap_or((paths, paths));
+    Mount { source: source.to_owned(), target: target.to_owned(), access }
 }
 
 /// A list is run as it is; a text is a line for the shell.

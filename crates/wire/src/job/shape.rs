@@ -83,7 +83,7 @@ pub struct StageFile {
     /// Stages that must have succeeded before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
-    /// Stages whose output is read while they run.
+    /// Stages whose output is read while they run: starts once they have published a first shard.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follows: Vec<String>,
     #[serde(flatten)]
@@ -104,6 +104,9 @@ pub struct Needs {
     pub alternatives: Vec<AlternativeFile>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// The image that the program runs in, if not on the machine itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerFile>,
     /// Needs beside the devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<CompanionsFile>,
@@ -168,7 +171,40 @@ pub struct AlternativeFile {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerFile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
+}
+
+/// An image, or an image with how it is run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ContainerFile {
+    Image(#[schemars(length(min = 1))] String),
+    Full(ContainerFull),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ContainerFull {
+    /// As its runtime names images: `docker.io/library/debian:12`, `/images/train.sif`.
+    #[schemars(length(min = 1))]
+    pub image: String,
+    /// The first that the machine has if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeFile>,
+    /// Further directories of the machine, `/SOURCE[:/TARGET][:ro]`: where the job was submitted and
+    /// its own directory are there anyway.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(regex(pattern = r"^/[^:]*(:/[^:]*)?(:ro)?$")))]
+    pub mounts: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RuntimeFile {
+    Podman,
+    Apptainer,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

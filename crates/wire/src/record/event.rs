@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    DeviceId, Event, Failure, JobChange, JobId, LeaseId, Measured, Micro, Millis, NodeId, Outcome,
-    Priority, Progress, StageIndex, StageKey, Time,
+    DeviceId, Event, Failure, JobChange, JobId, LeaseId, Measured, Micro, Millis, NodeId, Occupant,
+    Outcome, Priority, Progress, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -84,6 +84,9 @@ enum EventRecord {
         lease: u64,
         checkpoint: CheckpointRecord,
     },
+    StagePublished {
+        lease: u64,
+    },
     StageEnded {
         lease: u64,
         outcome: OutcomeRecord,
@@ -110,6 +113,15 @@ enum EventRecord {
         device: u32,
     },
     DeviceUndrained {
+        device: u32,
+    },
+    DeviceOccupied {
+        device: u32,
+        process: u32,
+        user: String,
+        command: String,
+    },
+    DeviceVacated {
         device: u32,
     },
 }
@@ -214,6 +226,7 @@ fn write(event: &Event) -> EventRecord {
         Event::Checkpointed { lease, checkpoint } => {
             EventRecord::Checkpointed { lease: lease.0, checkpoint: write_checkpoint(checkpoint) }
         }
+        Event::StagePublished { lease } => EventRecord::StagePublished { lease: lease.0 },
         Event::StageEnded { lease, outcome } => {
             EventRecord::StageEnded { lease: lease.0, outcome: write_outcome(outcome) }
         }
@@ -225,6 +238,13 @@ fn write(event: &Event) -> EventRecord {
         Event::DeviceRepaired { device } => EventRecord::DeviceRepaired { device: device.0 },
         Event::DeviceDrained { device } => EventRecord::DeviceDrained { device: device.0 },
         Event::DeviceUndrained { device } => EventRecord::DeviceUndrained { device: device.0 },
+        Event::DeviceOccupied { device, by } => EventRecord::DeviceOccupied {
+            device: device.0,
+            process: by.process,
+            user: by.user.to_string(),
+            command: by.command.to_string(),
+        },
+        Event::DeviceVacated { device } => EventRecord::DeviceVacated { device: device.0 },
     }
 }
 
@@ -267,6 +287,7 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::Checkpointed { lease, checkpoint } => {
             Event::Checkpointed { lease: LeaseId(*lease), checkpoint: read_checkpoint(checkpoint) }
         }
+        EventRecord::StagePublished { lease } => Event::StagePublished { lease: LeaseId(*lease) },
         EventRecord::StageEnded { lease, outcome } => {
             Event::StageEnded { lease: LeaseId(*lease), outcome: read_outcome(outcome) }
         }
@@ -282,6 +303,15 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::DeviceUndrained { device } => {
             Event::DeviceUndrained { device: DeviceId(*device) }
         }
+        EventRecord::DeviceOccupied { device, process, user, command } => Event::DeviceOccupied {
+            device: DeviceId(*device),
+            by: Occupant {
+                process: *process,
+                user: user.as_str().into(),
+                command: command.as_str().into(),
+            },
+        },
+        EventRecord::DeviceVacated { device } => Event::DeviceVacated { device: DeviceId(*device) },
     })
 }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Domain, JobSpec, Launch, LogRule, Match,
-    Millis, Name, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
+    Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
+    JobSpec, Launch, LogRule, Match, Millis, Mount, Name, OutputRule, Priority, RankRule, Selector,
+    StageIndex, StageKind, StageSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ struct StageRecord {
     name: String,
     kind: String,
     after: Vec<u16>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    follows: Vec<u16>,
     alternatives: Vec<AlternativeRecord>,
     cores: u32,
     memory_bytes: u64,
@@ -73,6 +76,33 @@ pub(super) struct LaunchRecord {
     precision: Option<String>,
     #[serde(default, skip_serializing_if = "is_default")]
     log: LogRecord,
+    #[serde(default, skip_serializing_if = "is_default")]
+    output: OutputRecord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    container: Option<ContainerRecord>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ContainerRecord {
+    image: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    runtime: Option<RuntimeRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    mounts: Vec<MountRecord>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RuntimeRecord {
+    Podman,
+    Apptainer,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct MountRecord {
+    source: String,
+    target: String,
+    read_only: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -81,6 +111,14 @@ enum LogRecord {
     #[default]
     EachRank,
     Discard,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OutputRecord {
+    #[default]
+    AtTheEnd,
+    Streamed,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -135,6 +173,7 @@ fn write_stage(spec: &StageSpec) -> StageRecord {
         name: spec.name.to_string(),
         kind: spec.kind.word().to_owned(),
         after: spec.after.iter().map(|index| index.0).collect(),
+        follows: spec.follows.iter().map(|index| index.0).collect(),
         alternatives: spec.alternatives.iter().map(write_alternative).collect(),
         cores: spec.companions.cores,
         memory_bytes: spec.companions.memory.0,
@@ -151,6 +190,7 @@ fn read_stage(record: &StageRecord) -> Result<StageSpec, RecordError> {
         name: record.name.as_str().into(),
         kind: by_word(&StageKind::ALL, |kind| kind.word(), &record.kind)?,
         after: record.after.iter().copied().map(StageIndex).collect(),
+        follows: record.follows.iter().copied().map(StageIndex).collect(),
         alternatives: record.alternatives.iter().map(read_alternative).collect(),
         companions: Companions { cores: record.cores, memory: Bytes(record.memory_bytes) },
         within: by_word(&Domain::ALL, |domain| domain.word(), &record.within)?,
@@ -216,6 +256,11 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
             LogRule::EachRank => LogRecord::EachRank,
             LogRule::Discard => LogRecord::Discard,
         },
+        output: match launch.output {
+            OutputRule::AtTheEnd => OutputRecord::AtTheEnd,
+            OutputRule::Streamed => OutputRecord::Streamed,
+        },
+        container: launch.container.as_ref().map(write_container),
     }
 }
 
@@ -239,5 +284,42 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
             LogRecord::EachRank => LogRule::EachRank,
             LogRecord::Discard => LogRule::Discard,
         },
+        output: match record.output {
+            OutputRecord::AtTheEnd => OutputRule::AtTheEnd,
+            OutputRecord::Streamed => OutputRule::Streamed,
+        },
+        container: record.container.as_ref().map(read_container),
+    }
+}
+
+fn write_container(container: &Container) -> ContainerRecord {
+    let mount = |mount: &Mount| MountRecord {
+        source: mount.source.clone(),
+        target: mount.target.clone(),
+        read_only: mount.access == Access::ReadOnly,
+    };
+    ContainerRecord {
+        image: container.image.clone(),
+        runtime: container.runtime.map(|runtime| match runtime {
+            ContainerRuntime::Podman => RuntimeRecord::Podman,
+            ContainerRuntime::Apptainer => RuntimeRecord::Apptainer,
+        }),
+        mounts: container.mounts.iter().map(mount).collect(),
+    }
+}
+
+fn read_container(record: &ContainerRecord) -> Container {
+    let mount = |mount: &MountRecord| Mount {
+        source: mount.source.clone(),
+        target: mount.target.clone(),
+        access: if mount.read_only { Access::ReadOnly } else { Access::ReadWrite },
+    };
+    Container {
+        image: record.image.clone(),
+        runtime: record.runtime.map(|runtime| match runtime {
+            RuntimeRecord::Podman => ContainerRuntime::Podman,
+            RuntimeRecord::Apptainer => ContainerRuntime::Apptainer,
+        }),
+        mounts: record.mounts.iter().map(mount).collect(),
     }
 }

@@ -1,0 +1,139 @@
+//! Programs in images, with a real podman where there is one.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use het_core::{Container, ContainerRuntime, Launch, Millis, Outcome};
+
+use crate::rig::{CPU, LEASE, Rig, grant, rank};
+
+const IMAGE: &str = "localhost/het-test";
+
+/// Runtimes of podman that may work here, best first: not every kernel suits every one.
+const RUNTIMES: [&str; 2] = ["crun", "runc"];
+
+/// Images of its own and a runtime that works, by files that podman reads.
+struct Podman {
+    env: Vec<(String, String)>,
+}
+
+impl Podman {
+    /// `None`, and loudly, where podman does not work.
+    #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+    fn find(dir: &Path) -> Option<Self> {
+        let found = RUNTIMES.iter().find_map(|runtime| Self::with(dir, runtime));
+        if found.is_none() {
+            eprintln!("SKIPPED: no podman works here, or there is no static `busybox`");
+        }
+        found
+    }
+
+    fn with(dir: &Path, runtime: &str) -> Option<Self> {
+        let (settings, storage) = (dir.join("containers.conf"), dir.join("storage.conf"));
+        fs::write(&settings, format!("[engine]\nruntime = \"{runtime}\"\n")).ok()?;
+        let (graph, run) = (dir.join("graph"), dir.join("graph-run"));
+        let text = format!(
+            "[storage]\ndriver = \"vfs\"\ngraphroot = \"{}\"\nrunroot = \"{}\"\n",
+            graph.display(),
+            run.display()
+        );
+        fs::write(&storage, text).ok()?;
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let env = vec![
+            ("CONTAINERS_CONF".to_owned(), path(&settings)),
+            ("CONTAINERS_STORAGE_CONF".to_owned(), path(&storage)),
+        ];
+        let podman = Self { env };
+        let root = dir.join("rootfs");
+        fs::create_dir_all(root.join("bin")).ok()?;
+        for directory in ["proc", "sys", "dev", "tmp", "etc"] {
+            fs::create_dir_all(root.join(directory)).ok()?;
+        }
+        fs::copy("/bin/busybox", root.join("bin/busybox")).ok()?;
+        for tool in ["sh", "sleep", "cat", "touch"] {
+            let _ = std::os::unix::fs::symlink("busybox", root.join("bin").join(tool));
+        }
+        let archive = dir.join("rootfs.tar");
+        let mut pack = Command::new("tar");
+        pack.arg("-C").arg(&root).arg("-cf").arg(&archive).arg(".");
+        pack.status().ok().filter(|status| status.success())?;
+        podman.run(&["import", &path(&archive), IMAGE])?;
+        podman.run(&["run", "--rm", "--network=host", IMAGE, "/bin/sh", "-c", "exit 0"])?;
+        Some(podman)
+    }
+
+    /// What it printed, if it went well.
+    fn run(&self, arguments: &[&str]) -> Option<String> {
+        let mut command = Command::new("podman");
+        command.args(arguments).envs(self.env.iter().cloned()).stderr(Stdio::null());
+        let output = command.output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn launch(&self, rig: &Rig, script: &str) -> Launch {
+        let mut launch = rig.launch(script);
+        launch.env.extend(self.env.iter().cloned());
+        let runtime = Some(ContainerRuntime::Podman);
+        launch.container = Some(Container { image: IMAGE.to_owned(), runtime, mounts: Vec::new() });
+        launch
+    }
+}
+
+#[test]
+fn a_program_in_an_image_keeps_the_contract() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let Some(podman) = Podman::find(dir.path()) else { return };
+    let one = || vec![rank(&[grant(CPU, 1)], &[])];
+
+    let mut rig = Rig::new();
+    let script = r#"test -e /bin/busybox && echo "$HET_JOB $RANK of $WORLD_SIZE" > seen"#;
+    rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
+    assert_eq!(rig.story().outcome, Outcome::Finished);
+    assert_eq!(rig.read("seen").trim(), "demo 0 of 1");
+
+    let mut rig = Rig::new();
+    let script = r#"
+        trap 'echo saved > saved; exit 75' TERM
+        echo '{"step":1}' >> $HET_PROGRESS
+        while :; do sleep 0.05; done"#;
+    rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
+    rig.await_step(1);
+    rig.stop(Millis(30_000));
+    assert_eq!(rig.story().outcome, Outcome::Stopped);
+    assert_eq!(rig.read("saved").trim(), "saved");
+
+    let mut rig = Rig::new();
+    let script =
+        r#"trap '' TERM; echo '{"step":1}' >> $HET_PROGRESS; while :; do sleep 0.05; done"#;
+    rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
+    rig.await_step(1);
+    rig.stop(Millis(500));
+    assert_eq!(rig.story().outcome, Outcome::Stopped);
+    // What is left of a container that was killed clears itself away.
+    let left = || podman.run(&["ps", "--quiet"]).expect("podman answers");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !left().trim().is_empty() {
+        assert!(std::time::Instant::now() < deadline, "it still runs: {}", left());
+    }
+}
+
+#[test]
+fn without_a_runtime_it_is_said_what_is_missing() {
+    let mut rig = Rig::new();
+    let mut launch = rig.launch("true");
+    let runtime = Some(ContainerRuntime::Apptainer);
+    let image = "/images/train.sif".to_owned();
+    launch.container = Some(Container { image, runtime, mounts: Vec::new() });
+    if ["apptainer", "singularity"]
+        .iter()
+        .any(|name| Command::new(name).arg("--version").output().is_ok())
+    {
+        return;
+    }
+    rig.start_with(LEASE, launch, vec![rank(&[grant(CPU, 1)], &[])], None);
+    let story = rig.story();
+    assert_eq!(story.failure().exit_code, 127);
+    let told = &story.failure().message;
+    assert!(told.contains("`apptainer` or `singularity`"), "{told}");
+}

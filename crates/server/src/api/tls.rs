@@ -1,0 +1,140 @@
+//! TLS for callers from other machines: certificate and key from files, handshakes beside the
+//! accepting, so that one caller who says nothing keeps nobody else waiting.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::Listener;
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::server::TlsStream;
+
+/// How long a caller may take for its part of the handshake.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Handshakes at a time.
+const HANDSHAKES_MAX: usize = 256;
+/// After an accept failed, for want of descriptors most likely.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Files in PEM form: the certificate with those that it rests on, and its private key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    pub chain: PathBuf,
+    pub key: PathBuf,
+}
+
+/// Why a certificate is of no use.
+#[derive(Debug, Error)]
+pub enum CertificateError {
+    #[error("`{}` holds no certificate that can be read: {why}, hint: it has to be a PEM file", path.display())]
+    Chain { path: PathBuf, why: String },
+    #[error("`{}` holds no private key that can be read: {why}, hint: it has to be a PEM file without a passphrase", path.display())]
+    Key { path: PathBuf, why: String },
+    #[error("certificate and key do not go together: {why}")]
+    Pair { why: String },
+}
+
+impl Certificate {
+    /// # Errors
+    /// When a file cannot be read, or the two do not go together.
+    pub(super) fn acceptor(&self) -> Result<TlsAcceptor, CertificateError> {
+        let chain = certificates(&self.chain)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| {
+            CertificateError::Key { path: self.key.clone(), why: error.to_string() }
+        })?;
+        let pair = |why: &dyn std::fmt::Display| CertificateError::Pair { why: why.to_string() };
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| pair(&error))?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(|error| pair(&error))?;
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+/// Every certificate in a PEM file, one at least.
+///
+/// # Errors
+/// When there is none, or one that cannot be read.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let trouble = |why: String| CertificateError::Chain { path: path.to_owned(), why };
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| trouble(error.to_string()))?;
+    let found: Result<Vec<_>, _> = found.collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(trouble("it has no `CERTIFICATE` part".to_owned())),
+        found => found.map_err(|error| trouble(error.to_string())),
+    }
+}
+
+/// Gives connections whose handshake is done.
+pub(super) struct TlsListener {
+    done: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+    address: SocketAddr,
+}
+
+impl TlsListener {
+    /// # Errors
+    /// When the listener has no address.
+    pub(super) fn new(listener: TcpListener, acceptor: TlsAcceptor) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (give, done) = mpsc::channel(1);
+        tokio::spawn(accept(listener, acceptor, give));
+        Ok(Self { done, address })
+    }
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.done.recv().await {
+            Some(connection) => connection,
+            // Whoever gives goes on for as long as somebody takes.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.address)
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    give: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
+) {
+    let places = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await;
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = give.closed() => return,
+        };
+        let Ok((stream, address)) = accepted else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        let (acceptor, give) = (acceptor.clone(), give.clone());
+        tokio::spawn(async move {
+            let shaken = timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await;
+            drop(place);
+            if let Ok(Ok(stream)) = shaken {
+                // Nobody takes it once the interface goes down.
+                let _ = give.send((stream, address)).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,121 @@
+//! Somebody's notebook on a device: a recorded machine with one NPU, whose `/proc` says who has it
+//! open.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::Extension;
+use axum::http::Request;
+use axum::routing::Router;
+use het_devices::System;
+use het_policy::by_name;
+use het_server::api::auth::Door;
+use het_server::api::routes::router;
+use het_server::api::{Api, Tokens};
+use het_server::service::Service;
+use het_server::{Home, machine};
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+use tower::ServiceExt;
+
+/// Far more than a look takes, which comes every two seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const FUNCTION: &str = "sys/devices/pci0000:00/0000:01:00.0";
+
+/// A CPU of two cores and an Ascend 910B, which process 4711 has open.
+fn record(root: &Path) {
+    let files = [
+        ("proc/self/status", "Name:\thet\nCpus_allowed_list:\t0-1\n"),
+        ("proc/meminfo", "MemTotal:       1056964608 kB\n"),
+        ("sys/devices/system/cpu/online", "0-1\n"),
+        (&format!("{FUNCTION}/vendor"), "0x19e5\n"),
+        (&format!("{FUNCTION}/device"), "0xd802\n"),
+        (&format!("{FUNCTION}/class"), "0x120000\n"),
+        ("dev/davinci0", ""),
+        ("dev/davinci_manager", ""),
+    ];
+    for (path, text) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("it lies in a directory")).expect("writable");
+        fs::write(path, text).expect("writable");
+    }
+    for directory in ["sys/bus/pci/devices", "sys/bus/pci/drivers/devdrv", "proc/4711/fd"] {
+        fs::create_dir_all(root.join(directory)).expect("writable");
+    }
+    let links = [
+        (format!("../../../../{FUNCTION}"), "sys/bus/pci/devices/0000:01:00.0".to_owned()),
+        ("../../../bus/pci/drivers/devdrv".to_owned(), format!("{FUNCTION}/driver")),
+        ("/dev/davinci0".to_owned(), "proc/4711/fd/7".to_owned()),
+    ];
+    for (target, path) in links {
+        symlink(target, root.join(path)).expect("writable");
+    }
+}
+
+struct Rig {
+    runtime: Runtime,
+    app: Router,
+}
+
+impl Rig {
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("content-type", "application/json");
+        let request = request.body(Body::from(body.to_string())).expect("a request");
+        self.runtime.block_on(async {
+            let answer = self.app.clone().oneshot(request).await.expect("a router always answers");
+            let text = to_bytes(answer.into_body(), 1 << 20).await.expect("the body ends");
+            serde_json::from_slice(&text).expect("an answer is JSON")
+        })
+    }
+
+    fn job_state(&self, id: &Value) -> String {
+        let row = self.ask("GET", &format!("/api/v1/jobs/{id}"), &Value::Null);
+        row["state"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+#[test]
+fn a_device_that_a_stranger_uses_is_busy_until_he_leaves() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    record(root.path());
+    let machine = machine(System::recorded(root.path()));
+    let text = root.path().join("home").to_string_lossy().into_owned();
+    let home = Home::find(|name| (name == "HET_HOME").then(|| text.clone())).expect("a home");
+    home.server_dir().expect("a directory can be made");
+    let policy = by_name("adaptive").expect("the table has it");
+    let service = Service::start(&machine, policy, home.clone(), None).expect("a new service");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let tokens = Tokens::open(&home.tokens()).expect("none is a list too");
+    let api = Api::new(service.desk.clone(), home, Arc::clone(&machine.topology), tokens);
+    let api = runtime.block_on(api).expect("the loop runs");
+    let rig = Rig { runtime, app: router(api).layer(Extension(Door::Own)) };
+
+    let devices = rig.ask("GET", "/api/v1/devices", &Value::Null);
+    let npu = &devices["items"][1];
+    assert_eq!(npu["state"], "occupied", "{devices}");
+    assert!(npu["occupant"].as_str().is_some_and(|who| who.contains("4711")), "{npu}");
+
+    let file = json!({ "name": "demo", "run": ["true"], "devices": "npu:1" });
+    let submission = json!({ "file": file.to_string(), "cwd": "/" });
+    let submitted = rig.ask("POST", "/api/v1/jobs", &submission);
+    let id = &submitted["id"];
+    let explained = rig.ask("GET", &format!("/api/v1/jobs/{id}/explanation"), &Value::Null);
+    let blocker = &explained["stages"][0]["blockers"][0];
+    assert_eq!(blocker["occupied"][0]["process"], 4711, "{explained}");
+    assert_eq!(rig.job_state(id), "queued");
+
+    fs::remove_file(root.path().join("proc/4711/fd/7")).expect("he leaves");
+    let deadline = Instant::now() + PATIENCE;
+    while rig.job_state(id) != "succeeded" {
+        assert!(Instant::now() < deadline, "it is {}", rig.job_state(id));
+        std::thread::yield_now();
+    }
+    service.desk.leave_soon();
+    service.join().expect("the loop ends well");
+}

@@ -31,7 +31,10 @@ impl Podman {
 
     fn with(dir: &Path, runtime: &str) -> Option<Self> {
         let (settings, storage) = (dir.join("containers.conf"), dir.join("storage.conf"));
-        fs::write(&settings, format!("[engine]\nruntime = \"{runtime}\"\n")).ok()?;
+        // Limits that podman may set also where it may not raise any.
+        let limits =
+            "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n";
+        fs::write(&settings, format!("{limits}[engine]\nruntime = \"{runtime}\"\n")).ok()?;
         let (graph, run) = (dir.join("graph"), dir.join("graph-run"));
         let text = format!(
             "[storage]\ndriver = \"vfs\"\ngraphroot = \"{}\"\nrunroot = \"{}\"\n",
@@ -93,8 +96,10 @@ fn a_program_in_an_image_keeps_the_contract() {
     assert_eq!(rig.read("seen").trim(), "demo 0 of 1");
 
     let mut rig = Rig::new();
+    // Podman passes signals on a moment after the program has begun.
     let script = r#"
         trap 'echo saved > saved; exit 75' TERM
+        sleep 0.5
         echo '{"step":1}' >> $HET_PROGRESS
         while :; do sleep 0.05; done"#;
     rig.start_with(LEASE, podman.launch(&rig, script), one(), None);

@@ -36,9 +36,16 @@ pub struct Certificate {
 /// Why a certificate is of no use.
 #[derive(Debug, Error)]
 pub enum CertificateError {
-    #[error("`{}` holds no certificate that can be read: {why}, hint: it has to be a PEM file", path.display())]
+    #[error(
+        "`{}` holds no certificate that can be read: {why}, hint: it has to be a PEM file",
+        path.display()
+    )]
     Chain { path: PathBuf, why: String },
-    #[error("`{}` holds no private key that can be read: {why}, hint: it has to be a PEM file without a passphrase", path.display())]
+    #[error(
+        "`{}` holds no private key that can be read: {why}, \
+         hint: it has to be a PEM file without a passphrase",
+        path.display()
+    )]
     Key { path: PathBuf, why: String },
     #[error("certificate and key do not go together: {why}")]
     Pair { why: String },

@@ -83,7 +83,8 @@ pub struct StageFile {
     /// Stages that must have succeeded before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
-    /// Stages whose output is read while they run: starts once they have published a first shard.
+    /// Stages whose output is read while they run: this one starts once they have published a
+    /// first shard.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follows: Vec<String>,
     #[serde(flatten)]
@@ -193,8 +194,8 @@ pub struct ContainerFull {
     /// The first that the machine has if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<RuntimeFile>,
-    /// Further directories of the machine, `/SOURCE[:/TARGET][:ro]`: where the job was submitted and
-    /// its own directory are there anyway.
+    /// Further directories of the machine, `/SOURCE[:/TARGET][:ro]`: where the job was submitted
+    /// and its own directory are there anyway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^/[^:]*(:/[^:]*)?(:ro)?$")))]
     pub mounts: Vec<String>,

@@ -8,6 +8,7 @@ mod moments;
 mod rates;
 mod saving;
 mod stopping;
+pub mod training;
 
 pub use goodput::{Batch, ElasticClass, ElasticProfile, Goodput, efficiency};
 pub use moments::Moments;

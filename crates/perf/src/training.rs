@@ -1,0 +1,30 @@
+//! How long a step of training a transformer takes under a parallel configuration, and how much
+//! memory it needs: physics with a few constants per device class, scaled by a user's own
+//! measurements.
+//!
+//! The story: a `Transformer` and a `ParallelConfig` say what is computed and how it is cut, a
+//! `Machine` what it runs on. `memory` says what one device must hold, `layer` what one layer of
+//! one microbatch costs, `step` adds layers, pipeline, exchange and optimizer up, `calibration`
+//! fits the constants to steps that were measured.
+
+mod calibration;
+mod collective;
+mod config;
+mod constants;
+mod layer;
+mod machine;
+mod memory;
+mod step;
+mod transformer;
+
+pub use calibration::{Calibration, MeasuredStep};
+pub use config::{
+    Attention, ConfigProblem, GradientWidth, Offload, Optimizer, Overlap, ParallelConfig,
+    Precision, Recompute, SequenceParallel, Tuning, Zero,
+};
+pub use constants::Efficiency;
+pub use layer::{Direction, LayerTime, head_time_s, layer_time};
+pub use machine::{DeviceFigures, Island, Machine};
+pub use memory::{RESERVED, StageMemory, StagePlace, stage_memory};
+pub use step::{Limit, StepError, StepTime, pipeline_time_s, step_time};
+pub use transformer::{Embeddings, Experts, FeedForward, FeedForwardKind, Transformer, days};

@@ -1,0 +1,211 @@
+//! Fits the constants to steps measured on a user's machine.
+//!
+//! Four factors, on everything, on matrix products, on element-wise kernels and the host's launches,
+//! and on exchange, by least squares on the logarithm of the time, held near 1 by a prior: with
+//! three measurements the data move what they can tell, and no more.
+
+use super::{Efficiency, Machine, ParallelConfig, StepError, Transformer, step_time};
+
+/// One step that was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredStep {
+    pub model: Transformer,
+    pub config: ParallelConfig,
+    pub seconds: f64,
+}
+
+/// Constants fitted to measurements, and how far to trust them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calibration {
+    /// The constants to go on with; their `error` is this one's.
+    pub efficiency: Efficiency,
+    /// Factors on the time of matrix products, of element-wise kernels and launches, of exchange.
+    pub factors: [f64; 3],
+    /// Mean relative error over the measurements, each predicted from the others.
+    pub error: f64,
+    pub steps: usize,
+}
+
+/// Everything, products, kernels and launches, exchange.
+const FACTORS: usize = 4;
+
+/// Spread (of the logarithm) that a factor is expected to have, and that a measurement has.
+const PRIOR: f64 = 0.1;
+const NOISE: f64 = 0.02;
+
+/// Rounds of Gauss-Newton; the problem is nearly linear and needs three or four.
+const ROUNDS: usize = 8;
+
+/// A step in a factor's logarithm to take a slope from.
+const SLOPE: f64 = 1e-4;
+
+impl Calibration {
+    /// Fits `machine`'s constants to steps on it.
+    ///
+    /// # Errors
+    /// When a step cannot be predicted.
+    pub fn fit(machine: &Machine, steps: &[MeasuredStep]) -> Result<Self, StepError> {
+        let logs = solve(machine, steps)?;
+        let error = match steps.len() {
+            0 | 1 => machine.efficiency.error,
+            _ => error_left_out(machine, steps)?,
+        };
+        let efficiency = Efficiency { error, ..scaled(&machine.efficiency, logs) };
+        let [all, matrix, stream, exchange] = logs;
+        let factors = [matrix, stream, exchange].map(|own| (all + own).exp());
+        Ok(Self { efficiency, factors, error, steps: steps.len() })
+    }
+}
+
+/// Mean relative error of each step as the others predict it.
+fn error_left_out(machine: &Machine, steps: &[MeasuredStep]) -> Result<f64, StepError> {
+    let mut sum = 0.0;
+    for (index, left_out) in steps.iter().enumerate() {
+        let others: Vec<MeasuredStep> = steps
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != index)
+            .map(|(_, step)| *step)
+            .collect();
+        let logs = solve(machine, &others)?;
+        sum += residual(machine, left_out, logs)?.exp_m1().abs();
+    }
+    Ok(sum / steps.len() as f64)
+}
+
+/// Logarithms of the factors.
+fn solve(machine: &Machine, steps: &[MeasuredStep]) -> Result<[f64; FACTORS], StepError> {
+    let mut logs = [0.0; FACTORS];
+    for _ in 0..ROUNDS {
+        let mut normal = [[0.0; FACTORS]; FACTORS];
+        let mut right = [0.0; FACTORS];
+        for row in 0..FACTORS {
+            normal[row][row] = 1.0 / (PRIOR * PRIOR);
+            right[row] = -logs[row] / (PRIOR * PRIOR);
+        }
+        for step in steps {
+            let now = residual(machine, step, logs)?;
+            let mut slopes = [0.0; FACTORS];
+            for (at, slope) in slopes.iter_mut().enumerate() {
+                let mut moved = logs;
+                moved[at] += SLOPE;
+                *slope = (residual(machine, step, moved)? - now) / SLOPE;
+            }
+            for row in 0..FACTORS {
+                right[row] -= slopes[row] * now / (NOISE * NOISE);
+                for column in 0..FACTORS {
+                    normal[row][column] += slopes[row] * slopes[column] / (NOISE * NOISE);
+                }
+            }
+        }
+        let moves = eliminate(normal, right);
+        for (log, step) in logs.iter_mut().zip(moves) {
+            *log += step;
+        }
+    }
+    Ok(logs)
+}
+
+/// Logarithm of predicted over measured.
+fn residual(
+    machine: &Machine,
+    step: &MeasuredStep,
+    logs: [f64; FACTORS],
+) -> Result<f64, StepError> {
+    let machine = Machine { efficiency: scaled(&machine.efficiency, logs), ..*machine };
+    let predicted = step_time(&step.model, &step.config, &machine)?.total_s;
+    Ok((predicted / step.seconds).ln())
+}
+
+fn scaled(base: &Efficiency, logs: [f64; FACTORS]) -> Efficiency {
+    let [all, matrix, stream, exchange] = logs;
+    let [matrix, stream, exchange] = [matrix, stream, exchange].map(|own| (all + own).exp());
+    Efficiency {
+        matrix: base.matrix / matrix,
+        matrix_fp8: base.matrix_fp8 / matrix,
+        flash: base.flash.map(|share| share / matrix),
+        stream: base.stream / stream,
+        launch_forward_s: base.launch_forward_s * stream,
+        launch_backward_s: base.launch_backward_s * stream,
+        launch_tensor_s: base.launch_tensor_s * stream,
+        step_s: base.step_s * stream,
+        communication_scale: base.communication_scale * exchange,
+        ..*base
+    }
+}
+
+/// Solves a symmetric positive system; the prior keeps every pivot away from zero.
+fn eliminate(mut matrix: [[f64; FACTORS]; FACTORS], mut right: [f64; FACTORS]) -> [f64; FACTORS] {
+    for pivot in 0..FACTORS {
+        let above = matrix[pivot];
+        for row in pivot + 1..FACTORS {
+            let ratio = matrix[row][pivot] / above[pivot];
+            for (own, above) in matrix[row].iter_mut().zip(above) {
+                *own -= ratio * above;
+            }
+            right[row] -= ratio * right[pivot];
+        }
+    }
+    let mut solved = [0.0; FACTORS];
+    for row in (0..FACTORS).rev() {
+        let known: f64 = (row + 1..FACTORS).map(|at| matrix[row][at] * solved[at]).sum();
+        solved[row] = (right[row] - known) / matrix[row][row];
+    }
+    solved
+}
+
+#[cfg(test)]
+mod tests {
+    use het_core::Bytes;
+
+    use super::super::{DeviceFigures, Island};
+    use super::*;
+
+    fn machine(efficiency: Efficiency) -> Machine {
+        let device = DeviceFigures {
+            fp32_tflops: Some(19.5),
+            half_tflops: Some(312.0),
+            fp8_tflops: None,
+            memory: Bytes(80 << 30),
+            memory_gbps: 2_039.0,
+        };
+        Machine { device, island: Island::hgx_a100(25.0), efficiency }
+    }
+
+    /// A machine whose products are 20 % slower and whose exchange takes half as long again as
+    /// assumed: after three steps its others are known to 3 %.
+    #[test]
+    fn three_steps_tell_what_is_different() {
+        let model = Transformer::gpt(24, 2_048, 16, 1_024, 51_200);
+        let real = machine(Efficiency {
+            matrix: Efficiency::A100.matrix / 1.2,
+            communication_scale: 1.5,
+            ..Efficiency::A100
+        });
+        let cut = |tensor, data, microbatch| ParallelConfig {
+            tensor,
+            data,
+            ..ParallelConfig::single(microbatch, 64)
+        };
+        let measured = |config| {
+            let seconds = step_time(&model, &config, &real).expect("predicted").total_s;
+            MeasuredStep { model, config, seconds }
+        };
+        let steps = [cut(1, 8, 8), cut(4, 2, 8), cut(8, 1, 16)].map(measured);
+        let calibrated = Calibration::fit(&machine(Efficiency::A100), &steps).expect("fits");
+        let after = machine(calibrated.efficiency);
+        for config in [cut(2, 4, 8), cut(4, 2, 16), cut(8, 1, 8), cut(1, 8, 4)] {
+            let MeasuredStep { seconds, .. } = measured(config);
+            let predicted = step_time(&model, &config, &after).expect("predicted").total_s;
+            let error = predicted / seconds - 1.0;
+            assert!(error.abs() < 0.03, "{config:?}: {error:+.4}");
+        }
+    }
+
+    #[test]
+    fn without_measurements_nothing_changes() {
+        let before = machine(Efficiency::A100);
+        let fitted = Calibration::fit(&before, &[]).expect("fits");
+        assert_eq!((fitted.factors, fitted.error), ([1.0; 3], Efficiency::A100.error));
+    }
+}

@@ -1,0 +1,135 @@
+//! The constants of the model: what each means, its unit, and what it was fitted to.
+//!
+//! Fitted ones come from `docs/studies/planner-constants.py` (robust least squares on the logarithm
+//! of step times): `Efficiency::A100` on vTrain's multi-node rows up to TP 8, its single-node rows
+//! and MosaicML's A100 rows at once; `Efficiency::H100` on MosaicML's H100 rows and NeMo 24.07's
+//! pretraining rows, with the host's constants kept from the A100. Korthikanti's table, BLOOM,
+//! MT-NLG, fine-tuning rows and rows with TP 16 took no part.
+
+/// What a device class and the software on it reach. Shares are fractions of the peak.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Efficiency {
+    /// Of the peak of 16 bits (and of 32), by matrix products.
+    pub matrix: f64,
+    /// Of the peak of 8 bits, with the conversions that come with them.
+    pub matrix_fp8: f64,
+    /// Of memory bandwidth, by element-wise kernels that touch everything once.
+    pub stream: f64,
+    /// Of the 16-bit peak, by `Flash1`, `Flash2` and `Flash3` attention, counting masked products
+    /// too: a kernel that skips them may pass 1.
+    pub flash: [f64; 3],
+    /// Seconds for the host to start the kernels of a layer, forward and backward.
+    pub launch_forward_s: f64,
+    pub launch_backward_s: f64,
+    /// More of them for each doubling of the tensor group.
+    pub launch_tensor_s: f64,
+    /// Seconds of a step that nothing else explains: reading samples, clipping, bookkeeping.
+    pub step_s: f64,
+    /// Of the network's line rate.
+    pub network: f64,
+    /// What is left to see of split tensor and data exchange (`Overlap::Split`).
+    pub tensor_exposed: f64,
+    pub data_exposed: f64,
+    /// Slowdown of pipelines over several nodes for each further tensor group in a node. Empirical:
+    /// of vTrain's 17 such runs of 39.1B, ten took 13 to 38 % longer than the sum of their parts and
+    /// the rest no longer; nothing in their configuration tells which.
+    pub crowding: f64,
+    /// Calibration's factor on all exchange; 1 before.
+    pub communication_scale: f64,
+    /// Mean relative error to expect of a step time.
+    pub error: f64,
+}
+
+impl Efficiency {
+    /// Error over the A100 rows, four-fold cross-validated. `Flash2` and `Flash3` stand at what was
+    /// measured for `Flash1`; splits as on the H100.
+    pub const A100: Self = Self {
+        matrix: 0.772,
+        matrix_fp8: 0.575,
+        stream: 0.829,
+        flash: [0.606, 0.606, 0.606],
+        launch_forward_s: 1.02e-3,
+        launch_backward_s: 1.05e-3,
+        launch_tensor_s: 85.6e-6,
+        step_s: 2.5e-3,
+        network: 0.9,
+        tensor_exposed: 0.27,
+        data_exposed: 0.46,
+        crowding: 0.05,
+        communication_scale: 1.0,
+        error: 0.07,
+    };
+
+    /// Error over the H100 rows, each left out once. `Flash3` is fitted to Megatron-Bridge's rows.
+    pub const H100: Self = Self {
+        matrix: 0.696,
+        matrix_fp8: 0.575,
+        stream: 0.456,
+        flash: [0.359, 0.567, 1.137],
+        crowding: 0.0,
+        error: 0.04,
+        ..Self::A100
+    };
+
+    /// What is expected of a class of the catalogue, by its id. Classes without measurements take
+    /// the H100's shares, and an error that says so: on B200 and GB200 in FP8 it is 10 %.
+    pub fn of_class(id: &str) -> Self {
+        let measured = |names: [&str; 2]| names.iter().any(|name| id.starts_with(name));
+        match id {
+            _ if measured(["a100", "a800"]) => Self::A100,
+            _ if measured(["h100", "h800"]) => Self::H100,
+            _ => Self { error: ERROR_UNMEASURED, ..Self::H100 },
+        }
+    }
+}
+
+/// Error said of a class that nothing was measured on: an estimate.
+const ERROR_UNMEASURED: f64 = 0.3;
+
+/// Exponent with which the host's time to start kernels and the device's time to run them blend:
+/// the larger counts, both where they are near. Any of 2 to 5 fits as well.
+pub(super) const BLEND: f64 = 3.0;
+
+/// Start-up time of an all-reduce and how it grows with ranks in a node; ranks at which a ring is
+/// warm. Reproduce vTrain's all-reduces (see `collective`).
+pub(super) const LINK_START_S: f64 = 30e-6;
+pub(super) const LINK_START_PER_RANK_S: f64 = 6.25e-6;
+pub(super) const LINK_WARM_UP_RANKS: f64 = 0.65;
+
+/// More start-up time for each doubling of nodes: from MosaicML's rows of 16 to 512 H100.
+pub(super) const NETWORK_START_S: f64 = 140e-6;
+
+/// Start-up time of sending a microbatch's activations on, the share of the sending that is seen,
+/// and the share of an island's all-reduce bandwidth that one pair of devices has. The first two
+/// are set, fits leave them free within a factor of four.
+pub(super) const SEND_START_S: f64 = 100e-6;
+pub(super) const SEND_EXPOSED: f64 = 0.3;
+pub(super) const SEND_LINK_SHARE: f64 = 0.41;
+
+/// Bytes that element-wise kernels move for each token and unit of hidden width, forward: two norms
+/// (read and write 2 bytes each) and two dropouts added to the residual (read 2 + 2, write 2 and a
+/// mask of 1), then queries, keys and values where they are laid out; for each unit of inner width
+/// an activation read and written. Counted from Megatron-LM's kernels.
+pub(super) const STREAM_WHOLE_BYTES: f64 = 22.0;
+pub(super) const STREAM_HEADS_BYTES: f64 = 12.0;
+pub(super) const STREAM_INNER_BYTES: f64 = 4.0;
+/// The backward pass moves half as much again.
+pub(super) const STREAM_BACKWARD: f64 = 1.5;
+
+/// Bytes for each score of plain attention: written by one product, read by the next, softmax and
+/// dropout between them with a mask.
+pub(super) const SCORE_BYTES: f64 = 13.0;
+
+/// Work of flash attention's backward pass over its forward (Dao et al. 2022: it computes the
+/// scores again, five products for two).
+pub(super) const FLASH_BACKWARD: f64 = 2.5;
+
+/// Bytes for each logit, forward and backward: turned to fp32, softmax and loss in steps (60), or
+/// fused (12).
+pub(super) const LOGIT_BYTES: f64 = 60.0;
+pub(super) const LOGIT_FUSED_BYTES: f64 = 12.0;
+
+/// Bytes of a weight of 4 bits with its scales (Dettmers et al. 2023: 4.127 bits), and bytes moved
+/// to turn it back to 16 bits.
+pub(super) const NF4_BYTES: f64 = 4.127 / 8.0;
+pub(super) const NF4_DECODE_BYTES: f64 = 2.5;

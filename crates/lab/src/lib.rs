@@ -12,6 +12,7 @@ mod fairness;
 mod faults;
 mod outcome;
 mod pack;
+pub mod planner;
 mod random;
 mod recording;
 pub mod report;

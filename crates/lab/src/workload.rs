@@ -22,7 +22,7 @@ pub use convert::{CannotConvert, convert};
 pub use fine_tuning::{FineTuning, Shapes, fine_tuning};
 pub use openb::read_pods;
 pub use roofline::roofline;
-pub(crate) use source::{CsvTable, text as read_text};
+pub(crate) use source::{CsvTable, Fields, text as read_text};
 pub use source::{Spot, TraceError};
 pub use speeds::Speeds;
 pub use trace::{TraceJob, TraceStage, Work, read_trace, write_trace};

@@ -45,12 +45,21 @@ pub(crate) fn text(path: &Path) -> Result<String, WorkloadError> {
     Ok(text)
 }
 
-/// A file of comma-separated values with a header. Its fields hold no commas and no quotes.
+/// A file of comma-separated values with a header. Its fields hold no commas and no quotes, unless
+/// it is `quoted`.
 #[derive(Debug)]
 pub(crate) struct CsvTable {
     path: PathBuf,
     text: String,
     separator: char,
+    quotes: Quotes,
+}
+
+/// Whether a field may stand in quotes, with separators in it.
+#[derive(Debug, Clone, Copy)]
+enum Quotes {
+    Never,
+    Around,
 }
 
 impl CsvTable {
@@ -61,7 +70,8 @@ impl CsvTable {
     }
 
     pub fn of(path: &Path, text: &str) -> Self {
-        Self { path: path.to_owned(), text: text.to_owned(), separator: ',' }
+        let quotes = Quotes::Never;
+        Self { path: path.to_owned(), text: text.to_owned(), separator: ',', quotes }
     }
 
     /// The same, with something else than commas between the fields.
@@ -69,9 +79,22 @@ impl CsvTable {
         Self { separator, ..self }
     }
 
+    /// The same, where fields with separators in them stand in quotes. A quote inside is doubled and
+    /// stays so; no field goes over the end of a line.
+    pub fn quoted(self) -> Self {
+        Self { quotes: Quotes::Around, ..self }
+    }
+
+    fn split<'a>(&'a self, line: usize, text: &'a str) -> Fields<'a> {
+        match self.quotes {
+            Quotes::Never => Fields::split(&self.path, line, text, self.separator),
+            Quotes::Around => Fields::split_quoted(&self.path, line, text, self.separator),
+        }
+    }
+
     fn lines(&self) -> impl Iterator<Item = Fields<'_>> {
         let lines = self.text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        lines.map(|(index, line)| Fields::split(&self.path, index + 1, line, self.separator))
+        lines.map(|(index, line)| self.split(index + 1, line))
     }
 
     /// Where the named columns stand; their order differs between files.
@@ -117,6 +140,23 @@ impl<'a> Fields<'a> {
             let start = column;
             column += field.chars().count() + 1;
             (start, field)
+        });
+        Self { path, line, fields: fields.collect() }
+    }
+
+    /// The same, with fields that may stand in quotes.
+    fn split_quoted(path: &'a Path, line: usize, text: &'a str, separator: char) -> Self {
+        let mut inside = false;
+        let outside = |c: char| {
+            inside ^= c == '"';
+            !inside && c == separator
+        };
+        let mut column = 1;
+        let fields = text.trim_end_matches('\r').split(outside).map(|field| {
+            let start = column;
+            column += field.chars().count() + 1;
+            let bare = field.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+            (start, bare.unwrap_or(field))
         });
         Self { path, line, fields: fields.collect() }
     }

@@ -4,6 +4,7 @@
 
 mod gavel;
 mod packing;
+mod planner;
 mod sia;
 
 use std::io::Write;

@@ -1,0 +1,7 @@
+//! The planner's word against published measurements: training runs and their step times.
+
+mod runs;
+mod score;
+
+pub use runs::{Setup, TrainingRun, read_training_runs};
+pub use score::{Prediction, Score, predict, score};

@@ -144,7 +144,12 @@ impl<'a> Row<'a> {
             return Ok(None);
         };
         let mut model = Transformer::gpt(layers, hidden, heads, sequence, vocabulary);
-        if self.text("model")?.to_lowercase().contains("llama") {
+        let name = self.text("model")?.to_lowercase();
+        if name.contains("llama") {
+            // Llama 2 70B and all of Llama 3 (Touvron et al. 2023, Llama team 2024).
+            if ["llama3", "70b"].iter().any(|word| name.contains(word)) {
+                model.key_value_heads = heads.min(8);
+            }
             model.embeddings = Embeddings::Untied;
             model.feed_forward.kind = FeedForwardKind::Gated;
             model.feed_forward.hidden = 8 * hidden / 3;

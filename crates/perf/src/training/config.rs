@@ -208,7 +208,9 @@ impl ParallelConfig {
             return Err(ConfigProblem::BatchNotDivisible { batch, by, nearest });
         }
         let stages = self.pipeline * self.virtual_stages;
-        if model.layers < stages {
+        // Embedding and head may be pieces of their own, as in Llama 3 405B's 126 layers on 128.
+        let ends = if self.virtual_stages > 1 { 2 } else { 0 };
+        if model.layers + ends < stages {
             let layers = model.layers;
             return Err(ConfigProblem::FewerLayersThanStages { layers, stages });
         }

@@ -1,7 +1,7 @@
 //! The constants of the model: what each means, its unit, and what it was fitted to.
 //!
-//! Fitted ones come from `docs/studies/planner-constants.py` (robust least squares on the logarithm
-//! of step times): `Efficiency::A100` on vTrain's multi-node rows up to TP 8, its single-node rows
+//! Fitted ones come from `cargo run --release -p het-lab --example planner_constants FOLDER` (robust
+//! least squares on the logarithm of step times): `Efficiency::A100` on vTrain's multi-node rows up to TP 8, its single-node rows
 //! and MosaicML's A100 rows at once; `Efficiency::H100` on MosaicML's H100 rows and NeMo 24.07's
 //! pretraining rows, with the host's constants kept from the A100. Korthikanti's table, BLOOM,
 //! MT-NLG, fine-tuning rows and rows with TP 16 took no part.
@@ -44,17 +44,17 @@ impl Efficiency {
     /// Error over the A100 rows, four-fold cross-validated. `Flash2` and `Flash3` stand at what was
     /// measured for `Flash1`; splits as on the H100.
     pub const A100: Self = Self {
-        matrix: 0.772,
-        matrix_fp8: 0.575,
-        stream: 0.829,
-        flash: [0.606, 0.606, 0.606],
+        matrix: 0.771,
+        matrix_fp8: 0.571,
+        stream: 0.831,
+        flash: [0.615, 0.615, 0.615],
         launch_forward_s: 1.02e-3,
         launch_backward_s: 1.05e-3,
-        launch_tensor_s: 85.6e-6,
-        step_s: 2.5e-3,
+        launch_tensor_s: 85.5e-6,
+        step_s: 2.56e-3,
         network: 0.9,
-        tensor_exposed: 0.27,
-        data_exposed: 0.46,
+        tensor_exposed: 0.253,
+        data_exposed: 0.453,
         crowding: 0.05,
         communication_scale: 1.0,
         error: 0.07,
@@ -62,10 +62,10 @@ impl Efficiency {
 
     /// Error over the H100 rows, each left out once. `Flash3` is fitted to Megatron-Bridge's rows.
     pub const H100: Self = Self {
-        matrix: 0.696,
-        matrix_fp8: 0.575,
+        matrix: 0.695,
+        matrix_fp8: 0.571,
         stream: 0.456,
-        flash: [0.359, 0.567, 1.137],
+        flash: [0.361, 0.579, 1.296],
         crowding: 0.0,
         error: 0.04,
         ..Self::A100

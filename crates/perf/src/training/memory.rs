@@ -146,8 +146,13 @@ fn under_way(config: &ParallelConfig, stage: u32) -> f64 {
 fn layer_activations(model: &Transformer, config: &ParallelConfig) -> f64 {
     let tensor = f64::from(config.tensor);
     let tokens = tokens(model, config);
-    // Inputs of the norms, of attention and of the feed-forward part, and two dropout masks.
-    let whole = 10.0 * f64::from(model.hidden);
+    // Inputs of the norms, of attention and of the feed-forward part; two dropout masks, which
+    // models have had none of since flash attention.
+    let whole = match config.attention {
+        Attention::Plain => 10.0,
+        Attention::Flash1 | Attention::Flash2 | Attention::Flash3 => 8.0,
+    };
+    let whole = whole * f64::from(model.hidden);
     let whole = match config.sequence_parallel {
         SequenceParallel::Off => whole,
         SequenceParallel::On => whole / tensor,

@@ -289,3 +289,161 @@ impl Error for StepError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use het_core::Bytes;
+
+    use super::super::{
+        Attention, DeviceFigures, Efficiency, Embeddings, Experts, FeedForward, FeedForwardKind,
+        Island, days,
+    };
+    use super::*;
+
+    fn a100() -> Machine {
+        let device = DeviceFigures {
+            fp32_tflops: Some(19.5),
+            half_tflops: Some(312.0),
+            fp8_tflops: None,
+            memory: Bytes(80 << 30),
+            memory_gbps: 2_039.0,
+        };
+        Machine { device, island: Island::hgx_a100(25.0), efficiency: Efficiency::A100 }
+    }
+
+    fn gpt3() -> Transformer {
+        Transformer::gpt(96, 12_288, 96, 2_048, 51_200)
+    }
+
+    /// Korthikanti et al. 2022, table 5: 64 A100, tensor 8, pipeline 8, three virtual stages, batch
+    /// 64; nothing of it took part in the fit.
+    #[test]
+    fn gpt3_takes_as_long_as_published() {
+        let plain = ParallelConfig {
+            tensor: 8,
+            pipeline: 8,
+            virtual_stages: 3,
+            attention: Attention::Plain,
+            ..ParallelConfig::single(1, 64)
+        };
+        let check = |config, seconds: f64, utilisation: f64| {
+            let time = step_time(&gpt3(), &config, &a100()).expect("predicted");
+            let error = time.total_s / seconds - 1.0;
+            assert!(error.abs() < 0.07, "{error:+.3}: {time:#?}");
+            let found = time.hardware_utilisation;
+            assert!((found - utilisation).abs() < 0.04, "{found} for {utilisation}");
+        };
+        check(ParallelConfig { recompute: Recompute::Full, ..plain }, 18.13, 0.52);
+        let recompute = Recompute::Selective;
+        let sequence_parallel = SequenceParallel::On;
+        check(ParallelConfig { recompute, sequence_parallel, ..plain }, 13.75, 0.528);
+    }
+
+    #[test]
+    fn parts_add_up() {
+        let check = |config: ParallelConfig| {
+            let time = step_time(&gpt3(), &config, &a100()).expect("predicted");
+            let parts = [
+                time.compute_s,
+                time.recompute_s,
+                time.tensor_communication_s,
+                time.bubble_s,
+                time.pipeline_communication_s,
+                time.data_communication_s,
+                time.optimizer_s,
+                time.offload_s,
+            ];
+            let sum: f64 = parts.iter().sum();
+            assert!((sum / time.total_s - 1.0).abs() < 1e-9, "{time:#?}");
+            assert!(parts.iter().all(|part| *part >= 0.0), "{time:#?}");
+        };
+        let config = ParallelConfig {
+            data: 4,
+            tensor: 8,
+            pipeline: 8,
+            context: 2,
+            ..ParallelConfig::single(1, 256)
+        };
+        check(config);
+        check(ParallelConfig { recompute: Recompute::Full, zero: Zero::One, ..config });
+        check(ParallelConfig { offload: Offload::Nvme, zero: Zero::Three, ..config });
+        check(ParallelConfig { tuning: Tuning::Qlora { rank: 16 }, ..config });
+        check(ParallelConfig { virtual_stages: 3, overlap: Overlap::Split, ..config });
+    }
+
+    /// 300 billion tokens on 19,968 A100, tensor 8, pipeline 8 in 12 pieces: between the 1.7 and 2.2
+    /// days that published throughputs at 1,024 and 1,536 devices scale to.
+    #[test]
+    fn gpt3_on_twenty_thousand_a100_takes_two_days() {
+        let config = ParallelConfig {
+            data: 312,
+            tensor: 8,
+            pipeline: 8,
+            virtual_stages: 12,
+            sequence_parallel: SequenceParallel::On,
+            recompute: Recompute::Selective,
+            zero: Zero::One,
+            attention: Attention::Plain,
+            ..ParallelConfig::single(1, 312 * 8)
+        };
+        let model = gpt3();
+        let time = step_time(&model, &config, &a100()).expect("predicted");
+        let steps = 300e9 / (2_048.0 * f64::from(config.global_batch));
+        let taken = days(steps * model.step_flops(config.global_batch), 19_968, 312.0, 1.0)
+            / time.model_utilisation;
+        assert!((taken * 86_400.0 / (steps * time.total_s) - 1.0).abs() < 1e-9);
+        assert!((1.4..2.2).contains(&taken), "{taken}: {time:#?}");
+    }
+
+    #[test]
+    fn unequal_stages_wait_for_the_slowest() {
+        assert_eq!(pipeline_time_s(&[1.0, 1.0], 4, 1), 5.0);
+        assert_eq!(pipeline_time_s(&[1.0, 3.0, 2.0], 4, 1), 15.0);
+        assert_eq!(pipeline_time_s(&[1.0; 4], 8, 3), 9.0);
+        assert_eq!(pipeline_time_s(&[], 8, 1), 0.0);
+    }
+
+    /// Mixtral's shape: experts on eight ranks exchange tokens, and cost what two of them do.
+    #[test]
+    fn experts_cost_what_is_active() {
+        let experts = Some(Experts { count: 8, active: 2 });
+        let kind = FeedForwardKind::Gated;
+        let model = Transformer {
+            key_value_heads: 8,
+            feed_forward: FeedForward { hidden: 14_336, kind, experts },
+            embeddings: Embeddings::Untied,
+            ..Transformer::gpt(32, 4_096, 32, 4_096, 32_000)
+        };
+        let config = ParallelConfig { data: 8, expert: 8, ..ParallelConfig::single(1, 64) };
+        let mixture = step_time(&model, &config, &a100()).expect("predicted");
+        let hidden = 2 * model.feed_forward.hidden;
+        let feed_forward = FeedForward { hidden, kind, experts: None };
+        let dense = Transformer { feed_forward, ..model };
+        let config = ParallelConfig { expert: 1, ..config };
+        let plain = step_time(&dense, &config, &a100()).expect("predicted");
+        assert!((mixture.compute_s / plain.compute_s - 1.0).abs() < 1e-9);
+        assert!(mixture.tensor_communication_s > plain.tensor_communication_s);
+    }
+
+    #[test]
+    fn a_precision_without_a_peak_is_refused() {
+        let config = ParallelConfig { precision: Precision::Fp8, ..ParallelConfig::single(1, 8) };
+        let refused = step_time(&gpt3(), &config, &a100()).expect_err("an A100 has no FP8");
+        assert_eq!(refused.to_string(), "the device class has no figure for Fp8");
+    }
+
+    #[test]
+    fn what_limits_a_step_is_named() {
+        let small = Transformer::gpt(12, 1_024, 16, 1_024, 51_200);
+        let check = |model: Transformer, config: ParallelConfig, expected: Limit| {
+            let time = step_time(&model, &config, &a100()).expect("predicted");
+            assert_eq!(time.limit, expected, "{time:#?}");
+        };
+        check(small, ParallelConfig::single(1, 8), Limit::Launch);
+        check(gpt3(), ParallelConfig::single(8, 64), Limit::Compute);
+        let deep = ParallelConfig { pipeline: 16, tensor: 8, ..ParallelConfig::single(1, 16) };
+        check(gpt3(), deep, Limit::Bubble);
+        let host = ParallelConfig { offload: Offload::Nvme, ..ParallelConfig::single(1, 1) };
+        check(gpt3(), host, Limit::Offload);
+    }
+}

@@ -1,14 +1,12 @@
-//! How long a step takes: layers through the pipeline, exchange between replicas, the update.
+//! How long a step takes: layers through the pipeline, then what replicas exchange and the update.
 
 use std::error::Error;
 use std::fmt;
 
-use super::collective::{Group, all_reduce_s, gather_s};
-use super::constants::{SEND_EXPOSED, SEND_LINK_SHARE, SEND_START_S};
-use super::layer::tokens;
+use super::exchange::{crowding, data_communication_s, pipeline_communication_s, update_s};
 use super::{
-    ConfigProblem, Direction, LayerTime, Machine, Offload, Overlap, ParallelConfig, Precision,
-    Recompute, SequenceParallel, Transformer, Tuning, Zero, head_time_s, layer_time,
+    ConfigProblem, Direction, LayerTime, Machine, ParallelConfig, Precision, Recompute,
+    Transformer, head_time_s, layer_time,
 };
 
 /// Seconds of a step by what they go into; `total_s` is their sum.
@@ -61,9 +59,21 @@ pub enum StepError {
     NoPeak {
         precision: Precision,
     },
+    /// Not the stages of the configuration, or not the layers of the model.
+    Stages {
+        stages: usize,
+        layers: u32,
+    },
 }
 
-/// The time of a step with layers shared out evenly.
+/// A stage of an uneven pipeline: how many layers it has, and on what.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stage {
+    pub layers: u32,
+    pub machine: Machine,
+}
+
+/// The time of a step with layers shared out evenly over devices of one class.
 ///
 /// # Errors
 /// When the configuration does not fit the model, or the device has no peak at its precision.
@@ -73,42 +83,148 @@ pub fn step_time(
     machine: &Machine,
 ) -> Result<StepTime, StepError> {
     config.check(model).map_err(StepError::Config)?;
-    let layer = layer_time(model, config, machine)?;
-    let head_s = head_time_s(model, config, machine)?;
-    let crowd = crowding(config, machine);
     let layers = f64::from(model.layers) / f64::from(config.pipeline);
-    let microbatches = f64::from(config.microbatches());
-    let work = |part: f64| part * crowd * layers * microbatches;
-    let forward_backward = layer.forward.compute_s() + layer.backward.compute_s();
-    let stage_s = layer.total_s() * crowd * layers;
-    let busy_s = microbatches * (stage_s + head_s);
-    let seen = |direction: &Direction| direction.total_s() - direction.compute_s();
-    let exchange = seen(&layer.forward) + seen(&layer.backward);
-    let data_s = data_communication_s(model, config, machine, busy_s);
-    let (optimizer_s, offload_s) = update_s(model, config, machine);
-    let pipeline_s = pipeline_communication_s(model, config, machine);
-    let bubble_s = f64::from(config.pipeline - 1) * stage_s / f64::from(config.virtual_stages);
-    let total_s = busy_s + bubble_s + pipeline_s + data_s + optimizer_s + offload_s;
-    let flops = model.step_flops(config.global_batch);
-    let peak = machine.device.peak_flops(config.precision);
-    let peak = peak.ok_or(StepError::NoPeak { precision: config.precision })?;
-    let model_utilisation = flops / (f64::from(config.devices()) * peak * total_s);
-    let time = StepTime {
-        compute_s: work(forward_backward) + microbatches * head_s,
-        recompute_s: work(layer.recompute.total_s()),
-        tensor_communication_s: work(exchange),
-        bubble_s,
-        pipeline_communication_s: pipeline_s,
-        data_communication_s: data_s,
-        optimizer_s,
-        offload_s,
-        total_s,
-        model_utilisation,
-        hardware_utilisation: model_utilisation * hardware_share(model, config),
-        limit: Limit::Compute,
-        error: machine.efficiency.error,
+    let last = Load { layers, machine, stages: 1, head: Head::Here };
+    let others = Load { stages: config.pipeline - 1, head: Head::Elsewhere, ..last };
+    match others.stages {
+        0 => assemble(model, config, &[last]),
+        _ => assemble(model, config, &[others, last]),
+    }
+}
+
+/// The time of a step with layers shared out as said, each stage on devices of its own class.
+///
+/// # Errors
+/// When stages and layers are not those of configuration and model, and as `step_time`.
+pub fn uneven_step_time(
+    model: &Transformer,
+    config: &ParallelConfig,
+    stages: &[Stage],
+) -> Result<StepTime, StepError> {
+    config.check(model).map_err(StepError::Config)?;
+    let placed: u32 = stages.iter().map(|stage| stage.layers).sum();
+    if stages.len() != config.pipeline as usize || placed != model.layers {
+        return Err(StepError::Stages { stages: stages.len(), layers: placed });
+    }
+    let loads: Vec<Load<'_>> = stages
+        .iter()
+        .enumerate()
+        .map(|(at, stage)| Load {
+            layers: f64::from(stage.layers),
+            machine: &stage.machine,
+            stages: 1,
+            head: if at + 1 == stages.len() { Head::Here } else { Head::Elsewhere },
+        })
+        .collect();
+    assemble(model, config, &loads)
+}
+
+/// Equal stages.
+#[derive(Debug, Clone, Copy)]
+struct Load<'a> {
+    layers: f64,
+    machine: &'a Machine,
+    stages: u32,
+    head: Head,
+}
+
+/// Whether a stage makes logits and loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Head {
+    Here,
+    Elsewhere,
+}
+
+/// What a stage spends on one microbatch.
+struct StageCost {
+    layer: LayerTime,
+    layers: f64,
+    head_s: f64,
+    seconds: f64,
+}
+
+fn stage_cost(
+    model: &Transformer,
+    config: &ParallelConfig,
+    load: &Load<'_>,
+) -> Result<StageCost, StepError> {
+    let layer = layer_time(model, config, load.machine)?;
+    let head_s = match load.head {
+        Head::Here => head_time_s(model, config, load.machine)?,
+        Head::Elsewhere => 0.0,
     };
-    Ok(StepTime { limit: limit(&time, &layer), ..time })
+    let layers = load.layers * crowding(config, load.machine);
+    Ok(StageCost { layer, layers, head_s, seconds: layers * layer.total_s() + head_s })
+}
+
+fn assemble(
+    model: &Transformer,
+    config: &ParallelConfig,
+    loads: &[Load<'_>],
+) -> Result<StepTime, StepError> {
+    let mut costs = Vec::with_capacity(loads.len());
+    let mut peaks = 0.0;
+    for load in loads {
+        costs.push(stage_cost(model, config, load)?);
+        let peak = load.machine.device.peak_flops(config.precision);
+        let peak = peak.ok_or(StepError::NoPeak { precision: config.precision })?;
+        peaks += f64::from(load.stages) * peak / f64::from(config.pipeline);
+    }
+    let slowest = costs.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let slowest = slowest.expect("a pipeline has a stage: `check` refuses none");
+    let all_s: f64 =
+        costs.iter().zip(loads).map(|(c, load)| c.seconds * f64::from(load.stages)).sum();
+    let bubble_s = (all_s - slowest.seconds) / f64::from(config.virtual_stages);
+    let microbatches = f64::from(config.microbatches());
+    let work = |part: f64| part * slowest.layers * microbatches;
+    let seen = |direction: &Direction| direction.total_s() - direction.compute_s();
+    let layer = &slowest.layer;
+    let busy_s = microbatches * slowest.seconds;
+    let most = |part: &dyn Fn(&Load<'_>) -> f64| loads.iter().map(part).fold(0.0, f64::max);
+    let time = StepTime {
+        compute_s: work(layer.forward.compute_s() + layer.backward.compute_s())
+            + microbatches * slowest.head_s,
+        recompute_s: work(layer.recompute.total_s()),
+        tensor_communication_s: work(seen(&layer.forward) + seen(&layer.backward)),
+        bubble_s,
+        pipeline_communication_s: most(&|load| {
+            pipeline_communication_s(model, config, load.machine)
+        }),
+        data_communication_s: most(&|load| {
+            data_communication_s(model, config, load.machine, load.layers, busy_s)
+        }),
+        optimizer_s: most(&|load| update_s(model, config, load.machine, load.layers).0),
+        offload_s: most(&|load| update_s(model, config, load.machine, load.layers).1),
+        total_s: 0.0,
+        model_utilisation: 0.0,
+        hardware_utilisation: 0.0,
+        limit: Limit::Compute,
+        error: most(&|load| load.machine.efficiency.error),
+    };
+    Ok(finished(model, config, time, layer, peaks))
+}
+
+/// The same with what follows from its parts.
+fn finished(
+    model: &Transformer,
+    config: &ParallelConfig,
+    time: StepTime,
+    layer: &LayerTime,
+    peak: f64,
+) -> StepTime {
+    let total_s = time.compute_s
+        + time.recompute_s
+        + time.tensor_communication_s
+        + time.bubble_s
+        + time.pipeline_communication_s
+        + time.data_communication_s
+        + time.optimizer_s
+        + time.offload_s;
+    let flops = model.step_flops(config.global_batch);
+    let model_utilisation = flops / (f64::from(config.devices()) * peak * total_s);
+    let hardware_utilisation = model_utilisation * hardware_share(model, config);
+    let time = StepTime { total_s, model_utilisation, hardware_utilisation, ..time };
+    StepTime { limit: limit(&time, layer), ..time }
 }
 
 /// Seconds until `microbatches` have gone forward and backward through stages that take so long for
@@ -118,118 +234,6 @@ pub fn pipeline_time_s(stages_s: &[f64], microbatches: u32, virtual_stages: u32)
     let slowest = stages_s.iter().copied().fold(0.0, f64::max);
     let others = stages_s.iter().sum::<f64>() - slowest;
     f64::from(microbatches) * slowest + others / f64::from(virtual_stages.max(1))
-}
-
-/// Pipelines over several nodes go more slowly where tensor groups share a node.
-fn crowding(config: &ParallelConfig, machine: &Machine) -> f64 {
-    let node = machine.island.node_devices(config.devices());
-    let shared = config.tensor > 1 && config.tensor < node;
-    if shared && config.pipeline > 1 && config.devices() > machine.island.devices_per_node {
-        let further = f64::from(node) / f64::from(config.tensor) - 1.0;
-        return 1.0 + machine.efficiency.crowding * further;
-    }
-    1.0
-}
-
-/// Seconds of handing activations and their gradients from stage to stage.
-fn pipeline_communication_s(
-    model: &Transformer,
-    config: &ParallelConfig,
-    machine: &Machine,
-) -> f64 {
-    if config.pipeline < 2 {
-        return 0.0;
-    }
-    let whole = 2.0 * tokens(model, config) * f64::from(model.hidden);
-    let bytes = match config.sequence_parallel {
-        SequenceParallel::Off => whole,
-        SequenceParallel::On => whole / f64::from(config.tensor),
-    };
-    let island = &machine.island;
-    let stage = config.tensor * config.data * config.context;
-    let across = stage >= island.devices_per_node && config.devices() > island.devices_per_node;
-    let rate = if across {
-        island.network_gbps * machine.efficiency.network
-    } else {
-        island.link_gbps * SEND_LINK_SHARE
-    };
-    let send = SEND_START_S + SEND_EXPOSED * bytes / (rate * 1e9);
-    let turns = config.microbatches() * config.virtual_stages + config.pipeline - 1;
-    2.0 * send * f64::from(turns) * machine.efficiency.communication_scale
-}
-
-/// Trainable weights that one device exchanges.
-fn exchanged(model: &Transformer, config: &ParallelConfig) -> f64 {
-    let layers = f64::from(model.layers) / f64::from(config.pipeline);
-    let all = config.tuning.trainable(model) as f64;
-    let experts = model.feed_forward.experts.map_or(1, |experts| experts.count);
-    let routed = match config.tuning {
-        Tuning::Full => u64::from(experts) * model.expert_parameters(),
-        Tuning::Lora { .. } | Tuning::Qlora { .. } => 0,
-    };
-    let routed = if experts > 1 { routed as f64 } else { 0.0 };
-    let kept = all - routed + routed / f64::from(config.expert);
-    let embedding = match config.tuning {
-        Tuning::Full => model.embedding_parameters() as f64,
-        Tuning::Lora { .. } | Tuning::Qlora { .. } => 0.0,
-    };
-    (layers * kept + embedding) / f64::from(config.tensor)
-}
-
-/// Seconds of summing gradients, or of gathering weights and scattering gradients layer by layer.
-fn data_communication_s(
-    model: &Transformer,
-    config: &ParallelConfig,
-    machine: &Machine,
-    busy_s: f64,
-) -> f64 {
-    let ranks = config.data * config.context;
-    let node = machine.island.node_devices(config.devices());
-    let beside = (node / config.tensor.min(node).max(1)).max(1);
-    let group = Group { ranks, per_node: ranks.min(beside).max(1) };
-    let exposed = match config.overlap {
-        Overlap::None => 1.0,
-        Overlap::Split => machine.efficiency.data_exposed,
-    };
-    let weights = exchanged(model, config);
-    let gradients = f64::from(config.gradients.bytes());
-    let layers = f64::from(model.layers) / f64::from(config.pipeline);
-    let sharded = |passes: f64| {
-        let one = gather_s(machine, group, 2.0 * weights / layers);
-        let all = passes * one * layers * f64::from(config.microbatches());
-        // Nine tenths of the work is there to hide behind at best.
-        (all * exposed).max(all - 0.9 * busy_s)
-    };
-    match config.zero {
-        Zero::None => exposed * all_reduce_s(machine, group, gradients * weights),
-        // Gradients scattered in their width, weights gathered in two bytes.
-        Zero::One => exposed * all_reduce_s(machine, group, (gradients + 2.0) / 2.0 * weights),
-        Zero::Two => sharded(2.0),
-        Zero::Three => sharded(3.0),
-    }
-}
-
-/// Seconds of the update itself, and of bringing it to the host and back.
-fn update_s(model: &Transformer, config: &ParallelConfig, machine: &Machine) -> (f64, f64) {
-    let share = match config.zero {
-        Zero::None => 1,
-        Zero::One | Zero::Two | Zero::Three => config.data * config.context,
-    };
-    let weights = exchanged(model, config) / f64::from(share);
-    let kept = config.precision.master_bytes() + config.optimizer.state_bytes();
-    let gradient = config.gradients.bytes();
-    // Every state is read and written, the gradient read, the weight written.
-    let touched = f64::from(gradient + 2 * kept + config.precision.weight_bytes());
-    let fixed = machine.efficiency.step_s;
-    let island = &machine.island;
-    let seconds = |bytes: f64, gbps: f64| weights * bytes / (gbps * 1e9);
-    let moved = f64::from(gradient + config.precision.weight_bytes());
-    let host = seconds(moved, island.host_gbps) + seconds(touched, island.host_memory_gbps);
-    match config.offload {
-        Offload::None => (fixed + seconds(touched, machine.device.memory_gbps), 0.0),
-        Offload::Cpu => (fixed, host),
-        Offload::Nvme => (fixed, host + seconds(2.0 * f64::from(kept), island.storage_gbps)),
-    }
 }
 
 /// FLOPs made over FLOPs of the model, with what is recomputed.
@@ -277,6 +281,10 @@ impl fmt::Display for StepError {
             Self::NoPeak { precision } => {
                 write!(f, "the device class has no figure for {precision:?}")
             }
+            Self::Stages { stages, layers } => write!(
+                f,
+                "{layers} layers on {stages} stages are not what configuration and model say"
+            ),
         }
     }
 }
@@ -285,7 +293,7 @@ impl Error for StepError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Config(problem) => Some(problem),
-            Self::NoPeak { .. } => None,
+            Self::NoPeak { .. } | Self::Stages { .. } => None,
         }
     }
 }
@@ -296,7 +304,7 @@ mod tests {
 
     use super::super::{
         Attention, DeviceFigures, Efficiency, Embeddings, Experts, FeedForward, FeedForwardKind,
-        Island, days,
+        Island, Offload, Overlap, SequenceParallel, Tuning, Zero, days,
     };
     use super::*;
 
@@ -401,6 +409,33 @@ mod tests {
         assert_eq!(pipeline_time_s(&[1.0, 3.0, 2.0], 4, 1), 15.0);
         assert_eq!(pipeline_time_s(&[1.0; 4], 8, 3), 9.0);
         assert_eq!(pipeline_time_s(&[], 8, 1), 0.0);
+    }
+
+    /// Layers on devices twice as fast: two for one is faster than half and half, equal devices with
+    /// equal layers are the even pipeline.
+    #[test]
+    fn uneven_stages_suit_unlike_devices() {
+        let model = Transformer::gpt(24, 4_096, 32, 2_048, 51_200);
+        let config = ParallelConfig { pipeline: 2, ..ParallelConfig::single(4, 64) };
+        let slow = a100();
+        let device =
+            DeviceFigures { half_tflops: Some(624.0), memory_gbps: 4_078.0, ..slow.device };
+        let fast = Machine { device, ..slow };
+        let time = |layers: [u32; 2], machines: [Machine; 2]| {
+            let [first, second] = layers.into_iter().zip(machines).collect::<Vec<_>>()[..] else {
+                panic!("two of each");
+            };
+            let stages = [first, second].map(|(layers, machine)| Stage { layers, machine });
+            uneven_step_time(&model, &config, &stages).expect("predicted")
+        };
+        let even = step_time(&model, &config, &slow).expect("predicted");
+        assert!((time([12, 12], [slow, slow]).total_s / even.total_s - 1.0).abs() < 1e-12);
+        let halves = time([12, 12], [slow, fast]).total_s;
+        let thirds = time([8, 16], [slow, fast]).total_s;
+        assert!(thirds < 0.8 * halves && halves <= even.total_s, "{thirds} {halves}");
+        let stage = Stage { layers: 12, machine: slow };
+        let refused = uneven_step_time(&model, &config, &[stage]).expect_err("one of two");
+        assert_eq!(refused, StepError::Stages { stages: 1, layers: 12 });
     }
 
     /// Mixtral's shape: experts on eight ranks exchange tokens, and cost what two of them do.

@@ -89,26 +89,32 @@ fn what_ran_fits() {
 }
 
 /// After three measured steps, steps near them: each run of a model on a device class is predicted
-/// from the three nearest others.
+/// from the three nearest others. vTrain's runs scatter more than that among themselves.
 #[test]
 fn three_measured_steps_bring_the_error_down() {
-    let Some(runs) = runs(RUNS) else { return };
-    let predictions = predict(&runs, figures);
-    let mpt = |class: &str| -> Vec<&Prediction<'_>> {
-        let member = |one: &&Prediction<'_>| {
-            one.run.source.starts_with("MosaicML") && one.setup.class == class
-        };
-        predictions.iter().filter(member).collect()
-    };
-    for (class, mean_max) in
-        [("a100-sxm4-80", 0.035), ("a100-sxm4-40", 0.03), ("h100-sxm5-80", 0.03)]
-    {
-        let mut errors = calibrated_errors(&mpt(class));
+    let both = [RUNS, SINGLE_NODE].map(runs);
+    let [Some(many), Some(single)] = both else { return };
+    let check = |runs: &[TrainingRun],
+                 source: &str,
+                 class: &str,
+                 mean_max: f64,
+                 median_max: f64| {
+        let predictions = predict(runs, figures);
+        let member =
+            |one: &&Prediction<'_>| one.run.source.contains(source) && one.setup.class == class;
+        let members: Vec<_> = predictions.iter().filter(member).collect();
+        let mut errors = calibrated_errors(&members);
         errors.sort_by(f64::total_cmp);
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-        assert!(mean <= mean_max, "{class}: mean {mean:.4}");
-        assert!(errors[errors.len() / 2] <= 0.02, "{class}: {errors:?}");
-    }
+        let median = errors[errors.len() / 2];
+        println!("{source}, {class}: {} runs, mean {mean:.4}, median {median:.4}", errors.len());
+        assert!(mean <= mean_max && median <= median_max, "{source}, {class}: {mean} {median}");
+    };
+    check(&many, "MosaicML", "a100-sxm4-80", 0.03, 0.015);
+    check(&many, "MosaicML", "a100-sxm4-40", 0.02, 0.015);
+    check(&many, "MosaicML", "h100-sxm5-80", 0.03, 0.02);
+    check(&single, SINGLE_NODE, "a100-sxm4-80", 0.04, 0.02);
+    check(&many, "vTrain", "a100-sxm4-80", 0.06, 0.035);
 }
 
 fn calibrated_errors(predictions: &[&Prediction<'_>]) -> Vec<f64> {

@@ -30,8 +30,11 @@ pub struct Calibration {
 const FACTORS: usize = 4;
 
 /// Spread (of the logarithm) that a factor is expected to have, and that a measurement has.
-const PRIOR: f64 = 0.1;
+const PRIOR: f64 = 0.2;
 const NOISE: f64 = 0.02;
+
+/// A residual beyond this is an outlier's.
+const OUTLIER: f64 = 0.03;
 
 /// Rounds of Gauss-Newton; the problem is nearly linear and needs three or four.
 const ROUNDS: usize = 8;
@@ -91,10 +94,12 @@ fn solve(machine: &Machine, steps: &[MeasuredStep]) -> Result<[f64; FACTORS], St
                 moved[at] += SLOPE;
                 *slope = (residual(machine, step, moved)? - now) / SLOPE;
             }
+            // One that does not agree with the others counts less.
+            let trust = 1.0 / (NOISE * NOISE * (1.0 + (now / OUTLIER).powi(2)).sqrt());
             for row in 0..FACTORS {
-                right[row] -= slopes[row] * now / (NOISE * NOISE);
+                right[row] -= slopes[row] * now * trust;
                 for column in 0..FACTORS {
-                    normal[row][column] += slopes[row] * slopes[column] / (NOISE * NOISE);
+                    normal[row][column] += slopes[row] * slopes[column] * trust;
                 }
             }
         }

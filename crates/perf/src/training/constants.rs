@@ -31,7 +31,7 @@ pub struct Efficiency {
     pub tensor_exposed: f64,
     pub data_exposed: f64,
     /// Slowdown of pipelines over several nodes for each further tensor group in a node. Empirical:
-    /// of vTrain's 17 such runs of 39.1B, ten took 13 to 38 % longer than the sum of their parts and
+    /// of vTrain's 20 such runs of 39.1B, 13 took 15 to 61 % longer than the sum of their parts and
     /// the rest no longer; nothing in their configuration tells which.
     pub crowding: f64,
     /// Calibration's factor on all exchange; 1 before.

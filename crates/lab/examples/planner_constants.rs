@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use het_lab::planner::{Constant, Setup, TrainingRun, Weighted, figures, fit, read_training_runs};
-use het_perf::training::{Attention, Efficiency, Machine, Precision, step_time};
+use het_perf::training::{Efficiency, Machine, Precision, step_time};
 
 /// Which runs, and how much each counts.
 struct Part {
@@ -22,6 +22,8 @@ struct Class {
     start: Efficiency,
     constants: Vec<Constant>,
     fitted: Vec<Part>,
+    /// Parts of those that the fit is repeated without, one after the other.
+    held_out: Vec<Part>,
     untouched: Vec<Part>,
 }
 
@@ -33,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut runs = read_training_runs(&folder.join("measured-training-runs.csv"))?;
     runs.extend(read_training_runs(&folder.join("measured-single-node.csv"))?);
     let mut out = std::io::stdout().lock();
-    for class in [a100(), h100(), hopper_attention()] {
+    for class in [a100(), h100()] {
         report(&class, &runs, &mut out)?;
     }
     Ok(())
@@ -65,6 +67,14 @@ fn report(class: &Class, runs: &[TrainingRun], out: &mut impl Write) -> Result<(
         });
         let apart: Vec<f64> = apart.collect();
         before += rows.len();
+        line(out, part.name, &rows, &fitted, Some(&apart))?;
+    }
+    for part in &class.held_out {
+        let rows = members(part, runs);
+        let here = |run: &Weighted<'_>| rows.iter().any(|row| std::ptr::eq(row.setup, run.setup));
+        let kept: Vec<Weighted<'_>> = weighted.iter().filter(|run| !here(run)).copied().collect();
+        let without = fit(&class.start, &class.constants, &kept, figures);
+        let apart: Vec<f64> = rows.iter().map(|run| error(run.setup, &without)).collect();
         line(out, part.name, &rows, &fitted, Some(&apart))?;
     }
     for part in &class.untouched {
@@ -132,6 +142,15 @@ fn a100() -> Class {
                 run.source.contains("Mosaic") && setup.class.starts_with("a100")
             }),
         ],
+        held_out: vec![
+            part("vTrain, 3.6B held out", 4.0, |run, setup| {
+                run.model.contains("3.6B") && setup.config.tensor <= 8
+            }),
+            part("vTrain, 39.1B held out", 4.0, |run, _| run.model.contains("39.1B")),
+            part("vTrain, many nodes, held out", 4.0, |run, setup| {
+                run.source.contains("vTrain") && setup.config.tensor <= 8
+            }),
+        ],
         untouched: vec![
             part("vTrain, TP 16", 1.0, |run, setup| {
                 run.source.contains("vTrain") && setup.config.tensor > 8
@@ -151,6 +170,7 @@ fn h100() -> Class {
         Constant { name: "stream", of: |efficiency| &mut efficiency.stream },
         Constant { name: "flash 1", of: |efficiency| &mut efficiency.flash[0] },
         Constant { name: "flash 2", of: |efficiency| &mut efficiency.flash[1] },
+        Constant { name: "flash 3", of: |efficiency| &mut efficiency.flash[2] },
         Constant { name: "tensor_exposed", of: |efficiency| &mut efficiency.tensor_exposed },
         Constant { name: "data_exposed", of: |efficiency| &mut efficiency.data_exposed },
     ];
@@ -171,33 +191,19 @@ fn h100() -> Class {
                     && setup.config.precision == Precision::Fp8
             }),
             part("NeMo 24.07, pretraining", 2.0, |run, _| run.source.contains("24.07 pretrain")),
+            part("Megatron-Bridge, H100, FP8", 1.0, |run, setup| {
+                run.source.contains("Bridge") && setup.class.starts_with("h100")
+            }),
         ],
+        held_out: vec![part("NeMo 24.07, held out", 2.0, |run, _| {
+            run.source.contains("24.07 pretrain")
+        })],
         untouched: vec![
             part("NeMo 24.07, SFT", 1.0, |run, _| run.source.contains("24.07 SFT")),
             part("NeMo 24.07, LoRA", 1.0, |run, _| run.source.contains("24.07 LoRA")),
+            part("Megatron-Bridge, B200 and GB200, FP8", 1.0, |run, setup| {
+                run.source.contains("Bridge") && setup.class.contains("b200")
+            }),
         ],
-    }
-}
-
-/// What the kernels of Megatron-Bridge's years reach, everything else kept.
-fn hopper_attention() -> Class {
-    Class {
-        name: "H100, newest attention",
-        start: Efficiency::H100,
-        constants: vec![Constant { name: "flash 3", of: |efficiency| &mut efficiency.flash[2] }],
-        fitted: vec![Part {
-            name: "Megatron-Bridge, H100",
-            weight: 1.0,
-            member: |_, setup| {
-                setup.config.attention == Attention::Flash3 && setup.class.starts_with("h100")
-            },
-        }],
-        untouched: vec![Part {
-            name: "Megatron-Bridge, B200 and GB200, FP8",
-            weight: 1.0,
-            member: |_, setup| {
-                setup.config.attention == Attention::Flash3 && setup.class.contains("b200")
-            },
-        }],
     }
 }

@@ -110,7 +110,7 @@ fn three_measured_steps_bring_the_error_down() {
         println!("{source}, {class}: {} runs, mean {mean:.4}, median {median:.4}", errors.len());
         assert!(mean <= mean_max && median <= median_max, "{source}, {class}: {mean} {median}");
     };
-    check(&many, "MosaicML", "a100-sxm4-80", 0.03, 0.015);
+    check(&many, "MosaicML", "a100-sxm4-80", 0.032, 0.015);
     check(&many, "MosaicML", "a100-sxm4-40", 0.02, 0.015);
     check(&many, "MosaicML", "h100-sxm5-80", 0.03, 0.02);
     check(&single, SINGLE_NODE, "a100-sxm4-80", 0.04, 0.02);

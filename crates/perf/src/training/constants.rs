@@ -1,10 +1,11 @@
 //! The constants of the model: what each means, its unit, and what it was fitted to.
 //!
-//! Fitted ones come from `cargo run --release -p het-lab --example planner_constants FOLDER` (robust
-//! least squares on the logarithm of step times): `Efficiency::A100` on vTrain's multi-node rows up to TP 8, its single-node rows
-//! and MosaicML's A100 rows at once; `Efficiency::H100` on MosaicML's H100 rows and NeMo 24.07's
-//! pretraining rows, with the host's constants kept from the A100. Korthikanti's table, BLOOM,
-//! MT-NLG, fine-tuning rows and rows with TP 16 took no part.
+//! Fitted ones come from `cargo run --release -p het-lab --example planner_constants FOLDER`: robust
+//! least squares on the logarithm of step times. `Efficiency::A100` is fitted to vTrain's many-node
+//! rows up to tensor 8, its single-node rows and MosaicML's A100 rows at once; `Efficiency::H100` to
+//! MosaicML's H100 rows, NeMo 24.07's pretraining rows and Megatron-Bridge's H100 rows, with the
+//! host's constants kept from the A100. Korthikanti's table, BLOOM, MT-NLG, fine-tuning rows and rows
+//! with tensor 16 took no part. `docs/studies/planner.md` has the errors.
 
 /// What a device class and the software on it reach. Shares are fractions of the peak.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,28 +45,28 @@ impl Efficiency {
     /// Error over the A100 rows, four-fold cross-validated. `Flash2` and `Flash3` stand at what was
     /// measured for `Flash1`; splits as on the H100.
     pub const A100: Self = Self {
-        matrix: 0.771,
-        matrix_fp8: 0.571,
-        stream: 0.831,
-        flash: [0.615, 0.615, 0.615],
-        launch_forward_s: 1.02e-3,
-        launch_backward_s: 1.05e-3,
-        launch_tensor_s: 85.5e-6,
-        step_s: 2.56e-3,
+        matrix: 0.769,
+        matrix_fp8: 0.579,
+        stream: 0.893,
+        flash: [0.607, 0.607, 0.607],
+        launch_forward_s: 0.749e-3,
+        launch_backward_s: 1.444e-3,
+        launch_tensor_s: 87.9e-6,
+        step_s: 0.80e-3,
         network: 0.9,
-        tensor_exposed: 0.253,
-        data_exposed: 0.453,
+        tensor_exposed: 0.282,
+        data_exposed: 0.358,
         crowding: 0.05,
         communication_scale: 1.0,
         error: 0.07,
     };
 
-    /// Error over the H100 rows, each left out once. `Flash3` is fitted to Megatron-Bridge's rows.
+    /// Error over the H100 rows, four-fold cross-validated.
     pub const H100: Self = Self {
         matrix: 0.695,
-        matrix_fp8: 0.571,
-        stream: 0.456,
-        flash: [0.361, 0.579, 1.296],
+        matrix_fp8: 0.579,
+        stream: 0.459,
+        flash: [0.361, 0.631, 1.277],
         crowding: 0.0,
         error: 0.04,
         ..Self::A100
@@ -85,10 +86,6 @@ impl Efficiency {
 
 /// Error said of a class that nothing was measured on: an estimate.
 const ERROR_UNMEASURED: f64 = 0.3;
-
-/// Exponent with which the host's time to start kernels and the device's time to run them blend:
-/// the larger counts, both where they are near. Any of 2 to 5 fits as well.
-pub(super) const BLEND: f64 = 3.0;
 
 /// Start-up time of an all-reduce and how it grows with ranks in a node; ranks at which a ring is
 /// warm. Reproduce vTrain's all-reduces (see `collective`).

@@ -6,8 +6,8 @@
 
 use super::collective::{Group, all_reduce_s, all_to_all_s};
 use super::constants::{
-    BLEND, FLASH_BACKWARD, LOGIT_BYTES, LOGIT_FUSED_BYTES, NF4_DECODE_BYTES, SCORE_BYTES,
-    STREAM_BACKWARD, STREAM_HEADS_BYTES, STREAM_INNER_BYTES, STREAM_WHOLE_BYTES,
+    FLASH_BACKWARD, LOGIT_BYTES, LOGIT_FUSED_BYTES, NF4_DECODE_BYTES, SCORE_BYTES, STREAM_BACKWARD,
+    STREAM_HEADS_BYTES, STREAM_INNER_BYTES, STREAM_WHOLE_BYTES,
 };
 use super::{
     Attention, FeedForwardKind, Machine, Overlap, ParallelConfig, Precision, Recompute,
@@ -246,6 +246,8 @@ fn half_or_single(precision: Precision) -> Precision {
     }
 }
 
+/// The larger of the two where they are far apart, more than it where they are near. A sharper
+/// blend (a sum of cubes or fourth powers) fits as well and chooses worse.
 fn blend(device_s: f64, host_s: f64) -> f64 {
-    (device_s.powf(BLEND) + host_s.powf(BLEND)).powf(1.0 / BLEND)
+    device_s.hypot(host_s)
 }

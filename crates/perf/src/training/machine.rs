@@ -54,6 +54,7 @@ impl DeviceFigures {
 impl Island {
     /// Eight A100 behind NVSwitches. 245 GB/s reproduces vTrain's measured all-reduces of 2 to 8
     /// devices at 1 GiB (197, 222 and 229 GB/s); 25 GB/s are 8 × 200G a node, 12.5 GB/s 8 × 100G.
+    /// PCIe 4 as SimAI has it; host memory and storage are estimates.
     pub fn hgx_a100(network_gbps: f64) -> Self {
         Self {
             devices_per_node: 8,

@@ -8,6 +8,7 @@ mod bench;
 mod cluster;
 mod draw;
 mod drive;
+mod fabric;
 mod fairness;
 mod faults;
 mod outcome;
@@ -27,6 +28,10 @@ pub use bench::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
 pub use cluster::{ClusterError, cluster};
 pub use draw::Draw;
 pub use drive::{DriveError, drive};
+pub use fabric::{
+    ControlName, ErrorSummary, FlowError, FlowScenario, FlowScore, PATH_HOSTS_MAX, PublishedFlow,
+    parse_flows, read_flows, score_flows, summarise,
+};
 pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults};
 pub use outcome::{Fairness, Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};

@@ -1,8 +1,9 @@
-//! How long things take: throughput tables, learned rates, costs of stopping.
+//! How long things take: throughput tables, learned rates, costs of stopping, the fabric.
 //!
 //! Knows: measured and estimated speeds as pure numbers.
 //! Must never know: policies, the simulator, real devices.
 
+pub mod fabric;
 mod goodput;
 mod moments;
 mod rates;

@@ -2,6 +2,7 @@
 //! `HET_SHARED_DATA`, then `../shared/data` beside the checkout; without it these tests say so and
 //! pass.
 
+mod fabric;
 mod gavel;
 mod packing;
 mod planner;

@@ -1,0 +1,89 @@
+//! A large fabric: shares of 10,000 flows over 8,192 links, packets, planned paths, collectives.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use het_perf::fabric::{
+    Clos, Collective, Control, Dcqcn, Demand, Flow, Group, Marking, Message, PacketModel,
+    SpineLeaf, Transport, completion_times, deliver, hash, hashed_paths, plan_paths, spine_leaf,
+};
+
+/// 1,024 NICs below 64 leaves and 16 spines in each of four pods.
+fn fabric() -> Clos {
+    spine_leaf(&SpineLeaf {
+        pods: 4,
+        leaves_per_pod: 16,
+        nics_per_leaf: 16,
+        spines_per_pod: 16,
+        cores_per_spine: 8,
+        nic_bytes_per_s: 50e9,
+        oversubscription: 1.0,
+        latency_s: 0.5e-6,
+    })
+}
+
+fn demands(clos: &Clos, flows: u64) -> Vec<Demand> {
+    let nics = clos.nics.len() as u64;
+    let demand = |flow: u64| {
+        let from = hash(1, flow) % nics;
+        let to = (from + 1 + hash(2, flow) % (nics - 1)) % nics;
+        let bytes_per_s = 5e9;
+        Demand { from: clos.nics[from as usize], to: clos.nics[to as usize], bytes_per_s }
+    };
+    (0..flows).map(demand).collect()
+}
+
+fn large(criterion: &mut Criterion) {
+    let clos = fabric();
+    let demands = demands(&clos, 10_000);
+    let paths = hashed_paths(&clos.network, &demands, 3).expect("all is joined");
+    let flows: Vec<Flow> = paths
+        .iter()
+        .zip(0_u64..)
+        .map(|(path, flow)| Flow {
+            arrival_s: (hash(4, flow) % 1_000_000) as f64 * 1e-8,
+            wire_bytes: (hash(5, flow) % 10_000_000) as f64 + 1e5,
+            path: path.clone(),
+        })
+        .collect();
+    criterion.bench_function("shares of 10,000 flows", |bencher| {
+        bencher.iter(|| completion_times(&clos.network, &flows));
+    });
+    let at_once: Vec<Flow> =
+        flows.iter().map(|flow| Flow { arrival_s: 0.0, ..flow.clone() }).collect();
+    criterion.bench_function("shares of 10,000 flows that begin at once", |bencher| {
+        bencher.iter(|| completion_times(&clos.network, &at_once));
+    });
+    criterion.bench_function("paths for 10,000 flows", |bencher| {
+        bencher.iter(|| plan_paths(&clos.network, &demands));
+    });
+    let messages: Vec<Message> = flows
+        .iter()
+        .take(1_000)
+        .map(|flow| {
+            let (arrival_s, path) = (flow.arrival_s, flow.path.clone());
+            Message { arrival_s, bytes: flow.wire_bytes as u64 / 50, path }
+        })
+        .collect();
+    let model = PacketModel {
+        payload_bytes_max: 4_096,
+        header_bytes: 66,
+        window_bytes: 400e3,
+        marking: Marking { min_bytes: 800e3, max_bytes: 3_200e3, probability_max: 0.2 },
+        control: Control::Dcqcn(Dcqcn::vendor(50e9)),
+        seed: 1,
+    };
+    criterion.bench_function("packets of 1,000 flows, 100 MB", |bencher| {
+        bencher.iter(|| deliver(&clos.network, &messages, &model));
+    });
+    let group =
+        Group::new([128, 8], Transport::nvlink(18, 20.6), Transport::network(400.0), 3.35e12);
+    criterion.bench_function("cost of an all-reduce", |bencher| {
+        bencher.iter(|| group.cost(Collective::AllReduce, 1e9));
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(10);
+    targets = large
+}
+criterion_main!(benches);

@@ -1,0 +1,347 @@
+//! How a sender sets its rate from what comes back: DCQCN (Zhu et al., SIGCOMM 2015, with the
+//! timers of the vendor's NIC), DCTCP (Alizadeh et al., SIGCOMM 2010), TIMELY (Mittal et al.,
+//! SIGCOMM 2015) and HPCC (Li et al., SIGCOMM 2019), as rules on bytes per second. Senders start at
+//! line rate.
+
+/// When a queue marks packets: never up to `min_bytes`, always above `max_bytes`, in between with a
+/// probability that rises to `probability_max`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Marking {
+    pub min_bytes: f64,
+    pub max_bytes: f64,
+    pub probability_max: f64,
+}
+
+impl Marking {
+    pub fn probability(&self, queue_bytes: f64) -> f64 {
+        if queue_bytes > self.max_bytes {
+            1.0
+        } else if queue_bytes > self.min_bytes {
+            let part = (queue_bytes - self.min_bytes) / (self.max_bytes - self.min_bytes);
+            self.probability_max * part
+        } else {
+            0.0
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Control {
+    /// Only the window holds it back.
+    LineRate,
+    Dcqcn(Dcqcn),
+    Dctcp(Dctcp),
+    Timely(Timely),
+    Hpcc(Hpcc),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dcqcn {
+    pub alpha_interval_s: f64,
+    pub decrease_interval_s: f64,
+    pub increase_timer_s: f64,
+    /// Weight of the newest interval in `alpha`, the estimate of how congested it is.
+    pub gain: f64,
+    pub fast_recovery_steps: u32,
+    pub additive_bytes_per_s: f64,
+    pub hyper_bytes_per_s: f64,
+    pub rate_min_bytes_per_s: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dctcp {
+    pub gain: f64,
+    pub additive_bytes_per_s: f64,
+    pub rate_min_bytes_per_s: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timely {
+    pub rtt_low_s: f64,
+    pub rtt_high_s: f64,
+    /// What a gradient of one round trip is measured against.
+    pub rtt_min_s: f64,
+    /// Weight of the newest difference of round trips.
+    pub gain: f64,
+    pub beta: f64,
+    pub additive_bytes_per_s: f64,
+    pub hyper_bytes_per_s: f64,
+    pub rate_min_bytes_per_s: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hpcc {
+    /// Part of a link that it aims to use.
+    pub utilisation: f64,
+    pub additive_bytes_per_s: f64,
+    pub rate_min_bytes_per_s: f64,
+    pub base_rtt_s: f64,
+}
+
+impl Dcqcn {
+    /// DCQCN's published timers (50, 50 and 55 µs) with increments in proportion to the line, as in
+    /// the simulator of the HPCC paper.
+    pub fn paper(line_bytes_per_s: f64) -> Self {
+        Self {
+            alpha_interval_s: 50e-6,
+            decrease_interval_s: 50e-6,
+            increase_timer_s: 55e-6,
+            gain: 1.0 / 256.0,
+            fast_recovery_steps: 1,
+            additive_bytes_per_s: line_bytes_per_s * 2e-4,
+            hyper_bytes_per_s: line_bytes_per_s * 2e-3,
+            rate_min_bytes_per_s: line_bytes_per_s * 0.1,
+        }
+    }
+
+    /// A recent vendor NIC's timers (1, 4 and 300 µs), from the same source.
+    pub fn vendor(line_bytes_per_s: f64) -> Self {
+        Self {
+            alpha_interval_s: 1e-6,
+            decrease_interval_s: 4e-6,
+            increase_timer_s: 300e-6,
+            rate_min_bytes_per_s: line_bytes_per_s * 1e-2,
+            ..Self::paper(line_bytes_per_s)
+        }
+    }
+}
+
+/// What an acknowledgement tells.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ack<'a> {
+    pub now_s: f64,
+    pub sent_s: f64,
+    pub acknowledged_bytes: u64,
+    /// Sent by now.
+    pub sent_bytes: u64,
+    pub marked: bool,
+    pub hops: &'a [Hop],
+}
+
+/// A link as a packet saw it when it left for it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Hop {
+    pub at_s: f64,
+    pub sent_bytes: f64,
+    pub queue_bytes: f64,
+    pub bytes_per_s: f64,
+}
+
+/// The sender's side of one flow.
+#[derive(Debug, Clone)]
+pub(super) struct Sender {
+    pub rate: f64,
+    line: f64,
+    window_bytes: f64,
+    /// Acknowledging more than this ends a round trip.
+    round_ends: u64,
+    memory: Memory,
+}
+
+#[derive(Debug, Clone)]
+enum Memory {
+    LineRate,
+    Dcqcn(DcqcnMemory),
+    Dctcp { alpha: f64, marks: u32, batch: u64, reduced_until: Option<u64> },
+    Timely { rate: f64, rtt_s: f64, difference_s: f64, increases: u32 },
+    Hpcc { rate: f64, utilisation: f64, hops: Vec<Hop> },
+}
+
+#[derive(Debug, Clone)]
+struct DcqcnMemory {
+    target: f64,
+    alpha: f64,
+    marked_for_alpha: bool,
+    marked_for_decrease: bool,
+    stage: u32,
+    /// Times of the three timers; never until the first mark.
+    alpha_at: f64,
+    decrease_at: f64,
+    increase_at: f64,
+}
+
+impl Sender {
+    pub fn new(control: &Control, line: f64, window_bytes: f64) -> Self {
+        let memory = match control {
+            Control::LineRate => Memory::LineRate,
+            Control::Dcqcn(_) => Memory::Dcqcn(DcqcnMemory {
+                target: line,
+                alpha: 1.0,
+                marked_for_alpha: false,
+                marked_for_decrease: false,
+                stage: 0,
+                alpha_at: f64::INFINITY,
+                decrease_at: f64::INFINITY,
+                increase_at: f64::INFINITY,
+            }),
+            Control::Dctcp(_) => {
+                Memory::Dctcp { alpha: 1.0, marks: 0, batch: 1, reduced_until: None }
+            }
+            Control::Timely(_) => {
+                Memory::Timely { rate: line, rtt_s: 0.0, difference_s: 0.0, increases: 0 }
+            }
+            Control::Hpcc(_) => Memory::Hpcc { rate: line, utilisation: 1.0, hops: Vec::new() },
+        };
+        Self { rate: line, line, window_bytes, round_ends: 0, memory }
+    }
+
+    /// Bytes it may have under way.
+    pub fn window(&self) -> f64 {
+        self.window_bytes * self.rate / self.line
+    }
+
+    /// Lets its timers run up to now.
+    pub fn advance(&mut self, control: &Control, now_s: f64) {
+        let (Control::Dcqcn(rules), Memory::Dcqcn(memory)) = (control, &mut self.memory) else {
+            return;
+        };
+        memory.advance(rules, now_s, &mut self.rate, self.line);
+    }
+
+    pub fn acknowledged(&mut self, control: &Control, ack: &Ack<'_>, packet_bytes: u64) {
+        self.advance(control, ack.now_s);
+        let round = ack.acknowledged_bytes > self.round_ends;
+        let first = self.round_ends == 0;
+        match (control, &mut self.memory) {
+            (Control::Dcqcn(rules), Memory::Dcqcn(memory)) if ack.marked => {
+                memory.marked(rules, ack.now_s);
+            }
+            (Control::Dctcp(rules), Memory::Dctcp { alpha, marks, batch, reduced_until }) => {
+                *marks += u32::from(ack.marked);
+                if round {
+                    if !first {
+                        let part = (f64::from(*marks) / *batch as f64).min(1.0);
+                        *alpha = (1.0 - rules.gain) * *alpha + rules.gain * part;
+                        *marks = 0;
+                    }
+                    *batch = (ack.sent_bytes - ack.acknowledged_bytes) / packet_bytes + 1;
+                }
+                if reduced_until.is_some_and(|until| ack.acknowledged_bytes > until) {
+                    *reduced_until = None;
+                }
+                if ack.marked && reduced_until.is_none() {
+                    let cut = self.rate * (1.0 - *alpha / 2.0);
+                    self.rate = cut.max(rules.rate_min_bytes_per_s);
+                    *reduced_until = Some(ack.sent_bytes);
+                }
+                if reduced_until.is_none() && round {
+                    self.rate = (self.rate + rules.additive_bytes_per_s).min(self.line);
+                }
+            }
+            (Control::Timely(rules), Memory::Timely { rate, rtt_s, difference_s, increases })
+                if round =>
+            {
+                let rtt = ack.now_s - ack.sent_s;
+                if !first {
+                    let newest = rules.gain * (rtt - *rtt_s);
+                    *difference_s = (1.0 - rules.gain) * *difference_s + newest;
+                    let gradient = *difference_s / rules.rtt_min_s;
+                    let cut = if rtt < rules.rtt_low_s {
+                        None
+                    } else if rtt > rules.rtt_high_s {
+                        Some(1.0 - rules.beta * (1.0 - rules.rtt_high_s / rtt))
+                    } else {
+                        (gradient > 0.0).then(|| (1.0 - rules.beta * gradient).max(0.0))
+                    };
+                    if let Some(cut) = cut {
+                        *rate = (*rate * cut).max(rules.rate_min_bytes_per_s);
+                        *increases = 0;
+                    } else {
+                        let hyper = *increases >= TIMELY_HYPER_AFTER;
+                        let added = match hyper {
+                            true => rules.hyper_bytes_per_s,
+                            false => rules.additive_bytes_per_s,
+                        };
+                        *rate = (*rate + added).min(self.line);
+                        *increases += 1;
+                    }
+                    self.rate = *rate;
+                }
+                *rtt_s = rtt;
+            }
+            (Control::Hpcc(rules), Memory::Hpcc { rate, utilisation, hops }) => {
+                if !first {
+                    let (busiest, spent) = busiest(hops, ack.hops, self.window_bytes, self.line);
+                    let spent = spent.min(rules.base_rtt_s) / rules.base_rtt_s;
+                    *utilisation = *utilisation * (1.0 - spent) + busiest * spent;
+                    let aim = *rate * rules.utilisation / utilisation.max(f64::MIN_POSITIVE);
+                    let next = aim + rules.additive_bytes_per_s;
+                    self.rate = next.max(rules.rate_min_bytes_per_s).min(self.line);
+                    if round {
+                        *rate = self.rate;
+                    }
+                }
+                hops.clear();
+                hops.extend_from_slice(ack.hops);
+            }
+            _ => {}
+        }
+        if round {
+            self.round_ends = ack.sent_bytes;
+        }
+    }
+}
+
+/// Increases in a row before TIMELY makes larger ones.
+const TIMELY_HYPER_AFTER: u32 = 5;
+
+/// How busy the busiest link was between two reports, 1 being all of it with an empty queue, and
+/// the seconds between them.
+fn busiest(before: &[Hop], after: &[Hop], window_bytes: f64, line: f64) -> (f64, f64) {
+    if after.is_empty() {
+        return (0.0, f64::INFINITY);
+    }
+    let pairs = before.iter().zip(after).map(|(before, after)| {
+        let spent = after.at_s - before.at_s;
+        let sent = (after.sent_bytes - before.sent_bytes) / spent.max(1e-12);
+        let queue = before.queue_bytes.min(after.queue_bytes) * line / window_bytes;
+        ((sent + queue) / after.bytes_per_s, spent)
+    });
+    pairs.fold((0.0, 0.0), |most, next| if next.0 > most.0 { next } else { most })
+}
+
+impl DcqcnMemory {
+    fn marked(&mut self, rules: &Dcqcn, now_s: f64) {
+        self.marked_for_decrease = true;
+        if self.decrease_at == f64::INFINITY {
+            self.alpha_at = now_s + rules.alpha_interval_s;
+            self.decrease_at = now_s + rules.decrease_interval_s;
+        } else {
+            self.marked_for_alpha = true;
+        }
+    }
+
+    fn advance(&mut self, rules: &Dcqcn, now_s: f64, rate: &mut f64, line: f64) {
+        loop {
+            let next = self.alpha_at.min(self.decrease_at).min(self.increase_at);
+            if next > now_s {
+                return;
+            }
+            if self.alpha_at == next {
+                let seen = f64::from(u8::from(std::mem::take(&mut self.marked_for_alpha)));
+                self.alpha = (1.0 - rules.gain) * self.alpha + rules.gain * seen;
+                self.alpha_at += rules.alpha_interval_s;
+            } else if self.decrease_at == next {
+                self.decrease_at += rules.decrease_interval_s;
+                if std::mem::take(&mut self.marked_for_decrease) {
+                    if self.stage > 0 {
+                        self.target = *rate;
+                    }
+                    *rate = (*rate * (1.0 - self.alpha / 2.0)).max(rules.rate_min_bytes_per_s);
+                    self.stage = 0;
+                    self.increase_at = next + rules.increase_timer_s;
+                }
+            } else {
+                let added = match self.stage.cmp(&rules.fast_recovery_steps) {
+                    std::cmp::Ordering::Less => 0.0,
+                    std::cmp::Ordering::Equal => rules.additive_bytes_per_s,
+                    std::cmp::Ordering::Greater => rules.hyper_bytes_per_s,
+                };
+                self.target = (self.target + added).min(line);
+                *rate = f64::midpoint(*rate, self.target);
+                self.stage += 1;
+                self.increase_at += rules.increase_timer_s;
+            }
+        }
+    }
+}

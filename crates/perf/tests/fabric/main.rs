@@ -1,0 +1,4 @@
+//! Laws of the fabric on random networks and flows.
+
+mod paths;
+mod sharing;

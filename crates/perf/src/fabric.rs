@@ -5,6 +5,8 @@
 mod clos;
 mod collective;
 mod ecmp;
+mod ecn;
+mod fluid;
 mod incast;
 mod network;
 mod packets;
@@ -18,6 +20,10 @@ pub use collective::{
     Algorithm, Collective, CollectiveCost, Group, Library, Protocol, Transport, TransportKind,
 };
 pub use ecmp::{HASHED_MAX, WorstLoad, ecmp_choice, worst_load};
+pub use ecn::{
+    EcnProposal, EcnReason, PauseThresholds, TrafficMix, pause_thresholds, propose_marking,
+};
+pub use fluid::{Bottleneck, FLUID_STEPS_MAX, FluidPoint, SteadyState};
 pub use incast::{Incast, IncastOutcome};
 pub use network::{Link, LinkId, Network, VertexId};
 pub use packets::{Message, PacketModel, deliver};

@@ -78,6 +78,9 @@ pub struct Hpcc {
     pub base_rtt_s: f64,
 }
 
+/// 100 Mb/s, the least rate of the same simulator.
+const RATE_MIN_BYTES_PER_S: f64 = 12.5e6;
+
 impl Dcqcn {
     /// DCQCN's published timers (50, 50 and 55 µs) with increments in proportion to the line, as in
     /// the simulator of the HPCC paper.
@@ -90,7 +93,7 @@ impl Dcqcn {
             fast_recovery_steps: 1,
             additive_bytes_per_s: line_bytes_per_s * 2e-4,
             hyper_bytes_per_s: line_bytes_per_s * 2e-3,
-            rate_min_bytes_per_s: line_bytes_per_s * 0.1,
+            rate_min_bytes_per_s: RATE_MIN_BYTES_PER_S,
         }
     }
 
@@ -100,7 +103,6 @@ impl Dcqcn {
             alpha_interval_s: 1e-6,
             decrease_interval_s: 4e-6,
             increase_timer_s: 300e-6,
-            rate_min_bytes_per_s: line_bytes_per_s * 1e-2,
             ..Self::paper(line_bytes_per_s)
         }
     }

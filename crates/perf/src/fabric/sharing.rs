@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use super::{LinkId, Network};
 
@@ -62,6 +63,9 @@ pub fn max_min_rates(network: &Network, paths: &[Vec<LinkId>]) -> Vec<f64> {
 /// Rates that differ by less than this part are the same.
 const SAME: f64 = 1e-9;
 
+/// Entries in the heap of completions for each flow under way, at most.
+const VOID_MAX: usize = 4;
+
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone)]
@@ -70,32 +74,47 @@ struct Moving {
     remaining: f64,
     since: f64,
     rate: f64,
-    /// Of its entry in the heap of completions; older entries are void.
-    version: u32,
+    /// Its rate before it was opened.
+    before: f64,
+    open: bool,
     /// The link that keeps it from going faster.
     bottleneck: u32,
-    /// When it was last among those shared out again.
-    touched: u32,
+    /// Of its entry in the heap of completions; older entries are void.
+    version: u32,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Shared {
     capacity: f64,
     flows: Vec<u32>,
-    /// Of those being shared out: their number, and what the others leave them.
-    open: u32,
+    /// What closed flows leave.
     left: f64,
-    touched: u32,
+    /// Flows that share it, and closed ones that it binds.
+    open: u32,
+    bound: u32,
+    /// The share at which it stands in the heap of the sweep; infinite if it does not.
+    share: f64,
+}
+
+impl Shared {
+    fn share(&self) -> f64 {
+        match self.open {
+            0 => f64::INFINITY,
+            open => (self.left / f64::from(open)).max(f64::MIN_POSITIVE),
+        }
+    }
 }
 
 struct Sharing {
     flows: Vec<Moving>,
     links: Vec<Shared>,
     completions: BinaryHeap<Reverse<(Ordered, u32, u32)>>,
-    /// Flows to be shared out again, and the links that they are on.
-    open: Vec<u32>,
-    touched: Vec<u32>,
-    turn: u32,
+    /// Links by the share that they offer, or less; the least is the next to fill.
+    sweep: BinaryHeap<Reverse<(Ordered, u32)>>,
+    /// Flows that were opened since the last time that all was settled.
+    opened: Vec<u32>,
+    /// Flows under way.
+    active: usize,
 }
 
 /// A float that is never NaN.
@@ -118,25 +137,38 @@ impl Ord for Ordered {
 
 impl Sharing {
     fn new(network: &Network, flows: &[Flow]) -> Self {
-        let links = network.links().iter();
-        let links = links.map(|link| Shared { capacity: link.bytes_per_s, ..Shared::default() });
+        let links = network.links().iter().map(|link| Shared {
+            capacity: link.bytes_per_s,
+            flows: Vec::new(),
+            left: link.bytes_per_s,
+            open: 0,
+            bound: 0,
+            share: f64::INFINITY,
+        });
         let moving = flows.iter().map(|flow| {
             let finite =
                 flow.path.iter().filter(|link| network.link(**link).bytes_per_s.is_finite());
             let mut path: Vec<u32> = finite.map(|link| link.0).collect();
             path.sort_unstable();
             path.dedup();
-            let (remaining, rate) = (flow.wire_bytes, 0.0);
-            let (version, bottleneck, touched) = (0, NONE, 0);
-            Moving { path, remaining, since: 0.0, rate, version, bottleneck, touched }
+            Moving {
+                path,
+                remaining: flow.wire_bytes,
+                since: 0.0,
+                rate: 0.0,
+                before: 0.0,
+                open: false,
+                bottleneck: NONE,
+                version: 0,
+            }
         });
         Self {
             flows: moving.collect(),
             links: links.collect(),
             completions: BinaryHeap::new(),
-            open: Vec::new(),
-            touched: Vec::new(),
-            turn: 1,
+            sweep: BinaryHeap::new(),
+            opened: Vec::new(),
+            active: 0,
         }
     }
 
@@ -156,167 +188,183 @@ impl Sharing {
         let mut ended = Vec::new();
         while self.next_completion() <= now {
             let Some(Reverse((_, flow, _))) = self.completions.pop() else { break };
-            self.flows[flow as usize].version += 1;
-            self.flows[flow as usize].touched = NONE;
+            self.leave(flow);
             ended.push(flow);
         }
         for flow in &ended {
             for index in 0..self.flows[*flow as usize].path.len() {
-                let link = self.flows[*flow as usize].path[index] as usize;
-                let place = self.links[link].flows.iter().position(|other| other == flow);
-                self.links[link].flows.swap_remove(place.expect("it was entered on its arrival"));
-                for other in 0..self.links[link].flows.len() {
-                    let other = self.links[link].flows[other];
-                    if self.flows[other as usize].bottleneck == link as u32 {
-                        self.open_flow(other);
-                    }
-                }
+                self.open_bound(self.flows[*flow as usize].path[index]);
             }
         }
         ended
     }
 
-    fn arrive(&mut self, flow: u32, now: f64) {
-        for index in 0..self.flows[flow as usize].path.len() {
-            let link = self.flows[flow as usize].path[index];
-            self.links[link as usize].flows.push(flow);
+    fn leave(&mut self, flow: u32) {
+        self.active -= 1;
+        let moving = &mut self.flows[flow as usize];
+        moving.version += 1;
+        if moving.bottleneck != NONE {
+            self.links[moving.bottleneck as usize].bound -= 1;
         }
-        self.flows[flow as usize].since = now;
-        self.open_flow(flow);
+        for link in &moving.path {
+            let shared = &mut self.links[*link as usize];
+            let place = shared.flows.iter().position(|other| *other == flow);
+            shared.flows.swap_remove(place.expect("it was entered on its arrival"));
+            // An empty link is as it was, whatever was rounded in between.
+            shared.left = match shared.flows.is_empty() {
+                true => shared.capacity,
+                false => shared.left + moving.rate,
+            };
+        }
     }
 
-    fn open_flow(&mut self, flow: u32) {
-        if self.flows[flow as usize].touched == self.turn
-            || self.flows[flow as usize].touched == NONE
-        {
+    fn arrive(&mut self, flow: u32, now: f64) {
+        self.active += 1;
+        let moving = &mut self.flows[flow as usize];
+        moving.since = now;
+        if moving.path.is_empty() {
+            moving.rate = f64::INFINITY;
+            return self.expect_end(flow, now);
+        }
+        for link in &moving.path {
+            self.links[*link as usize].flows.push(flow);
+        }
+        self.open(flow);
+    }
+
+    /// Takes a flow's rate from it until a link fills.
+    fn open(&mut self, flow: u32) {
+        let moving = &mut self.flows[flow as usize];
+        if moving.open {
             return;
         }
-        self.flows[flow as usize].touched = self.turn;
-        self.open.push(flow);
+        if moving.bottleneck != NONE {
+            self.links[moving.bottleneck as usize].bound -= 1;
+            moving.bottleneck = NONE;
+        }
+        moving.open = true;
+        moving.before = moving.rate;
+        for link in &moving.path {
+            let shared = &mut self.links[*link as usize];
+            shared.left += moving.rate;
+            shared.open += 1;
+            let share = shared.share();
+            if share < shared.share {
+                shared.share = share;
+                self.sweep.push(Reverse((Ordered(share), *link)));
+            }
+        }
+        self.opened.push(flow);
+    }
+
+    /// Enters when a flow will end; entries that are void make way before they are the most.
+    fn expect_end(&mut self, flow: u32, at: f64) {
+        let version = self.flows[flow as usize].version;
+        self.completions.push(Reverse((Ordered(at), flow, version)));
+        if self.completions.len() > VOID_MAX * (self.active + VOID_MAX) {
+            let flows = &self.flows;
+            self.completions
+                .retain(|Reverse((_, flow, version))| flows[*flow as usize].version == *version);
+        }
+    }
+
+    /// Opens the flows that a link binds: it has room.
+    fn open_bound(&mut self, link: u32) {
+        for index in 0..self.links[link as usize].flows.len() {
+            if self.links[link as usize].bound == 0 {
+                return;
+            }
+            let flow = self.links[link as usize].flows[index];
+            if self.flows[flow as usize].bottleneck == link {
+                self.open(flow);
+            }
+        }
     }
 
     /// Gives every flow that feels a change its new rate, and its time of completion.
     fn settle(&mut self, now: f64) {
-        let mut before = Vec::with_capacity(self.open.len());
-        let mut known = 0;
-        while known < self.open.len() {
-            let new = self.open[known..].iter();
-            before.extend(new.map(|flow| self.flows[*flow as usize].rate));
-            known = self.open.len();
-            self.fill();
-            self.open_disturbed();
+        while let Some((link, share)) = self.next_to_fill() {
+            if !self.open_greedy(link, share) {
+                self.fill(link, share);
+            }
         }
-        for (flow, before) in std::mem::take(&mut self.open).into_iter().zip(before) {
+        for flow in std::mem::take(&mut self.opened) {
             let moving = &mut self.flows[flow as usize];
-            if moving.rate == before {
+            if moving.rate == moving.before {
                 continue;
             }
-            if before > 0.0 {
-                moving.remaining = (moving.remaining - before * (now - moving.since)).max(0.0);
-            }
+            moving.remaining = (moving.remaining - moving.before * (now - moving.since)).max(0.0);
             moving.since = now;
             moving.version += 1;
             let at = now + moving.remaining / moving.rate;
-            self.completions.push(Reverse((Ordered(at), flow, moving.version)));
+            self.expect_end(flow, at);
         }
-        self.turn += 1;
     }
 
-    /// Progressive filling of the open flows with what the others leave.
-    fn fill(&mut self) {
-        self.count_what_is_left();
-        let mut shares: BinaryHeap<Reverse<(Ordered, u32)>> = BinaryHeap::new();
-        for link in &self.touched {
-            let shared = &self.links[*link as usize];
-            shares.push(Reverse((Ordered(shared.left / f64::from(shared.open)), *link)));
+    /// The link that offers the least share, taken out of the sweep.
+    fn next_to_fill(&mut self) -> Option<(u32, f64)> {
+        loop {
+            let mut least = self.sweep.peek_mut()?;
+            let Reverse((Ordered(entered), link)) = *least;
+            let shared = &mut self.links[link as usize];
+            let share = shared.share();
+            if shared.share != entered {
+                PeekMut::pop(least);
+            } else if share.is_finite() && share > entered * (1.0 + SAME) {
+                // Shares only grow while others are served: an old one was a lower bound.
+                shared.share = share;
+                *least = Reverse((Ordered(share), link));
+            } else {
+                shared.share = f64::INFINITY;
+                PeekMut::pop(least);
+                if share.is_finite() {
+                    return Some((link, share));
+                }
+            }
         }
-        for flow in &self.open {
-            let moving = &mut self.flows[*flow as usize];
-            moving.bottleneck = NONE;
-            moving.rate = if moving.path.is_empty() { f64::INFINITY } else { 0.0 };
+    }
+
+    /// Opens the closed flows on a link that have more than the share it offers, which puts it into
+    /// the sweep again; whether there are any.
+    fn open_greedy(&mut self, link: u32, share: f64) -> bool {
+        let mut any = false;
+        for index in 0..self.links[link as usize].flows.len() {
+            let flow = self.links[link as usize].flows[index];
+            let moving = &self.flows[flow as usize];
+            if !moving.open && moving.rate > share * (1.0 + SAME) {
+                self.open(flow);
+                any = true;
+            }
         }
-        while let Some(Reverse((share, link))) = shares.pop() {
-            let shared = &self.links[link as usize];
-            if shared.open == 0 {
+        any
+    }
+
+    /// Closes the open flows of a link at its share. Where one of them takes less than it did,
+    /// those that were bound there are opened.
+    fn fill(&mut self, link: u32, share: f64) {
+        for index in 0..self.links[link as usize].flows.len() {
+            let flow = self.links[link as usize].flows[index];
+            let moving = &mut self.flows[flow as usize];
+            if !moving.open {
                 continue;
             }
-            // Shares only grow while others are served, so that an old one is a lower bound.
-            let current = shared.left / f64::from(shared.open);
-            if current > share.0 * (1.0 + SAME) {
-                shares.push(Reverse((Ordered(current), link)));
-                continue;
+            let unchanged = (share - moving.before).abs() <= moving.before * SAME;
+            moving.rate = if unchanged { moving.before } else { share };
+            moving.open = false;
+            moving.bottleneck = link;
+            let less = moving.rate < moving.before;
+            for other in &moving.path {
+                let other = &mut self.links[*other as usize];
+                other.left -= moving.rate;
+                other.open -= 1;
             }
-            let rate = current.max(f64::MIN_POSITIVE);
-            for index in 0..self.links[link as usize].flows.len() {
-                let flow = self.links[link as usize].flows[index] as usize;
-                if self.flows[flow].touched != self.turn || self.flows[flow].bottleneck != NONE {
-                    continue;
-                }
-                self.flows[flow].bottleneck = link;
-                self.flows[flow].rate = rate;
-                for other in &self.flows[flow].path {
-                    let other = &mut self.links[*other as usize];
-                    other.open -= 1;
-                    other.left = (other.left - rate).max(0.0);
-                }
-            }
-        }
-    }
-
-    fn count_what_is_left(&mut self) {
-        for link in &self.touched {
-            self.links[*link as usize].touched = 0;
-        }
-        self.touched.clear();
-        for flow in &self.open {
-            for link in &self.flows[*flow as usize].path {
-                let shared = &mut self.links[*link as usize];
-                if shared.touched != self.turn {
-                    shared.touched = self.turn;
-                    self.touched.push(*link);
-                }
-            }
-        }
-        for link in &self.touched {
-            let (mut open, mut left) = (0, self.links[*link as usize].capacity);
-            for flow in &self.links[*link as usize].flows {
-                let moving = &self.flows[*flow as usize];
-                match moving.touched == self.turn {
-                    true => open += 1,
-                    false => left -= moving.rate,
-                }
-            }
-            let shared = &mut self.links[*link as usize];
-            (shared.open, shared.left) = (open, left.max(0.0));
-        }
-    }
-
-    /// Opens the flows that no longer have a bottleneck, or take from an open one what is its due.
-    fn open_disturbed(&mut self) {
-        for index in 0..self.touched.len() {
-            let link = self.touched[index];
-            let shared = &self.links[link as usize];
-            let (mut most_open, mut least_bound) = (0.0_f64, f64::INFINITY);
-            for flow in &shared.flows {
-                let moving = &self.flows[*flow as usize];
-                if moving.touched == self.turn {
-                    most_open = most_open.max(moving.rate);
-                    if moving.bottleneck == link {
-                        least_bound = least_bound.min(moving.rate);
+            self.links[link as usize].bound += 1;
+            if less {
+                for place in 0..self.flows[flow as usize].path.len() {
+                    let other = self.flows[flow as usize].path[place];
+                    if other != link {
+                        self.open_bound(other);
                     }
-                }
-            }
-            let slack = shared.left > shared.capacity * SAME;
-            for place in 0..self.links[link as usize].flows.len() {
-                let flow = self.links[link as usize].flows[place];
-                let moving = &self.flows[flow as usize];
-                if moving.touched == self.turn {
-                    continue;
-                }
-                let unbound =
-                    moving.bottleneck == link && (slack || most_open > moving.rate * (1.0 + SAME));
-                if unbound || moving.rate > least_bound * (1.0 + SAME) {
-                    self.open_flow(flow);
                 }
             }
         }

@@ -6,6 +6,7 @@
 
 mod bench;
 mod cluster;
+mod collectives;
 mod draw;
 mod drive;
 mod fabric;
@@ -26,6 +27,7 @@ pub use het_sim::Fault;
 
 pub use bench::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
 pub use cluster::{ClusterError, cluster};
+pub use collectives::{CollectiveScore, PublishedCollective, read_collectives, score_collectives};
 pub use draw::Draw;
 pub use drive::{DriveError, drive};
 pub use fabric::{

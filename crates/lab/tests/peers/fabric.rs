@@ -1,7 +1,7 @@
 //! Flows that were followed packet by packet in ns-3: shares equal the published ones, and packets
 //! take as long as there.
 
-use het_lab::{FlowScore, read_flows, score_flows, summarise};
+use het_lab::{FlowScore, read_collectives, read_flows, score_collectives, score_flows, summarise};
 
 use crate::Data;
 
@@ -63,4 +63,28 @@ fn packets_are_better_than_shares() {
         let (packets, shares) = (of(|flow| flow.predicted_error), of(|flow| flow.max_min_error));
         assert!(packets.mean < shares.mean && packets.median < shares.median, "{family}");
     }
+}
+
+#[test]
+fn collectives_cost_about_what_was_published() {
+    let Some(data) = Data::find("fabric") else { return };
+    let path = data.root.join("fabric/collectives.csv");
+    let published = read_collectives(&path).expect("published collectives");
+    let scores = score_collectives(&published);
+    let check = |group: &str, rows: usize, most: f64| {
+        let found = scores.iter().filter(|score| score.group.contains(group));
+        let found: Vec<_> = found.collect();
+        assert_eq!(found.iter().map(|score| score.rows).sum::<usize>(), rows, "{group}");
+        for score in found {
+            assert!(score.error_mean <= most, "{}: {:.3}", score.group, score.error_mean);
+        }
+    };
+    check("A100 NVLink 1 node", 77, 0.07);
+    check("V100 NVLink 1 node", 77, 0.08);
+    check("nccl-tests issue", 5, 0.12);
+    check("nccl issue", 3, 0.22);
+    check("SimAI calbusbw.h", 4, 0.05);
+    // Rings of up to 1,024 ranks: the ratios hold another implementation's latencies.
+    check("ring ratio", 88, 0.22);
+    check("alltoall ratio", 55, 0.19);
 }

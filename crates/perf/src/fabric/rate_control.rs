@@ -144,9 +144,9 @@ pub(super) struct Sender {
 enum Memory {
     LineRate,
     Dcqcn(DcqcnMemory),
-    Dctcp { alpha: f64, marks: u32, batch: u64, reduced_until: Option<u64> },
-    Timely { rate: f64, rtt_s: f64, difference_s: f64, increases: u32 },
-    Hpcc { rate: f64, utilisation: f64, hops: Vec<Hop> },
+    Dctcp(DctcpMemory),
+    Timely(TimelyMemory),
+    Hpcc(HpccMemory),
 }
 
 #[derive(Debug, Clone)]
@@ -177,12 +177,17 @@ impl Sender {
                 increase_at: f64::INFINITY,
             }),
             Control::Dctcp(_) => {
-                Memory::Dctcp { alpha: 1.0, marks: 0, batch: 1, reduced_until: None }
+                Memory::Dctcp(DctcpMemory { alpha: 1.0, marks: 0, batch: 1, reduced_until: None })
             }
-            Control::Timely(_) => {
-                Memory::Timely { rate: line, rtt_s: 0.0, difference_s: 0.0, increases: 0 }
+            Control::Timely(_) => Memory::Timely(TimelyMemory {
+                rate: line,
+                rtt_s: 0.0,
+                difference_s: 0.0,
+                increases: 0,
+            }),
+            Control::Hpcc(_) => {
+                Memory::Hpcc(HpccMemory { rate: line, utilisation: 1.0, hops: Vec::new() })
             }
-            Control::Hpcc(_) => Memory::Hpcc { rate: line, utilisation: 1.0, hops: Vec::new() },
         };
         Self { rate: line, line, window_bytes, round_ends: 0, memory }
     }
@@ -202,85 +207,161 @@ impl Sender {
 
     pub fn acknowledged(&mut self, control: &Control, ack: &Ack<'_>, packet_bytes: u64) {
         self.advance(control, ack.now_s);
-        let round = ack.acknowledged_bytes > self.round_ends;
-        let first = self.round_ends == 0;
+        let round = Round {
+            ends: ack.acknowledged_bytes > self.round_ends,
+            is_first: self.round_ends == 0,
+        };
+        let line = self.line;
         match (control, &mut self.memory) {
             (Control::Dcqcn(rules), Memory::Dcqcn(memory)) if ack.marked => {
                 memory.marked(rules, ack.now_s);
             }
-            (Control::Dctcp(rules), Memory::Dctcp { alpha, marks, batch, reduced_until }) => {
-                *marks += u32::from(ack.marked);
-                if round {
-                    if !first {
-                        let part = (f64::from(*marks) / *batch as f64).min(1.0);
-                        *alpha = (1.0 - rules.gain) * *alpha + rules.gain * part;
-                        *marks = 0;
-                    }
-                    *batch = (ack.sent_bytes - ack.acknowledged_bytes) / packet_bytes + 1;
-                }
-                if reduced_until.is_some_and(|until| ack.acknowledged_bytes > until) {
-                    *reduced_until = None;
-                }
-                if ack.marked && reduced_until.is_none() {
-                    let cut = self.rate * (1.0 - *alpha / 2.0);
-                    self.rate = cut.max(rules.rate_min_bytes_per_s);
-                    *reduced_until = Some(ack.sent_bytes);
-                }
-                if reduced_until.is_none() && round {
-                    self.rate = (self.rate + rules.additive_bytes_per_s).min(self.line);
-                }
+            (Control::Dctcp(rules), Memory::Dctcp(memory)) => {
+                self.rate = memory.acknowledged(rules, ack, round, self.rate, line, packet_bytes);
             }
-            (Control::Timely(rules), Memory::Timely { rate, rtt_s, difference_s, increases })
-                if round =>
-            {
-                let rtt = ack.now_s - ack.sent_s;
-                if !first {
-                    let newest = rules.gain * (rtt - *rtt_s);
-                    *difference_s = (1.0 - rules.gain) * *difference_s + newest;
-                    let gradient = *difference_s / rules.rtt_min_s;
-                    let cut = if rtt < rules.rtt_low_s {
-                        None
-                    } else if rtt > rules.rtt_high_s {
-                        Some(1.0 - rules.beta * (1.0 - rules.rtt_high_s / rtt))
-                    } else {
-                        (gradient > 0.0).then(|| (1.0 - rules.beta * gradient).max(0.0))
-                    };
-                    if let Some(cut) = cut {
-                        *rate = (*rate * cut).max(rules.rate_min_bytes_per_s);
-                        *increases = 0;
-                    } else {
-                        let hyper = *increases >= TIMELY_HYPER_AFTER;
-                        let added = match hyper {
-                            true => rules.hyper_bytes_per_s,
-                            false => rules.additive_bytes_per_s,
-                        };
-                        *rate = (*rate + added).min(self.line);
-                        *increases += 1;
-                    }
-                    self.rate = *rate;
-                }
-                *rtt_s = rtt;
+            (Control::Timely(rules), Memory::Timely(memory)) if round.ends => {
+                self.rate = memory.round_ended(rules, ack, round, line);
             }
-            (Control::Hpcc(rules), Memory::Hpcc { rate, utilisation, hops }) => {
-                if !first {
-                    let (busiest, spent) = busiest(hops, ack.hops, self.window_bytes, self.line);
-                    let spent = spent.min(rules.base_rtt_s) / rules.base_rtt_s;
-                    *utilisation = *utilisation * (1.0 - spent) + busiest * spent;
-                    let aim = *rate * rules.utilisation / utilisation.max(f64::MIN_POSITIVE);
-                    let next = aim + rules.additive_bytes_per_s;
-                    self.rate = next.max(rules.rate_min_bytes_per_s).min(self.line);
-                    if round {
-                        *rate = self.rate;
-                    }
-                }
-                hops.clear();
-                hops.extend_from_slice(ack.hops);
+            (Control::Hpcc(rules), Memory::Hpcc(memory)) => {
+                self.rate = memory.acknowledged(rules, ack, round, self.window_bytes, line);
             }
             _ => {}
         }
-        if round {
+        if round.ends {
             self.round_ends = ack.sent_bytes;
         }
+    }
+}
+
+/// Where an acknowledgement stands: rounds end with the first for what was sent after the last one.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    ends: bool,
+    is_first: bool,
+}
+
+#[derive(Debug, Clone)]
+struct DctcpMemory {
+    /// The part of packets that is marked, smoothed.
+    alpha: f64,
+    marks: u32,
+    /// Packets of the round.
+    batch: u64,
+    /// Until these bytes are acknowledged the rate is not cut again.
+    reduced_until: Option<u64>,
+}
+
+impl DctcpMemory {
+    fn acknowledged(
+        &mut self,
+        rules: &Dctcp,
+        ack: &Ack<'_>,
+        round: Round,
+        rate: f64,
+        line: f64,
+        packet_bytes: u64,
+    ) -> f64 {
+        self.marks += u32::from(ack.marked);
+        if round.ends {
+            if !round.is_first {
+                let part = (f64::from(self.marks) / self.batch as f64).min(1.0);
+                self.alpha = (1.0 - rules.gain) * self.alpha + rules.gain * part;
+                self.marks = 0;
+            }
+            self.batch = (ack.sent_bytes - ack.acknowledged_bytes) / packet_bytes + 1;
+        }
+        if self.reduced_until.is_some_and(|until| ack.acknowledged_bytes > until) {
+            self.reduced_until = None;
+        }
+        let mut rate = rate;
+        if ack.marked && self.reduced_until.is_none() {
+            rate = (rate * (1.0 - self.alpha / 2.0)).max(rules.rate_min_bytes_per_s);
+            self.reduced_until = Some(ack.sent_bytes);
+        }
+        if self.reduced_until.is_none() && round.ends {
+            rate = (rate + rules.additive_bytes_per_s).min(line);
+        }
+        rate
+    }
+}
+
+#[derive(Debug, Clone)]
+struct TimelyMemory {
+    rate: f64,
+    rtt_s: f64,
+    /// Between round trips, smoothed.
+    difference_s: f64,
+    increases: u32,
+}
+
+impl TimelyMemory {
+    fn round_ended(&mut self, rules: &Timely, ack: &Ack<'_>, round: Round, line: f64) -> f64 {
+        let rtt_s = ack.now_s - ack.sent_s;
+        if !round.is_first {
+            let newest = rules.gain * (rtt_s - self.rtt_s);
+            self.difference_s = (1.0 - rules.gain) * self.difference_s + newest;
+            if let Some(cut) = self.cut(rules, rtt_s) {
+                self.rate = (self.rate * cut).max(rules.rate_min_bytes_per_s);
+                self.increases = 0;
+            } else {
+                let added = match self.increases >= TIMELY_HYPER_AFTER {
+                    true => rules.hyper_bytes_per_s,
+                    false => rules.additive_bytes_per_s,
+                };
+                self.rate = (self.rate + added).min(line);
+                self.increases += 1;
+            }
+        }
+        self.rtt_s = rtt_s;
+        self.rate
+    }
+
+    /// What the rate is multiplied by, if it is not to grow.
+    fn cut(&self, rules: &Timely, rtt_s: f64) -> Option<f64> {
+        let gradient = self.difference_s / rules.rtt_min_s;
+        if rtt_s < rules.rtt_low_s {
+            None
+        } else if rtt_s > rules.rtt_high_s {
+            Some(1.0 - rules.beta * (1.0 - rules.rtt_high_s / rtt_s))
+        } else {
+            (gradient > 0.0).then(|| (1.0 - rules.beta * gradient).max(0.0))
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct HpccMemory {
+    /// At the end of the last round.
+    rate: f64,
+    /// Of the busiest link, smoothed over a round trip.
+    utilisation: f64,
+    hops: Vec<Hop>,
+}
+
+impl HpccMemory {
+    fn acknowledged(
+        &mut self,
+        rules: &Hpcc,
+        ack: &Ack<'_>,
+        round: Round,
+        window_bytes: f64,
+        line: f64,
+    ) -> f64 {
+        let mut rate = self.rate;
+        if !round.is_first {
+            let (busiest, spent) = busiest(&self.hops, ack.hops, window_bytes, line);
+            let spent = spent.min(rules.base_rtt_s) / rules.base_rtt_s;
+            self.utilisation = self.utilisation * (1.0 - spent) + busiest * spent;
+            let aim = self.rate * rules.utilisation / self.utilisation.max(f64::MIN_POSITIVE);
+            let next = aim + rules.additive_bytes_per_s;
+            rate = next.max(rules.rate_min_bytes_per_s).min(line);
+            if round.ends {
+                self.rate = rate;
+            }
+        }
+        self.hops.clear();
+        self.hops.extend_from_slice(ack.hops);
+        rate
     }
 }
 

@@ -118,6 +118,13 @@ const TIMELY_ADDITIVE_BYTES_PER_S: f64 = 10e6 / 8.0;
 const TIMELY_HYPER_BYTES_PER_S: f64 = 50e6 / 8.0;
 const HPCC_BASE_RTT_S: f64 = 14.4e-6;
 
+/// The largest flow and the latest arrival that are read: beyond, time is no longer exact.
+const FLOW_BYTES_MAX: u64 = 1_000_000_000_000;
+const ARRIVAL_NS_MAX: f64 = 1e15;
+
+/// Packets of a scenario, at most; if it has more, that many are followed as one.
+const PACKETS_MAX: u64 = 10_000_000;
+
 /// Times of the packet model are medians over so many choices of the packets that are marked.
 const MARKING_SEEDS: u64 = 5;
 
@@ -289,18 +296,25 @@ fn row(
     if bytes == 0 {
         return Err(fields.wrong(size, "the flow has no bytes".into()));
     }
+    if bytes > FLOW_BYTES_MAX {
+        return Err(fields.wrong(size, format!("the flow has more than {FLOW_BYTES_MAX} bytes")));
+    }
     let time = |index, name: &str, least: f64| {
         let time: f64 = fields.number(index, name)?;
         let wrong = || fields.wrong(index, format!("`{name}` is `{time}`, no such time"));
         if time.is_finite() && time >= least { Ok(time) } else { Err(wrong()) }
     };
+    let arrival_ns = time(arrival, "arrival_ns", 0.0)?;
+    if arrival_ns > ARRIVAL_NS_MAX {
+        return Err(fields.wrong(arrival, format!("the flow comes after {ARRIVAL_NS_MAX} ns")));
+    }
     let decimals = fields.text(max_min, "maxmin_fct_ns")?.trim().split_once('.');
     let decimals = decimals.map_or(0, |(_, decimals)| decimals.len() as i32);
     let flow = PublishedFlow {
         source,
         destination,
         bytes,
-        arrival_ns: time(arrival, "arrival_ns", 0.0)?,
+        arrival_ns,
         ideal_ns: time(ideal, "ideal_fct_ns", 0.0)?,
         packets_ns: time(packets, "ns3_fct_ns", f64::MIN_POSITIVE)?,
         max_min_ns: time(max_min, "maxmin_fct_ns", f64::MIN_POSITIVE)?,
@@ -348,7 +362,15 @@ fn predicted_ns(scenario: &FlowScenario) -> Vec<f64> {
     });
     let messages: Vec<Message> = messages.collect();
     let seeds = 0..scenario.control.seeds();
-    let model = |seed| deliver(&path.network, &messages, &scenario.control.model(seed));
+    let packets: u64 =
+        scenario.flows.iter().map(|flow| flow.bytes.div_ceil(u64::from(PAYLOAD_BYTES))).sum();
+    let together = packets.div_ceil(PACKETS_MAX).clamp(1, 1_000_000) as u32;
+    let model = |seed| {
+        let mut model = scenario.control.model(seed);
+        model.payload_bytes_max *= together;
+        model.header_bytes *= together;
+        deliver(&path.network, &messages, &model)
+    };
     let runs: Vec<Vec<f64>> = seeds.map(model).collect();
     let times = (0..messages.len()).map(|flow| {
         let mut times: Vec<f64> = runs.iter().map(|run| run[flow] * 1e9).collect();
@@ -443,6 +465,10 @@ mod tests {
             "flows.csv:2:13: the flow goes from host 1 to itself",
         );
         check_error("1,dctcp,0,0,1,0,0,1,1,1", "flows.csv:2:15: the flow has no bytes");
+        check_error(
+            "1,dctcp,0,0,1,9,1e16,1,1,1",
+            "flows.csv:2:17: the flow comes after 1000000000000000 ns",
+        );
         check_error(
             "1,dctcp,0,0,99,9,0,1,1,1",
             "flows.csv:2:13: host 99 is beyond the 64 of the longest path",

@@ -11,6 +11,7 @@ mod devices;
 mod doctor;
 mod explain;
 mod export;
+mod fabric;
 mod fail;
 mod history;
 mod jobs;
@@ -24,6 +25,7 @@ mod scenario;
 mod schema;
 mod server;
 mod sim;
+mod size;
 mod summary;
 mod top;
 mod topo;
@@ -91,6 +93,8 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Schema(args) => schema::schema(&args),
         Command::Sim(args) => sim::sim(&args),
         Command::Trace(args) => trace::trace(&args),
+        Command::Size(args) => size::size(&args),
+        Command::Fabric(command) => fabric::fabric(&command),
         Command::Bench(args) => bench::bench(&args),
         Command::Completion { shell } => {
             let mut command = Args::command();

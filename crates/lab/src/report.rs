@@ -1,6 +1,7 @@
 //! Reports of a comparison: one web page that needs nothing beside itself, a table for other tools,
 //! and a trace that opens in Perfetto.
 
+mod fabric;
 mod page;
 mod plot;
 mod scaling;
@@ -15,6 +16,7 @@ use thiserror::Error;
 
 use crate::{Outcome, Recording};
 
+pub use fabric::{queue_plot, rate_plot};
 pub use page::sentence;
 pub use scaling::{ScalingRow, scaling_plot};
 pub use spread::Spread;

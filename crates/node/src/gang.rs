@@ -324,11 +324,24 @@ impl Gang {
         // The signal says the same, if less: a full disk must not keep it back.
         let _ = write_atomically(&self.order.notice(), &text);
         if !std::mem::replace(&mut self.noticed, true) {
-            for process in self.processes.iter().filter(|process| process.pidfd.is_some()) {
+            for pid in self.to_be_told() {
                 // One that has just ended needs no notice.
-                let _ = kill(Pid::from_raw(process.pid), signal);
+                let _ = kill(Pid::from_raw(pid), signal);
             }
         }
+    }
+
+    /// Every rank's program. A container runtime in its first moments ends of a signal instead of
+    /// passing it on, so the programs in containers are told themselves.
+    fn to_be_told(&self) -> Vec<i32> {
+        let alive = self.processes.iter().filter(|process| process.pidfd.is_some());
+        let ranks: Vec<i32> = alive.map(|process| process.pid).collect();
+        if self.order.launch.container.is_none() {
+            return ranks;
+        }
+        let mut inside = procfs::topmost(&self.marks().mark);
+        inside.retain(|pid| !ranks.contains(pid));
+        if inside.is_empty() { ranks } else { inside }
     }
 
     /// A process ended. It stays a zombie until the whole gang is gone, so that its id, which is
@@ -463,7 +476,12 @@ impl Gang {
     fn kill_who_is_left(&mut self, site: &mut Site) -> Life {
         let ended = |process: &Process| process.kin == Kin::Child && process.exit.is_some();
         let marks = self.marks();
-        if self.processes.iter().all(ended) && !site.leaders.may_have_left_somebody(&marks) {
+        // What a container runtime leaves behind descends from a watcher without any mark.
+        let watched = self.order.launch.container.is_some();
+        if !watched
+            && self.processes.iter().all(ended)
+            && !site.leaders.may_have_left_somebody(&marks)
+        {
             return Life::Over;
         }
         let killed = kill_all(&marks);

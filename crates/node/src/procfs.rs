@@ -78,6 +78,14 @@ pub(crate) fn orphans(group: i32) -> Vec<i32> {
     members.iter().filter(|(_, stat)| is_orphan(stat)).map(|(&pid, _)| pid).collect()
 }
 
+/// Processes with this mark whose parents do not bear it: what others of them descend from.
+pub(crate) fn topmost(mark: &str) -> Vec<i32> {
+    let marked: BTreeMap<i32, Stat> =
+        all().filter(|(pid, stat)| !stat.is_gone() && is_marked(*pid, mark)).collect();
+    let is_top = |stat: &Stat| !marked.contains_key(&stat.parent);
+    marked.iter().filter(|(_, stat)| is_top(stat)).map(|(&pid, _)| pid).collect()
+}
+
 /// Every process that can be seen. One that ends meanwhile may be missing.
 fn all() -> impl Iterator<Item = (i32, Stat)> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {

@@ -12,6 +12,7 @@ pub mod quantity;
 pub mod quotas;
 pub mod record;
 pub mod report;
+pub mod sonic;
 pub mod text;
 pub mod words;
 pub mod yaml;

@@ -12,6 +12,10 @@ const BOTTOM: f64 = 34.0;
 pub(super) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000"];
 
+const STYLE: &str = "<style>text{font:12px sans-serif;fill:#333}.grid{stroke:#ddd}.end{text-anchor:\
+                     end}.mid{text-anchor:middle}</style><rect width='100%' height='100%' \
+                     fill='#fff'/>";
+
 /// A named line through points, by x.
 pub(super) struct Series {
     pub name: String,
@@ -87,6 +91,25 @@ pub(super) fn lines(series: &[Series], x_title: &str, y_title: &str, scale: Scal
         );
     }
     svg + "</svg>"
+}
+
+/// The same as a file of its own, with the names of the lines.
+pub(super) fn standalone(series: &[Series], x_title: &str, y_title: &str, scale: Scale) -> String {
+    let drawing = lines(series, x_title, y_title, scale);
+    let mut legend = String::new();
+    for (index, series) in series.iter().enumerate() {
+        let (colour, y) = (COLOURS[index % COLOURS.len()], 26 + 18 * index);
+        let _ = write!(
+            legend,
+            "<line x1='84' x2='104' y1='{y}' y2='{y}' stroke='{colour}' stroke-width='2'/>\
+             <text x='110' y='{}'>{}</text>",
+            y + 4,
+            escape(&series.name)
+        );
+    }
+    let named = "<svg xmlns='http://www.w3.org/2000/svg' ";
+    let drawing = drawing.replacen("<svg ", named, 1);
+    drawing.replacen('>', &format!(">{STYLE}"), 1).replace("</svg>", &(legend + "</svg>\n"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &["core"]),
     ("engine", &["core"]),
     ("devices", &["core"]),
+    ("parallel", &["core", "perf"]),
     ("policy", &["core", "perf"]),
     ("sim", &["core", "perf", "engine"]),
     ("node", &["core", "perf", "wire", "engine", "devices"]),

@@ -1,0 +1,191 @@
+//! The search: best bound first, memory before time, unlike devices after like ones.
+//!
+//! Three shapes are looked at. A pool by itself; every pool with replicas of its own, microbatches
+//! shared out by speed; pipelines that lead through several pools. A pool by itself is searched the
+//! same way whatever else is there, so the answer for all of them is never worse than for one.
+
+mod alone;
+mod pipelines;
+mod replicas;
+
+use het_core::Bytes;
+use het_perf::training::StepError;
+
+use crate::fit::Outcome;
+use crate::layout::Candidate;
+use crate::lost::{Lost, Losses};
+use crate::outline::{Kind, Outline, Tricks};
+use crate::price::{Refusal, fits, price};
+use crate::problem::{Problem, checked, nowhere};
+use crate::request::Request;
+use crate::space::{Setting, rungs};
+
+/// The answer: best first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ranking {
+    /// Fastest to the end first; never empty.
+    pub candidates: Vec<Candidate>,
+    /// The best on each pool by itself, in the request's order.
+    pub alone: Vec<Option<Candidate>>,
+    /// Why the others lost.
+    pub lost: Vec<Lost>,
+    /// Configurations that were looked at.
+    pub looked_at: u64,
+}
+
+/// Ranks the ways to cut a job.
+///
+/// # Errors
+/// When the request makes no sense or nothing fits, with the nearest thing that works.
+pub fn search(request: &Request) -> Result<Ranking, Problem> {
+    checked(request)?;
+    let mut hunt = run(request);
+    match hunt.top.first() {
+        Some(best) => Ok(Ranking {
+            lost: hunt.losses.summed_up(best),
+            looked_at: hunt.losses.count(),
+            alone: hunt.alone,
+            candidates: std::mem::take(&mut hunt.top),
+        }),
+        None => Err(nowhere(request, &hunt.losses)),
+    }
+}
+
+/// Whether anything fits at all.
+pub(crate) fn finds(request: &Request) -> bool {
+    let once = Request { keep: 1, ..request.clone() };
+    checked(&once).is_ok() && !run(&once).top.is_empty()
+}
+
+/// The best candidate, or what keeps all of them from fitting.
+pub(crate) fn shortest(request: &Request) -> Result<Candidate, Outcome> {
+    let hunt = run(request);
+    match (hunt.top.into_iter().next(), hunt.losses.nearest_host(), hunt.losses.nearest()) {
+        (Some(best), ..) => Ok(best),
+        (None, Some(each), _) => Err(Outcome::LacksHost { each }),
+        (None, None, Some((_, device, _))) => Err(Outcome::Lacks { device }),
+        (None, None, None) => Err(Outcome::Uneven),
+    }
+}
+
+/// A search on its way.
+pub(crate) struct Hunt<'a> {
+    request: &'a Request,
+    settings: Vec<Setting>,
+    /// Best first.
+    top: Vec<Candidate>,
+    alone: Vec<Option<Candidate>>,
+    losses: Losses,
+}
+
+fn run(request: &Request) -> Hunt<'_> {
+    let settings = Setting::all(request);
+    let (top, alone, losses) = (Vec::new(), Vec::new(), Losses::default());
+    let mut hunt = Hunt { request, settings, top, alone, losses };
+    for pool in 0..request.pools.len() {
+        let best = alone::search(&mut hunt, pool);
+        hunt.alone.push(best);
+    }
+    if request.pools.len() > 1 {
+        replicas::search(&mut hunt);
+        pipelines::search(&mut hunt);
+    }
+    hunt
+}
+
+impl Hunt<'_> {
+    /// Seconds a sample above which nothing is worth a look.
+    fn threshold(&self) -> f64 {
+        if self.top.len() < self.request.keep.max(1) {
+            return f64::INFINITY;
+        }
+        self.top.last().map_or(f64::INFINITY, |last| last.sample_s)
+    }
+
+    /// Prices an outline whose replicas are all alike, with every way to save memory until one fits;
+    /// what comes after that only costs time.
+    fn climb(&mut self, outline: &Outline) {
+        let kind = &outline.kinds[0];
+        let microbatches = outline.microbatches() / kind.count.max(1);
+        let rungs = rungs(self.request, kind.count * kind.tricks.context);
+        let at = |(offload, zero)| {
+            let tricks = Tricks { offload, zero, ..kind.tricks };
+            Outline { kinds: vec![Kind { tricks, ..kind.clone() }], ..outline.clone() }
+        };
+        let Some(last) = rungs.last() else { return };
+        let most = at(*last);
+        if !fits(self.request, &most, &most.kinds[0], microbatches) {
+            self.try_out(&most);
+            return;
+        }
+        let mut enough = None;
+        for rung in &rungs {
+            // With one microbatch, sharing more costs no more: every weight goes once.
+            let costs_more = match enough {
+                Some((offload, first)) => microbatches > 1 && (first || rung.0 == offload),
+                None => false,
+            };
+            if costs_more {
+                self.losses.needless(1);
+            } else if self.try_out(&at(*rung)) {
+                enough = Some((rung.0, rungs.iter().find(|one| one.0 == rung.0) == Some(rung)));
+            }
+        }
+    }
+
+    /// Prices an outline as it is and keeps it if it is good; whether it can be done.
+    fn try_out(&mut self, outline: &Outline) -> bool {
+        match price(self.request, outline) {
+            Ok(candidate) => {
+                self.losses.priced(&candidate);
+                self.keep(&candidate);
+                true
+            }
+            Err(refusal) => {
+                self.refuse(outline, refusal);
+                false
+            }
+        }
+    }
+
+    fn refuse(&mut self, outline: &Outline, refusal: Refusal) {
+        let example = || {
+            let kind = &outline.kinds[0];
+            let each = (outline.microbatches() / outline.replicas().max(1)).max(1);
+            let ranks = [outline.replicas(), each];
+            kind.config(self.request, &outline.recipe, &kind.blocks[0], ranks)
+        };
+        match refusal {
+            Refusal::OutOfMemory { pool, over } => {
+                let example = example();
+                self.losses.memory(pool, over.max(Bytes(1)), example);
+            }
+            Refusal::OutOfHostMemory { pool, over } => {
+                let example = example();
+                self.losses.host_memory(pool, over, example);
+            }
+            Refusal::Batch | Refusal::Layers => self.losses.indivisible(),
+            Refusal::Step(StepError::Config(_) | StepError::NoPeak { .. }) => {
+                self.losses.indivisible();
+            }
+        }
+    }
+
+    /// Puts a candidate where it belongs: by time, then the fewer devices and the simpler cut, then
+    /// whoever came first.
+    fn keep(&mut self, candidate: &Candidate) {
+        let before = |other: &Candidate| {
+            let time = other.sample_s.total_cmp(&candidate.sample_s);
+            let size = other.devices.cmp(&candidate.devices);
+            let kinds = other.layout.replicas.len().cmp(&candidate.layout.replicas.len());
+            time.then(size).then(kinds).is_le()
+        };
+        let at = self.top.partition_point(before);
+        let known = self.top[..at].iter().rev().take_while(|o| o.sample_s == candidate.sample_s);
+        if known.into_iter().any(|other| other.layout == candidate.layout) {
+            return;
+        }
+        self.top.insert(at, candidate.clone());
+        self.top.truncate(self.request.keep.max(1));
+    }
+}

@@ -21,10 +21,17 @@ pub struct Fit {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// The fastest that does, and what it takes beside the way itself.
-    Fits { candidate: Box<Candidate>, tricks: Vec<Trick> },
+    Fits {
+        candidate: Box<Candidate>,
+        tricks: Vec<Trick>,
+    },
     /// With every trick a device still lacks so much; of the host where that is what is full.
-    Lacks { device: Bytes },
-    LacksHost { each: Bytes },
+    Lacks {
+        device: Bytes,
+    },
+    LacksHost {
+        each: Bytes,
+    },
     /// Nothing comes out even.
     Uneven,
 }
@@ -33,7 +40,10 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trick {
     /// Microbatches of so many samples, one after the other, their gradients added up.
-    Accumulate { microbatch: u32, times: u32 },
+    Accumulate {
+        microbatch: u32,
+        times: u32,
+    },
     Recompute(Recompute),
     Share(Zero),
     Tensor(u32),

@@ -121,7 +121,10 @@ impl Layout {
     pub fn work_of(&self, pool: usize) -> f64 {
         let layers = |kind: &Replicas, only: Option<usize>| -> u32 {
             let stages = kind.stages.iter();
-            stages.filter(|stage| only.is_none_or(|only| stage.pool == only)).map(|s| s.layers).sum()
+            stages
+                .filter(|stage| only.is_none_or(|only| stage.pool == only))
+                .map(|s| s.layers)
+                .sum()
         };
         let work = |only: Option<usize>| -> f64 {
             let of = |kind: &Replicas| f64::from(layers(kind, only)) * f64::from(kind.samples());

@@ -131,8 +131,10 @@ impl Losses {
             lost.push(Lost { why, count: slower.count - u64::from(won), example });
         }
         lost.sort_by(|a, b| by(a).total_cmp(&by(b)));
-        let row = |why, nearest: &Nearest| {
-            Lost { why, count: nearest.count, example: Some(nearest.example) }
+        let row = |why, nearest: &Nearest| Lost {
+            why,
+            count: nearest.count,
+            example: Some(nearest.example),
         };
         lost.extend(self.memory.iter().map(|(pool, nearest)| {
             row(Why::OutOfMemory { pool: *pool, over: nearest.over }, nearest)
@@ -143,7 +145,8 @@ impl Losses {
         let bound = self.bound_s.map(|bound| (bound / best.sample_s - 1.0).max(0.0));
         let bare = |why, count| Lost { why, count, example: None };
         lost.extend(bound.map(|by| bare(Why::CannotBeFaster { by }, self.bounded)));
-        let rest = [(Why::SavesMoreThanNeeded, self.needless), (Why::NotDivisible, self.indivisible)];
+        let rest =
+            [(Why::SavesMoreThanNeeded, self.needless), (Why::NotDivisible, self.indivisible)];
         lost.extend(rest.into_iter().filter(|row| row.1 > 0).map(|(why, count)| bare(why, count)));
         lost
     }
@@ -167,12 +170,7 @@ fn by(lost: &Lost) -> f64 {
     }
 }
 
-fn nearer(
-    of: &mut BTreeMap<usize, Nearest>,
-    pool: usize,
-    over: Bytes,
-    example: ParallelConfig,
-) {
+fn nearer(of: &mut BTreeMap<usize, Nearest>, pool: usize, over: Bytes, example: ParallelConfig) {
     let nearest = of.entry(pool).or_insert(Nearest { over, count: 0, example });
     nearest.count += 1;
     if over < nearest.over {

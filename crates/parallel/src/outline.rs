@@ -130,8 +130,7 @@ impl Kind {
     ) -> ParallelConfig {
         let tricks = &self.tricks;
         let pool = &request.pools[block.pool];
-        let parallel =
-            if block.tensor > 1 { SequenceParallel::On } else { SequenceParallel::Off };
+        let parallel = if block.tensor > 1 { SequenceParallel::On } else { SequenceParallel::Off };
         ParallelConfig {
             data,
             tensor: block.tensor,

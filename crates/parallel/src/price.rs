@@ -6,8 +6,8 @@
 
 use het_core::Bytes;
 use het_perf::training::{
-    Limit, Machine, Offload, ParallelConfig, StagePlace, StepError, StepTime,
-    Transformer, head_time_s, stage_memory, step_time,
+    Limit, Machine, Offload, ParallelConfig, StagePlace, StepError, StepTime, Transformer,
+    head_time_s, stage_memory, step_time,
 };
 
 use crate::Finish;
@@ -21,9 +21,15 @@ use crate::stages::{Slot, split};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Refusal {
     /// A device of the pool would have to hold so much more than it can.
-    OutOfMemory { pool: usize, over: Bytes },
+    OutOfMemory {
+        pool: usize,
+        over: Bytes,
+    },
     /// Its part of the host's memory would have to.
-    OutOfHostMemory { pool: usize, over: Bytes },
+    OutOfHostMemory {
+        pool: usize,
+        over: Bytes,
+    },
     /// The microbatches cannot be handed out to these replicas.
     Batch,
     /// The layers cannot be cut so.
@@ -87,8 +93,7 @@ pub(crate) fn price(request: &Request, outline: &Outline) -> Result<Candidate, R
         .map(|(draft, share)| replicas_of(request, outline, draft, share))
         .collect::<Result<_, _>>()?;
     let step = step(request, outline, &drafts, &replicas)?;
-    let layout =
-        Layout { replicas, batch: outline.batch, microbatch: outline.recipe.microbatch };
+    let layout = Layout { replicas, batch: outline.batch, microbatch: outline.recipe.microbatch };
     Ok(candidate(request, layout, step))
 }
 
@@ -137,12 +142,7 @@ fn over(request: &Request, outline: &Outline, kind: &Kind, microbatches: u32) ->
     Refusal::OutOfMemory { pool: worst.0, over: worst.1 }
 }
 
-fn pace(
-    request: &Request,
-    outline: &Outline,
-    kind: &Kind,
-    block: &Block,
-) -> Result<Pace, Refusal> {
+fn pace(request: &Request, outline: &Outline, kind: &Kind, block: &Block) -> Result<Pace, Refusal> {
     let machine = outline.machine(request, block.pool);
     // Turns, the paces of layers and of hand-overs do not depend on how many there are.
     let microbatches = kind.granule();
@@ -151,8 +151,8 @@ fn pace(
     let config = kind.config(request, &outline.recipe, block, data);
     let time = timed(request, &config, &machine, pieces)?;
     let head_s = head_time_s(&request.model, &config, &machine).map_err(Refusal::Step)?;
-    let each = (time.compute_s + time.recompute_s + time.tensor_communication_s)
-        / f64::from(microbatches);
+    let each =
+        (time.compute_s + time.recompute_s + time.tensor_communication_s) / f64::from(microbatches);
     let turns = f64::from(microbatches * pieces + kind.stages() - 1);
     let pipeline_s = if kind.blocks.len() > 1 {
         // From one pool to the next there is only the network.
@@ -327,9 +327,8 @@ fn step(
         let extra = if replicas[at].more > 0 { replicas[at].granule() } else { 0 };
         replicas[at].microbatches + extra
     };
-    let ends = |at: usize| {
-        drafts[at].runner.fill_s + f64::from(most(at)) * drafts[at].runner.microbatch_s
-    };
+    let ends =
+        |at: usize| drafts[at].runner.fill_s + f64::from(most(at)) * drafts[at].runner.microbatch_s;
     let last = (0..drafts.len()).max_by(|a, b| ends(*a).total_cmp(&ends(*b))).unwrap_or(0);
     let mut after = After::default();
     let mut busy = None;
@@ -343,7 +342,13 @@ fn step(
         }
     }
     let (layers, time) = busy.ok_or(Refusal::Layers)?;
-    Ok(assembled(request, outline, &drafts[last], Busy { layers, time, microbatches: most(last) }, after))
+    Ok(assembled(
+        request,
+        outline,
+        &drafts[last],
+        Busy { layers, time, microbatches: most(last) },
+        after,
+    ))
 }
 
 /// What the slowest stage's devices do, seen on a stage of `layers`.
@@ -408,8 +413,8 @@ fn assembled(
     let pace = &draft.paces[draft.blocks[draft.slowest]];
     let scale = f64::from(slowest.layers) / f64::from(layers);
     let head_s = if draft.slowest + 1 == draft.stages.len() { pace.head_s } else { 0.0 };
-    let pipeline_s = draft.runner.fill_s - draft.fill_s
-        + count * (draft.runner.microbatch_s - slowest.seconds);
+    let pipeline_s =
+        draft.runner.fill_s - draft.fill_s + count * (draft.runner.microbatch_s - slowest.seconds);
     let parts = StepTime {
         compute_s: (time.compute_s - count * pace.head_s) * scale + count * head_s,
         recompute_s: time.recompute_s * scale,
@@ -486,9 +491,9 @@ fn candidate(request: &Request, layout: Layout, step: StepTime) -> Candidate {
     let needed = request.batch.samples_for_one(batch);
     let exposed =
         step.tensor_communication_s + step.pipeline_communication_s + step.data_communication_s;
-    let finish = request.tokens.map(|tokens| {
-        Finish::of(request, &layout, tokens as f64 * needed, tokens_per_s)
-    });
+    let finish = request
+        .tokens
+        .map(|tokens| Finish::of(request, &layout, tokens as f64 * needed, tokens_per_s));
     Candidate {
         devices: pools.iter().map(|pool| layout.devices_of(*pool)).sum(),
         memory: fullest.map_or(Bytes(0), |stage| stage.memory),
@@ -513,4 +518,3 @@ pub(crate) fn common(a: u32, b: u32) -> u32 {
     }
     a / high.max(1) * b
 }
-

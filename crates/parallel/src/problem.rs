@@ -219,7 +219,8 @@ fn remedies(request: &Request) -> Vec<Remedy> {
     }
     let halves = (1..u32::BITS).map(|halvings| request.model.sequence >> halvings);
     let mut shorter = halves.take_while(|sequence| *sequence >= SEQUENCE_MIN);
-    let fits = |sequence: &u32| with(&|changed| changed.model = shortened(&changed.model, *sequence));
+    let fits =
+        |sequence: &u32| with(&|changed| changed.model = shortened(&changed.model, *sequence));
     remedies.extend(shorter.find(fits).map(Remedy::Sequence));
     for tuning in [Tuning::Lora { rank: RANK }, Tuning::Qlora { rank: RANK }] {
         if with(&|changed| changed.choices.tunings = vec![tuning]) {
@@ -295,9 +296,7 @@ impl fmt::Display for Shortfall {
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MemorySavers => {
-                f.write_str("allow recomputation, shared states and offloading")
-            }
+            Self::MemorySavers => f.write_str("allow recomputation, shared states and offloading"),
             Self::Optimizer(_) => f.write_str("an optimizer with states of 8 bits"),
             Self::Sequence(tokens) => write!(f, "samples of {tokens} tokens"),
             Self::Tuning(Tuning::Full) => f.write_str("train all weights"),

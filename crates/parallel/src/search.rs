@@ -9,11 +9,10 @@ mod pipelines;
 mod replicas;
 
 use het_core::Bytes;
-use het_perf::training::StepError;
 
 use crate::fit::Outcome;
 use crate::layout::Candidate;
-use crate::lost::{Lost, Losses};
+use crate::lost::{Losses, Lost};
 use crate::outline::{Kind, Outline, Tricks};
 use crate::price::{Refusal, fits, price};
 use crate::problem::{Problem, checked, nowhere};
@@ -164,10 +163,7 @@ impl Hunt<'_> {
                 let example = example();
                 self.losses.host_memory(pool, over, example);
             }
-            Refusal::Batch | Refusal::Layers => self.losses.indivisible(),
-            Refusal::Step(StepError::Config(_) | StepError::NoPeak { .. }) => {
-                self.losses.indivisible();
-            }
+            Refusal::Batch | Refusal::Layers | Refusal::Step(_) => self.losses.indivisible(),
         }
     }
 

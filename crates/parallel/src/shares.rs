@@ -103,8 +103,8 @@ mod tests {
         let runner = |replicas, microbatch_s| Runner { replicas, microbatch_s, fill_s: 0.0 };
         let check = |runners: &[Runner], total, expected: Option<Vec<(u32, u32)>>| {
             let found = share(total, 1, runners);
-            let found: Option<Vec<(u32, u32)>> = found
-                .map(|shares| shares.iter().map(|one| (one.microbatches, one.more)).collect());
+            let found: Option<Vec<(u32, u32)>> =
+                found.map(|shares| shares.iter().map(|one| (one.microbatches, one.more)).collect());
             assert_eq!(found, expected);
         };
         check(&[runner(4, 1.0)], 32, Some(vec![(8, 0)]));

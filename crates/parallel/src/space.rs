@@ -149,8 +149,7 @@ fn contexts(request: &Request) -> Vec<u32> {
     let powers = (0..).map(|power| 1_u32 << power);
     let sizes = powers.take_while(|size| *size <= request.choices.context_max.clamp(1, 1 << 16));
     let long = sizes.filter(|size| {
-        *size == 1
-            || (sequence / size >= CONTEXT_TOKENS_MIN && sequence.is_multiple_of(2 * size))
+        *size == 1 || (sequence / size >= CONTEXT_TOKENS_MIN && sequence.is_multiple_of(2 * size))
     });
     pinned(request.pins.context, long)
 }
@@ -180,8 +179,7 @@ fn pinned(pin: Option<u32>, values: impl Iterator<Item = u32>) -> Vec<u32> {
 pub(crate) fn virtual_stages(request: &Request, stages: u32) -> Vec<u32> {
     let layers = request.model.layers;
     let fits = |pieces: &u32| {
-        *pieces == 1
-            || (stages > 2 && layers.is_multiple_of(*pieces) && stages * pieces <= layers)
+        *pieces == 1 || (stages > 2 && layers.is_multiple_of(*pieces) && stages * pieces <= layers)
     };
     let most = request.choices.virtual_stages_max.max(1);
     pinned(request.pins.virtual_stages, 1..=most).into_iter().filter(fits).collect()

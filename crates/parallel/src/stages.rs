@@ -5,8 +5,6 @@
 //! stage has a largest number of layers, and the least sum is had by filling the fastest first. What
 //! is left is to try the few limits that can be best. Tests hold this against all cuts there are.
 
-use het_perf::training::pipeline_time_s;
-
 /// A stage to be: what one layer adds for one microbatch, and how many it can hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Slot {
@@ -20,7 +18,7 @@ pub(crate) struct Slot {
 /// Room for rounding where a limit is divided by the time of a layer.
 const SLACK: f64 = 1e-9;
 
-/// Layers of each stage for the least `pipeline_time_s`, every stage with a multiple of
+/// Layers of each stage for the least `het_perf::training::pipeline_time_s`, every stage with a multiple of
 /// `virtual_stages` of them and at least one such; among equals those that differ least. `None`
 /// where they do not fit.
 pub(crate) fn split(
@@ -37,26 +35,38 @@ pub(crate) fn split(
     if !fits || room < units || scaled.iter().any(|slot| slot.layers_max == 0) {
         return None;
     }
-    let mut classes = scaled.clone();
-    classes.sort_by(|a, b| a.layer_s.total_cmp(&b.layer_s));
+    let mut order: Vec<usize> = (0..scaled.len()).collect();
+    order.sort_by(|a, b| scaled[*a].layer_s.total_cmp(&scaled[*b].layer_s));
+    let least = least_s(&scaled, &order, units, f64::INFINITY)?;
+    let taken =
+        |limit: f64, all: f64| f64::from(microbatches) * limit + (all - limit) / f64::from(pieces);
     let limits = limits(&scaled, units);
     let first = limits.partition_point(|limit| holds(&scaled, *limit) < units);
-    let least = classes[0].layer_s * f64::from(units);
-    let mut best: Option<(f64, Vec<u32>)> = None;
-    for &limit in &limits[first.min(limits.len())..] {
-        let at_least = f64::from(microbatches) * limit + (least - limit) / f64::from(pieces);
-        if best.as_ref().is_some_and(|(time, _)| at_least >= *time) {
+    let mut best: Option<(f64, f64)> = None;
+    for &limit in &limits[first..] {
+        let better = |time: f64| best.is_none_or(|(least, _)| time < least * (1.0 - SLACK));
+        if !better(taken(limit, least)) {
             break;
         }
-        let Some(shares) = fill(&scaled, units, limit) else { continue };
-        let times: Vec<f64> =
-            scaled.iter().zip(&shares).map(|(slot, units)| time(slot, *units)).collect();
-        let taken = pipeline_time_s(&times, microbatches, pieces);
-        if best.as_ref().is_none_or(|(time, _)| taken < *time * (1.0 - SLACK)) {
-            best = Some((taken, shares));
+        let Some(all) = least_s(&scaled, &order, units, limit) else { continue };
+        if better(taken(limit, all)) {
+            best = Some((taken(limit, all), limit));
         }
     }
-    best.map(|(_, shares)| shares.into_iter().map(|units| units * pieces).collect())
+    let shares = fill(&scaled, units, best?.1)?;
+    Some(shares.into_iter().map(|units| units * pieces).collect())
+}
+
+/// Seconds of all stages together within a limit at the least: what can go to the faster does.
+fn least_s(slots: &[Slot], order: &[usize], units: u32, limit: f64) -> Option<f64> {
+    let mut left = units.checked_sub(slots.len() as u32)?;
+    let mut sum = 0.0;
+    for slot in order.iter().map(|at| &slots[*at]) {
+        let given = left.min(most(slot, limit).saturating_sub(1));
+        left -= given;
+        sum += time(slot, given + 1);
+    }
+    (left == 0).then_some(sum)
 }
 
 fn in_units(slot: &Slot, pieces: u32, units: u32) -> Slot {
@@ -116,8 +126,7 @@ fn fill(slots: &[Slot], units: u32, limit: f64) -> Option<Vec<u32>> {
     let mut shares = vec![1; slots.len()];
     let mut left = units.checked_sub(slots.len() as u32)?;
     for speed in speeds {
-        let class: Vec<usize> =
-            (0..slots.len()).filter(|at| slots[*at].layer_s == speed).collect();
+        let class: Vec<usize> = (0..slots.len()).filter(|at| slots[*at].layer_s == speed).collect();
         let room: u32 = class.iter().map(|at| most[*at].saturating_sub(1)).sum();
         let given = left.min(room);
         level(slots, &most, &class, given, &mut shares);
@@ -153,6 +162,7 @@ fn level(slots: &[Slot], most: &[u32], class: &[usize], given: u32, shares: &mut
 
 #[cfg(test)]
 mod tests {
+    use het_perf::training::pipeline_time_s;
     use proptest::prelude::*;
 
     use super::*;

@@ -429,9 +429,65 @@ pub enum SchemaFile {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct SizeArgs {
     #[command(subcommand)]
-    pub command: SizeCommand,
+    pub command: Option<SizeCommand>,
+    /// A known model, for example `gpt3-175b` or `llama3-8b`.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Devices: `NxCLASS`, several joined by `+`, or a cluster as for `sim run`.
+    #[arg(long, value_name = "CLUSTER")]
+    pub cluster: Option<String>,
+    /// This machine's devices; so it is where no cluster is named.
+    #[arg(long)]
+    pub this: bool,
+    /// Tokens to train on, for example `300e9`: says how many days.
+    #[arg(long)]
+    pub tokens: Option<String>,
+    /// Tokens of a sample; what the model was trained on at first if absent.
+    #[arg(long)]
+    pub sequence: Option<u32>,
+    /// Samples of a step, or the least and the most of them.
+    #[arg(long, default_value = "256..2048")]
+    pub batch: String,
+    #[arg(long, value_enum, default_value_t = PrecisionWord::Bf16)]
+    pub precision: PrecisionWord,
+    /// Which weights learn; `any` tries all ways and says which fit.
+    #[arg(long, value_enum)]
+    pub tuning: Option<TuningWord>,
+    /// Of adapters.
+    #[arg(long, default_value_t = 16)]
+    pub rank: u32,
+    /// Answer by the rule of 6 operations a weight and token, at this part of the peak.
+    #[arg(long)]
+    pub mfu: Option<f64>,
+    /// How many ways are listed.
+    #[arg(long, default_value_t = 10)]
+    pub keep: usize,
+    /// Write this one of them as a job file, which `-o` names.
+    #[arg(long, value_name = "N")]
+    pub pick: Option<usize>,
+    /// `table`, `wide`, `json`, `jsonl`, `yaml`, `name`, `csv`; with `--pick` a file.
+    #[arg(short, long, default_value = "table", value_name = "FORM|FILE")]
+    pub output: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionWord {
+    Fp32,
+    Fp16,
+    Bf16,
+    Fp8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TuningWord {
+    Full,
+    Lora,
+    Qlora,
+    /// Each of them, with states of 32 and 8 bits, on the device and offloaded.
+    Any,
 }
 
 #[derive(Debug, Subcommand)]

@@ -22,7 +22,7 @@ use crate::trace;
 
 /// Points of a plot over time.
 const PLOT_EVERY: usize = 50;
-const PLOT_SECONDS: f64 = 20e-3;
+const PLOT_SECONDS: f64 = 40e-3;
 
 /// Hashes that planned paths are compared with.
 const HASHES: u64 = 100;
@@ -320,7 +320,10 @@ fn plot(path: &Path, mix: &TrafficMix, proposal: &EcnProposal) -> Result<(), Fai
         rules: mix.rules,
         marking: proposal.marking,
     };
-    let initial = vec![mix.link_bytes_per_s; mix.flows as usize];
+    // Between half of its share and half more than that: they come together or they do not.
+    let share = mix.link_bytes_per_s / f64::from(mix.flows);
+    let part = |flow: u32| 0.5 + f64::from(flow) / f64::from(mix.flows.saturating_sub(1).max(1));
+    let initial: Vec<f64> = (0..mix.flows).map(|flow| share * part(flow)).collect();
     let points = bottleneck.follow(&initial, PLOT_SECONDS, PLOT_EVERY);
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let rates = path.with_file_name(format!("{stem}-rates.svg"));

@@ -1,62 +1,46 @@
-//! `het size`: how a large job is cut, and how near its estimates come to what was measured.
+//! `het size`: how a large job is cut, what it needs and how long it takes; and how near such
+//! estimates come to what was measured.
 
-use anstream::eprintln;
-use het_lab::planner::{Score, figures, predict, read_training_runs, score};
-use serde_json::{Value, json};
+mod asked;
+mod job_file;
+mod shown;
+mod validate;
 
-use crate::args::{SizeArgs, SizeCommand, ValidateArgs};
+use het_parallel::{Problem, Request, Rule, fit, search};
+
+use crate::args::{SizeArgs, SizeCommand};
 use crate::fail::{Fail, code};
-use crate::output::{Column, Shown, list};
-use crate::trace;
-
-const SCORE_COLUMNS: &[Column] = &[
-    Column("SOURCE", "source", Shown::Always),
-    Column("MODEL", "model", Shown::Always),
-    Column("ROWS", "rows", Shown::Always),
-    Column("SKIPPED", "skipped", Shown::Always),
-    Column("MAPE", "mape", Shown::Always),
-    Column("MEDIAN", "median_ape", Shown::Always),
-    Column("SPEARMAN", "spearman", Shown::Always),
-    Column("REGRET", "top1_regret", Shown::Always),
-];
 
 pub fn size(args: &SizeArgs) -> Result<u8, Fail> {
-    match &args.command {
-        SizeCommand::Validate(args) => validate(args),
+    if let Some(SizeCommand::Validate(args)) = &args.command {
+        return validate::validate(args);
+    }
+    let request = asked::request(args)?;
+    if let Some(rule) = asked::rule(args, &request)? {
+        return by_rule(args, &request, &rule);
+    }
+    if asked::tries_several_ways(args) {
+        let fits = fit(&request).map_err(|problem| unanswerable(&problem))?;
+        return shown::fits(&request, &fits, shown::form(args)?);
+    }
+    let ranking = search(&request).map_err(|problem| unanswerable(&problem))?;
+    match args.pick {
+        Some(number) => job_file::write(args, &request, &ranking, number),
+        None => shown::ranking(&request, &ranking, shown::form(args)?),
     }
 }
 
-/// Holds predictions against published measurements.
-fn validate(args: &ValidateArgs) -> Result<u8, Fail> {
-    let mut runs = Vec::new();
-    for path in &args.data {
-        runs.extend(read_training_runs(path).map_err(|error| trace::unusable(&error))?);
-    }
-    let predictions = predict(&runs, figures);
-    let items: Vec<Value> = score(&runs, &predictions).iter().map(told).collect();
-    list("ScoreList", &items, SCORE_COLUMNS, args.output);
-    let skipped = runs.len() - predictions.len();
-    if skipped > 0 {
-        eprintln!(
-            "{skipped} of {} rows lack something that a prediction needs, or ran on a device \
-             without figures",
-            runs.len()
-        );
-    }
-    Ok(code::OK)
+/// The rule of thumb with a given utilisation, and why our own estimate says something else.
+fn by_rule(args: &SizeArgs, request: &Request, rule: &Rule) -> Result<u8, Fail> {
+    let plan = search(request).ok().and_then(|ranking| ranking.candidates.into_iter().next());
+    let against = plan.as_ref().and_then(|plan| rule.against(&request.model, plan));
+    shown::rule(request, rule, against.as_ref(), shown::form(args)?)
 }
 
-/// Fractions, to six digits.
-fn told(score: &Score) -> Value {
-    let rounded = |value: Option<f64>| value.map(|value| (value * 1e6).round() / 1e6);
-    json!({
-        "source": score.source,
-        "model": score.model,
-        "rows": score.rows,
-        "skipped": score.skipped,
-        "mape": rounded(score.mape),
-        "median_ape": rounded(score.median_ape),
-        "spearman": rounded(score.spearman),
-        "top1_regret": rounded(score.top1_regret),
-    })
+fn unanswerable(problem: &Problem) -> Fail {
+    let text = problem.to_string();
+    match text.split_once("; hint: ") {
+        Some((message, hint)) => Fail::new(code::USAGE, message).hint(hint),
+        None => Fail::new(code::USAGE, text),
+    }
 }

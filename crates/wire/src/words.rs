@@ -138,7 +138,7 @@ fn unknown<'a>(word: &str, known: impl Iterator<Item = &'a DeviceClass>) -> Word
 }
 
 /// The candidate most like `word`, if it is like it at all.
-pub(crate) fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<String> {
+pub fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<String> {
     let scored = candidates.map(|candidate| (strsim::jaro_winkler(word, candidate), candidate));
     let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
     best.filter(|(score, _)| *score > 0.75).map(|(_, candidate)| candidate.to_owned())

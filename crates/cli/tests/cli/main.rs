@@ -10,5 +10,6 @@ mod network;
 mod operated;
 mod served;
 mod sim;
+mod sizes;
 mod streams;
 mod training;

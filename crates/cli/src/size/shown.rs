@@ -1,0 +1,333 @@
+//! Answers as tables and as JSON.
+
+use anstream::{eprintln, println};
+use clap::ValueEnum as _;
+use het_parallel::{
+    Candidate, Cause, Comparison, Fit, Launch, Outcome, Ranking, Request, Rule, Trick, words,
+};
+use het_perf::training::{Offload, ParallelConfig, Recompute, Tuning, Zero};
+use het_wire::API_VERSION;
+use serde_json::{Map, Value, json};
+
+use crate::args::{Form, SizeArgs};
+use crate::fail::{Fail, code};
+use crate::output::{Column, Shown, list};
+
+const PLAN_COLUMNS: &[Column] = &[
+    Column("#", "rank", Shown::Always),
+    Column("CUT", "cut", Shown::Always),
+    Column("DEVICES", "devices", Shown::Always),
+    Column("MEMORY_GIB", "memory_gib", Shown::Always),
+    Column("STEP_S", "step_time_s", Shown::Always),
+    Column("TOKENS_S", "tokens_per_s", Shown::Always),
+    Column("MFU", "mfu", Shown::Always),
+    Column("BUBBLE", "bubble", Shown::Wide),
+    Column("EXPOSED", "exposed_comm", Shown::Wide),
+    Column("LIMIT", "limit", Shown::Always),
+    Column("DAYS", "days", Shown::Always),
+];
+
+const FIT_COLUMNS: &[Column] = &[
+    Column("WAY", "way", Shown::Always),
+    Column("FITS", "fits", Shown::Always),
+    Column("LACKS_GIB", "lacks_gib", Shown::Always),
+    Column("WITH", "with", Shown::Always),
+    Column("MEMORY_GIB", "memory_gib", Shown::Always),
+    Column("TOKENS_S", "tokens_per_s", Shown::Always),
+    Column("LIMIT", "limit", Shown::Always),
+];
+
+/// The form that `-o` names.
+pub fn form(args: &SizeArgs) -> Result<Form, Fail> {
+    Form::from_str(&args.output, true).map_err(|_| {
+        Fail::new(code::USAGE, format!("`-o {}` is no form of output", args.output)).hint(
+            "say `table`, `wide`, `json`, `jsonl`, `yaml`, `name` or `csv`; a file goes with \
+                   `--pick N`",
+        )
+    })
+}
+
+pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, Fail> {
+    let items: Vec<Value> = ranking
+        .candidates
+        .iter()
+        .enumerate()
+        .map(|(index, candidate)| plan(request, candidate, index + 1))
+        .collect();
+    let lost = ranking.lost.iter().map(|lost| {
+        json!({
+            "why": lost.why.to_string(),
+            "count": lost.count,
+            "example": lost.example.as_ref().map(cut),
+        })
+    });
+    let lost: Vec<Value> = lost.collect();
+    match form {
+        Form::Json => {
+            let all = json!({
+                "apiVersion": API_VERSION, "kind": "PlanList", "items": items, "lost": lost,
+                "looked_at": ranking.looked_at,
+            });
+            println!("{all:#}");
+        }
+        _ => list("PlanList", &items, PLAN_COLUMNS, form),
+    }
+    if matches!(form, Form::Table | Form::Wide) {
+        beside(request, ranking);
+        eprintln!("\n{} ways were looked at; the others lost:", ranking.looked_at);
+        for row in &ranking.lost {
+            let example = row.example.as_ref().map(|config| format!(", such as {}", cut(config)));
+            eprintln!("  {:>9}  {}{}", row.count, row.why, example.unwrap_or_default());
+        }
+    }
+    Ok(code::OK)
+}
+
+/// What the mix is worth, and whether anything can launch it.
+fn beside(request: &Request, ranking: &Ranking) {
+    let best = &ranking.candidates[0];
+    if request.pools.len() > 1 {
+        for (pool, alone) in request.pools.iter().zip(&ranking.alone) {
+            let told = match alone {
+                Some(alone) => format!("{:.0} tokens/s", alone.tokens_per_s),
+                None => "does not fit".to_owned(),
+            };
+            eprintln!("{} × {} alone: {told}", pool.devices, pool.class);
+        }
+    }
+    if let Launch::NoCommonLibrary(libraries) = &best.launch {
+        let names: Vec<String> = libraries.iter().map(|name| format!("{name:?}")).collect();
+        eprintln!(
+            "! no launcher runs the best as it is: {} have no common collective library",
+            names.join(" and ").to_uppercase()
+        );
+    }
+}
+
+fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
+    let config = candidate.layout.config();
+    let finish = candidate.finish.as_ref();
+    let parts: Vec<Value> = candidate
+        .layout
+        .replicas
+        .iter()
+        .map(|kind| {
+            let stages = kind.stages.iter().map(|stage| {
+                json!({
+                    "class": request.pools[stage.pool].class,
+                    "tensor": stage.tensor,
+                    "layers": stage.layers,
+                    "memory_bytes": stage.memory.0,
+                })
+            });
+            json!({
+                "replicas": kind.count,
+                "microbatches": kind.microbatches,
+                "one_more": kind.more,
+                "stages": stages.collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let cuts: Vec<String> =
+        candidate.layout.replicas.iter().map(|kind| cut(&kind.config)).collect();
+    json!({
+        "rank": rank,
+        "cut": cuts.join(" + "),
+        "config": dimensions(config),
+        "replicas": parts,
+        "batch": candidate.layout.batch,
+        "devices": candidate.devices,
+        "memory_per_device_bytes": candidate.memory.0,
+        "memory_gib": rounded(gib(candidate.memory.0), 1),
+        "capacity_bytes": candidate.capacity.0,
+        "step_time_s": rounded(candidate.step.total_s, 4),
+        "tokens_per_s": candidate.tokens_per_s.round(),
+        "mfu": rounded(candidate.step.model_utilisation, 4),
+        "bubble": rounded(candidate.bubble, 4),
+        "exposed_comm": rounded(candidate.exposed_communication, 4),
+        "limit": words(candidate.limit),
+        "expected_error": rounded(candidate.step.error, 3),
+        "days": finish.map(|finish| rounded(finish.days, 3)),
+        "days_undisturbed": finish.map(|finish| rounded(finish.days_undisturbed, 3)),
+        "checkpoint_every_s": finish.map(|finish| finish.checkpoint_every.0 / 1_000),
+        "energy_kwh": finish.and_then(|finish| finish.energy_kwh).map(f64::round),
+        "price": finish.and_then(|finish| finish.price),
+        "launch": match &candidate.launch {
+            Launch::Common(library) => format!("{library:?}").to_lowercase(),
+            Launch::NoCommonLibrary(_) => "none".to_owned(),
+        },
+    })
+}
+
+pub fn fits(request: &Request, fits: &[Fit], form: Form) -> Result<u8, Fail> {
+    let items: Vec<Value> = fits.iter().map(|fit| way(request, fit)).collect();
+    list("FitList", &items, FIT_COLUMNS, form);
+    Ok(code::OK)
+}
+
+fn way(request: &Request, fit: &Fit) -> Value {
+    let tuning = match fit.tuning {
+        Tuning::Full => "all weights".to_owned(),
+        Tuning::Lora { rank } => format!("LoRA of rank {rank}"),
+        Tuning::Qlora { rank } => format!("QLoRA of rank {rank}"),
+    };
+    let offload = match fit.offload {
+        Offload::None => "",
+        Offload::Cpu => ", states in the host's memory",
+        Offload::Nvme => ", states on NVMe",
+    };
+    let way = format!("{tuning}, {:?}{offload}", fit.optimizer);
+    let mut row = match &fit.outcome {
+        Outcome::Fits { candidate, tricks } => {
+            let mut row = plan(request, candidate, 1);
+            let with: Vec<String> = tricks.iter().map(trick).collect();
+            row["with"] = with.join(", ").into();
+            row["fits"] = true.into();
+            row
+        }
+        Outcome::Lacks { device } => lacks(device.0, "memory of the device"),
+        Outcome::LacksHost { each } => lacks(each.0, "memory of the host"),
+        Outcome::Uneven => json!({ "fits": false, "limit": "nothing comes out even" }),
+    };
+    row["way"] = way.into();
+    row
+}
+
+fn lacks(bytes: u64, of: &str) -> Value {
+    json!({ "fits": false, "lacks_bytes": bytes, "lacks_gib": rounded(gib(bytes), 1), "limit": of })
+}
+
+fn trick(trick: &Trick) -> String {
+    match trick {
+        Trick::Accumulate { microbatch, times } => {
+            format!("{times} microbatches of {microbatch} added up")
+        }
+        Trick::Recompute(Recompute::Full) => "recomputation".to_owned(),
+        Trick::Recompute(_) => "recomputation of attention".to_owned(),
+        Trick::Share(zero) => format!("states shared ({})", zero_word(*zero)),
+        Trick::Tensor(ways) => format!("layers cut in {ways}"),
+        Trick::Pipeline(stages) => format!("{stages} stages"),
+    }
+}
+
+/// A given utilisation, beside our own estimate and why it differs.
+pub fn rule(
+    request: &Request,
+    rule: &Rule,
+    against: Option<&Comparison>,
+    form: Form,
+) -> Result<u8, Fail> {
+    let days = rule.days(&request.model);
+    let tokens_per_s = rule.tokens as f64 / (days * 86_400.0);
+    let step_tokens = f64::from(request.batch.largest) * f64::from(request.model.sequence);
+    let item = json!({
+        "rank": 1,
+        "cut": "6·P·T at the given utilisation",
+        "config": Value::Null,
+        "devices": rule.devices,
+        "memory_per_device_bytes": Value::Null,
+        "step_time_s": rounded(step_tokens / tokens_per_s, 4),
+        "tokens_per_s": tokens_per_s.round(),
+        "mfu": rule.utilisation,
+        "bubble": Value::Null,
+        "exposed_comm": Value::Null,
+        "limit": "the given utilisation",
+        "days": rounded(days, 4),
+        "calibrated_days": against.map(|against| rounded(against.plan_days, 4)),
+        "why": against.map(|against| against.causes.iter().map(cause).collect::<Vec<_>>()),
+    });
+    list("PlanList", &[item], PLAN_COLUMNS, form);
+    if let (Some(against), Form::Table | Form::Wide) = (against, form) {
+        eprintln!(
+            "\nour own estimate is {:.2} days instead of {days:.2}, because of",
+            against.plan_days
+        );
+        for row in &against.causes {
+            eprintln!("  × {:.3}  {}", row.factor(), cause(row));
+        }
+        for (limit, part) in against.spent.iter().take(3) {
+            eprintln!("  {:>6.1} % of a step goes into {}", part * 100.0, words(*limit));
+        }
+    }
+    Ok(code::OK)
+}
+
+fn cause(cause: &Cause) -> String {
+    match cause {
+        Cause::Utilisation { given, reached, .. } => {
+            format!("{:.1} % of the peak are reached, not {:.1} %", reached * 100.0, given * 100.0)
+        }
+        Cause::Operations { .. } => {
+            "attention and logits, which 6 operations for each weight leave out".to_owned()
+        }
+        Cause::Devices { used, of, .. } => {
+            format!("{used} of {of} devices take part: batch, heads and layers leave no more place")
+        }
+        Cause::Failures { productive, .. } => {
+            format!("{:.1} % of the time is left by failures and saves", productive * 100.0)
+        }
+        Cause::Batch { .. } => "samples that a batch above the critical one costs".to_owned(),
+    }
+}
+
+/// One line: `dp 16 · tp 8 · pp 8`, and what else is not plain.
+pub fn cut(config: &ParallelConfig) -> String {
+    let mut words = vec![
+        format!("dp {}", config.data),
+        format!("tp {}", config.tensor),
+        format!("pp {}", config.pipeline),
+    ];
+    let counts = [("cp", config.context), ("ep", config.expert), ("vp", config.virtual_stages)];
+    words.extend(counts.iter().filter(|(_, n)| *n > 1).map(|(word, n)| format!("{word} {n}")));
+    words.push(format!("mb {}", config.microbatch));
+    let more = [
+        (config.zero != Zero::None, zero_word(config.zero)),
+        (config.recompute == Recompute::Selective, "recompute attention"),
+        (config.recompute == Recompute::Full, "recompute"),
+        (config.offload == Offload::Cpu, "offload"),
+        (config.offload == Offload::Nvme, "offload nvme"),
+    ];
+    words.extend(more.iter().filter(|(used, _)| *used).map(|(_, word)| (*word).to_owned()));
+    words.join(" · ")
+}
+
+fn zero_word(zero: Zero) -> &'static str {
+    match zero {
+        Zero::None => "zero 0",
+        Zero::One => "zero 1",
+        Zero::Two => "zero 2",
+        Zero::Three => "zero 3",
+    }
+}
+
+fn dimensions(config: &ParallelConfig) -> Map<String, Value> {
+    let word = |value: &dyn std::fmt::Debug| Value::from(format!("{value:?}").to_lowercase());
+    let rows = [
+        ("dp", config.data.into()),
+        ("tp", config.tensor.into()),
+        ("pp", config.pipeline.into()),
+        ("cp", config.context.into()),
+        ("ep", config.expert.into()),
+        ("virtual_stages", config.virtual_stages.into()),
+        ("microbatch", config.microbatch.into()),
+        ("accumulation", config.microbatches().into()),
+        ("global_batch", config.global_batch.into()),
+        ("precision", word(&config.precision)),
+        ("recompute", word(&config.recompute)),
+        ("sequence_parallel", word(&config.sequence_parallel)),
+        ("zero", zero_word(config.zero).into()),
+        ("offload", word(&config.offload)),
+        ("optimizer", word(&config.optimizer)),
+        ("tuning", word(&config.tuning)),
+    ];
+    rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}

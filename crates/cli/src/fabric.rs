@@ -283,7 +283,7 @@ fn thresholds(proposal: &EcnProposal) -> PortThresholds {
 fn sentence(reason: &EcnReason) -> String {
     match reason {
         EcnReason::MarksFromRoundTrip { least_bytes, min_bytes } => format!(
-            "marks from {:.0} kB: a queue marked from less than {:.0} kB would run empty after a cut",
+            "marks from {:.0} kB: one marked from less than {:.0} kB would run empty after a cut",
             min_bytes / 1e3,
             least_bytes / 1e3
         ),
@@ -293,7 +293,7 @@ fn sentence(reason: &EcnReason) -> String {
             pause_bytes / 1e3
         ),
         EcnReason::RestsWithin { marked, probability_max, queue_bytes } => format!(
-            "the flows rest with a queue of {:.0} kB, {:.2} % of packets marked, within Pmax {:.0} %",
+            "the flows rest at a queue of {:.0} kB, {:.2} % of packets marked, within Pmax {:.0} %",
             queue_bytes / 1e3,
             marked * 100.0,
             probability_max * 100.0

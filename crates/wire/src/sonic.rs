@@ -41,7 +41,9 @@ pub fn config_db(thresholds: &PortThresholds, ports: &[String], queue: u8) -> Va
         } },
         "BUFFER_PG": keyed(&|port| (format!("{port}|{queue}"), json!({ "profile": PROFILE }))),
         "QUEUE": keyed(&|port| (format!("{port}|{queue}"), json!({ "wred_profile": PROFILE }))),
-        "PORT_QOS_MAP": keyed(&|port| (port.to_owned(), json!({ "pfc_enable": queue.to_string() }))),
+        "PORT_QOS_MAP": keyed(&|port| {
+            (port.to_owned(), json!({ "pfc_enable": queue.to_string() }))
+        }),
     })
 }
 

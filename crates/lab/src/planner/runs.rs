@@ -385,8 +385,8 @@ mod tests {
 
     #[test]
     fn a_row_is_a_run_and_a_poor_one_is_skipped() {
-        let full = "NeMo 24,\"LLAMA3-70B, big\",70.6,80,8192,64,8192,128256,DGX-H100,64,4,4,2,1,128,\
-            FP8,see recipe,746,10.577,1549.0,\"SURE(\"\"read\"\"); CP=2 VP=5; model flops\"\n";
+        let full = "NeMo 24,\"LLAMA3-70B, big\",70.6,80,8192,64,8192,128256,DGX-H100,64,4,4,2,1,\
+            128,FP8,see recipe,746,10.577,1549.0,\"SURE(\"\"read\"\"); CP=2 VP=5; model flops\"\n";
         let poor = "NeMo,GPT 5B,5,24,4096,32,2048,51200,A100,8,,,,,,bf16,selective?,,,5043.1,\n";
         let runs = read(&format!("{full}{poor}")).expect("reads");
         assert_eq!(runs[0].model, "LLAMA3-70B, big");

@@ -79,8 +79,8 @@ impl CsvTable {
         Self { separator, ..self }
     }
 
-    /// The same, where fields with separators in them stand in quotes. A quote inside is doubled and
-    /// stays so; no field goes over the end of a line.
+    /// The same, where fields with separators in them stand in quotes. A quote inside is doubled
+    /// and stays so; no field goes over the end of a line.
     pub fn quoted(self) -> Self {
         Self { quotes: Quotes::Around, ..self }
     }

@@ -1,6 +1,6 @@
 //! Fits the constants to steps measured on a user's machine.
 //!
-//! Four factors, on everything, on matrix products, on element-wise kernels and the host's launches,
+//! Four factors, on everything, on matrix products, on element-wise kernels and host's launches,
 //! and on exchange, by least squares on the logarithm of the time, held near 1 by a prior: with
 //! three measurements the data move what they can tell, and no more.
 

@@ -1,10 +1,10 @@
 //! The constants of the model: what each means, its unit, and what it was fitted to.
 //!
-//! Fitted ones come from `cargo run --release -p het-lab --example planner_constants FOLDER`: robust
+//! Those fitted are of `cargo run --release -p het-lab --example planner_constants FOLDER`: robust
 //! least squares on the logarithm of step times. `Efficiency::A100` is fitted to vTrain's many-node
-//! rows up to tensor 8, its single-node rows and MosaicML's A100 rows at once; `Efficiency::H100` to
+//! rows up to tensor 8, its single-node rows, MosaicML's A100 rows at once; `Efficiency::H100` to
 //! MosaicML's H100 rows, NeMo 24.07's pretraining rows and Megatron-Bridge's H100 rows, with the
-//! host's constants kept from the A100. Korthikanti's table, BLOOM, MT-NLG, fine-tuning rows and rows
+//! host's constants kept of the A100. Korthikanti's table, BLOOM, MT-NLG, fine-tuning and rows
 //! with tensor 16 took no part. `docs/studies/planner.md` has the errors.
 
 /// What a device class and the software on it reach. Shares are fractions of the peak.

@@ -32,7 +32,7 @@ pub struct StageMemory {
     pub embeddings: Bytes,
     /// What the microbatches under way keep for their backward pass.
     pub activations: Bytes,
-    /// What is there besides for a moment: a layer that is computed again, logits, gathered weights.
+    /// What is there for a moment: a layer that is computed again, logits, gathered weights.
     pub working: Bytes,
 }
 

@@ -379,7 +379,7 @@ mod tests {
         check(ParallelConfig { virtual_stages: 3, overlap: Overlap::Split, ..config });
     }
 
-    /// 300 billion tokens on 19,968 A100, tensor 8, pipeline 8 in 12 pieces: between the 1.7 and 2.2
+    /// 300 billion tokens on 19,968 A100, tensor 8, pipeline 8 in 12 pieces: between 1.7 and 2.2
     /// days that published throughputs at 1,024 and 1,536 devices scale to.
     #[test]
     fn gpt3_on_twenty_thousand_a100_takes_two_days() {
@@ -411,8 +411,8 @@ mod tests {
         assert_eq!(pipeline_time_s(&[], 8, 1), 0.0);
     }
 
-    /// Layers on devices twice as fast: two for one is faster than half and half, equal devices with
-    /// equal layers are the even pipeline.
+    /// Two layers for one on devices twice as fast beat half and half; equal devices with equal
+    /// layers are the even pipeline.
     #[test]
     fn uneven_stages_suit_unlike_devices() {
         let model = Transformer::gpt(24, 4_096, 32, 2_048, 51_200);

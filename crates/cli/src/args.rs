@@ -501,6 +501,9 @@ pub struct ValidateArgs {
     /// Measured training runs (CSV); may be given several times.
     #[arg(long, required = true, value_name = "CSV")]
     pub data: Vec<PathBuf>,
+    /// Draw predicted beside measured step times.
+    #[arg(long, value_name = "SVG")]
+    pub plot: Option<PathBuf>,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
 }
@@ -520,6 +523,9 @@ pub struct SimulateArgs {
     /// Flows with their published completion times (CSV).
     #[arg(long, value_name = "CSV")]
     pub flows: PathBuf,
+    /// Draw our completion times beside the published ones.
+    #[arg(long, value_name = "SVG")]
+    pub plot: Option<PathBuf>,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
 }

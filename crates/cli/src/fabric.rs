@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use anstream::{eprintln, println};
-use het_lab::report::{queue_plot, rate_plot};
-use het_lab::{FlowError, FlowScore, read_flows, score_flows, summarise};
+use het_lab::report::{Cloud, queue_plot, rate_plot, scatter_plot};
+use het_lab::{FlowError, FlowScenario, FlowScore, read_flows, score_flows, summarise};
 use het_perf::fabric::{
     Bottleneck, Clos, Dcqcn, Demand, EcnProposal, EcnReason, Rail, SpineLeaf, TrafficMix,
     dual_plane, hashed_paths, plan_paths, propose_marking, rail, spine_leaf, worst_link_load,
@@ -45,6 +45,10 @@ fn simulate(args: &SimulateArgs) -> Result<u8, Fail> {
     let scores = score_flows(&scenarios);
     let wall_s = began.elapsed().as_secs_f64();
     let flows = || scores.iter().flat_map(|score| &score.flows);
+    if let Some(path) = &args.plot {
+        write(path, &scatter_plot(&clouds(&scenarios, &scores), "µs"))?;
+        eprintln!("drawn in `{}`", path.display());
+    }
     let difference = flows().map(|flow| flow.max_min_difference).fold(0.0, f64::max);
     let (median, mean) = (by_control(&scores, |score| score.0), by_control(&scores, |s| s.1));
     let value = json!({
@@ -68,6 +72,17 @@ fn simulate(args: &SimulateArgs) -> Result<u8, Fail> {
         }
     });
     Ok(code::OK)
+}
+
+/// Completion times in microseconds, by congestion control.
+fn clouds(scenarios: &[FlowScenario], scores: &[FlowScore]) -> Vec<Cloud> {
+    let mut clouds: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for (scenario, score) in scenarios.iter().zip(scores) {
+        let times = scenario.flows.iter().zip(&score.flows);
+        let points = times.map(|(told, ours)| (told.packets_ns / 1e3, ours.predicted_ns / 1e3));
+        clouds.entry(score.control.family()).or_default().extend(points);
+    }
+    clouds.into_iter().map(|(name, points)| Cloud { name: name.to_owned(), points }).collect()
 }
 
 fn percent(value: &Value) -> f64 {

@@ -5,6 +5,7 @@ mod fabric;
 mod page;
 mod plot;
 mod scaling;
+mod scatter;
 mod spread;
 mod timeline;
 
@@ -19,6 +20,7 @@ use crate::{Outcome, Recording};
 pub use fabric::{queue_plot, rate_plot};
 pub use page::sentence;
 pub use scaling::{ScalingRow, scaling_plot};
+pub use scatter::{Cloud, scatter_plot};
 pub use spread::Spread;
 
 /// All runs of one policy: one a seed, the first of them recorded.

@@ -1,7 +1,11 @@
 //! Estimates held against published measurements.
 
+use std::collections::BTreeMap;
+use std::fs;
+
 use anstream::eprintln;
-use het_lab::planner::{Score, figures, predict, read_training_runs, score};
+use het_lab::planner::{Prediction, Score, figures, predict, read_training_runs, score};
+use het_lab::report::{Cloud, scatter_plot};
 use serde_json::{Value, json};
 
 use crate::args::ValidateArgs;
@@ -28,6 +32,11 @@ pub fn validate(args: &ValidateArgs) -> Result<u8, Fail> {
     let predictions = predict(&runs, figures);
     let items: Vec<Value> = score(&runs, &predictions).iter().map(told).collect();
     list("ScoreList", &items, COLUMNS, args.output);
+    if let Some(path) = &args.plot {
+        let drawing = scatter_plot(&clouds(&predictions), "seconds a step");
+        fs::write(path, drawing).map_err(|error| Fail::file(path, error))?;
+        eprintln!("drawn in `{}`", path.display());
+    }
     let skipped = runs.len() - predictions.len();
     if skipped > 0 {
         eprintln!(
@@ -37,6 +46,16 @@ pub fn validate(args: &ValidateArgs) -> Result<u8, Fail> {
         );
     }
     Ok(code::OK)
+}
+
+/// Step times by source.
+fn clouds(predictions: &[Prediction<'_>]) -> Vec<Cloud> {
+    let mut clouds: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for prediction in predictions {
+        let times = (prediction.setup.seconds, prediction.time.total_s);
+        clouds.entry(&prediction.run.source).or_default().push(times);
+    }
+    clouds.into_iter().map(|(name, points)| Cloud { name: name.to_owned(), points }).collect()
 }
 
 /// Fractions, to six digits.

@@ -208,18 +208,23 @@ fn planner(data: &Path) -> Result<()> {
         let rows = items(&["size", "validate"], &paths)?;
         for row in rows.iter().filter(|row| row["model"].is_null() && number(row, "rows") > 0.0) {
             println!(
-                "| {} | {} | {} | {:.1} % | {:.1} % | {:.2} | {:.1} % |",
+                "| {} | {} | {} | {} | {} | {} | {} |",
                 row["source"].as_str().unwrap_or_default(),
                 row["rows"],
                 row["skipped"],
-                number(row, "mape") * 100.0,
-                number(row, "median_ape") * 100.0,
-                number(row, "spearman"),
-                number(row, "top1_regret") * 100.0,
+                percent(&row["mape"]),
+                percent(&row["median_ape"]),
+                row["spearman"].as_f64().map_or("–".to_owned(), |rank| format!("{rank:.2}")),
+                percent(&row["top1_regret"]),
             );
         }
     }
     Ok(())
+}
+
+/// A fraction in percent; a dash where there is nothing to tell.
+fn percent(value: &Value) -> String {
+    value.as_f64().map_or("–".to_owned(), |part| format!("{:.2} %", part * 100.0))
 }
 
 /// Errors by congestion control, and the drawing beside the study.
@@ -232,9 +237,8 @@ fn fabric(data: &Path) -> Result<()> {
     println!("| congestion control | median | mean |");
     println!("| --- | ---: | ---: |");
     for (name, median) in told["median_err_by_cc"].as_object().into_iter().flatten() {
-        let percent = |value: &Value| value.as_f64().unwrap_or(f64::NAN) * 100.0;
         let mean = &told["mean_err_by_cc"][name];
-        println!("| {name} | {:.2} % | {:.2} % |", percent(median), percent(mean));
+        println!("| {name} | {} | {} |", percent(median), percent(mean));
     }
     println!(
         "\n{} flows of {} scenarios in {} s; max-min shares within {} of the published ones",

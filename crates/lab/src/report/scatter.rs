@@ -11,8 +11,13 @@ pub struct Cloud {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Points that are drawn of each origin.
+const POINTS_MAX: usize = 500;
+
 const SIDE: f64 = 520.0;
 const MARGIN: f64 = 56.0;
+/// Width of the names beside it.
+const NAMES: f64 = 220.0;
 
 /// SVG over two logarithmic axes with the same ends; points that are not positive are left out.
 pub fn scatter_plot(clouds: &[Cloud], unit: &str) -> String {
@@ -24,7 +29,8 @@ pub fn scatter_plot(clouds: &[Cloud], unit: &str) -> String {
     let part = |value: f64| (value.log10() - first) / (last - first) * (SIDE - 2.0 * MARGIN);
     let (x, y) = (|value: f64| MARGIN + part(value), |value: f64| SIDE - MARGIN - part(value));
     let mut svg = format!(
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {SIDE} {SIDE}' role='img'>{STYLE}"
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {} {SIDE}' role='img'>{STYLE}",
+        SIDE + NAMES
     );
     for decade in first as i32..=last as i32 {
         let value = 10_f64.powi(decade);
@@ -58,7 +64,8 @@ pub fn scatter_plot(clouds: &[Cloud], unit: &str) -> String {
     );
     for (index, cloud) in clouds.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
-        for point in cloud.points.iter().filter(positive) {
+        let every = cloud.points.len().div_ceil(POINTS_MAX).max(1);
+        for point in cloud.points.iter().step_by(every).filter(positive) {
             let _ = write!(
                 svg,
                 "<circle cx='{:.1}' cy='{:.1}' r='1.8' fill='{colour}' fill-opacity='0.5'/>",
@@ -69,7 +76,7 @@ pub fn scatter_plot(clouds: &[Cloud], unit: &str) -> String {
         let _ = write!(
             svg,
             "<text x='{}' y='{}' style='fill:{colour}'>{}</text>",
-            MARGIN + 8.0,
+            SIDE - MARGIN + 12.0,
             MARGIN + 14.0 + 15.0 * index as f64,
             escape(&cloud.name)
         );

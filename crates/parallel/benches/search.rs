@@ -1,6 +1,6 @@
 //! The whole search: GPT-3 on one class, and on 16,384 devices of two.
 
-#[path = "../tests/machines/mod.rs"]
+#[path = "../tests/plans/machines.rs"]
 mod machines;
 
 use criterion::{Criterion, criterion_group, criterion_main};

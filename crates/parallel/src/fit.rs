@@ -61,7 +61,7 @@ pub fn small_team(rank: u32) -> Choices {
 }
 
 /// Every way that the request's choices name, those that fit first and the fastest of them first,
-/// then by what they lack.
+/// among equally fast ones (to a hundredth) in the order of the choices; then by what they lack.
 ///
 /// # Errors
 /// When the request makes no sense; a way that does not fit is an outcome.
@@ -106,9 +106,12 @@ fn tricks(candidate: &Candidate) -> Vec<Trick> {
     used.into_iter().filter(|(used, _)| *used).map(|(_, trick)| trick).collect()
 }
 
+/// Steps of the logarithm in which times are told apart.
+const PER_CENT: f64 = 100.0;
+
 fn order(fit: &Fit) -> (u8, f64) {
     match &fit.outcome {
-        Outcome::Fits { candidate, .. } => (0, candidate.sample_s),
+        Outcome::Fits { candidate, .. } => (0, (candidate.sample_s.ln() * PER_CENT).round()),
         Outcome::LacksHost { each } => (1, each.0 as f64),
         Outcome::Lacks { device } => (2, device.0 as f64),
         Outcome::Uneven => (3, 0.0),

@@ -23,8 +23,11 @@ pub struct Replicas {
     pub count: u32,
     /// Microbatches that each of them takes in a step.
     pub microbatches: u32,
-    /// So many of them take a granule more: one microbatch, with virtual stages one a stage.
+    /// So many of them take a granule more.
     pub more: u32,
+    /// Microbatches that are handed out at a time: with an interleaved schedule one for each stage,
+    /// and as many to others that share the step.
+    pub granule: u32,
     /// As the first stage's devices see it: `data` counts the replicas of all kinds,
     /// `global_batch` what the step would be if all took as much as these.
     pub config: ParallelConfig,
@@ -133,10 +136,10 @@ impl Layout {
         work(Some(pool)) / work(None)
     }
 
-    /// Every rank's place, in rank order. Tensor groups stand inside an island, context groups beside
-    /// them; equal stages of the replicas fill a node before the next stage begins, so that
-    /// the pipeline crosses nodes and each data-parallel group keeps to one rail: the same device of
-    /// every node.
+    /// Every rank's place, in rank order. Tensor groups stand inside an island, context groups
+    /// beside them; equal stages of the replicas fill a node before the next stage begins, so that
+    /// the pipeline crosses nodes and each data-parallel group keeps to one rail: the same device
+    /// of every node.
     pub fn ranks(&self, pools: &[Pool]) -> Vec<RankPlace> {
         let mut taken: Vec<Filling> = vec![Filling::default(); pools.len()];
         let mut places = Vec::new();
@@ -171,14 +174,13 @@ impl Layout {
 impl Replicas {
     /// Samples that all of them take in a step.
     pub fn samples(&self) -> u32 {
-        let microbatches = self.count * self.microbatches + self.more * self.granule();
+        let microbatches = self.count * self.microbatches + self.more * self.granule;
         microbatches * self.config.microbatch
     }
 
-    /// Microbatches that are handed out at a time: one for each stage where the schedule is
-    /// interleaved.
-    pub fn granule(&self) -> u32 {
-        if self.config.virtual_stages > 1 { self.config.pipeline } else { 1 }
+    /// Microbatches that the busiest of them takes.
+    pub fn microbatches_most(&self) -> u32 {
+        self.microbatches + if self.more > 0 { self.granule } else { 0 }
     }
 }
 

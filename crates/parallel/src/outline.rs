@@ -91,8 +91,8 @@ impl Outline {
         if width(kind).is_some() && alike { self.replicas() } else { kind.count }
     }
 
-    /// The pool's devices as this job sees them: on unlike ones the slowest network sets the pace of
-    /// what goes between nodes, and devices that take no part are no way round it.
+    /// The pool's devices as this job sees them: on unlike ones the slowest network sets the pace
+    /// of what goes between nodes, and devices that take no part are no way round it.
     pub fn machine(&self, request: &Request, pool: usize) -> Machine {
         let machine = request.pools[pool].machine;
         if !self.is_mixed() {

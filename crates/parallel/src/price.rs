@@ -90,7 +90,7 @@ pub(crate) fn price(request: &Request, outline: &Outline) -> Result<Candidate, R
     let shares = share(total, granule, &runners).ok_or(Refusal::Batch)?;
     let kinds = drafts.iter().zip(&shares);
     let replicas: Vec<Replicas> = kinds
-        .map(|(draft, share)| replicas_of(request, outline, draft, share))
+        .map(|(draft, share)| replicas_of(request, outline, draft, (share, granule)))
         .collect::<Result<_, _>>()?;
     let step = step(request, outline, &drafts, &replicas)?;
     let layout = Layout { replicas, batch: outline.batch, microbatch: outline.recipe.microbatch };
@@ -268,10 +268,10 @@ fn replicas_of(
     request: &Request,
     outline: &Outline,
     draft: &Draft<'_>,
-    share: &Share,
+    (share, granule): (&Share, u32),
 ) -> Result<Replicas, Refusal> {
     let kind = draft.kind;
-    let extra = if share.more > 0 { kind.granule() } else { 0 };
+    let extra = if share.more > 0 { granule } else { 0 };
     let most = share.microbatches + extra;
     let mut stages = draft.stages.clone();
     for (at, stage) in stages.iter_mut().enumerate() {
@@ -290,6 +290,7 @@ fn replicas_of(
         count: kind.count,
         microbatches: share.microbatches,
         more: share.more,
+        granule,
         config: kind.config(request, &outline.recipe, &kind.blocks[0], ranks),
         stages,
     })
@@ -323,10 +324,7 @@ fn step(
     drafts: &[Draft<'_>],
     replicas: &[Replicas],
 ) -> Result<StepTime, Refusal> {
-    let most = |at: usize| {
-        let extra = if replicas[at].more > 0 { replicas[at].granule() } else { 0 };
-        replicas[at].microbatches + extra
-    };
+    let most = |at: usize| replicas[at].microbatches_most();
     let ends =
         |at: usize| drafts[at].runner.fill_s + f64::from(most(at)) * drafts[at].runner.microbatch_s;
     let last = (0..drafts.len()).max_by(|a, b| ends(*a).total_cmp(&ends(*b))).unwrap_or(0);

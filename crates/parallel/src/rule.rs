@@ -1,5 +1,5 @@
-//! The rule of thumb, 6 FLOPs for each weight and token at a given utilisation, and why a plan takes
-//! longer or shorter than it says.
+//! The rule of thumb, 6 FLOPs for each weight and token at a given utilisation, and why a plan
+//! takes longer or shorter than it says.
 
 use het_perf::training::{Limit, Transformer, days};
 

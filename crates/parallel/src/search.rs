@@ -5,10 +5,13 @@
 //! same way whatever else is there, so the answer for all of them is never worse than for one.
 
 mod alone;
+#[cfg(test)]
+mod brute;
 mod pipelines;
 mod replicas;
 
 use het_core::Bytes;
+use het_perf::training::{Offload, Zero};
 
 use crate::fit::Outcome;
 use crate::layout::Candidate;
@@ -101,19 +104,29 @@ impl Hunt<'_> {
         self.top.last().map_or(f64::INFINITY, |last| last.sample_s)
     }
 
-    /// Prices an outline whose replicas are all alike, with every way to save memory until one fits;
-    /// what comes after that only costs time.
+    /// Prices an outline whose replicas are all alike, with every way to save memory until one
+    /// fits; what comes after that only costs time. Of unlike ones each has its own way already.
     fn climb(&mut self, outline: &Outline) {
         let kind = &outline.kinds[0];
-        let microbatches = outline.microbatches() / kind.count.max(1);
-        let rungs = rungs(self.request, kind.count * kind.tricks.context);
+        let sharing = outline.sharing(kind);
+        let alike = outline.kinds.len() == 1 || sharing > kind.count;
+        let bare = kind.tricks.zero == Zero::None && kind.tricks.offload == Offload::None;
+        if !alike || !bare {
+            self.try_out(outline);
+            return;
+        }
+        let microbatches = outline.microbatches() / sharing.max(1);
+        let rungs = rungs(self.request, sharing * kind.tricks.context);
         let at = |(offload, zero)| {
-            let tricks = Tricks { offload, zero, ..kind.tricks };
-            Outline { kinds: vec![Kind { tricks, ..kind.clone() }], ..outline.clone() }
+            let tricks = |kind: &Kind| Tricks { offload, zero, ..kind.tricks };
+            let kinds = outline.kinds.iter();
+            let kinds = kinds.map(|kind| Kind { tricks: tricks(kind), ..kind.clone() }).collect();
+            Outline { kinds, ..outline.clone() }
         };
         let Some(last) = rungs.last() else { return };
         let most = at(*last);
-        if !fits(self.request, &most, &most.kinds[0], microbatches) {
+        let held = |kind: &Kind| fits(self.request, &most, kind, microbatches.max(1));
+        if !most.kinds.iter().all(held) {
             self.try_out(&most);
             return;
         }

@@ -2,8 +2,8 @@
 //!
 //! Layers are alike, so a stage's time and memory grow by a fixed amount with each, and the
 //! programme over stage boundaries has a closed form: for a limit on the slowest stage every other
-//! stage has a largest number of layers, and the least sum is had by filling the fastest first. What
-//! is left is to try the few limits that can be best. Tests hold this against all cuts there are.
+//! stage has a largest number of layers, and the least sum is had by filling the fastest first.
+//! What is left is to try the few limits that can be best. Tests hold this against all cuts.
 
 /// A stage to be: what one layer adds for one microbatch, and how many it can hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,9 +18,9 @@ pub(crate) struct Slot {
 /// Room for rounding where a limit is divided by the time of a layer.
 const SLACK: f64 = 1e-9;
 
-/// Layers of each stage for the least `het_perf::training::pipeline_time_s`, every stage with a multiple of
-/// `virtual_stages` of them and at least one such; among equals those that differ least. `None`
-/// where they do not fit.
+/// Layers of each stage for the least `het_perf::training::pipeline_time_s`, every stage with a
+/// multiple of `virtual_stages` of them and at least one such; among equals those that differ
+/// least. `None` where they do not fit.
 pub(crate) fn split(
     layers: u32,
     slots: &[Slot],

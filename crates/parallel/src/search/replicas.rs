@@ -2,9 +2,9 @@
 
 use super::Hunt;
 use crate::outline::{Block, Kind, Outline, Recipe, Tricks};
-use crate::price::{fits, price};
+use crate::price::{common, fits, price};
 use crate::request::Request;
-use crate::space::{Setting, at_least_s, batches, rungs, virtual_stages};
+use crate::space::{Setting, Tile, at_least_s, batches, rungs, virtual_stages};
 
 /// Replicas of one pool that may take part.
 #[derive(Debug, Clone)]
@@ -26,8 +26,12 @@ const TEAMS_MAX: [usize; 5] = [32, 32, 16, 8, 5];
 /// Microbatches that are handed out at a time, at most.
 const GRANULE_MAX: u32 = 256;
 
+/// Fewer replicas than there is room for are tried up to so many: with few microbatches they pay.
+const COUNTS_ALL: u32 = 6;
+
 /// Looks at every set of two pools and more.
 pub(super) fn search(hunt: &mut Hunt<'_>) {
+    sharing(hunt);
     for recipe in recipes(&hunt.settings) {
         let teams = teams(hunt, &recipe);
         for set in sets(hunt.request.pools.len()) {
@@ -36,6 +40,72 @@ pub(super) fn search(hunt: &mut Hunt<'_>) {
                 set.iter().map(|pool| &teams[*pool][..teams[*pool].len().min(most)]).collect();
             combine(hunt, &recipe, &chosen, &mut Vec::new());
         }
+    }
+}
+
+/// Replicas of one stage each, all cut alike: they share states with each other, and so may hold
+/// what no pool's own could.
+fn sharing(hunt: &mut Hunt<'_>) {
+    for index in 0..hunt.settings.len() {
+        let setting = hunt.settings[index].clone();
+        for set in sets(hunt.request.pools.len()) {
+            for first in &setting.tiles[set[0]] {
+                let same = |pool: &usize| {
+                    let mut tiles = setting.tiles[*pool].iter();
+                    tiles.find(|tile| tile.tensor == first.tensor).map(|tile| (*pool, *tile))
+                };
+                let tiles: Vec<(usize, Tile)> = set.iter().filter_map(same).collect();
+                if tiles.len() == set.len() && hunt.request.pins.pipeline.is_none_or(|p| p == 1) {
+                    share_states(hunt, &setting, &tiles, &mut Vec::new());
+                }
+            }
+        }
+    }
+}
+
+/// Every choice of a number of replicas in each pool.
+fn share_states(
+    hunt: &mut Hunt<'_>,
+    setting: &Setting,
+    tiles: &[(usize, Tile)],
+    chosen: &mut Vec<Team>,
+) {
+    let Some(((pool, tile), rest)) = tiles.split_first() else {
+        return together(hunt, &setting.recipe, chosen);
+    };
+    for count in numbers(hunt.request, setting, tile.groups) {
+        chosen.push(team(hunt.request, setting, (*pool, tile), [1, count, 1]));
+        share_states(hunt, setting, rest, chosen);
+        chosen.pop();
+    }
+}
+
+/// Numbers of replicas to try, the most first.
+fn numbers(request: &Request, setting: &Setting, most: u32) -> Vec<u32> {
+    let total = request.batch.largest / setting.recipe.microbatch.max(1);
+    let step = (setting.expert / setting.context.min(setting.expert)).max(1);
+    let most = most.min(total) / step * step;
+    let all = if most <= COUNTS_ALL { 1..=most } else { most..=most };
+    all.rev().filter(|count| *count > 0 && count.is_multiple_of(step)).collect()
+}
+
+fn team(
+    request: &Request,
+    setting: &Setting,
+    (pool, tile): (usize, &Tile),
+    [stages, count, pieces]: [u32; 3],
+) -> Team {
+    let blocks = [(stages, tile.layer_s)];
+    let layers = request.model.layers;
+    let time = |count| at_least_s(layers, &blocks, tile.head_s, count, pieces);
+    let each = time(2) - time(1);
+    let block = Block { pool, tensor: tile.tensor, stages };
+    Team {
+        kind: Kind { count, blocks: vec![block], tricks: setting.tricks(pieces) },
+        rate: f64::from(count) / each,
+        fill_s: time(1) - each,
+        rung: 0,
+        step_s: 0.0,
     }
 }
 
@@ -87,21 +157,11 @@ fn candidates(hunt: &Hunt<'_>, recipe: &Recipe, pool: usize) -> Vec<Team> {
             let most = tile.groups.min(layers);
             let pinned = request.pins.pipeline;
             for stages in pinned.map_or(1..=most, |stages| stages..=stages.min(most)) {
-                let step = setting.expert / setting.context.min(setting.expert);
-                let count = tile.groups / stages / step.max(1) * step.max(1);
-                for pieces in virtual_stages(request, stages).into_iter().filter(|_| count > 0) {
-                    let blocks = [(stages, tile.layer_s)];
-                    let time = |count| at_least_s(layers, &blocks, tile.head_s, count, pieces);
-                    let each = time(2) - time(1);
-                    let block = Block { pool, tensor: tile.tensor, stages };
-                    let tricks = setting.tricks(pieces);
-                    teams.push(Team {
-                        kind: Kind { count, blocks: vec![block], tricks },
-                        rate: f64::from(count) / each,
-                        fill_s: time(1) - each,
-                        rung: 0,
-                        step_s: 0.0,
-                    });
+                for count in numbers(request, setting, tile.groups / stages) {
+                    for pieces in virtual_stages(request, stages) {
+                        let size = [stages, count, pieces];
+                        teams.push(team(request, setting, (pool, tile), size));
+                    }
                 }
             }
         }
@@ -142,7 +202,8 @@ fn held(request: &Request, recipe: &Recipe, teams: Vec<Team>, seconds: f64) -> V
 
 fn dominates(team: &Team, other: &Team) -> bool {
     let stages = |team: &Team| (team.kind.stages(), team.kind.blocks[0].tensor);
-    team.rate >= other.rate
+    let few = other.kind.count <= COUNTS_ALL && team.kind.count > other.kind.count;
+    !few && team.rate >= other.rate
         && team.fill_s <= other.fill_s
         && team.rung <= other.rung
         && stages(team).0 * stages(team).1 >= stages(other).0 * stages(other).1
@@ -173,13 +234,14 @@ fn combine(hunt: &mut Hunt<'_>, recipe: &Recipe, left: &[&[Team]], chosen: &mut 
     }
 }
 
+/// Prices teams together on every batch, with every way to save memory where they share states.
 fn together(hunt: &mut Hunt<'_>, recipe: &Recipe, teams: &[Team]) {
     let request = hunt.request;
     let replicas: u32 = teams.iter().map(|team| team.kind.count).sum();
     if request.pins.data.is_some_and(|data| data != replicas) {
         return;
     }
-    let granule = teams.iter().map(|team| team.kind.granule()).fold(1, crate::price::common);
+    let granule = teams.iter().map(|team| team.kind.granule()).fold(1, common);
     if granule > GRANULE_MAX {
         return hunt.losses.indivisible();
     }
@@ -194,6 +256,6 @@ fn together(hunt: &mut Hunt<'_>, recipe: &Recipe, teams: &[Team]) {
             continue;
         }
         let kinds = teams.iter().map(|team| team.kind.clone()).collect();
-        hunt.try_out(&Outline { batch, recipe: *recipe, kinds });
+        hunt.climb(&Outline { batch, recipe: *recipe, kinds });
     }
 }

@@ -1,0 +1,6 @@
+//! Whole questions and their answers.
+
+mod answers;
+mod laws;
+mod machines;
+mod refusals;

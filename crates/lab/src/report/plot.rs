@@ -12,9 +12,9 @@ const BOTTOM: f64 = 34.0;
 pub(super) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000"];
 
-pub(super) const STYLE: &str = "<style>text{font:12px sans-serif;fill:#333}.grid{stroke:#ddd}.end{text-anchor:\
-                     end}.mid{text-anchor:middle}</style><rect width='100%' height='100%' \
-                     fill='#fff'/>";
+pub(super) const STYLE: &str = "<style>text{font:12px sans-serif;fill:#333}.grid{stroke:#ddd}\
+                                .end{text-anchor:end}.mid{text-anchor:middle}</style>\
+                                <rect width='100%' height='100%' fill='#fff'/>";
 
 /// A named line through points, by x.
 pub(super) struct Series {

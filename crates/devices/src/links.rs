@@ -79,7 +79,7 @@ pub(crate) fn nvlinks(
     gpus: &BTreeMap<PciAddress, (DeviceId, Vec<NvLink>)>,
 ) -> Vec<Link> {
     let plane = switch(node, "nvswitch");
-    let mut sums: BTreeMap<(DeviceId, Vertex), Option<Bytes>> = BTreeMap::new();
+    let mut sums: BTreeMap<(DeviceId, Vertex), (Option<Bytes>, u32)> = BTreeMap::new();
     for (device, lanes) in gpus.values() {
         for lane in lanes {
             let upper = match lane.peer.and_then(|peer| gpus.get(&peer)) {
@@ -88,12 +88,14 @@ pub(crate) fn nvlinks(
                 Some((peer, _)) => Vertex::Device(*peer),
                 None => plane.clone(),
             };
-            let sum = sums.entry((*device, upper)).or_insert(Some(Bytes::ZERO));
+            let (sum, count) = sums.entry((*device, upper)).or_insert((Some(Bytes::ZERO), 0));
             *sum = sum.zip(lane.bandwidth).map(|(sum, lane)| sum + lane);
+            *count += 1;
         }
     }
-    let edge = |((device, upper), bandwidth): ((DeviceId, Vertex), _)| {
-        link(Vertex::Device(device), upper, "nvlink", bandwidth)
+    let edge = |((device, upper), (bandwidth, count)): ((DeviceId, Vertex), _)| Link {
+        count,
+        ..link(Vertex::Device(device), upper, "nvlink", bandwidth)
     };
     sums.into_iter().map(edge).collect()
 }
@@ -104,5 +106,5 @@ pub(crate) fn switch(node: &str, name: &str) -> Vertex {
 }
 
 fn link(from: Vertex, to: Vertex, kind: &str, bandwidth: Option<Bytes>) -> Link {
-    Link { from, to, kind: kind.into(), bandwidth, latency_ns: None }
+    Link { from, to, kind: kind.into(), bandwidth, count: 1, latency_ns: None }
 }

@@ -13,6 +13,7 @@ pub mod quotas;
 pub mod record;
 pub mod report;
 pub mod text;
+pub mod topology;
 pub mod words;
 pub mod yaml;
 

@@ -18,6 +18,8 @@ pub const MARGIN: f64 = 178.0;
 pub const HEAD: f64 = 74.0;
 pub const LINE_HEIGHT: f64 = 13.0;
 const PADDING: f64 = 9.0;
+/// Below the last row of a node, for links between peers of that row.
+const BOWS: f64 = 74.0;
 /// From the node in detail to the boxes of others.
 const ASIDE: f64 = 46.0;
 
@@ -148,7 +150,9 @@ impl Placing<'_> {
                 (wish.unwrap_or(middle + index as f64 * 1e-3), id)
             })
             .collect();
-        wishes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // Switches of the storage and business networks stand after the leaves.
+        let is_tor = |id: usize| self.picture.shapes[id].role == Role::Tor;
+        wishes.sort_by(|a, b| is_tor(a.1).cmp(&is_tor(b.1)).then(a.0.total_cmp(&b.0)));
         let widths: Vec<f64> = wishes.iter().map(|(_, id)| self.areas[*id].width + GAP).collect();
         let wanted: Vec<f64> = wishes.iter().map(|(wish, _)| *wish).collect();
         for ((_, id), x) in wishes.iter().zip(apart(&wanted, &widths)) {
@@ -163,8 +167,15 @@ impl Placing<'_> {
             (from, to) if to == id => Some(from),
             _ => None,
         });
-        let ends: Vec<f64> =
-            ends.filter(|end| self.placed[*end]).map(|end| self.areas[end].x).collect();
+        let ends: Vec<usize> = ends.filter(|end| self.placed[*end]).collect();
+        // Folded nodes count only where nothing else does.
+        let near = |end: &usize| self.picture.shapes[*end].place != Place::Beside;
+        let any_near = ends.iter().any(near);
+        let ends: Vec<f64> = ends
+            .into_iter()
+            .filter(|end| !any_near || near(end))
+            .map(|end| self.areas[end].x)
+            .collect();
         (!ends.is_empty()).then(|| ends.iter().sum::<f64>() / ends.len() as f64)
     }
 
@@ -176,7 +187,9 @@ impl Placing<'_> {
                 *height = height.max(area.height);
             }
         }
-        let mut y = HEAD;
+        // Without a network the node's frame and its title come first.
+        let network = heights.keys().any(|role| role.is_network());
+        let mut y = if network { HEAD } else { HEAD + 22.0 };
         let mut middles: BTreeMap<Role, f64> = BTreeMap::new();
         let mut above = None;
         for (role, height) in heights {
@@ -203,6 +216,15 @@ impl Placing<'_> {
         }
     }
 
+    /// Whether lines run below the last row of the node: peers that are joined without a switch.
+    fn has_bows(&self) -> bool {
+        let shapes = &self.picture.shapes;
+        let is = |role| move |end: usize| shapes[end].role == role;
+        let (peer, switch) = (is(Role::Accelerator), is(Role::PeerSwitch));
+        let mut lines = self.picture.lines.iter();
+        lines.any(|line| peer(line.from) && peer(line.to)) && !(0..shapes.len()).any(switch)
+    }
+
     /// Moves everything right of the margin and measures.
     fn finish(mut self) -> Layout {
         let left = self.areas.iter().map(|area| area.left()).fold(f64::INFINITY, f64::min);
@@ -211,11 +233,17 @@ impl Placing<'_> {
         }
         let inside = self.of(|_, place| place == Place::Inside);
         let inside: Vec<Area> = inside.iter().map(|id| self.areas[*id]).collect();
-        let frame = around(&inside).map(|all| Area {
-            y: all.y - 10.0,
-            width: all.width + 28.0,
-            height: all.height + 48.0,
-            ..all
+        let title = self.picture.frame.chars().count() as f64 * 7.5;
+        let (sides, above) = (14.0, 34.0);
+        let below = if self.has_bows() { BOWS } else { sides };
+        let frame = around(&inside).map(|all| {
+            let width = (all.width + 2.0 * sides).max(title + 2.0 * sides);
+            Area {
+                x: all.left() - sides + width / 2.0,
+                y: all.y + (below - above) / 2.0,
+                width,
+                height: all.height + above + below,
+            }
         });
         let everything = self.areas.iter().copied().chain(frame);
         let everything: Vec<Area> = everything.collect();

@@ -131,7 +131,7 @@ impl Drawing<'_> {
                 1 => node.name.to_string(),
                 count => format!("{count} nodes, {} …", node.name),
             }];
-            lines.push(format!("pod {}", node.pod));
+            lines.push(node.pod.to_string());
             lines.extend(graph::contents(self.topology, kind[0]));
             self.group(&kind, lines);
         }
@@ -170,7 +170,14 @@ impl Drawing<'_> {
             (Vertex::Device(id), role) => {
                 let class = self.topology.class_of(*id);
                 let vendor = format!("{} ", class.vendor);
-                lines.push(class.title.as_str().trim_start_matches(&vendor).to_owned());
+                let title = class.title.as_str().trim_start_matches(&vendor);
+                // A remark in brackets on a line of its own keeps the row narrow.
+                match title.split_once(" (") {
+                    Some((model, remark)) => {
+                        lines.extend([model.to_owned(), format!("({remark}")]);
+                    }
+                    None => lines.push(title.to_owned()),
+                }
                 let device = self.topology.device(*id);
                 lines.push(match role {
                     Role::Socket => format!("{} cores", device.capacity.whole_units()),

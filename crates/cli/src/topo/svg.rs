@@ -26,12 +26,22 @@ const COLOURS: [(&str, &str); 13] = [
 ];
 const GREY: &str = "#8a8a8a";
 
+/// In one row, shapes nearer than this are joined straight.
+const NEIGHBOURS: f64 = 40.0;
+/// Depth of the control points of the longest bow below a row.
+const BOW_MAX: f64 = 84.0;
+/// The same between sockets, which have a row below them.
+const BOW_OF_SOCKETS: f64 = 44.0;
+/// Below the last row, where the lines of folded nodes run together.
+const BUS: f64 = 18.0;
+
 pub fn text(picture: &Picture) -> String {
     let layout = layout(picture);
     let mut svg = Svg { picture, layout: &layout, text: String::new() };
     svg.head();
     svg.frame();
     svg.lines();
+    svg.frame_title();
     svg.shapes();
     svg.labels();
     svg.text.push_str("</svg>\n");
@@ -72,10 +82,16 @@ impl Svg<'_> {
     fn frame(&mut self) {
         let Some(frame) = self.layout.frame else { return };
         self.rectangle(frame, "#fbfcfd", "#b0bec5");
+    }
+
+    /// Over the lines, with a rim that keeps them off.
+    fn frame_title(&mut self) {
+        let Some(frame) = self.layout.frame else { return };
         let (x, y) = (frame.left() + 10.0, frame.top() + 15.0);
         let title = escaped(&self.picture.frame);
         self.put(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"#607d8b\" font-weight=\"bold\">{title}</text>"
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"#607d8b\" font-weight=\"bold\" \
+             stroke=\"#fbfcfd\" stroke-width=\"4\" paint-order=\"stroke\">{title}</text>"
         ));
     }
 
@@ -91,7 +107,11 @@ impl Svg<'_> {
     fn lines(&mut self) {
         for line in &self.picture.lines {
             let (from, to) = (self.layout.areas[line.from], self.layout.areas[line.to]);
-            let path = path(from, to, self.beside(line));
+            // Folded nodes reach switches at the bottom from below, not across the node.
+            let ends = [line.from, line.to].map(|end| self.picture.shapes[end].role);
+            let below = self.beside(line) && ends.contains(&Role::PeerSwitch);
+            let bow = if line.kind == "socket" { BOW_OF_SOCKETS } else { BOW_MAX };
+            let path = path(from, to, bow, below.then_some(from.bottom().max(to.bottom())));
             let colour = colour(&line.kind);
             self.put(format_args!(
                 "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.3\" \
@@ -163,32 +183,24 @@ impl Svg<'_> {
 }
 
 /// From the bottom of the upper to the top of the lower; a bow below where both stand in one row.
-fn path(from: Area, to: Area, aside: bool) -> String {
+fn path(from: Area, to: Area, bow: f64, lowest: Option<f64>) -> String {
     let (upper, lower) = if from.y <= to.y { (from, to) } else { (to, from) };
+    if let Some(lowest) = lowest {
+        let (x, top, bus) = (upper.x, upper.bottom(), lowest + BUS);
+        let (end, bottom) = (lower.x, lower.bottom());
+        return format!("M{x:.1} {top:.1} V{bus:.1} H{end:.1} V{bottom:.1}");
+    }
     if lower.top() >= upper.bottom() {
-        // Folded nodes: lines to lower rows leave the box at its side.
-        if aside && lower.y > upper.y + 150.0 && upper.x > lower.x {
-            let (x, y) = (upper.left() + 24.0, upper.bottom());
-            return format!("M{x:.1} {y:.1} L{:.1} {:.1}", lower.x, lower.top());
-        }
-        return format!("M{:.1} {:.1} L{:.1} {:.1}", upper.x, upper.bottom(), lower.x, lower.top());
+        let (x, y) = (upper.x, upper.bottom());
+        return format!("M{x:.1} {y:.1} L{:.1} {:.1}", lower.x, lower.top());
     }
     let (left, right) = if from.x <= to.x { (from, to) } else { (to, from) };
-    let way = right.left() - left.right();
-    if way < 40.0 {
+    if right.left() - left.right() < NEIGHBOURS {
         return format!("M{:.1} {:.1} L{:.1} {:.1}", left.right(), left.y, right.left(), right.y);
     }
-    let depth = 10.0 + (right.x - left.x) * 0.09;
-    let y = left.bottom();
-    format!(
-        "M{:.1} {y:.1} C{:.1} {:.1} {:.1} {:.1} {:.1} {y:.1}",
-        left.x,
-        left.x,
-        y + depth,
-        right.x,
-        y + depth,
-        right.x
-    )
+    let (start, end, y) = (left.x, right.x, left.bottom());
+    let low = y + (8.0 + (end - start) * 0.09).min(bow);
+    format!("M{start:.1} {y:.1} C{start:.1} {low:.1} {end:.1} {low:.1} {end:.1} {y:.1}")
 }
 
 fn colour(kind: &str) -> &'static str {

@@ -11,4 +11,5 @@ mod operated;
 mod served;
 mod sim;
 mod streams;
+mod topo;
 mod training;

@@ -165,7 +165,9 @@ impl Pod<'_> {
         for (&leaf, &(sum, cables)) in below {
             let cables_up = ((f64::from(cables) / of).ceil() as u32).max(1);
             let each = sum as f64 / of / f64::from(cables_up);
-            for (spine, cables) in spread(cables_up, spines) {
+            for (row, cables) in spread(cables_up, spines) {
+                // Leaves with fewer cables than spines begin at different ones.
+                let spine = (row + leaf) % spines;
                 let wire = Wire::many("spine", Bytes(each as u64), cables).delayed(NETWORK_NS);
                 graph.link(self.switch("leaf", leaf), self.switch("spine", spine), wire);
                 *to_spine.entry(spine).or_default() += each as u64 * u64::from(cables);

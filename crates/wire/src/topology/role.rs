@@ -25,7 +25,7 @@ pub enum Role {
 }
 
 /// First letters of the last part of a switch's name.
-const ROLES: [(&str, Role); 13] = [
+const ROLES: [(&str, Role); 14] = [
     ("core", Role::Core),
     ("spine", Role::Spine),
     ("leaf", Role::Leaf),
@@ -35,6 +35,7 @@ const ROLES: [(&str, Role); 13] = [
     ("storage-nic", Role::Nic),
     ("business-nic", Role::Nic),
     ("pci", Role::Pcie),
+    ("network", Role::Leaf),
     ("socket", Role::Socket),
     ("nvswitch", Role::PeerSwitch),
     ("ub", Role::PeerSwitch),

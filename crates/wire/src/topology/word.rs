@@ -14,6 +14,9 @@ use crate::words::closest;
 /// Nodes of a cluster: more than any that is known (a drawing or a plan of more is of no use).
 pub const NODES_MAX: u32 = 16_384;
 
+/// The fabric where none is named.
+pub(crate) const FLAT: &str = "flat";
+
 /// Why a word is no cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ClusterWordError {
@@ -52,7 +55,8 @@ pub(crate) fn hint<'a>(word: &str, names: impl Iterator<Item = &'a str> + Clone)
     }
 }
 
-/// The cluster of `TEMPLATE[xN][+FABRIC]`; without a fabric several nodes stand on a `flat` one.
+/// The cluster of `TEMPLATE[xN][+FABRIC]`; without a fabric the ports of
+/// its cards end at a `flat` one.
 ///
 /// # Errors
 /// When a part of the word is unknown, or there are no nodes.
@@ -62,19 +66,13 @@ pub fn from_word(word: &str) -> Result<Cluster, ClusterWordError> {
         None => (word, None),
     };
     let (template, count) = counted(nodes)?;
-    let shape = match fabric {
-        Some(name) => Some(
-            Fabric::named(name)
-                .ok_or_else(|| ClusterWordError::Fabric { word: name.to_owned() })?,
-        ),
-        None => Fabric::named("flat").filter(|_| count * template.nodes > 1),
-    };
+    let name = fabric.unwrap_or(FLAT);
+    let shape =
+        Fabric::named(name).ok_or_else(|| ClusterWordError::Fabric { word: name.to_owned() })?;
     let mut graph = Graph::new(BTreeMap::new());
     let place = Place { names: "node", pod: "pod0", rack: None };
     several(&mut graph, &template, count, place, &Changes::default());
-    if let Some(shape) = shape {
-        fabric::join(&mut graph, &shape);
-    }
+    fabric::join(&mut graph, &shape);
     Ok(graph.finish(word))
 }
 

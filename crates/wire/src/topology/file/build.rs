@@ -39,10 +39,10 @@ pub(super) fn build(file: &ClusterFile, tree: &Tree) -> Result<Cluster, Vec<Prob
     for (row, group) in file.nodes.iter().enumerate() {
         reader.group(group, &format!("/nodes/{row}"));
     }
-    let alone = file.fabric.is_none() && reader.graph.topology.nodes.len() < 2;
     let fabric = match &file.fabric {
         Some(shape) => reader.fabric(shape),
-        None => Fabric::named("flat").filter(|_| !alone && file.links.is_empty()),
+        // Who spells out links between nodes has no other fabric.
+        None => Fabric::named(word::FLAT).filter(|_| file.links.is_empty()),
     };
     if let Some(fabric) = fabric {
         fabric::join(&mut reader.graph, &fabric);

@@ -19,7 +19,8 @@ pub struct ClusterFile {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, ClassFile>,
     pub nodes: Vec<GroupFile>,
-    /// How the network cards of the nodes are joined; several nodes without one stand on a `flat`.
+    /// How the network cards of the nodes are joined; without it and without
+    /// `links` their ports end at a `flat` one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<FabricFile>,
     /// Switches outside of nodes, for `links`.

@@ -67,7 +67,7 @@ pub enum Command {
     Server(ServerArgs),
     /// List this machine's devices, or take one out of the server's service and back.
     Devices(DevicesArgs),
-    /// Show how this machine's devices are linked.
+    /// Show how the devices of this machine or of a cluster are linked.
     Topo(TopoArgs),
     /// Check that this machine is ready; every ✘ comes with its fix.
     Doctor,
@@ -376,6 +376,10 @@ pub enum Form {
 
 #[derive(Debug, ClapArgs)]
 pub struct TopoArgs {
+    /// A cluster file, a template such as `hgx-h100-8x4+rail` (`TEMPLATE[xN][+FABRIC]`), or `this`
+    /// machine.
+    #[arg(default_value = "this")]
+    pub what: String,
     #[arg(short, long, value_enum, default_value_t = TopoForm::Tree)]
     pub output: TopoForm,
 }
@@ -383,8 +387,12 @@ pub struct TopoArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TopoForm {
     Tree,
-    Json,
+    /// Nodes, figures of the device classes, links by kind.
+    Table,
+    /// A picture.
+    Svg,
     Dot,
+    Json,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -424,6 +432,8 @@ pub struct SchemaArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SchemaFile {
     Job,
+    /// Nodes, fabric and device classes of a cluster.
+    Cluster,
     /// What tenants are entitled to and limited to.
     Quotas,
 }

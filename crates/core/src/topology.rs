@@ -1,6 +1,8 @@
 //! The topology graph: nodes, devices, switches and the links between them. It says what exists;
 //! health and holdings are state.
 
+use std::collections::BTreeMap;
+
 use thiserror::Error;
 
 use crate::{Bytes, DeviceId, Name, NodeId, Share};
@@ -58,6 +60,18 @@ pub enum Vertex {
     Switch(Name),
 }
 
+impl From<NodeId> for Vertex {
+    fn from(id: NodeId) -> Self {
+        Self::Node(id)
+    }
+}
+
+impl From<DeviceId> for Vertex {
+    fn from(id: DeviceId) -> Self {
+        Self::Device(id)
+    }
+}
+
 /// An edge of the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
@@ -65,8 +79,11 @@ pub struct Link {
     pub to: Vertex,
     /// `pcie`, `nvlink`, `hccs`, `nic`, `tor`, `leaf`, `spine`, …
     pub kind: Name,
-    /// Bytes per second in one direction; `None` if unknown.
+    /// Bytes per second in one direction, of all `count` together; `None` if unknown.
     pub bandwidth: Option<Bytes>,
+    /// Physical links side by side that are one edge here, for example the two NVLinks
+    /// between a GPU and an NVSwitch. At least 1.
+    pub count: u32,
     pub latency_ns: Option<u64>,
 }
 
@@ -144,6 +161,39 @@ impl Topology {
         }
     }
 
+    /// Whether ids mean the same in both. Links may differ: a cable comes and goes.
+    pub fn has_same_rows(&self, other: &Self) -> bool {
+        let Self { classes, nodes, devices, links: _ } = self;
+        (classes, nodes, devices) == (&other.classes, &other.nodes, &other.devices)
+    }
+
+    /// Groups of two or more devices that links of one kind join, straight or over switches, each
+    /// in row order: `nvlink` gives the NVLink domains, `module` the packages of several chips that
+    /// are allocated whole.
+    pub fn islands(&self, kind: &str) -> Vec<Vec<DeviceId>> {
+        let mut rows: BTreeMap<&Vertex, usize> = BTreeMap::new();
+        let mut parents: Vec<usize> = Vec::new();
+        for link in self.links.iter().filter(|link| link.kind == kind) {
+            let [from, to] = [&link.from, &link.to].map(|vertex| {
+                let row = *rows.entry(vertex).or_insert_with(|| {
+                    parents.push(parents.len());
+                    parents.len() - 1
+                });
+                root(&mut parents, row)
+            });
+            parents[from.max(to)] = from.min(to);
+        }
+        let mut islands: BTreeMap<usize, Vec<DeviceId>> = BTreeMap::new();
+        for (vertex, row) in rows {
+            if let Vertex::Device(id) = vertex {
+                islands.entry(root(&mut parents, row)).or_default().push(*id);
+            }
+        }
+        let mut islands: Vec<_> = islands.into_values().filter(|one| one.len() > 1).collect();
+        islands.sort();
+        islands
+    }
+
     /// Checks that every id names a row and every device can be told apart.
     ///
     /// # Errors
@@ -175,5 +225,48 @@ impl Topology {
             Some(link) => Err(TopologyError::DanglingLink { kind: link.kind.clone() }),
             None => Ok(()),
         }
+    }
+}
+
+/// The representative of a row's group; halves the path to it for those who ask later.
+fn root(parents: &mut [usize], mut row: usize) -> usize {
+    while parents[row] != row {
+        parents[row] = parents[parents[row]];
+        row = parents[row];
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn islands_are_what_links_of_one_kind_join() {
+        let device = |id| Vertex::Device(DeviceId(id));
+        let link = |from, to, kind: &str| Link {
+            from,
+            to,
+            kind: kind.into(),
+            bandwidth: None,
+            count: 1,
+            latency_ns: None,
+        };
+        let switch = || Vertex::Switch("nvswitch0".into());
+        let links = vec![
+            link(device(3), device(2), "module"),
+            link(device(1), device(0), "module"),
+            link(device(0), switch(), "nvlink"),
+            link(switch(), device(2), "nvlink"),
+            link(device(4), Vertex::Switch("nvswitch1".into()), "nvlink"),
+        ];
+        let topology = Topology { links, ..Topology::default() };
+        let rows = |kind| -> Vec<Vec<u32>> {
+            let islands = topology.islands(kind).into_iter();
+            islands.map(|island| island.into_iter().map(|id| id.0).collect()).collect()
+        };
+        assert_eq!(rows("module"), [[0, 1], [2, 3]]);
+        assert_eq!(rows("nvlink"), [[0, 2]]);
+        assert!(rows("hccs").is_empty());
     }
 }

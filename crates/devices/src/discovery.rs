@@ -467,10 +467,20 @@ fn assemble(
         let Some(address) = address else { continue };
         gpus.insert(address, (device, nvlinks));
         let at = functions.iter().find(|function| function.address == address);
-        on_bus.extend(at.map(|function| OnBus { device, function, host }));
+        on_bus.extend(at.map(|function| OnBus { end: device.into(), function, host }));
     }
+    let cards = functions.iter().filter(|function| function.is_network_card()).enumerate();
+    let cards: Vec<OnBus<'_>> = cards
+        .map(|(number, function)| {
+            let end = links::switch(&name, &format!("nic{number}"));
+            OnBus { end, function, host: host(function.numa, &processors.numa, &sockets) }
+        })
+        .collect();
+    let ports = links::port_links(tree, &name, &cards);
+    on_bus.extend(cards);
     let mut extra: Vec<Link> = links::pcie_links(tree, &name, &on_bus, &mut found.findings);
     extra.extend(links::nvlinks(&name, &gpus));
+    extra.extend(ports);
     found.topology.links.extend(extra);
     found
 }

@@ -12,9 +12,9 @@ use crate::{Finding, NvLink, PciAddress};
 /// The one node of a discovered topology.
 pub(crate) const NODE: NodeId = NodeId(0);
 
-/// A device on the bus, and where its traffic goes.
+/// A device or network card on the bus, and where its traffic goes.
 pub(crate) struct OnBus<'machine> {
-    pub(crate) device: DeviceId,
+    pub(crate) end: Vertex,
     pub(crate) function: &'machine Function,
     /// The socket's device, or the node where the socket is not known.
     pub(crate) host: Vertex,
@@ -36,8 +36,8 @@ pub(crate) fn pcie_links(
     let mut seen = BTreeSet::new();
     for on_bus in devices {
         let Some((root, hops)) = on_bus.function.path.split_first() else { continue };
-        let mut lower = Vertex::Device(on_bus.device);
-        // From the device up: the port above each link's lower end belongs to a root port (the
+        let mut lower = on_bus.end.clone();
+        // From the end up: the port above each link's lower end belongs to a root port (the
         // first bridge) or to a switch, whose two bridges (upstream, downstream) are one vertex.
         let mut position = hops.len().saturating_sub(1);
         while position > 0 {
@@ -67,6 +67,16 @@ pub(crate) fn pcie_links(
     links
 }
 
+/// The ports of network cards, as far as they are up; what they lead to is not known here.
+pub(crate) fn port_links(tree: &Tree, node: &str, cards: &[OnBus<'_>]) -> Vec<Link> {
+    let speed = |card: &OnBus<'_>| pci::port_speed(tree, card.function.address);
+    let port = |card: &OnBus<'_>| {
+        let speed = speed(card)?;
+        Some(link(card.end.clone(), switch(node, "network0"), "nic", Some(speed)))
+    };
+    cards.iter().filter_map(port).collect()
+}
+
 fn narrow(end: &str, narrowed: Option<(u64, u64)>) -> Option<Finding> {
     let (lanes, lanes_max) = narrowed?;
     Some(Finding::NarrowLink { address: end.parse().ok()?, lanes, lanes_max })
@@ -79,7 +89,7 @@ pub(crate) fn nvlinks(
     gpus: &BTreeMap<PciAddress, (DeviceId, Vec<NvLink>)>,
 ) -> Vec<Link> {
     let plane = switch(node, "nvswitch");
-    let mut sums: BTreeMap<(DeviceId, Vertex), Option<Bytes>> = BTreeMap::new();
+    let mut sums: BTreeMap<(DeviceId, Vertex), (Option<Bytes>, u32)> = BTreeMap::new();
     for (device, lanes) in gpus.values() {
         for lane in lanes {
             let upper = match lane.peer.and_then(|peer| gpus.get(&peer)) {
@@ -88,12 +98,14 @@ pub(crate) fn nvlinks(
                 Some((peer, _)) => Vertex::Device(*peer),
                 None => plane.clone(),
             };
-            let sum = sums.entry((*device, upper)).or_insert(Some(Bytes::ZERO));
+            let (sum, count) = sums.entry((*device, upper)).or_insert((Some(Bytes::ZERO), 0));
             *sum = sum.zip(lane.bandwidth).map(|(sum, lane)| sum + lane);
+            *count += 1;
         }
     }
-    let edge = |((device, upper), bandwidth): ((DeviceId, Vertex), _)| {
-        link(Vertex::Device(device), upper, "nvlink", bandwidth)
+    let edge = |((device, upper), (bandwidth, count)): ((DeviceId, Vertex), _)| Link {
+        count,
+        ..link(Vertex::Device(device), upper, "nvlink", bandwidth)
     };
     sums.into_iter().map(edge).collect()
 }
@@ -104,5 +116,5 @@ pub(crate) fn switch(node: &str, name: &str) -> Vertex {
 }
 
 fn link(from: Vertex, to: Vertex, kind: &str, bandwidth: Option<Bytes>) -> Link {
-    Link { from, to, kind: kind.into(), bandwidth, latency_ns: None }
+    Link { from, to, kind: kind.into(), bandwidth, count: 1, latency_ns: None }
 }

@@ -55,6 +55,12 @@ pub(crate) fn field<'text>(text: &'text str, key: &str) -> Option<&'text str> {
     })
 }
 
+/// Bytes per second of `400 Gb/sec (4X NDR)`; a port that is down still says what it could do.
+pub(crate) fn port_rate(text: &str) -> Option<Bytes> {
+    let gigabits: f64 = text.split_once(" Gb/sec")?.0.trim().parse().ok()?;
+    (gigabits > 0.0 && gigabits < 1e5).then_some(Bytes((gigabits * 1e9 / 8.0) as u64))
+}
+
 /// Megatransfers per second of `16.0 GT/s PCIe` and `2.5 GT/s`; `None` for `Unknown`.
 pub(crate) fn link_speed(text: &str) -> Option<u64> {
     let number = text.split_whitespace().next()?;

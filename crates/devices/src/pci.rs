@@ -129,6 +129,35 @@ fn function(tree: &Tree, address: PciAddress) -> Option<Function> {
     })
 }
 
+impl Function {
+    /// An Ethernet or InfiniBand controller (PCI class code 0x0200 or 0x0207).
+    pub(crate) fn is_network_card(&self) -> bool {
+        matches!(self.class, 0x0200 | 0x0207) && !self.is_virtual
+    }
+}
+
+/// What the fastest port of a network card runs at: the kernel's `speed` of its interface (Mbit/s,
+/// −1 while the port is down), or the `rate` of its RDMA port (`400 Gb/sec (4X NDR)`).
+pub(crate) fn port_speed(tree: &Tree, address: PciAddress) -> Option<Bytes> {
+    let directory = format!("{DEVICES}/{address}");
+    let interfaces = tree.names(&format!("{directory}/net")).into_iter();
+    let megabits = interfaces
+        .filter_map(|name| tree.number::<i64>(&format!("{directory}/net/{name}/speed")))
+        .filter_map(|speed| u64::try_from(speed).ok().filter(|speed| *speed > 0))
+        .max();
+    let bytes = megabits.map(|megabits| Bytes(megabits * 1_000_000 / 8));
+    let rdma = tree.names(&format!("{directory}/infiniband")).into_iter();
+    let rate = |name: String| {
+        let ports = format!("{directory}/infiniband/{name}/ports");
+        let rates = tree
+            .names(&ports)
+            .into_iter()
+            .filter_map(|port| parse::port_rate(&tree.text(&format!("{ports}/{port}/rate"))?));
+        rates.max()
+    };
+    bytes.max(rdma.filter_map(rate).max())
+}
+
 /// `../../../devices/pci0000:c0/0000:c0:01.1/0000:c1:00.0` from `pci0000:c0` on.
 fn bus_path(target: &str) -> Vec<String> {
     let mut parts = target.split('/').skip_while(|part| !part.starts_with("pci"));

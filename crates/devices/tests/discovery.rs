@@ -164,6 +164,15 @@ fn the_briefs_links() {
     assert_eq!(links_of(&discovery, "epyc-h100x8/pci0000:07"), ["pcie cpu0 ?"]);
     assert_eq!(links_of(&discovery, "npu0"), ["pcie epyc-h100x8/pci0000:e0 31507"]);
     assert_eq!(links_of(&discovery, "cpu1"), ["memory node ?"]);
+    // A network card beside each pair of GPUs, behind the same switch; 400 Gbit/s are 50 GB/s.
+    assert_eq!(
+        links_of(&discovery, "epyc-h100x8/nic0"),
+        ["pcie epyc-h100x8/0000:08:00.0 63015", "nic epyc-h100x8/network0 50000"]
+    );
+    assert_eq!(
+        links_of(&discovery, "epyc-h100x8/nic1"),
+        ["pcie epyc-h100x8/0000:18:00.0 63015", "nic epyc-h100x8/network0 25000"]
+    );
 }
 
 #[test]
@@ -281,6 +290,8 @@ fn atlas_800t_a2() {
     }
     check(&discovery, &expected);
     assert_eq!(links_of(&discovery, "atlas-800t-a2/pci0000:c0"), ["pcie cpu3 ?"]);
+    // A port that is down has no speed.
+    assert_eq!(links_of(&discovery, "atlas-800t-a2/nic0"), ["pcie atlas-800t-a2/pci0000:7c ?"]);
     let unknown = |finding: &&Finding| matches!(finding, Finding::MemoryUnknown { .. });
     assert_eq!(discovery.findings.iter().filter(unknown).count(), discovery.findings.len());
 }

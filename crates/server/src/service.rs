@@ -113,7 +113,7 @@ impl Service {
                 archive(&home, &state, id, policy.name());
             }
         }
-        if **state.topology() != *machine.topology {
+        if !state.topology().has_same_rows(&machine.topology) {
             let hint = "hint: put the devices back, or move the `server` directory away";
             return Err(ServiceError::OtherMachine { hint });
         }

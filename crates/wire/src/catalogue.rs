@@ -1,5 +1,6 @@
 //! The device catalogue: models with their peaks, shipped as data.
 
+use std::fmt;
 use std::sync::LazyLock;
 
 use het_core::{Bytes, DeviceClass};
@@ -14,6 +15,109 @@ const MIG: &str = "-mig-";
 const MIG_SLICES: u64 = 7;
 const MIG_SLICES_A30: u64 = 4;
 
+/// A number of the catalogue, and how sure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Figure {
+    Known(f64),
+    /// Written `~128`.
+    Approximate(f64),
+    /// The device lacks it: no such precision, no such link.
+    Absent,
+    #[default]
+    Unknown,
+}
+
+impl Figure {
+    fn read(text: &str) -> Self {
+        let (approximate, number) = match text.strip_prefix('~') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        match number.parse() {
+            Ok(0.0) => Self::Absent,
+            Ok(value) if approximate => Self::Approximate(value),
+            Ok(value) => Self::Known(value),
+            Err(_) => Self::Unknown,
+        }
+    }
+
+    /// The number; `None` where there is none.
+    pub fn value(self) -> Option<f64> {
+        match self {
+            Self::Known(value) | Self::Approximate(value) => Some(value),
+            Self::Absent | Self::Unknown => None,
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(value) => write!(f, "{value}"),
+            Self::Approximate(value) => write!(f, "~{value}"),
+            Self::Absent => f.write_str("-"),
+            Self::Unknown => f.write_str("?"),
+        }
+    }
+}
+
+/// Where a sheet's figures are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// Read at a source that the sheet names.
+    Read,
+    /// From memory of the vendor's page: check before quoting.
+    Memory,
+    /// Sources disagree.
+    Conflicting,
+    /// Press figures only.
+    Low,
+    /// Written by the user in a cluster file.
+    Own,
+}
+
+impl fmt::Display for Certainty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Memory => "memory",
+            Self::Conflicting => "conflicting",
+            Self::Low => "low",
+            Self::Own => "own",
+        })
+    }
+}
+
+/// What the catalogue says of a class: dense peaks (without sparsity) of a whole device, of a CPU
+/// those of a socket.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sheet {
+    pub id: String,
+    pub title: String,
+    pub vendor: String,
+    pub kind: String,
+    pub fp32_tflops: Figure,
+    pub tf32_tflops: Figure,
+    /// At bf16 or fp16.
+    pub half_tflops: Figure,
+    pub int8_tops: Figure,
+    pub fp8_tflops: Figure,
+    /// Own memory, GiB.
+    pub memory_gib: Figure,
+    /// GB/s.
+    pub memory_gbps: Figure,
+    /// Thermal design power, in watts.
+    pub power_w: Figure,
+    /// What joins it to its peers, for example `NVLink4 18x`.
+    pub peer_link: String,
+    /// GB/s, both directions and all links together.
+    pub peer_gbps: Figure,
+    /// What joins it to its host, for example `PCIe5 x16`.
+    pub host_link: String,
+    pub certainty: Certainty,
+    pub source: String,
+}
+
 #[derive(Debug, Deserialize)]
 struct Row {
     id: String,
@@ -21,41 +125,139 @@ struct Row {
     vendor: String,
     kind: String,
     fp32_tflops: String,
+    tf32_tflops: String,
     bf16_fp16_tflops: String,
     int8_tops: String,
+    fp8_tflops: String,
     mem_gb: String,
     mem_bw_gbps: String,
     tdp_w: String,
+    peer_link: String,
+    peer_link_gbps_bidir: String,
+    host_link: String,
+    certainty: String,
+    source: String,
+}
+
+impl From<Row> for Sheet {
+    fn from(row: Row) -> Self {
+        Self {
+            fp32_tflops: Figure::read(&row.fp32_tflops),
+            tf32_tflops: Figure::read(&row.tf32_tflops),
+            half_tflops: Figure::read(&row.bf16_fp16_tflops),
+            int8_tops: Figure::read(&row.int8_tops),
+            fp8_tflops: Figure::read(&row.fp8_tflops),
+            memory_gib: Figure::read(&row.mem_gb),
+            memory_gbps: Figure::read(&row.mem_bw_gbps),
+            power_w: Figure::read(&row.tdp_w),
+            peer_gbps: Figure::read(&row.peer_link_gbps_bidir),
+            certainty: match row.certainty.as_str() {
+                "read" => Certainty::Read,
+                "memory" => Certainty::Memory,
+                "conflicting" => Certainty::Conflicting,
+                _ => Certainty::Low,
+            },
+            id: row.id,
+            title: row.name,
+            vendor: row.vendor,
+            kind: row.kind,
+            peer_link: row.peer_link,
+            host_link: row.host_link,
+            source: row.source,
+        }
+    }
+}
+
+impl Sheet {
+    /// The class in the scheduler's words.
+    pub fn class(&self) -> DeviceClass {
+        // A CPU's sheet is a whole socket, a unit is one core: its peak a unit is not in it.
+        let tflops = match self.kind.as_str() {
+            "cpu" => None,
+            _ => self.half_tflops.value().or(self.fp32_tflops.value()),
+        };
+        DeviceClass {
+            id: self.id.as_str().into(),
+            kind: self.kind.as_str().into(),
+            vendor: self.vendor.as_str().into(),
+            title: self.title.as_str().into(),
+            peak_gflops: tflops.map(|tflops| (tflops * 1_000.0) as u64),
+            software: false,
+        }
+    }
+
+    /// Own memory; `None` where the sheet has no figure.
+    pub fn memory(&self) -> Option<Bytes> {
+        self.memory_gib.value().map(|gib| Bytes((gib * (1_u64 << 30) as f64) as u64))
+    }
 }
 
 /// Peaks of a whole device, for estimates; `None` where the catalogue has no figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
+    pub fp32_tflops: Option<f64>,
+    pub tf32_tflops: Option<f64>,
+    /// What training gets: bf16 or fp16, fp32 where the device has neither.
     pub bf16_tflops: Option<f64>,
+    /// What quantised inference gets: int8, bf16 or fp16 where the device lacks it.
     pub int8_tops: Option<f64>,
+    pub fp8_tflops: Option<f64>,
+    pub memory: Option<Bytes>,
     /// GB/s.
     pub memory_gbps: Option<f64>,
     /// Thermal design power, in watts.
     pub power_w: Option<f64>,
+    /// To peers, GB/s, both directions and all links together.
+    pub peer_gbps: Option<f64>,
+    pub certainty: Certainty,
+}
+
+impl From<&Sheet> for Figures {
+    fn from(sheet: &Sheet) -> Self {
+        Self {
+            fp32_tflops: sheet.fp32_tflops.value(),
+            tf32_tflops: sheet.tf32_tflops.value(),
+            bf16_tflops: sheet.half_tflops.value().or(sheet.fp32_tflops.value()),
+            int8_tops: sheet.int8_tops.value().or(sheet.half_tflops.value()),
+            fp8_tflops: sheet.fp8_tflops.value(),
+            memory: sheet.memory(),
+            memory_gbps: sheet.memory_gbps.value(),
+            power_w: sheet.power_w.value(),
+            peer_gbps: sheet.peer_gbps.value(),
+            certainty: sheet.certainty,
+        }
+    }
 }
 
 /// The figures of a class; of a CPU those of a whole socket.
 pub fn figures(id: &str) -> Option<Figures> {
-    let row = ROWS.iter().find(|row| row.id == id)?;
-    Some(Figures {
-        bf16_tflops: figure(&row.bf16_fp16_tflops).or_else(|| figure(&row.fp32_tflops)),
-        int8_tops: figure(&row.int8_tops).or_else(|| figure(&row.bf16_fp16_tflops)),
-        memory_gbps: figure(&row.mem_bw_gbps),
-        power_w: figure(&row.tdp_w),
-    })
+    sheet(id).map(Figures::from)
 }
 
-static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let mut reader = csv::Reader::from_reader(CSV.as_bytes());
-    reader.deserialize().map(|row| row.expect("the shipped catalogue is tested")).collect()
+/// All that the catalogue says of a class.
+pub fn sheet(id: &str) -> Option<&'static Sheet> {
+    SHEETS.iter().find(|sheet| sheet.id == id)
+}
+
+/// Every sheet, in file order.
+pub fn sheets() -> &'static [Sheet] {
+    &SHEETS
+}
+
+/// What the first line of the data says of itself.
+pub fn version() -> &'static str {
+    let first = CSV.lines().next().unwrap_or_default();
+    first.trim_start_matches("# version:").trim()
+}
+
+static SHEETS: LazyLock<Vec<Sheet>> = LazyLock::new(|| {
+    let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(CSV.as_bytes());
+    let rows = reader.deserialize::<Row>();
+    rows.map(|row| row.expect("the shipped catalogue is tested").into()).collect()
 });
 
-static CLASSES: LazyLock<Vec<DeviceClass>> = LazyLock::new(|| ROWS.iter().map(class).collect());
+static CLASSES: LazyLock<Vec<DeviceClass>> =
+    LazyLock::new(|| SHEETS.iter().map(Sheet::class).collect());
 
 /// Every class of the catalogue, in file order.
 pub fn classes() -> &'static [DeviceClass] {
@@ -81,28 +283,7 @@ pub fn peak_gflops(id: &str) -> Option<u64> {
 
 /// The nominal memory of a device of the class; `None` where the catalogue has no figure.
 pub fn memory(id: &str) -> Option<Bytes> {
-    let row = ROWS.iter().find(|row| row.id == id)?;
-    figure(&row.mem_gb).map(|gib| Bytes((gib * (1_u64 << 30) as f64) as u64))
-}
-
-fn class(row: &Row) -> DeviceClass {
-    // A CPU row is a whole socket, a unit is one core: its peak a unit is not in the table.
-    let tflops = match row.kind.as_str() {
-        "cpu" => None,
-        _ => figure(&row.bf16_fp16_tflops).or_else(|| figure(&row.fp32_tflops)),
-    };
-    DeviceClass {
-        id: row.id.as_str().into(),
-        kind: row.kind.as_str().into(),
-        vendor: row.vendor.as_str().into(),
-        title: row.name.as_str().into(),
-        peak_gflops: tflops.map(|tflops| (tflops * 1_000.0) as u64),
-        software: false,
-    }
-}
-
-fn figure(text: &str) -> Option<f64> {
-    text.trim_start_matches('~').parse().ok().filter(|value: &f64| *value > 0.0)
+    sheet(id)?.memory()
 }
 
 #[cfg(test)]
@@ -122,5 +303,16 @@ mod tests {
         assert!(classes().len() >= 40);
         let h100 = class_by_id("h100-sxm5-80").expect("in the catalogue");
         assert_eq!((h100.kind.as_str(), h100.peak_gflops.is_some()), ("gpu", true));
+        assert!(version().starts_with(|first: char| first.is_ascii_digit()), "{}", version());
+    }
+
+    #[test]
+    fn what_is_uncertain_or_absent_is_said() {
+        let told = |text| Figure::read(text).to_string();
+        assert_eq!(["1979", "~192", "0", "", "-"].map(told), ["1979", "~192", "-", "?", "?"]);
+        let h100 = figures("h100-sxm5-80").expect("in the catalogue");
+        assert_eq!((h100.fp8_tflops, h100.tf32_tflops), (Some(1_979.0), Some(495.0)));
+        let kunlun = sheet("p800").expect("in the catalogue");
+        assert_eq!((kunlun.certainty, kunlun.fp8_tflops), (Certainty::Low, Figure::Unknown));
     }
 }

@@ -14,6 +14,7 @@ pub mod record;
 pub mod report;
 pub mod sonic;
 pub mod text;
+pub mod topology;
 pub mod words;
 pub mod yaml;
 

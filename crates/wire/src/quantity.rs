@@ -38,6 +38,38 @@ pub fn size_text(bytes: Bytes) -> String {
     }
 }
 
+/// Reads a rate in one direction: `25GB/s`, or bits of a network port, `400G`.
+pub fn rate(text: &str) -> Option<Bytes> {
+    match text.strip_suffix("/s") {
+        Some(bytes) => size(bytes),
+        None => {
+            let gigabits: f64 = text.strip_suffix('G')?.parse().ok()?;
+            (gigabits >= 0.0).then_some(Bytes((gigabits * 1e9 / 8.0) as u64))
+        }
+    }
+}
+
+/// Writes a rate in decimal units, as vendors print them.
+pub fn rate_text(rate: Bytes) -> String {
+    let (value, unit) = match rate.0 {
+        0..1_000_000_000 => (rate.0 as f64 / 1e6, "MB/s"),
+        1_000_000_000..1_000_000_000_000 => (rate.0 as f64 / 1e9, "GB/s"),
+        _ => (rate.0 as f64 / 1e12, "TB/s"),
+    };
+    format!("{} {unit}", short(value))
+}
+
+/// Writes the rate of a network port in bits: `400G`.
+pub fn port_text(rate: Bytes) -> String {
+    format!("{}G", short(rate.0 as f64 * 8.0 / 1e9))
+}
+
+/// With one digit after the point where there is something to say.
+fn short(value: f64) -> String {
+    let rounded = (value * 10.0).round() / 10.0;
+    format!("{rounded}")
+}
+
 /// Reads a duration: numbers with `ms`, `s`, `m`, `h`, `d`, largest first, as in `1h30m`.
 pub fn duration(text: &str) -> Option<Millis> {
     let mut rest = text;
@@ -92,6 +124,19 @@ mod tests {
         for text in ["24", "24gib", "GiB", "-1GiB", "24 GiB"] {
             assert_eq!(size(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn rates_read_and_are_written_as_vendors_do() {
+        for (text, bytes) in [("25GB/s", 25_000_000_000), ("400G", 50_000_000_000)] {
+            assert_eq!(rate(text), Some(Bytes(bytes)), "{text}");
+        }
+        for text in ["25", "25GB", "400Gb", "-1G", "fast"] {
+            assert_eq!(rate(text), None, "{text}");
+        }
+        assert_eq!(rate_text(Bytes(31_507_692_308)), "31.5 GB/s");
+        assert_eq!(rate_text(Bytes(3_350_000_000_000)), "3.4 TB/s");
+        assert_eq!(port_text(Bytes(50_000_000_000)), "400G");
     }
 
     #[test]

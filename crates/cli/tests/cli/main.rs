@@ -12,4 +12,5 @@ mod served;
 mod sim;
 mod sizes;
 mod streams;
+mod topo;
 mod training;

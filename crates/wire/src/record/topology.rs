@@ -52,8 +52,19 @@ pub struct LinkRecord {
     pub kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_bytes_per_s: Option<u64>,
+    /// Absent in logs that are older than it.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub count: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<u64>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,6 +171,7 @@ fn link_record(link: &Link) -> LinkRecord {
         to: vertex(&link.to),
         kind: link.kind.to_string(),
         bandwidth_bytes_per_s: link.bandwidth.map(|bytes| bytes.0),
+        count: link.count,
         latency_ns: link.latency_ns,
     }
 }
@@ -175,6 +187,7 @@ fn link(record: &LinkRecord) -> Link {
         to: vertex(&record.to),
         kind: record.kind.as_str().into(),
         bandwidth: record.bandwidth_bytes_per_s.map(Bytes),
+        count: record.count,
         latency_ns: record.latency_ns,
     }
 }

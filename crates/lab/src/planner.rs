@@ -2,12 +2,10 @@
 
 mod figures;
 mod fit;
-mod machines;
 mod runs;
 mod score;
 
 pub use figures::figures;
 pub use fit::{Constant, Weighted, fit};
-pub use machines::machine;
 pub use runs::{Setup, TrainingRun, read_training_runs};
 pub use score::{Prediction, Score, predict, score};

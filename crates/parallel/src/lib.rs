@@ -25,6 +25,7 @@ mod search;
 mod shares;
 mod space;
 mod stages;
+mod standing;
 
 pub use finish::Finish;
 pub use fit::{Fit, Outcome, Trick, fit, small_team};
@@ -35,3 +36,4 @@ pub use problem::{Problem, Remedy, Shortfall};
 pub use request::{Batch, Choices, Collectives, Pins, Pool, Request};
 pub use rule::{Cause, Comparison, Rule};
 pub use search::{Ranking, search};
+pub use standing::standing;

@@ -1,11 +1,11 @@
 //! From words to a question: a known model, a cluster's pools, what may be tried.
 
 use het_core::{Bytes, Topology};
-use het_lab::planner::machine;
+use het_lab::planner::figures;
 use het_parallel::{
-    Batch, Choices, Collectives, Pool, Request, Rule, known_model, known_models, small_team,
+    Batch, Choices, Pool, Request, Rule, known_model, known_models, small_team, standing,
 };
-use het_perf::training::{Attention, Precision, Tuning};
+use het_perf::training::{Precision, Tuning};
 use het_server::this_machine;
 use het_wire::catalogue;
 use het_wire::words::closest;
@@ -178,22 +178,12 @@ fn pools_of(topology: &Topology) -> Result<Vec<Pool>, Fail> {
 }
 
 fn pool(class: &str, devices: u32) -> Result<Pool, Fail> {
-    let machine = machine(class).ok_or_else(|| {
+    let device = figures(class).ok_or_else(|| {
         Fail::new(code::USAGE, format!("the catalogue lacks figures of `{class}`"))
             .hint("`het size` needs its peak, memory and bandwidth")
     })?;
     let vendor = catalogue::class_by_id(class).map(|known| known.vendor.to_string());
-    let collectives = match vendor.as_deref() {
-        Some("NVIDIA") => Collectives::Nccl,
-        Some("AMD") => Collectives::Rccl,
-        Some("Huawei") => Collectives::Hccl,
-        _ => Collectives::Host,
-    };
-    let hopper = ["h100", "h200", "h800", "h20", "b200", "gb200"];
-    let attention = match hopper.iter().any(|prefix| class.starts_with(prefix)) {
-        true => Attention::Flash3,
-        false => Attention::Flash2,
-    };
     let power_w = catalogue::figures(class).and_then(|figures| figures.power_w);
-    Ok(Pool { collectives, attention, power_w, ..Pool::new(class, machine, devices) })
+    let pool = standing(class, vendor.as_deref().unwrap_or_default(), device, devices);
+    Ok(Pool { power_w, ..pool })
 }

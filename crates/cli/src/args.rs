@@ -85,6 +85,9 @@ pub enum Command {
     Trace(TraceArgs),
     /// Size a large job: how it is cut over devices, what it needs, how long it takes.
     Size(SizeArgs),
+    /// Measure a device class: what `het size` then goes by.
+    #[command(subcommand)]
+    Profile(ProfileCommand),
     /// Simulate a fabric, plan paths through it, tune its marking.
     #[command(subcommand)]
     Fabric(FabricCommand),
@@ -472,6 +475,9 @@ pub struct SizeArgs {
     /// Answer by the rule of 6 operations a weight and token, at this part of the peak.
     #[arg(long)]
     pub mfu: Option<f64>,
+    /// Leave out what `het profile import` measured.
+    #[arg(long)]
+    pub uncalibrated: bool,
     /// How many ways are listed.
     #[arg(long, default_value_t = 10)]
     pub keep: usize,
@@ -516,6 +522,84 @@ pub struct ValidateArgs {
     pub plot: Option<PathBuf>,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ProfileCommand {
+    /// Fit a class's constants to measured steps: CSV rows as `size validate` takes them, PyTorch
+    /// profiles (`*.pt.trace.json[.gz]`), or progress of `het-train` (JSON Lines).
+    ///
+    /// Replaces what was measured of the class before: name old and new files together to add.
+    Import(ProfileImportArgs),
+    /// What was measured, and how far to trust it.
+    List(ProfileListArgs),
+    /// Go by what is known of the class in general again.
+    Forget { class: String },
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ProfileImportArgs {
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Device class of the catalogue, where the file does not name its device.
+    #[arg(long)]
+    pub class: Option<String>,
+    #[command(flatten)]
+    pub ran: RanArgs,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+/// What ran while a profile was made; CSV rows say it themselves.
+#[derive(Debug, ClapArgs)]
+pub struct RanArgs {
+    /// A known model, for example `llama3-8b`.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Tokens of a sample; what the model was trained on at first if absent.
+    #[arg(long)]
+    pub sequence: Option<u32>,
+    /// Samples of a step, over all devices.
+    #[arg(long)]
+    pub batch: Option<u32>,
+    #[arg(long, default_value_t = 1)]
+    pub microbatch: u32,
+    #[arg(long, default_value_t = 1)]
+    pub tensor: u32,
+    #[arg(long, default_value_t = 1)]
+    pub pipeline: u32,
+    #[arg(long, default_value_t = 1)]
+    pub context: u32,
+    /// Replicas; what the profile's number of ranks leaves if absent, else one.
+    #[arg(long)]
+    pub data: Option<u32>,
+    #[arg(long, value_enum, default_value_t = PrecisionWord::Bf16)]
+    pub precision: PrecisionWord,
+    /// What the backward pass computes again.
+    #[arg(long, value_enum, default_value_t = RecomputeWord::None)]
+    pub recompute: RecomputeWord,
+    /// What replicas share out among them: 0 nothing, 1 states, 2 gradients too, 3 weights too.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub zero: u8,
+    /// `full`, `lora` or `qlora`.
+    #[arg(long, value_enum, default_value_t = TuningWord::Full)]
+    pub tuning: TuningWord,
+    /// Of adapters.
+    #[arg(long, default_value_t = 16)]
+    pub rank: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ProfileListArgs {
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RecomputeWord {
+    None,
+    Selective,
+    Full,
 }
 
 #[derive(Debug, Subcommand)]

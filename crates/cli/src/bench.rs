@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::{Bench, BenchArgs, Form, RoundsArgs};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
-use crate::{run, scenario};
+use crate::{cluster, run, scenario};
 
 /// Sizes of `--scaling`.
 const NODES: [u32; 4] = [64, 256, 1_024, 4_096];
@@ -80,7 +80,7 @@ fn rounds(args: &RoundsArgs) -> Result<u8, Fail> {
         return scale(file, *form, |nodes, jobs| timed(mixed_cluster(nodes, *devices), jobs));
     }
     let topology = match cluster {
-        Some(word) => scenario::topology(word)?,
+        Some(word) => cluster::cluster(word)?.topology,
         None => mixed_cluster(*nodes, *devices),
     };
     let (nodes, devices) = (topology.nodes.len(), topology.accelerators().count());

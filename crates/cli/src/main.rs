@@ -7,6 +7,7 @@ mod args;
 mod attach;
 mod bench;
 mod client;
+mod cluster;
 mod devices;
 mod doctor;
 mod explain;
@@ -18,6 +19,7 @@ mod jobs;
 mod live;
 mod logs;
 mod output;
+mod profile;
 mod quotas;
 mod request;
 mod run;
@@ -94,6 +96,7 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Sim(args) => sim::sim(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Size(args) => size::size(&args),
+        Command::Profile(command) => profile::profile(&command),
         Command::Fabric(command) => fabric::fabric(&command),
         Command::Bench(args) => bench::bench(&args),
         Command::Completion { shell } => {

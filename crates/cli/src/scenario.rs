@@ -6,12 +6,13 @@ use std::path::Path;
 use het_core::{Millis, Name, Quotas, Time, Topology};
 use het_lab::workload::{Speeds, read_jobs, read_speeds, roofline};
 use het_lab::{
-    Assumptions, Cadence, ClusterError, FAULT_RATES, Fault, FaultCourse, Noise, Restart, Saving,
-    Scenario, WhatIfError, cluster, draw_faults, read_faults, what_if,
+    Assumptions, Cadence, FAULT_RATES, Fault, FaultCourse, Noise, Restart, Saving, Scenario,
+    WhatIfError, draw_faults, read_faults, what_if,
 };
 use het_wire::quotas::parse as parse_quotas;
 
 use crate::args::ScenarioArgs;
+use crate::cluster::cluster;
 use crate::fail::{Fail, code};
 use crate::trace;
 
@@ -20,7 +21,7 @@ const WARNING: Millis = Millis::seconds(600);
 
 /// Everything that the arguments name, read and put together.
 pub fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
-    let topology = topology(&args.cluster)?;
+    let topology = cluster(&args.cluster)?.topology;
     let format = args.format.as_deref().map(trace::format).transpose()?;
     let jobs = read_jobs(&args.trace, format).map_err(|error| trace::unusable(&error))?;
     let speeds = match &args.profiles {
@@ -132,15 +133,6 @@ fn seconds(name: &str, value: f64) -> Result<Millis, Fail> {
     valid.ok_or_else(|| {
         Fail::new(code::USAGE, format!("`{name} {value}` is no time"))
             .hint("give seconds, zero or more")
-    })
-}
-
-/// The cluster that a word describes.
-pub fn topology(word: &str) -> Result<Topology, Fail> {
-    cluster(word).map_err(|error| match error {
-        ClusterError::Inventory(error) => trace::unusable(&error),
-        ClusterError::Unknown { .. } => Fail::new(code::USAGE, error.to_string())
-            .hint("write `gavel:8,16,24`, `uniform:50x8`, `64xv100` or `sia:default`"),
     })
 }
 

@@ -13,9 +13,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::args::{ScenarioArgs, SimArgs, SimCommand};
+use crate::cluster::cluster;
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
-use crate::scenario::{read, topology};
+use crate::scenario::read;
 use crate::{run, trace};
 
 /// Columns of a comparison; nested figures are flattened for it.
@@ -75,7 +76,7 @@ const PACKING_COLUMNS: &[Column] = &[
 
 /// Mean over the seeds of what each policy allocates, in percent.
 fn packed(word: &str, pods: &Path, policies: &[String], seeds: u64) -> Result<Vec<Value>, Fail> {
-    let topology = topology(word)?;
+    let topology = cluster(word)?.topology;
     let items = read_pods(pods, &topology).map_err(|error| trace::unusable(&error))?;
     let known = |name: &String| {
         PackingRule::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| {
@@ -161,7 +162,7 @@ fn reported(
     let trace = args.trace.file_name().unwrap_or_default().to_string_lossy();
     let lang = lang();
     let title = text::fill(text::report_words(lang).title, &[&trace, &args.cluster]);
-    report::write(folder, &title, lang, &topology(&args.cluster)?, &runs)
+    report::write(folder, &title, lang, &cluster(&args.cluster)?.topology, &runs)
         .map_err(|error| Fail::file(&error.path, error.source))?;
     eprintln!("report in `{}`", folder.join("index.html").display());
     Ok(rows)

@@ -3,18 +3,25 @@
 
 mod asked;
 mod job_file;
+mod launch;
+mod pools;
 mod shown;
 mod validate;
+mod words;
 
 use het_parallel::{Problem, Request, Rule, fit, search};
 
 use crate::args::{SizeArgs, SizeCommand};
 use crate::fail::{Fail, code};
 
+pub use asked::model;
+pub use pools::usual;
+
 pub fn size(args: &SizeArgs) -> Result<u8, Fail> {
     if let Some(SizeCommand::Validate(args)) = &args.command {
         return validate::validate(args);
     }
+    asked::consistent(args)?;
     let request = asked::request(args)?;
     if let Some(rule) = asked::rule(args, &request)? {
         return by_rule(args, &request, &rule);

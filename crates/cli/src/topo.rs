@@ -8,22 +8,16 @@ mod svg;
 mod table;
 mod tree;
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use anstream::println;
-use het_core::{Topology, Vertex};
-use het_server::this_machine;
+use het_core::Vertex;
 use het_wire::API_VERSION;
 use het_wire::record::write_topology;
-use het_wire::topology::{Cluster, from_word, parse};
+use het_wire::topology::Cluster;
 use serde_json::json;
 
 use crate::args::{TopoArgs, TopoForm};
+use crate::cluster::cluster;
 use crate::fail::{Fail, code};
-
-/// Stands for the machine that the command runs on.
-const THIS: &str = "this";
 
 pub fn topo(args: &TopoArgs) -> Result<u8, Fail> {
     let cluster = cluster(&args.what)?;
@@ -41,25 +35,6 @@ pub fn topo(args: &TopoArgs) -> Result<u8, Fail> {
         }
     }
     Ok(code::OK)
-}
-
-/// A file, a word, or this machine.
-fn cluster(what: &str) -> Result<Cluster, Fail> {
-    if what == THIS {
-        let topology = Topology::clone(&this_machine().topology);
-        let name = topology.nodes.first().map(|node| node.name.to_string()).unwrap_or_default();
-        return Ok(Cluster { name, topology, own: BTreeMap::new() });
-    }
-    let path = Path::new(what);
-    let is_file = path.is_file()
-        || path.extension().is_some_and(|end| ["yaml", "yml", "json"].iter().any(|it| end == *it));
-    if !is_file {
-        return from_word(what)
-            .map_err(|error| Fail::new(code::USAGE, error.to_string()).hint(error.hint()));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| Fail::file(path, error))?;
-    parse(&text, what)
-        .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
 }
 
 fn dot(cluster: &Cluster) -> String {

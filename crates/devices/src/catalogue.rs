@@ -341,7 +341,7 @@ const NVIDIA_IDS: &[(&str, &str)] = &[
 
 /// The class id of a device by the name that NVML or Vulkan gives it:
 /// `NVIDIA A100-SXM4-80GB` → `a100-sxm4-80`.
-pub(crate) fn nvidia_class(name: &str) -> String {
+pub fn nvidia_class(name: &str) -> String {
     let words = name.split(|letter: char| letter.is_whitespace() || letter == '-');
     let words = words.filter(|word| !matches!(*word, "NVIDIA" | "Tesla" | "GeForce" | "Quadro"));
     let without_unit = |word| match str::strip_suffix(word, "GB") {

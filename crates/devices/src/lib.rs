@@ -20,6 +20,7 @@ mod pci;
 mod tree;
 mod visible;
 
+pub use catalogue::nvidia_class;
 pub use counters::{CounterSource, Counters, counters};
 pub use cpu::NumaNode;
 pub use discovery::{DevicePlace, Discovery, System, discover};

@@ -2,10 +2,12 @@
 
 mod figures;
 mod fit;
+mod kineto;
 mod runs;
 mod score;
 
-pub use figures::figures;
+pub use figures::{device_figures, figures};
 pub use fit::{Constant, Weighted, fit};
+pub use kineto::{ProfiledSteps, read_kineto, read_progress};
 pub use runs::{Setup, TrainingRun, read_training_runs};
 pub use score::{Prediction, Score, predict, score};

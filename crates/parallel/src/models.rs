@@ -20,6 +20,14 @@ pub struct KnownModel {
     pub source: &'static str,
 }
 
+impl KnownModel {
+    /// Where its weights are published, as `organisation/name`.
+    pub fn repository(&self) -> Option<&'static str> {
+        let plain = self.source.contains('/') && !self.source.contains([' ', ',']);
+        plain.then_some(self.source)
+    }
+}
+
 /// Every model of the table, in its order.
 pub fn known_models() -> Vec<KnownModel> {
     [gpt_family(), llama_family(), qwen_family(), others()].concat()

@@ -61,6 +61,11 @@ impl Home {
         self.root.join("run").join(engine)
     }
 
+    /// The directory of what was measured of device classes, a file each.
+    pub fn calibration_dir(&self) -> PathBuf {
+        self.root.join("calibration")
+    }
+
     /// The directory of the server's own files, which only its owner can open.
     ///
     /// # Errors

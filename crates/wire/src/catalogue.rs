@@ -212,6 +212,30 @@ pub struct Figures {
     pub certainty: Certainty,
 }
 
+impl Figures {
+    /// Those of an instance such as `1g.10gb`: compute by its slices, bandwidth by its memory.
+    fn instance(self, whole: &str, profile: &str) -> Option<Self> {
+        let (slices, of) = slices(whole, profile)?;
+        let gib: f64 = profile.split_once('.')?.1.trim_end_matches("gb").parse().ok()?;
+        let memory = Bytes((gib * (1_u64 << 30) as f64) as u64);
+        let compute = |figure: Option<f64>| figure.map(|all| all * slices as f64 / of as f64);
+        let share = self.memory.map(|all| (memory.0 as f64 / all.0.max(1) as f64).min(1.0));
+        Some(Self {
+            fp32_tflops: compute(self.fp32_tflops),
+            tf32_tflops: compute(self.tf32_tflops),
+            bf16_tflops: compute(self.bf16_tflops),
+            int8_tops: compute(self.int8_tops),
+            fp8_tflops: compute(self.fp8_tflops),
+            memory: Some(memory),
+            memory_gbps: self.memory_gbps.zip(share).map(|(all, share)| all * share),
+            power_w: compute(self.power_w),
+            // Instances reach no peers over NVLink.
+            peer_gbps: None,
+            certainty: self.certainty,
+        })
+    }
+}
+
 impl From<&Sheet> for Figures {
     fn from(sheet: &Sheet) -> Self {
         Self {
@@ -229,9 +253,13 @@ impl From<&Sheet> for Figures {
     }
 }
 
-/// The figures of a class; of a CPU those of a whole socket.
+/// The figures of a class; of a CPU those of a whole socket, of an instance of a cut device its part
+/// of the whole.
 pub fn figures(id: &str) -> Option<Figures> {
-    sheet(id).map(Figures::from)
+    match id.split_once(MIG) {
+        Some((whole, profile)) => Figures::from(sheet(whole)?).instance(whole, profile),
+        None => sheet(id).map(Figures::from),
+    }
 }
 
 /// All that the catalogue says of a class.
@@ -269,13 +297,19 @@ pub fn class_by_id(id: &str) -> Option<&'static DeviceClass> {
     classes().iter().find(|class| class.id == *id)
 }
 
+/// Compute slices of an instance, `1` of `1g.10gb`, and of the whole device.
+fn slices(whole: &str, profile: &str) -> Option<(u64, u64)> {
+    let slices: u64 = profile.split_once('g')?.0.parse().ok()?;
+    let of = if whole.starts_with("a30") { MIG_SLICES_A30 } else { MIG_SLICES };
+    Some((slices.min(of), of))
+}
+
 /// The peak of a class; of an instance of a cut device its part of the whole.
 pub fn peak_gflops(id: &str) -> Option<u64> {
     match id.split_once(MIG) {
         Some((whole, profile)) => {
-            let slices: u64 = profile.split_once('g')?.0.parse().ok()?;
-            let of = if whole.starts_with("a30") { MIG_SLICES_A30 } else { MIG_SLICES };
-            Some(class_by_id(whole)?.peak_gflops? * slices.min(of) / of)
+            let (slices, of) = slices(whole, profile)?;
+            Some(class_by_id(whole)?.peak_gflops? * slices / of)
         }
         None => class_by_id(id)?.peak_gflops,
     }
@@ -296,6 +330,9 @@ mod tests {
         assert_eq!(peak_gflops("h100-sxm5-80-mig-1g.10gb"), Some(whole / 7));
         assert_eq!(peak_gflops("h100-sxm5-80-mig-7g.80gb"), Some(whole));
         assert_eq!(peak_gflops("nobody-mig-1g.10gb"), None);
+        let part = figures("h100-sxm5-80-mig-1g.10gb").expect("a part of it");
+        assert_eq!((part.memory, part.memory_gbps), (Some(Bytes(10 << 30)), Some(3350.0 / 8.0)));
+        assert_eq!(part.bf16_tflops.map(f64::round), Some(141.0));
     }
 
     #[test]

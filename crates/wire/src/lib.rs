@@ -5,6 +5,7 @@
 //! Must never know: request handlers, storage.
 
 pub mod api;
+pub mod calibration;
 pub mod catalogue;
 pub mod file;
 pub mod job;

@@ -9,6 +9,7 @@ mod file;
 mod graph;
 mod node;
 mod rates;
+mod reach;
 mod role;
 mod template;
 mod word;
@@ -21,6 +22,7 @@ use crate::catalogue::{self, Sheet};
 
 pub use fabric::{FABRICS, Fabric, PodShape, Wiring};
 pub use file::{json_schema, parse};
+pub use reach::{Reach, reaches};
 pub use role::Role;
 pub use template::{TEMPLATES, Template};
 pub use word::{ClusterWordError, NODES_MAX, from_word};

@@ -1,21 +1,46 @@
 //! From words to a question: a known model, a cluster's pools, what may be tried.
 
-use het_core::{Bytes, Topology};
-use het_lab::planner::figures;
-use het_parallel::{
-    Batch, Choices, Pool, Request, Rule, known_model, known_models, small_team, standing,
-};
-use het_perf::training::{Precision, Tuning};
-use het_server::this_machine;
-use het_wire::catalogue;
+use anstream::eprintln;
+use het_parallel::{Batch, Choices, Pool, Request, Rule, known_model, known_models, small_team};
+use het_perf::training::{Precision, Transformer, Tuning};
 use het_wire::words::closest;
 
+use super::pools::{self, Pools};
 use crate::args::{PrecisionWord, SizeArgs, TuningWord};
 use crate::fail::{Fail, code};
-use crate::scenario;
+use crate::profile;
+
+/// Refuses wishes that do not go together.
+pub fn consistent(args: &SizeArgs) -> Result<(), Fail> {
+    if args.pick.is_none() {
+        return Ok(());
+    }
+    if args.mfu.is_some() {
+        return Err(Fail::new(code::USAGE, "a rule of thumb has no plan to pick")
+            .hint("leave out `--mfu`, or `--pick`"));
+    }
+    if tries_several_ways(args) {
+        return Err(Fail::new(code::USAGE, "`--pick` takes one plan of one way to train")
+            .hint("say which weights learn: `--tuning full`, `lora` or `qlora`"));
+    }
+    Ok(())
+}
 
 pub fn request(args: &SizeArgs) -> Result<Request, Fail> {
-    let Some(name) = &args.model else {
+    let model = model(args.model.as_deref(), args.sequence)?;
+    let Pools { pools, between_gbps, .. } = pools(args)?;
+    let (smallest, largest) = batch(&args.batch)?;
+    let mut request = Request::new(model, pools, Batch::between(smallest, largest));
+    request.between_gbps = between_gbps;
+    request.tokens = args.tokens.as_deref().map(count).transpose()?;
+    request.choices = choices(args);
+    request.keep = args.keep.max(args.pick.unwrap_or(1));
+    Ok(request)
+}
+
+/// The shape of a known model, with samples of the given length.
+pub fn model(name: Option<&str>, sequence: Option<u32>) -> Result<Transformer, Fail> {
+    let Some(name) = name else {
         return Err(Fail::new(code::USAGE, "which model is to be trained?")
             .hint("name one with `--model`, for example `--model llama3-8b`"));
     };
@@ -27,17 +52,11 @@ pub fn request(args: &SizeArgs) -> Result<Request, Fail> {
         Fail::new(code::USAGE, format!("`{name}` is no model that is known here")).hint(hint)
     })?;
     let mut model = known.shape;
-    if let Some(sequence) = args.sequence {
+    if let Some(sequence) = sequence {
         model.sequence = sequence;
         model.attention_span = sequence;
     }
-    let pools = pools(args)?;
-    let (smallest, largest) = batch(&args.batch)?;
-    let mut request = Request::new(model, pools, Batch::between(smallest, largest));
-    request.tokens = args.tokens.as_deref().map(count).transpose()?;
-    request.choices = choices(args);
-    request.keep = args.keep.max(args.pick.unwrap_or(1));
-    Ok(request)
+    Ok(model)
 }
 
 /// Several ways to train are looked at, not only the cuts of one.
@@ -56,14 +75,17 @@ pub fn rule(args: &SizeArgs, request: &Request) -> Result<Option<Rule>, Fail> {
         return Err(Fail::new(code::USAGE, format!("a utilisation of {utilisation} is none"))
             .hint("write a part of the peak, for example `--mfu 0.4`"));
     }
-    let precision = precision(args);
-    let pool = &request.pools[0];
-    let Some(flops) = pool.machine.device.peak_flops(precision) else {
-        let text = format!("the catalogue has no peak of `{}` at this precision", pool.class);
-        return Err(Fail::new(code::USAGE, text).hint("choose another `--precision`"));
-    };
-    let (devices, tflops) = (request.devices(), flops / 1e12);
-    Ok(Some(Rule { tokens, devices, tflops, utilisation }))
+    let precision = args.precision.into();
+    let mut tflops = 0.0;
+    for pool in &request.pools {
+        let Some(flops) = pool.machine.device.peak_flops(precision) else {
+            let text = format!("the catalogue has no peak of `{}` at this precision", pool.class);
+            return Err(Fail::new(code::USAGE, text).hint("choose another `--precision`"));
+        };
+        tflops += flops / 1e12 * f64::from(pool.devices);
+    }
+    let devices = request.devices();
+    Ok(Some(Rule { tokens, devices, tflops: tflops / f64::from(devices), utilisation }))
 }
 
 fn tuning(args: &SizeArgs) -> TuningWord {
@@ -81,16 +103,18 @@ fn choices(args: &SizeArgs) -> Choices {
             Choices { tunings: vec![Tuning::Qlora { rank }], ..Choices::default() }
         }
     };
-    choices.precisions = vec![precision(args)];
+    choices.precisions = vec![args.precision.into()];
     choices
 }
 
-fn precision(args: &SizeArgs) -> Precision {
-    match args.precision {
-        PrecisionWord::Fp32 => Precision::Fp32,
-        PrecisionWord::Fp16 => Precision::Fp16,
-        PrecisionWord::Bf16 => Precision::Bf16,
-        PrecisionWord::Fp8 => Precision::Fp8,
+impl From<PrecisionWord> for Precision {
+    fn from(word: PrecisionWord) -> Self {
+        match word {
+            PrecisionWord::Fp32 => Self::Fp32,
+            PrecisionWord::Fp16 => Self::Fp16,
+            PrecisionWord::Bf16 => Self::Bf16,
+            PrecisionWord::Fp8 => Self::Fp8,
+        }
     }
 }
 
@@ -114,76 +138,29 @@ fn batch(text: &str) -> Result<(u32, u32), Fail> {
     }
 }
 
-fn pools(args: &SizeArgs) -> Result<Vec<Pool>, Fail> {
-    match (&args.cluster, args.this) {
-        (Some(word), false) => pools_of_word(word),
-        (None, _) => pools_of_machine(),
-        (Some(_), true) => Err(Fail::new(code::USAGE, "`--this` and `--cluster` say two things")
-            .hint("leave one of them out")),
-    }
-}
-
-/// `NxCLASS` or any cluster that `het sim` knows, several joined by `+`.
-fn pools_of_word(word: &str) -> Result<Vec<Pool>, Fail> {
-    let mut pools = Vec::new();
-    for part in word.split('+').map(str::trim) {
-        let counted = part.split_once('x').and_then(|(count, class)| {
-            let known = catalogue::classes().iter().find(|known| known.id == class)?;
-            Some((count.parse::<u32>().ok()?, known.id.to_string()))
-        });
-        match counted {
-            Some((count, class)) => pools.push(pool(&class, count)?),
-            None => pools.extend(pools_of(&scenario::topology(part)?)?),
+fn pools(args: &SizeArgs) -> Result<Pools, Fail> {
+    let mut all = match (&args.cluster, args.this) {
+        (Some(word), false) => pools::of_word(word)?,
+        (None, _) => pools::of_this()?,
+        (Some(_), true) => {
+            return Err(Fail::new(code::USAGE, "`--this` and `--cluster` say two things")
+                .hint("leave one of them out"));
         }
+    };
+    for class in &all.unknown {
+        eprintln!("! `{class}` takes no part: its peak, memory or bandwidth are not known");
     }
-    Ok(pools)
+    if !args.uncalibrated {
+        all.pools.iter_mut().try_for_each(calibrate)?;
+    }
+    Ok(all)
 }
 
-fn pools_of_machine() -> Result<Vec<Pool>, Fail> {
-    let topology = this_machine().topology;
-    let mut pools = pools_of(&topology)?;
-    let devices: u32 = pools.iter().map(|pool| pool.devices).sum();
-    let host = topology.nodes.first().map_or(Bytes::ZERO, |node| node.memory);
-    for pool in &mut pools {
-        pool.machine.island.devices_per_node = pool.devices;
-        pool.host_memory = Some(Bytes(host.0 / u64::from(devices.max(1))));
+/// Goes by what was measured of the class.
+fn calibrate(pool: &mut Pool) -> Result<(), Fail> {
+    if let Some(measured) = profile::stored(&pool.class)? {
+        let efficiency = &mut pool.machine.efficiency;
+        *efficiency = efficiency.slowed(profile::factors(&measured), measured.error);
     }
-    Ok(pools)
-}
-
-/// A pool for each class of accelerators.
-fn pools_of(topology: &Topology) -> Result<Vec<Pool>, Fail> {
-    let mut pools = Vec::new();
-    for (index, class) in topology.classes.iter().enumerate() {
-        let of_class = |id: &het_core::DeviceId| topology.device(*id).class == index;
-        let devices: Vec<_> = topology.accelerators().filter(of_class).collect();
-        if devices.is_empty() || class.software {
-            continue;
-        }
-        let mut pool = pool(class.id.as_str(), devices.len() as u32)?;
-        let memory = topology.memory_of(devices[0]);
-        if memory > Bytes::ZERO {
-            pool.machine.device.memory = memory;
-        }
-        let node = topology.device(devices[0]).node;
-        let beside = devices.iter().filter(|id| topology.device(**id).node == node).count();
-        pool.machine.island.devices_per_node = beside as u32;
-        pools.push(pool);
-    }
-    if pools.is_empty() {
-        return Err(Fail::new(code::USAGE, "there is no GPU or NPU to train on")
-            .hint("name devices to think of, for example `--cluster 8xh100-sxm5-80`"));
-    }
-    Ok(pools)
-}
-
-fn pool(class: &str, devices: u32) -> Result<Pool, Fail> {
-    let device = figures(class).ok_or_else(|| {
-        Fail::new(code::USAGE, format!("the catalogue lacks figures of `{class}`"))
-            .hint("`het size` needs its peak, memory and bandwidth")
-    })?;
-    let vendor = catalogue::class_by_id(class).map(|known| known.vendor.to_string());
-    let power_w = catalogue::figures(class).and_then(|figures| figures.power_w);
-    let pool = standing(class, vendor.as_deref().unwrap_or_default(), device, devices);
-    Ok(Pool { power_w, ..pool })
+    Ok(())
 }

@@ -3,12 +3,15 @@
 use anstream::{eprintln, println};
 use clap::ValueEnum as _;
 use het_parallel::{
-    Candidate, Cause, Comparison, Fit, Launch, Outcome, Ranking, Request, Rule, Trick, words,
+    Candidate, Cause, Comparison, Fit, Launch, Layout, Outcome, Ranking, Request, Rule, Trick,
+    words as limit,
 };
-use het_perf::training::{Offload, ParallelConfig, Recompute, Tuning, Zero};
+use het_perf::training::{Offload, Recompute, Tuning};
 use het_wire::API_VERSION;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::launch::Launcher;
+use super::words::{self, cut};
 use crate::args::{Form, SizeArgs};
 use crate::fail::{Fail, code};
 use crate::output::{Column, Shown, list};
@@ -96,16 +99,15 @@ fn beside(request: &Request, ranking: &Ranking) {
         }
     }
     if let Launch::NoCommonLibrary(libraries) = &best.launch {
-        let names: Vec<String> = libraries.iter().map(|name| format!("{name:?}")).collect();
+        let names: Vec<&str> = libraries.iter().map(|name| words::collectives(*name)).collect();
         eprintln!(
-            "! no launcher runs the best as it is: {} have no common collective library",
-            names.join(" and ").to_uppercase()
+            "! no launcher runs the best as it is: {} have nothing in common to exchange over",
+            names.join(" and ")
         );
     }
 }
 
 fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
-    let config = candidate.layout.config();
     let finish = candidate.finish.as_ref();
     let parts: Vec<Value> = candidate
         .layout
@@ -133,7 +135,7 @@ fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
     json!({
         "rank": rank,
         "cut": cuts.join(" + "),
-        "config": dimensions(config),
+        "config": dimensions(&candidate.layout),
         "replicas": parts,
         "batch": candidate.layout.batch,
         "devices": candidate.devices,
@@ -145,7 +147,7 @@ fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
         "mfu": rounded(candidate.step.model_utilisation, 4),
         "bubble": rounded(candidate.bubble, 4),
         "exposed_comm": rounded(candidate.exposed_communication, 4),
-        "limit": words(candidate.limit),
+        "limit": limit(candidate.limit),
         "expected_error": rounded(candidate.step.error, 3),
         "days": finish.map(|finish| rounded(finish.days, 3)),
         "days_undisturbed": finish.map(|finish| rounded(finish.days_undisturbed, 3)),
@@ -153,9 +155,10 @@ fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
         "energy_kwh": finish.and_then(|finish| finish.energy_kwh).map(f64::round),
         "price": finish.and_then(|finish| finish.price),
         "launch": match &candidate.launch {
-            Launch::Common(library) => format!("{library:?}").to_lowercase(),
-            Launch::NoCommonLibrary(_) => "none".to_owned(),
+            Launch::Common(library) => Some(words::collectives(*library)),
+            Launch::NoCommonLibrary(_) => None,
         },
+        "launcher": Launcher::of(request, candidate).ok().map(Launcher::word),
     })
 }
 
@@ -176,7 +179,7 @@ fn way(request: &Request, fit: &Fit) -> Value {
         Offload::Cpu => ", states in the host's memory",
         Offload::Nvme => ", states on NVMe",
     };
-    let way = format!("{tuning}, {:?}{offload}", fit.optimizer);
+    let way = format!("{tuning}, {}{offload}", words::optimizer(fit.optimizer));
     let mut row = match &fit.outcome {
         Outcome::Fits { candidate, tricks } => {
             let mut row = plan(request, candidate, 1);
@@ -204,7 +207,7 @@ fn trick(trick: &Trick) -> String {
         }
         Trick::Recompute(Recompute::Full) => "recomputation".to_owned(),
         Trick::Recompute(_) => "recomputation of attention".to_owned(),
-        Trick::Share(zero) => format!("states shared ({})", zero_word(*zero)),
+        Trick::Share(zero) => format!("states shared ({})", words::zero(*zero)),
         Trick::Tensor(ways) => format!("layers cut in {ways}"),
         Trick::Pipeline(stages) => format!("{stages} stages"),
     }
@@ -245,8 +248,8 @@ pub fn rule(
         for row in &against.causes {
             eprintln!("  × {:.3}  {}", row.factor(), cause(row));
         }
-        for (limit, part) in against.spent.iter().take(3) {
-            eprintln!("  {:>6.1} % of a step goes into {}", part * 100.0, words(*limit));
+        for (spent, part) in against.spent.iter().take(3) {
+            eprintln!("  {:>6.1} % of a step goes into {}", part * 100.0, limit(*spent));
         }
     }
     Ok(code::OK)
@@ -270,57 +273,27 @@ fn cause(cause: &Cause) -> String {
     }
 }
 
-/// One line: `dp 16 · tp 8 · pp 8`, and what else is not plain.
-pub fn cut(config: &ParallelConfig) -> String {
-    let mut words = vec![
-        format!("dp {}", config.data),
-        format!("tp {}", config.tensor),
-        format!("pp {}", config.pipeline),
-    ];
-    let counts = [("cp", config.context), ("ep", config.expert), ("vp", config.virtual_stages)];
-    words.extend(counts.iter().filter(|(_, n)| *n > 1).map(|(word, n)| format!("{word} {n}")));
-    words.push(format!("mb {}", config.microbatch));
-    let more = [
-        (config.zero != Zero::None, zero_word(config.zero)),
-        (config.recompute == Recompute::Selective, "recompute attention"),
-        (config.recompute == Recompute::Full, "recompute"),
-        (config.offload == Offload::Cpu, "offload"),
-        (config.offload == Offload::Nvme, "offload nvme"),
-    ];
-    words.extend(more.iter().filter(|(used, _)| *used).map(|(_, word)| (*word).to_owned()));
-    words.join(" · ")
-}
-
-fn zero_word(zero: Zero) -> &'static str {
-    match zero {
-        Zero::None => "zero 0",
-        Zero::One => "zero 1",
-        Zero::Two => "zero 2",
-        Zero::Three => "zero 3",
-    }
-}
-
-fn dimensions(config: &ParallelConfig) -> Map<String, Value> {
-    let word = |value: &dyn std::fmt::Debug| Value::from(format!("{value:?}").to_lowercase());
-    let rows = [
-        ("dp", config.data.into()),
-        ("tp", config.tensor.into()),
-        ("pp", config.pipeline.into()),
-        ("cp", config.context.into()),
-        ("ep", config.expert.into()),
-        ("virtual_stages", config.virtual_stages.into()),
-        ("microbatch", config.microbatch.into()),
-        ("accumulation", config.microbatches().into()),
-        ("global_batch", config.global_batch.into()),
-        ("precision", word(&config.precision)),
-        ("recompute", word(&config.recompute)),
-        ("sequence_parallel", word(&config.sequence_parallel)),
-        ("zero", zero_word(config.zero).into()),
-        ("offload", word(&config.offload)),
-        ("optimizer", word(&config.optimizer)),
-        ("tuning", word(&config.tuning)),
-    ];
-    rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+/// The dimensions of the first kind of replicas; the batch is the whole step's.
+fn dimensions(layout: &Layout) -> Value {
+    let config = layout.config();
+    json!({
+        "dp": config.data,
+        "tp": config.tensor,
+        "pp": config.pipeline,
+        "cp": config.context,
+        "ep": config.expert,
+        "virtual_stages": config.virtual_stages,
+        "microbatch": config.microbatch,
+        "accumulation": layout.replicas[0].microbatches_most(),
+        "global_batch": layout.batch,
+        "precision": words::precision(config.precision),
+        "recompute": words::recompute(config.recompute),
+        "sequence_parallel": words::sequence_parallel(config.sequence_parallel),
+        "zero": words::zero(config.zero),
+        "offload": words::offload(config.offload),
+        "optimizer": words::optimizer(config.optimizer),
+        "tuning": words::tuning(config.tuning),
+    })
 }
 
 fn gib(bytes: u64) -> f64 {

@@ -72,19 +72,137 @@ fn a_picked_plan_is_a_job_file() {
     assert!(told.contains("h100-sxm5-80:8"), "it is read, and asks for what is not here: {told}");
 }
 
+/// Words that the job file of a picked plan runs.
+fn picked(sandbox: &Sandbox, arguments: &[&str]) -> String {
+    let asked = [&["size"], arguments, &["-o", "job.yaml"]].concat();
+    let written = sandbox.run(&asked);
+    assert_eq!(written.status.code(), Some(0), "{}", String::from_utf8_lossy(&written.stderr));
+    sandbox.read("job.yaml")
+}
+
+#[test]
+fn a_picked_plan_is_what_was_priced() {
+    let sandbox = Sandbox::new();
+    let lora = ["--model", "llama3-8b", "--cluster", "1xrtx-4090", "--batch", "16"];
+    let text = picked(&sandbox, &[&lora[..], &["--tuning", "qlora", "--pick", "1"]].concat());
+    for word in ["trl.scripts.sft", "meta-llama/Meta-Llama-3-8B", "--load_in_4bit", "--use_peft"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let mixture = ["--model", "mixtral-8x7b", "--cluster", "64xh100-sxm5-80", "--pick", "1"];
+    let text = picked(&sandbox, &mixture);
+    for word in ["--num-experts", "--moe-router-topk", "--expert-model-parallel-size"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn a_plan_that_no_launcher_takes_is_not_written() {
+    let sandbox = Sandbox::new();
+    let check = |arguments: &[&str], text: &str, hint: &str| {
+        let refused = sandbox.run(&[&["size"], arguments, &["-o", "job.yaml"]].concat());
+        let told = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+        assert!(told.contains(text) && told.contains(hint), "{told}");
+    };
+    let mixed = "64xh100-sxm5-80+64xascend-910b";
+    let asked = ["--model", "llama3-70b", "--cluster", mixed, "--pick", "1"];
+    check(&asked, "h100-sxm5-80 and ascend-910b", "one class");
+    let small = ["--model", "gpt2", "--cluster", "1xt4", "--pick", "1", "--batch", "16"];
+    check(&[&small[..], &["--mfu", "0.4", "--tokens", "1e9"]].concat(), "no plan", "--mfu");
+    check(&[&small[..], &["--tuning", "any"]].concat(), "one way", "--tuning");
+}
+
+#[test]
+fn a_cluster_is_a_file_a_template_or_a_count() {
+    let sandbox = Sandbox::new();
+    let speed = |cluster: &str| {
+        let asked = ["size", "--model", "llama3-70b", "--batch", "512", "--cluster", cluster];
+        json(&sandbox, &asked)["items"][0]["tokens_per_s"].as_f64().expect("a rate")
+    };
+    let counted = speed("64xh100-sxm5-80");
+    let drawn = speed("hgx-h100-8x8+rail");
+    assert!((drawn / counted - 1.0).abs() < 0.05, "{drawn} {counted}");
+    let narrow = "apiVersion: heterosis.dev/v1alpha1\nkind: Cluster\nmetadata: { name: narrow }\n\
+        nodes: [{ template: hgx-h100-8, count: 8 }]\n\
+        fabric: { template: spine-leaf, oversubscription: 8, nodes_per_leaf: 2 }\n";
+    sandbox.write("narrow.yaml", narrow);
+    let slower = speed("narrow.yaml");
+    assert!(slower < drawn, "uplinks that are too few cost: {slower} of {drawn}");
+}
+
 #[test]
 fn questions_without_an_answer_say_what_has_one() {
     let sandbox = Sandbox::new();
     let check = |more: &[&str], hint: &str| {
-        let refused = sandbox.run(&[&["size"], more].concat());
+        let refused = sandbox.run(more);
         let told = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{told}");
         assert!(told.contains(hint), "{told}");
     };
-    check(&["--model", "lama3-8b", "--cluster", "8xt4"], "did you mean `llama3-8b`?");
-    check(&["--model", "gpt3-175b", "--cluster", "2xt4"], "devices of `t4`");
-    check(&["--model", "gpt2", "--cluster", "2xt4", "--batch", "many"], "samples of a step");
-    check(&["--model", "gpt2", "--cluster", "nowhere"], "`nowhere` is no cluster");
+    check(&["size", "--model", "lama3-8b", "--cluster", "8xt4"], "did you mean `llama3-8b`?");
+    check(&["size", "--model", "gpt3-175b", "--cluster", "2xt4"], "devices of `t4`");
+    let gpt2 = ["size", "--model", "gpt2", "--cluster"];
+    check(&[&gpt2[..], &["2xt4", "--batch", "many"]].concat(), "samples of a step");
+    check(&[&gpt2[..], &["nowhere"]].concat(), "`nowhere` is no cluster");
+    check(&[&gpt2[..], &["hgx-h100-9"]].concat(), "did you mean `hgx-h100-8`?");
+    check(&[&gpt2[..], &["t4"]].concat(), "`8xt4`");
+    let many = ["fabric", "paths", "--pods", "4000", "--leaves", "4000"];
+    check(&many, "a pod at a time");
+    check(&["fabric", "ecn", "--queue", "9"], "from 0 to 7");
+    check(&["fabric", "ecn", "--port", "Ethernet0|3"], "no name of a port");
+    check(&["fabric", "ecn", "--buffer-mb", "0.2"], "a buffer of 0.2 MB is less");
+    check(&["fabric", "ecn", "--link", "inf"], "`--link inf`");
+}
+
+/// Steps of a device that is a fifth slower than is known of its class.
+const PROFILE: &str = "gpu,n_gpus,layers,hidden,heads,seq,vocab,tp,pp,dp,microbatch,global_batch,\
+    precision,recompute,measured_iter_time_s\n\
+    rtx-4090,1,12,768,12,1024,50257,1,1,1,8,64,bf16,none,1.20\n\
+    rtx-4090,1,12,768,12,1024,50257,1,1,1,4,64,bf16,none,1.25\n\
+    rtx-4090,1,24,1024,16,1024,50257,1,1,1,4,64,bf16,none,3.40\n";
+
+#[test]
+fn what_was_measured_is_gone_by() {
+    let sandbox = Sandbox::new();
+    sandbox.write("steps.csv", PROFILE);
+    let asked = ["size", "--model", "gpt2", "--cluster", "1xrtx-4090", "--batch", "64"];
+    let step = |more: &[&str]| {
+        let answer = json(&sandbox, &[&asked[..], more].concat());
+        let item = &answer["items"][0];
+        (item["step_time_s"].as_f64().expect("a time"), item["expected_error"].clone())
+    };
+    let before = step(&[]);
+    let fitted = json(&sandbox, &["profile", "import", "steps.csv"]);
+    let class = &fitted["items"][0];
+    assert_eq!((&class["class"], &class["steps"]), (&"rtx-4090".into(), &3.into()));
+    let after = step(&[]);
+    assert_ne!(before.0, after.0);
+    assert_eq!(step(&["--uncalibrated"]), before);
+    assert!(class["error"].as_f64().is_some_and(|error| error < 0.2), "{class}");
+    assert_eq!(json(&sandbox, &["profile", "list"])["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!(sandbox.run(&["profile", "forget", "rtx-4090"]).status.code(), Some(0));
+    assert_eq!(step(&[]), before);
+}
+
+#[test]
+fn a_pytorch_profile_is_a_step_too() {
+    let sandbox = Sandbox::new();
+    let step = |number: u32| {
+        let begin = number * 700_000;
+        format!(
+            r#"{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#{number}","ts":{begin},
+            "dur":600000}}"#
+        )
+    };
+    let events = [1, 2, 3].map(step).join(",");
+    let device = r#"[{"id":0,"name":"NVIDIA GeForce RTX 4090"}]"#;
+    let text = format!(r#"{{"deviceProperties":{device},"traceEvents":[{events}]}}"#);
+    sandbox.write("rank0.pt.trace.json", &text);
+    let asked = ["profile", "import", "rank0.pt.trace.json", "--model", "gpt2"];
+    let refused = sandbox.run(&asked);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--batch"));
+    let fitted = json(&sandbox, &[&asked[..], &["--batch", "32", "--microbatch", "8"]].concat());
+    assert_eq!(fitted["items"][0]["class"], "rtx-4090");
 }
 
 #[test]

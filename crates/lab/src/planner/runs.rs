@@ -11,6 +11,8 @@ use het_perf::training::{
     Precision, Recompute, SequenceParallel, Transformer, Tuning, Zero,
 };
 
+use het_wire::catalogue;
+
 use crate::workload::{CsvTable, Fields, TraceError, WorkloadError};
 
 /// One row.
@@ -41,11 +43,23 @@ pub struct Setup {
 /// number or the first name that the header lacks.
 pub fn read_training_runs(path: &Path) -> Result<Vec<TrainingRun>, WorkloadError> {
     let table = CsvTable::read(path)?.quoted();
-    match table.columns(["source"]) {
-        Ok(_) => published(&table),
-        Err(_) => single_node(&table, path),
+    let file = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    match table.columns(["GPUs"]) {
+        Ok(_) => single_node(&table, &file),
+        Err(_) => published(&table, &file),
     }
 }
+
+/// Longer steps than ten days are typing errors.
+const SECONDS_MAX: f64 = 864_000.0;
+
+fn is_measured(seconds: f64) -> bool {
+    seconds > 0.0 && seconds < SECONDS_MAX
+}
+
+/// Columns without which nothing can be predicted.
+const NEEDED: [&str; 9] =
+    ["layers", "hidden", "heads", "seq", "gpu", "tp", "pp", "dp", "global_batch"];
 
 /// Names of the columns that are read, in the order of `Row`.
 const COLUMNS: [&str; 21] = [
@@ -72,12 +86,14 @@ const COLUMNS: [&str; 21] = [
     "note",
 ];
 
-fn published(table: &CsvTable) -> Result<Vec<TrainingRun>, WorkloadError> {
-    let places = table.columns(COLUMNS)?;
+fn published(table: &CsvTable, file: &str) -> Result<Vec<TrainingRun>, WorkloadError> {
+    table.columns(NEEDED)?;
+    let places = COLUMNS.map(|name| table.columns([name]).ok().map(|[place]| place));
     table.rows(|fields| {
         let row = Row { fields: &fields, places };
+        let source = row.text("source")?;
         Ok(TrainingRun {
-            source: row.text("source")?.to_owned(),
+            source: if source.is_empty() { file } else { source }.to_owned(),
             model: row.text("model")?.to_owned(),
             setup: row.setup()?,
         })
@@ -87,24 +103,25 @@ fn published(table: &CsvTable) -> Result<Vec<TrainingRun>, WorkloadError> {
 /// A row with the places of its columns.
 struct Row<'a> {
     fields: &'a Fields<'a>,
-    places: [usize; COLUMNS.len()],
+    places: [Option<usize>; COLUMNS.len()],
 }
 
 impl<'a> Row<'a> {
-    fn place(&self, name: &str) -> usize {
+    fn place(&self, name: &str) -> Option<usize> {
         let index = COLUMNS.iter().position(|column| *column == name);
         self.places[index.expect("only columns of the table are asked for")]
     }
 
+    /// Empty where the file has no such column.
     fn text(&self, name: &str) -> Result<&'a str, TraceError> {
-        Ok(self.fields.text(self.place(name), name)?.trim())
+        self.place(name).map_or(Ok(""), |place| Ok(self.fields.text(place, name)?.trim()))
     }
 
     /// `None` where nothing is printed.
     fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, TraceError> {
-        match self.text(name)? {
-            "" => Ok(None),
-            _ => self.fields.number(self.place(name), name).map(Some),
+        match (self.text(name)?, self.place(name)) {
+            ("", _) | (_, None) => Ok(None),
+            (_, Some(place)) => self.fields.number(place, name).map(Some),
         }
     }
 
@@ -128,7 +145,7 @@ impl<'a> Row<'a> {
         };
         let island = island(class, self.text("gpu")?, note);
         let setup = |seconds| Setup { model, config, class, island, seconds };
-        Ok(seconds.filter(|seconds| *seconds > 0.0).map(setup))
+        Ok(seconds.filter(|seconds| is_measured(*seconds)).map(setup))
     }
 
     fn model(&self, note: &str) -> Result<Option<Transformer>, TraceError> {
@@ -208,7 +225,8 @@ impl<'a> Row<'a> {
             ..ParallelConfig::single(microbatch, global_batch)
         };
         let devices: Option<u32> = self.number("n_gpus")?;
-        Ok(devices.filter(|devices| *devices == config.devices()).map(|_| config))
+        let whole = devices.is_none_or(|devices| devices == config.devices());
+        Ok(whole.then_some(config))
     }
 }
 
@@ -257,7 +275,7 @@ fn widened(model: Transformer, parameters: f64) -> Transformer {
     Transformer { feed_forward, ..model }
 }
 
-/// The catalogue's id of a device as tables name it.
+/// The catalogue's id of a device as tables name it, or as the catalogue does.
 fn class(gpu: &str) -> Option<&'static str> {
     let gpu = gpu.to_lowercase();
     let small = gpu.contains("40gb");
@@ -267,7 +285,8 @@ fn class(gpu: &str) -> Option<&'static str> {
         ("gb200", "gb200-per-gpu"),
         ("b200", "b200-sxm"),
     ];
-    words.into_iter().find(|(word, _)| gpu.contains(word)).map(|(_, class)| class)
+    let known = words.into_iter().find(|(word, _)| gpu.contains(word)).map(|(_, class)| class);
+    catalogue::sheet(&gpu).map(|sheet| sheet.id.as_str()).or(known)
 }
 
 fn precision(word: &str) -> Option<Precision> {
@@ -320,7 +339,7 @@ fn zero(note: &str) -> Option<Zero> {
 
 /// vTrain's measurements on one node (MIT): Megatron-DeepSpeed, fp16, layers computed again in the
 /// backward pass as in all its configurations, GPT-2's vocabulary padded.
-fn single_node(table: &CsvTable, path: &Path) -> Result<Vec<TrainingRun>, WorkloadError> {
+fn single_node(table: &CsvTable, file: &str) -> Result<Vec<TrainingRun>, WorkloadError> {
     let places = table.columns([
         "GPUs",
         "global batch",
@@ -334,7 +353,6 @@ fn single_node(table: &CsvTable, path: &Path) -> Result<Vec<TrainingRun>, Worklo
         "pipeline parallelism",
     ])?;
     let [time] = table.columns(["iteration time (ms)"])?;
-    let source = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
     table.rows(|row| {
         let mut numbers = [0_u32; 10];
         for (number, place) in numbers.iter_mut().zip(places) {
@@ -358,9 +376,9 @@ fn single_node(table: &CsvTable, path: &Path) -> Result<Vec<TrainingRun>, Worklo
             island: Island::hgx_a100(25.0),
             seconds: milliseconds / 1e3,
         };
-        let whole = gpus == config.devices() && milliseconds > 0.0;
+        let whole = gpus == config.devices() && is_measured(milliseconds / 1e3);
         Ok(TrainingRun {
-            source: source.clone(),
+            source: file.to_owned(),
             model: format!("{layers} layers of {hidden}"),
             setup: whole.then_some(setup),
         })
@@ -380,7 +398,7 @@ mod tests {
 
     fn read(rows: &str) -> Result<Vec<TrainingRun>, String> {
         let table = CsvTable::of(Path::new("runs.csv"), &format!("{HEADER}{rows}")).quoted();
-        published(&table).map_err(|error| error.to_string())
+        published(&table, "runs.csv").map_err(|error| error.to_string())
     }
 
     #[test]
@@ -396,6 +414,18 @@ mod tests {
         assert_eq!((config.zero, config.attention), (Zero::One, Attention::Flash2));
         assert!((setup.model.parameters() as f64 / 70.6e9 - 1.0).abs() < 0.01);
         assert_eq!(runs[1].setup, None);
+    }
+
+    #[test]
+    fn a_file_is_a_source_where_its_rows_name_none() {
+        let text = "layers,hidden,heads,seq,vocab,gpu,tp,pp,dp,microbatch,global_batch,precision,\
+            measured_iter_time_s\n24,2048,16,1024,51200,A100,1,1,8,4,64,bf16,1.5\n\
+            24,2048,16,1024,51200,A100,1,1,8,4,64,bf16,NaN\n";
+        let table = CsvTable::of(Path::new("own.csv"), text).quoted();
+        let runs = published(&table, "own.csv").expect("reads");
+        assert_eq!(runs.iter().map(|run| run.source.as_str()).collect::<Vec<_>>(), ["own.csv"; 2]);
+        assert_eq!(runs[0].setup.as_ref().map(|setup| setup.seconds), Some(1.5));
+        assert_eq!(runs[1].setup, None, "what is no time was not measured");
     }
 
     #[test]

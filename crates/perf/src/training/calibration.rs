@@ -53,9 +53,9 @@ impl Calibration {
             0 | 1 => machine.efficiency.error,
             _ => error_left_out(machine, steps)?,
         };
-        let efficiency = Efficiency { error, ..scaled(&machine.efficiency, logs) };
         let [all, matrix, stream, exchange] = logs;
         let factors = [matrix, stream, exchange].map(|own| (all + own).exp());
+        let efficiency = machine.efficiency.slowed(factors, error);
         Ok(Self { efficiency, factors, error, steps: steps.len() })
     }
 }
@@ -124,18 +124,25 @@ fn residual(
 
 fn scaled(base: &Efficiency, logs: [f64; FACTORS]) -> Efficiency {
     let [all, matrix, stream, exchange] = logs;
-    let [matrix, stream, exchange] = [matrix, stream, exchange].map(|own| (all + own).exp());
-    Efficiency {
-        matrix: base.matrix / matrix,
-        matrix_fp8: base.matrix_fp8 / matrix,
-        flash: base.flash.map(|share| share / matrix),
-        stream: base.stream / stream,
-        launch_forward_s: base.launch_forward_s * stream,
-        launch_backward_s: base.launch_backward_s * stream,
-        launch_tensor_s: base.launch_tensor_s * stream,
-        step_s: base.step_s * stream,
-        communication_scale: base.communication_scale * exchange,
-        ..*base
+    base.slowed([matrix, stream, exchange].map(|own| (all + own).exp()), base.error)
+}
+
+impl Efficiency {
+    /// With [`Calibration::factors`] on its times, and the error that is left.
+    pub fn slowed(&self, [matrix, stream, exchange]: [f64; 3], error: f64) -> Self {
+        Self {
+            matrix: self.matrix / matrix,
+            matrix_fp8: self.matrix_fp8 / matrix,
+            flash: self.flash.map(|share| share / matrix),
+            stream: self.stream / stream,
+            launch_forward_s: self.launch_forward_s * stream,
+            launch_backward_s: self.launch_backward_s * stream,
+            launch_tensor_s: self.launch_tensor_s * stream,
+            step_s: self.step_s * stream,
+            communication_scale: self.communication_scale * exchange,
+            error,
+            ..*self
+        }
     }
 }
 

@@ -1,0 +1,157 @@
+//! `het fabric paths`: explicit paths, beside what switches would choose by hash.
+
+use anstream::println;
+use het_perf::fabric::{
+    Clos, Demand, PathError, Rail, SpineLeaf, dual_plane, hashed_paths, plan_paths, rail,
+    spine_leaf, worst_link_load,
+};
+use serde_json::{Value, json};
+
+use crate::args::{FabricKind, PathsArgs, TrafficWord};
+use crate::fail::{Fail, code};
+use crate::output::object;
+
+/// Hashes that planned paths are compared with.
+const HASHES: u64 = 100;
+
+/// Of every cable, with the switch behind it: 0.5 µs in the published pods (SimAI's templates).
+const CABLE_S: f64 = 0.5e-6;
+
+/// More than the largest published training cluster has: 24,576 NICs in eight pods.
+const CABLES_MAX: f64 = 100_000.0;
+
+/// Plans explicit paths, beside what switches would choose by hash.
+pub fn paths(args: &PathsArgs) -> Result<u8, Fail> {
+    let clos = network(args)?;
+    let demands = demands(args, &clos)?;
+    let trouble = |error: PathError| Fail::new(code::USAGE, error.to_string());
+    let planned = plan_paths(&clos.network, &demands).map_err(trouble)?;
+    let load = worst_link_load(&clos.network, &demands, &planned);
+    let mut hashed = 0.0;
+    for seed in 0..HASHES {
+        let paths = hashed_paths(&clos.network, &demands, seed).map_err(trouble)?;
+        hashed += worst_link_load(&clos.network, &demands, &paths) / HASHES as f64;
+    }
+    let name = |id| clos.network.name(id).to_owned();
+    let rows: Vec<Value> = demands
+        .iter()
+        .zip(&planned)
+        .map(|(demand, path)| {
+            let stops = path.iter().map(|link| name(clos.network.link(*link).to));
+            json!({
+                "from": name(demand.from),
+                "to": name(demand.to),
+                "gbps": demand.bytes_per_s * 8e-9,
+                "path": stops.collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let share = |load: f64| (1.0 / load.max(1.0) * 1e4).round() / 1e4;
+    let value = json!({
+        "flows": demands.len(),
+        "worst_load_planned": (load * 1e4).round() / 1e4,
+        "worst_load_hashed": (hashed * 1e4).round() / 1e4,
+        "slowest_planned": share(load),
+        "slowest_hashed": share(hashed),
+        "paths": rows,
+    });
+    object(&value, args.output, || {
+        println!(
+            "{} flows: planned paths load the worst link to {:.0} %, paths by hash to {:.0} % in \
+             the mean of {HASHES}",
+            demands.len(),
+            load * 100.0,
+            hashed * 100.0
+        );
+        for (demand, path) in demands.iter().zip(&planned) {
+            let stops: Vec<String> =
+                path.iter().map(|link| name(clos.network.link(*link).to)).collect();
+            println!("  {} → {}", name(demand.from), stops.join(" → "));
+        }
+    });
+    Ok(code::OK)
+}
+
+fn network(args: &PathsArgs) -> Result<Clos, Fail> {
+    check(args)?;
+    let nic_bytes_per_s = args.link * 1e9 / 8.0;
+    let pods = SpineLeaf {
+        pods: args.pods,
+        leaves_per_pod: args.leaves,
+        nics_per_leaf: args.nics_per_leaf,
+        spines_per_pod: args.spines,
+        cores_per_spine: args.spines,
+        nic_bytes_per_s,
+        oversubscription: args.oversubscription,
+        latency_s: CABLE_S,
+    };
+    Ok(match args.fabric {
+        FabricKind::SpineLeaf => spine_leaf(&pods),
+        FabricKind::DualPlane => dual_plane(&pods),
+        FabricKind::Rail => rail(&Rail {
+            nodes: args.leaves * args.nics_per_leaf,
+            rails: args.rails,
+            nodes_per_leaf: args.nics_per_leaf,
+            spines: args.spines,
+            nic_bytes_per_s,
+            oversubscription: args.oversubscription,
+            latency_s: CABLE_S,
+        }),
+    })
+}
+
+/// Who sends to whom, at line rate.
+fn demands(args: &PathsArgs, clos: &Clos) -> Result<Vec<Demand>, Fail> {
+    let count = clos.nics.len();
+    let bytes_per_s = args.link * 1e9 / 8.0;
+    let demand = |from: usize, to: usize| Demand {
+        from: clos.nics[from],
+        to: clos.nics[to % count],
+        bytes_per_s,
+    };
+    let step = args.nics_per_leaf as usize;
+    let all = (0..count).collect::<Vec<_>>();
+    let pairs: Vec<Demand> = match args.traffic {
+        TrafficWord::Ring => all.iter().map(|&nic| demand(nic, nic + step)).collect(),
+        TrafficWord::Leaf => all.iter().take(step).map(|&nic| demand(nic, nic + step)).collect(),
+        TrafficWord::Halves => all.iter().map(|&nic| demand(nic, nic + count / 2)).collect(),
+    };
+    let pairs: Vec<Demand> = pairs.into_iter().filter(|pair| pair.from != pair.to).collect();
+    if pairs.is_empty() {
+        return Err(Fail::new(code::USAGE, "nobody has anybody to send to")
+            .hint("give the fabric more leaves or NICs"));
+    }
+    Ok(pairs)
+}
+
+/// Refuses fabrics of nothing, of more than anybody builds, and links of no speed.
+fn check(args: &PathsArgs) -> Result<(), Fail> {
+    let positive = [
+        ("--leaves", args.leaves),
+        ("--nics-per-leaf", args.nics_per_leaf),
+        ("--spines", args.spines),
+        ("--pods", args.pods),
+        ("--rails", args.rails),
+    ];
+    if let Some((name, _)) = positive.iter().find(|(_, count)| *count == 0) {
+        return Err(Fail::new(code::USAGE, format!("`{name}` is 0: a fabric needs one at least")));
+    }
+    let product = |counts: &[u32]| counts.iter().map(|count| f64::from(*count)).product::<f64>();
+    let leaves = match args.fabric {
+        FabricKind::Rail => product(&[args.leaves, args.rails]),
+        FabricKind::SpineLeaf | FabricKind::DualPlane => product(&[args.leaves, args.pods]),
+    };
+    let cables = leaves * (f64::from(args.nics_per_leaf) + f64::from(args.spines));
+    let cores = product(&[args.pods, args.spines, args.spines]);
+    if cables + cores > CABLES_MAX {
+        let text = format!("a fabric of {:.0} cables is more than is planned here", cables + cores);
+        return Err(Fail::new(code::USAGE, text)
+            .hint(format!("plan a pod at a time: at most {CABLES_MAX:.0} cables")));
+    }
+    let speeds = args.oversubscription >= 1.0 && args.link > 0.0;
+    if !(speeds && args.oversubscription.is_finite() && args.link.is_finite()) {
+        return Err(Fail::new(code::USAGE, "links need a speed, and uplinks no less than 1:1")
+            .hint("write for example `--link 400 --oversubscription 1`"));
+    }
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! `het profile`: what was measured of device classes on the user's own machines, kept for
+//! `het size`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anstream::eprintln;
+use het_devices::nvidia_class;
+use het_lab::planner::{ProfiledSteps, read_kineto, read_progress, read_training_runs};
+use het_perf::training::{
+    Calibration, MeasuredStep, Overlap, ParallelConfig, Recompute, SequenceParallel, Tuning, Zero,
+};
+use het_wire::calibration::{CalibrationFactors, CalibrationFile};
+use serde_json::{Value, json};
+
+use crate::args::{Form, ProfileCommand, ProfileImportArgs, RanArgs, RecomputeWord, TuningWord};
+use crate::fail::{Fail, code};
+use crate::history::home;
+use crate::output::{Column, Shown, list};
+use crate::size::{model, usual};
+use crate::trace;
+
+const COLUMNS: &[Column] = &[
+    Column("CLASS", "class", Shown::Always),
+    Column("STEPS", "steps", Shown::Always),
+    Column("ERROR", "error", Shown::Always),
+    Column("MATRIX", "matrix", Shown::Always),
+    Column("ELEMENTWISE", "elementwise", Shown::Always),
+    Column("EXCHANGE", "exchange", Shown::Always),
+    Column("FROM", "from", Shown::Wide),
+];
+
+pub fn profile(command: &ProfileCommand) -> Result<u8, Fail> {
+    match command {
+        ProfileCommand::Import(args) => import(args),
+        ProfileCommand::List(args) => show(&all()?, args.output),
+        ProfileCommand::Forget { class } => forget(class),
+    }
+}
+
+/// What was measured of a class.
+pub fn stored(class: &str) -> Result<Option<CalibrationFile>, Fail> {
+    let path = path_of(class)?;
+    match fs::read_to_string(&path) {
+        Ok(text) => read(&path, &text).map(Some),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Fail::file(&path, error)),
+    }
+}
+
+/// On times of products, of element-wise kernels and launches, of exchange.
+pub fn factors(file: &CalibrationFile) -> [f64; 3] {
+    let CalibrationFactors { matrix, elementwise, exchange } = file.factors;
+    [matrix, elementwise, exchange]
+}
+
+/// Steps of a class, and the files that they are from.
+type Measured = BTreeMap<String, (Vec<MeasuredStep>, Vec<String>)>;
+
+fn import(args: &ProfileImportArgs) -> Result<u8, Fail> {
+    let mut measured = Measured::new();
+    for path in &args.files {
+        let steps = match form(path) {
+            Kind::Table => rows(path)?,
+            Kind::Trace => {
+                let steps = read_kineto(path).map_err(|error| trace::unusable(&error))?;
+                vec![ran(args, path, &steps)?]
+            }
+            Kind::Progress => {
+                let steps = read_progress(path).map_err(|error| trace::unusable(&error))?;
+                vec![ran(args, path, &steps)?]
+            }
+        };
+        for (class, step) in steps {
+            let (of_class, from) = measured.entry(class).or_default();
+            of_class.push(step);
+            let name = path.display().to_string();
+            if from.last() != Some(&name) {
+                from.push(name);
+            }
+        }
+    }
+    let fitted = measured.into_iter().map(|(class, (steps, from))| fit(&class, &steps, from));
+    let fitted = fitted.collect::<Result<Vec<_>, _>>()?;
+    for file in &fitted {
+        store(file)?;
+    }
+    show(&fitted, args.output)
+}
+
+/// What a file holds, by its name.
+enum Kind {
+    Table,
+    Trace,
+    Progress,
+}
+
+fn form(path: &Path) -> Kind {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    match () {
+        () if name.ends_with(".csv") => Kind::Table,
+        () if name.ends_with(".json") => Kind::Trace,
+        () => Kind::Progress,
+    }
+}
+
+fn rows(path: &Path) -> Result<Vec<(String, MeasuredStep)>, Fail> {
+    let runs = read_training_runs(path).map_err(|error| trace::unusable(&error))?;
+    let all = runs.len();
+    let steps: Vec<_> = runs
+        .into_iter()
+        .filter_map(|run| run.setup)
+        .map(|setup| {
+            let (model, config, seconds) = (setup.model, setup.config, setup.seconds);
+            (setup.class.to_owned(), MeasuredStep { model, config, seconds })
+        })
+        .collect();
+    if steps.is_empty() {
+        let text = format!("no row of `{}` says enough to learn from", path.display());
+        return Err(Fail::new(code::USAGE, text).hint(
+            "a row needs its model's shape, `gpu`, `n_gpus`, how it is cut, and a measured time",
+        ));
+    }
+    if steps.len() < all {
+        eprintln!("{} of {all} rows of `{}` say too little", all - steps.len(), path.display());
+    }
+    Ok(steps)
+}
+
+/// A profile with what the arguments say of it.
+fn ran(
+    args: &ProfileImportArgs,
+    path: &Path,
+    steps: &ProfiledSteps,
+) -> Result<(String, MeasuredStep), Fail> {
+    let named = || steps.device.as_deref().map(nvidia_class);
+    let class = args.class.clone().or_else(named).ok_or_else(|| {
+        let text = format!("`{}` does not say what device it is from", path.display());
+        Fail::new(code::USAGE, text).hint("name its class: `--class rtx-4090`")
+    })?;
+    let attention = usual(&class, 1)?.attention;
+    let model = model(args.ran.model.as_deref(), args.ran.sequence)?;
+    let config = ParallelConfig { attention, ..config(&args.ran, steps.world.unwrap_or(1))? };
+    config.check(&model).map_err(|problem| Fail::new(code::USAGE, problem.to_string()))?;
+    let seconds = steps.median_s().unwrap_or_default();
+    if let Some(exchange) = steps.exchange.filter(|share| *share > 0.0) {
+        eprintln!("{}: {:.0} % of kernel time is exchange", path.display(), exchange * 100.0);
+    }
+    Ok((class, MeasuredStep { model, config, seconds }))
+}
+
+fn config(ran: &RanArgs, world: u32) -> Result<ParallelConfig, Fail> {
+    let cut = (ran.tensor * ran.pipeline * ran.context).max(1);
+    let data = ran.data.unwrap_or((world / cut).max(1));
+    let batch = ran.batch.ok_or_else(|| {
+        Fail::new(code::USAGE, "how many samples did a step take?")
+            .hint("say it with `--batch`, over all devices")
+    })?;
+    let tuning = match ran.tuning {
+        TuningWord::Full => Tuning::Full,
+        TuningWord::Lora => Tuning::Lora { rank: ran.rank },
+        TuningWord::Qlora => Tuning::Qlora { rank: ran.rank },
+        TuningWord::Any => {
+            return Err(Fail::new(code::USAGE, "what ran was one way to train")
+                .hint("say `--tuning full`, `lora` or `qlora`"));
+        }
+    };
+    Ok(ParallelConfig {
+        data,
+        tensor: ran.tensor,
+        pipeline: ran.pipeline,
+        context: ran.context,
+        precision: ran.precision.into(),
+        recompute: match ran.recompute {
+            RecomputeWord::None => Recompute::None,
+            RecomputeWord::Selective => Recompute::Selective,
+            RecomputeWord::Full => Recompute::Full,
+        },
+        sequence_parallel: match ran.tensor > 1 {
+            true => SequenceParallel::On,
+            false => SequenceParallel::Off,
+        },
+        zero: match ran.zero {
+            0 => Zero::None,
+            1 => Zero::One,
+            2 => Zero::Two,
+            _ => Zero::Three,
+        },
+        tuning,
+        overlap: Overlap::Split,
+        ..ParallelConfig::single(ran.microbatch, batch)
+    })
+}
+
+fn fit(class: &str, steps: &[MeasuredStep], from: Vec<String>) -> Result<CalibrationFile, Fail> {
+    let machine = usual(class, 1)?.machine;
+    let fitted = Calibration::fit(&machine, steps)
+        .map_err(|error| Fail::new(code::USAGE, format!("a step of `{class}`: {error}")))?;
+    let [matrix, elementwise, exchange] = fitted.factors;
+    let factors = CalibrationFactors { matrix, elementwise, exchange };
+    Ok(CalibrationFile::new(class, factors, fitted.error, fitted.steps, from))
+}
+
+fn store(file: &CalibrationFile) -> Result<(), Fail> {
+    let path = path_of(&file.class)?;
+    let folder = path.parent().unwrap_or(&path);
+    fs::create_dir_all(folder).map_err(|error| Fail::file(folder, error))?;
+    // Whole or not at all: `het size` may be reading it.
+    let draft = path.with_extension("draft");
+    fs::write(&draft, file.text()).map_err(|error| Fail::file(&draft, error))?;
+    fs::rename(&draft, &path).map_err(|error| Fail::file(&path, error))
+}
+
+fn path_of(class: &str) -> Result<PathBuf, Fail> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if class.is_empty() || class.starts_with('.') || !class.chars().all(plain) {
+        return Err(Fail::new(code::USAGE, format!("`{class}` is no device class"))
+            .hint("`het topo FILE -o table` and `het devices` name classes"));
+    }
+    Ok(home()?.calibration_dir().join(format!("{class}.json")))
+}
+
+fn read(path: &Path, text: &str) -> Result<CalibrationFile, Fail> {
+    CalibrationFile::read(text).map_err(|error| {
+        Fail::new(code::USAGE, format!("`{}`: {error}", path.display()))
+            .hint("`het profile import` writes it anew, `het profile forget CLASS` removes it")
+    })
+}
+
+fn all() -> Result<Vec<CalibrationFile>, Fail> {
+    let folder = home()?.calibration_dir();
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Fail::file(&folder, error)),
+    };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    paths.sort();
+    let file = |path: &PathBuf| {
+        let text = fs::read_to_string(path).map_err(|error| Fail::file(path, error))?;
+        read(path, &text)
+    };
+    paths.iter().map(file).collect()
+}
+
+fn show(files: &[CalibrationFile], form: Form) -> Result<u8, Fail> {
+    let rounded = |value: f64| (value * 1e4).round() / 1e4;
+    let row = |file: &CalibrationFile| -> Value {
+        let [matrix, elementwise, exchange] = factors(file).map(rounded);
+        json!({
+            "class": file.class,
+            "steps": file.steps,
+            "error": rounded(file.error),
+            "matrix": matrix,
+            "elementwise": elementwise,
+            "exchange": exchange,
+            "from": file.from,
+        })
+    };
+    let rows: Vec<Value> = files.iter().map(row).collect();
+    list("CalibrationList", &rows, COLUMNS, form);
+    Ok(code::OK)
+}
+
+fn forget(class: &str) -> Result<u8, Fail> {
+    let path = path_of(class)?;
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(code::OK),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(Fail::new(code::USAGE, format!("nothing was measured of `{class}`"))
+                .hint("`het profile list` names what was"))
+        }
+        Err(error) => Err(Fail::file(&path, error)),
+    }
+}

@@ -472,6 +472,21 @@ pub struct SizeArgs {
     /// Of adapters.
     #[arg(long, default_value_t = 16)]
     pub rank: u32,
+    /// Bytes that one pass over the dataset reads, for example `4TB`; with `--tokens`.
+    #[arg(long, value_name = "SIZE", requires = "tokens")]
+    pub dataset: Option<String>,
+    /// Passes over the dataset.
+    #[arg(long, default_value_t = 1.0)]
+    pub passes: f64,
+    /// What the storage system gives all readers together.
+    #[arg(long, value_name = "RATE", default_value = "40GB/s")]
+    pub storage: String,
+    /// Local NVMe of a node that may keep the dataset.
+    #[arg(long, value_name = "SIZE", default_value = "0B")]
+    pub cache: String,
+    /// How samples reach device memory.
+    #[arg(long, value_enum, default_value_t = RouteWord::Host)]
+    pub route: RouteWord,
     /// Answer by the rule of 6 operations a weight and token, at this part of the peak.
     #[arg(long)]
     pub mfu: Option<f64>,
@@ -487,6 +502,14 @@ pub struct SizeArgs {
     /// `table`, `wide`, `json`, `jsonl`, `yaml`, `name`, `csv`; with `--pick` a file.
     #[arg(short, long, default_value = "table", value_name = "FORM|FILE")]
     pub output: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RouteWord {
+    /// Through the memory of the host.
+    Host,
+    /// Straight (GPUDirect Storage).
+    Direct,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -610,6 +633,29 @@ pub enum FabricCommand {
     Paths(PathsArgs),
     /// Propose thresholds of marking and pausing for a mix of traffic.
     Ecn(EcnArgs),
+    /// Tell collective libraries which card each rank sends through.
+    Ranks(RanksArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct RanksArgs {
+    /// A cluster file, `this`, or templates: `hgx-h100-8x4+rail`.
+    #[arg(long, default_value = "this")]
+    pub cluster: String,
+    /// Write a file of NCCL's or HCCL's variables for each rank into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub env: Option<PathBuf>,
+    /// Write HCCL's rank table; needs `--addresses`.
+    #[arg(long, value_name = "JSON")]
+    pub rank_table: Option<PathBuf>,
+    /// Rows `node,device,address`; a node's own address has no device.
+    #[arg(long, value_name = "CSV")]
+    pub addresses: Option<PathBuf>,
+    /// Queue of the lossless traffic, as for `het fabric ecn`.
+    #[arg(long, default_value_t = 3)]
+    pub queue: u8,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
 }
 
 #[derive(Debug, ClapArgs)]

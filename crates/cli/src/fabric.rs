@@ -3,6 +3,7 @@
 
 mod ecn;
 mod paths;
+mod ranks;
 mod simulate;
 
 use std::fs;
@@ -16,6 +17,7 @@ pub fn fabric(command: &FabricCommand) -> Result<u8, Fail> {
         FabricCommand::Simulate(args) => simulate::simulate(args),
         FabricCommand::Paths(args) => paths::paths(args),
         FabricCommand::Ecn(args) => ecn::ecn(args),
+        FabricCommand::Ranks(args) => ranks::ranks(args),
     }
 }
 

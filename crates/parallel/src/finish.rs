@@ -1,10 +1,12 @@
 //! When the job is done: failures, saves, energy and price included.
 
 use het_core::Millis;
+use het_perf::fabric::{Loading, LoadingLimit};
+use het_perf::training::Island;
 use het_perf::{checkpoint_interval, mean_time_between_failures};
 
 use crate::layout::Layout;
-use crate::request::Request;
+use crate::request::{Dataset, Request};
 
 /// The end of a job on so many tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,6 +14,9 @@ pub struct Finish {
     pub days: f64,
     /// Without failures and saves.
     pub days_undisturbed: f64,
+    /// Of these, what is waited for weights and samples to be read.
+    pub reading_s: f64,
+    pub reading_limit: Option<LoadingLimit>,
     /// Time that goes into steps which count: a fraction.
     pub productive: f64,
     pub checkpoint_every: Millis,
@@ -41,14 +46,20 @@ impl Finish {
         let between = mean_time_between_failures(devices as u32);
         let every = checkpoint_interval(save, between);
         let productive = productive(every, save, request.restart, between);
-        let seconds = tokens / tokens_per_s / productive;
+        let work_s = tokens / tokens_per_s;
+        let loading = request.dataset.as_ref().map(|dataset| loading(request, layout, dataset));
+        let reading_s = loading.map_or(0.0, |loading| loading.added_s(work_s));
+        let undisturbed_s = work_s + reading_s;
+        let seconds = undisturbed_s / productive;
         let hours = seconds / 3_600.0;
         let sum = |figure: &dyn Fn(usize) -> Option<f64>| -> Option<f64> {
             pools.iter().map(|pool| figure(*pool).map(|each| each * used(pool))).sum()
         };
         Self {
             days: seconds / 86_400.0,
-            days_undisturbed: seconds * productive / 86_400.0,
+            days_undisturbed: undisturbed_s / 86_400.0,
+            reading_s,
+            reading_limit: loading.map(|loading| loading.times().limit),
             productive,
             checkpoint_every: every,
             save,
@@ -56,6 +67,34 @@ impl Finish {
             energy_kwh: sum(&|pool| request.pools[pool].power_w).map(|watts| watts * hours / 1e3),
             price: sum(&|pool| request.pools[pool].price_an_hour).map(|rate| rate * hours),
         }
+    }
+}
+
+/// Bytes of a weight as it is published.
+const WEIGHT_BYTES: f64 = 2.0;
+
+/// Every replica reads the weights, all nodes of the layout read their part of a pass.
+fn loading(request: &Request, layout: &Layout, dataset: &Dataset) -> Loading {
+    let pools = layout.pools();
+    let islands = || pools.iter().map(|pool| (*pool, request.pools[*pool].machine.island));
+    let nodes = islands()
+        .map(|(pool, island)| layout.devices_of(pool).div_ceil(island.devices_per_node.max(1)));
+    let least = |rate: &dyn Fn(&Island) -> f64| {
+        let of_node = |island: &Island| rate(island) * f64::from(island.devices_per_node) * 1e9;
+        islands().map(|(_, island)| of_node(&island)).fold(f64::INFINITY, f64::min)
+    };
+    let replicas: u32 = layout.replicas.iter().map(|kind| kind.count).sum();
+    Loading {
+        pass_bytes: dataset.bytes.0 as f64,
+        passes: dataset.passes,
+        weights_bytes: request.model.parameters() as f64 * WEIGHT_BYTES * f64::from(replicas),
+        nodes: nodes.sum(),
+        storage: dataset.storage_gbps * 1e9,
+        cards: dataset.cards_gbps.map_or(f64::INFINITY, |cards| cards * 1e9),
+        route: dataset.route,
+        host_memory: least(&|island| island.host_memory_gbps),
+        cache_bytes: dataset.cache.0 as f64,
+        cache: least(&|island| island.storage_gbps),
     }
 }
 

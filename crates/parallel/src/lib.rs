@@ -33,7 +33,7 @@ pub use layout::{Candidate, Launch, Layout, RankPlace, Replicas, Stage};
 pub use lost::{Lost, Why, words};
 pub use models::{KnownModel, known_model, known_models};
 pub use problem::{Problem, Remedy, Shortfall};
-pub use request::{Batch, Choices, Collectives, Pins, Pool, Request};
+pub use request::{Batch, Choices, Collectives, Dataset, Pins, Pool, Request};
 pub use rule::{Cause, Comparison, Rule};
 pub use search::{Ranking, search};
 pub use standing::standing;

@@ -1,6 +1,7 @@
 //! What is asked: a model, a batch, the devices there are, and what may be tried.
 
 use het_core::{Bytes, Millis};
+use het_perf::fabric::Route;
 use het_perf::training::{
     Attention, GradientWidth, Machine, Offload, Optimizer, Overlap, Precision, RESERVED, Recompute,
     Transformer, Tuning, Zero,
@@ -15,6 +16,8 @@ pub struct Request {
     pub batch: Batch,
     /// To train on: what makes days, energy and price.
     pub tokens: Option<u64>,
+    /// What is read meanwhile; `None` counts no reading.
+    pub dataset: Option<Dataset>,
     pub choices: Choices,
     pub pins: Pins,
     pub gradients: GradientWidth,
@@ -27,6 +30,21 @@ pub struct Request {
     pub restart: Millis,
     /// Candidates in the answer.
     pub keep: usize,
+}
+
+/// What is read from storage, and how it comes. Rates in GB/s.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dataset {
+    /// Of one pass.
+    pub bytes: Bytes,
+    pub passes: f64,
+    /// Of the storage system, for everybody who reads.
+    pub storage_gbps: f64,
+    /// Of a node's cards on the storage network; unknown is taken as enough.
+    pub cards_gbps: Option<f64>,
+    pub route: Route,
+    /// On a node's local NVMe.
+    pub cache: Bytes,
 }
 
 /// Devices of one class in nodes of one kind.
@@ -104,6 +122,7 @@ impl Request {
             pools,
             batch,
             tokens: None,
+            dataset: None,
             choices: Choices::default(),
             pins: Pins::default(),
             gradients: GradientWidth::Single,

@@ -44,6 +44,8 @@ pub enum Cause {
     Failures { factor: f64, productive: f64 },
     /// Samples that a batch above the critical one costs.
     Batch { factor: f64 },
+    /// Weights and samples that are waited for.
+    Reading { factor: f64 },
 }
 
 impl Rule {
@@ -67,7 +69,9 @@ impl Rule {
         let per_token = flops / (f64::from(batch) * f64::from(model.sequence));
         let reached = step.model_utilisation;
         let rule_days = self.days(model);
-        let needed = finish.days_undisturbed * 86_400.0 * plan.tokens_per_s / self.tokens as f64;
+        let undisturbed_s = finish.days_undisturbed * 86_400.0;
+        let worked_s = undisturbed_s - finish.reading_s;
+        let needed = worked_s * plan.tokens_per_s / self.tokens as f64;
         let causes = vec![
             Cause::Utilisation {
                 factor: self.utilisation / reached,
@@ -82,6 +86,7 @@ impl Rule {
             },
             Cause::Failures { factor: 1.0 / finish.productive, productive: finish.productive },
             Cause::Batch { factor: needed },
+            Cause::Reading { factor: undisturbed_s / worked_s },
         ];
         let mut spent: Vec<(Limit, f64)> =
             saveable(step).into_iter().map(|(limit, s)| (limit, s / step.total_s)).collect();
@@ -107,7 +112,8 @@ impl Cause {
             | Self::Operations { factor }
             | Self::Devices { factor, .. }
             | Self::Failures { factor, .. }
-            | Self::Batch { factor } => *factor,
+            | Self::Batch { factor }
+            | Self::Reading { factor } => *factor,
         }
     }
 }

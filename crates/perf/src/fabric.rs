@@ -8,6 +8,7 @@ mod ecmp;
 mod ecn;
 mod fluid;
 mod incast;
+mod loading;
 mod network;
 mod packets;
 mod paths;
@@ -25,6 +26,7 @@ pub use ecn::{
 };
 pub use fluid::{Bottleneck, FLUID_STEPS_MAX, FluidPoint, SteadyState};
 pub use incast::{Incast, IncastOutcome};
+pub use loading::{Loading, LoadingLimit, LoadingTime};
 pub use network::{Link, LinkId, Network, VertexId};
 pub use packets::{Message, PacketModel, deliver};
 pub use paths::{

@@ -11,6 +11,7 @@ pub mod file;
 pub mod job;
 pub mod quantity;
 pub mod quotas;
+pub mod ranks;
 pub mod record;
 pub mod report;
 pub mod sonic;

@@ -4,6 +4,7 @@
 //! A vertex that holds no devices is named `node/part3` or `pod/part3`: the letters of its last
 //! part say what it is, see [`Role`].
 
+mod cards;
 mod fabric;
 mod file;
 mod graph;
@@ -20,6 +21,7 @@ use het_core::Topology;
 
 use crate::catalogue::{self, Sheet};
 
+pub use cards::{Card, DeviceCard, Distance, device_cards};
 pub use fabric::{FABRICS, Fabric, PodShape, Wiring};
 pub use file::{json_schema, parse};
 pub use reach::{Reach, reaches};

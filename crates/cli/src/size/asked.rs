@@ -1,12 +1,17 @@
 //! From words to a question: a known model, a cluster's pools, what may be tried.
 
 use anstream::eprintln;
-use het_parallel::{Batch, Choices, Pool, Request, Rule, known_model, known_models, small_team};
+use het_core::Bytes;
+use het_parallel::{
+    Batch, Choices, Dataset, Pool, Request, Rule, known_model, known_models, small_team,
+};
+use het_perf::fabric::Route;
 use het_perf::training::{Precision, Transformer, Tuning};
+use het_wire::quantity;
 use het_wire::words::closest;
 
 use super::pools::{self, Pools};
-use crate::args::{PrecisionWord, SizeArgs, TuningWord};
+use crate::args::{PrecisionWord, RouteWord, SizeArgs, TuningWord};
 use crate::fail::{Fail, code};
 use crate::profile;
 
@@ -28,11 +33,12 @@ pub fn consistent(args: &SizeArgs) -> Result<(), Fail> {
 
 pub fn request(args: &SizeArgs) -> Result<Request, Fail> {
     let model = model(args.model.as_deref(), args.sequence)?;
-    let Pools { pools, between_gbps, .. } = pools(args)?;
+    let Pools { pools, between_gbps, storage_gbps, .. } = pools(args)?;
     let (smallest, largest) = batch(&args.batch)?;
     let mut request = Request::new(model, pools, Batch::between(smallest, largest));
     request.between_gbps = between_gbps;
     request.tokens = args.tokens.as_deref().map(count).transpose()?;
+    request.dataset = dataset(args, storage_gbps)?;
     request.choices = choices(args);
     request.keep = args.keep.max(args.pick.unwrap_or(1));
     Ok(request)
@@ -116,6 +122,38 @@ impl From<PrecisionWord> for Precision {
             PrecisionWord::Fp8 => Self::Fp8,
         }
     }
+}
+
+/// What is read while the job runs.
+fn dataset(args: &SizeArgs, cards_gbps: Option<f64>) -> Result<Option<Dataset>, Fail> {
+    let Some(text) = &args.dataset else { return Ok(None) };
+    let bytes = |name: &str, text: &str| {
+        quantity::size(text).ok_or_else(|| {
+            Fail::new(code::USAGE, format!("`{name} {text}` is no size"))
+                .hint("write for example `4TB` or `512GiB`")
+        })
+    };
+    let rate = quantity::rate(&args.storage).filter(|rate| *rate > Bytes::ZERO);
+    let storage = rate.ok_or_else(|| {
+        Fail::new(code::USAGE, format!("`--storage {}` is no rate", args.storage))
+            .hint("write for example `40GB/s` or `200G`")
+    })?;
+    if !(args.passes >= 1.0 && args.passes.is_finite()) {
+        return Err(
+            Fail::new(code::USAGE, format!("{} passes are none", args.passes)).hint("one at least")
+        );
+    }
+    Ok(Some(Dataset {
+        bytes: bytes("--dataset", text)?,
+        passes: args.passes,
+        storage_gbps: storage.0 as f64 / 1e9,
+        cards_gbps,
+        route: match args.route {
+            RouteWord::Host => Route::Memory,
+            RouteWord::Direct => Route::SwitchPeer,
+        },
+        cache: bytes("--cache", &args.cache)?,
+    }))
 }
 
 /// `300e9`, `1.5e12` or `5000`.

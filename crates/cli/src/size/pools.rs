@@ -20,6 +20,8 @@ pub struct Pools {
     pub pools: Vec<Pool>,
     /// GB/s a device between pools, where their pods are joined by less than their cards carry.
     pub between_gbps: Option<f64>,
+    /// GB/s of a node's cards on the storage network, where links tell.
+    pub storage_gbps: Option<f64>,
     pub unknown: Vec<String>,
 }
 
@@ -34,6 +36,7 @@ pub fn of_word(word: &str) -> Result<Pools, Fail> {
                 all.pools.extend(of.pools);
                 all.unknown.extend(of.unknown);
                 all.between_gbps = least(all.between_gbps, of.between_gbps);
+                all.storage_gbps = least(all.storage_gbps, of.storage_gbps);
             }
         }
     }
@@ -118,7 +121,10 @@ fn of_cluster(cluster: &Cluster) -> Result<Pools, Fail> {
         own.dedup();
         join(&mut pool, &reaches[index], own.len() > 1);
         pods.extend(own);
-        all.between_gbps = least(all.between_gbps, reaches[index].beyond_pod.map(gigabytes));
+        let reach = &reaches[index];
+        all.between_gbps = least(all.between_gbps, reach.beyond_pod.map(gigabytes));
+        let cards = reach.storage.map(|each| gigabytes(each) * f64::from(reach.island));
+        all.storage_gbps = least(all.storage_gbps, cards);
         all.pools.push(pool);
     }
     pods.sort_unstable();

@@ -98,6 +98,10 @@ fn beside(request: &Request, ranking: &Ranking) {
             eprintln!("{} × {} alone: {told}", pool.devices, pool.class);
         }
     }
+    if let Some(finish) = best.finish.as_ref().filter(|finish| finish.reading_s > 0.0) {
+        let limit = finish.reading_limit.map_or("storage", words::loading);
+        eprintln!("{:.0} s are waited for weights and samples, for {limit}", finish.reading_s);
+    }
     if let Launch::NoCommonLibrary(libraries) = &best.launch {
         let names: Vec<&str> = libraries.iter().map(|name| words::collectives(*name)).collect();
         eprintln!(
@@ -152,6 +156,8 @@ fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
         "days": finish.map(|finish| rounded(finish.days, 3)),
         "days_undisturbed": finish.map(|finish| rounded(finish.days_undisturbed, 3)),
         "checkpoint_every_s": finish.map(|finish| finish.checkpoint_every.0 / 1_000),
+        "reading_s": finish.map(|finish| rounded(finish.reading_s, 1)),
+        "reading_limit": finish.and_then(|finish| finish.reading_limit).map(words::loading),
         "energy_kwh": finish.and_then(|finish| finish.energy_kwh).map(f64::round),
         "price": finish.and_then(|finish| finish.price),
         "launch": match &candidate.launch {
@@ -269,6 +275,7 @@ fn cause(cause: &Cause) -> String {
         Cause::Failures { productive, .. } => {
             format!("{:.1} % of the time is left by failures and saves", productive * 100.0)
         }
+        Cause::Reading { .. } => "weights and samples that are waited for".to_owned(),
         Cause::Batch { .. } => "samples that a batch above the critical one costs".to_owned(),
     }
 }

@@ -1,6 +1,7 @@
 //! How cuts are written in tables and JSON.
 
 use het_parallel::Collectives;
+use het_perf::fabric::LoadingLimit;
 use het_perf::training::{
     Offload, Optimizer, ParallelConfig, Precision, Recompute, SequenceParallel, Tuning, Zero,
 };
@@ -88,5 +89,13 @@ pub fn collectives(library: Collectives) -> &'static str {
         Collectives::Rccl => "RCCL",
         Collectives::Hccl => "HCCL",
         Collectives::Host => "Gloo or MPI",
+    }
+}
+
+pub fn loading(limit: LoadingLimit) -> &'static str {
+    match limit {
+        LoadingLimit::Storage => "the storage system",
+        LoadingLimit::Cards => "the nodes' cards on the storage network",
+        LoadingLimit::HostMemory => "the hosts' memory",
     }
 }

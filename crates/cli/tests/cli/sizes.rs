@@ -227,3 +227,41 @@ fn thresholds_are_proposed_with_reasons_and_files() {
     let profile = &tables["WRED_PROFILE"]["HETEROSIS_ROCE"];
     assert_eq!(profile["green_min_threshold"], answer["kmin_bytes"].to_string());
 }
+
+#[test]
+fn ranks_know_their_cards() {
+    let sandbox = Sandbox::new();
+    let cluster = ["fabric", "ranks", "--cluster", "hgx-h100-8x2+rail"];
+    let answer = json(&sandbox, &[&cluster[..], &["--env", "env"]].concat());
+    let last = &answer["items"][15];
+    assert_eq!((&last["node"], &last["card"]), (&"node-1".into(), &"nic7".into()));
+    let variables = sandbox.read("env/rank-15.env");
+    assert!(variables.contains("NCCL_IB_HCA==nic0,nic1"), "{variables}");
+    let npus = ["fabric", "ranks", "--cluster", "atlas-800t-a2", "--rank-table", "ranks.json"];
+    let refused = sandbox.run(&npus);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--addresses"));
+    let rows: String = (0..8).map(|npu| format!("node-0,npu{npu},192.168.1.{npu}\n")).collect();
+    sandbox.write("addresses.csv", &format!("node,device,address\nnode-0,,10.0.0.1\n{rows}"));
+    let answer = json(&sandbox, &[&npus[..], &["--addresses", "addresses.csv"]].concat());
+    assert_eq!(answer["items"][3]["env"]["RANK_ID"], "3");
+    let table: Value = serde_json::from_str(&sandbox.read("ranks.json")).expect("JSON");
+    assert_eq!(table["server_list"][0]["device"][7]["device_ip"], "192.168.1.7");
+}
+
+#[test]
+fn reading_counts_where_storage_is_slow() {
+    let sandbox = Sandbox::new();
+    let asked = ["size", "--model", "llama3-8b", "--cluster", "hgx-h100-8x2+rail"];
+    let days = |more: &[&str]| {
+        let tokens = ["--tokens", "1e9", "--batch", "256"];
+        let answer = json(&sandbox, &[&asked[..], &tokens, more].concat());
+        let item = &answer["items"][0];
+        (item["days"].as_f64().expect("days"), item["reading_limit"].clone())
+    };
+    let without = days(&[]).0;
+    let quick = days(&["--dataset", "4GB"]);
+    assert!((quick.0 / without - 1.0).abs() < 0.01, "{quick:?} {without}");
+    let slow = days(&["--dataset", "400TB", "--storage", "5GB/s"]);
+    assert!(slow.0 > 1.2 * without, "{slow:?} {without}");
+    assert_eq!(slow.1, "the storage system");
+}

@@ -21,6 +21,8 @@ pub struct Reach {
     /// The same where all send at once to other leaves of the pod, and to other pods.
     pub beyond_leaf: Option<Bytes>,
     pub beyond_pod: Option<Bytes>,
+    /// Its part of the cards on the storage network.
+    pub storage: Option<Bytes>,
 }
 
 /// The reach of each class, in the order of the topology's classes; empty where a class has no
@@ -46,6 +48,7 @@ impl Reach {
             network: self.network.min(other.network),
             beyond_leaf: self.beyond_leaf.min(other.beyond_leaf),
             beyond_pod: self.beyond_pod.min(other.beyond_pod),
+            storage: self.storage.min(other.storage),
         }
     }
 }
@@ -60,6 +63,7 @@ struct Carried {
     islands: BTreeMap<DeviceId, u32>,
     /// By name of the node.
     network: BTreeMap<String, u64>,
+    storage: BTreeMap<String, u64>,
     accelerators: Vec<u32>,
     /// Accelerators by node and class.
     alike: BTreeMap<(NodeId, usize), u32>,
@@ -128,11 +132,13 @@ impl Carried {
                     self.host.insert(*id, bandwidth);
                 }
             }
-            (Role::Nic, Role::Leaf) => {
+            (Role::Nic, Role::Leaf | Role::Tor) => {
                 let (node, card) = parts(from);
                 if card.starts_with("nic") {
                     *self.network.entry(node.to_owned()).or_default() += bandwidth;
                     self.pod(to).below += bandwidth;
+                } else if card.starts_with("storage") {
+                    *self.storage.entry(node.to_owned()).or_default() += bandwidth;
                 }
             }
             (Role::Leaf, Role::Spine) => {
@@ -155,8 +161,11 @@ impl Carried {
         let device = topology.device(id);
         let node = topology.node(device.node);
         let beside = self.accelerators[device.node.index()];
-        let network = self.network.get(node.name.as_str());
-        let network = network.map(|sum| Bytes(sum / u64::from(beside.max(1))));
+        let part_of = |sums: &BTreeMap<String, u64>| {
+            let sum = sums.get(node.name.as_str());
+            sum.map(|sum| Bytes(sum / u64::from(beside.max(1))))
+        };
+        let network = part_of(&self.network);
         let pod = self.pods.get(node.pod.as_str());
         let part = |above: u64, below: u64| {
             let share = (above as f64 / below.max(1) as f64).min(1.0);
@@ -178,6 +187,7 @@ impl Carried {
                 Some(pod) if pod.cores > 0 => part(pod.cores.min(pod.above), pod.below),
                 _ => network,
             },
+            storage: part_of(&self.storage),
         }
     }
 }

@@ -7,6 +7,7 @@ mod containers;
 mod contract;
 mod ends;
 mod helper;
+mod owners;
 mod reap;
 mod reports;
 mod rig;

@@ -192,7 +192,7 @@ mod tests {
         let mut told = Told::default();
         let failed = Event::DeviceFailed { device: DeviceId(0) };
         let nobody = Strangers::new();
-        assert_eq!(told.news(&sight(&[0]), &nobody), [failed.clone()]);
+        assert_eq!(told.news(&sight(&[0]), &nobody), std::slice::from_ref(&failed));
         assert_eq!(told.news(&sight(&[]), &nobody), []);
         assert_eq!(told.news(&sight(&[0]), &nobody), []);
         told.broken.remove(&DeviceId(0));

@@ -4,7 +4,7 @@
 //! What the contract promises holds inside as well: the program starts where its job was submitted,
 //! the job's own directory, its checkpoints and the files of the contract lie under their own
 //! paths, and the network is the machine's (ranks find each other). Podman shows it no NVIDIA or
-//! Ascend devices but its own; where drivers or Apptainer show all, visible-device variables choose.
+//! Ascend devices but its own; AMD's, and all that Apptainer shows, are chosen by variables only.
 
 use std::collections::BTreeMap;
 use std::fs;

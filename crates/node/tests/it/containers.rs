@@ -100,7 +100,7 @@ fn a_program_in_an_image_keeps_the_contract() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let Some(podman) = Podman::find(dir.path()) else { return };
     it_is_told_who_it_is(&podman);
-    it_hears_the_notice(&podman);
+    each_rank_hears_the_notice(&podman);
     it_is_killed_whole(&podman);
     it_is_killed_while_it_is_started(&podman);
     it_is_no_stranger_and_sees_no_other_lease(&podman);
@@ -114,17 +114,19 @@ fn it_is_told_who_it_is(podman: &Podman) {
     assert_eq!(rig.read("seen").trim(), "demo 0 of 1");
 }
 
-fn it_hears_the_notice(podman: &Podman) {
+fn each_rank_hears_the_notice(podman: &Podman) {
     let mut rig = Rig::new();
     let script = r#"
-        trap 'echo saved > saved; exit 75' TERM
-        echo '{"step":1}' >> $HET_PROGRESS
+        trap 'echo saved > saved-$RANK; exit 75' TERM
+        touch here-$RANK
+        until [ -e here-0 ] && [ -e here-1 ]; do sleep 0.05; done
+        [ $RANK = 0 ] && echo '{"step":1}' >> $HET_PROGRESS
         while :; do sleep 0.05; done"#;
-    rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
+    rig.start_with(LEASE, podman.launch(&rig, script), [one(), one()].concat(), None);
     rig.await_step(1);
     rig.stop(Millis(30_000));
     assert_eq!(rig.story().outcome, Outcome::Stopped);
-    assert_eq!(rig.read("saved").trim(), "saved");
+    assert_eq!([rig.read("saved-0"), rig.read("saved-1")], ["saved\n"; 2]);
 }
 
 fn it_is_killed_whole(podman: &Podman) {

@@ -11,4 +11,5 @@ mod owners;
 mod reap;
 mod reports;
 mod rig;
+mod shards;
 mod starts;

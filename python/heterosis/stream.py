@@ -169,7 +169,7 @@ def _acknowledged(directory: Path, reader: str) -> int:
     with another number of ranks; what all of the former ones were done with remains done."""
     prefix = f".read-{reader}."
     names = (path.name[len(prefix) :] for path in directory.glob(f"{prefix}*-of-*"))
-    worlds = {int(name.rpartition("-")[2]) for name in names if not name.endswith(".tmp")}
+    worlds = {int(name.rpartition("-")[2]) for name in names}
     done = (
         min(_count(_acknowledgement(directory, reader, rank, world)) for rank in range(world))
         for world in worlds

@@ -16,7 +16,7 @@ use het_core::{Access, Container, ContainerRuntime};
 use crate::environment::NOTICE;
 use crate::order::{Order, containers_path};
 
-/// Gives the words that let a container use these devices of a driver, and no others:
+/// Gives the words that let a container use these devices of a driver:
 /// `het_devices::container_access`.
 pub type ContainerAccess = fn(ContainerRuntime, driver: &str, ids: &[&str]) -> Vec<String>;
 

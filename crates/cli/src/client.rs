@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::fail::{Fail, code};
 use crate::trust::Trust;
@@ -23,6 +23,15 @@ use crate::trust::Trust;
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// How long a server across the network may take to be connected to, TLS included.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// A connection on which nothing was asked for so long is not asked again: servers close those that
+/// rest, and it is not seen here until it is too late.
+const REST_MAX: Duration = Duration::from_secs(10);
+
+/// Where those listen whose URL names no port (RFC 9110).
+const HTTPS_PORT: u16 = 443;
+const HTTP_PORT: u16 = 80;
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +54,7 @@ impl Place {
             return Ok(Self::Socket(own));
         };
         let secure = url.strip_prefix("https://");
+        let port = if secure.is_some() { HTTPS_PORT } else { HTTP_PORT };
         let authority = secure.or_else(|| url.strip_prefix("http://"));
         let authority = authority.map(|rest| rest.trim_end_matches('/'));
         let authority = authority.filter(|authority| !authority.is_empty()).ok_or_else(|| {
@@ -56,8 +66,14 @@ impl Place {
             None => Trust::System,
         });
         let token = env::var("HET_TOKEN").ok();
-        Ok(Self::Network { authority: authority.to_owned(), token, trust })
+        Ok(Self::Network { authority: with_port(authority, port), token, trust })
     }
+}
+
+/// The same with a port, where it names none; the colons of an address in brackets name none.
+fn with_port(authority: &str, port: u16) -> String {
+    let names_one = authority.rsplit_once(':').is_some_and(|(_, last)| !last.ends_with(']'));
+    if names_one { authority.to_owned() } else { format!("{authority}:{port}") }
 }
 
 /// A connection to a server.
@@ -66,6 +82,7 @@ pub struct Client {
     runtime: Runtime,
     sender: SendRequest<Full<Bytes>>,
     place: Place,
+    asked_at: Instant,
 }
 
 /// One event of a stream.
@@ -80,22 +97,20 @@ impl Client {
     pub fn connect(place: Place) -> Result<Option<Self>, Fail> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
-        let sender: Result<_, Fail> = runtime.block_on(async {
-            match &place {
-                Place::Socket(path) => match UnixStream::connect(path).await {
-                    Ok(stream) => Ok(shake(stream).await),
-                    Err(_) => Ok(None),
-                },
-                Place::Network { authority, trust, .. } => {
-                    let Ok(stream) = TcpStream::connect(authority).await else { return Ok(None) };
-                    match trust {
-                        Some(trust) => Ok(shake(trust.secure(stream, authority).await?).await),
-                        None => Ok(shake(stream).await),
-                    }
-                }
-            }
-        });
-        Ok(sender?.map(|sender| Self { runtime, sender, place }))
+        let sender = runtime.block_on(reach(&place, CONNECT_LIMIT))?;
+        let asked_at = Instant::now();
+        Ok(sender.map(|sender| Self { runtime, sender, place, asked_at }))
+    }
+
+    /// Connects anew where the connection may have been closed meanwhile.
+    fn wake_up(&mut self) -> Result<(), Fail> {
+        if self.asked_at.elapsed() > REST_MAX
+            && let Some(sender) = self.runtime.block_on(reach(&self.place, CONNECT_LIMIT))?
+        {
+            self.sender = sender;
+        }
+        self.asked_at = Instant::now();
+        Ok(())
     }
 
     pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, Fail> {
@@ -134,6 +149,7 @@ impl Client {
 
     /// Opens a stream of events; nothing else can be asked on this connection from then on.
     pub fn open(mut self, path: &str) -> Result<Stream, Fail> {
+        self.wake_up()?;
         let request = self.request(Method::GET, path, Bytes::new(), None)?;
         let Self { runtime, sender, .. } = &mut self;
         let answer = runtime.block_on(async { checked(send(sender, request).await?).await })?;
@@ -158,6 +174,7 @@ impl Client {
         body: Bytes,
         key: Option<&str>,
     ) -> Result<T, Fail> {
+        self.wake_up()?;
         let request = self.request(method, path, body, key)?;
         let Self { runtime, sender, .. } = self;
         let bytes = runtime.block_on(async {
@@ -245,6 +262,34 @@ impl Stream {
     }
 }
 
+/// Connects; `None` where nobody listens.
+async fn reach(place: &Place, limit: Duration) -> Result<Option<SendRequest<Full<Bytes>>>, Fail> {
+    match place {
+        Place::Socket(path) => match UnixStream::connect(path).await {
+            Ok(stream) => Ok(shake(stream).await),
+            Err(_) => Ok(None),
+        },
+        Place::Network { authority, trust, .. } => {
+            timeout(limit, across(authority, trust.as_ref())).await.unwrap_or_else(|_| {
+                let text = format!("`{authority}` did not answer within {} s", limit.as_secs());
+                Err(Fail::new(code::UNREACHABLE, text)
+                    .hint("check the address, and that no firewall is in between"))
+            })
+        }
+    }
+}
+
+async fn across(
+    authority: &str,
+    trust: Option<&Trust>,
+) -> Result<Option<SendRequest<Full<Bytes>>>, Fail> {
+    let Ok(stream) = TcpStream::connect(authority).await else { return Ok(None) };
+    match trust {
+        Some(trust) => Ok(shake(trust.secure(stream, authority).await?).await),
+        None => Ok(shake(stream).await),
+    }
+}
+
 async fn shake<T>(stream: T) -> Option<SendRequest<Full<Bytes>>>
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -308,4 +353,36 @@ fn read(text: &str) -> Told {
         }
     }
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_port_has_the_usual_one() {
+        let check = |authority, expected| assert_eq!(with_port(authority, 443), expected);
+        check("het.example.org", "het.example.org:443");
+        check("het.example.org:7000", "het.example.org:7000");
+        check("[fd00::7]", "[fd00::7]:443");
+        check("[fd00::7]:7000", "[fd00::7]:7000");
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_is_given_up() {
+        let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+        let authority = mute.local_addr().expect("it has an address").to_string();
+        let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        let certificate = certificate.expect("a certificate can be made").cert.pem();
+        let file = tempfile::NamedTempFile::new().expect("a file can be made");
+        std::fs::write(file.path(), certificate).expect("it is writable");
+        let trust = Some(Trust::File(file.path().to_owned()));
+        let place = Place::Network { authority, token: None, trust };
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let fail = runtime.block_on(reach(&place, Duration::from_millis(20)));
+        let text = fail.expect_err("nobody shakes hands").text();
+        assert!(text.contains("did not answer"), "{text}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Whom a client believes to be its server, where they speak TLS.
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{
-    ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
 use crate::fail::{Fail, code};
@@ -44,10 +45,8 @@ impl Trust {
                 .hint("write `HET_SERVER=https://HOST:PORT`")
         })?;
         let config = self.config()?;
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(|error| {
-            Fail::new(code::UNREACHABLE, format!("`{authority}` is not to be trusted: {error}"))
-                .hint("name the certificate of who signed its own: `HET_CA=FILE`")
-        })
+        let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+        connected.map_err(|error| not_secured(authority, &host, &error))
     }
 
     fn config(&self) -> Result<ClientConfig, Fail> {
@@ -92,8 +91,61 @@ impl Trust {
     }
 }
 
+/// Why there is no trust, and what can be done about it.
+fn not_secured(authority: &str, host: &str, error: &io::Error) -> Fail {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    let (what, hint) = match inner {
+        Some(Error::InvalidMessage(_)) => {
+            let hint = "give the server a certificate (`--tls-certificate`), or write \
+                        `HET_SERVER=http://HOST:PORT` where the network is the machine's own";
+            return Fail::new(code::UNREACHABLE, format!("`{authority}` does not speak TLS"))
+                .hint(hint);
+        }
+        Some(Error::InvalidCertificate(why)) => distrust(host, why),
+        _ => {
+            let text = format!("TLS with `{authority}` failed: {error}");
+            return Fail::new(code::UNREACHABLE, text).hint("see the server's log");
+        }
+    };
+    let text = format!("`{authority}` is not to be trusted: {what}");
+    Fail::new(code::UNREACHABLE, text).hint(hint)
+}
+
+/// What is wrong with a server's certificate, and what can be done about it.
+fn distrust(host: &str, why: &CertificateError) -> (String, String) {
+    match why {
+        CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => (
+            "its certificate names no host".to_owned(),
+            format!(
+                "make one with a subject alternative name: \
+                 `openssl req -x509 … -addext subjectAltName=DNS:{host}`"
+            ),
+        ),
+        CertificateError::NotValidForNameContext { presented, .. } => (
+            format!("its certificate is not for `{host}`"),
+            format!("ask for it by a name that it is for: {}", presented.join(", ")),
+        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
+            "its certificate has expired".to_owned(),
+            "renew it and start the server again; if it has not expired, check this machine's \
+             clock"
+                .to_owned(),
+        ),
+        // A bad signature is that of another who bears the same name.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => (
+            "nobody whom this machine trusts has signed its certificate".to_owned(),
+            "name the certificate of who signed it: `HET_CA=FILE`".to_owned(),
+        ),
+        why => (
+            why.to_string(),
+            "name the server's own certificate, or that of who signed it: `HET_CA=FILE`".to_owned(),
+        ),
+    }
+}
+
 /// The usual rules; and a certificate that was named itself is believed although nobody signed it
-/// for a server, as `openssl req -x509` makes them.
+/// for a server, as `openssl req -x509` makes them. How long it is good for is not looked at then:
+/// whoever named it can take it back.
 #[derive(Debug)]
 struct Verifier {
     usual: Arc<WebPkiServerVerifier>,
@@ -137,5 +189,94 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.usual.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpListener as PlainListener};
+    use std::thread;
+
+    use tokio::net::TcpListener;
+    use tokio::runtime::Builder;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+
+    /// A certificate that signed itself for these names, and its key.
+    fn self_signed(names: &[&str]) -> (rcgen::Certificate, rcgen::KeyPair) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = rcgen::KeyPair::generate().expect("a key can be made");
+        let wanted = rcgen::CertificateParams::new(names).expect("names");
+        (wanted.self_signed(&key).expect("a certificate can be made"), key)
+    }
+
+    /// What a client is told that trusts `trusted` and reaches a server with the other certificate
+    /// as `localhost`.
+    fn told(
+        server: &(rcgen::Certificate, rcgen::KeyPair),
+        trusted: &rcgen::Certificate,
+    ) -> Option<Fail> {
+        let file = tempfile::NamedTempFile::new().expect("a file can be made");
+        std::fs::write(file.path(), trusted.pem()).expect("it is writable");
+        let key = PrivateKeyDer::try_from(server.1.serialize_der()).expect("a key");
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the usual versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![server.0.der().clone()], key)
+            .expect("they go together");
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+            let address = listener.local_addr().expect("it has an address");
+            tokio::spawn(async move {
+                let (stream, _) = listener.accept().await.expect("somebody comes");
+                drop(acceptor.accept(stream).await);
+            });
+            let stream = TcpStream::connect(address).await.expect("somebody listens");
+            let trust = Trust::File(file.path().to_owned());
+            let authority = format!("localhost:{}", address.port());
+            trust.secure(stream, &authority).await.err()
+        })
+    }
+
+    #[track_caller]
+    fn check(told: Option<Fail>, what: &str, hinted: &str) {
+        let Some(Fail::Told { message, hint, .. }) = told else { panic!("it is trusted") };
+        assert!(message.contains(what), "{message}");
+        assert!(hint.as_deref().unwrap_or_default().contains(hinted), "{hint:?}");
+    }
+
+    #[test]
+    fn each_kind_of_distrust_has_its_hint() {
+        let own = self_signed(&["localhost"]);
+        assert!(told(&own, &own.0).is_none());
+        check(told(&own, &self_signed(&["other"]).0), "nobody whom", "HET_CA");
+        let other = self_signed(&["het.example.org"]);
+        check(told(&other, &other.0), "not for `localhost`", "het.example.org");
+        let nameless = self_signed(&[]);
+        check(told(&nameless, &nameless.0), "names no host", "subjectAltName=DNS:localhost");
+    }
+
+    #[test]
+    fn a_server_in_the_clear_is_told_from_one_that_is_not_trusted() {
+        let server = PlainListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+        let address = server.local_addr().expect("it has an address");
+        let answers = thread::spawn(move || {
+            let (mut stream, _) = server.accept().expect("somebody comes");
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").expect("it listens");
+        });
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let fail = runtime.block_on(async {
+            let stream = TcpStream::connect(address).await.expect("somebody listens");
+            Trust::System.secure(stream, "localhost:1").await.expect_err("no TLS")
+        });
+        answers.join().expect("it answers");
+        check(Some(fail), "does not speak TLS", "--tls-certificate");
     }
 }

@@ -11,7 +11,8 @@ use het_core::DeviceId;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{EventSet, Nvml};
+use nvml_wrapper::struct_wrappers::event::EventData;
+use nvml_wrapper::{Device, EventSet, Nvml};
 
 use crate::drivers::nvml;
 use crate::pci::PciAddress;
@@ -26,14 +27,15 @@ const PROCESSES_MAX: usize = 65_536;
 pub struct Sight {
     /// Process ids by device; devices that nobody uses are absent.
     pub users: BTreeMap<DeviceId, BTreeSet<u32>>,
-    /// Devices that will not work again by themselves, and why.
+    /// Devices that will not work again by themselves, and why: what is wrong with them now, or
+    /// what their drivers told since the look before.
     pub broken: BTreeMap<DeviceId, String>,
 }
 
 /// How one device is asked.
 enum Source {
-    /// By UUID.
-    Nvml(String),
+    /// Found once: asking for it again fails for every device once one is lost.
+    Nvml(Device<'static>),
     /// By the number that the compute driver of AMD has for it.
     Kfd(u32),
     /// Who has its node open: for those that do nothing but compute.
@@ -43,11 +45,12 @@ enum Source {
 /// Open sources: keep it and look often.
 pub struct Lookout {
     tree: Tree,
-    nvml: Option<(&'static Nvml, Option<EventSet<'static>>)>,
+    events: Option<EventSet<'static>>,
     sources: BTreeMap<DeviceId, Source>,
-    /// Of those on the bus.
+    /// Of those on the bus; the instances of a card have its address.
     addresses: BTreeMap<DeviceId, PciAddress>,
-    broken: BTreeMap<DeviceId, String>,
+    /// Memory errors that could not be corrected, as they were counted at the look before.
+    uncorrected: BTreeMap<DeviceId, u64>,
 }
 
 impl std::fmt::Debug for Lookout {
@@ -61,6 +64,7 @@ impl Lookout {
     pub fn open(system: &System, discovery: &Discovery) -> Option<Self> {
         let tree = Tree::new(&system.root);
         let kfd = kfd_numbers(&tree);
+        let nvml = open_nvml(discovery);
         let mut sources = BTreeMap::new();
         let mut addresses = BTreeMap::new();
         for id in discovery.topology.device_ids() {
@@ -73,53 +77,63 @@ impl Lookout {
             let node = place.and_then(|place| place.nodes.first()).filter(|_| is_npu);
             let number = address.and_then(|address| kfd.get(&address));
             if has("cuda") {
-                sources.insert(id, Source::Nvml(device.visible_id.to_string()));
+                let card =
+                    nvml.and_then(|nvml| nvml.device_by_uuid(device.visible_id.as_str()).ok());
+                sources.extend(card.map(|card| (id, Source::Nvml(card))));
             } else if let Some(number) = number {
                 sources.insert(id, Source::Kfd(*number));
             } else if let Some(node) = node {
                 sources.insert(id, Source::Node(node.to_string_lossy().into_owned()));
             }
         }
-        if sources.is_empty() {
+        if sources.is_empty() && addresses.is_empty() {
             return None;
         }
-        let asks_nvml = sources.values().any(|source| matches!(source, Source::Nvml(_)));
-        let nvml = asks_nvml.then(nvml::open).and_then(Result::ok).map(|nvml| {
-            // One for the life of the process: events are of a library that stays open.
-            let nvml: &'static Nvml = Box::leak(Box::new(nvml));
-            (nvml, listen(nvml))
-        });
-        Some(Self { tree, nvml, sources, addresses, broken: BTreeMap::new() })
+        let events = nvml.and_then(listen);
+        Some(Self { tree, events, sources, addresses, uncorrected: BTreeMap::new() })
     }
 
     /// Waits for so long, or less where a driver tells of a fault, and looks.
     pub fn look_after(&mut self, pause: Duration) -> Sight {
-        let told = match &self.nvml {
-            Some((_, Some(events))) => events.wait(pause.as_millis() as u32),
-            _ => {
+        let told = match &self.events {
+            Some(events) => heard(events.wait(pause.as_millis() as u32), || thread::sleep(pause)),
+            None => {
                 thread::sleep(pause);
-                Err(NvmlError::Timeout)
+                None
             }
         };
-        if let Ok(event) = told
-            && let Ok(uuid) = event.device.uuid()
-            && let Some(XidError::Value(xid)) = event.event_data
-            && let Some(what) = fatal_xid(xid)
-        {
-            let ids = self.of_uuid(&uuid);
-            self.broken.extend(ids.map(|id| (id, format!("Xid {xid}: {what}"))));
-        }
-        self.look()
+        let told = told.map(|event| self.told_by(&event)).unwrap_or_default();
+        let mut sight = self.look();
+        sight.broken.extend(told);
+        sight
+    }
+
+    /// The devices that an event is the end of.
+    fn told_by(&self, event: &EventData<'_>) -> BTreeMap<DeviceId, String> {
+        let Some(XidError::Value(xid)) = event.event_data else { return BTreeMap::new() };
+        let Some(what) = fatal_xid(xid) else { return BTreeMap::new() };
+        // A card that does not even say where it is, is found to be lost by the look that follows.
+        let Ok(at) = event.device.pci_info() else { return BTreeMap::new() };
+        let at = nvml::address(at.domain, at.bus, at.device);
+        let why = format!("Xid {xid}: {what}");
+        at_address(&self.addresses, at).map(|id| (id, why.clone())).collect()
     }
 
     /// What there is to see now.
     pub fn look(&mut self) -> Sight {
-        self.look_for_faults();
+        let mut broken = self.faults();
         let open = self.open_nodes();
         let mut users = BTreeMap::new();
         for (&id, source) in &self.sources {
             let found: BTreeSet<u32> = match source {
-                Source::Nvml(uuid) => self.computing(uuid),
+                Source::Nvml(card) => match card.running_compute_processes() {
+                    Ok(processes) => processes.into_iter().map(|process| process.pid).collect(),
+                    Err(NvmlError::GpuLost) => {
+                        broken.entry(id).or_insert_with(|| "its driver lost it".to_owned());
+                        BTreeSet::new()
+                    }
+                    Err(_) => BTreeSet::new(),
+                },
                 Source::Kfd(number) => self.kfd_users(*number),
                 Source::Node(path) => open.get(path).cloned().unwrap_or_default(),
             };
@@ -127,20 +141,7 @@ impl Lookout {
                 users.insert(id, found);
             }
         }
-        Sight { users, broken: self.broken.clone() }
-    }
-
-    fn of_uuid(&self, uuid: &str) -> impl Iterator<Item = DeviceId> + use<> {
-        let has = |source: &Source| matches!(source, Source::Nvml(known) if known == uuid);
-        let ids: Vec<_> =
-            self.sources.iter().filter(|(_, source)| has(source)).map(|(&id, _)| id).collect();
-        ids.into_iter()
-    }
-
-    fn computing(&self, uuid: &str) -> BTreeSet<u32> {
-        let device = self.nvml.as_ref().and_then(|(nvml, _)| nvml.device_by_uuid(uuid).ok());
-        let processes = device.and_then(|device| device.running_compute_processes().ok());
-        processes.unwrap_or_default().into_iter().map(|process| process.pid).collect()
+        Sight { users, broken }
     }
 
     /// A process that holds memory of the device through the compute driver.
@@ -177,31 +178,72 @@ impl Lookout {
         open
     }
 
-    /// A device that left the bus, or whose memory has errors that cannot be corrected.
-    fn look_for_faults(&mut self) {
+    /// Devices that left the bus, or in whose memory there are more errors than at the look before
+    /// that cannot be corrected: those of before it was first looked at are old.
+    fn faults(&mut self) -> BTreeMap<DeviceId, String> {
+        let mut faults = BTreeMap::new();
         for (&id, address) in &self.addresses {
             let directory = format!("sys/bus/pci/devices/{address}");
             if !self.tree.exists(&directory) {
-                self.broken.entry(id).or_insert_with(|| "it is gone from the PCI bus".to_owned());
+                faults.insert(id, "it is gone from the PCI bus".to_owned());
                 continue;
             }
             let counts = self.tree.text(&format!("{directory}/ras/umc_err_count"));
-            if let Some(count) = counts.as_deref().and_then(uncorrected).filter(|&count| count > 0)
-            {
-                let why = format!("{count} memory errors could not be corrected");
-                self.broken.entry(id).or_insert(why);
+            let Some(count) = counts.as_deref().and_then(uncorrected) else { continue };
+            let before = self.uncorrected.insert(id, count);
+            if before.is_some_and(|before| count > before) {
+                faults.insert(id, format!("{count} memory errors could not be corrected"));
             }
         }
+        faults
     }
 }
 
-fn listen(nvml: &'static Nvml) -> Option<EventSet<'static>> {
-    let mut set = nvml.create_event_set().ok()?;
-    for index in 0..nvml.device_count().ok()? {
-        let device = nvml.device_by_index(index).ok()?;
-        set = device.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok()?;
+/// What was heard. After an error that comes at once, as one of a lost device does, it rests: it
+/// would come at once again.
+fn heard<T>(waited: Result<T, NvmlError>, rest: impl FnOnce()) -> Option<T> {
+    match waited {
+        Ok(event) => return Some(event),
+        Err(NvmlError::Timeout) => {}
+        Err(_) => rest(),
     }
-    Some(set)
+    None
+}
+
+/// Everything that is at this address: a card, or the instances that it is cut into. Events name
+/// the card.
+fn at_address(
+    addresses: &BTreeMap<DeviceId, PciAddress>,
+    at: PciAddress,
+) -> impl Iterator<Item = DeviceId> + '_ {
+    addresses.iter().filter(move |(_, address)| **address == at).map(|(&id, _)| id)
+}
+
+/// The library, where a discovered device is asked by it.
+fn open_nvml(discovery: &Discovery) -> Option<&'static Nvml> {
+    let topology = &discovery.topology;
+    let mut drivers = topology.device_ids().flat_map(|id| &topology.device(id).drivers);
+    if !drivers.any(|driver| driver == "cuda") {
+        return None;
+    }
+    // One for the life of the process: devices and events are of a library that stays open.
+    nvml::open().ok().map(|nvml| &*Box::leak(Box::new(nvml)))
+}
+
+/// Cards that tell of no events are left out: each is tried with a set of its own before, because
+/// the wrapper (0.13.0) frees a set that one refuses.
+fn listen(nvml: &'static Nvml) -> Option<EventSet<'static>> {
+    let register = |card: &Device<'static>, set| {
+        card.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok()
+    };
+    let cards = (0..nvml.device_count().ok()?).filter_map(|index| nvml.device_by_index(index).ok());
+    let tells = |card: &Device<'static>| register(card, nvml.create_event_set().ok()?);
+    let telling: Vec<_> = cards.filter(|card| tells(card).is_some()).collect();
+    if telling.is_empty() {
+        return None;
+    }
+    let set = nvml.create_event_set().ok()?;
+    telling.iter().try_fold(set, |set, card| register(card, set))
 }
 
 /// What an Xid means after which the device is of no use before somebody resets or replaces it.
@@ -255,6 +297,30 @@ mod tests {
     fn programs_may_fail_without_their_device() {
         let fatal: Vec<u64> = (1..150).filter(|&xid| fatal_xid(xid).is_some()).collect();
         assert_eq!(fatal, [48, 62, 64, 74, 79, 95, 119, 120]);
+    }
+
+    #[test]
+    fn a_lost_device_is_not_asked_again_and_again() {
+        let rests = |error| {
+            let mut rested = false;
+            let told: Option<()> = heard(Err(error), || rested = true);
+            assert_eq!(told, None);
+            rested
+        };
+        assert!(rests(NvmlError::GpuLost));
+        assert!(rests(NvmlError::Unknown));
+        // It has waited already.
+        assert!(!rests(NvmlError::Timeout));
+    }
+
+    #[test]
+    fn what_befalls_a_card_befalls_its_instances() {
+        let at = |text: &str| text.parse::<PciAddress>().expect("an address");
+        let (cut, whole) = (at("0000:0a:00.0"), at("0000:1a:00.0"));
+        let addresses = [(1, cut), (2, cut), (3, whole)];
+        let addresses = addresses.map(|(id, address)| (DeviceId(id), address)).into();
+        let found = |at| at_address(&addresses, at).map(|id| id.0).collect::<Vec<_>>();
+        assert_eq!((found(cut), found(whole)), (vec![1, 2], vec![3]));
     }
 
     #[test]

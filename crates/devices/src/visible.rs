@@ -92,8 +92,9 @@ pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str,
     variables
 }
 
-/// The words by which a container is given these devices of `driver`, and no others; nothing for
-/// a CPU, which every container has.
+/// The words by which a container is given these devices of `driver`; nothing for a CPU, which
+/// every container has. No others are given where podman is asked for NVIDIA's or Ascend's; else
+/// all of the vendor's are there, and variables choose ([`visible_devices`]).
 ///
 /// NVIDIA's devices go by the names of the Container Device Interface, which
 /// `nvidia-ctk cdi generate` writes down for each UUID; Ascend's by their nodes, with the nodes and

@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use het_core::{Bytes, Share, Topology, Vertex};
 use het_devices::{
-    Counters, Discovery, Finding, Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe, PciAddress,
-    System, VulkanDevice, VulkanKind, VulkanProbe, counters, discover,
+    Counters, Discovery, Finding, Lookout, Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe,
+    PciAddress, System, VulkanDevice, VulkanKind, VulkanProbe, counters, discover,
 };
 use proptest::prelude::*;
 
@@ -355,6 +355,32 @@ fn amdgpu_counters_come_from_sysfs() {
     let read = counters(&system, &discover(&system));
     let busy = Counters { busy_percent: Some(37), memory_used: Some(Bytes::gib(1)) };
     assert_eq!(read.into_values().collect::<Vec<_>>(), [busy]);
+}
+
+#[test]
+fn memory_errors_are_faults_when_there_are_more_of_them_than_before() {
+    let root = tree::recorded("ryzen-xdna-radeon");
+    let system = System::recorded(root.path());
+    let discovery = discover(&system);
+    let (&gpu, place) = discovery.places.iter().find(|(_, it)| it.address.is_some()).expect("one");
+    let address = place.address.expect("it is on the bus");
+    let function = root.path().join(format!("sys/bus/pci/devices/{address}"));
+    let count = |errors: u64| {
+        fs::create_dir_all(function.join("ras")).expect("writable");
+        fs::write(function.join("ras/umc_err_count"), format!("ue: {errors}\nce: 9\n"))
+            .expect("writable");
+    };
+    let mut lookout = Lookout::open(&system, &discovery).expect("there are devices");
+    let mut faults = |errors| {
+        count(errors);
+        lookout.look().broken.keys().filter(|id| **id == gpu).count()
+    };
+    assert_eq!([faults(2), faults(2), faults(3), faults(3)], [0, 0, 1, 0]);
+    fs::rename(&function, root.path().join("gone")).expect("writable");
+    let gone = |lookout: &mut Lookout| lookout.look().broken.contains_key(&gpu);
+    assert!(gone(&mut lookout) && gone(&mut lookout), "it stays gone");
+    fs::rename(root.path().join("gone"), &function).expect("writable");
+    assert!(!gone(&mut lookout));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use het_core::{CheckpointSpec, LeaseId, Outcome, Phase, State};
 
 use crate::cgroup::Group;
+use crate::container;
 use crate::gang::{Gang, Left, StopAsked};
 use crate::node::{Node, Start};
 use crate::order::record_path;
@@ -82,6 +83,7 @@ impl Node {
         let cgroups = record.map(Record::control_groups).unwrap_or_default();
         let (groups, mark) = (groups.collect(), record::mark(path));
         sweep(&Marks { groups, mark, cgroups: &cgroups }, None);
+        container::remove_left(path);
         cgroups.iter().for_each(Group::remove);
         let remains = Remains { record: path.to_owned(), children: Vec::new() };
         self.site.end(lease, Outcome::Lost, remains);

@@ -20,6 +20,9 @@ use crate::template;
 /// The file whose path also marks every process of a lease, see [`crate::procfs::members`].
 pub(crate) const NOTICE: &str = "HET_NOTICE";
 
+/// Which rank of its gang a process is.
+pub(crate) const RANK: &str = "RANK";
+
 /// Facts that are true of some starts only: an outer job's must not leak into an inner one.
 pub(crate) const OPTIONAL: [&str; 5] = [
     "HET_CHECKPOINT_DIR",
@@ -94,7 +97,7 @@ fn add_ranks(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
         ("MASTER_PORT", u32::from(order.port)),
         ("PET_MASTER_PORT", u32::from(order.port)),
         ("WORLD_SIZE", world),
-        ("RANK", rank),
+        (RANK, rank),
         ("LOCAL_RANK", rank),
         ("LOCAL_WORLD_SIZE", world),
         ("NODE_RANK", 0),

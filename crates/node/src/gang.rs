@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
 use std::str::FromStr;
 use std::time::SystemTime;
 
@@ -18,9 +19,10 @@ use nix::unistd::Pid;
 use serde::Serialize;
 
 use crate::cgroup::Group;
+use crate::container;
 use crate::cores::Picked;
 use crate::ending::{Ending, Push};
-use crate::environment::NOTICE;
+use crate::environment::{self, NOTICE, RANK};
 use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, MemoryRanOut, Verdict};
 use crate::order::Order;
 use crate::outlet::{self, Outlet};
@@ -86,6 +88,8 @@ pub(crate) struct Gang {
     /// Whoever else has to be gone before the gang is: what a shell left that died of the notice,
     /// and what was killed at the end.
     others: BTreeMap<u16, OwnedFd>,
+    /// What removes containers that killed runtimes left.
+    remover: Option<Child>,
     verdict: Verdict,
     ending: Ending,
     pace: Pace,
@@ -168,6 +172,7 @@ impl Gang {
             processes,
             cgroups: Vec::new(),
             others: BTreeMap::new(),
+            remover: None,
             verdict: Verdict::default(),
             ending: Ending::default(),
             pace: Pace::default(),
@@ -332,16 +337,32 @@ impl Gang {
     }
 
     /// Every rank's program. A container runtime in its first moments ends of a signal instead of
-    /// passing it on, so the programs in containers are told themselves.
+    /// passing it on, so the programs in containers are told themselves; a rank whose program has
+    /// not begun has only its runtime to tell.
     fn to_be_told(&self) -> Vec<i32> {
+        let inside = self.inside();
         let alive = self.processes.iter().filter(|process| process.pidfd.is_some());
-        let ranks: Vec<i32> = alive.map(|process| process.pid).collect();
+        let told = alive.flat_map(|process| match inside.get(&process.rank) {
+            Some(programs) => programs.clone(),
+            None => vec![process.pid],
+        });
+        told.collect()
+    }
+
+    /// What runs in containers and descends from no process of this gang outside, by rank.
+    fn inside(&self) -> BTreeMap<u32, Vec<i32>> {
+        let mut inside: BTreeMap<u32, Vec<i32>> = BTreeMap::new();
         if self.order.launch.container.is_none() {
-            return ranks;
+            return inside;
         }
-        let mut inside = procfs::topmost(&self.marks().mark);
-        inside.retain(|pid| !ranks.contains(pid));
-        if inside.is_empty() { ranks } else { inside }
+        let runtimes: BTreeSet<i32> = self.processes.iter().map(|process| process.pid).collect();
+        for pid in procfs::topmost(&self.marks().mark) {
+            let rank = procfs::variable(pid, RANK).and_then(|rank| rank.parse().ok());
+            if let Some(rank) = rank.filter(|_| !runtimes.contains(&pid)) {
+                inside.entry(rank).or_default().push(pid);
+            }
+        }
+        inside
     }
 
     /// A process ended. It stays a zombie until the whole gang is gone, so that its id, which is
@@ -467,8 +488,10 @@ impl Gang {
             Some(_) => process.cpu,
             None => procfs::ticks_to_millis(procfs::tree_cpu_ticks(process.pid)),
         });
+        let inside = self.inside().into_values().flatten();
+        let inside = inside.map(|pid| procfs::ticks_to_millis(procfs::tree_cpu_ticks(pid)));
         // What a daemon used is lost with it: the figure must not shrink.
-        self.busy = self.busy.max(times.sum());
+        self.busy = self.busy.max(times.chain(inside).sum());
     }
 
     /// Makes sure that nothing of the gang is left: the devices are not free before the last
@@ -487,7 +510,7 @@ impl Gang {
         let killed = kill_all(&marks);
         self.look_again_at = None;
         if killed.is_empty() {
-            return Life::Over;
+            return self.remove_containers(site);
         }
         // Without a descriptor the process is most likely gone.
         for fd in killed.into_iter().filter_map(|pid| pidfd_open(pid).ok()) {
@@ -496,6 +519,34 @@ impl Gang {
         if self.others.is_empty() {
             self.look_again_at = Some(site.clock.now() + LOOK_EVERY);
         }
+        Life::GoesOn
+    }
+
+    /// Nothing of the gang lives; what its killed runtimes were about to start must not either.
+    fn remove_containers(&mut self, site: &mut Site) -> Life {
+        if let Some(mut remover) = self.remover.take() {
+            // It has ended: it was among those that are waited for.
+            let _ = remover.wait();
+            return Life::Over;
+        }
+        // A runtime that was told nothing and ended by itself has removed its container. One that
+        // was told something in its first moments ends as it likes, and leaves it.
+        let in_peace = |process: &Process| {
+            self.ending == Ending::Running && matches!(process.exit, Some(Exit::Code(_)))
+        };
+        let ranks = self.processes.iter().filter(|process| !in_peace(process));
+        let left = ranks.map(|process| self.order.container_id(process.rank));
+        let left: Vec<String> = left.filter_map(|file| container::named(&file)).collect();
+        if left.is_empty() {
+            return Life::Over;
+        }
+        let table = environment::table(&self.order, 0);
+        let Ok(remover) = container::removal(&left, &table).spawn() else { return Life::Over };
+        match pidfd_open(remover.id() as i32) {
+            Ok(fd) => self.wait_for(fd, site),
+            Err(_) => self.look_again_at = Some(site.clock.now()),
+        }
+        self.remover = Some(remover);
         Life::GoesOn
     }
 

@@ -100,6 +100,16 @@ impl Order {
         notice_path(&self.record())
     }
 
+    /// What its programs share.
+    pub(crate) fn lease_dir(&self) -> PathBuf {
+        lease_path(&self.record())
+    }
+
+    /// Names the container of a rank once there is one.
+    pub(crate) fn container_id(&self, rank: u32) -> PathBuf {
+        containers_path(&self.record()).join(rank.to_string())
+    }
+
     /// There once the health check of a rank has failed.
     pub(crate) fn sick(&self, rank: u32) -> PathBuf {
         self.record().with_extension(format!("sick-{rank}"))
@@ -144,8 +154,18 @@ pub(crate) fn record_path(run_dir: &Path, lease: LeaseId) -> PathBuf {
     run_dir.join(format!("lease-{lease}.json"))
 }
 
+/// The directory that the programs of a lease share.
+pub(crate) fn lease_path(record: &Path) -> PathBuf {
+    record.with_extension("")
+}
+
 pub(crate) fn notice_path(record: &Path) -> PathBuf {
-    record.with_extension("notice")
+    lease_path(record).join("notice")
+}
+
+/// Where the containers of a lease are named, by rank: no program of it may write there.
+pub(crate) fn containers_path(record: &Path) -> PathBuf {
+    record.with_extension("containers")
 }
 
 /// A directory of its own, which is watched: nothing else is written there.

@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 use std::sync::LazyLock;
 
 use het_core::Millis;
 use nix::unistd::{SysconfVar, sysconf};
-
-use crate::environment::NOTICE;
 
 /// Ticks a second of the times in `/proc/PID/stat` where the system does not say (proc(5)).
 const TICKS_DEFAULT: i64 = 100;
@@ -21,7 +18,7 @@ const TREE_MAX: usize = 4_096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) state: char,
-    parent: i32,
+    pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
     pub(crate) threads: u64,
@@ -109,23 +106,41 @@ pub(crate) fn adopted(known: &BTreeSet<i32>) -> Option<Vec<(i32, Stat)>> {
 
 pub(crate) fn is_marked(pid: i32, mark: &str) -> bool {
     // Not ours to read, or gone: not ours to kill.
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = environment(pid).unwrap_or_default();
     environment.split(|&byte| byte == 0).any(|entry| entry.starts_with(mark.as_bytes()))
 }
 
-/// Whether a process, or one that it descends from, was started by an engine with this run
-/// directory.
-pub fn is_of_lease(pid: u32, run_dir: &Path) -> bool {
-    let mark = format!("{NOTICE}={}/", run_dir.display());
-    let mut next = i32::try_from(pid).ok();
-    for _ in 0..ANCESTORS_MAX {
-        let Some(pid) = next.filter(|&pid| pid > 1) else { return false };
-        if is_marked(pid, &mark) {
-            return true;
-        }
-        next = stat(pid).map(|stat| stat.parent);
-    }
-    false
+/// A variable that a process was started with; `None` also where it cannot be read.
+pub(crate) fn variable(pid: i32, name: &str) -> Option<String> {
+    let environment = environment(pid)?;
+    let mut entries = environment.split(|&byte| byte == 0);
+    let value = entries.find_map(|entry| {
+        entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+    });
+    value.map(|value| String::from_utf8_lossy(value).into_owned())
+}
+
+fn environment(pid: i32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ")).ok()
+}
+
+/// Whether a process has neither arguments nor an environment: it is the kernel's, or it is just
+/// becoming another program or ending.
+pub(crate) fn is_bare(pid: i32) -> bool {
+    let is_empty =
+        |name: &str| fs::read(format!("/proc/{pid}/{name}")).is_ok_and(|it| it.is_empty());
+    is_empty("cmdline") && is_empty("environ")
+}
+
+/// Whether a process stands in a control group whose path names this, as that of a container does.
+pub(crate) fn is_in_group_of(pid: i32, name: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| groups.contains(name))
+}
+
+/// A process and those that it descends from, up to the first process of the system.
+pub(crate) fn lineage(pid: i32) -> impl Iterator<Item = (i32, Stat)> {
+    let entry = |pid: i32| Some((pid, stat(pid).filter(|_| pid > 1)?));
+    std::iter::successors(entry(pid), move |(_, stat)| entry(stat.parent)).take(ANCESTORS_MAX)
 }
 
 /// Processor time of a process and all that descend from it, in ticks.

@@ -3,9 +3,11 @@
 //! ```text
 //! RUN_DIR/lease-N.json       one line: who it is and what was chosen for it, before there is a
 //!                            process; then `RANK PID` a line, written by each before its program
-//! RUN_DIR/lease-N.notice     that it is to stop, once it is
-//! RUN_DIR/lease-N.agreed     after which step, as its ranks settled it (`python/heterosis`) by
+//! RUN_DIR/lease-N/           what its programs see also in containers, which see nothing else here
+//!     notice                 that it is to stop, once it is
+//!     notice.agreed          after which step, as its ranks settled it (`python/heterosis`) by
 //!                            `.asked` and `.steps` beside it
+//! RUN_DIR/lease-N.containers/RANK   the container of a rank
 //! RUN_DIR/lease-N.sick-RANK  that the health check of a rank failed
 //! RUN_DIR/progress/lease-N   what its program reports
 //! ```
@@ -26,8 +28,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::NodeError;
 use crate::cgroup::Group;
+use crate::container;
 use crate::environment::NOTICE;
-use crate::order::{notice_path, progress_path};
+use crate::order::{containers_path, lease_path, notice_path, progress_path};
 use crate::procfs;
 use crate::sweep::{Marks, sweep};
 
@@ -95,11 +98,11 @@ impl Record {
     pub(crate) fn create(&self, path: &Path) -> io::Result<OwnedFd> {
         let mut text = serde_json::to_string(self).expect("text and numbers always become JSON");
         text.push('\n');
-        // Each process writes where the one before it ended.
-        if notice_path(path).exists() {
-            forget(path);
-        }
-        let create = || OpenOptions::new().create_new(true).append(true).open(path);
+        let create = || {
+            fs::create_dir(lease_path(path))?;
+            // Each process writes where the one before it ended.
+            OpenOptions::new().create_new(true).append(true).open(path)
+        };
         let mut file = create().or_else(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 forget(path);
@@ -197,6 +200,7 @@ fn reap_one(path: &Path, record: &Record) -> Result<Reaped, NodeError> {
     } else {
         Default::default()
     };
+    container::remove_left(path);
     cgroups.iter().for_each(Group::remove);
     if !left.is_empty() {
         return Err(NodeError::Unkillable { lease, pids: left });
@@ -208,6 +212,14 @@ fn reap_one(path: &Path, record: &Record) -> Result<Reaped, NodeError> {
 /// What only processes of the lease with this record have in their environment.
 pub(crate) fn mark(record: &Path) -> String {
     format!("{NOTICE}={}", notice_path(record).display())
+}
+
+/// The leases of this boot whose end is not durable yet, by their records.
+pub(crate) fn live(run_dir: &Path) -> Vec<(PathBuf, Record)> {
+    let paths = fs::read_dir(run_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let records =
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    records.filter_map(|path| Record::read(&path).map(|record| (path, record))).collect()
 }
 
 /// Records in order of their lease. A file that is not a record is nobody's lease.
@@ -232,25 +244,25 @@ fn read_records(run_dir: &Path) -> Result<Vec<(PathBuf, Record)>, NodeError> {
     Ok(records)
 }
 
-/// A record and all that goes with it; the record last, so that a death in between leaves something
-/// to find.
-fn files(record: &Path) -> impl Iterator<Item = PathBuf> + '_ {
-    let beside = ["agreed", "asked", "steps"].map(|extension| record.with_extension(extension));
-    let told = [progress_path(record), notice_path(record), record.to_owned()];
-    beside.into_iter().chain(told)
+/// Removes a record and all that goes with it; the record last, so that a death in between leaves
+/// something to find.
+fn removals(record: &Path) -> impl Iterator<Item = (PathBuf, io::Result<()>)> {
+    let dirs = [lease_path(record), containers_path(record)];
+    let dirs = dirs.into_iter().map(|path| (fs::remove_dir_all(&path), path));
+    let files = [progress_path(record), record.to_owned()];
+    let files = files.into_iter().map(|path| (fs::remove_file(&path), path));
+    dirs.chain(files).map(|(done, path)| (path, done))
 }
 
 fn remove_all(record: &Path) -> Result<(), NodeError> {
-    files(record).try_for_each(|path| remove(&path, fs::remove_file(&path)))
+    removals(record).try_for_each(|(path, done)| remove(&path, done))
 }
 
 /// The same after the end of a lease. What stays behind is a file without a process, which a later
 /// lease of the same number or a reap removes.
 pub(crate) fn forget(record: &Path) {
-    for path in files(record) {
-        // Each is tried: they do not depend on each other any more.
-        let _ = fs::remove_file(path);
-    }
+    // Each is tried: they do not depend on each other any more.
+    removals(record).for_each(drop);
 }
 
 fn remove(path: &Path, done: io::Result<()>) -> Result<(), NodeError> {

@@ -152,8 +152,20 @@ fn contained(
         );
         return Err(failure(rank, EXIT_NOT_FOUND, text));
     };
+    prepare_container(order, rank)?;
     let words = container::words(order, container, (program, runtime), table, argv, rank);
+    let words = words.map_err(|why| failure(rank, EXIT_CANNOT_RUN, why))?;
     Ok((path, words))
+}
+
+/// Makes what is given to a container by name: a file that is given has to be there.
+fn prepare_container(order: &Order, rank: u32) -> Result<(), Failure> {
+    let progress = order.progress();
+    let progress_made = OpenOptions::new().create(true).append(true).open(&progress);
+    progress_made.map_err(|error| cannot(rank, &progress, &error))?;
+    let id = order.container_id(rank);
+    let dir = id.parent().unwrap_or(&id);
+    fs::create_dir_all(dir).map_err(|error| cannot(rank, dir, &error))
 }
 
 /// A shell that runs a health check first, and then becomes the program. A check that cannot be run

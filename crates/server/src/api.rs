@@ -14,6 +14,7 @@ mod preempt;
 mod quotas;
 mod refuse;
 pub mod routes;
+mod serve;
 mod site;
 mod submit;
 mod tls;

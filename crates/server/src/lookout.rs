@@ -4,82 +4,143 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use het_core::{DeviceId, Event, Occupant, State};
 use het_devices::{Lookout, Sight};
-use het_node::{Inlet, is_of_lease};
+use het_node::{Inlet, LiveLeases, Owner};
 use nix::unistd::{Uid, User};
 
 use crate::Machine;
 
 /// How often it is looked, unless a driver tells of a fault before.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long after the first look the second one comes that makes sure, before anything starts.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What the loop was told.
 #[derive(Debug, Default)]
 struct Told {
     occupied: BTreeSet<DeviceId>,
     broken: BTreeSet<DeviceId>,
+    /// Who was seen at the look before, at which device.
+    seen: BTreeSet<(DeviceId, u32)>,
 }
 
-/// Looks once, and then for as long as this process lives. Gives what is to be known before the
+/// What there is to be known before the first decision, and who is to hear of repairs.
+pub(crate) struct Watch {
+    pub(crate) first: Vec<Event>,
+    pub(crate) repairs: Repairs,
+}
+
+/// Tells the one who looks which devices somebody says are whole again: what befalls them from then
+/// on is news.
+#[derive(Debug)]
+pub(crate) struct Repairs(Sender<DeviceId>);
+
+impl Repairs {
+    pub(crate) fn tell(&self, event: &Event) {
+        if let Event::DeviceRepaired { device } = event {
+            // Where nobody looks, nobody needs to know.
+            let _ = self.0.send(*device);
+        }
+    }
+}
+
+/// Looks now, and then for as long as this process lives. Gives what is to be known before the
 /// first decision; the rest goes through the inlet.
-pub(crate) fn watch(
-    machine: &Machine,
-    state: &State,
-    run_dir: PathBuf,
-    inlet: Inlet,
-) -> Vec<Event> {
+pub(crate) fn watch(machine: &Machine, state: &State, run_dir: PathBuf, inlet: Inlet) -> Watch {
     let devices = || state.topology().device_ids();
     let mut told = Told {
         occupied: devices().filter(|&id| state.occupant(id).is_some()).collect(),
         broken: devices().filter(|&id| state.has_failed(id)).collect(),
+        seen: BTreeSet::new(),
     };
+    let (tell, repaired) = channel();
+    let repairs = Repairs(tell);
     let Some(mut lookout) = Lookout::open(&machine.system, &machine.discovery) else {
         // Who used a device that is gone does so no longer.
-        return told.news(Sight::default(), &BTreeMap::new());
+        return Watch { first: told.news(&Sight::default(), &Strangers::new()), repairs };
     };
-    let sight = lookout.look();
-    let foreigners = foreigners(&sight, &run_dir);
-    let first = told.news(sight, &foreigners);
-    let look = move || loop {
-        let sight = lookout.look_after(LOOK_EVERY);
-        let foreigners = self::foreigners(&sight, &run_dir);
-        for event in told.news(sight, &foreigners) {
-            inlet.send(event);
-        }
-    };
+    let mut first = look_now(&mut lookout, &mut told, &run_dir);
+    if !told.seen.is_empty() {
+        thread::sleep(LOOK_AGAIN);
+        first.extend(look_now(&mut lookout, &mut told, &run_dir));
+    }
+    let look = move || go_on_looking(lookout, told, &run_dir, &repaired, &inlet);
     // Without the thread devices are only looked at when a server starts.
     let _ = thread::Builder::new().name("lookout".to_owned()).spawn(look);
-    first
+    Watch { first, repairs }
+}
+
+fn look_now(lookout: &mut Lookout, told: &mut Told, run_dir: &Path) -> Vec<Event> {
+    let sight = lookout.look();
+    told.news(&sight, &strangers(&sight, run_dir))
+}
+
+fn go_on_looking(
+    mut lookout: Lookout,
+    mut told: Told,
+    run_dir: &Path,
+    repaired: &Receiver<DeviceId>,
+    inlet: &Inlet,
+) {
+    loop {
+        let sight = lookout.look_after(LOOK_EVERY);
+        for device in repaired.try_iter() {
+            told.broken.remove(&device);
+        }
+        for event in told.news(&sight, &strangers(&sight, run_dir)) {
+            inlet.send(event);
+        }
+    }
 }
 
 impl Told {
     /// What changed since the last look.
-    fn news(&mut self, sight: Sight, foreigners: &BTreeMap<DeviceId, Occupant>) -> Vec<Event> {
-        let came = foreigners.iter().filter(|(id, _)| !self.occupied.contains(id));
-        let came = came.map(|(&device, by)| Event::DeviceOccupied { device, by: by.clone() });
-        let left = self.occupied.iter().filter(|id| !foreigners.contains_key(id));
-        let left = left.map(|&device| Event::DeviceVacated { device });
+    fn news(&mut self, sight: &Sight, strangers: &Strangers) -> Vec<Event> {
+        let mut news = Vec::new();
+        for (&device, found) in strangers.iter().filter(|(id, _)| !self.occupied.contains(id)) {
+            // Once may be a moment in the life of a job's process: one that is seen twice stays.
+            let by = found.iter().find(|by| self.seen.contains(&(device, by.process)));
+            news.extend(by.map(|by| Event::DeviceOccupied { device, by: by.clone() }));
+        }
+        let left = self.occupied.iter().filter(|id| !strangers.contains_key(id));
+        news.extend(left.map(|&device| Event::DeviceVacated { device }));
+        for event in &news {
+            match event {
+                Event::DeviceOccupied { device, .. } => self.occupied.insert(*device),
+                Event::DeviceVacated { device } => self.occupied.remove(device),
+                _ => false,
+            };
+        }
         // One that is broken stays so until somebody says otherwise: `het devices undrain`.
-        let broke = sight.broken.keys().filter(|id| !self.broken.contains(id));
-        let broke = broke.map(|&device| Event::DeviceFailed { device });
-        let news = came.chain(left).chain(broke).collect();
-        self.occupied = foreigners.keys().copied().collect();
-        self.broken.extend(sight.broken.into_keys());
+        let broke = sight.broken.keys().filter(|id| self.broken.insert(**id));
+        news.extend(broke.map(|&device| Event::DeviceFailed { device }));
+        let at = |(id, found): (&DeviceId, &Vec<Occupant>)| {
+            found.iter().map(|by| (*id, by.process)).collect::<Vec<_>>()
+        };
+        self.seen = strangers.iter().flat_map(at).collect();
         news
     }
 }
 
-/// The first process on each device that is of no job.
-fn foreigners(sight: &Sight, run_dir: &Path) -> BTreeMap<DeviceId, Occupant> {
-    let first = |users: &BTreeSet<u32>| {
-        let foreign = users.iter().find(|&&pid| !is_of_lease(pid, run_dir));
-        foreign.map(|&process| occupant(process))
+/// Who uses which device and is of no job.
+type Strangers = BTreeMap<DeviceId, Vec<Occupant>>;
+
+fn strangers(sight: &Sight, run_dir: &Path) -> Strangers {
+    if sight.users.is_empty() {
+        return Strangers::new();
+    }
+    let leases = LiveLeases::read(run_dir);
+    let at = |users: &BTreeSet<u32>| {
+        let found = users.iter().filter(|&&pid| leases.owner_of(pid) == Owner::Stranger);
+        found.map(|&pid| occupant(pid)).collect::<Vec<_>>()
     };
-    sight.users.iter().filter_map(|(&id, users)| Some((id, first(users)?))).collect()
+    let found = sight.users.iter().map(|(&id, users)| (id, at(users)));
+    found.filter(|(_, found)| !found.is_empty()).collect()
 }
 
 fn occupant(process: u32) -> Occupant {
@@ -106,18 +167,37 @@ mod tests {
         Sight { broken, ..Sight::default() }
     }
 
+    fn stranger(device: u32, process: u32) -> (Strangers, Event) {
+        let by = Occupant { process, user: "ada".into(), command: "python".into() };
+        let device = DeviceId(device);
+        let found = Strangers::from([(device, vec![by.clone()])]);
+        (found, Event::DeviceOccupied { device, by })
+    }
+
     #[test]
-    fn only_changes_are_news() {
+    fn a_stranger_is_news_when_he_is_seen_twice() {
         let mut told = Told::default();
-        let by = Occupant { process: 7, user: "ada".into(), command: "python".into() };
-        let busy = BTreeMap::from([(DeviceId(1), by.clone())]);
-        let device = DeviceId(1);
-        assert_eq!(told.news(sight(&[]), &busy), [Event::DeviceOccupied { device, by }]);
-        assert_eq!(told.news(sight(&[]), &busy), []);
-        let free = BTreeMap::new();
+        let (ada, came) = stranger(1, 7);
+        let (other, _) = stranger(1, 8);
+        let nobody = Strangers::new();
+        let mut look = |strangers| told.news(&sight(&[]), strangers);
+        assert_eq!([look(&ada), look(&nobody), look(&ada), look(&other)], [const { vec![] }; 4]);
+        assert_eq!([look(&ada), look(&ada), look(&ada)], [vec![], vec![came], vec![]]);
+        let left = Event::DeviceVacated { device: DeviceId(1) };
+        assert_eq!([look(&other), look(&nobody), look(&nobody)], [vec![], vec![left], vec![]]);
+    }
+
+    #[test]
+    fn a_fault_is_news_once_and_again_after_a_repair() {
+        let mut told = Told::default();
         let failed = Event::DeviceFailed { device: DeviceId(0) };
-        assert_eq!(told.news(sight(&[0]), &free), [Event::DeviceVacated { device }, failed]);
-        assert_eq!(told.news(sight(&[0]), &free), []);
+        let nobody = Strangers::new();
+        assert_eq!(told.news(&sight(&[0]), &nobody), std::slice::from_ref(&failed));
+        assert_eq!(told.news(&sight(&[]), &nobody), []);
+        assert_eq!(told.news(&sight(&[0]), &nobody), []);
+        told.broken.remove(&DeviceId(0));
+        assert_eq!(told.news(&sight(&[]), &nobody), []);
+        assert_eq!(told.news(&sight(&[0]), &nobody), [failed]);
     }
 
     #[test]

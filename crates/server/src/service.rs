@@ -27,7 +27,7 @@ use het_perf::Rates;
 use het_policy::Policy;
 use thiserror::Error;
 
-use crate::lookout;
+use crate::lookout::{self, Repairs, Watch};
 use crate::report::{report, row};
 use crate::{EventStore, Home, HomeError, Machine, StoreError};
 pub use board::{Board, Wanted, Which};
@@ -77,6 +77,7 @@ struct Floor {
     home: Home,
     /// Whose lease it is, for events that name only the lease.
     leases: BTreeMap<LeaseId, JobId>,
+    repairs: Repairs,
     leaving: Option<Leaving>,
     _alive: Alive,
 }
@@ -134,13 +135,15 @@ impl Service {
         let board = Arc::new(Board::of(store.reader().rows()?, &state, store.length()));
         let leases = state.leases().iter().map(|(&id, lease)| (id, lease.stage.job)).collect();
         node.adopt(&state);
-        let seen = lookout::watch(machine, &state, home.run_dir("server"), node.inlet());
+        let Watch { first, repairs } =
+            lookout::watch(machine, &state, home.run_dir("server"), node.inlet());
         let mut control = Controller::new(state, Rates::default(), policy, node, store)
             .with_retention(Retention::Newest(ENDED_KEPT));
-        seen.into_iter().for_each(|event| control.accept(event));
+        first.into_iter().for_each(|event| control.accept(event));
         let (desk, asks, alive) = Desk::new(bell.clone(), Arc::clone(&board), next_job);
         let leaving = None;
-        let floor = Floor { control, asks, bell, board, home, leases, leaving, _alive: alive };
+        let floor =
+            Floor { control, asks, bell, board, home, leases, repairs, leaving, _alive: alive };
         let thread = thread::Builder::new().name("control".to_owned());
         let thread = thread.spawn(move || floor.run()).map_err(ServiceError::Thread)?;
         Ok(Self { desk, thread })
@@ -195,6 +198,7 @@ impl Floor {
 
     /// Brings the board up to date with what happened, and ended jobs to their archive.
     fn publish(&mut self, events: &[(Time, Event)]) -> Result<(), ServiceError> {
+        events.iter().for_each(|(_, event)| self.repairs.tell(event));
         let touched = touched(&mut self.leases, events);
         let state = self.control.state();
         let policy = self.control.policy().name();

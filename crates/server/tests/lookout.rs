@@ -1,9 +1,10 @@
-//! Somebody's notebook on a device: a recorded machine with one NPU, whose `/proc` says who has it
-//! open.
+//! Somebody's notebook on a device, and a device that fails: a recorded machine with one NPU, whose
+//! `/proc` says who has it open.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use het_server::api::{Api, Tokens};
 use het_server::service::Service;
 use het_server::{Home, machine};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
@@ -26,8 +28,9 @@ use tower::ServiceExt;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const FUNCTION: &str = "sys/devices/pci0000:00/0000:01:00.0";
+const ON_BUS: &str = "sys/bus/pci/devices/0000:01:00.0";
 
-/// A CPU of two cores and an Ascend 910B, which process 4711 has open.
+/// A CPU of two cores and an Ascend 910B.
 fn record(root: &Path) {
     let files = [
         ("proc/self/status", "Name:\thet\nCpus_allowed_list:\t0-1\n"),
@@ -44,13 +47,12 @@ fn record(root: &Path) {
         fs::create_dir_all(path.parent().expect("it lies in a directory")).expect("writable");
         fs::write(path, text).expect("writable");
     }
-    for directory in ["sys/bus/pci/devices", "sys/bus/pci/drivers/devdrv", "proc/4711/fd"] {
+    for directory in ["sys/bus/pci/devices", "sys/bus/pci/drivers/devdrv"] {
         fs::create_dir_all(root.join(directory)).expect("writable");
     }
     let links = [
-        (format!("../../../../{FUNCTION}"), "sys/bus/pci/devices/0000:01:00.0".to_owned()),
+        (format!("../../../../{FUNCTION}"), ON_BUS.to_owned()),
         ("../../../bus/pci/drivers/devdrv".to_owned(), format!("{FUNCTION}/driver")),
-        ("/dev/davinci0".to_owned(), "proc/4711/fd/7".to_owned()),
     ];
     for (target, path) in links {
         symlink(target, root.join(path)).expect("writable");
@@ -58,11 +60,32 @@ fn record(root: &Path) {
 }
 
 struct Rig {
+    root: TempDir,
+    service: Service,
     runtime: Runtime,
     app: Router,
 }
 
 impl Rig {
+    fn start(root: TempDir) -> Self {
+        let machine = machine(System::recorded(root.path()));
+        let text = root.path().join("home").to_string_lossy().into_owned();
+        let home = Home::find(|name| (name == "HET_HOME").then(|| text.clone())).expect("a home");
+        home.server_dir().expect("a directory can be made");
+        let policy = by_name("adaptive").expect("the table has it");
+        let service = Service::start(&machine, policy, home.clone(), None).expect("a new service");
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let tokens = Tokens::open(&home.tokens()).expect("none is a list too");
+        let api = Api::new(service.desk.clone(), home, Arc::clone(&machine.topology), tokens);
+        let api = runtime.block_on(api).expect("the loop runs");
+        Self { root, service, runtime, app: router(api).layer(Extension(Door::Own)) }
+    }
+
+    fn end(self) {
+        self.service.desk.leave_soon();
+        self.service.join().expect("the loop ends well");
+    }
+
     fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
         let request = Request::builder().method(method).uri(path);
         let request = request.header("content-type", "application/json");
@@ -74,9 +97,21 @@ impl Rig {
         })
     }
 
+    fn npu(&self) -> Value {
+        self.ask("GET", "/api/v1/devices", &Value::Null)["items"][1].clone()
+    }
+
     fn job_state(&self, id: &Value) -> String {
         let row = self.ask("GET", &format!("/api/v1/jobs/{id}"), &Value::Null);
         row["state"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+fn wait_for(is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never comes to that");
+        std::thread::yield_now();
     }
 }
 
@@ -84,22 +119,16 @@ impl Rig {
 fn a_device_that_a_stranger_uses_is_busy_until_he_leaves() {
     let root = tempfile::tempdir().expect("a temporary directory");
     record(root.path());
-    let machine = machine(System::recorded(root.path()));
-    let text = root.path().join("home").to_string_lossy().into_owned();
-    let home = Home::find(|name| (name == "HET_HOME").then(|| text.clone())).expect("a home");
-    home.server_dir().expect("a directory can be made");
-    let policy = by_name("adaptive").expect("the table has it");
-    let service = Service::start(&machine, policy, home.clone(), None).expect("a new service");
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let tokens = Tokens::open(&home.tokens()).expect("none is a list too");
-    let api = Api::new(service.desk.clone(), home, Arc::clone(&machine.topology), tokens);
-    let api = runtime.block_on(api).expect("the loop runs");
-    let rig = Rig { runtime, app: router(api).layer(Extension(Door::Own)) };
+    let mut ada = Command::new("sleep").arg("60").spawn().expect("`sleep` is there");
+    let process = ada.id();
+    let opened = root.path().join(format!("proc/{process}/fd/7"));
+    fs::create_dir_all(opened.parent().expect("it lies in a directory")).expect("writable");
+    symlink("/dev/davinci0", &opened).expect("writable");
+    let rig = Rig::start(root);
 
-    let devices = rig.ask("GET", "/api/v1/devices", &Value::Null);
-    let npu = &devices["items"][1];
-    assert_eq!(npu["state"], "occupied", "{devices}");
-    assert!(npu["occupant"].as_str().is_some_and(|who| who.contains("4711")), "{npu}");
+    let npu = rig.npu();
+    assert_eq!(npu["state"], "occupied", "{npu}");
+    assert!(npu["occupant"].as_str().is_some_and(|who| who.contains(&process.to_string())));
 
     let file = json!({ "name": "demo", "run": ["true"], "devices": "npu:1" });
     let submission = json!({ "file": file.to_string(), "cwd": "/" });
@@ -107,15 +136,27 @@ fn a_device_that_a_stranger_uses_is_busy_until_he_leaves() {
     let id = &submitted["id"];
     let explained = rig.ask("GET", &format!("/api/v1/jobs/{id}/explanation"), &Value::Null);
     let blocker = &explained["stages"][0]["blockers"][0];
-    assert_eq!(blocker["occupied"][0]["process"], 4711, "{explained}");
+    assert_eq!(blocker["occupied"][0]["process"], process, "{explained}");
     assert_eq!(rig.job_state(id), "queued");
 
-    fs::remove_file(root.path().join("proc/4711/fd/7")).expect("he leaves");
-    let deadline = Instant::now() + PATIENCE;
-    while rig.job_state(id) != "succeeded" {
-        assert!(Instant::now() < deadline, "it is {}", rig.job_state(id));
-        std::thread::yield_now();
-    }
-    service.desk.leave_soon();
-    service.join().expect("the loop ends well");
+    fs::remove_file(opened).expect("he leaves");
+    wait_for(|| rig.job_state(id) == "succeeded");
+    ada.kill().expect("it can be killed");
+    ada.wait().expect("it is a child");
+    rig.end();
+}
+
+#[test]
+fn a_device_that_is_still_gone_when_it_is_taken_back_fails_again() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    record(root.path());
+    let rig = Rig::start(root);
+    assert_eq!(rig.npu()["state"], "up");
+    fs::remove_file(rig.root.path().join(ON_BUS)).expect("it leaves the bus");
+    wait_for(|| rig.npu()["state"] == "failed");
+    let name = rig.npu()["name"].as_str().expect("a name").replace('/', "%2F");
+    let back = rig.ask("POST", &format!("/api/v1/devices/{name}/undrain"), &Value::Null);
+    assert_eq!(back["state"], "up", "{back}");
+    wait_for(|| rig.npu()["state"] == "failed");
+    rig.end();
 }

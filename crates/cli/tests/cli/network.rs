@@ -22,16 +22,22 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it has an address").port()
 }
 
+/// As `openssl req -x509` makes it, its own authority: certificate and key.
+fn self_signed(names: &[&str]) -> (String, String) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut wanted = rcgen::CertificateParams::new(names).expect("names");
+    wanted.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().expect("a key can be made");
+    let certificate = wanted.self_signed(&key).expect("a certificate can be made");
+    (certificate.pem(), key.serialize_pem())
+}
+
 impl Rig {
     fn new() -> Self {
         let sandbox = Sandbox::new();
-        // As `openssl req -x509` makes it: its own authority.
-        let mut wanted = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
-        wanted.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = rcgen::KeyPair::generate().expect("a key can be made");
-        let certificate = wanted.self_signed(&key).expect("a certificate can be made");
-        sandbox.write("certificate.pem", &certificate.pem());
-        sandbox.write("key.pem", &key.serialize_pem());
+        let (certificate, key) = self_signed(&["localhost"]);
+        sandbox.write("certificate.pem", &certificate);
+        sandbox.write("key.pem", &key);
         let token = sandbox.run(&["server", "token", "--role", "admin"]);
         let token = String::from_utf8_lossy(&token.stdout).trim().to_owned();
         let port = free_port();

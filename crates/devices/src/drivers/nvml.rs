@@ -132,7 +132,7 @@ fn instances(device: &Device<'_>) -> Vec<MigInstance> {
     (0..device.mig_device_count().unwrap_or(0)).filter_map(read).collect()
 }
 
-fn address(domain: u32, bus: u32, device: u32) -> PciAddress {
+pub(crate) fn address(domain: u32, bus: u32, device: u32) -> PciAddress {
     let byte = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
     PciAddress { domain, bus: byte(bus), device: byte(device), function: 0 }
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use het_core::{Container, ContainerRuntime, Launch, Millis, Outcome};
+use het_core::{Container, ContainerRuntime, Launch, Millis, Outcome, Rank};
+use het_node::{LiveLeases, Owner};
 
 use crate::rig::{CPU, LEASE, Rig, grant, rank};
 
@@ -74,6 +75,12 @@ impl Podman {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    #[track_caller]
+    fn check_empty(&self) {
+        let left = self.run(&["ps", "--all", "--quiet"]);
+        assert_eq!(left.as_deref(), Some(""), "no container is left");
+    }
+
     fn launch(&self, rig: &Rig, script: &str) -> Launch {
         let mut launch = rig.launch(script);
         launch.env.extend(self.env.iter().cloned());
@@ -83,29 +90,46 @@ impl Podman {
     }
 }
 
+fn one() -> Vec<Rank> {
+    vec![rank(&[grant(CPU, 1)], &[])]
+}
+
+/// One after the other: podman's images and settings are made once.
 #[test]
 fn a_program_in_an_image_keeps_the_contract() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let Some(podman) = Podman::find(dir.path()) else { return };
-    let one = || vec![rank(&[grant(CPU, 1)], &[])];
+    it_is_told_who_it_is(&podman);
+    each_rank_hears_the_notice(&podman);
+    it_is_killed_whole(&podman);
+    it_is_killed_while_it_is_started(&podman);
+    it_is_no_stranger_and_sees_no_other_lease(&podman);
+}
 
+fn it_is_told_who_it_is(podman: &Podman) {
     let mut rig = Rig::new();
     let script = r#"test -e /bin/busybox && echo "$HET_JOB $RANK of $WORLD_SIZE" > seen"#;
     rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
     assert_eq!(rig.story().outcome, Outcome::Finished);
     assert_eq!(rig.read("seen").trim(), "demo 0 of 1");
+}
 
+fn each_rank_hears_the_notice(podman: &Podman) {
     let mut rig = Rig::new();
     let script = r#"
-        trap 'echo saved > saved; exit 75' TERM
-        echo '{"step":1}' >> $HET_PROGRESS
+        trap 'echo saved > saved-$RANK; exit 75' TERM
+        touch here-$RANK
+        until [ -e here-0 ] && [ -e here-1 ]; do sleep 0.05; done
+        [ $RANK = 0 ] && echo '{"step":1}' >> $HET_PROGRESS
         while :; do sleep 0.05; done"#;
-    rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
+    rig.start_with(LEASE, podman.launch(&rig, script), [one(), one()].concat(), None);
     rig.await_step(1);
     rig.stop(Millis(30_000));
     assert_eq!(rig.story().outcome, Outcome::Stopped);
-    assert_eq!(rig.read("saved").trim(), "saved");
+    assert_eq!([rig.read("saved-0"), rig.read("saved-1")], ["saved\n"; 2]);
+}
 
+fn it_is_killed_whole(podman: &Podman) {
     let mut rig = Rig::new();
     let script =
         r#"trap '' TERM; echo '{"step":1}' >> $HET_PROGRESS; while :; do sleep 0.05; done"#;
@@ -113,12 +137,45 @@ fn a_program_in_an_image_keeps_the_contract() {
     rig.await_step(1);
     rig.stop(Millis(500));
     assert_eq!(rig.story().outcome, Outcome::Stopped);
-    assert_eq!(living(&rig), [0; 0], "nothing of it lives once its end is told");
+    assert_eq!(living(&rig.path("run")), [0; 0], "nothing of it lives once its end is told");
+    podman.check_empty();
 }
 
-/// Processes with a variable that names the rig's directory.
-fn living(rig: &Rig) -> Vec<u32> {
-    let here = rig.path("run").to_string_lossy().into_owned();
+fn it_is_killed_while_it_is_started(podman: &Podman) {
+    let mut rig = Rig::new();
+    rig.start_with(LEASE, podman.launch(&rig, "while :; do :; done"), one(), None);
+    let named = rig.path("run/lease-1.containers/0");
+    while fs::read_to_string(&named).unwrap_or_default().is_empty() {
+        std::thread::yield_now();
+    }
+    rig.stop(Millis(0));
+    assert_eq!(rig.story().outcome, Outcome::Stopped);
+    podman.check_empty();
+}
+
+fn it_is_no_stranger_and_sees_no_other_lease(podman: &Podman) {
+    let run = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut rig = Rig::with_run_dir(run.path());
+    let script = r#"
+        i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done
+        echo '{"step":1}' >> $HET_PROGRESS
+        echo mine > ${HET_NOTICE%/*}/mine
+        [ -e ${HET_NOTICE%/*/*}/lease-1.json ] && exit 3
+        until [ -e go ]; do sleep 0.05; done"#;
+    rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
+    let busy = rig.await_step(1).busy.expect("nothing but a processor is held");
+    assert!(busy >= Millis(50), "a loop in a container takes processor time: {busy:?}");
+    let leases = LiveLeases::read(run.path());
+    let found = living(run.path());
+    assert!(found.len() > 1, "the runtime and the program");
+    assert!(found.iter().all(|&pid| leases.owner_of(pid) == Owner::Lease), "{found:?}");
+    fs::write(rig.path("go"), "").expect("it is writable");
+    assert_eq!(rig.story().outcome, Outcome::Finished);
+}
+
+/// Processes with a variable that names this run directory.
+fn living(run_dir: &Path) -> Vec<u32> {
+    let here = run_dir.to_string_lossy().into_owned();
     let processes = fs::read_dir("/proc").expect("it can be listed").flatten();
     let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_of_rig = |pid: &u32| {

@@ -50,7 +50,7 @@ job.leave()
 
 /// Whether there is a Python to run the helper.
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-fn has_python() -> bool {
+pub fn has_python() -> bool {
     let found = Command::new("python3").arg("--version").output().is_ok();
     if !found {
         eprintln!("SKIPPED: `python3` is not installed");

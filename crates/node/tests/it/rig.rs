@@ -217,10 +217,12 @@ impl Rig {
 
     /// Waits until the program reports this step: where it is in its script.
     #[track_caller]
-    pub fn await_step(&mut self, expected: u64) {
+    pub fn await_step(&mut self, expected: u64) -> Progress {
         loop {
             match self.next().1 {
-                Event::Progressed { progress, .. } if progress.step == Some(expected) => return,
+                Event::Progressed { progress, .. } if progress.step == Some(expected) => {
+                    return progress;
+                }
                 Event::StageEnded { outcome, .. } => panic!("it ended before: {outcome:?}"),
                 _ => {}
             }

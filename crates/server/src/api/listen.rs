@@ -18,6 +18,7 @@ use super::Api;
 use super::auth::Door;
 use super::bounded::Bounded;
 use super::routes::router;
+use super::serve::{REQUEST_LIMIT, serve as answer};
 use super::tls::{Certificate, CertificateError, TlsListener};
 use crate::service::Desk;
 
@@ -88,13 +89,14 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
         match network {
             Some((listener, Some(acceptor))) => {
                 let listener = TlsListener::new(listener, acceptor)?;
-                tokio::try_join!(at_own, serve_at(listener, app, &desk)).map(drop)
+                tokio::join!(at_own, serve_at(listener, app, &desk));
             }
             Some((listener, None)) => {
-                tokio::try_join!(at_own, serve_at(listener, app, &desk)).map(drop)
+                tokio::join!(at_own, serve_at(listener, app, &desk));
             }
             None => at_own.await,
         }
+        Ok(())
     };
     let too_long = async {
         desk.gone().await;
@@ -109,13 +111,8 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     served
 }
 
-async fn serve_at<L>(listener: L, app: Router, desk: &Desk) -> io::Result<()>
-where
-    L: Listener,
-    L::Addr: std::fmt::Debug,
-{
-    let listener = Bounded::new(listener, CONNECTIONS_MAX);
-    axum::serve(listener, app).with_graceful_shutdown(desk.gone()).await
+async fn serve_at(listener: impl Listener, app: Router, desk: &Desk) {
+    answer(Bounded::new(listener, CONNECTIONS_MAX), app, REQUEST_LIMIT, desk.gone()).await;
 }
 
 /// Whoever holds the machine's turnstile owns the path: a socket that lies there is a dead one.

@@ -21,7 +21,7 @@ use tokio_rustls::server::TlsStream;
 
 /// How long a caller may take for its part of the handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// Handshakes at a time.
+/// Connections at a time that nobody serves yet.
 const HANDSHAKES_MAX: usize = 256;
 /// After an accept failed, for want of descriptors most likely.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -96,7 +96,11 @@ impl TlsListener {
     pub(super) fn new(listener: TcpListener, acceptor: TlsAcceptor) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (give, done) = mpsc::channel(1);
-        tokio::spawn(accept(listener, acceptor, give));
+        let shake = move |stream| {
+            let shaken = timeout(HANDSHAKE_LIMIT, acceptor.accept(stream));
+            async { shaken.await.ok()?.ok() }
+        };
+        tokio::spawn(accept(listener, shake, HANDSHAKES_MAX, give));
         Ok(Self { done, address })
     }
 }
@@ -118,12 +122,18 @@ impl Listener for TlsListener {
     }
 }
 
-async fn accept(
+/// Accepts for as long as somebody takes. A connection keeps its place until it is taken: no more
+/// are open than there are places, however long nobody takes any.
+async fn accept<T, F>(
     listener: TcpListener,
-    acceptor: TlsAcceptor,
-    give: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
-) {
-    let places = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    shake: impl Fn(TcpStream) -> F,
+    places: usize,
+    give: mpsc::Sender<(T, SocketAddr)>,
+) where
+    T: Send + 'static,
+    F: Future<Output = Option<T>> + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(places));
     loop {
         let place = Arc::clone(&places).acquire_owned().await;
         let accepted = tokio::select! {
@@ -134,14 +144,57 @@ async fn accept(
             sleep(PAUSE).await;
             continue;
         };
-        let (acceptor, give) = (acceptor.clone(), give.clone());
+        let (shaken, give) = (shake(stream), give.clone());
         tokio::spawn(async move {
-            let shaken = timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await;
-            drop(place);
-            if let Ok(Ok(stream)) = shaken {
+            if let Some(stream) = shaken.await {
                 // Nobody takes it once the interface goes down.
                 let _ = give.send((stream, address)).await;
             }
+            drop(place);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::runtime::Builder;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[test]
+    fn who_is_not_taken_keeps_a_place() {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime can be made").block_on(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+            let address = listener.local_addr().expect("it has an address");
+            let shaken = Arc::new(AtomicUsize::new(0));
+            let counted = Arc::clone(&shaken);
+            let shake = move |stream| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                async { Some(stream) }
+            };
+            let (give, _done) = mpsc::channel(1);
+            tokio::spawn(accept(listener, shake, 1, give));
+            let mut callers = Vec::new();
+            for _ in 0..4 {
+                callers.push(TcpStream::connect(address).await.expect("the queue has room"));
+            }
+            let more_than = |count: usize| {
+                let shaken = Arc::clone(&shaken);
+                async move {
+                    while shaken.load(Ordering::Relaxed) <= count {
+                        yield_now().await;
+                    }
+                }
+            };
+            // One lies in the channel, one waits with the only place.
+            more_than(1).await;
+            let third = timeout(Duration::from_millis(20), more_than(2)).await;
+            assert!(third.is_err(), "nobody takes them");
         });
     }
 }

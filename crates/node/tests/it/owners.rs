@@ -1,0 +1,65 @@
+//! Whose a process is that somebody came upon.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+use het_node::{LiveLeases, Owner};
+
+use crate::rig::{Rig, is_alive};
+
+/// A program, and a helper of it that is in another session and has no environment.
+const SCRIPT: &str = "env -i setsid sleep 60 & echo $! > helper; echo $$ > pid; \
+     echo '{\"step\":1}' >> $HET_PROGRESS; until [ -e go ]; do sleep 0.01; done";
+
+#[track_caller]
+fn check(rig: &Rig, pid: &str, expected: Owner) {
+    let pid = pid.trim().parse().expect("an id");
+    assert_eq!(LiveLeases::read(&rig.path("run")).owner_of(pid), expected);
+}
+
+#[test]
+fn what_descends_from_a_rank_is_its_leases() {
+    let mut rig = Rig::new();
+    rig.start(SCRIPT, 1);
+    rig.await_step(1);
+    check(&rig, &rig.read("pid"), Owner::Lease);
+    check(&rig, &rig.read("helper"), Owner::Lease);
+    check(&rig, &std::process::id().to_string(), Owner::Stranger);
+    std::fs::write(rig.path("go"), "").expect("it is writable");
+    rig.story();
+    check(&rig, &rig.read("pid"), Owner::Nobody);
+}
+
+#[test]
+fn who_bears_the_mark_of_a_lease_that_ended_is_a_stranger() {
+    let rig = Rig::new();
+    let mut left = begun(Command::new("cat").env("HET_NOTICE", rig.path("run/lease-9/notice")));
+    let pid = left.id().to_string();
+    check(&rig, &pid, Owner::Stranger);
+    left.kill().expect("it can be killed");
+    while is_alive(&pid) {
+        std::thread::yield_now();
+    }
+    // A zombie until it is waited for.
+    check(&rig, &pid, Owner::Nobody);
+    left.wait().expect("it is a child");
+}
+
+#[test]
+fn an_empty_environment_alone_makes_nobody() {
+    let rig = Rig::new();
+    let mut bare = begun(Command::new("cat").env_clear());
+    check(&rig, &bare.id().to_string(), Owner::Stranger);
+    bare.kill().expect("it can be killed");
+    bare.wait().expect("it is a child");
+}
+
+/// A `cat` that has answered: between its birth and its program a process is nobody's.
+fn begun(cat: &mut Command) -> Child {
+    let mut child =
+        cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("`cat` is there");
+    let (input, output) = (child.stdin.as_mut(), child.stdout.as_mut());
+    input.expect("a pipe").write_all(b"?").expect("it listens");
+    output.expect("a pipe").read_exact(&mut [0]).expect("it answers");
+    child
+}

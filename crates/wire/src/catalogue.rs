@@ -253,8 +253,8 @@ impl From<&Sheet> for Figures {
     }
 }
 
-/// The figures of a class; of a CPU those of a whole socket, of an instance of a cut device its part
-/// of the whole.
+/// The figures of a class: of a CPU those of a whole socket, of an instance of a cut device its
+/// part of the whole.
 pub fn figures(id: &str) -> Option<Figures> {
     match id.split_once(MIG) {
         Some((whole, profile)) => Figures::from(sheet(whole)?).instance(whole, profile),

@@ -158,7 +158,7 @@ fn check(args: &EcnArgs) -> Result<(), Fail> {
     let headroom = args.link * 1e9 / 8.0 * args.rtt_us * 1e-6;
     if args.buffer_mb * 1e6 <= headroom {
         let text = format!(
-            "a buffer of {} MB is less than what is under way before a pause is understood, {:.1} MB",
+            "a buffer of {} MB is less than the {:.1} MB under way until a pause is understood",
             args.buffer_mb,
             headroom / 1e6
         );

@@ -11,7 +11,7 @@ use het_perf::training::{
 pub enum Launcher {
     /// Megatron-LM's `pretrain_gpt.py`: every dimension, all weights.
     Megatron,
-    /// TRL's `trl sft`, over Hugging Face's trainer: whole models on each rank or sharded, adapters.
+    /// TRL's `trl sft`, over Hugging Face's trainer: adapters, and models whole or sharded.
     Trl,
 }
 

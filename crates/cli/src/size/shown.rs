@@ -69,7 +69,7 @@ pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, F
         Form::Json => {
             let all = json!({
                 "apiVersion": API_VERSION, "kind": "PlanList", "items": items, "lost": lost,
-                "looked_at": ranking.looked_at,
+                "looked_at": ranking.looked_at, "alone": alone(request, ranking),
             });
             println!("{all:#}");
         }
@@ -84,6 +84,19 @@ pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, F
         }
     }
     Ok(code::OK)
+}
+
+/// The best of each pool without the others; `null` where the model does not fit.
+fn alone(request: &Request, ranking: &Ranking) -> Vec<Value> {
+    let pools = request.pools.iter().zip(&ranking.alone);
+    let rows = pools.map(|(pool, alone)| {
+        json!({
+            "class": pool.class,
+            "devices": pool.devices,
+            "tokens_per_s": alone.as_ref().map(|best| best.tokens_per_s.round()),
+        })
+    });
+    rows.collect()
 }
 
 /// What the mix is worth, and whether anything can launch it.

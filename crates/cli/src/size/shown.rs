@@ -11,7 +11,7 @@ use het_wire::API_VERSION;
 use serde_json::{Value, json};
 
 use super::launch::Launcher;
-use super::words::{self, cut};
+use super::words::{self, cut, cut_of};
 use crate::args::{Form, SizeArgs};
 use crate::fail::{Fail, code};
 use crate::output::{Column, Shown, list};
@@ -147,8 +147,7 @@ fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
             })
         })
         .collect();
-    let cuts: Vec<String> =
-        candidate.layout.replicas.iter().map(|kind| cut(&kind.config)).collect();
+    let cuts: Vec<String> = candidate.layout.replicas.iter().map(cut_of).collect();
     json!({
         "rank": rank,
         "cut": cuts.join(" + "),

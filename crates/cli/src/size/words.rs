@@ -1,16 +1,28 @@
 //! How cuts are written in tables and JSON.
 
-use het_parallel::Collectives;
+use het_parallel::{Collectives, Replicas};
 use het_perf::fabric::LoadingLimit;
 use het_perf::training::{
     Offload, Optimizer, ParallelConfig, Precision, Recompute, SequenceParallel, Tuning, Zero,
 };
 
+/// The cut of replicas, with the ways of each stage's layers where stages differ: `tp 1/8`.
+pub fn cut_of(kind: &Replicas) -> String {
+    let mut ways: Vec<u32> = kind.stages.iter().map(|stage| stage.tensor).collect();
+    ways.dedup();
+    let ways: Vec<String> = ways.iter().map(u32::to_string).collect();
+    told(&kind.config, &ways.join("/"))
+}
+
 /// One line: `dp 16 · tp 8 · pp 8`, and what else is not plain.
 pub fn cut(config: &ParallelConfig) -> String {
+    told(config, &config.tensor.to_string())
+}
+
+fn told(config: &ParallelConfig, tensor: &str) -> String {
     let mut words = vec![
         format!("dp {}", config.data),
-        format!("tp {}", config.tensor),
+        format!("tp {tensor}"),
         format!("pp {}", config.pipeline),
     ];
     let counts = [("cp", config.context), ("ep", config.expert), ("vp", config.virtual_stages)];

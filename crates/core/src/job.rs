@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Bytes, DeviceId, Millis, Name, StageIndex, Topology};
+use crate::{Bytes, DeviceId, Millis, Name, Placement, PlannedSpeeds, StageIndex, Topology};
 
 /// urgent > high > normal > low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -110,6 +110,9 @@ pub struct StageSpec {
     pub profile: Name,
     /// Optimiser steps (or other units of work) it needs, where declared.
     pub steps: Option<u64>,
+    /// What the planner expected of it when it was submitted. Kept here, so that a log that is
+    /// replayed gives the same decisions whatever planner replays it.
+    pub planned: PlannedSpeeds,
 }
 
 /// One acceptable shape of a request.
@@ -148,6 +151,14 @@ impl StageSpec {
     /// Whether its program can be stopped in that shape without losing all its work.
     pub fn saves(&self, alternative: usize) -> bool {
         self.alternatives[alternative].launch.checkpoint.is_some()
+    }
+
+    /// How far apart a placement stands, as far as that matters to the stage.
+    pub fn spread(&self, topology: &Topology, placement: &Placement) -> Domain {
+        match self.planned.is_empty() {
+            true => Domain::Node,
+            false => placement.domain(topology),
+        }
     }
 }
 

@@ -79,6 +79,10 @@ pub fn reason(lang: Lang, reason: &Reason) -> String {
             format!("waited {seconds} s, so its priority rose"),
             format!("已等待 {seconds} 秒，优先级随之提高"),
         ),
+        Reason::SpreadOver { count, domain, slower_pct } => lang.pick(
+            format!("over {count} {domain}s: {slower_pct} % slower"),
+            format!("跨 {count} 个 {domain}：慢 {slower_pct} %"),
+        ),
         other => wait_reason(lang, other),
     }
 }
@@ -199,6 +203,7 @@ mod tests {
             Reason::ItsTurn { word: word() },
             Reason::Resumed { step: 3 },
             Reason::Aged { seconds: 9 },
+            Reason::SpreadOver { count: 2, domain: "rack".into(), slower_pct: 12 },
             Reason::NotEnough { word: word(), need: 2 },
             Reason::TooSpread { word: word(), need: 2, domain: "node".into() },
             Reason::NoCompanions { word: word() },

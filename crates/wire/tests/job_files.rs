@@ -6,7 +6,7 @@ use het_wire::job::{Context, parse};
 fn resolved(text: &str) -> het_core::JobSpec {
     let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
     let env = std::collections::BTreeMap::new();
-    let context = Context { workdir: "/w", cwd: "/home", classes: &[], env: &env };
+    let context = Context { workdir: "/w", cwd: "/home", classes: &[], models: &[], env: &env };
     job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"))
 }
 

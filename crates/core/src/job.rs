@@ -174,6 +174,12 @@ impl Selector {
         };
         kind_fits && topology.memory_of(id) >= self.memory_min
     }
+
+    /// Whether any device of a class will do.
+    pub fn accepts_class(&self, topology: &Topology, class: &Name) -> bool {
+        let mut devices = topology.device_ids();
+        devices.any(|id| topology.class_of(id).id == *class && self.accepts(topology, id))
+    }
 }
 
 /// What a rank needs beside its devices.

@@ -22,6 +22,18 @@ pub enum RateSource {
     Extrapolated,
 }
 
+impl RateSource {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::History => "history",
+            Self::Planned => "plan",
+            Self::Scaled => "scaled",
+            Self::Extrapolated => "extrapolated",
+        }
+    }
+}
+
 /// So many devices of a class, in a domain of this size and no smaller one.
 #[derive(Debug, Clone, Copy)]
 pub struct Gang<'a> {

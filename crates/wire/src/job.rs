@@ -53,6 +53,11 @@ pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
 }
 
 impl TrainingJob {
+    /// Whether any stage does, so that its speed can be planned.
+    pub fn says_what_it_trains(&self) -> bool {
+        self.file.spec.stages.iter().any(|stage| stage.needs.trains.is_some())
+    }
+
     /// Resolves device words, paths and placeholders for one cluster.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 
 mod report;
 
-use het_core::{JobEnd, JobState, Reason, StageState};
+use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 
 pub use report::{ReportWords, fill, report_words, stop_cause};
 
@@ -141,6 +141,17 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
         ),
         _ => unreachable!("start reasons are told by `reason`"),
     }
+}
+
+/// That a model does not fit on a gang, however it is cut.
+pub fn lacks(lang: Lang, class: &Name, units: u32, bytes: Bytes) -> String {
+    let gibibytes = bytes.0 as f64 / Bytes::gib(1).0 as f64;
+    lang.pick(
+        format!(
+            "the planner finds no room for it on {units} of `{class}`: each lacks {gibibytes:.1} GiB"
+        ),
+        format!("规划器认为 {units} 个 `{class}` 放不下：每个缺 {gibibytes:.1} GiB"),
+    )
 }
 
 /// The word for a stage's state.

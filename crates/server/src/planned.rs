@@ -149,6 +149,9 @@ impl<'a> Gang<'a> {
     /// How the gang stands in a domain of this size and no smaller one; `None` where it cannot.
     fn standing(&self, domain: Domain) -> Option<Standing> {
         let Network { node, joined, .. } = self.network;
+        if domain != Domain::Node && (self.units == 1 || !self.network.wider.contains(&domain)) {
+            return None;
+        }
         let held_by = |together| {
             (self.units <= together).then_some(Standing { together, network_gbps: None })
         };

@@ -23,6 +23,8 @@ pub struct Network {
     pub node: u32,
     /// Most that links of their own join over several nodes; 0 where none do.
     pub joined: u32,
+    /// Domains that hold them and no smaller one does.
+    pub wider: Vec<Domain>,
     /// Of a node, an accelerator's part, where that is known.
     pub host_memory: Option<Bytes>,
     /// GB/s a device from its node to the leaf, where links say it.
@@ -59,6 +61,7 @@ impl Network {
         Self {
             node,
             joined,
+            wider: wider(topology, by_node.keys()),
             host_memory,
             leaf_gbps: leaves.as_ref().map(|leaves| leaves.gbps_a_device),
             above_leaf: leaves.as_ref().and_then(|leaves| leaves.part_above(topology, "spine")),
@@ -155,6 +158,22 @@ fn part_above(
     }
     let joined = sums.into_values().filter(|(down, up)| *down > 0.0 && *up > 0.0);
     joined.map(|(down, up)| (up / down).min(1.0)).min_by(f64::total_cmp)
+}
+
+/// Domains of several nodes, racks and pods, of those that these nodes stand in.
+fn wider<'a>(topology: &Topology, nodes: impl Iterator<Item = &'a NodeId>) -> Vec<Domain> {
+    let (mut racks, mut pods) = (BTreeMap::<_, u32>::new(), BTreeMap::<_, BTreeSet<_>>::new());
+    for id in nodes {
+        let node = topology.node(*id);
+        *racks.entry(&node.rack).or_default() += 1;
+        pods.entry(&node.pod).or_default().insert(&node.rack);
+    }
+    let several = [
+        (Domain::Rack, racks.values().any(|nodes| *nodes > 1)),
+        (Domain::Pod, pods.values().any(|racks| racks.len() > 1)),
+        (Domain::Any, pods.len() > 1),
+    ];
+    several.into_iter().filter(|(_, several)| *several).map(|(domain, _)| domain).collect()
 }
 
 /// How many share the memory and the cards of each node.

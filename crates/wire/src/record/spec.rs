@@ -373,3 +373,19 @@ fn read_container(record: &ContainerRecord) -> Container {
         mounts: record.mounts.iter().map(mount).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_planned_is_read_back_as_it_was_written() {
+        let speeds = Speeds::new([9, 8, 5, 5].map(Micro)).expect("a speed");
+        let mut planned = PlannedSpeeds::default();
+        planned.insert("h100-sxm5-80".into(), 16, Planned::Runs(speeds));
+        planned.insert("t4".into(), 1, Planned::Lacks(Bytes::gib(3)));
+        let text = serde_json::to_string(&write_planned(&planned)).expect("plain data");
+        let records: Vec<PlannedRecord> = serde_json::from_str(&text).expect("as it was written");
+        assert_eq!(read_planned(&records), planned);
+    }
+}

@@ -1,6 +1,6 @@
 //! Clusters for simulations, from a word: `gavel:8,16,24`, `uniform:50x8`, `uniform:48x8/4` (four
-//! nodes a rack), `64xv100`, `sia:default`, `epyc-h100x8-910bx2`, or a published inventory, `alibaba-openb:NODES.csv`,
-//! `spot2026:FILE`.
+//! nodes a rack), `64xv100`, `sia:default`, `epyc-h100x8-910bx2`, or a published inventory,
+//! `alibaba-openb:NODES.csv`, `spot2026:FILE`.
 
 use std::num::NonZeroUsize;
 use std::path::Path;

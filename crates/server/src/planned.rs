@@ -103,7 +103,7 @@ struct Gang<'a> {
 }
 
 impl<'a> Gang<'a> {
-    /// `None` for cores, of which the planner knows nothing, and where the catalogue has no figures.
+    /// `None` for cores, of which the planner knows nothing, and for classes without figures.
     fn of(topology: &'a Topology, class: usize, units: u32) -> Option<Self> {
         let DeviceClass { id, kind, .. } = &topology.classes[class];
         let known = catalogue::figures(id.as_str()).filter(|_| *kind != "cpu")?;

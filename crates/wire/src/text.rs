@@ -148,7 +148,8 @@ pub fn lacks(lang: Lang, class: &Name, units: u32, bytes: Bytes) -> String {
     let gibibytes = bytes.0 as f64 / Bytes::gib(1).0 as f64;
     lang.pick(
         format!(
-            "the planner finds no room for it on {units} of `{class}`: each lacks {gibibytes:.1} GiB"
+            "the planner finds no room for it on {units} of `{class}`: each lacks \
+             {gibibytes:.1} GiB"
         ),
         format!("规划器认为 {units} 个 `{class}` 放不下：每个缺 {gibibytes:.1} GiB"),
     )

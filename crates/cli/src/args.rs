@@ -414,6 +414,9 @@ pub struct ExplainArgs {
     /// Job id, `last`, or a job's name.
     #[arg(default_value = "last")]
     pub job: String,
+    /// Show what each alternative is weighed by: its speed in the best place and where it stands.
+    #[arg(long)]
+    pub placement: bool,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
 }

@@ -156,8 +156,8 @@ fn join(pool: &mut Pool, reach: &Reach, in_several_pods: bool) {
     if let Some(host) = reach.host {
         island.host_gbps = gigabytes(host) * HOST_PART;
     }
-    let network = if in_several_pods { reach.beyond_pod } else { reach.beyond_leaf };
-    if let Some(network) = network {
+    let beyond = if in_several_pods { reach.beyond_pod } else { None };
+    if let Some(network) = beyond.or(reach.beyond_leaf).or(reach.network) {
         island.network_gbps = gigabytes(network);
     }
 }

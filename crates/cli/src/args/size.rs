@@ -35,8 +35,10 @@ pub struct SizeArgs {
     #[arg(long, value_enum)]
     pub tuning: Option<TuningWord>,
     /// Of adapters.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub rank: u32,
+    #[command(flatten)]
+    pub pins: PinArgs,
     /// Bytes that one pass over the dataset reads, for example `4TB`; with `--tokens`.
     #[arg(long, value_name = "SIZE", requires = "tokens")]
     pub dataset: Option<String>,
@@ -67,6 +69,32 @@ pub struct SizeArgs {
     /// `table`, `wide`, `json`, `jsonl`, `yaml`, `name`, `csv`; with `--pick` a file.
     #[arg(short, long, default_value = "table", value_name = "FORM|FILE")]
     pub output: String,
+}
+
+/// Counts that are given; the others are searched.
+#[derive(Debug, ClapArgs)]
+pub struct PinArgs {
+    /// Replicas.
+    #[arg(long, value_name = "N")]
+    pub dp: Option<u32>,
+    /// Ways that layers are cut.
+    #[arg(long, value_name = "N")]
+    pub tp: Option<u32>,
+    /// Stages.
+    #[arg(long, value_name = "N")]
+    pub pp: Option<u32>,
+    /// Ways that sequences are cut.
+    #[arg(long, value_name = "N")]
+    pub cp: Option<u32>,
+    /// Ranks that share experts.
+    #[arg(long, value_name = "N")]
+    pub ep: Option<u32>,
+    /// Samples that a replica takes at once.
+    #[arg(long, value_name = "N")]
+    pub mb: Option<u32>,
+    /// Pieces of a stage.
+    #[arg(long, value_name = "N")]
+    pub vp: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

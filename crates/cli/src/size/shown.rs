@@ -20,6 +20,7 @@ const PLAN_COLUMNS: &[Column] = &[
     Column("#", "rank", Shown::Always),
     Column("CUT", "cut", Shown::Always),
     Column("DEVICES", "devices", Shown::Always),
+    Column("BATCH", "batch", Shown::Always),
     Column("MEMORY_GIB", "memory_gib", Shown::Always),
     Column("STEP_S", "step_time_s", Shown::Always),
     Column("TOKENS_S", "tokens_per_s", Shown::Always),
@@ -28,6 +29,7 @@ const PLAN_COLUMNS: &[Column] = &[
     Column("EXPOSED", "exposed_comm", Shown::Wide),
     Column("LIMIT", "limit", Shown::Always),
     Column("DAYS", "days", Shown::Always),
+    Column("LAUNCHER", "launcher", Shown::Always),
 ];
 
 const FIT_COLUMNS: &[Column] = &[
@@ -147,7 +149,8 @@ fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
             })
         })
         .collect();
-    let cuts: Vec<String> = candidate.layout.replicas.iter().map(cut_of).collect();
+    let cuts: Vec<String> =
+        candidate.layout.replicas.iter().map(|kind| cut_of(request, kind)).collect();
     json!({
         "rank": rank,
         "cut": cuts.join(" + "),

@@ -100,8 +100,8 @@ fn sentence(reason: &EcnReason) -> String {
             pause_bytes / 1e3
         ),
         EcnReason::RestsWithin { marked, probability_max, queue_bytes } => format!(
-            "the fixed point of these flows is a queue of {:.0} kB, {:.2} % of packets marked, within \
-             Pmax {:.0} %; about it they swing",
+            "these flows swing about a queue of {:.0} kB, {:.2} % of packets marked, within \
+             Pmax {:.0} %",
             queue_bytes / 1e3,
             marked * 100.0,
             probability_max * 100.0

@@ -234,8 +234,8 @@ fn megatron_flags(config: &ParallelConfig) -> [(bool, &'static str); 12] {
     ]
 }
 
-/// `trl sft` of TRL 0.25 and later: samples are packed to the length that was asked for, and the loss
-/// is fused with the logits, which would need more memory than the plan has otherwise.
+/// `trl sft` of TRL 0.25 and later: samples are packed to the length that was asked for, and the
+/// loss is fused with the logits, which would need more memory than the plan has otherwise.
 fn trl(request: &Request, candidate: &Candidate, known: Option<&KnownModel>) -> Vec<String> {
     let config = candidate.layout.config();
     let mut words: Vec<String> =

@@ -150,7 +150,7 @@ fn questions_without_an_answer_say_what_has_one() {
     check(&[&large[..], &["--precision", "fp16"]].concat(), "devices of `t4`");
     let gpt2 = ["size", "--model", "gpt2", "--cluster"];
     check(&[&gpt2[..], &["8xh100"]].concat(), "`h100-sxm5-80`");
-    check(&[&gpt2[..], &["2xt4", "--batch", "many"]].concat(), "samples of a step");
+    check(&[&gpt2[..], &["2xl4", "--batch", "many"]].concat(), "samples of a step");
     check(&[&gpt2[..], &["nowhere"]].concat(), "`nowhere` is no cluster");
     check(&[&gpt2[..], &["hgx-h100-9"]].concat(), "did you mean `hgx-h100-8`?");
     check(&[&gpt2[..], &["t4"]].concat(), "`8xt4`");

@@ -439,7 +439,8 @@ fn assembled(
         f64::from(outline.devices_of(pool)) * peak
     };
     let peaks: f64 = (0..request.pools.len()).map(peak).sum();
-    let model_utilisation = request.model.step_flops(outline.batch) / (peaks * total_s);
+    let flops = request.model.tuned_step_flops(outline.batch, outline.recipe.tuning);
+    let model_utilisation = flops / (peaks * total_s);
     let again = time.hardware_utilisation / time.model_utilisation;
     let pools = outline.kinds.iter().flat_map(|kind| &kind.blocks).map(|block| block.pool);
     let errors = pools.map(|pool| request.pools[pool].machine.efficiency.error);

@@ -199,7 +199,7 @@ fn assemble(
         model_utilisation: 0.0,
         hardware_utilisation: 0.0,
         limit: Limit::Compute,
-        error: most(&|load| load.machine.efficiency.error),
+        error: most(&|load| load.machine.efficiency.error_of(model, config)),
     };
     Ok(finished(model, config, time, layer, peaks))
 }

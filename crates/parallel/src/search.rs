@@ -7,12 +7,14 @@
 mod alone;
 #[cfg(test)]
 mod brute;
+mod effort;
 mod pipelines;
 mod replicas;
 
 use het_core::Bytes;
 use het_perf::training::{Offload, Zero};
 
+use self::effort::{Effort, PRICED};
 use crate::fit::Outcome;
 use crate::layout::Candidate;
 use crate::lost::{Losses, Lost};
@@ -33,6 +35,8 @@ pub struct Ranking {
     pub lost: Vec<Lost>,
     /// Configurations that were looked at.
     pub looked_at: u64,
+    /// Of three pools and more there are more mixes than are looked at: a better one is possible.
+    pub in_part: bool,
 }
 
 /// Ranks the ways to cut a job.
@@ -46,6 +50,7 @@ pub fn search(request: &Request) -> Result<Ranking, Problem> {
         Some(best) => Ok(Ranking {
             lost: hunt.losses.summed_up(best),
             looked_at: hunt.losses.count(),
+            in_part: hunt.effort.in_part(),
             alone: hunt.alone,
             candidates: std::mem::take(&mut hunt.top),
         }),
@@ -78,12 +83,14 @@ pub(crate) struct Hunt<'a> {
     top: Vec<Candidate>,
     alone: Vec<Option<Candidate>>,
     losses: Losses,
+    effort: Effort,
 }
 
 fn run(request: &Request) -> Hunt<'_> {
     let settings = Setting::all(request);
     let (top, alone, losses) = (Vec::new(), Vec::new(), Losses::default());
-    let mut hunt = Hunt { request, settings, top, alone, losses };
+    let effort = Effort::on(request.pools.len());
+    let mut hunt = Hunt { request, settings, top, alone, losses, effort };
     for pool in 0..request.pools.len() {
         let best = alone::search(&mut hunt, pool);
         hunt.alone.push(best);
@@ -102,6 +109,13 @@ impl Hunt<'_> {
             return f64::INFINITY;
         }
         self.top.last().map_or(f64::INFINITY, |last| last.sample_s)
+    }
+
+    /// The same for a mix, where there is effort left for it.
+    fn climb_mix(&mut self, outline: &Outline) {
+        if self.effort.spend(PRICED) {
+            self.climb(outline);
+        }
     }
 
     /// Prices an outline whose replicas are all alike, with every way to save memory until one

@@ -19,6 +19,9 @@ const CABLE_S: f64 = 0.5e-6;
 /// More than the largest published training cluster has: 24,576 NICs in eight pods.
 const CABLES_MAX: f64 = 100_000.0;
 
+/// Cables looked at for every leaf: above it planning takes more than seconds.
+const LOOKS_MAX: f64 = 3e8;
+
 /// Plans explicit paths, beside what switches would choose by hash.
 pub fn paths(args: &PathsArgs) -> Result<u8, Fail> {
     let clos = network(args)?;
@@ -151,12 +154,14 @@ fn check(args: &PathsArgs) -> Result<(), Fail> {
     let product = |counts: &[u32]| counts.iter().map(|count| f64::from(*count)).product::<f64>();
     let leaves = match args.fabric {
         FabricKind::Rail => product(&[args.leaves, args.rails]),
-        FabricKind::SpineLeaf | FabricKind::DualPlane => product(&[args.leaves, args.pods]),
+        FabricKind::SpineLeaf => product(&[args.leaves, args.pods]),
+        FabricKind::DualPlane => product(&[2, args.leaves, args.pods]),
     };
-    let cables = leaves * (f64::from(args.nics_per_leaf) + f64::from(args.spines));
-    let cores = product(&[args.pods, args.spines, args.leaves]);
-    if cables + cores > CABLES_MAX {
-        let text = format!("a fabric of {:.0} cables is more than is planned here", cables + cores);
+    // As many cables to cores as to leaves; fewer where there is one pod, or rails.
+    let cables = leaves * (f64::from(args.nics_per_leaf) + 2.0 * f64::from(args.spines));
+    if cables > CABLES_MAX || leaves * cables > LOOKS_MAX {
+        let text =
+            format!("a fabric of {cables:.0} cables on {leaves:.0} leaves is more than is planned");
         return Err(Fail::new(code::USAGE, text)
             .hint(format!("plan a pod at a time: at most {CABLES_MAX:.0} cables")));
     }

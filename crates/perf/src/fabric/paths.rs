@@ -96,8 +96,8 @@ pub fn worst_link_load(network: &Network, demands: &[Demand], paths: &[Vec<LinkI
 
 /// All shortest paths between two vertices, no more than [`PATHS_MAX`].
 pub fn shortest_paths(network: &Network, from: VertexId, to: VertexId) -> Vec<Vec<LinkId>> {
-    let ways = Ways::to(network, &arriving(network), to);
-    let choices = Choices::between(network, &ways, from, None);
+    let mut ways = Ways::to(network, &arriving(network), to);
+    let choices = Choices::between(network, &mut ways, from, None);
     (0..choices.count).map(|choice| choices.path(choice).to_vec()).collect()
 }
 
@@ -113,7 +113,7 @@ impl Choices {
     /// Those that `ways` has, then `last` where there is one more link to the end. Of more than
     /// [`PATHS_MAX`] each so many-th is taken: the first would all keep to a few spines. Flows from
     /// the next switch take the next ones, so that together they use all there is.
-    fn between(network: &Network, ways: &Ways, from: VertexId, last: Option<LinkId>) -> Self {
+    fn between(network: &Network, ways: &mut Ways, from: VertexId, last: Option<LinkId>) -> Self {
         let all = ways.counts[from.0 as usize];
         let count = all.min(PATHS_MAX as u64);
         let switch = network.leaving(from).first().map_or(from, |link| network.link(*link).to);
@@ -147,7 +147,7 @@ fn choices(network: &Network, demands: &[Demand]) -> Result<Vec<Rc<Choices>>, Pa
     let mut found: BTreeMap<(VertexId, VertexId), Rc<Choices>> = BTreeMap::new();
     let mut weighed = 0;
     for (end, flows) in by_end {
-        let ways = Ways::to(network, &arriving, end);
+        let mut ways = Ways::to(network, &arriving, end);
         for demand in flows.into_iter().map(|flow| demands[flow]) {
             if let Some(known) = found.get(&(demand.from, demand.to)) {
                 weighed += known.count;
@@ -157,7 +157,7 @@ fn choices(network: &Network, demands: &[Demand]) -> Result<Vec<Rc<Choices>>, Pa
                 Choices::none_needed()
             } else {
                 let last = last_but_one(network, &arriving, demand.to).1;
-                Choices::between(network, &ways, demand.from, last)
+                Choices::between(network, &mut ways, demand.from, last)
             };
             if choices.count == 0 {
                 let (from, to) = (network.name(demand.from), network.name(demand.to));
@@ -200,6 +200,7 @@ struct Ways {
     /// By vertex: links to the end, and shortest paths to it.
     distances: Vec<u32>,
     counts: Vec<u64>,
+    onward: BTreeMap<VertexId, Vec<(u64, LinkId)>>,
 }
 
 impl Ways {
@@ -225,26 +226,37 @@ impl Ways {
             }
             at += 1;
         }
-        Self { end, distances, counts }
+        Self { end, distances, counts, onward: BTreeMap::new() }
     }
 
     /// Adds the links of one of the shortest paths, by its place among them.
-    fn walk(&self, network: &Network, from: VertexId, mut place: u64, links: &mut Vec<LinkId>) {
+    fn walk(&mut self, network: &Network, from: VertexId, mut place: u64, links: &mut Vec<LinkId>) {
         let mut vertex = from;
         while vertex != self.end {
-            for link in network.leaving(vertex) {
-                let next = network.link(*link).to.0 as usize;
-                if self.distances[next].saturating_add(1) != self.distances[vertex.0 as usize] {
-                    continue;
-                }
-                if place < self.counts[next] {
-                    links.push(*link);
-                    vertex = VertexId(next as u32);
-                    break;
-                }
-                place -= self.counts[next];
-            }
+            let onward = self.onward(network, vertex);
+            let next = onward.partition_point(|(up_to, _)| *up_to <= place);
+            place -= next.checked_sub(1).map_or(0, |before| onward[before].0);
+            links.push(onward[next].1);
+            vertex = network.link(onward[next].1).to;
         }
+    }
+
+    /// Links that shortest paths leave by, each with the paths over it and those before it.
+    fn onward(&mut self, network: &Network, vertex: VertexId) -> &[(u64, LinkId)] {
+        let (distances, counts) = (&self.distances, &self.counts);
+        self.onward.entry(vertex).or_insert_with(|| {
+            let mut paths = 0_u64;
+            let nearer = |link: &&LinkId| {
+                let next = network.link(**link).to.0 as usize;
+                distances[next].saturating_add(1) == distances[vertex.0 as usize]
+            };
+            let leaving = network.leaving(vertex).iter().filter(nearer);
+            let counted = leaving.map(|link| {
+                paths = paths.saturating_add(counts[network.link(*link).to.0 as usize]);
+                (paths, *link)
+            });
+            counted.collect()
+        })
     }
 }
 

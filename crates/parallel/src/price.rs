@@ -439,18 +439,28 @@ fn assembled(
         f64::from(outline.devices_of(pool)) * peak
     };
     let peaks: f64 = (0..request.pools.len()).map(peak).sum();
-    let model_utilisation = request.model.step_flops(outline.batch) / (peaks * total_s);
+    let flops = request.model.tuned_step_flops(outline.batch, outline.recipe.tuning);
+    let model_utilisation = flops / (peaks * total_s);
     let again = time.hardware_utilisation / time.model_utilisation;
-    let pools = outline.kinds.iter().flat_map(|kind| &kind.blocks).map(|block| block.pool);
-    let errors = pools.map(|pool| request.pools[pool].machine.efficiency.error);
     let step = StepTime {
         total_s,
         model_utilisation,
         hardware_utilisation: model_utilisation * again,
-        error: errors.fold(0.0, f64::max),
+        error: expected_error(request, outline),
         ..parts
     };
     StepTime { limit: limit(&step, time.limit), ..step }
+}
+
+/// Of the devices whose times are known least.
+fn expected_error(request: &Request, outline: &Outline) -> f64 {
+    let blocks =
+        outline.kinds.iter().flat_map(|kind| kind.blocks.iter().map(move |block| (kind, block)));
+    let errors = blocks.map(|(kind, block)| {
+        let config = kind.config(request, &outline.recipe, block, [1, 1]);
+        request.pools[block.pool].machine.efficiency.error_of(&request.model, &config)
+    });
+    errors.fold(0.0, f64::max)
 }
 
 /// The largest part that could be saved, where it is a tenth of the step; else what the computation

@@ -36,7 +36,8 @@ pub struct Comparison {
 pub enum Cause {
     /// The plan reaches another share of the peaks than was given.
     Utilisation { factor: f64, given: f64, reached: f64 },
-    /// Attention and logits, which weights do not show; embeddings, which are looked up.
+    /// Attention and logits, which weights do not show; embeddings, which are looked up; frozen
+    /// weights, which have no gradients.
     Operations { factor: f64 },
     /// Devices that the batch, the heads or the layers leave no place for, or other peaks.
     Devices { factor: f64, used: u32, of: u32 },
@@ -63,7 +64,7 @@ impl Rule {
     pub fn against(&self, model: &Transformer, plan: &Candidate) -> Option<Comparison> {
         let finish = plan.finish?;
         let batch = plan.layout.batch;
-        let flops = model.step_flops(batch);
+        let flops = model.tuned_step_flops(batch, plan.layout.config().tuning);
         let step = &plan.step;
         let peaks = flops / (step.model_utilisation * step.total_s);
         let per_token = flops / (f64::from(batch) * f64::from(model.sequence));

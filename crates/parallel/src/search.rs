@@ -3,16 +3,23 @@
 //! Three shapes are looked at. A pool by itself; every pool with replicas of its own, microbatches
 //! shared out by speed; pipelines that lead through several pools. A pool by itself is searched the
 //! same way whatever else is there, so the answer for all of them is never worse than for one.
+//!
+//! Pools of the same devices are first made one (`alike`). Mixes of two pools are searched to the
+//! end, those of more as far as an allowance goes (`effort`), and the answer says so.
 
+mod alike;
 mod alone;
 #[cfg(test)]
 mod brute;
+mod effort;
 mod pipelines;
 mod replicas;
 
 use het_core::Bytes;
 use het_perf::training::{Offload, Zero};
 
+use self::alike::Alike;
+use self::effort::{Effort, PRICED};
 use crate::fit::Outcome;
 use crate::layout::Candidate;
 use crate::lost::{Losses, Lost};
@@ -33,6 +40,8 @@ pub struct Ranking {
     pub lost: Vec<Lost>,
     /// Configurations that were looked at.
     pub looked_at: u64,
+    /// Of three pools and more there are more mixes than are looked at: a better one is possible.
+    pub in_part: bool,
 }
 
 /// Ranks the ways to cut a job.
@@ -41,11 +50,25 @@ pub struct Ranking {
 /// When the request makes no sense or nothing fits, with the nearest thing that works.
 pub fn search(request: &Request) -> Result<Ranking, Problem> {
     checked(request)?;
+    let alike = Alike::of(request);
+    if !alike.is_as_asked() {
+        let apart = search_pools(&alike.request)?.apart(request, &alike);
+        // All of them can have groups over two pools; then pools are what they were asked as.
+        if !apart.candidates.is_empty() {
+            return Ok(apart);
+        }
+    }
+    search_pools(request)
+}
+
+/// The same of pools as they are.
+fn search_pools(request: &Request) -> Result<Ranking, Problem> {
     let mut hunt = run(request);
     match hunt.top.first() {
         Some(best) => Ok(Ranking {
             lost: hunt.losses.summed_up(best),
             looked_at: hunt.losses.count(),
+            in_part: hunt.effort.in_part(),
             alone: hunt.alone,
             candidates: std::mem::take(&mut hunt.top),
         }),
@@ -53,16 +76,51 @@ pub fn search(request: &Request) -> Result<Ranking, Problem> {
     }
 }
 
+impl Ranking {
+    /// In terms of the pools that were asked about, each of which is looked at by itself again.
+    fn apart(self, asked: &Request, alike: &Alike) -> Self {
+        let pools = 0..asked.pools.len();
+        let alone: Vec<Option<Candidate>> = pools.map(|pool| best_alone(asked, pool)).collect();
+        let joined = self.candidates.into_iter();
+        let mut candidates: Vec<Candidate> =
+            joined.filter_map(|candidate| alike.apart(asked, candidate)).collect();
+        candidates.extend(alone.iter().flatten().cloned());
+        candidates.sort_by(|a, b| a.sample_s.total_cmp(&b.sample_s));
+        candidates.dedup_by(|a, b| a.layout == b.layout);
+        candidates.truncate(asked.keep.max(1));
+        let lost = self.lost.into_iter().map(|lost| alike.lost(lost)).collect();
+        Self { candidates, alone, lost, ..self }
+    }
+}
+
+/// The best on one pool, in the request's terms.
+fn best_alone(request: &Request, pool: usize) -> Option<Candidate> {
+    let one = request.on(vec![request.pools[pool].clone()]);
+    let mut best = run(&one).alone.remove(0)?;
+    let kinds = best.layout.replicas.iter_mut();
+    kinds.flat_map(|kind| &mut kind.stages).for_each(|stage| stage.pool = pool);
+    Some(best)
+}
+
 /// Whether anything fits at all.
 pub(crate) fn finds(request: &Request) -> bool {
     let once = Request { keep: 1, ..request.clone() };
-    checked(&once).is_ok() && !run(&once).top.is_empty()
+    checked(&once).is_ok() && !run(&Alike::of(&once).request).top.is_empty()
 }
 
 /// The best candidate, or what keeps all of them from fitting.
 pub(crate) fn shortest(request: &Request) -> Result<Candidate, Outcome> {
-    let hunt = run(request);
-    match (hunt.top.into_iter().next(), hunt.losses.nearest_host(), hunt.losses.nearest()) {
+    let alike = Alike::of(request);
+    let hunt = run(&alike.request);
+    let as_asked = |best| {
+        let apart = alike.apart(request, best);
+        apart.or_else(|| run(request).top.into_iter().next())
+    };
+    match (
+        hunt.top.into_iter().next().and_then(as_asked),
+        hunt.losses.nearest_host(),
+        hunt.losses.nearest(),
+    ) {
         (Some(best), ..) => Ok(best),
         (None, Some(each), _) => Err(Outcome::LacksHost { each }),
         (None, None, Some((_, device, _))) => Err(Outcome::Lacks { device }),
@@ -78,12 +136,14 @@ pub(crate) struct Hunt<'a> {
     top: Vec<Candidate>,
     alone: Vec<Option<Candidate>>,
     losses: Losses,
+    effort: Effort,
 }
 
 fn run(request: &Request) -> Hunt<'_> {
     let settings = Setting::all(request);
     let (top, alone, losses) = (Vec::new(), Vec::new(), Losses::default());
-    let mut hunt = Hunt { request, settings, top, alone, losses };
+    let effort = Effort::on(request.pools.len());
+    let mut hunt = Hunt { request, settings, top, alone, losses, effort };
     for pool in 0..request.pools.len() {
         let best = alone::search(&mut hunt, pool);
         hunt.alone.push(best);
@@ -102,6 +162,13 @@ impl Hunt<'_> {
             return f64::INFINITY;
         }
         self.top.last().map_or(f64::INFINITY, |last| last.sample_s)
+    }
+
+    /// The same for a mix, where there is effort left for it.
+    fn climb_mix(&mut self, outline: &Outline) {
+        if self.effort.spend(PRICED) {
+            self.climb(outline);
+        }
     }
 
     /// Prices an outline whose replicas are all alike, with every way to save memory until one

@@ -2,8 +2,8 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use het_perf::fabric::{
-    Clos, Collective, Control, Dcqcn, Demand, Flow, Group, Marking, Message, PacketModel,
-    SpineLeaf, Transport, completion_times, deliver, hash, hashed_paths, plan_paths, spine_leaf,
+    Clos, Collective, Control, Dcqcn, Demand, Flow, Group, Marking, Message, PacketModel, Routes,
+    SpineLeaf, Transport, completion_times, deliver, hash, spine_leaf,
 };
 
 /// 1,024 NICs below 64 leaves and 16 spines in each of four pods.
@@ -34,7 +34,7 @@ fn demands(clos: &Clos, flows: u64) -> Vec<Demand> {
 fn large(criterion: &mut Criterion) {
     let clos = fabric();
     let demands = demands(&clos, 10_000);
-    let paths = hashed_paths(&clos.network, &demands, 3).expect("all is joined");
+    let paths = Routes::of(&clos.network, &demands).expect("all is joined").hashed(3);
     let flows: Vec<Flow> = paths
         .iter()
         .zip(0_u64..)
@@ -53,7 +53,7 @@ fn large(criterion: &mut Criterion) {
         bencher.iter(|| completion_times(&clos.network, &at_once));
     });
     criterion.bench_function("paths for 10,000 flows", |bencher| {
-        bencher.iter(|| plan_paths(&clos.network, &demands));
+        bencher.iter(|| Routes::of(&clos.network, &demands).expect("all is joined").planned());
     });
     let messages: Vec<Message> = flows
         .iter()

@@ -30,7 +30,7 @@ pub use loading::{Loading, LoadingLimit, LoadingTime};
 pub use network::{Link, LinkId, Network, VertexId};
 pub use packets::{Message, PacketModel, deliver};
 pub use paths::{
-    Demand, PATHS_MAX, PathError, hashed_paths, plan_paths, shortest_paths, worst_link_load,
+    CHOICES_MAX, Demand, PATHS_MAX, PathError, Routes, shortest_paths, worst_link_load,
 };
 pub use rate_control::{Control, Dcqcn, Dctcp, Hpcc, Marking, Timely};
 pub use sharing::{Flow, completion_times, max_min_rates};

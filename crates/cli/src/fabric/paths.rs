@@ -2,8 +2,7 @@
 
 use anstream::println;
 use het_perf::fabric::{
-    Clos, Demand, PathError, Rail, SpineLeaf, dual_plane, hashed_paths, plan_paths, rail,
-    spine_leaf, worst_link_load,
+    Clos, Demand, Rail, Routes, SpineLeaf, VertexId, dual_plane, rail, spine_leaf, worst_link_load,
 };
 use serde_json::{Value, json};
 
@@ -20,17 +19,20 @@ const CABLE_S: f64 = 0.5e-6;
 /// More than the largest published training cluster has: 24,576 NICs in eight pods.
 const CABLES_MAX: f64 = 100_000.0;
 
+/// Cables looked at for every leaf: above it planning takes more than seconds.
+const LOOKS_MAX: f64 = 3e8;
+
 /// Plans explicit paths, beside what switches would choose by hash.
 pub fn paths(args: &PathsArgs) -> Result<u8, Fail> {
     let clos = network(args)?;
     let demands = demands(args, &clos)?;
-    let trouble = |error: PathError| Fail::new(code::USAGE, error.to_string());
-    let planned = plan_paths(&clos.network, &demands).map_err(trouble)?;
+    let routes = Routes::of(&clos.network, &demands)
+        .map_err(|error| Fail::new(code::USAGE, error.to_string()))?;
+    let planned = routes.planned();
     let load = worst_link_load(&clos.network, &demands, &planned);
     let mut hashed = 0.0;
     for seed in 0..HASHES {
-        let paths = hashed_paths(&clos.network, &demands, seed).map_err(trouble)?;
-        hashed += worst_link_load(&clos.network, &demands, &paths) / HASHES as f64;
+        hashed += worst_link_load(&clos.network, &demands, &routes.hashed(seed)) / HASHES as f64;
     }
     let name = |id| clos.network.name(id).to_owned();
     let rows: Vec<Value> = demands
@@ -80,7 +82,7 @@ fn network(args: &PathsArgs) -> Result<Clos, Fail> {
         leaves_per_pod: args.leaves,
         nics_per_leaf: args.nics_per_leaf,
         spines_per_pod: args.spines,
-        cores_per_spine: args.spines,
+        cores_per_spine: args.leaves,
         nic_bytes_per_s,
         oversubscription: args.oversubscription,
         latency_s: CABLE_S,
@@ -100,28 +102,41 @@ fn network(args: &PathsArgs) -> Result<Clos, Fail> {
     })
 }
 
-/// Who sends to whom, at line rate.
+/// Who sends to whom, at line rate: with two planes half of it over the ports of each.
 fn demands(args: &PathsArgs, clos: &Clos) -> Result<Vec<Demand>, Fail> {
-    let count = clos.nics.len();
-    let bytes_per_s = args.link * 1e9 / 8.0;
-    let demand = |from: usize, to: usize| Demand {
-        from: clos.nics[from],
-        to: clos.nics[to % count],
+    let planes = match args.fabric {
+        FabricKind::DualPlane => 2,
+        FabricKind::SpineLeaf | FabricKind::Rail => 1,
+    };
+    let bytes_per_s = args.link * 1e9 / 8.0 / planes as f64;
+    let pairs = pairs(args, clos.nics.len() / planes);
+    let demand = |ports: &[VertexId], (from, to): (usize, usize)| Demand {
+        from: ports[from],
+        to: ports[to],
         bytes_per_s,
     };
-    let step = args.nics_per_leaf as usize;
-    let all = (0..count).collect::<Vec<_>>();
-    let pairs: Vec<Demand> = match args.traffic {
-        TrafficWord::Ring => all.iter().map(|&nic| demand(nic, nic + step)).collect(),
-        TrafficWord::Leaf => all.iter().take(step).map(|&nic| demand(nic, nic + step)).collect(),
-        TrafficWord::Halves => all.iter().map(|&nic| demand(nic, nic + count / 2)).collect(),
-    };
-    let pairs: Vec<Demand> = pairs.into_iter().filter(|pair| pair.from != pair.to).collect();
-    if pairs.is_empty() {
+    let demands: Vec<Demand> = clos
+        .nics
+        .chunks(clos.nics.len() / planes)
+        .flat_map(|ports| pairs.iter().map(move |pair| demand(ports, *pair)))
+        .collect();
+    if demands.is_empty() {
         return Err(Fail::new(code::USAGE, "nobody has anybody to send to")
             .hint("give the fabric more leaves or NICs"));
     }
-    Ok(pairs)
+    Ok(demands)
+}
+
+/// Senders and receivers, by their places among so many NICs; nobody sends to itself.
+fn pairs(args: &PathsArgs, nics: usize) -> Vec<(usize, usize)> {
+    let leaf = args.nics_per_leaf as usize;
+    let (senders, step) = match args.traffic {
+        TrafficWord::Ring => (nics, leaf),
+        TrafficWord::Leaf => (leaf.min(nics), leaf),
+        TrafficWord::Halves => (nics, nics / 2),
+    };
+    let pair = |nic: usize| (nic, (nic + step) % nics);
+    (0..senders).map(pair).filter(|(from, to)| from != to).collect()
 }
 
 /// Refuses fabrics of nothing, of more than anybody builds, and links of no speed.
@@ -139,12 +154,14 @@ fn check(args: &PathsArgs) -> Result<(), Fail> {
     let product = |counts: &[u32]| counts.iter().map(|count| f64::from(*count)).product::<f64>();
     let leaves = match args.fabric {
         FabricKind::Rail => product(&[args.leaves, args.rails]),
-        FabricKind::SpineLeaf | FabricKind::DualPlane => product(&[args.leaves, args.pods]),
+        FabricKind::SpineLeaf => product(&[args.leaves, args.pods]),
+        FabricKind::DualPlane => product(&[2, args.leaves, args.pods]),
     };
-    let cables = leaves * (f64::from(args.nics_per_leaf) + f64::from(args.spines));
-    let cores = product(&[args.pods, args.spines, args.spines]);
-    if cables + cores > CABLES_MAX {
-        let text = format!("a fabric of {:.0} cables is more than is planned here", cables + cores);
+    // As many cables to cores as to leaves; fewer where there is one pod, or rails.
+    let cables = leaves * (f64::from(args.nics_per_leaf) + 2.0 * f64::from(args.spines));
+    if cables > CABLES_MAX || leaves * cables > LOOKS_MAX {
+        let text =
+            format!("a fabric of {cables:.0} cables on {leaves:.0} leaves is more than is planned");
         return Err(Fail::new(code::USAGE, text)
             .hint(format!("plan a pod at a time: at most {CABLES_MAX:.0} cables")));
     }

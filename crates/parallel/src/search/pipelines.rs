@@ -26,14 +26,20 @@ const STAGES_ALL: u32 = 6;
 pub(super) fn search(hunt: &mut Hunt<'_>) {
     let mut ideas = Vec::new();
     let settings = std::mem::take(&mut hunt.settings);
+    let orders: Vec<Vec<usize>> =
+        sets(hunt.request.pools.len()).iter().flat_map(|set| orders(set)).collect();
+    let mut parts = settings.len() * orders.len();
+    hunt.effort.renew();
     for (index, setting) in settings.iter().enumerate() {
-        for set in sets(hunt.request.pools.len()) {
-            for order in orders(&set) {
-                walk(hunt, (index, setting), &order, &mut Vec::new(), &mut ideas);
-            }
+        for order in &orders {
+            hunt.effort.begin(parts);
+            parts -= 1;
+            walk(hunt, (index, setting), order, &mut Vec::new(), &mut ideas);
         }
     }
     hunt.settings = settings;
+    hunt.effort.renew();
+    hunt.effort.begin(1);
     ideas.sort_by(|a: &Idea, b| a.at_least_s.total_cmp(&b.at_least_s));
     for (index, idea) in ideas.iter().enumerate() {
         if idea.at_least_s >= hunt.threshold() {
@@ -44,7 +50,7 @@ pub(super) fn search(hunt: &mut Hunt<'_>) {
         let tricks = setting.tricks(idea.virtual_stages);
         let kind = Kind { count: idea.count, blocks: idea.blocks.clone(), tricks };
         let (batch, recipe) = (idea.batch, setting.recipe);
-        hunt.climb(&Outline { batch, recipe, kinds: vec![kind] });
+        hunt.climb_mix(&Outline { batch, recipe, kinds: vec![kind] });
     }
 }
 
@@ -81,6 +87,9 @@ fn walk<'a>(
         return replicate(hunt, (index, setting), way, ideas);
     };
     for tile in &setting.tiles[*pool] {
+        if !hunt.effort.spend(1) {
+            return;
+        }
         way.push((*pool, tile));
         walk(hunt, (index, setting), rest, way, ideas);
         way.pop();
@@ -142,6 +151,9 @@ fn stages(
         return cut(hunt, (index, setting), way, count, chosen, ideas);
     }
     for own in numbers(most[chosen.len()].min(hunt.request.model.layers)) {
+        if !hunt.effort.spend(1) {
+            return;
+        }
         chosen.push(own);
         stages(hunt, (index, setting), way, count, most, chosen, ideas);
         chosen.pop();

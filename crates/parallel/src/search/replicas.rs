@@ -32,9 +32,14 @@ const COUNTS_ALL: u32 = 6;
 /// Looks at every set of two pools and more.
 pub(super) fn search(hunt: &mut Hunt<'_>) {
     sharing(hunt);
-    for recipe in recipes(&hunt.settings) {
+    let (recipes, sets) = (recipes(&hunt.settings), sets(hunt.request.pools.len()));
+    let mut parts = recipes.len() * sets.len();
+    hunt.effort.renew();
+    for recipe in recipes {
         let teams = teams(hunt, &recipe);
-        for set in sets(hunt.request.pools.len()) {
+        for set in &sets {
+            hunt.effort.begin(parts);
+            parts -= 1;
             let most = TEAMS_MAX[set.len().min(TEAMS_MAX.len() - 1)];
             let chosen: Vec<&[Team]> =
                 set.iter().map(|pool| &teams[*pool][..teams[*pool].len().min(most)]).collect();
@@ -46,9 +51,13 @@ pub(super) fn search(hunt: &mut Hunt<'_>) {
 /// Replicas of one stage each, all cut alike: they share states with each other, and so may hold
 /// what no pool's own could.
 fn sharing(hunt: &mut Hunt<'_>) {
+    let sets = sets(hunt.request.pools.len());
+    let mut parts = hunt.settings.len() * sets.len();
     for index in 0..hunt.settings.len() {
         let setting = hunt.settings[index].clone();
-        for set in sets(hunt.request.pools.len()) {
+        for set in &sets {
+            hunt.effort.begin(parts);
+            parts -= 1;
             for first in &setting.tiles[set[0]] {
                 let same = |pool: &usize| {
                     let mut tiles = setting.tiles[*pool].iter();
@@ -74,6 +83,9 @@ fn share_states(
         return together(hunt, &setting.recipe, chosen);
     };
     for count in numbers(hunt.request, setting, tile.groups) {
+        if !hunt.effort.spend(1) {
+            return;
+        }
         chosen.push(team(hunt.request, setting, (*pool, tile), [1, count, 1]));
         share_states(hunt, setting, rest, chosen);
         chosen.pop();
@@ -228,6 +240,9 @@ fn combine(hunt: &mut Hunt<'_>, recipe: &Recipe, left: &[&[Team]], chosen: &mut 
         return together(hunt, recipe, chosen);
     };
     for team in *teams {
+        if !hunt.effort.spend(1) {
+            return;
+        }
         chosen.push(team.clone());
         combine(hunt, recipe, rest, chosen);
         chosen.pop();
@@ -256,6 +271,6 @@ fn together(hunt: &mut Hunt<'_>, recipe: &Recipe, teams: &[Team]) {
             continue;
         }
         let kinds = teams.iter().map(|team| team.kind.clone()).collect();
-        hunt.climb(&Outline { batch, recipe: *recipe, kinds });
+        hunt.climb_mix(&Outline { batch, recipe: *recipe, kinds });
     }
 }

@@ -57,6 +57,27 @@ fn sixty_four_and_sixty_four_are_faster_than_either() {
 
 /// Eight H100 and one 910B in one node: the ninth device is worth a tenth of another at best, and
 /// what it costs to exchange with it must be less.
+/// Mixes of many pools are more than can be looked at: the answer comes all the same, and says so.
+#[test]
+fn many_pools_are_searched_in_part() {
+    let mut pools = vec![pool("h100-sxm5-80", 512), pool("a100-sxm4-80", 512)];
+    pools.push(pool("ascend-910b", 512));
+    for (index, slower) in [0.9, 0.8].into_iter().enumerate() {
+        let mut other = pools[index].clone();
+        other.machine.device.memory_gbps *= slower;
+        other.machine.device.half_tflops = other.machine.device.half_tflops.map(|t| t * slower);
+        pools.push(other);
+    }
+    let batch = Batch::between(256, 2_048);
+    let request = Request::new(named("gpt3-175b"), pools.clone(), batch);
+    let ranking = search(&request).expect("fits");
+    assert!(ranking.in_part);
+    let two = search(&request.on(pools[..2].to_vec())).expect("fits");
+    assert!(!two.in_part);
+    let alone = ranking.alone.iter().flatten().map(|alone| alone.sample_s);
+    assert!(ranking.candidates[0].sample_s < alone.fold(f64::INFINITY, f64::min));
+}
+
 #[test]
 fn a_ninth_slow_device_takes_part_where_it_pays() {
     let check = |batch, used: bool| {

@@ -129,6 +129,23 @@ proptest! {
     }
 
     #[test]
+    fn pools_alike_are_as_good_as_one_of_them_all(request in requests(12), nodes in [1_u32..4, 1..4]) {
+        let [first, second] = nodes.map(|nodes| some_of(&request.pools[0], 8 * nodes).remove(0));
+        let together = some_of(&first, first.devices + second.devices);
+        let one = best(&request.on(together));
+        let asked = request.on(vec![first, second]);
+        let Some(best) = best(&asked) else { return Ok(prop_assert!(one.is_none())) };
+        let one = one.expect("what two pools hold one holds");
+        prop_assert!(best.sample_s <= one.sample_s * (1.0 + 1e-9));
+        let ranks = best.layout.ranks(&asked.pools);
+        prop_assert_eq!(ranks.len() as u32, one.devices);
+        prop_assert!(ranks.iter().all(|rank| 8 * rank.node + rank.device
+            < asked.pools[rank.pool].devices));
+        let samples: u32 = best.layout.replicas.iter().map(|kind| kind.samples()).sum();
+        prop_assert_eq!(samples, best.layout.batch);
+    }
+
+    #[test]
     fn every_rank_has_a_device_of_its_own(request in requests(40)) {
         let Ok(ranking) = search(&request) else { return Ok(()) };
         for candidate in &ranking.candidates {

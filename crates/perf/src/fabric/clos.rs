@@ -6,7 +6,7 @@ use super::{Link, Network, VertexId};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clos {
     pub network: Network,
-    /// Vertices that flows begin and end at, in the order of hosts.
+    /// Vertices that flows begin and end at, in the order of hosts: NICs, or their ports.
     pub nics: Vec<VertexId>,
 }
 
@@ -17,7 +17,8 @@ pub struct SpineLeaf {
     pub leaves_per_pod: u32,
     pub nics_per_leaf: u32,
     pub spines_per_pod: u32,
-    /// Above the spines of the same place in every pod.
+    /// Above the spines of the same place in every pod. As many as a pod has leaves make cables to
+    /// cores as fast as those to leaves, so that whatever goes up one can go on over the other.
     pub cores_per_spine: u32,
     pub nic_bytes_per_s: f64,
     /// What the NICs of a leaf could send over what its uplinks carry: 1 blocks nothing.
@@ -41,22 +42,23 @@ pub struct Rail {
 /// NICs in the order of pods, then leaves.
 pub fn spine_leaf(of: &SpineLeaf) -> Clos {
     let mut network = Network::default();
-    let nics = (0..of.pods * of.leaves_per_pod * of.nics_per_leaf)
-        .map(|nic| network.add_vertex(format!("nic {nic}")))
-        .collect::<Vec<_>>();
+    let nics = add_nics(&mut network, of, "");
     add_plane(&mut network, &nics, of, "");
     Clos { network, nics }
 }
 
-/// The same twice over: every NIC has a port of half its speed in each of two planes.
+/// The same twice over: every NIC has a port of half its speed in each of two planes. Flows begin
+/// and end at ports, for nothing leads from one plane to the other: those of the first plane in the
+/// order of NICs, then those of the second.
 pub fn dual_plane(of: &SpineLeaf) -> Clos {
     let half = SpineLeaf { nic_bytes_per_s: of.nic_bytes_per_s / 2.0, ..*of };
     let mut network = Network::default();
-    let nics = (0..of.pods * of.leaves_per_pod * of.nics_per_leaf)
-        .map(|nic| network.add_vertex(format!("nic {nic}")))
-        .collect::<Vec<_>>();
-    add_plane(&mut network, &nics, &half, "a ");
-    add_plane(&mut network, &nics, &half, "b ");
+    let mut nics = Vec::new();
+    for plane in ["a ", "b "] {
+        let ports = add_nics(&mut network, of, plane);
+        add_plane(&mut network, &ports, &half, plane);
+        nics.extend(ports);
+    }
     Clos { network, nics }
 }
 
@@ -86,6 +88,11 @@ pub fn rail(of: &Rail) -> Clos {
         }
     }
     Clos { network, nics }
+}
+
+fn add_nics(network: &mut Network, of: &SpineLeaf, plane: &str) -> Vec<VertexId> {
+    let nics = 0..of.pods * of.leaves_per_pod * of.nics_per_leaf;
+    nics.map(|nic| network.add_vertex(format!("{plane}nic {nic}"))).collect()
 }
 
 fn add_plane(network: &mut Network, nics: &[VertexId], of: &SpineLeaf, plane: &str) {

@@ -128,7 +128,8 @@ fn scaled(base: &Efficiency, logs: [f64; FACTORS]) -> Efficiency {
 }
 
 impl Efficiency {
-    /// With [`Calibration::factors`] on its times, and the error that is left.
+    /// With [`Calibration::factors`] on its times, and the error that is left; what is said of cuts
+    /// stays, for the measured steps need not have had any.
     pub fn slowed(&self, [matrix, stream, exchange]: [f64; 3], error: f64) -> Self {
         Self {
             matrix: self.matrix / matrix,

@@ -158,9 +158,10 @@ fn layer_activations(model: &Transformer, config: &ParallelConfig) -> f64 {
         SequenceParallel::On => whole / tensor,
     };
     let width = f64::from(model.head_width);
-    // Queries and the projection's input; keys and values.
-    let heads = 4.0 * f64::from(model.heads) * width;
-    let key_values = 4.0 * f64::from(model.key_value_heads) * width;
+    // Queries and the projection's input; keys and values, of which each rank has a head or more.
+    let heads = 4.0 * f64::from(model.heads) * width / tensor;
+    let own = (f64::from(model.key_value_heads) / tensor).max(1.0);
+    let key_values = 4.0 * own * width;
     let inner = match model.feed_forward.kind {
         FeedForwardKind::Plain => 4.0,
         FeedForwardKind::Gated => 6.0,
@@ -173,7 +174,7 @@ fn layer_activations(model: &Transformer, config: &ParallelConfig) -> f64 {
         (Attention::Plain, Recompute::Selective)
         | (Attention::Flash1 | Attention::Flash2 | Attention::Flash3, _) => 0.0,
     };
-    tokens * (whole + (heads + key_values + inner + scores) / tensor)
+    tokens * (whole + heads + key_values + (inner + scores) / tensor)
 }
 
 /// Bytes of a layer's input.
@@ -342,6 +343,23 @@ mod tests {
         let adapters = 159.9e6 * 18.0 / f64::from(1 << 30);
         check(Tuning::Lora { rank: 64 }, 12.06 + adapters);
         check(Tuning::Qlora { rank: 64 }, 3.11 + adapters);
+    }
+
+    /// Eight heads of keys and values on sixteen ranks: each holds one, which is what it held on
+    /// eight. Megatron-LM copies heads the same way.
+    #[test]
+    fn keys_and_values_are_cut_no_further_than_their_heads() {
+        let model = Transformer { key_value_heads: 8, ..Transformer::gpt(1, 8_192, 64, 4_096, 1) };
+        let kept = |tensor| {
+            let config = ParallelConfig {
+                tensor,
+                sequence_parallel: SequenceParallel::On,
+                ..ParallelConfig::single(1, 1)
+            };
+            layer_activations(&model, &config)
+        };
+        let one_head = 4.0 * f64::from(model.head_width) * f64::from(model.sequence);
+        assert_eq!(kept(16) - one_head, (kept(8) - one_head) / 2.0);
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn assemble(
         model_utilisation: 0.0,
         hardware_utilisation: 0.0,
         limit: Limit::Compute,
-        error: most(&|load| load.machine.efficiency.error),
+        error: most(&|load| load.machine.efficiency.error_of(model, config)),
     };
     Ok(finished(model, config, time, layer, peaks))
 }
@@ -220,7 +220,7 @@ fn finished(
         + time.data_communication_s
         + time.optimizer_s
         + time.offload_s;
-    let flops = model.step_flops(config.global_batch);
+    let flops = model.tuned_step_flops(config.global_batch, config.tuning);
     let model_utilisation = flops / (f64::from(config.devices()) * peak * total_s);
     let hardware_utilisation = model_utilisation * hardware_share(model, config);
     let time = StepTime { total_s, model_utilisation, hardware_utilisation, ..time };
@@ -239,10 +239,12 @@ pub fn pipeline_time_s(stages_s: &[f64], microbatches: u32, virtual_stages: u32)
 /// FLOPs made over FLOPs of the model, with what is recomputed.
 fn hardware_share(model: &Transformer, config: &ParallelConfig) -> f64 {
     let once = Transformer { vocabulary: 0, ..*model };
-    let all = model.step_flops(1);
+    let all = model.tuned_step_flops(1, config.tuning);
     let again = match config.recompute {
         Recompute::None => 0.0,
-        Recompute::Selective => all - Transformer { attention_span: 0, ..*model }.step_flops(1),
+        Recompute::Selective => {
+            model.step_flops(1) - Transformer { attention_span: 0, ..*model }.step_flops(1)
+        }
         Recompute::Full => once.step_flops(1),
     };
     1.0 + again / 3.0 / all

@@ -1,8 +1,8 @@
 //! Planned paths: no worse than hashing, as good as can be where that is known.
 
 use het_perf::fabric::{
-    Clos, Demand, LinkId, Network, Rail, SpineLeaf, dual_plane, hashed_paths, plan_paths, rail,
-    shortest_paths, spine_leaf, worst_link_load,
+    Clos, Demand, LinkId, Network, Rail, Routes, SpineLeaf, dual_plane, rail, shortest_paths,
+    spine_leaf, worst_link_load,
 };
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn demand(clos: &Clos, from: usize, to: usize) -> Demand {
 }
 
 fn planned(clos: &Clos, demands: &[Demand]) -> f64 {
-    let paths = plan_paths(&clos.network, demands).expect("all is joined");
+    let paths = Routes::of(&clos.network, demands).expect("all is joined").planned();
     for (demand, path) in demands.iter().zip(&paths) {
         assert!(clos.network.is_path(path));
         let ends = path.first().zip(path.last());
@@ -38,10 +38,8 @@ fn eight_flows_on_eight_uplinks_all_have_line_rate() {
     let clos = spine_leaf(&LEAVES);
     let demands: Vec<Demand> = (0..8).map(|nic| demand(&clos, nic, 8 + nic)).collect();
     assert!((planned(&clos, &demands) - 1.0).abs() < 1e-9);
-    let hashed = (0..50).map(|seed| {
-        let paths = hashed_paths(&clos.network, &demands, seed).expect("all is joined");
-        worst_link_load(&clos.network, &demands, &paths)
-    });
+    let routes = Routes::of(&clos.network, &demands).expect("all is joined");
+    let hashed = (0..50).map(|seed| worst_link_load(&clos.network, &demands, &routes.hashed(seed)));
     // Both the way up and the way down collide: a flow's spine decides both.
     assert!(hashed.sum::<f64>() / 50.0 > 2.3);
 }
@@ -67,6 +65,25 @@ fn every_permutation_of_a_fabric_that_blocks_nothing_has_line_rate() {
     }
 }
 
+/// A flow has 1,024 paths here, more than are weighed: those that are must lead all over.
+#[test]
+fn flows_with_more_paths_than_are_weighed_use_the_whole_fabric() {
+    let wide = SpineLeaf {
+        pods: 2,
+        leaves_per_pod: 32,
+        nics_per_leaf: 32,
+        spines_per_pod: 32,
+        cores_per_spine: 32,
+        ..LEAVES
+    };
+    let clos = spine_leaf(&wide);
+    let nics = clos.nics.len();
+    let demands: Vec<Demand> =
+        (0..nics).map(|nic| demand(&clos, nic, (nic + nics / 2) % nics)).collect();
+    let load = planned(&clos, &demands);
+    assert!((load - 1.0).abs() < 1e-9, "{load}");
+}
+
 #[test]
 fn rails_and_planes_carry_rings_at_line_rate() {
     let rails = rail(&Rail {
@@ -81,8 +98,13 @@ fn rails_and_planes_carry_rings_at_line_rate() {
     let next = |nic: usize| demand(&rails, nic, (nic + 8) % 128);
     assert!(planned(&rails, &(0..128).map(next).collect::<Vec<_>>()) <= 1.0 + 1e-9);
     let planes = dual_plane(&LEAVES);
-    let half = |nic: usize| Demand { bytes_per_s: 25e9, ..demand(&planes, nic / 2, 8 + nic / 2) };
-    let demands: Vec<Demand> = (0..16).map(half).collect();
+    let half = |from, to| Demand { from, to, bytes_per_s: 25e9 };
+    let demands: Vec<Demand> = planes
+        .nics
+        .chunks(16)
+        .flat_map(|ports| (0..8).map(move |nic| half(ports[nic], ports[8 + nic])))
+        .collect();
+    assert_eq!(demands.len(), 16);
     assert!((planned(&planes, &demands) - 1.0).abs() < 1e-9);
 }
 
@@ -90,8 +112,8 @@ fn rails_and_planes_carry_rings_at_line_rate() {
 fn what_cannot_be_reached_is_said_by_name() {
     let mut network = Network::default();
     let [from, to] = ["here", "there"].map(|name| network.add_vertex(name));
-    let error = plan_paths(&network, &[Demand { from, to, bytes_per_s: 1.0 }]);
-    let error = error.expect_err("nothing joins them");
+    let demands = [Demand { from, to, bytes_per_s: 1.0 }];
+    let error = Routes::of(&network, &demands).err().expect("nothing joins them");
     assert_eq!(error.to_string(), "nothing leads from `here` to `there`");
 }
 
@@ -141,7 +163,7 @@ proptest! {
     fn planning_is_never_worse_than_hashing(traffic in traffic(32, 100), seed in 0..1_000_u64) {
         let clos = spine_leaf(&SpineLeaf { leaves_per_pod: 4, spines_per_pod: 4, ..LEAVES });
         let demands = sized(&clos, &traffic);
-        let hashed = hashed_paths(&clos.network, &demands, seed).expect("all is joined");
+        let hashed = Routes::of(&clos.network, &demands).expect("all is joined").hashed(seed);
         let hashed = worst_link_load(&clos.network, &demands, &hashed);
         prop_assert!(planned(&clos, &demands) <= hashed + 1e-9);
     }

@@ -29,7 +29,8 @@ pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, Stop
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
 pub use state::{
-    Claim, Job, JobEnd, JobState, Lease, Phase, Recoveries, Stage, StageState, State, Ticket,
+    Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, Recoveries, Recovery, RecoveryPhase,
+    Stage, StageState, State, StateParts, Ticket,
 };
 pub use topology::{Device, DeviceClass, Link, Node, Topology, TopologyError, Vertex};
 pub use units::{Bytes, Micro, Millis, Share, ShareMillis, Time};

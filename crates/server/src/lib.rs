@@ -21,5 +21,7 @@ pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, machine, this_machine};
 pub use report::{explanation, report};
-pub use store::{EventStore, StoreError, StoreReader};
+pub use store::{
+    Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
+};
 pub use turnstile::{Busy, Turnstile};

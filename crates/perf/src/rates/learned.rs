@@ -1,0 +1,65 @@
+//! What rates learned, taken out for whoever stores it, and put back.
+
+use std::collections::BTreeMap;
+
+use het_core::Name;
+
+use super::Rates;
+use crate::Moments;
+
+/// Everything that was observed. What was declared is not in it: whoever begins anew declares it
+/// anew.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Learned {
+    pub history: Vec<Observed>,
+    /// Peaks of classes that were observed.
+    pub peaks: BTreeMap<Name, u64>,
+    pub revision: u64,
+    pub revisions: BTreeMap<Name, u64>,
+}
+
+/// Steps per second of a profile on so many devices of a class.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    pub profile: Name,
+    pub class: Name,
+    pub units: u32,
+    pub moments: Moments,
+}
+
+impl Rates {
+    pub fn learned(&self) -> Learned {
+        let by_class = self.history.iter().flat_map(|(profile, by_class)| {
+            by_class.iter().map(move |(class, by_units)| (profile, class, by_units))
+        });
+        let history = by_class.flat_map(|(profile, class, by_units)| {
+            by_units.iter().map(|(&units, &moments)| Observed {
+                profile: profile.clone(),
+                class: class.clone(),
+                units,
+                moments,
+            })
+        });
+        Learned {
+            history: history.collect(),
+            peaks: self.peaks.clone(),
+            revision: self.revision,
+            revisions: self.revisions.clone(),
+        }
+    }
+
+    /// Rates that know what was learned, and nothing else.
+    pub fn from_learned(learned: Learned) -> Self {
+        let mut rates = Self {
+            peaks: learned.peaks,
+            revision: learned.revision,
+            revisions: learned.revisions,
+            ..Self::default()
+        };
+        for Observed { profile, class, units, moments } in learned.history {
+            let by_class = rates.history.entry(profile).or_default();
+            by_class.entry(class).or_default().insert(units, moments);
+        }
+        rates
+    }
+}

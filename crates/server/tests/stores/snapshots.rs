@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use het_control::{Log, MemoryLog, Past, Retention};
 use het_core::{
-    Action, Event, JobId, JobSpec, LeaseId, Millis, Outcome, Plan, Priority, Progress, Time,
-    Topology,
+    Action, DeviceId, Event, JobId, JobSpec, LeaseId, Millis, Occupant, Outcome, Phase, Plan,
+    Priority, Progress, RecoveryPhase, StageState, Time, Topology,
 };
 use het_lab::{Cadence, Scenario, drive};
 use het_perf::Rates;
@@ -20,6 +20,9 @@ use redb::{Database, ReadableTable, TableDefinition};
 use crate::disk::{Handle, Sync, drawn};
 
 const POLICIES: [&str; 6] = ["adaptive", "fifo", "dynamic", "hybrid", "feedback", "fgd"];
+
+/// As many as [`traits`] tells apart.
+const TRAITS: usize = 23;
 
 type Events = Vec<(Time, Event)>;
 
@@ -36,7 +39,58 @@ fn history(seed: u64) -> (Arc<Topology>, Events) {
     let scenario = Scenario { retention, cadence, ..Scenario::random(seed) };
     let policy = by_name(POLICIES[seed as usize % POLICIES.len()]).expect("the table has it");
     let control = drive(&scenario, policy, MemoryLog::default(), |_, _| ()).expect("it ends");
-    (Arc::new(scenario.topology.clone()), control.log().0.clone())
+    // Simulated gangs say nothing before they are where the one before had failed.
+    let told = |(at, event): &(Time, Event)| {
+        let first = Progress { step: Some(1), ..Progress::default() };
+        let first = match event {
+            Event::StageStarted { lease } => {
+                Some((*at, Event::Progressed { lease: *lease, progress: first }))
+            }
+            _ => None,
+        };
+        [(*at, event.clone())].into_iter().chain(first)
+    };
+    let mut events: Events = control.log().0.iter().flat_map(told).collect();
+    // And nobody else is there. Plans that were made stay as they are.
+    let by = Occupant { process: 7, user: "somebody".into(), command: "notebook".into() };
+    events.insert(2, (events[1].0, Event::DeviceOccupied { device: DeviceId(0), by }));
+    (Arc::new(scenario.topology.clone()), events)
+}
+
+/// What a state may have that others have not.
+fn traits(past: &Past) -> Vec<&'static str> {
+    let parts = past.state.clone().into_parts();
+    let stages = || parts.jobs.values().flat_map(|job| &job.stages);
+    let phase = |wanted: fn(Phase) -> bool| parts.leases.values().any(|it| wanted(it.phase));
+    let under_way = |wanted: fn(RecoveryPhase) -> bool| {
+        stages().any(|it| it.recoveries.under_way.is_some_and(|it| wanted(it.phase)))
+    };
+    let all = [
+        ("waits", !parts.waiting.is_empty()),
+        ("claims", !parts.claims.is_empty()),
+        ("starting", phase(|phase| phase == Phase::Starting)),
+        ("running", phase(|phase| matches!(phase, Phase::Running { .. }))),
+        ("stopping", phase(Phase::is_stopping)),
+        ("yielding", !parts.yielding.is_empty()),
+        ("quotas", !parts.quotas.tenants.is_empty()),
+        ("lost", parts.lost.contains(&true)),
+        ("suspected", parts.suspected.contains(&true)),
+        ("failed", parts.failed.contains(&true)),
+        ("drained", !parts.drained.is_empty()),
+        ("occupied", !parts.occupied.is_empty()),
+        ("held", parts.jobs.values().any(|job| job.held)),
+        ("ending", parts.jobs.values().any(|job| job.ending.is_some() && job.end.is_none())),
+        ("ended", parts.jobs.values().any(|job| job.end.is_some())),
+        ("stopped", stages().any(|it| matches!(it.state, StageState::Stopped { .. }))),
+        ("failure", stages().any(|it| matches!(it.state, StageState::Failed(_)))),
+        ("checkpoint", stages().any(|it| it.checkpoint.is_some())),
+        ("waits after a fault", under_way(|it| matches!(it, RecoveryPhase::Waits { .. }))),
+        ("loads after a fault", under_way(|it| matches!(it, RecoveryPhase::Loads { .. }))),
+        ("repeats after a fault", under_way(|it| matches!(it, RecoveryPhase::Repeats { .. }))),
+        ("useful", parts.useful.iter().any(|it| it.0 > 0) && parts.useful != parts.busy),
+        ("charged", parts.charged.iter().any(|it| it.0 > 0)),
+    ];
+    all.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect()
 }
 
 fn store(topology: &Topology, keeping: Keeping) -> (EventStore, Handle) {
@@ -77,6 +131,7 @@ fn assert_same(seed: u64, at: usize, found: &Past, whole: &Past) {
 #[test]
 fn a_snapshot_and_the_events_after_it_are_worth_all_events() {
     let (mut from_snapshots, mut shortened, mut learned, mut restarts) = (0, 0, 0, 0);
+    let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
     for seed in 1..=250 {
         let (topology, events) = history(seed);
         let keeping = Keeping { snapshot_every: 5 + drawn(seed, 1) % 80, events: seed % 50 };
@@ -85,6 +140,9 @@ fn a_snapshot_and_the_events_after_it_are_worth_all_events() {
         for (at, batch) in batches(seed, &events).into_iter().enumerate() {
             batch.iter().for_each(|(at, event)| whole.apply(*at, event));
             store.append(batch).expect("the disk works");
+            if store.snapshot_is_due() {
+                traits(&whole).into_iter().for_each(|name| *seen.entry(name).or_default() += 1);
+            }
             take_snapshot(&mut store, &whole);
             if drawn(seed * 7, at as u64).is_multiple_of(8) {
                 let mut again = reopened(disk.now());
@@ -99,7 +157,8 @@ fn a_snapshot_and_the_events_after_it_are_worth_all_events() {
         learned += whole.rates.learned().history.len();
     }
     println!("{restarts} restarts, {from_snapshots} from a snapshot, {shortened} of a shorter log");
-    println!("{learned} speeds learned");
+    println!("{learned} speeds learned, in snapshots {seen:?}");
+    assert_eq!(seen.len(), TRAITS, "something was in no snapshot");
     assert!(from_snapshots > 500 && shortened > 300 && learned > 50);
 }
 
@@ -390,7 +449,7 @@ fn power_loss_leaves_the_old_snapshot_or_the_new_one() {
         let pasts = pasts(&topology, &batches);
         let keeping = Keeping { snapshot_every: 20, events: 10 };
         let (mut store, disk) = store(&topology, keeping);
-        disk.turn_off_after(drawn(seed, 3) % 700);
+        disk.turn_off_after(drawn(seed, 3) % 450);
         let mut acknowledged = 0;
         for (batch, past) in batches.iter().zip(&pasts[1..]) {
             if store.append(batch).is_err() {

@@ -4,7 +4,10 @@
 //! what the control loop pays (a copy of the state), what the thread beside it does, what is
 //! written, and how long the way back takes, beside that from all events.
 
+#![expect(clippy::print_stdout, reason = "that is what it is for")]
+
 use std::error::Error;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,6 +23,8 @@ use het_testkit::build;
 /// As many as a server keeps.
 const KEPT: u64 = 1_000;
 const BATCH: usize = 64;
+/// Batches that are timed while events leave.
+const REMOVALS: usize = 30;
 
 type Events = Vec<(Time, Event)>;
 
@@ -117,16 +122,33 @@ fn measure(what: &str, story: Story) -> Result<(), Box<dyn Error>> {
     }
     let (back_ms, recovered) = timed(|| store.recover());
     assert!(recovered?.past.state == story.past.state);
+    let mut with_removal = removing(store, &path, &story)?;
     println!(
         "{what}: {} events · copied in {copy_ms:.1} ms · made in {made_ms:.0} ms · {mib:.1} MiB, \
-         written with {} batches · a batch of {BATCH} takes {:.1} ms, with a part {:.1} ms \
-         (medians) · back in {back_ms:.0} ms, from all events in {all_ms:.0} ms",
+         written with {} batches · a batch of {BATCH} takes {:.1} ms, with a part {:.1} ms, \
+         with the removal of old events {:.1} ms (medians) · back in {back_ms:.0} ms, from all events in {all_ms:.0} ms",
         story.events.len(),
         with_parts.len(),
         median(&mut appends),
         median(&mut with_parts),
+        median(&mut with_removal),
     );
     Ok(())
+}
+
+/// Batches while all events that may leave do so.
+fn removing(store: EventStore, path: &Path, story: &Story) -> Result<Vec<f64>, Box<dyn Error>> {
+    drop(store);
+    let keeping = Keeping { snapshot_every: 1, events: 0 };
+    let mut store = EventStore::open(path)?.with_keeping(keeping);
+    let first = store.newest_snapshot();
+    store.put_snapshot(Draft::new(store.mark(), story.past.clone()));
+    let idle = (Time(story.at), Event::JobReleased { job: JobId(u64::MAX) });
+    let batch: Events = vec![idle; BATCH];
+    while store.newest_snapshot() == first {
+        store.append(&batch)?;
+    }
+    Ok((0..REMOVALS).map(|_| timed(|| store.append(&batch)).0).collect())
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -1,5 +1,6 @@
 //! The event log in redb: one transaction a batch, one sync a transaction, each record chained to
-//! the one before it by its hash. Snapshots of what it adds up to, and which events stay beside them.
+//! the one before it by its hash; snapshots of what it adds up to; and which events stay beside
+//! them.
 //!
 //! ```text
 //! events   sequence number → hash of this and all before it, then one record as JSON
@@ -45,7 +46,7 @@ const HEAD: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("head");
 /// Of the file; a store of another format is refused, not guessed at.
 const FORMAT: &[u8] = b"3";
 
-/// The format before there were snapshots; such a file becomes one of this format when it is opened.
+/// The format before there were snapshots; such a file becomes one of this when it is opened.
 const FORMAT_WITHOUT_SNAPSHOTS: &[u8] = b"2";
 
 /// Pages kept in memory: the log is written at its end and read once.

@@ -1,5 +1,5 @@
-//! Records of the event log: facts and plans as JSON, one shape a version; and snapshots, what a log
-//! adds up to.
+//! Records of the event log: facts and plans as JSON, one shape a version; and snapshots, what a
+//! log adds up to.
 //!
 //! The shapes stand apart from `core` so that a rename there cannot make an old log unreadable.
 

@@ -103,7 +103,10 @@ impl Removal {
                 });
                 let kept: Vec<_> = starts.filter(|(_, job)| self.jobs.contains(job)).collect();
                 self.leases.extend(kept.iter().map(|(lease, _)| lease));
-                let stops = |action: &Action| matches!(action, Action::Stop { lease, .. } if self.leases.contains(lease));
+                let stops = |action: &Action| match action {
+                    Action::Stop { lease, .. } => self.leases.contains(lease),
+                    _ => false,
+                };
                 !kept.is_empty() || plan.actions.iter().any(stops)
             }
             Event::StageStarted { lease }

@@ -50,7 +50,7 @@ impl Handle {
         Self(Arc::new(Mutex::new(disk)))
     }
 
-    /// From now on what was written so far is safe, and the power goes off after so many operations.
+    /// What was written so far is safe, and the power goes off after so many operations.
     pub fn turn_off_after(&self, operations: u64) {
         let mut disk = self.lock();
         disk.safe = disk.now.clone();

@@ -26,7 +26,7 @@ const TRAITS: usize = 23;
 
 type Events = Vec<(Time, Event)>;
 
-/// What happens in a random scenario: gangs, faults, drains, tenants, people who change their minds.
+/// What happens in a random scenario: gangs, faults, tenants, people who change their minds.
 fn history(seed: u64) -> (Arc<Topology>, Events) {
     let retention = match seed % 3 {
         0 => Retention::All,

@@ -299,3 +299,46 @@ fn read_occupant((id, by): (&u32, &OccupantRecord)) -> (DeviceId, Occupant) {
     let (user, command) = (by.user.as_str().into(), by.command.as_str().into());
     (DeviceId(*id), Occupant { process: by.process, user, command })
 }
+
+#[cfg(test)]
+mod tests {
+    use het_core::{State, Topology};
+
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        let state = State::new(Arc::new(Topology::default())).into_parts();
+        let observed = ObservedRecord {
+            profile: "base".to_owned(),
+            class: "h100".to_owned(),
+            units: 2,
+            count: 3,
+            mean_bits: 0.1_f64.to_bits(),
+            sum_of_squares_bits: f64::MIN_POSITIVE.to_bits(),
+        };
+        let learned = LearnedRecord { history: vec![observed], ..LearnedRecord::default() };
+        Snapshot { sequence: 7, hash: [0xa5; 32], state, learned }
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let snapshot = snapshot();
+        let read = Snapshot::from_json(&snapshot.to_json()).expect("it was written here");
+        assert_eq!(read, snapshot);
+    }
+
+    #[test]
+    fn another_version_is_refused_and_not_guessed_at() {
+        let json = String::from_utf8(snapshot().to_json()).expect("it is text");
+        let later = json.replace("\"version\":1", "\"version\":2");
+        let refused = Snapshot::from_json(later.as_bytes());
+        assert!(matches!(refused, Err(SnapshotError::Version { version: 2 })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_hash_that_is_none_is_refused() {
+        let json = String::from_utf8(snapshot().to_json()).expect("it is text");
+        let refused = Snapshot::from_json(json.replace("a5a5", "zz€").as_bytes());
+        assert!(matches!(refused, Err(SnapshotError::Record(_))), "{refused:?}");
+    }
+}

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use het_server::Keeping;
 
 pub use fabric::{
     EcnArgs, FabricCommand, FabricKind, PathsArgs, RanksArgs, SimulateArgs, TrafficWord,
@@ -334,6 +335,13 @@ pub struct ServerArgs {
     /// devices are taken out of service and the job begins elsewhere.
     #[arg(long, value_name = "PROGRAM")]
     pub health_check: Option<PathBuf>,
+    /// A snapshot is taken after so many events, so that the next start reads only what came after.
+    #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().snapshot_every)]
+    pub snapshot_every: u64,
+    /// So many of the newest events stay in the log; of older ones, those before the last snapshots
+    /// that no job needs which is still kept are removed.
+    #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().events)]
+    pub keep_events: u64,
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,7 +3,8 @@
 use std::io::{BufWriter, Write, stdout};
 use std::path::Path;
 
-use het_wire::api::{EventPage, EventRow};
+use anstream::eprintln;
+use het_wire::api::{ChainStart, EventPage, EventRow};
 use serde_json::Value;
 
 use crate::args::{ExportArgs, ExportForm};
@@ -15,12 +16,20 @@ pub fn export(args: &ExportArgs) -> Result<u8, Fail> {
     let mut out = BufWriter::new(stdout().lock());
     let broken = |error| Fail::file(Path::new("standard output"), error);
     if args.output == ExportForm::Csv {
-        csv_line(&mut out, &["sequence", "at_ms", "event", "job", "lease", "record", "hash"])
-            .map_err(broken)?;
+        csv_line(
+            &mut out,
+            &["sequence", "at_ms", "event", "job", "lease", "record", "hash", "before"],
+        )
+        .map_err(broken)?;
     }
     let mut from = args.from;
+    let mut told = false;
     loop {
         let page: EventPage = client.get(&format!("/api/v1/events?from={from}"))?;
+        if !told && from < page.chain.sequence {
+            tell(&page.chain);
+            told = true;
+        }
         for row in &page.items {
             match args.output {
                 ExportForm::Jsonl => jsonl(&mut out, row),
@@ -37,6 +46,13 @@ pub fn export(args: &ExportArgs) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
+/// What whoever verifies the chain has to know.
+fn tell(chain: &ChainStart) {
+    let ChainStart { sequence, before } = chain;
+    eprintln!("the chain begins at event {sequence}, after the hash {before}");
+    eprintln!("of what was before it only events of jobs are left that the server keeps");
+}
+
 fn jsonl(out: &mut impl Write, row: &EventRow) -> std::io::Result<()> {
     serde_json::to_writer(&mut *out, row)?;
     out.write_all(b"\n")
@@ -51,7 +67,8 @@ fn csv_row(out: &mut impl Write, row: &EventRow) -> std::io::Result<()> {
     let (sequence, record) = (row.sequence.to_string(), row.record.to_string());
     let named = ["at_ms", "event", "job", "lease"].map(field);
     let [at, event, job, lease] = &named;
-    csv_line(out, &[&sequence, at, event, job, lease, &record, &row.hash])
+    let before = row.before.as_deref().unwrap_or_default();
+    csv_line(out, &[&sequence, at, event, job, lease, &record, &row.hash, before])
 }
 
 fn csv_line(out: &mut impl Write, fields: &[&str]) -> std::io::Result<()> {

@@ -1,6 +1,7 @@
 //! `het server`: the service in the foreground, its status, its end, and tokens for it.
 
 use std::env;
+use std::error::Error;
 use std::fs;
 use std::fs::OpenOptions;
 use std::io;
@@ -17,7 +18,9 @@ use het_server::api::{
     Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
 };
 use het_server::service::Service;
-use het_server::{Busy, Home, Turnstile, keep, pass_on, raise_descriptor_limit, this_machine};
+use het_server::{
+    Busy, Home, Keeping, Turnstile, keep, pass_on, raise_descriptor_limit, this_machine,
+};
 use het_wire::api::ServerInfo;
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, access};
@@ -129,8 +132,13 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let machine = this_machine();
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;
-    let service = Service::start(&machine, policy, home.clone(), health_check);
+    let keeping = Keeping { snapshot_every: args.snapshot_every, events: args.keep_events };
+    let service = Service::start(&machine, policy, home.clone(), health_check, keeping);
     let service = service.map_err(Fail::from_error)?;
+    for refused in &service.refused {
+        let why = refused.source().map(ToString::to_string).unwrap_or_default();
+        eprintln!("{refused}: {why}; an older one and the events were used in its place");
+    }
     let desk = service.desk.clone();
     let ready = home.ready();
     let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());

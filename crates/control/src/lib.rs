@@ -5,7 +5,9 @@
 
 mod learn;
 mod log;
+mod past;
 mod turn;
 
 pub use log::{Log, LogError, MemoryLog};
+pub use past::Past;
 pub use turn::{Cadence, ControlError, Controller, Retention, Turn};

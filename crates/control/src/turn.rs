@@ -11,7 +11,7 @@ use het_scheduler::{Round, round};
 use thiserror::Error;
 
 use crate::learn;
-use crate::{Log, LogError};
+use crate::{Log, LogError, Past};
 
 /// Facts taken in before a round is held; the rest wait for the next turn, so that a storm of
 /// events cannot keep decisions from being made.
@@ -121,6 +121,11 @@ impl<E: Engine, L: Log> Controller<E, L> {
 
     pub fn rates(&self) -> &Rates {
         &self.rates
+    }
+
+    /// A copy of both, as the log has them between two turns.
+    pub fn past(&self) -> Past {
+        Past { state: self.state.clone(), rates: self.rates.clone() }
     }
 
     pub fn policy(&self) -> &'static dyn Policy {

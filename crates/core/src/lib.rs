@@ -31,7 +31,8 @@ pub use planned::{Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
 pub use state::{
-    Claim, Job, JobEnd, JobState, Lease, Phase, Recoveries, Stage, StageState, State, Ticket,
+    Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, Recoveries, Recovery, RecoveryPhase,
+    Stage, StageState, State, StateParts, Ticket,
 };
 pub use topology::{Device, DeviceClass, Link, Node, Topology, TopologyError, Vertex};
 pub use units::{Bytes, Micro, Millis, Share, ShareMillis, Time};

@@ -1,6 +1,7 @@
 //! Cluster state, and `State::apply`, the only function that changes it.
 
 mod apply;
+mod parts;
 mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,11 +14,12 @@ use crate::{
     StageKey, StageSpec, StopCause, Time, Topology,
 };
 
-pub use recovery::Recoveries;
+pub use parts::{PartsError, StateParts};
+pub use recovery::{Recoveries, Recovery, RecoveryPhase};
 
 /// Drawn by every stage that begins to wait; later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Ticket(u64);
+pub struct Ticket(pub u64);
 
 /// Everything that is true now. Two states built from the same events are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +85,7 @@ pub struct Job {
     pub stages: Vec<Stage>,
     pub end: Option<(Time, JobEnd)>,
     /// The user cancelled it, or a stage failed for good: running stages are to be stopped.
-    pub(crate) ending: Option<JobEnd>,
+    pub ending: Option<JobEnd>,
 }
 
 /// The terminal states of a job.

@@ -10,6 +10,16 @@ pub struct Moments {
 }
 
 impl Moments {
+    /// Those whose [`Moments::parts`] these are.
+    pub fn from_parts((count, mean, sum_of_squares): (u64, f64, f64)) -> Self {
+        Self { count, mean, sum_of_squares }
+    }
+
+    /// How many values, their mean, and the sum of the squares of their differences from it.
+    pub fn parts(&self) -> (u64, f64, f64) {
+        (self.count, self.mean, self.sum_of_squares)
+    }
+
     pub fn add(&mut self, value: f64) {
         self.count += 1;
         let delta = value - self.mean;

@@ -1,11 +1,15 @@
 //! Steps per second of a profile on a device class, from the best source there is.
 
+mod learned;
+
 use std::collections::BTreeMap;
 
 use het_core::{DeviceClass, Domain, Measured, Millis, Name, PlannedSpeeds, Speeds};
 
 use crate::goodput::{ElasticProfile, Goodput};
 use crate::{LOAD_DEFAULT, Moments};
+
+pub use learned::{Learned, Observed};
 
 /// Where a rate comes from, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -23,5 +23,7 @@ pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, machine, this_machine};
 pub use planned::{models, plan};
 pub use report::{Detail, explanation, report};
-pub use store::{EventStore, StoreError, StoreReader};
+pub use store::{
+    Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
+};
 pub use turnstile::{Busy, Turnstile};

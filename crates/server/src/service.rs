@@ -16,20 +16,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use het_control::{ControlError, Controller, Retention};
+use het_control::{ControlError, Controller, Past, Retention};
 use het_core::{Event, JobId, LeaseId, Plan, State, Time};
 use het_node::{Config, ControlGroups, Inlet, Node, NodeError};
-use het_perf::Rates;
 use het_policy::Policy;
 use thiserror::Error;
 
 use crate::lookout::{self, Repairs, Watch};
 use crate::report::{report, row};
-use crate::{EventStore, Home, HomeError, Machine, StoreError};
+use crate::{Draft, EventStore, Home, HomeError, Keeping, Machine, Recovered, StoreError};
 pub use board::{Board, Wanted, Which};
 use desk::{Ack, Alive, Ask};
 pub use desk::{Asked, Desk, NotHeard};
@@ -65,6 +64,8 @@ pub enum ServiceError {
 #[derive(Debug)]
 pub struct Service {
     pub desk: Desk,
+    /// Snapshots that were damaged; older ones and the events stood in for them.
+    pub refused: Vec<StoreError>,
     thread: JoinHandle<Result<(), ServiceError>>,
 }
 
@@ -78,6 +79,8 @@ struct Floor {
     /// Whose lease it is, for events that name only the lease.
     leases: BTreeMap<LeaseId, JobId>,
     repairs: Repairs,
+    /// A snapshot that is being made.
+    drafted: Option<Receiver<Draft>>,
     leaving: Option<Leaving>,
     _alive: Alive,
 }
@@ -100,13 +103,15 @@ impl Service {
         policy: &'static dyn Policy,
         home: Home,
         health_check: Option<PathBuf>,
+        keeping: Keeping,
     ) -> Result<Self, ServiceError> {
         let path = home.store();
-        let mut store = match path.exists() {
+        let store = match path.exists() {
             true => open_patiently(&path)?,
             false => EventStore::create(&path, &machine.topology)?,
         };
-        let state = store.replay()?;
+        let mut store = store.with_keeping(keeping);
+        let Recovered { past: Past { state, rates }, refused } = store.recover()?;
         for (&id, job) in state.jobs().iter().filter(|(_, job)| job.end.is_some()) {
             // The server before may have died between an end and its line or report.
             store.keep_row(&row(&state, id, job))?;
@@ -137,16 +142,25 @@ impl Service {
         node.adopt(&state);
         let Watch { first, repairs } =
             lookout::watch(machine, &state, home.run_dir("server"), node.inlet());
-        let mut control = Controller::new(state, Rates::default(), policy, node, store)
+        let mut control = Controller::new(state, rates, policy, node, store)
             .with_retention(Retention::Newest(ENDED_KEPT));
         first.into_iter().for_each(|event| control.accept(event));
         let (desk, asks, alive) = Desk::new(bell.clone(), Arc::clone(&board), next_job);
-        let leaving = None;
-        let floor =
-            Floor { control, asks, bell, board, home, leases, repairs, leaving, _alive: alive };
+        let floor = Floor {
+            control,
+            asks,
+            bell,
+            board,
+            home,
+            leases,
+            repairs,
+            drafted: None,
+            leaving: None,
+            _alive: alive,
+        };
         let thread = thread::Builder::new().name("control".to_owned());
         let thread = thread.spawn(move || floor.run()).map_err(ServiceError::Thread)?;
-        Ok(Self { desk, thread })
+        Ok(Self { desk, refused, thread })
     }
 
     /// Waits for the loop's end.
@@ -178,7 +192,33 @@ impl Floor {
         let turn = self.control.turn(until)?;
         self.publish(&turn.events)?;
         acks.into_iter().for_each(|ack| ack());
+        self.keep_snapshots();
         Ok(())
+    }
+
+    /// All that a snapshot costs the loop is a copy of the state: a thread beside it makes it, and
+    /// the store writes it bit by bit with the batches to come.
+    fn keep_snapshots(&mut self) {
+        match self.drafted.as_ref().map(Receiver::try_recv) {
+            Some(Ok(draft)) => {
+                self.control.log_mut().put_snapshot(draft);
+                self.drafted = None;
+            }
+            Some(Err(TryRecvError::Empty)) => {}
+            Some(Err(TryRecvError::Disconnected)) => self.drafted = None,
+            None if self.control.log().snapshot_is_due() => self.drafted = self.draft(),
+            None => {}
+        }
+    }
+
+    /// Without a thread for it the snapshot stays due.
+    fn draft(&self) -> Option<Receiver<Draft>> {
+        let (mark, past) = (self.control.log().mark(), self.control.past());
+        let (sender, drafted) = channel();
+        let thread = thread::Builder::new().name("snapshot".to_owned());
+        // The loop may have ended before it is done.
+        let made = thread.spawn(move || drop(sender.send(Draft::new(mark, past))));
+        made.is_ok().then_some(drafted)
     }
 
     /// Runs what was asked since the last turn; what brings facts is acknowledged after the next.

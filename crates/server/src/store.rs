@@ -1,11 +1,19 @@
 //! The event log in redb: one transaction a batch, one sync a transaction, each record chained to
-//! the one before it by its hash.
+//! the one before it by its hash; snapshots of what it adds up to; and which events stay beside
+//! them.
 //!
 //! ```text
 //! events   sequence number → hash of this and all before it, then one record as JSON
+//! gaps     sequence number → hash of the event before, where that one was removed
 //! rows     job id → its last line of a list, once the job has left the state
+//! snapshots   number of the first event not in it → checksum, then the number of its parts
+//! snapshot_parts   that number, part → a piece of its JSON
 //! head     `topology`: what the ids of all events refer to · `format`: of this file
 //! ```
+
+mod recovery;
+mod removal;
+mod snapshot;
 
 use std::fs;
 use std::io;
@@ -13,8 +21,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use het_control::{Log, LogError};
-use het_core::{Event, JobId, State, Time, Topology, TopologyError};
-use het_wire::api::{EventRow, JobRow};
+use het_core::{Event, JobId, Time, Topology, TopologyError};
+use het_wire::api::{ChainStart, EventRow, JobRow};
 use het_wire::record::{Record, RecordError, TopologyRecord, read_topology, write_topology};
 use redb::{
     Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
@@ -23,12 +31,23 @@ use redb::{
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+pub use recovery::Recovered;
+use removal::Removal;
+use snapshot::Writing;
+pub use snapshot::{Draft, Mark, SnapshotFault};
+
 const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
+const GAPS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("gaps");
+const SNAPSHOTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("snapshots");
+const PARTS: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("snapshot_parts");
 const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
 const HEAD: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("head");
 
 /// Of the file; a store of another format is refused, not guessed at.
-const FORMAT: &[u8] = b"2";
+const FORMAT: &[u8] = b"3";
+
+/// The format before there were snapshots; such a file becomes one of this when it is opened.
+const FORMAT_WITHOUT_SNAPSHOTS: &[u8] = b"2";
 
 /// Pages kept in memory: the log is written at its end and read once.
 const CACHE_BYTES: usize = 16 << 20;
@@ -58,6 +77,25 @@ pub enum StoreError {
     Format,
     #[error("the topology in the store does not fit together")]
     Topology(#[from] TopologyError),
+    #[error("the snapshot before event {sequence} cannot be used")]
+    Snapshot { sequence: u64, source: SnapshotFault },
+    #[error("no snapshot of the store can be used, and events before number {sequence} are gone")]
+    NothingToGoOnFrom { sequence: u64 },
+}
+
+/// When a snapshot is taken, and what stays beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keeping {
+    /// Events from one snapshot to the next.
+    pub snapshot_every: u64,
+    /// Newest events that stay, whatever they are about.
+    pub events: u64,
+}
+
+impl Default for Keeping {
+    fn default() -> Self {
+        Self { snapshot_every: 10_000, events: 100_000 }
+    }
 }
 
 /// redb has one error type a kind of call; to an operator they are one.
@@ -85,6 +123,15 @@ pub struct EventStore {
     hash: Hash,
     /// To be written with the next batch.
     rows: Vec<(JobId, Vec<u8>)>,
+    keeping: Keeping,
+    /// Whole and sound as far as anybody knows, oldest first.
+    snapshots: Vec<u64>,
+    /// Those of which something is to be removed with the next batch.
+    stale: Vec<u64>,
+    /// The one that is being written, part by part with the batches.
+    writing: Option<Writing>,
+    /// The same of events that are not needed any more.
+    removal: Option<Removal>,
 }
 
 /// Reads a store while somebody else writes it.
@@ -125,10 +172,29 @@ impl EventStore {
             table.insert("topology", head.as_slice())?;
             table.insert("format", FORMAT)?;
         }
-        write.open_table(EVENTS)?;
-        write.open_table(ROWS)?;
+        open_tables(&write)?;
         write.commit()?;
-        Ok(Self { database: Arc::new(database), next: 0, hash: NO_HASH, rows: Vec::new() })
+        Ok(Self::at(database, 0, NO_HASH))
+    }
+
+    fn at(database: Database, next: u64, hash: Hash) -> Self {
+        Self {
+            database: Arc::new(database),
+            next,
+            hash,
+            rows: Vec::new(),
+            keeping: Keeping::default(),
+            snapshots: Vec::new(),
+            stale: Vec::new(),
+            writing: None,
+            removal: None,
+        }
+    }
+
+    /// Takes snapshots and removes events by other rules.
+    #[must_use]
+    pub fn with_keeping(self, keeping: Keeping) -> Self {
+        Self { keeping, ..self }
     }
 
     /// Opens a store that exists.
@@ -149,15 +215,13 @@ impl EventStore {
     }
 
     fn resume(database: Database) -> Result<Self, StoreError> {
-        let read = database.begin_read()?;
-        let head = match read.open_table(HEAD) {
-            Err(redb::TableError::TableDoesNotExist(_)) => return Err(StoreError::NoHead),
-            head => head?,
-        };
-        let format = head.get("format")?.ok_or(StoreError::Format)?;
-        if format.value() != FORMAT {
-            return Err(StoreError::Format);
+        if !is_of_this_format(&database)? {
+            let write = database.begin_write()?;
+            write.open_table(HEAD)?.insert("format", FORMAT)?;
+            open_tables(&write)?;
+            write.commit()?;
         }
+        let read = database.begin_read()?;
         let events = read.open_table(EVENTS)?;
         let (next, hash) = match events.last()? {
             Some((sequence, value)) => {
@@ -167,8 +231,9 @@ impl EventStore {
             }
             None => (0, NO_HASH),
         };
-        drop((format, head, events, read));
-        Ok(Self { database: Arc::new(database), next, hash, rows: Vec::new() })
+        let (snapshots, stale) = snapshot::found(&read)?;
+        drop((events, read));
+        Ok(Self { snapshots, stale, ..Self::at(database, next, hash) })
     }
 
     /// How many events were ever written.
@@ -178,17 +243,6 @@ impl EventStore {
 
     pub fn reader(&self) -> StoreReader {
         StoreReader(Arc::clone(&self.database))
-    }
-
-    /// Every event, in order, applied to a fresh state: law 13 is that this equals the live one.
-    ///
-    /// # Errors
-    /// When a record cannot be read or was changed.
-    pub fn replay(&self) -> Result<State, StoreError> {
-        let reader = self.reader();
-        let mut state = State::new(Arc::new(reader.topology()?));
-        reader.each(|at, event| state.apply(at, &event))?;
-        Ok(state)
     }
 
     /// Writes the last line of a job together with the next batch.
@@ -201,8 +255,12 @@ impl EventStore {
     }
 
     fn write(&mut self, batch: &[(Time, Event)]) -> Result<(), StoreError> {
-        let write = self.database.begin_write()?;
+        let database = Arc::clone(&self.database);
+        let write = database.begin_write()?;
         let hash = self.insert(&write, batch)?;
+        self.remove_stale(&write)?;
+        self.write_parts(&write, batch.len())?;
+        self.remove_events(&write, batch.len())?;
         write.commit()?;
         self.hash = hash;
         self.next += batch.len() as u64;
@@ -247,16 +305,28 @@ impl StoreReader {
         Ok(events)
     }
 
-    /// Shows every event, in order, after checking that it is the one that was written.
+    /// Shows every event that is there, in order, after checking that it is the one that was
+    /// written.
     ///
     /// # Errors
     /// When a record cannot be read or was changed.
-    pub fn each(&self, mut see: impl FnMut(Time, Event)) -> Result<(), StoreError> {
-        let table = self.0.begin_read()?.open_table(EVENTS)?;
-        let mut hash = NO_HASH;
-        for row in table.iter()? {
+    pub fn each(&self, see: impl FnMut(Time, Event)) -> Result<(), StoreError> {
+        self.each_from(Mark { sequence: 0, hash: NO_HASH }, see)
+    }
+
+    /// The same from a place on.
+    fn each_from(&self, from: Mark, mut see: impl FnMut(Time, Event)) -> Result<(), StoreError> {
+        let read = self.0.begin_read()?;
+        let (table, gaps) = (read.open_table(EVENTS)?, read.open_table(GAPS)?);
+        let Mark { sequence: mut next, mut hash } = from;
+        for row in table.range(from.sequence..)? {
             let (key, value) = row?;
             let sequence = key.value();
+            if sequence != next {
+                let gap = gaps.get(sequence)?.ok_or(StoreError::Tampered { sequence })?;
+                hash = split(sequence, gap.value())?.0;
+            }
+            next = sequence + 1;
             let (stored, record) = split(sequence, value.value())?;
             hash = chained(&hash, record);
             if hash != stored {
@@ -275,17 +345,32 @@ impl StoreReader {
     /// # Errors
     /// When a record cannot be read.
     pub fn page(&self, from: u64, limit: usize) -> Result<Vec<EventRow>, StoreError> {
-        let table = self.0.begin_read()?.open_table(EVENTS)?;
+        let read = self.0.begin_read()?;
+        let (table, gaps) = (read.open_table(EVENTS)?, read.open_table(GAPS)?);
         let mut rows = Vec::new();
         for row in table.range(from..)?.take(limit) {
             let (key, value) = row?;
             let sequence = key.value();
             let (hash, record) = split(sequence, value.value())?;
             let record = serde_json::from_slice(record)?;
-            let hash = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-            rows.push(EventRow { sequence, record, hash });
+            let before = gaps.get(sequence)?.map(|before| digits(before.value()));
+            rows.push(EventRow { sequence, record, hash: digits(&hash), before });
         }
         Ok(rows)
+    }
+
+    /// From where on no event is missing.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn chain(&self) -> Result<ChainStart, StoreError> {
+        let gaps = self.0.begin_read()?.open_table(GAPS)?;
+        Ok(match gaps.last()? {
+            Some((sequence, before)) => {
+                ChainStart { sequence: sequence.value(), before: digits(before.value()) }
+            }
+            None => ChainStart { sequence: 0, before: digits(&NO_HASH) },
+        })
     }
 
     /// The last lines of jobs that have left the state, oldest first.
@@ -315,6 +400,31 @@ fn builder() -> Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     builder
+}
+
+fn open_tables(write: &WriteTransaction) -> Result<(), StoreError> {
+    for table in [EVENTS, GAPS, SNAPSHOTS, ROWS] {
+        write.open_table(table)?;
+    }
+    write.open_table(PARTS)?;
+    Ok(())
+}
+
+/// Rather than of the one before.
+fn is_of_this_format(database: &Database) -> Result<bool, StoreError> {
+    let head = match database.begin_read()?.open_table(HEAD) {
+        Err(redb::TableError::TableDoesNotExist(_)) => return Err(StoreError::NoHead),
+        head => head?,
+    };
+    match head.get("format")?.ok_or(StoreError::Format)?.value() {
+        FORMAT => Ok(true),
+        FORMAT_WITHOUT_SNAPSHOTS => Ok(false),
+        _ => Err(StoreError::Format),
+    }
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn chained(before: &Hash, record: &[u8]) -> Hash {

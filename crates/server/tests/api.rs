@@ -14,7 +14,7 @@ use het_server::api::auth::{Door, Whose, may};
 use het_server::api::routes::{ROUTES, Route, router};
 use het_server::api::{Api, BODY_BYTES_MAX, FILE_BYTES_MAX, KEY_CHARS_MAX, PAGE_MAX, Role, Tokens};
 use het_server::service::Service;
-use het_server::{Home, this_machine};
+use het_server::{Home, Keeping, this_machine};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -47,7 +47,8 @@ impl Rig {
         tokens(&home);
         let machine = this_machine();
         let policy = by_name("adaptive").expect("the table has it");
-        let service = Service::start(&machine, policy, home.clone(), None).expect("a new service");
+        let service = Service::start(&machine, policy, home.clone(), None, Keeping::default());
+        let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("they can be read");
         let topology = Arc::clone(&machine.topology);

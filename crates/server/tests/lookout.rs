@@ -18,7 +18,7 @@ use het_server::api::auth::Door;
 use het_server::api::routes::router;
 use het_server::api::{Api, Tokens};
 use het_server::service::Service;
-use het_server::{Home, machine};
+use het_server::{Home, Keeping, machine};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -73,7 +73,8 @@ impl Rig {
         let home = Home::find(|name| (name == "HET_HOME").then(|| text.clone())).expect("a home");
         home.server_dir().expect("a directory can be made");
         let policy = by_name("adaptive").expect("the table has it");
-        let service = Service::start(&machine, policy, home.clone(), None).expect("a new service");
+        let service = Service::start(&machine, policy, home.clone(), None, Keeping::default());
+        let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("none is a list too");
         let api = Api::new(service.desk.clone(), home, Arc::clone(&machine.topology), tokens);

@@ -272,6 +272,17 @@ pub struct EventRow {
     /// SHA-256, in hexadecimal digits, of the hash of the event before (zeros for the first) and
     /// the record's compact JSON.
     pub hash: String,
+    /// The hash of the event before, where that event is not kept any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
+/// From where on no event of a log is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChainStart {
+    pub sequence: u64,
+    /// The hash of the event before; zeros where this is the first of all.
+    pub before: String,
 }
 
 /// Events in order: `GET /api/v1/events`.
@@ -280,6 +291,8 @@ pub struct EventPage {
     #[serde(rename = "apiVersion")]
     pub api_version: String,
     pub kind: String,
+    /// Of events before it those are kept that jobs need which are kept.
+    pub chain: ChainStart,
     pub items: Vec<EventRow>,
     /// Where the next page begins: its `from`; absent where there may be none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -287,8 +300,9 @@ pub struct EventPage {
 }
 
 impl EventPage {
-    pub fn new(items: Vec<EventRow>, next: Option<u64>) -> Self {
-        Self { api_version: API_VERSION.to_owned(), kind: "EventPage".to_owned(), items, next }
+    pub fn new(items: Vec<EventRow>, chain: ChainStart, next: Option<u64>) -> Self {
+        let (api_version, kind) = (API_VERSION.to_owned(), "EventPage".to_owned());
+        Self { api_version, kind, chain, items, next }
     }
 }
 

@@ -1,12 +1,15 @@
-//! Records of the event log: facts and plans as JSON, one shape a version.
+//! Records of the event log: facts and plans as JSON, one shape a version; and snapshots, what a
+//! log adds up to.
 //!
 //! The shapes stand apart from `core` so that a rename there cannot make an old log unreadable.
 
 mod event;
 mod plan;
 mod quotas;
+mod snapshot;
 mod spec;
 mod topology;
 
 pub use event::{Record, RecordError};
+pub use snapshot::{LearnedRecord, ObservedRecord, Snapshot, SnapshotError};
 pub use topology::{TopologyRecord, read_topology, write_topology};

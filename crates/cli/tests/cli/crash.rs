@@ -22,6 +22,8 @@ use crate::support::Sandbox;
 
 /// Kills in a CI run.
 const KILLS: u32 = 200;
+/// Snapshots so often that many kills fall into one that is being written.
+const KEEPING: &[&str] = &["--snapshot-every", "100", "--keep-events", "200"];
 /// Longest wait for anything: far more than a test needs on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Jobs that one submitter has on the server at a time.
@@ -40,7 +42,7 @@ struct Server {
 impl Server {
     fn start(sandbox: &Sandbox) -> Self {
         let home = sandbox.path().join("home");
-        let mut command = sandbox.het(&["server"]);
+        let mut command = sandbox.het(&[&["server"], KEEPING].concat());
         let log = fs::File::create(sandbox.path().join("log")).expect("a file can be made");
         let keeper = command.stdout(Stdio::null()).stderr(log).spawn();
         let server = Self { keeper: keeper.expect("the server can be started"), home };
@@ -206,5 +208,8 @@ fn killed_at_any_instant_it_loses_nothing_and_starts_nothing_twice() {
         assert!(once, "{key} began twice or did not end: {noted} {row}");
     }
     assert_eq!(strays(&server.home), Vec::<String>::new());
-    eprintln!("{} kills, {} jobs", kills, acknowledged.len());
+    let (_, page) = server.ask_on("GET", "/api/v1/events?limit=1", "-", "");
+    let (length, first) = (&server.info()["events"], &page["chain"]["sequence"]);
+    assert!(first.as_u64() > Some(0), "of {length} events some are stood for by a snapshot");
+    eprintln!("{kills} kills, {} jobs, chain from {first} of {length}", acknowledged.len());
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::commands::wait_for;
 use crate::support::{Served, states, whole_machine};
 use crate::training::{adapter, prepared, trainer};
 
@@ -176,26 +177,66 @@ fn a_program_keeps_the_descriptor_limit_of_the_user() {
     assert_eq!(served.run(&["logs", "last"]).stdout, own);
 }
 
+/// The events of an export, each held against the hash before it; where one is gone, the event
+/// after it says what that hash was.
+fn verified(exported: &[u8]) -> Vec<Value> {
+    let lines = String::from_utf8_lossy(exported);
+    let events: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let (mut before, mut next) = ("0".repeat(64), 0);
+    for event in &events {
+        if event["sequence"] != next {
+            before = event["before"].as_str().expect("what was before it is told").to_owned();
+        }
+        let bytes: Vec<u8> = (0..32)
+            .map(|byte| u8::from_str_radix(&before[2 * byte..2 * byte + 2], 16).expect("digits"))
+            .collect();
+        let chained = Sha256::new().chain_update(bytes).chain_update(event["record"].to_string());
+        before = chained.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(event["hash"], before.as_str(), "{event}");
+        next = event["sequence"].as_u64().expect("a number") + 1;
+    }
+    events
+}
+
 #[test]
 fn the_log_is_exported_with_its_chain() {
     let served = Served::new();
     served.submit("true");
     assert_eq!(served.code(&["wait", "last"]), Some(0));
-    let lines = served.run(&["export"]).stdout;
-    let lines = String::from_utf8(lines).expect("it is text");
-    let events: Vec<Value> =
-        lines.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let events = verified(&served.run(&["export"]).stdout);
     assert_eq!(events[0]["record"]["event"], "job_submitted");
-    let mut before = [0; 32];
-    for (number, event) in events.iter().enumerate() {
-        assert_eq!(event["sequence"], number);
-        let chained = Sha256::new().chain_update(before).chain_update(event["record"].to_string());
-        before = chained.finalize().into();
-        let digits: String = before.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(event["hash"], digits.as_str());
-    }
     let table = served.run(&["export", "--from", "1", "-o", "csv"]).stdout;
     assert_eq!(String::from_utf8_lossy(&table).lines().count(), events.len(), "a header, one less");
+}
+
+#[test]
+fn a_log_that_lost_its_beginning_still_tells_of_the_jobs_that_are_kept() {
+    let served = Served::new().start(&["--snapshot-every", "10", "--keep-events", "10"]);
+    served.submit("echo spoken; exit 7");
+    assert_eq!(served.code(&["wait", "1"]), Some(7));
+    let mut exported = served.run(&["export"]);
+    wait_for("the log to be shortened", || {
+        assert_eq!(served.code(&["devices", "drain", "cpu0"]), Some(0));
+        assert_eq!(served.code(&["devices", "undrain", "cpu0"]), Some(0));
+        exported = served.run(&["export"]);
+        String::from_utf8_lossy(&exported.stderr).contains("the chain begins at event")
+    });
+    let events = verified(&exported.stdout);
+    let of_the_job = |event: &&Value| event["record"]["job"] == 1 || event["record"]["lease"] == 1;
+    let words: Vec<_> = events.iter().filter(of_the_job).map(|it| &it["record"]["event"]).collect();
+    assert_eq!(
+        (words.first(), words.last()),
+        (Some(&&"job_submitted".into()), Some(&&"stage_ended".into()))
+    );
+    // The next server goes on from a snapshot.
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+    assert_eq!(served.submit("true"), 2);
+    let told = served.json(&["explain", "1"]);
+    assert!(told["stages"][0]["failure"].as_str().expect("a sentence").contains("spoken"));
+    assert_eq!(served.json(&["describe", "1"])["exit_code"], 7);
+    assert_eq!(served.code(&["wait", "2"]), Some(0));
+    assert_eq!(states(&served.json(&["ps", "--all"])), ["failed", "succeeded"]);
 }
 
 #[test]

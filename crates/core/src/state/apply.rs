@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    fn hold(&mut self, placement: &Placement) {
+    pub(super) fn hold(&mut self, placement: &Placement) {
         for grant in placement.grants() {
             let capacity = self.topology.device(grant.device).capacity;
             let held = &mut self.held[grant.device.index()];
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    fn count_lease(&mut self, priority: Priority, booked: Booked) {
+    pub(super) fn count_lease(&mut self, priority: Priority, booked: Booked) {
         let count = self.leases_by_priority.entry(priority).or_default();
         match booked {
             Booked::Taken => *count += 1,
@@ -379,6 +379,11 @@ impl State {
 
     fn refresh_service(&mut self) {
         self.all_released();
+        self.count_service();
+    }
+
+    /// What is up, by what is lost, suspected, failed, drained and occupied.
+    pub(super) fn count_service(&mut self) {
         for id in self.topology.device_ids() {
             let (index, device) = (id.index(), self.topology.device(id));
             let node = device.node.index();
@@ -465,7 +470,7 @@ fn keep(set: &mut BTreeSet<JobId>, id: JobId, member: bool) {
     }
 }
 
-enum Booked {
+pub(super) enum Booked {
     Taken,
     Freed,
 }

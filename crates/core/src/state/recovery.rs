@@ -14,18 +14,19 @@ pub struct Recoveries {
     pub restore: Millis,
     /// From its first step until it was where the one before had failed: work done again.
     pub recompute: Millis,
-    under_way: Option<UnderWay>,
+    pub under_way: Option<Recovery>,
 }
 
+/// One that is not over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct UnderWay {
+pub struct Recovery {
     /// The step that is to be reached again.
-    step: Option<u64>,
-    phase: Phase,
+    pub step: Option<u64>,
+    pub phase: RecoveryPhase,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub enum RecoveryPhase {
     Waits { since: Time },
     Loads { since: Time },
     Repeats { since: Time },
@@ -38,12 +39,13 @@ impl Recoveries {
         // A gang that fails again on its way still has to come as far as the first.
         let before = self.close(now);
         let step = before.and_then(|before| before.step).max(step);
-        self.under_way = Some(UnderWay { step, phase: Phase::Waits { since: now } });
+        self.under_way = Some(Recovery { step, phase: RecoveryPhase::Waits { since: now } });
     }
 
     pub(super) fn began(&mut self, now: Time) {
         if let Some(under_way) = self.close(now) {
-            self.under_way = Some(UnderWay { phase: Phase::Loads { since: now }, ..under_way });
+            self.under_way =
+                Some(Recovery { phase: RecoveryPhase::Loads { since: now }, ..under_way });
         }
     }
 
@@ -51,13 +53,13 @@ impl Recoveries {
     pub(super) fn stepped(&mut self, now: Time, step: u64) {
         let Some(under_way) = self.under_way else { return };
         match under_way.phase {
-            Phase::Waits { .. } => return,
-            Phase::Loads { .. } => {
+            RecoveryPhase::Waits { .. } => return,
+            RecoveryPhase::Loads { .. } => {
                 self.close(now);
                 self.under_way =
-                    Some(UnderWay { phase: Phase::Repeats { since: now }, ..under_way });
+                    Some(Recovery { phase: RecoveryPhase::Repeats { since: now }, ..under_way });
             }
-            Phase::Repeats { .. } => {}
+            RecoveryPhase::Repeats { .. } => {}
         }
         if under_way.step.is_none_or(|lost| step >= lost) {
             self.close(now);
@@ -70,12 +72,12 @@ impl Recoveries {
     }
 
     /// Books the phase that is under way, and ends it.
-    fn close(&mut self, now: Time) -> Option<UnderWay> {
+    fn close(&mut self, now: Time) -> Option<Recovery> {
         let under_way = self.under_way.take()?;
         let (into, since) = match under_way.phase {
-            Phase::Waits { since } => (&mut self.reassign, since),
-            Phase::Loads { since } => (&mut self.restore, since),
-            Phase::Repeats { since } => (&mut self.recompute, since),
+            RecoveryPhase::Waits { since } => (&mut self.reassign, since),
+            RecoveryPhase::Loads { since } => (&mut self.restore, since),
+            RecoveryPhase::Repeats { since } => (&mut self.recompute, since),
         };
         *into += now.since(since);
         Some(under_way)

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::auth::{Caller, Verb};
 use super::refuse::{ApiError, Code};
 use super::{Api, PAGE_MAX};
+use crate::StoreError;
 
 /// Which events.
 #[derive(Debug, Deserialize)]
@@ -31,14 +32,15 @@ pub async fn events(
     }
     let reader = api.0.log.clone();
     // A page may have to come from the disk, for which nobody else is to wait.
-    let page = tokio::task::spawn_blocking(move || reader.page(query.from, limit)).await;
-    let rows = page
+    let read = move || Ok((reader.chain()?, reader.page(query.from, limit)?));
+    let page = tokio::task::spawn_blocking(read).await;
+    let page = page
         .map_err(|error| error.to_string())
-        .and_then(|rows| rows.map_err(|error| error.to_string()));
-    let rows = rows.map_err(|error| {
+        .and_then(|page| page.map_err(|error: StoreError| error.to_string()));
+    let (chain, rows) = page.map_err(|error| {
         ApiError::new(Code::Busy, format!("the log cannot be read: {error}"))
             .hint("look at the server's log")
     })?;
     let next = rows.last().filter(|_| rows.len() == limit).map(|row| row.sequence + 1);
-    Ok(Json(EventPage::new(rows, next)))
+    Ok(Json(EventPage::new(rows, chain, next)))
 }

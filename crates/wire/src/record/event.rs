@@ -137,7 +137,7 @@ enum OutcomeRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct ProgressRecord {
+pub(super) struct ProgressRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -345,7 +345,7 @@ fn read_outcome(record: &OutcomeRecord) -> Outcome {
     }
 }
 
-fn write_progress(progress: &Progress) -> ProgressRecord {
+pub(super) fn write_progress(progress: &Progress) -> ProgressRecord {
     ProgressRecord {
         step: progress.step,
         total: progress.total,
@@ -367,7 +367,7 @@ fn write_progress(progress: &Progress) -> ProgressRecord {
     }
 }
 
-fn read_progress(record: &ProgressRecord) -> Progress {
+pub(super) fn read_progress(record: &ProgressRecord) -> Progress {
     Progress {
         step: record.step,
         total: record.total,

@@ -68,7 +68,7 @@ pub(super) struct CheckpointRecord {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct PlacementRecord {
+pub(super) struct PlacementRecord {
     alternative: usize,
     ranks: Vec<RankRecord>,
 }
@@ -86,7 +86,7 @@ struct RankRecord {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum CauseRecord {
+pub(super) enum CauseRecord {
     Priority { beneficiary: KeyRecord },
     Reclaim { beneficiary: KeyRecord },
     Quantum,
@@ -110,7 +110,7 @@ struct CostRecord {
 /// The typed reason, readable by programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
-enum ReasonRecord {
+pub(super) enum ReasonRecord {
     OnlyAlternative { word: String },
     FastestFinish { word: String },
     BestUse { word: String },
@@ -162,11 +162,11 @@ pub(super) fn read_plan(record: &PlanRecord) -> Plan {
     }
 }
 
-fn write_key(key: StageKey) -> KeyRecord {
+pub(super) fn write_key(key: StageKey) -> KeyRecord {
     KeyRecord { job: key.job.0, stage: key.stage.0 }
 }
 
-fn read_key(record: KeyRecord) -> StageKey {
+pub(super) fn read_key(record: KeyRecord) -> StageKey {
     StageKey { job: JobId(record.job), stage: StageIndex(record.stage) }
 }
 
@@ -246,7 +246,7 @@ fn read_action(record: &ActionRecord) -> Action {
     }
 }
 
-fn write_placement(placement: &Placement) -> PlacementRecord {
+pub(super) fn write_placement(placement: &Placement) -> PlacementRecord {
     let pairs = |grants: &[Grant]| grants.iter().map(|g| (g.device.0, g.share.0)).collect();
     let ranks = placement.ranks.iter().map(|rank| RankRecord {
         node: rank.node.0,
@@ -257,7 +257,7 @@ fn write_placement(placement: &Placement) -> PlacementRecord {
     PlacementRecord { alternative: placement.alternative, ranks: ranks.collect() }
 }
 
-fn read_placement(record: &PlacementRecord) -> Placement {
+pub(super) fn read_placement(record: &PlacementRecord) -> Placement {
     let grants = |pairs: &[(u32, u32)]| {
         let grant = |&(device, share)| Grant { device: DeviceId(device), share: Share(share) };
         pairs.iter().map(grant).collect()
@@ -271,7 +271,7 @@ fn read_placement(record: &PlacementRecord) -> Placement {
     Placement { alternative: record.alternative, ranks: ranks.collect() }
 }
 
-fn write_cause(cause: StopCause) -> CauseRecord {
+pub(super) fn write_cause(cause: StopCause) -> CauseRecord {
     match cause {
         StopCause::Priority { beneficiary } => {
             CauseRecord::Priority { beneficiary: write_key(beneficiary) }
@@ -289,7 +289,7 @@ fn write_cause(cause: StopCause) -> CauseRecord {
     }
 }
 
-fn read_cause(record: CauseRecord) -> StopCause {
+pub(super) fn read_cause(record: CauseRecord) -> StopCause {
     match record {
         CauseRecord::Priority { beneficiary } => {
             StopCause::Priority { beneficiary: read_key(beneficiary) }
@@ -309,7 +309,7 @@ fn read_cause(record: CauseRecord) -> StopCause {
 
 macro_rules! reasons {
     ($($variant:ident { $($name:ident: $write:expr => $read:expr),* })*) => {
-        fn write_reason(reason: &Reason) -> ReasonRecord {
+        pub(super) fn write_reason(reason: &Reason) -> ReasonRecord {
             match reason {
                 $(Reason::$variant { $($name),* } => {
                     ReasonRecord::$variant { $($name: $write($name)),* }
@@ -322,7 +322,7 @@ macro_rules! reasons {
             }
         }
 
-        fn read_reason(record: &ReasonRecord) -> Reason {
+        pub(super) fn read_reason(record: &ReasonRecord) -> Reason {
             match record {
                 $(ReasonRecord::$variant { $($name),* } => {
                     Reason::$variant { $($name: $read($name)),* }

@@ -1,0 +1,233 @@
+//! A state taken apart for whoever stores it, and put together again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::apply::Booked;
+use super::{Claim, Job, Lease, StageState, State, Ticket};
+use crate::{
+    DeviceId, Generation, JobId, LeaseId, Name, Occupant, Placement, Quotas, Share, ShareMillis,
+    StageKey, Time, Topology,
+};
+
+/// Everything of a state that follows neither from its topology nor from the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateParts {
+    pub now: Time,
+    pub generation: Generation,
+    pub next_job: JobId,
+    pub next_lease: LeaseId,
+    pub jobs: BTreeMap<JobId, Job>,
+    pub leases: BTreeMap<LeaseId, Lease>,
+    pub claims: BTreeMap<StageKey, Claim>,
+    pub waiting: BTreeMap<StageKey, Ticket>,
+    pub next_ticket: Ticket,
+    pub departures: u64,
+    pub releases: u64,
+    /// By device class.
+    pub released: Vec<u64>,
+    pub last_checkpoint: Option<Time>,
+    pub yielding: BTreeMap<LeaseId, StageKey>,
+    pub quotas: Arc<Quotas>,
+    /// By tenant, and by device class.
+    pub used: BTreeMap<Name, Vec<Share>>,
+    /// By node.
+    pub lost: Vec<bool>,
+    pub suspected: Vec<bool>,
+    /// By device.
+    pub failed: Vec<bool>,
+    pub drained: BTreeSet<DeviceId>,
+    pub occupied: BTreeMap<DeviceId, Occupant>,
+    /// By device.
+    pub charged: Vec<ShareMillis>,
+    pub busy: Vec<ShareMillis>,
+    pub useful: Vec<ShareMillis>,
+}
+
+/// Why parts are those of no state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum PartsError {
+    #[error("it has not one entry for each {of} of its topology")]
+    Count { of: &'static str },
+    #[error("{what} is named that is not there")]
+    Dangling { what: &'static str },
+    #[error("two stages have one ticket")]
+    Tickets,
+    #[error("a device or a node's memory is promised twice")]
+    PromisedTwice,
+}
+
+impl State {
+    pub fn into_parts(self) -> StateParts {
+        StateParts {
+            now: self.now,
+            generation: self.generation,
+            next_job: self.next_job,
+            next_lease: self.next_lease,
+            jobs: self.jobs,
+            leases: self.leases,
+            claims: self.claims,
+            waiting: self.waiting,
+            next_ticket: self.next_ticket,
+            departures: self.departures,
+            releases: self.releases,
+            released: self.released,
+            last_checkpoint: self.last_checkpoint,
+            yielding: self.yielding,
+            quotas: self.quotas,
+            used: self.used,
+            lost: self.lost,
+            suspected: self.suspected,
+            failed: self.failed,
+            drained: self.drained,
+            occupied: self.occupied,
+            charged: self.charged,
+            busy: self.busy,
+            useful: self.useful,
+        }
+    }
+
+    /// The state that these are the parts of.
+    ///
+    /// # Errors
+    /// When they do not fit together, or to the topology.
+    pub fn from_parts(topology: Arc<Topology>, parts: StateParts) -> Result<Self, PartsError> {
+        check(&topology, &parts)?;
+        let mut state = Self::new(topology);
+        state.now = parts.now;
+        state.generation = parts.generation;
+        state.next_job = parts.next_job;
+        state.next_lease = parts.next_lease;
+        state.jobs = parts.jobs;
+        state.leases = parts.leases;
+        state.claims = parts.claims;
+        state.tickets = parts.waiting.iter().map(|(&key, &ticket)| (ticket, key)).collect();
+        state.waiting = parts.waiting;
+        state.next_ticket = parts.next_ticket;
+        state.departures = parts.departures;
+        state.releases = parts.releases;
+        state.released = parts.released;
+        state.last_checkpoint = parts.last_checkpoint;
+        state.yielding = parts.yielding;
+        state.quotas = parts.quotas;
+        state.used = parts.used;
+        state.lost = parts.lost;
+        state.suspected = parts.suspected;
+        state.failed = parts.failed;
+        state.drained = parts.drained;
+        state.occupied = parts.occupied;
+        state.charged = parts.charged;
+        state.busy = parts.busy;
+        state.useful = parts.useful;
+        state.derive();
+        Ok(state)
+    }
+
+    /// What follows from the rest.
+    fn derive(&mut self) {
+        self.count_service();
+        let alive = self.jobs.iter().filter(|(_, job)| job.end.is_none());
+        for (&id, job) in alive {
+            if job.held || job.ending.is_some() {
+                self.unwanted.insert(id);
+            }
+            if job.spec.time_limit.is_some() {
+                self.limited.insert(id);
+            }
+        }
+        let leases: Vec<_> =
+            self.leases.values().map(|it| (it.stage.job, Arc::clone(&it.placement))).collect();
+        for (job, placement) in leases {
+            self.hold(&placement);
+            self.count_lease(self.jobs[&job].priority(), Booked::Taken);
+        }
+    }
+}
+
+fn check(topology: &Topology, parts: &StateParts) -> Result<(), PartsError> {
+    let (nodes, devices) = (topology.nodes.len(), topology.devices.len());
+    let classes = topology.classes.len();
+    let by_class = parts.used.values().map(Vec::len).chain([parts.released.len()]);
+    let by_device = [parts.charged.len(), parts.busy.len(), parts.useful.len(), parts.failed.len()];
+    counted("class", classes, by_class)?;
+    counted("node", nodes, [parts.lost.len(), parts.suspected.len()])?;
+    counted("device", devices, by_device)?;
+    let named = parts.drained.iter().chain(parts.occupied.keys());
+    there("a device", named.copied().all(|id| id.index() < devices))?;
+    there("a stage", names_stages(parts))?;
+    there("a lease", names_leases(parts))?;
+    let tickets: BTreeSet<Ticket> = parts.waiting.values().copied().collect();
+    if tickets.len() != parts.waiting.len() {
+        return Err(PartsError::Tickets);
+    }
+    let held = parts.leases.values().map(|lease| &lease.placement);
+    let claimed = parts.claims.values().map(|claim| &claim.placement);
+    let ran = parts.jobs.values().flat_map(|job| &job.stages);
+    let ran = ran.filter_map(|stage| stage.placement.as_ref());
+    let mut placements = held.clone().chain(claimed).chain(ran);
+    there("a device", placements.all(|placement| is_in(topology, placement)))?;
+    held_once(topology, held)
+}
+
+fn counted(
+    of: &'static str,
+    count: usize,
+    lengths: impl IntoIterator<Item = usize>,
+) -> Result<(), PartsError> {
+    match lengths.into_iter().all(|length| length == count) {
+        true => Ok(()),
+        false => Err(PartsError::Count { of }),
+    }
+}
+
+fn there(what: &'static str, is_there: bool) -> Result<(), PartsError> {
+    is_there.then_some(()).ok_or(PartsError::Dangling { what })
+}
+
+fn names_stages(parts: &StateParts) -> bool {
+    let is_there = |key: &StageKey| {
+        parts.jobs.get(&key.job).is_some_and(|job| key.stage.index() < job.stages.len())
+    };
+    let whole = |job: &Job| job.stages.len() == job.spec.stages.len();
+    let leased = parts.leases.values().map(|lease| &lease.stage);
+    let wanted = parts.claims.keys().chain(parts.waiting.keys()).chain(parts.yielding.values());
+    parts.jobs.values().all(whole) && leased.chain(wanted).all(is_there)
+}
+
+fn names_leases(parts: &StateParts) -> bool {
+    let stages = parts.jobs.values().flat_map(|job| &job.stages);
+    let mut active = stages.filter_map(|stage| match stage.state {
+        StageState::Active { lease } => Some(lease),
+        _ => None,
+    });
+    active.all(|lease| parts.leases.contains_key(&lease))
+        && parts.yielding.keys().all(|lease| parts.leases.contains_key(lease))
+}
+
+fn is_in(topology: &Topology, placement: &Placement) -> bool {
+    placement.grants().all(|grant| grant.device.index() < topology.devices.len())
+        && placement.ranks.iter().all(|rank| rank.node.index() < topology.nodes.len())
+}
+
+fn held_once<'a>(
+    topology: &Topology,
+    placements: impl Iterator<Item = &'a Arc<Placement>>,
+) -> Result<(), PartsError> {
+    let mut shares = vec![0_u64; topology.devices.len()];
+    let mut memory = vec![0_u64; topology.nodes.len()];
+    for placement in placements {
+        for grant in placement.grants() {
+            shares[grant.device.index()] += u64::from(grant.share.0);
+        }
+        for rank in &placement.ranks {
+            memory[rank.node.index()] += rank.memory.0;
+        }
+    }
+    let share_fits = |(held, device): (&u64, &crate::Device)| *held <= u64::from(device.capacity.0);
+    let memory_fits = |(held, node): (&u64, &crate::Node)| *held <= node.memory.0;
+    let fits = shares.iter().zip(&topology.devices).all(share_fits)
+        && memory.iter().zip(&topology.nodes).all(memory_fits);
+    fits.then_some(()).ok_or(PartsError::PromisedTwice)
+}

@@ -1,0 +1,71 @@
+//! What rates learned, taken out for whoever stores it, and put back.
+
+use std::collections::BTreeMap;
+
+use het_core::{Domain, Name};
+
+use super::Rates;
+use crate::Moments;
+
+/// Everything that was observed. What was declared is not in it: whoever begins anew declares it
+/// anew.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Learned {
+    pub history: Vec<Observed>,
+    /// Peaks of classes that were observed.
+    pub peaks: BTreeMap<Name, u64>,
+    pub revision: u64,
+    pub revisions: BTreeMap<Name, u64>,
+}
+
+/// Steps per second of a profile on so many devices of a class, standing so far apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    pub profile: Name,
+    pub class: Name,
+    pub units: u32,
+    pub within: Domain,
+    pub moments: Moments,
+}
+
+impl Rates {
+    pub fn learned(&self) -> Learned {
+        let by_class = self.history.iter().flat_map(|(profile, by_class)| {
+            by_class.iter().map(move |(class, by_units)| (profile, class, by_units))
+        });
+        let by_units = by_class.flat_map(|(profile, class, by_units)| {
+            by_units.iter().map(move |(&units, by_domain)| (profile, class, units, by_domain))
+        });
+        let history = by_units.flat_map(|(profile, class, units, by_domain)| {
+            by_domain.iter().map(move |(&within, &moments)| Observed {
+                profile: profile.clone(),
+                class: class.clone(),
+                units,
+                within,
+                moments,
+            })
+        });
+        Learned {
+            history: history.collect(),
+            peaks: self.peaks.clone(),
+            revision: self.revision,
+            revisions: self.revisions.clone(),
+        }
+    }
+
+    /// Rates that know what was learned, and nothing else.
+    pub fn from_learned(learned: Learned) -> Self {
+        let mut rates = Self {
+            peaks: learned.peaks,
+            revision: learned.revision,
+            revisions: learned.revisions,
+            ..Self::default()
+        };
+        for Observed { profile, class, units, within, moments } in learned.history {
+            let by_class = rates.history.entry(profile).or_default();
+            let by_units = by_class.entry(class).or_default();
+            by_units.entry(units).or_default().insert(within, moments);
+        }
+        rates
+    }
+}

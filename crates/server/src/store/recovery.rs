@@ -1,0 +1,102 @@
+//! From what is in the store to what a loop goes on from: the newest snapshot that can be used and
+//! the events after it, or all events.
+
+use std::sync::Arc;
+
+use het_control::Past;
+use het_core::{State, Topology};
+use het_perf::Rates;
+use redb::{ReadableDatabase, ReadableTable};
+
+use super::{
+    EVENTS, EventStore, GAPS, Mark, NO_HASH, SnapshotFault, StoreError, StoreReader, snapshot,
+    split,
+};
+
+/// What a loop goes on from, and what could not be used for it.
+#[derive(Debug)]
+pub struct Recovered {
+    pub past: Past,
+    /// Snapshots that are damaged; nothing is lost by them.
+    pub refused: Vec<StoreError>,
+}
+
+impl EventStore {
+    /// What the log adds up to, for a loop to go on from. Snapshots that are refused are removed
+    /// with the next batch.
+    ///
+    /// # Errors
+    /// When a record cannot be read or was changed, or when events are gone that no snapshot stands
+    /// for.
+    pub fn recover(&mut self) -> Result<Recovered, StoreError> {
+        let (past, refused) = self.past()?;
+        let (damaged, refused): (Vec<u64>, Vec<StoreError>) = refused.into_iter().unzip();
+        self.snapshots.retain(|sequence| !damaged.contains(sequence));
+        self.stale.extend(damaged);
+        Ok(Recovered { past, refused })
+    }
+
+    /// The state alone: law 13 is that this equals the live one.
+    ///
+    /// # Errors
+    /// As [`EventStore::recover`].
+    pub fn replay(&self) -> Result<State, StoreError> {
+        Ok(self.past()?.0.state)
+    }
+
+    fn past(&self) -> Result<(Past, Vec<(u64, StoreError)>), StoreError> {
+        let reader = self.reader();
+        let topology = Arc::new(reader.topology()?);
+        let mut refused = Vec::new();
+        let first = reader.first_of_chain()?;
+        let followed = self.snapshots.iter().filter(|&&sequence| sequence >= first);
+        for &sequence in followed.rev() {
+            match reader.snapshot(sequence, &topology) {
+                Ok((mark, past)) => return Ok((reader.after(mark, past)?, refused)),
+                Err(fault @ StoreError::Snapshot { .. }) => refused.push((sequence, fault)),
+                Err(error) => return Err(error),
+            }
+        }
+        if first > 0 {
+            return Err(StoreError::NothingToGoOnFrom { sequence: first });
+        }
+        let beginning = Mark { sequence: 0, hash: NO_HASH };
+        Ok((reader.after(beginning, Past::new(topology))?, refused))
+    }
+}
+
+impl StoreReader {
+    /// What a snapshot says, and where the events go on.
+    fn snapshot(
+        &self,
+        sequence: u64,
+        topology: &Arc<Topology>,
+    ) -> Result<(Mark, Past), StoreError> {
+        let read = self.0.begin_read()?;
+        let snapshot = snapshot::read(&read, sequence)?;
+        let fault = |source| StoreError::Snapshot { sequence, source };
+        let events = read.open_table(EVENTS)?;
+        if let Some(before) = sequence.checked_sub(1)
+            && let Some(event) = events.get(before)?
+            && split(before, event.value())?.0 != snapshot.hash
+        {
+            return Err(fault(SnapshotFault::OtherChain));
+        }
+        let state = State::from_parts(Arc::clone(topology), snapshot.state);
+        let state = state.map_err(|error| fault(error.into()))?;
+        let rates = Rates::from_learned(snapshot::read_learned(&snapshot.learned));
+        Ok((Mark { sequence, hash: snapshot.hash }, Past { state, rates }))
+    }
+
+    /// What there is after the events from a mark on.
+    fn after(&self, mark: Mark, mut past: Past) -> Result<Past, StoreError> {
+        self.each_from(mark, |at, event| past.apply(at, &event))?;
+        Ok(past)
+    }
+
+    /// The event after which none is missing.
+    fn first_of_chain(&self) -> Result<u64, StoreError> {
+        let gaps = self.0.begin_read()?.open_table(GAPS)?;
+        Ok(gaps.last()?.map_or(0, |(sequence, _)| sequence.value()))
+    }
+}

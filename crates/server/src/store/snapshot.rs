@@ -1,0 +1,239 @@
+//! Snapshots in the store: made apart from it, written a part with each batch of events, there once
+//! the last part is.
+
+use std::collections::BTreeSet;
+
+use het_control::Past;
+use het_core::{Domain, JobId, PartsError};
+use het_perf::Learned;
+use het_wire::record::{LearnedRecord, ObservedRecord, Snapshot, SnapshotError};
+use redb::{ReadTransaction, ReadableTable, WriteTransaction};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use super::{EventStore, Hash, PARTS, SNAPSHOTS, StoreError};
+
+/// A little less than redb gives a value together with what it notes of it: 128 KiB.
+const PART_BYTES: usize = 120 << 10;
+
+/// One part goes with each batch, and another for each so many events: what is written for a
+/// snapshot stays below what is written anyway where much is, and below a few pages where not.
+const EVENTS_A_PART: usize = 64;
+
+/// The newest, and the one before it should that be damaged.
+const SNAPSHOTS_KEPT: usize = 2;
+
+/// What may be wrong with a stored snapshot.
+#[derive(Debug, Error)]
+pub enum SnapshotFault {
+    #[error("a part of it is missing")]
+    Incomplete,
+    #[error("it is not what was written: its checksum does not fit")]
+    Checksum,
+    #[error("it cannot be read")]
+    Unreadable(#[from] SnapshotError),
+    #[error("it does not fit together")]
+    Incoherent(#[from] PartsError),
+    #[error("it is of another chain of events")]
+    OtherChain,
+}
+
+/// A place in the log: before an event, and the hash of the one before that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    pub sequence: u64,
+    pub hash: [u8; 32],
+}
+
+/// A snapshot that is not yet in a store.
+#[derive(Debug)]
+pub struct Draft {
+    sequence: u64,
+    json: Vec<u8>,
+    checksum: Hash,
+    /// Jobs in it: their events stay.
+    jobs: BTreeSet<JobId>,
+}
+
+/// A snapshot that is on its way into the store.
+#[derive(Debug)]
+pub(super) struct Writing {
+    draft: Draft,
+    parts: u32,
+}
+
+impl Draft {
+    /// What the log adds up to before a mark; this is where the work is, and it needs no store.
+    pub fn new(mark: Mark, past: Past) -> Self {
+        let Mark { sequence, hash } = mark;
+        let jobs = past.state.jobs().keys().copied().collect();
+        let learned = write_learned(&past.rates.learned());
+        let state = past.state.into_parts();
+        let json = Snapshot { sequence, hash, state, learned }.to_json();
+        let checksum = checksum(&json);
+        Self { sequence, json, checksum, jobs }
+    }
+
+    /// How much is to be written.
+    pub fn bytes(&self) -> usize {
+        self.json.len()
+    }
+}
+
+impl EventStore {
+    /// Where the log ends.
+    pub fn mark(&self) -> Mark {
+        Mark { sequence: self.next, hash: self.hash }
+    }
+
+    /// Whether enough happened since the last snapshot, and none is on its way.
+    pub fn snapshot_is_due(&self) -> bool {
+        let last = self.newest_snapshot().unwrap_or(0);
+        self.writing.is_none() && self.next - last >= self.keeping.snapshot_every.max(1)
+    }
+
+    /// How many events the newest snapshot stands for.
+    pub fn newest_snapshot(&self) -> Option<u64> {
+        self.snapshots.last().copied()
+    }
+
+    /// Lets a snapshot of this log be written with the batches to come.
+    pub fn put_snapshot(&mut self, draft: Draft) {
+        self.stale.extend(self.writing.take().map(|before| before.draft.sequence));
+        self.writing = Some(Writing { draft, parts: 0 });
+    }
+
+    /// Writes the next parts, and once they are all there says so.
+    pub(super) fn write_parts(
+        &mut self,
+        write: &WriteTransaction,
+        events: usize,
+    ) -> Result<(), StoreError> {
+        let Some(mut writing) = self.writing.take() else { return Ok(()) };
+        let Draft { sequence, json, checksum, .. } = &writing.draft;
+        let written = writing.parts as usize * PART_BYTES;
+        let mut table = write.open_table(PARTS)?;
+        for part in json[written..].chunks(PART_BYTES).take(1 + events / EVENTS_A_PART) {
+            table.insert((*sequence, writing.parts), part)?;
+            writing.parts += 1;
+        }
+        if writing.parts as usize * PART_BYTES < json.len() {
+            self.writing = Some(writing);
+            return Ok(());
+        }
+        let head = [checksum.as_slice(), &writing.parts.to_be_bytes()].concat();
+        write.open_table(SNAPSHOTS)?.insert(sequence, head.as_slice())?;
+        self.snapshots.push(*sequence);
+        let surplus = self.snapshots.len().saturating_sub(SNAPSHOTS_KEPT);
+        self.stale.extend(self.snapshots.drain(..surplus));
+        self.begin_removal(writing.draft.jobs);
+        Ok(())
+    }
+
+    /// Removes what is left of snapshots that are not to be used any more.
+    pub(super) fn remove_stale(&mut self, write: &WriteTransaction) -> Result<(), StoreError> {
+        if self.stale.is_empty() {
+            return Ok(());
+        }
+        let mut parts = write.open_table(PARTS)?;
+        let mut snapshots = write.open_table(SNAPSHOTS)?;
+        for sequence in self.stale.drain(..) {
+            snapshots.remove(sequence)?;
+            parts.retain_in((sequence, 0)..=(sequence, u32::MAX), |_, _| false)?;
+        }
+        Ok(())
+    }
+}
+
+/// Snapshots that are whole, and those of which there are only parts.
+pub(super) fn found(read: &ReadTransaction) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
+    let mut whole = Vec::new();
+    for row in read.open_table(SNAPSHOTS)?.iter()? {
+        whole.push(row?.0.value());
+    }
+    let parts = read.open_table(PARTS)?;
+    let (mut torn, mut from) = (Vec::new(), 0);
+    while let Some(row) = parts.range((from, 0)..)?.next() {
+        let sequence = row?.0.value().0;
+        if !whole.contains(&sequence) {
+            torn.push(sequence);
+        }
+        from = sequence + 1;
+    }
+    Ok((whole, torn))
+}
+
+/// A snapshot as it was written.
+pub(super) fn read(read: &ReadTransaction, sequence: u64) -> Result<Snapshot, StoreError> {
+    let fault = |source| StoreError::Snapshot { sequence, source };
+    let snapshots = read.open_table(SNAPSHOTS)?;
+    let head = snapshots.get(sequence)?.ok_or(fault(SnapshotFault::Incomplete))?;
+    let (stored, count) =
+        head.value().split_first_chunk().ok_or(fault(SnapshotFault::Incomplete))?;
+    let mut json = Vec::new();
+    let mut found = 0_u32;
+    for row in read.open_table(PARTS)?.range((sequence, 0)..=(sequence, u32::MAX))? {
+        json.extend_from_slice(row?.1.value());
+        found += 1;
+    }
+    if count != found.to_be_bytes() {
+        return Err(fault(SnapshotFault::Incomplete));
+    }
+    if checksum(&json) != *stored {
+        return Err(fault(SnapshotFault::Checksum));
+    }
+    let snapshot = Snapshot::from_json(&json).map_err(|error| fault(error.into()))?;
+    match snapshot.sequence == sequence {
+        true => Ok(snapshot),
+        false => Err(fault(SnapshotFault::OtherChain)),
+    }
+}
+
+fn checksum(json: &[u8]) -> Hash {
+    Sha256::digest(json).into()
+}
+
+fn write_learned(learned: &Learned) -> LearnedRecord {
+    let history = learned.history.iter().map(|seen| {
+        let (count, mean, sum_of_squares) = seen.moments.parts();
+        ObservedRecord {
+            profile: seen.profile.to_string(),
+            class: seen.class.to_string(),
+            units: seen.units,
+            within: seen.within.word().to_owned(),
+            count,
+            mean_bits: mean.to_bits(),
+            sum_of_squares_bits: sum_of_squares.to_bits(),
+        }
+    });
+    LearnedRecord {
+        history: history.collect(),
+        peaks: learned.peaks.iter().map(|(class, peak)| (class.to_string(), *peak)).collect(),
+        revision: learned.revision,
+        revisions: learned.revisions.iter().map(|(name, at)| (name.to_string(), *at)).collect(),
+    }
+}
+
+pub(super) fn read_learned(record: &LearnedRecord) -> Learned {
+    let history = record.history.iter().map(|seen| {
+        let (mean, squares) = (seen.mean_bits, seen.sum_of_squares_bits);
+        let parts = (seen.count, f64::from_bits(mean), f64::from_bits(squares));
+        het_perf::Observed {
+            profile: seen.profile.as_str().into(),
+            class: seen.class.as_str().into(),
+            units: seen.units,
+            // The checksum has been seen to: there is no other word.
+            within: Domain::ALL
+                .into_iter()
+                .find(|domain| domain.word() == seen.within)
+                .unwrap_or_default(),
+            moments: het_perf::Moments::from_parts(parts),
+        }
+    });
+    Learned {
+        history: history.collect(),
+        peaks: record.peaks.iter().map(|(class, peak)| (class.as_str().into(), *peak)).collect(),
+        revision: record.revision,
+        revisions: record.revisions.iter().map(|(name, at)| (name.as_str().into(), *at)).collect(),
+    }
+}

@@ -1,0 +1,6 @@
+//! The event store: what it keeps, what is left after power losses, and snapshots.
+
+mod disk;
+mod snapshots;
+mod store;
+mod torn;

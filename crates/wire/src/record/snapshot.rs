@@ -1,0 +1,347 @@
+//! What a log adds up to at one place in it, as it is stored.
+
+mod job;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use het_core::{
+    Claim, DeviceId, Generation, JobId, Lease, LeaseId, Name, Occupant, Phase, Share, ShareMillis,
+    StageKey, StateParts, Ticket, Time,
+};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::RecordError;
+use super::plan::{
+    CauseRecord, KeyRecord, PlacementRecord, read_cause, read_key, read_placement, write_cause,
+    write_key, write_placement,
+};
+use super::quotas::{QuotaRecord, read_quotas, write_quotas};
+use job::{KeptJobRecord, read_kept_job, write_kept_job};
+
+/// Of the shape below.
+const VERSION: u32 = 1;
+
+/// Why a stored snapshot cannot be read.
+#[derive(Debug, Error)]
+pub enum SnapshotError {
+    #[error("it is not the JSON this version writes")]
+    Json(#[from] serde_json::Error),
+    #[error("it has version {version}, which this version of Heterosis does not know")]
+    Version { version: u32 },
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// What all events before one place add up to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// The number of the first event that is not in it.
+    pub sequence: u64,
+    /// Of the event before that one: where the chain goes on.
+    pub hash: [u8; 32],
+    pub state: StateParts,
+    pub learned: LearnedRecord,
+}
+
+/// Speeds that were observed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LearnedRecord {
+    pub history: Vec<ObservedRecord>,
+    /// By device class.
+    pub peaks: BTreeMap<String, u64>,
+    pub revision: u64,
+    /// By profile.
+    pub revisions: BTreeMap<String, u64>,
+}
+
+/// Running mean and variance of one speed. The numbers are bits of float64: what is read is what
+/// was written, to the last one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObservedRecord {
+    pub profile: String,
+    pub class: String,
+    pub units: u32,
+    /// Word of the smallest domain that held it.
+    pub within: String,
+    pub count: u64,
+    pub mean_bits: u64,
+    pub sum_of_squares_bits: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SnapshotRecord {
+    version: u32,
+    sequence: u64,
+    hash: String,
+    state: StateRecord,
+    learned: LearnedRecord,
+}
+
+/// Only the version, which says how to read the rest.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StateRecord {
+    now_ms: u64,
+    generation: u64,
+    next_job: u64,
+    next_lease: u64,
+    jobs: BTreeMap<u64, KeptJobRecord>,
+    leases: BTreeMap<u64, LeaseRecord>,
+    claims: Vec<(KeyRecord, ClaimRecord)>,
+    /// Stages with the tickets that they drew.
+    waiting: Vec<(KeyRecord, u64)>,
+    next_ticket: u64,
+    departures: u64,
+    releases: u64,
+    released: Vec<u64>,
+    last_checkpoint_ms: Option<u64>,
+    yielding: Vec<(u64, KeyRecord)>,
+    tenants: BTreeMap<String, QuotaRecord>,
+    used: BTreeMap<String, Vec<u32>>,
+    lost: Vec<bool>,
+    suspected: Vec<bool>,
+    failed: Vec<bool>,
+    drained: BTreeSet<u32>,
+    occupied: BTreeMap<u32, OccupantRecord>,
+    charged: Vec<u64>,
+    busy: Vec<u64>,
+    useful: Vec<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LeaseRecord {
+    stage: KeyRecord,
+    attempt: u32,
+    placement: PlacementRecord,
+    since_ms: u64,
+    phase: PhaseRecord,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PhaseRecord {
+    Starting,
+    Running { since_ms: u64 },
+    Stopping { cause: CauseRecord },
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimRecord {
+    placement: PlacementRecord,
+    since_ms: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OccupantRecord {
+    process: u32,
+    user: String,
+    command: String,
+}
+
+impl Snapshot {
+    /// As JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        let record = SnapshotRecord {
+            version: VERSION,
+            sequence: self.sequence,
+            hash: self.hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+            state: write_state(&self.state),
+            learned: self.learned.clone(),
+        };
+        serde_json::to_vec(&record).expect("snapshots hold nothing that JSON cannot")
+    }
+
+    /// # Errors
+    /// When it is no snapshot, or one of another version.
+    pub fn from_json(text: &[u8]) -> Result<Self, SnapshotError> {
+        let Versioned { version } = serde_json::from_slice(text)?;
+        if version != VERSION {
+            return Err(SnapshotError::Version { version });
+        }
+        let record: SnapshotRecord = serde_json::from_slice(text)?;
+        Ok(Self {
+            sequence: record.sequence,
+            hash: read_hash(&record.hash)?,
+            state: read_state(&record.state)?,
+            learned: record.learned,
+        })
+    }
+}
+
+fn read_hash(text: &str) -> Result<[u8; 32], RecordError> {
+    let unknown = || RecordError::UnknownWord { word: text.to_owned() };
+    let mut hash = [0; 32];
+    if text.len() != 2 * hash.len() || !text.is_ascii() {
+        return Err(unknown());
+    }
+    for (index, byte) in hash.iter_mut().enumerate() {
+        let digits = &text[2 * index..2 * index + 2];
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| unknown())?;
+    }
+    Ok(hash)
+}
+
+fn write_state(state: &StateParts) -> StateRecord {
+    let shares = |shares: &Vec<Share>| shares.iter().map(|share| share.0).collect();
+    let spans = |spans: &[ShareMillis]| spans.iter().map(|span| span.0).collect();
+    let lease = |lease: &Lease| LeaseRecord {
+        stage: write_key(lease.stage),
+        attempt: lease.attempt,
+        placement: write_placement(&lease.placement),
+        since_ms: lease.since.0,
+        phase: write_phase(lease.phase),
+    };
+    let claim = |claim: &Claim| ClaimRecord {
+        placement: write_placement(&claim.placement),
+        since_ms: claim.since.0,
+    };
+    let occupant = |by: &Occupant| OccupantRecord {
+        process: by.process,
+        user: by.user.to_string(),
+        command: by.command.to_string(),
+    };
+    StateRecord {
+        now_ms: state.now.0,
+        generation: state.generation.0,
+        next_job: state.next_job.0,
+        next_lease: state.next_lease.0,
+        jobs: state.jobs.iter().map(|(id, job)| (id.0, write_kept_job(job))).collect(),
+        leases: state.leases.iter().map(|(id, held)| (id.0, lease(held))).collect(),
+        claims: state.claims.iter().map(|(key, held)| (write_key(*key), claim(held))).collect(),
+        waiting: state.waiting.iter().map(|(key, ticket)| (write_key(*key), ticket.0)).collect(),
+        next_ticket: state.next_ticket.0,
+        departures: state.departures,
+        releases: state.releases,
+        released: state.released.clone(),
+        last_checkpoint_ms: state.last_checkpoint.map(|at| at.0),
+        yielding: state.yielding.iter().map(|(id, key)| (id.0, write_key(*key))).collect(),
+        tenants: write_quotas(&state.quotas),
+        used: state.used.iter().map(|(name, used)| (name.to_string(), shares(used))).collect(),
+        lost: state.lost.clone(),
+        suspected: state.suspected.clone(),
+        failed: state.failed.clone(),
+        drained: state.drained.iter().map(|id| id.0).collect(),
+        occupied: state.occupied.iter().map(|(id, by)| (id.0, occupant(by))).collect(),
+        charged: spans(&state.charged),
+        busy: spans(&state.busy),
+        useful: spans(&state.useful),
+    }
+}
+
+fn read_state(record: &StateRecord) -> Result<StateParts, RecordError> {
+    let job = |(id, job): (&u64, &KeptJobRecord)| Ok((JobId(*id), read_kept_job(job)?));
+    let key = |key: &KeyRecord| read_key(*key);
+    let by_key = record.waiting.iter().map(|(stage, ticket)| (key(stage), Ticket(*ticket)));
+    Ok(StateParts {
+        now: Time(record.now_ms),
+        generation: Generation(record.generation),
+        next_job: JobId(record.next_job),
+        next_lease: LeaseId(record.next_lease),
+        jobs: record.jobs.iter().map(job).collect::<Result<_, RecordError>>()?,
+        leases: record.leases.iter().map(|(id, held)| (LeaseId(*id), read_lease(held))).collect(),
+        claims: record.claims.iter().map(read_claim).collect(),
+        waiting: by_key.collect(),
+        next_ticket: Ticket(record.next_ticket),
+        departures: record.departures,
+        releases: record.releases,
+        released: record.released.clone(),
+        last_checkpoint: record.last_checkpoint_ms.map(Time),
+        yielding: record.yielding.iter().map(|(id, to)| (LeaseId(*id), key(to))).collect(),
+        quotas: Arc::new(read_quotas(&record.tenants)),
+        used: record.used.iter().map(read_used).collect(),
+        lost: record.lost.clone(),
+        suspected: record.suspected.clone(),
+        failed: record.failed.clone(),
+        drained: record.drained.iter().copied().map(DeviceId).collect(),
+        occupied: record.occupied.iter().map(read_occupant).collect(),
+        charged: record.charged.iter().copied().map(ShareMillis).collect(),
+        busy: record.busy.iter().copied().map(ShareMillis).collect(),
+        useful: record.useful.iter().copied().map(ShareMillis).collect(),
+    })
+}
+
+fn write_phase(phase: Phase) -> PhaseRecord {
+    match phase {
+        Phase::Starting => PhaseRecord::Starting,
+        Phase::Running { since } => PhaseRecord::Running { since_ms: since.0 },
+        Phase::Stopping { cause } => PhaseRecord::Stopping { cause: write_cause(cause) },
+    }
+}
+
+fn read_lease(record: &LeaseRecord) -> Lease {
+    Lease {
+        stage: read_key(record.stage),
+        attempt: record.attempt,
+        placement: Arc::new(read_placement(&record.placement)),
+        since: Time(record.since_ms),
+        phase: match &record.phase {
+            PhaseRecord::Starting => Phase::Starting,
+            PhaseRecord::Running { since_ms } => Phase::Running { since: Time(*since_ms) },
+            PhaseRecord::Stopping { cause } => Phase::Stopping { cause: read_cause(*cause) },
+        },
+    }
+}
+
+fn read_claim((key, record): &(KeyRecord, ClaimRecord)) -> (StageKey, Claim) {
+    let placement = Arc::new(read_placement(&record.placement));
+    (read_key(*key), Claim { placement, since: Time(record.since_ms) })
+}
+
+fn read_used((tenant, used): (&String, &Vec<u32>)) -> (Name, Vec<Share>) {
+    (tenant.as_str().into(), used.iter().copied().map(Share).collect())
+}
+
+fn read_occupant((id, by): (&u32, &OccupantRecord)) -> (DeviceId, Occupant) {
+    let (user, command) = (by.user.as_str().into(), by.command.as_str().into());
+    (DeviceId(*id), Occupant { process: by.process, user, command })
+}
+
+#[cfg(test)]
+mod tests {
+    use het_core::{State, Topology};
+
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        let state = State::new(Arc::new(Topology::default())).into_parts();
+        let observed = ObservedRecord {
+            profile: "base".to_owned(),
+            class: "h100".to_owned(),
+            units: 2,
+            within: "rack".to_owned(),
+            count: 3,
+            mean_bits: 0.1_f64.to_bits(),
+            sum_of_squares_bits: f64::MIN_POSITIVE.to_bits(),
+        };
+        let learned = LearnedRecord { history: vec![observed], ..LearnedRecord::default() };
+        Snapshot { sequence: 7, hash: [0xa5; 32], state, learned }
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let snapshot = snapshot();
+        let read = Snapshot::from_json(&snapshot.to_json()).expect("it was written here");
+        assert_eq!(read, snapshot);
+    }
+
+    #[test]
+    fn another_version_is_refused_and_not_guessed_at() {
+        let json = String::from_utf8(snapshot().to_json()).expect("it is text");
+        let later = json.replace("\"version\":1", "\"version\":2");
+        let refused = Snapshot::from_json(later.as_bytes());
+        assert!(matches!(refused, Err(SnapshotError::Version { version: 2 })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_hash_that_is_none_is_refused() {
+        let json = String::from_utf8(snapshot().to_json()).expect("it is text");
+        let refused = Snapshot::from_json(json.replace("a5a5", "zz€").as_bytes());
+        assert!(matches!(refused, Err(SnapshotError::Record(_))), "{refused:?}");
+    }
+}

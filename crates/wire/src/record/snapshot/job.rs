@@ -1,0 +1,256 @@
+//! A job that is kept, with all that happened to it.
+
+use std::sync::Arc;
+
+use het_core::{
+    Failure, Job, JobEnd, LeaseId, Millis, Reason, Recoveries, Recovery, RecoveryPhase,
+    ShareMillis, Stage, StageState, Time,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::record::RecordError;
+use crate::record::event::{ProgressRecord, read_progress, write_progress};
+use crate::record::plan::{
+    CauseRecord, CheckpointRecord, PlacementRecord, ReasonRecord, read_cause, read_checkpoint,
+    read_placement, read_reason, write_cause, write_checkpoint, write_placement, write_reason,
+};
+use crate::record::spec::{JobRecord, read_job, write_job};
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct KeptJobRecord {
+    spec: JobRecord,
+    submitted_ms: u64,
+    held: bool,
+    stages: Vec<KeptStageRecord>,
+    end: Option<(u64, EndRecord)>,
+    ending: Option<EndRecord>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum EndRecord {
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptStageRecord {
+    state: StageStateRecord,
+    attempts: u32,
+    preemptions: u32,
+    fruitless: u32,
+    failures: u32,
+    recoveries: RecoveriesRecord,
+    checkpoint: Option<CheckpointRecord>,
+    checkpoint_at_ms: Option<u64>,
+    checkpoints: u32,
+    published: bool,
+    progress: ProgressRecord,
+    progressed_at_ms: Option<u64>,
+    /// Of devices, in milliseconds of 1/10,000.
+    charged: u64,
+    busy: u64,
+    useful: u64,
+    first_started_ms: Option<u64>,
+    ended_ms: Option<u64>,
+    placement: Option<PlacementRecord>,
+    start_reasons: Vec<ReasonRecord>,
+    wait_reasons: Vec<ReasonRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StageStateRecord {
+    Queued { since_ms: u64 },
+    Active { lease: u64 },
+    Stopped { cause: CauseRecord, since_ms: u64 },
+    Succeeded,
+    Failed { rank: u32, exit_code: i32, message: String },
+    Cancelled,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RecoveriesRecord {
+    count: u32,
+    reassign_ms: u64,
+    restore_ms: u64,
+    recompute_ms: u64,
+    under_way: Option<RecoveryRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RecoveryRecord {
+    step: Option<u64>,
+    phase: RecoveryPhaseRecord,
+    since_ms: u64,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RecoveryPhaseRecord {
+    Waits,
+    Loads,
+    Repeats,
+}
+
+pub(super) fn write_kept_job(job: &Job) -> KeptJobRecord {
+    KeptJobRecord {
+        spec: write_job(&job.spec),
+        submitted_ms: job.submitted.0,
+        held: job.held,
+        stages: job.stages.iter().map(write_stage).collect(),
+        end: job.end.map(|(at, end)| (at.0, write_end(end))),
+        ending: job.ending.map(write_end),
+    }
+}
+
+pub(super) fn read_kept_job(record: &KeptJobRecord) -> Result<Job, RecordError> {
+    Ok(Job {
+        spec: Arc::new(read_job(&record.spec)?),
+        submitted: Time(record.submitted_ms),
+        held: record.held,
+        stages: record.stages.iter().map(read_stage).collect(),
+        end: record.end.map(|(at_ms, end)| (Time(at_ms), read_end(end))),
+        ending: record.ending.map(read_end),
+    })
+}
+
+fn write_stage(stage: &Stage) -> KeptStageRecord {
+    let reasons = |reasons: &[Reason]| reasons.iter().map(write_reason).collect();
+    KeptStageRecord {
+        state: write_stage_state(&stage.state),
+        attempts: stage.attempts,
+        preemptions: stage.preemptions,
+        fruitless: stage.fruitless,
+        failures: stage.failures,
+        recoveries: write_recoveries(&stage.recoveries),
+        checkpoint: stage.checkpoint.as_ref().map(write_checkpoint),
+        checkpoint_at_ms: stage.checkpoint_at.map(|at| at.0),
+        checkpoints: stage.checkpoints,
+        published: stage.published,
+        progress: write_progress(&stage.progress),
+        progressed_at_ms: stage.progressed_at.map(|at| at.0),
+        charged: stage.charged.0,
+        busy: stage.busy.0,
+        useful: stage.useful.0,
+        first_started_ms: stage.first_started.map(|at| at.0),
+        ended_ms: stage.ended.map(|at| at.0),
+        placement: stage.placement.as_deref().map(write_placement),
+        start_reasons: reasons(&stage.start_reasons),
+        wait_reasons: reasons(&stage.wait_reasons),
+    }
+}
+
+fn read_stage(record: &KeptStageRecord) -> Stage {
+    let reasons = |reasons: &[ReasonRecord]| reasons.iter().map(read_reason).collect();
+    Stage {
+        state: read_stage_state(&record.state),
+        attempts: record.attempts,
+        preemptions: record.preemptions,
+        fruitless: record.fruitless,
+        failures: record.failures,
+        recoveries: read_recoveries(&record.recoveries),
+        checkpoint: record.checkpoint.as_ref().map(read_checkpoint),
+        checkpoint_at: record.checkpoint_at_ms.map(Time),
+        checkpoints: record.checkpoints,
+        published: record.published,
+        progress: read_progress(&record.progress),
+        progressed_at: record.progressed_at_ms.map(Time),
+        charged: ShareMillis(record.charged),
+        busy: ShareMillis(record.busy),
+        useful: ShareMillis(record.useful),
+        first_started: record.first_started_ms.map(Time),
+        ended: record.ended_ms.map(Time),
+        placement: record.placement.as_ref().map(|record| Arc::new(read_placement(record))),
+        start_reasons: reasons(&record.start_reasons),
+        wait_reasons: reasons(&record.wait_reasons),
+    }
+}
+
+fn write_stage_state(state: &StageState) -> StageStateRecord {
+    match state {
+        StageState::Queued { since } => StageStateRecord::Queued { since_ms: since.0 },
+        StageState::Active { lease } => StageStateRecord::Active { lease: lease.0 },
+        StageState::Stopped { cause, since } => {
+            StageStateRecord::Stopped { cause: write_cause(*cause), since_ms: since.0 }
+        }
+        StageState::Succeeded => StageStateRecord::Succeeded,
+        StageState::Failed(failure) => StageStateRecord::Failed {
+            rank: failure.rank,
+            exit_code: failure.exit_code,
+            message: failure.message.clone(),
+        },
+        StageState::Cancelled => StageStateRecord::Cancelled,
+    }
+}
+
+fn read_stage_state(record: &StageStateRecord) -> StageState {
+    match record {
+        StageStateRecord::Queued { since_ms } => StageState::Queued { since: Time(*since_ms) },
+        StageStateRecord::Active { lease } => StageState::Active { lease: LeaseId(*lease) },
+        StageStateRecord::Stopped { cause, since_ms } => {
+            StageState::Stopped { cause: read_cause(*cause), since: Time(*since_ms) }
+        }
+        StageStateRecord::Succeeded => StageState::Succeeded,
+        StageStateRecord::Failed { rank, exit_code, message } => StageState::Failed(Failure {
+            rank: *rank,
+            exit_code: *exit_code,
+            message: message.clone(),
+        }),
+        StageStateRecord::Cancelled => StageState::Cancelled,
+    }
+}
+
+fn write_recoveries(told: &Recoveries) -> RecoveriesRecord {
+    let under_way = told.under_way.map(|Recovery { step, phase }| {
+        let (phase, since) = match phase {
+            RecoveryPhase::Waits { since } => (RecoveryPhaseRecord::Waits, since),
+            RecoveryPhase::Loads { since } => (RecoveryPhaseRecord::Loads, since),
+            RecoveryPhase::Repeats { since } => (RecoveryPhaseRecord::Repeats, since),
+        };
+        RecoveryRecord { step, phase, since_ms: since.0 }
+    });
+    RecoveriesRecord {
+        count: told.count,
+        reassign_ms: told.reassign.0,
+        restore_ms: told.restore.0,
+        recompute_ms: told.recompute.0,
+        under_way,
+    }
+}
+
+fn read_recoveries(record: &RecoveriesRecord) -> Recoveries {
+    let under_way = record.under_way.as_ref().map(|record| {
+        let since = Time(record.since_ms);
+        let phase = match record.phase {
+            RecoveryPhaseRecord::Waits => RecoveryPhase::Waits { since },
+            RecoveryPhaseRecord::Loads => RecoveryPhase::Loads { since },
+            RecoveryPhaseRecord::Repeats => RecoveryPhase::Repeats { since },
+        };
+        Recovery { step: record.step, phase }
+    });
+    Recoveries {
+        count: record.count,
+        reassign: Millis(record.reassign_ms),
+        restore: Millis(record.restore_ms),
+        recompute: Millis(record.recompute_ms),
+        under_way,
+    }
+}
+
+fn write_end(end: JobEnd) -> EndRecord {
+    match end {
+        JobEnd::Succeeded => EndRecord::Succeeded,
+        JobEnd::Failed => EndRecord::Failed,
+        JobEnd::Cancelled => EndRecord::Cancelled,
+    }
+}
+
+fn read_end(record: EndRecord) -> JobEnd {
+    match record {
+        EndRecord::Succeeded => JobEnd::Succeeded,
+        EndRecord::Failed => JobEnd::Failed,
+        EndRecord::Cancelled => JobEnd::Cancelled,
+    }
+}

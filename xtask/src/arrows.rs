@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "core",
             "perf",
+            "parallel",
             "policy",
             "scheduler",
             "control",

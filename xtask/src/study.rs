@@ -1,6 +1,7 @@
 //! `cargo xtask study NAME DATA`: the figures of `docs/studies/NAME.md`, as Markdown.
 
 mod headline;
+mod planning;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +14,15 @@ use serde_json::Value;
 type Study = (&'static str, fn(&Path) -> Result<()>);
 
 /// Every study.
-pub const STUDIES: [Study; 7] = [
+pub const STUDIES: [Study; 8] = [
     ("gavel", gavel),
     ("sia", sia),
     ("packing", packing),
     ("headline", |_| headline::headline()),
     ("faults", |_| faults()),
-    ("planner", planner),
-    ("fabric", fabric),
+    ("planner", planning::planner),
+    ("fabric", planning::fabric),
+    ("mixed", |_| planning::mixed()),
 ];
 
 /// Clusters and traces of Gavel's study.
@@ -192,59 +194,6 @@ fn faults() -> Result<()> {
         }
     }
     std::fs::remove_file(&trace).context("the trace of the large job")
-}
-
-/// Errors by source, and both drawings beside the study.
-fn planner(data: &Path) -> Result<()> {
-    let folder = folder(data, "planner")?;
-    println!("| source | runs | skipped | mean | median | rank correlation | regret |");
-    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
-    for (file, drawing) in [
-        ("measured-training-runs.csv", "docs/studies/planner.svg"),
-        ("measured-single-node.csv", "docs/studies/planner-node.svg"),
-    ] {
-        let paths = [("--data", folder.join(file)), ("--plot", crate::root().join(drawing))];
-        let paths = paths.each_ref().map(|(word, path)| (*word, path.as_path()));
-        let rows = items(&["size", "validate"], &paths)?;
-        for row in rows.iter().filter(|row| row["model"].is_null() && number(row, "rows") > 0.0) {
-            println!(
-                "| {} | {} | {} | {} | {} | {} | {} |",
-                row["source"].as_str().unwrap_or_default(),
-                row["rows"],
-                row["skipped"],
-                percent(&row["mape"]),
-                percent(&row["median_ape"]),
-                row["spearman"].as_f64().map_or("–".to_owned(), |rank| format!("{rank:.2}")),
-                percent(&row["top1_regret"]),
-            );
-        }
-    }
-    Ok(())
-}
-
-/// A fraction in percent; a dash where there is nothing to tell.
-fn percent(value: &Value) -> String {
-    value.as_f64().map_or("–".to_owned(), |part| format!("{:.2} %", part * 100.0))
-}
-
-/// Errors by congestion control, and the drawing beside the study.
-fn fabric(data: &Path) -> Result<()> {
-    let flows = folder(data, "fabric")?.join("ns3-flow-completion.csv");
-    let drawing = crate::root().join("docs/studies/fabric.svg");
-    let words = ["fabric", "simulate", "--output", "json"];
-    let told = het(&words, &[("--flows", &flows), ("--plot", &drawing)])?;
-    let told: Value = serde_json::from_slice(&told).context("the figures")?;
-    println!("| congestion control | median | mean |");
-    println!("| --- | ---: | ---: |");
-    for (name, median) in told["median_err_by_cc"].as_object().into_iter().flatten() {
-        let mean = &told["mean_err_by_cc"][name];
-        println!("| {name} | {} | {} |", percent(median), percent(mean));
-    }
-    println!(
-        "\n{} flows of {} scenarios in {} s; max-min shares within {} of the published ones",
-        told["flows"], told["scenarios"], told["wall_s"], told["max_rel_diff_maxmin"]
-    );
-    Ok(())
 }
 
 fn folder(data: &Path, name: &str) -> Result<PathBuf> {

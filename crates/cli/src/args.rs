@@ -1,10 +1,21 @@
 //! What can be typed.
 
+mod fabric;
+mod size;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use het_server::Keeping;
+
+pub use fabric::{
+    EcnArgs, FabricCommand, FabricKind, PathsArgs, RanksArgs, SimulateArgs, TrafficWord,
+};
+pub use size::{
+    PrecisionWord, ProfileCommand, ProfileImportArgs, RanArgs, RecomputeWord, RouteWord, SizeArgs,
+    SizeCommand, TuningWord, ValidateArgs,
+};
 
 /// Schedule training and fine-tuning across unlike devices.
 #[derive(Debug, Parser)]
@@ -411,6 +422,9 @@ pub struct ExplainArgs {
     /// Job id, `last`, or a job's name.
     #[arg(default_value = "last")]
     pub job: String,
+    /// Show what each alternative is weighed by: its speed in the best place and where it stands.
+    #[arg(long)]
+    pub placement: bool,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
 }
@@ -447,319 +461,6 @@ pub enum SchemaFile {
     Cluster,
     /// What tenants are entitled to and limited to.
     Quotas,
-}
-
-#[derive(Debug, ClapArgs)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct SizeArgs {
-    #[command(subcommand)]
-    pub command: Option<SizeCommand>,
-    /// A known model, for example `gpt3-175b` or `llama3-8b`.
-    #[arg(long)]
-    pub model: Option<String>,
-    /// Devices: `NxCLASS`, several joined by `+`, or a cluster as for `sim run`.
-    #[arg(long, value_name = "CLUSTER")]
-    pub cluster: Option<String>,
-    /// This machine's devices; so it is where no cluster is named.
-    #[arg(long)]
-    pub this: bool,
-    /// Tokens to train on, for example `300e9`: says how many days.
-    #[arg(long)]
-    pub tokens: Option<String>,
-    /// Tokens of a sample; what the model was trained on at first if absent.
-    #[arg(long)]
-    pub sequence: Option<u32>,
-    /// Samples of a step, or the least and the most of them.
-    #[arg(long, default_value = "256..2048")]
-    pub batch: String,
-    #[arg(long, value_enum, default_value_t = PrecisionWord::Bf16)]
-    pub precision: PrecisionWord,
-    /// Which weights learn; `any` tries all ways and says which fit.
-    #[arg(long, value_enum)]
-    pub tuning: Option<TuningWord>,
-    /// Of adapters.
-    #[arg(long, default_value_t = 16)]
-    pub rank: u32,
-    /// Bytes that one pass over the dataset reads, for example `4TB`; with `--tokens`.
-    #[arg(long, value_name = "SIZE", requires = "tokens")]
-    pub dataset: Option<String>,
-    /// Passes over the dataset.
-    #[arg(long, default_value_t = 1.0)]
-    pub passes: f64,
-    /// What the storage system gives all readers together.
-    #[arg(long, value_name = "RATE", default_value = "40GB/s")]
-    pub storage: String,
-    /// Local NVMe of a node that may keep the dataset.
-    #[arg(long, value_name = "SIZE", default_value = "0B")]
-    pub cache: String,
-    /// How samples reach device memory.
-    #[arg(long, value_enum, default_value_t = RouteWord::Host)]
-    pub route: RouteWord,
-    /// Answer by the rule of 6 operations a weight and token, at this part of the peak.
-    #[arg(long)]
-    pub mfu: Option<f64>,
-    /// Leave out what `het profile import` measured.
-    #[arg(long)]
-    pub uncalibrated: bool,
-    /// How many ways are listed.
-    #[arg(long, default_value_t = 10)]
-    pub keep: usize,
-    /// Write this one of them as a job file, which `-o` names.
-    #[arg(long, value_name = "N")]
-    pub pick: Option<usize>,
-    /// `table`, `wide`, `json`, `jsonl`, `yaml`, `name`, `csv`; with `--pick` a file.
-    #[arg(short, long, default_value = "table", value_name = "FORM|FILE")]
-    pub output: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RouteWord {
-    /// Through the memory of the host.
-    Host,
-    /// Straight (GPUDirect Storage).
-    Direct,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PrecisionWord {
-    Fp32,
-    Fp16,
-    Bf16,
-    Fp8,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TuningWord {
-    Full,
-    Lora,
-    Qlora,
-    /// Each of them, with states of 32 and 8 bits, on the device and offloaded.
-    Any,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum SizeCommand {
-    /// Hold the estimates against measured step times.
-    Validate(ValidateArgs),
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct ValidateArgs {
-    /// Measured training runs (CSV); may be given several times.
-    #[arg(long, required = true, value_name = "CSV")]
-    pub data: Vec<PathBuf>,
-    /// Draw predicted beside measured step times.
-    #[arg(long, value_name = "SVG")]
-    pub plot: Option<PathBuf>,
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    pub output: Form,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum ProfileCommand {
-    /// Fit a class's constants to measured steps: CSV rows as `size validate` takes them, PyTorch
-    /// profiles (`*.pt.trace.json[.gz]`), or progress of `het-train` (JSON Lines).
-    ///
-    /// Replaces what was measured of the class before: name old and new files together to add.
-    Import(ProfileImportArgs),
-    /// What was measured, and how far to trust it.
-    List(ProfileListArgs),
-    /// Go by what is known of the class in general again.
-    Forget { class: String },
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct ProfileImportArgs {
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// Device class of the catalogue, where the file does not name its device.
-    #[arg(long)]
-    pub class: Option<String>,
-    #[command(flatten)]
-    pub ran: RanArgs,
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    pub output: Form,
-}
-
-/// What ran while a profile was made; CSV rows say it themselves.
-#[derive(Debug, ClapArgs)]
-pub struct RanArgs {
-    /// A known model, for example `llama3-8b`.
-    #[arg(long)]
-    pub model: Option<String>,
-    /// Tokens of a sample; what the model was trained on at first if absent.
-    #[arg(long)]
-    pub sequence: Option<u32>,
-    /// Samples of a step, over all devices.
-    #[arg(long)]
-    pub batch: Option<u32>,
-    #[arg(long, default_value_t = 1)]
-    pub microbatch: u32,
-    #[arg(long, default_value_t = 1)]
-    pub tensor: u32,
-    #[arg(long, default_value_t = 1)]
-    pub pipeline: u32,
-    #[arg(long, default_value_t = 1)]
-    pub context: u32,
-    /// Replicas; what the profile's number of ranks leaves if absent, else one.
-    #[arg(long)]
-    pub data: Option<u32>,
-    #[arg(long, value_enum, default_value_t = PrecisionWord::Bf16)]
-    pub precision: PrecisionWord,
-    /// What the backward pass computes again.
-    #[arg(long, value_enum, default_value_t = RecomputeWord::None)]
-    pub recompute: RecomputeWord,
-    /// What replicas share out among them: 0 nothing, 1 states, 2 gradients too, 3 weights too.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
-    pub zero: u8,
-    /// `full`, `lora` or `qlora`.
-    #[arg(long, value_enum, default_value_t = TuningWord::Full)]
-    pub tuning: TuningWord,
-    /// Of adapters.
-    #[arg(long, default_value_t = 16)]
-    pub rank: u32,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct ProfileListArgs {
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    pub output: Form,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RecomputeWord {
-    None,
-    Selective,
-    Full,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum FabricCommand {
-    /// Play published flows, and say how far our completion times are from theirs.
-    Simulate(SimulateArgs),
-    /// Plan paths that no two flows collide on, beside what hashing would choose.
-    Paths(PathsArgs),
-    /// Propose thresholds of marking and pausing for a mix of traffic.
-    Ecn(EcnArgs),
-    /// Tell collective libraries which card each rank sends through.
-    Ranks(RanksArgs),
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct RanksArgs {
-    /// A cluster file, `this`, or templates: `hgx-h100-8x4+rail`.
-    #[arg(long, default_value = "this")]
-    pub cluster: String,
-    /// Write a file of NCCL's or HCCL's variables for each rank into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    pub env: Option<PathBuf>,
-    /// Write HCCL's rank table; needs `--addresses`.
-    #[arg(long, value_name = "JSON")]
-    pub rank_table: Option<PathBuf>,
-    /// Rows `node,device,address`; a node's own address has no device.
-    #[arg(long, value_name = "CSV")]
-    pub addresses: Option<PathBuf>,
-    /// Queue of the lossless traffic, as for `het fabric ecn`.
-    #[arg(long, default_value_t = 3)]
-    pub queue: u8,
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    pub output: Form,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct SimulateArgs {
-    /// Flows with their published completion times (CSV).
-    #[arg(long, value_name = "CSV")]
-    pub flows: PathBuf,
-    /// Draw our completion times beside the published ones.
-    #[arg(long, value_name = "SVG")]
-    pub plot: Option<PathBuf>,
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    pub output: Form,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct PathsArgs {
-    #[arg(long, value_enum, default_value_t = FabricKind::SpineLeaf)]
-    pub fabric: FabricKind,
-    #[arg(long, default_value_t = 1)]
-    pub pods: u32,
-    /// Leaf switches of a pod, or groups of nodes that share the leaves of their rails.
-    #[arg(long, default_value_t = 2)]
-    pub leaves: u32,
-    #[arg(long, default_value_t = 8)]
-    pub nics_per_leaf: u32,
-    /// Spine switches of a pod.
-    #[arg(long, default_value_t = 8)]
-    pub spines: u32,
-    /// NICs of a node, where the fabric is by rails.
-    #[arg(long, default_value_t = 8)]
-    pub rails: u32,
-    /// Gb/s of a NIC.
-    #[arg(long, default_value_t = 400.0)]
-    pub link: f64,
-    /// What the NICs of a leaf could send over what its uplinks carry.
-    #[arg(long, default_value_t = 1.0)]
-    pub oversubscription: f64,
-    #[arg(long, value_enum, default_value_t = TrafficWord::Ring)]
-    pub traffic: TrafficWord,
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    pub output: Form,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FabricKind {
-    SpineLeaf,
-    /// NICs of the same place in their nodes share leaves.
-    Rail,
-    /// Every NIC has a port in each of two planes.
-    DualPlane,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TrafficWord {
-    /// Every NIC to the same place below the next leaf: data parallel over nodes.
-    Ring,
-    /// The NICs of the first leaf to those of the second.
-    Leaf,
-    /// Every NIC to the one half of the fabric away.
-    Halves,
-}
-
-#[derive(Debug, ClapArgs)]
-pub struct EcnArgs {
-    /// Long flows that share a port at the same time.
-    #[arg(long, default_value_t = 8)]
-    pub flows: u32,
-    /// Gb/s of the port.
-    #[arg(long, default_value_t = 400.0)]
-    pub link: f64,
-    /// Round trip without queues, in microseconds.
-    #[arg(long, default_value_t = 8.0)]
-    pub rtt_us: f64,
-    /// Bytes of a packet with its headers.
-    #[arg(long, default_value_t = 4_200.0)]
-    pub packet_bytes: f64,
-    /// MB of the switch's buffer that the port may use.
-    #[arg(long, default_value_t = 16.0)]
-    pub buffer_mb: f64,
-    /// Part of the flows that end within one round trip.
-    #[arg(long, default_value_t = 0.5)]
-    pub short_share: f64,
-    /// Draw queue and rates over time.
-    #[arg(long, value_name = "SVG")]
-    pub plot: Option<PathBuf>,
-    /// Write the thresholds as SONiC's `config_db.json`.
-    #[arg(long, value_name = "JSON")]
-    pub sonic: Option<PathBuf>,
-    /// Ports of the switch, for `--sonic`; may be given several times.
-    #[arg(long, default_value = "Ethernet0")]
-    pub port: Vec<String>,
-    /// Queue and priority of the lossless traffic.
-    #[arg(long, default_value_t = 3)]
-    pub queue: u8,
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    pub output: Form,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anstream::eprintln;
 use het_wire::api::{Change, JobRow, Submitted};
 use het_wire::report::RunReport;
+use owo_colors::OwoColorize;
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
@@ -36,6 +37,9 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
     let interrupted = Arc::new(AtomicBool::new(false));
     flag::register(SIGINT, Arc::clone(&interrupted))
         .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
+    for warning in &job.warnings {
+        eprintln!("{} {warning}", "warning:".yellow());
+    }
     if !args.quiet {
         eprintln!("job {} {} is queued on the server", job.id, job.name);
     }

@@ -5,8 +5,10 @@ use std::env;
 use anstream::println;
 use het_core::JobId;
 use het_perf::Rates;
-use het_server::{EventStore, JobDir, StoreError, explanation};
-use het_wire::report::{BlockerReport, ExplanationReport, OccupiedReport, StageExplanation};
+use het_server::{Detail, EventStore, JobDir, StoreError, explanation};
+use het_wire::report::{
+    BlockerReport, CandidateReport, ExplanationReport, OccupiedReport, StageExplanation,
+};
 use het_wire::text::Lang;
 use owo_colors::OwoColorize;
 
@@ -14,7 +16,7 @@ use crate::args::ExplainArgs;
 use crate::fail::{Fail, code};
 use crate::history::{home, read, select};
 use crate::jobs::escaped;
-use crate::output::object;
+use crate::output::{object, plain_table, print_table};
 use crate::run;
 use crate::server::client_if_any;
 
@@ -22,7 +24,9 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Fail> {
     let lang = Lang::find(|name| env::var(name).ok());
     if let Some(mut client) = client_if_any()? {
         let word = if lang == Lang::Zh { "zh" } else { "en" };
-        let path = format!("/api/v1/jobs/{}/explanation?lang={word}", escaped(&args.job));
+        let job = escaped(&args.job);
+        let path =
+            format!("/api/v1/jobs/{job}/explanation?lang={word}&placement={}", args.placement);
         match client.get(&path) {
             Ok(report) => return show(&report, args),
             // It may be a job that ran without the server.
@@ -37,7 +41,8 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Fail> {
             let policy = read(&job).map(|report| report.policy);
             let policy = run::policy(policy.as_deref().unwrap_or("adaptive"))?;
             let (id, rates) = (JobId(job.id), Rates::default());
-            let told = explanation(&state, policy, &rates, state.now(), id, lang);
+            let detail = if args.placement { Detail::Placement } else { Detail::Reasons };
+            let told = explanation(&state, policy, &rates, state.now(), id, (lang, detail));
             let told = told.ok_or_else(|| {
                 Fail::new(code::NOT_FOUND, format!("job {id} was never completely submitted"))
             })?;
@@ -94,9 +99,54 @@ fn print(stage: &StageExplanation) {
     for option in &stage.what_if {
         println!("    → {option}");
     }
+    for warning in &stage.warnings {
+        println!("    {} {warning}", "!".yellow());
+    }
+    print_candidates(&stage.candidates);
     if let Some(failure) = &stage.failure {
         println!("    {} {failure}", "✘".red());
     }
+}
+
+/// Candidates × terms; unknown is a dash.
+fn print_candidates(candidates: &[CandidateReport]) {
+    if candidates.is_empty() {
+        return;
+    }
+    let titles = [
+        "    CANDIDATE",
+        "NOW",
+        "NODES",
+        "STEPS/S",
+        "AT BEST",
+        "KNOWN BY",
+        "OF CLUSTER",
+        "PRICE",
+        "STEP COSTS",
+        "ENDS IN",
+        "REMARKS",
+    ];
+    let mut table = plain_table(&titles);
+    let number = |value: Option<f64>, unit: &str| match value {
+        Some(value) => format!("{value:.3}{unit}"),
+        None => "–".to_owned(),
+    };
+    for row in candidates {
+        table.add_row([
+            format!("    {}", row.devices),
+            row.state.clone(),
+            row.nodes.map_or("–".to_owned(), |nodes| nodes.to_string()),
+            number(row.steps_per_s, ""),
+            number(row.best_steps_per_s, ""),
+            row.known_by.clone().unwrap_or_else(|| "–".to_owned()),
+            number(row.cluster_part, ""),
+            number(row.price, ""),
+            number(row.step_cost_s, " s"),
+            number(row.ends_in_s, " s"),
+            row.remarks.join(", "),
+        ]);
+    }
+    print_table(&table);
 }
 
 fn print_blocker(blocker: &BlockerReport) {

@@ -10,7 +10,8 @@ use anstream::eprintln;
 use het_devices::nvidia_class;
 use het_lab::planner::{ProfiledSteps, read_kineto, read_progress, read_training_runs};
 use het_perf::training::{
-    Calibration, MeasuredStep, Overlap, ParallelConfig, Recompute, SequenceParallel, Tuning, Zero,
+    Calibration, Machine, MeasuredStep, Overlap, ParallelConfig, Recompute, SequenceParallel,
+    Tuning, Zero,
 };
 use het_wire::calibration::{CalibrationFactors, CalibrationFile};
 use serde_json::{Value, json};
@@ -197,11 +198,40 @@ fn config(ran: &RanArgs, world: u32) -> Result<ParallelConfig, Fail> {
 
 fn fit(class: &str, steps: &[MeasuredStep], from: Vec<String>) -> Result<CalibrationFile, Fail> {
     let machine = usual(class, 1)?.machine;
+    steps.iter().try_for_each(|step| plausible(class, &machine, step))?;
     let fitted = Calibration::fit(&machine, steps)
         .map_err(|error| Fail::new(code::USAGE, format!("a step of `{class}`: {error}")))?;
     let [matrix, elementwise, exchange] = fitted.factors;
     let factors = CalibrationFactors { matrix, elementwise, exchange };
-    Ok(CalibrationFile::new(class, factors, fitted.error, fitted.steps, from))
+    // Each step is held against the others: of few that says little.
+    let error = match fitted.steps < STEPS_ENOUGH {
+        true => fitted.error.max(ERROR_OF_FEW),
+        false => fitted.error,
+    };
+    Ok(CalibrationFile::new(class, factors, error, fitted.steps, from))
+}
+
+/// Steps from which their own error can be believed, and the least that is stated of fewer.
+const STEPS_ENOUGH: usize = 3;
+const ERROR_OF_FEW: f64 = 0.1;
+
+/// Refuses steps that no device could make: what ran is not what was said.
+fn plausible(class: &str, machine: &Machine, step: &MeasuredStep) -> Result<(), Fail> {
+    let MeasuredStep { model, config, seconds } = step;
+    let peak = machine.device.peak_flops(config.precision).unwrap_or(f64::INFINITY);
+    let peaks = peak * f64::from(config.devices());
+    // Forward and the way back through what does not learn: the least that any tuning computes.
+    let least = model.step_flops(config.global_batch) * 2.0 / 3.0;
+    if least <= peaks * seconds {
+        return Ok(());
+    }
+    let text = format!(
+        "a step of {seconds:.4} s is faster than the peak of {} `{class}` allows, {:.4} s",
+        config.devices(),
+        least / peaks
+    );
+    Err(Fail::new(code::USAGE, text)
+        .hint("check `--model`, `--batch`, `--sequence` and how many devices took part"))
 }
 
 fn store(file: &CalibrationFile) -> Result<(), Fail> {

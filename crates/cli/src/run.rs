@@ -11,10 +11,12 @@ use anstream::eprintln;
 use het_core::{Event, JobSpec};
 use het_policy::{POLICIES, Policy, by_name};
 use het_server::{
-    Busy, Embedded, Home, Impossible, JobDir, Machine, Turnstile, impossible, this_machine,
+    Busy, Embedded, Home, Impossible, JobDir, Machine, Turnstile, impossible, models, plan,
+    this_machine,
 };
 use het_wire::job::{Context, TrainingJob, parse};
 use het_wire::report::RunReport;
+use owo_colors::OwoColorize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -69,7 +71,10 @@ fn submit(
         None => dir.work(),
     };
     fs::create_dir_all(&workdir).map_err(|error| Fail::file(&workdir, error))?;
-    let spec = resolve(&job, machine, &workdir)?;
+    let mut spec = resolve(&job, machine, &workdir)?;
+    for warning in plan(&job.file, &machine.topology, &mut spec) {
+        eprintln!("{} {warning}", "warning:".yellow());
+    }
     announce(&mut turnstile, home, &dir, spec.name.as_str())?;
     Ok(Embedded::submit(machine, policy, dir, spec, turnstile)?)
 }
@@ -107,6 +112,7 @@ fn resolve(job: &TrainingJob, machine: &Machine, workdir: &Path) -> Result<JobSp
         workdir: &workdir.to_string_lossy(),
         cwd: &cwd.to_string_lossy(),
         classes: &machine.topology.classes,
+        models: models(),
         env: &environment,
     };
     job.resolve(&context)

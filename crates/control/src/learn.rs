@@ -1,7 +1,7 @@
 //! What a running system learns about speed from its own events.
 
 use het_core::{Event, Phase, State, Time};
-use het_perf::Rates;
+use het_perf::{Gang, Rates};
 
 /// Steps a lease must have made since its start before its rate says anything.
 const STEPS_MIN: u64 = 3;
@@ -32,6 +32,8 @@ pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Eve
     let Some(device) = lease.placement.devices().next() else { return };
     if steps >= STEPS_MIN && seconds > 0.0 {
         let class = state.topology().class_of(device.device);
-        rates.observe(&spec.profile, class, lease.placement.units(), steps as f64 / seconds);
+        let within = spec.spread(state.topology(), &lease.placement);
+        let gang = Gang { class, units: lease.placement.units(), within };
+        rates.observe(&spec.profile, &spec.planned, gang, steps as f64 / seconds);
     }
 }

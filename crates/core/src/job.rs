@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Bytes, DeviceId, Millis, Name, StageIndex, Topology};
+use crate::{Bytes, DeviceId, Millis, Name, Placement, PlannedSpeeds, StageIndex, Topology};
 
 /// urgent > high > normal > low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -110,6 +110,9 @@ pub struct StageSpec {
     pub profile: Name,
     /// Optimiser steps (or other units of work) it needs, where declared.
     pub steps: Option<u64>,
+    /// What the planner expected of it when it was submitted. Kept here, so that a log that is
+    /// replayed gives the same decisions whatever planner replays it.
+    pub planned: PlannedSpeeds,
 }
 
 /// One acceptable shape of a request.
@@ -149,6 +152,14 @@ impl StageSpec {
     pub fn saves(&self, alternative: usize) -> bool {
         self.alternatives[alternative].launch.checkpoint.is_some()
     }
+
+    /// How far apart a placement stands, as far as that matters to the stage.
+    pub fn spread(&self, topology: &Topology, placement: &Placement) -> Domain {
+        match self.planned.is_empty() {
+            true => Domain::Node,
+            false => placement.domain(topology),
+        }
+    }
 }
 
 impl Selector {
@@ -162,6 +173,12 @@ impl Selector {
             Match::Classes(ids) => ids.contains(&class.id),
         };
         kind_fits && topology.memory_of(id) >= self.memory_min
+    }
+
+    /// Whether any device of a class will do.
+    pub fn accepts_class(&self, topology: &Topology, class: &Name) -> bool {
+        let mut devices = topology.device_ids();
+        devices.any(|id| topology.class_of(id).id == *class && self.accepts(topology, id))
     }
 }
 

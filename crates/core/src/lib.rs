@@ -11,6 +11,7 @@ mod ids;
 mod index;
 mod job;
 mod plan;
+mod planned;
 mod quota;
 mod reason;
 mod state;
@@ -26,6 +27,7 @@ pub use job::{
     Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector, StageKind, StageSpec,
 };
 pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, StopCost};
+pub use planned::{Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
 pub use state::{

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, DeviceId, Generation, Launch, LeaseId, Millis, NodeId, Reason, Share, ShareMillis,
-    StageKey,
+    Bytes, DeviceId, Domain, Generation, Launch, LeaseId, Millis, Name, NodeId, Reason, Share,
+    ShareMillis, StageKey, Topology,
 };
 
 /// A part of one device.
@@ -54,6 +54,26 @@ impl Placement {
     pub fn nodes(&self) -> u32 {
         let nodes: BTreeSet<NodeId> = self.ranks.iter().map(|rank| rank.node).collect();
         nodes.len() as u32
+    }
+
+    /// The smallest domain that holds all of it.
+    pub fn domain(&self, topology: &Topology) -> Domain {
+        let holds = |domain: &Domain| self.domains(topology, *domain) <= 1;
+        Domain::ALL.into_iter().find(holds).unwrap_or_default()
+    }
+
+    /// In how many domains of this size it stands.
+    pub fn domains(&self, topology: &Topology, domain: Domain) -> u32 {
+        let of = |name: fn(&crate::Node) -> &Name| {
+            let nodes = self.ranks.iter().map(|rank| name(topology.node(rank.node)));
+            nodes.collect::<BTreeSet<_>>().len() as u32
+        };
+        match domain {
+            Domain::Node => self.nodes(),
+            Domain::Rack => of(|node| &node.rack),
+            Domain::Pod => of(|node| &node.pod),
+            Domain::Any => 1,
+        }
     }
 
     /// Whole units of the requested devices.

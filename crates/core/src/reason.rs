@@ -28,6 +28,8 @@ pub enum Reason {
     Resumed { step: u64 },
     /// Waited long enough to rise in priority.
     Aged { seconds: u64 },
+    /// Its gang stands in so many domains of a kind, and is slower for it than in one.
+    SpreadOver { count: u32, domain: Name, slower_pct: u32 },
 
     // Why it waits.
     /// Too few devices are free now.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, JobId,
-    JobSpec, Launch, Match, Millis, Name, Node, NodeId, Outcome, Priority, RankRule, Selector,
-    Share, StageKind, StageSpec, State, Time, Topology,
+    JobSpec, Launch, Match, Millis, Name, Node, NodeId, Outcome, PlannedSpeeds, Priority, RankRule,
+    Selector, Share, StageKind, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Memory, Policy, View};
@@ -193,6 +193,7 @@ fn job(draw: &mut Draw, classes: &[Name]) -> JobSpec {
         retries: 0,
         profile: format!("p{}", draw.between(0, 9)).into(),
         steps: Some(draw.between(100, 10_000)),
+        planned: PlannedSpeeds::default(),
     };
     JobSpec {
         name: "bench".into(),

@@ -1,7 +1,8 @@
-//! Clusters for simulations, from a word: `gavel:8,16,24`, `uniform:50x8`, `64xv100`,
-//! `sia:default`, `epyc-h100x8-910bx2`, or a published inventory, `alibaba-openb:NODES.csv`,
-//! `spot2026:FILE`.
+//! Clusters for simulations, from a word: `gavel:8,16,24`, `uniform:50x8`, `uniform:48x8/4` (four
+//! nodes a rack), `64xv100`, `sia:default`, `epyc-h100x8-910bx2`, or a published inventory,
+//! `alibaba-openb:NODES.csv`, `spot2026:FILE`.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use het_core::{Bytes, Device, DeviceClass, Node, NodeId, Share, Topology};
@@ -20,6 +21,9 @@ const GAVEL: [&str; 3] = ["v100", "p100", "k80"];
 /// The mixed cluster of Sia's simulator (Jayaram Subramanya et al., SOSP 2023): node type, nodes,
 /// devices a node. T4, A100 and RTX 2080 Ti.
 const SIA: [(&str, u32, u32); 3] = [("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3, 8)];
+
+/// Where all nodes stand of a word that says nothing of racks.
+const RACK: &str = "rack";
 
 /// The template of the brief's node.
 const MIXED: &str = "epyc-h100x8-910b";
@@ -61,6 +65,7 @@ struct Shape {
     /// Class and cores of each socket, where they are known.
     sockets: Vec<(&'static str, u32)>,
     memory: Bytes,
+    rack: String,
 }
 
 /// `nodes` nodes that are alike.
@@ -70,6 +75,7 @@ fn alike(class: &str, nodes: u32, devices: u32) -> impl Iterator<Item = Shape> {
         accelerators: vec![(class.to_owned(), "gpu", devices)],
         sockets: Vec::new(),
         memory: NODE_MEMORY,
+        rack: RACK.to_owned(),
     })
 }
 
@@ -84,10 +90,19 @@ fn gavel(counts: &str) -> Option<Vec<Shape>> {
     Some(classes.flat_map(|(class, &nodes)| alike(class, nodes, 1)).collect())
 }
 
-/// `NODESxDEVICES` of one class.
+/// `NODESxDEVICES[/NODES]` of one class, so many nodes a rack.
 fn uniform(size: &str) -> Option<Vec<Shape>> {
+    let (size, a_rack) = match size.split_once('/') {
+        Some((size, nodes)) => (size, Some(nodes.parse::<NonZeroUsize>().ok()?)),
+        None => (size, None),
+    };
     let (nodes, devices) = size.split_once('x')?;
-    Some(alike("gpu", nodes.parse().ok()?, devices.parse().ok()?).collect())
+    let mut shapes: Vec<Shape> = alike("gpu", nodes.parse().ok()?, devices.parse().ok()?).collect();
+    if let Some(a_rack) = a_rack {
+        let rows = shapes.iter_mut().enumerate();
+        rows.for_each(|(row, shape)| shape.rack = format!("{RACK}{}", row / a_rack));
+    }
+    Some(shapes)
 }
 
 /// `NxCLASS`: single devices.
@@ -108,6 +123,7 @@ fn mixed(word: &str) -> Option<Vec<Shape>> {
         ],
         sockets: vec![("epyc-9654", 96), ("epyc-9654", 96)],
         memory: NODE_MEMORY,
+        rack: RACK.to_owned(),
     };
     Some((0..nodes).map(node).collect())
 }
@@ -133,6 +149,7 @@ fn openb(path: &Path) -> Result<Vec<Shape>, WorkloadError> {
             )],
             sockets: vec![("cpu", cores / 1_000)],
             memory: Bytes(mebibytes << 20),
+            rack: RACK.to_owned(),
         })
     })
 }
@@ -152,6 +169,7 @@ fn spot2026(path: &Path) -> Result<Vec<Shape>, WorkloadError> {
             )],
             sockets: vec![("cpu", row.number(cores, "cpu_num")?)],
             memory: NODE_MEMORY,
+            rack: RACK.to_owned(),
         })
     })
 }
@@ -163,7 +181,7 @@ fn build(nodes: &[Shape]) -> Topology {
         topology.nodes.push(Node {
             name: shape.name.as_str().into(),
             memory: shape.memory,
-            rack: "rack".into(),
+            rack: shape.rack.as_str().into(),
             pod: "pod".into(),
         });
         for (id, kind, count) in &shape.accelerators {
@@ -224,7 +242,17 @@ mod tests {
         assert_eq!(sizes("4xh100"), Some((4, 4)));
         assert_eq!(sizes("sia:default"), Some((11, 64)));
         assert_eq!(sizes("epyc-h100x8-910bx2"), Some((2, 22)));
-        for wrong in ["gavel:8,16", "uniform:8", "gavel:0,0,0", "moon:3", "h100", "sia:other"] {
+        let racks = cluster("uniform:5x8/2").map(|built| built.nodes[4].rack.clone()).ok();
+        assert_eq!(racks, Some("rack2".into()));
+        for wrong in [
+            "gavel:8,16",
+            "uniform:8",
+            "uniform:8x2/0",
+            "gavel:0,0,0",
+            "moon:3",
+            "h100",
+            "sia:other",
+        ] {
             assert!(matches!(cluster(wrong), Err(ClusterError::Unknown { word }) if word == wrong));
         }
         assert_eq!(cluster("gavel:1,2,3").expect("a cluster").validate(), Ok(()));

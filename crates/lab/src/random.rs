@@ -7,9 +7,9 @@ use std::sync::Arc;
 use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, Bytes, CheckpointSpec, ClassQuota, Companions, Device, DeviceClass, Domain, Event,
-    JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId, Priority, Quota,
-    Quotas, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec, State, Time,
-    Topology,
+    JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId, PlannedSpeeds,
+    Priority, Quota, Quotas, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec,
+    State, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Pool, place};
@@ -293,6 +293,7 @@ fn stage(draw: &mut Draw, topology: &Topology, index: u16) -> StageSpec {
             retries: draw.between(0, 1) as u32,
             profile: format!("p{}", draw.between(0, 4)).into(),
             steps: None,
+            planned: PlannedSpeeds::default(),
         };
         let mut cluster = Pool::empty_cluster(&state);
         if place(&mut cluster, &spec, 0).is_ok() {

@@ -95,9 +95,7 @@ impl Scenario {
         let mut longest: BTreeMap<JobId, f64> = BTreeMap::new();
         let mut device_ms = 0.0;
         for (key, model) in &self.models {
-            let known = model.step_ns.values().flat_map(BTreeMap::values);
-            let slowest = known.copied().max().unwrap_or(model.step_ns_default);
-            let ms = model.steps as f64 * slowest as f64 / 1e6;
+            let ms = model.steps as f64 * model.longest_step_ns() as f64 / 1e6;
             let units = self.jobs.get(key.job.0 as usize - 1).map_or(1, |(_, spec)| {
                 spec.stage(key.stage).alternatives.iter().map(|a| a.count).max().unwrap_or(1)
             });

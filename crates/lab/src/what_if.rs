@@ -6,14 +6,14 @@ use std::sync::Arc;
 use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobId, JobSpec, Launch,
-    Match, Millis, Name, Quotas, RankRule, Selector, StageIndex, StageKey, StageSpec, Time,
-    Topology,
+    Match, Micro, Millis, Name, Planned, PlannedSpeeds, Quotas, RankRule, Selector, Speeds,
+    StageIndex, StageKey, StageSpec, Time, Topology,
 };
 use het_perf::Rates;
 use het_sim::StageModel;
 use thiserror::Error;
 
-use crate::workload::{Speeds, TraceJob, TraceStage, Work};
+use crate::workload::{Apart, Speeds as Table, TraceJob, TraceStage, Work};
 use crate::{Draw, Scenario};
 
 /// What is assumed beside workload and cluster.
@@ -73,7 +73,7 @@ const FIRST_JOB: u64 = 1_000;
 pub fn what_if(
     topology: &Topology,
     jobs: &[TraceJob],
-    speeds: &Speeds,
+    speeds: &Table,
     assumptions: &Assumptions,
 ) -> Result<Scenario, WhatIfError> {
     let mut builder = Builder {
@@ -106,7 +106,7 @@ pub fn what_if(
 
 struct Builder<'a> {
     topology: &'a Topology,
-    speeds: &'a Speeds,
+    speeds: &'a Table,
     assumptions: &'a Assumptions,
     /// Units of each class.
     capacity: Vec<u32>,
@@ -174,11 +174,15 @@ impl Builder<'_> {
             self.rates.declare(&profile, class, *units, told);
             let step_ns = (1e9 / rate).round() as u64;
             model.step_ns.entry(class.clone()).or_default().insert(*units, step_ns);
+            if let Some(speeds) = stage.apart.and_then(|apart| speeds_apart(*rate, apart)) {
+                model.apart.insert(class.clone(), *units, Planned::Runs(speeds));
+            }
         }
+        let planned = model.apart.clone();
         self.rates.declare_restart(&profile, restart);
         self.models.insert(key, Arc::new(model));
         let shapes = runs.iter().map(|run| (run.class.clone(), run.units));
-        Ok(spec(key, stage, shapes, profile, Some(told_steps)))
+        Ok(StageSpec { planned, ..spec(key, stage, shapes, profile, Some(told_steps)) })
     }
 
     /// A stage that may have more or fewer devices, of which nobody knows how long it will take.
@@ -276,6 +280,12 @@ struct Run {
     rate: f64,
 }
 
+/// Steps per second by where the gang stands.
+fn speeds_apart(rate: f64, apart: Apart) -> Option<Speeds> {
+    let speed = |part: f64| Micro::from_f64(rate * part).unwrap_or_default();
+    Speeds::new([1.0, apart.rack, apart.pod, apart.any].map(speed))
+}
+
 /// Numbers of devices that an elastic stage may have: powers of two inside a node, whole nodes
 /// beyond.
 fn sizes(devices_per_node: u32, capacity: u32) -> Vec<u32> {
@@ -306,6 +316,7 @@ fn spec(
         retries: 0,
         profile,
         steps,
+        planned: PlannedSpeeds::default(),
     }
 }
 

@@ -25,7 +25,7 @@ pub use roofline::roofline;
 pub(crate) use source::{CsvTable, Fields, text as read_text};
 pub use source::{Spot, TraceError};
 pub use speeds::Speeds;
-pub use trace::{TraceJob, TraceStage, Work, read_trace, write_trace};
+pub use trace::{Apart, TraceJob, TraceStage, Work, read_trace, write_trace};
 
 /// Formats that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

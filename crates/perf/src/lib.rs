@@ -13,7 +13,7 @@ pub mod training;
 
 pub use goodput::{Batch, ElasticClass, ElasticProfile, Goodput, efficiency};
 pub use moments::Moments;
-pub use rates::{Learned, Observed, RateSource, Rates};
+pub use rates::{Gang, Learned, Observed, RateSource, Rates};
 pub use saving::{
     FAILURES_PER_DEVICE_DAY, SAVE_EVERY_MAX, checkpoint_interval, mean_time_between_failures,
 };

@@ -4,7 +4,7 @@ mod learned;
 
 use std::collections::BTreeMap;
 
-use het_core::{DeviceClass, Measured, Millis, Name};
+use het_core::{DeviceClass, Domain, Measured, Millis, Name, PlannedSpeeds, Speeds};
 
 use crate::goodput::{ElasticProfile, Goodput};
 use crate::{LOAD_DEFAULT, Moments};
@@ -18,21 +18,46 @@ pub enum RateSource {
     Table,
     /// Observed on this class before.
     History,
+    /// Planned for this class, and corrected by what was observed of the plan elsewhere.
+    Planned,
     /// Observed on another class, scaled by the ratio of the catalogue's peaks.
     Scaled,
     /// A model's word about more devices than were ever observed.
     Extrapolated,
 }
 
-/// Profile → class → units → value.
-type ByShape<T> = BTreeMap<Name, BTreeMap<Name, BTreeMap<u32, T>>>;
+impl RateSource {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::History => "history",
+            Self::Planned => "plan",
+            Self::Scaled => "scaled",
+            Self::Extrapolated => "extrapolated",
+        }
+    }
+}
+
+/// So many devices of a class, in a domain of this size and no smaller one.
+#[derive(Debug, Clone, Copy)]
+pub struct Gang<'a> {
+    pub class: &'a DeviceClass,
+    pub units: u32,
+    pub within: Domain,
+}
+
+/// Class → units → value.
+type ByShape<T> = BTreeMap<Name, BTreeMap<u32, T>>;
+
+/// What was observed of a shape, by where it stood: [`Domain::Node`] where nobody asked.
+type ByDomain = BTreeMap<Domain, Moments>;
 
 /// Throughput table and history of one cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Rates {
-    /// Steps per second.
-    table: ByShape<f64>,
-    history: ByShape<Moments>,
+    /// Steps per second, by profile; of a gang that stands as well as it can.
+    table: BTreeMap<Name, ByShape<f64>>,
+    history: BTreeMap<Name, ByShape<ByDomain>>,
     /// Jobs whose speed depends on how they cut their batch.
     elastic: BTreeMap<Name, Goodput>,
     /// Peaks of classes that were observed, for scaling.
@@ -101,10 +126,11 @@ impl Rates {
     pub fn observe(
         &mut self,
         profile: &Name,
-        class: &DeviceClass,
-        units: u32,
+        planned: &PlannedSpeeds,
+        gang: Gang<'_>,
         steps_per_second: f64,
     ) {
+        let Gang { class, units, within } = gang;
         if self.table.contains_key(profile) || self.elastic.contains_key(profile) {
             return;
         }
@@ -114,42 +140,50 @@ impl Rates {
         }
         let by_class = self.history.entry(profile.clone()).or_default();
         let by_units = by_class.entry(class.id.clone()).or_default();
-        by_units.entry(units).or_default().add(steps_per_second);
+        let within = planned.speeds(&class.id, units).map_or(Domain::Node, |_| within);
+        let by_domain = by_units.entry(units).or_default();
+        by_domain.entry(within).or_default().add(steps_per_second);
     }
 
-    /// Steps per second of `profile` on `units` devices of `class`; `None` if nothing is known
-    /// about the profile, or if its table leaves this shape out: it does not run there.
+    /// Steps per second of `profile` as a gang; `None` if nothing is known about the profile, or if
+    /// its table leaves this shape out: it does not run there.
     pub fn rate(
         &self,
         profile: &Name,
-        class: &DeviceClass,
-        units: u32,
+        planned: &PlannedSpeeds,
+        gang: Gang<'_>,
     ) -> Option<(f64, RateSource)> {
+        let Gang { class, units, within } = gang;
         if let Some(goodput) = self.elastic.get(profile) {
             return goodput.rate(&class.id, units);
         }
+        let speeds = planned.speeds(&class.id, units);
         if let Some(by_class) = self.table.get(profile) {
             let rate = by_class.get(&class.id).and_then(|by_units| by_units.get(&units));
-            return rate.map(|&rate| (rate, RateSource::Table));
+            let part = speeds.map_or(1.0, |speeds| speeds.part(within));
+            return rate.map(|&rate| (rate * part, RateSource::Table));
         }
-        let by_class = self.history.get(profile)?;
-        let observed = by_class.get(&class.id).and_then(|by_units| by_units.get(&units)?.mean());
-        if let Some(rate) = observed {
+        let history = self.history.get(profile);
+        let here = history.and_then(|by_class| by_class.get(&class.id)?.get(&units));
+        if let Some(rate) = here.and_then(|by_domain| observed(by_domain, speeds, within)) {
             return Some((rate, RateSource::History));
         }
-        self.scaled(by_class, class, units).map(|rate| (rate, RateSource::Scaled))
+        if let Some(speeds) = speeds {
+            let kept = history.and_then(|seen| kept_of_plan(seen, planned, &class.id));
+            return Some((
+                speeds.within(within).as_f64() * kept.unwrap_or(1.0),
+                RateSource::Planned,
+            ));
+        }
+        self.scaled(history?, class, units).map(|rate| (rate, RateSource::Scaled))
     }
 
     /// The nearest observation of the profile, scaled by peak and by the number of devices
     /// (linear: an upper bound until the size itself is observed).
-    fn scaled(
-        &self,
-        observed: &BTreeMap<Name, BTreeMap<u32, Moments>>,
-        class: &DeviceClass,
-        units: u32,
-    ) -> Option<f64> {
+    fn scaled(&self, observed: &ByShape<ByDomain>, class: &DeviceClass, units: u32) -> Option<f64> {
         let per_unit = observed.iter().filter_map(|(other, by_units)| {
-            let (seen_units, moments) = by_units.iter().next()?;
+            let (seen_units, by_domain) = by_units.iter().next()?;
+            let moments = by_domain.values().next()?;
             let same_class = *other == class.id;
             let ratio = match (same_class, class.peak_gflops, self.peaks.get(other)) {
                 (true, _, _) => 1.0,
@@ -162,8 +196,33 @@ impl Rates {
     }
 }
 
+/// What was observed in a domain of this size; where it never stood in one, what was observed in
+/// another, made faster or slower as planned.
+fn observed(by_domain: &ByDomain, speeds: Option<Speeds>, within: Domain) -> Option<f64> {
+    let Some(speeds) = speeds else { return by_domain.values().next()?.mean() };
+    if let Some(moments) = by_domain.get(&within) {
+        return moments.mean();
+    }
+    let (seen, moments) = by_domain.iter().next()?;
+    Some(moments.mean()? * speeds.part(within) / speeds.part(*seen))
+}
+
+/// What other shapes of a profile made of their planned speed; of the same class if any did.
+fn kept_of_plan(history: &ByShape<ByDomain>, planned: &PlannedSpeeds, class: &Name) -> Option<f64> {
+    let parts = history.iter().flat_map(|(seen, by_units)| {
+        by_units.iter().filter_map(move |(units, by_domain)| {
+            let (domain, moments) = by_domain.iter().next()?;
+            let expected = planned.speeds(seen, *units)?.within(*domain).as_f64();
+            Some((seen == class, moments.mean()? / expected))
+        })
+    });
+    parts.max_by_key(|(same_class, _)| *same_class).map(|(_, part)| part)
+}
+
 #[cfg(test)]
 mod tests {
+    use het_core::{Micro, Planned};
+
     use super::*;
 
     fn class(id: &str, peak_gflops: u64) -> DeviceClass {
@@ -177,17 +236,63 @@ mod tests {
         }
     }
 
+    fn of(class: &DeviceClass, units: u32) -> Gang<'_> {
+        Gang { class, units, within: Domain::Node }
+    }
+
     #[test]
     fn a_table_beats_history_and_history_beats_scaling() {
         let (slow, fast, job) = (class("slow", 10), class("fast", 40), Name::from("job"));
         let mut rates = Rates::default();
-        assert_eq!(rates.rate(&job, &fast, 1), None);
-        rates.observe(&job, &slow, 1, 2.0);
-        assert_eq!(rates.rate(&job, &fast, 2), Some((16.0, RateSource::Scaled)));
-        rates.observe(&job, &fast, 2, 12.0);
-        assert_eq!(rates.rate(&job, &fast, 2), Some((12.0, RateSource::History)));
+        let nothing = PlannedSpeeds::default();
+        let rate = |rates: &Rates, gang| rates.rate(&job, &nothing, gang);
+        assert_eq!(rate(&rates, of(&fast, 1)), None);
+        rates.observe(&job, &nothing, of(&slow, 1), 2.0);
+        assert_eq!(rate(&rates, of(&fast, 2)), Some((16.0, RateSource::Scaled)));
+        rates.observe(&job, &nothing, of(&fast, 2), 12.0);
+        assert_eq!(rate(&rates, of(&fast, 2)), Some((12.0, RateSource::History)));
         rates.declare(&job, &fast.id, 2, 11.0);
-        assert_eq!(rates.rate(&job, &fast, 2), Some((11.0, RateSource::Table)));
-        assert_eq!(rates.rate(&job, &slow, 2), None);
+        assert_eq!(rate(&rates, of(&fast, 2)), Some((11.0, RateSource::Table)));
+        assert_eq!(rate(&rates, of(&slow, 2)), None);
+    }
+
+    /// On the slow class 4 steps/s are planned for two devices and half of it over racks, on the
+    /// fast one 8 for four.
+    fn planned(slow: &DeviceClass, fast: &DeviceClass) -> PlannedSpeeds {
+        let speeds = |best: i64| Speeds::new([best, best, best / 2, best / 2].map(Micro));
+        let mut planned = PlannedSpeeds::default();
+        for (class, units, best) in [(slow, 2, 4_000_000), (fast, 4, 8_000_000)] {
+            let speeds = speeds(best).expect("a speed");
+            planned.insert(class.id.clone(), units, Planned::Runs(speeds));
+        }
+        planned
+    }
+
+    #[test]
+    fn a_plan_beats_scaling_and_is_corrected_by_what_is_observed() {
+        let (slow, fast, job) = (class("slow", 10), class("fast", 40), Name::from("job"));
+        let planned = planned(&slow, &fast);
+        let mut rates = Rates::default();
+        let apart = |gang| Gang { within: Domain::Pod, ..gang };
+        let rate = |rates: &Rates, gang| rates.rate(&job, &planned, gang);
+        assert_eq!(rate(&rates, of(&fast, 4)), Some((8.0, RateSource::Planned)));
+        assert_eq!(rate(&rates, apart(of(&fast, 4))), Some((4.0, RateSource::Planned)));
+        // Three quarters of the plan.
+        rates.observe(&job, &planned, of(&slow, 2), 3.0);
+        assert_eq!(rate(&rates, of(&fast, 4)), Some((6.0, RateSource::Planned)));
+        assert_eq!(rate(&rates, apart(of(&slow, 2))), Some((1.5, RateSource::History)));
+        rates.observe(&job, &planned, apart(of(&slow, 2)), 1.0);
+        assert_eq!(rate(&rates, apart(of(&slow, 2))), Some((1.0, RateSource::History)));
+        assert_eq!(rate(&rates, of(&slow, 2)), Some((3.0, RateSource::History)));
+    }
+
+    #[test]
+    fn a_table_is_slower_apart_as_planned() {
+        let (slow, fast, job) = (class("slow", 10), class("fast", 40), Name::from("job"));
+        let mut rates = Rates::default();
+        rates.declare(&job, &slow.id, 2, 10.0);
+        let apart = Gang { within: Domain::Any, ..of(&slow, 2) };
+        let rate = rates.rate(&job, &planned(&slow, &fast), apart);
+        assert_eq!(rate, Some((5.0, RateSource::Table)));
     }
 }

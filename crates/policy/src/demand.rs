@@ -8,9 +8,10 @@ use het_core::{
     Share, ShareMillis, StageKey, StageSpec, StageState, Time,
 };
 
-use het_perf::RateSource;
+use het_perf::{Gang, RateSource};
 
 use crate::place::on_class;
+use crate::speed::rate_on;
 use crate::{Pool, View};
 
 /// Part of the declared work that a stage is taken to have left once it has done more than all.
@@ -172,7 +173,12 @@ fn demand(
         offers.iter_mut().for_each(|offer| offer.rate = 1.0);
     }
     let at = lease.map(|(id, lease)| (id, current(view, &offers, lease)));
-    let rate = at.and_then(|(_, offer)| offer).map_or(0.0, |index| offers[index].rate);
+    let rate = match lease.map(|(_, lease)| &lease.placement) {
+        Some(placement) if spec.spread(view.state.topology(), placement) != Domain::Node => {
+            rate_on(view, spec, placement).map_or(0.0, |(rate, _)| rate)
+        }
+        _ => at.and_then(|(_, offer)| offer).map_or(0.0, |index| offers[index].rate),
+    };
     let restart = view.rates.restart(&spec.profile);
     let attained = attained(view, key);
     let (total, remaining) = match total.filter(|_| rated) {
@@ -255,7 +261,9 @@ fn offers(view: &View<'_>, feasible: &mut Feasible<'_>, key: StageKey) -> Vec<Of
         for id in exemplars.filter(|&id| shape.selector.accepts(topology, id)) {
             let class = topology.device(id).class;
             if feasible.on_class(spec, alternative, class) {
-                let known = view.rates.rate(&spec.profile, &topology.classes[class], shape.count);
+                let (units, within) = (shape.count, Domain::Node);
+                let gang = Gang { class: &topology.classes[class], units, within };
+                let known = view.rates.rate(&spec.profile, &spec.planned, gang);
                 let rate = known.map_or(0.0, |(rate, _)| rate);
                 let extrapolated =
                     known.is_some_and(|(_, source)| source == RateSource::Extrapolated);

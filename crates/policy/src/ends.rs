@@ -1,10 +1,10 @@
 //! When devices that are in use become free.
 
-use het_core::{Alternative, Grant, Lease, Millis, StageKey};
+use het_core::{Alternative, Grant, Lease, Millis};
 
 use crate::View;
 use crate::demand::steps_done;
-use crate::speed::rate;
+use crate::speed::rate_on;
 
 /// What is taken of a running stage whose end is unknown.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ impl<'a> Ends<'a> {
     pub fn of(view: &'a View<'a>) -> Self {
         let mut ends = Self { view, known: Vec::new(), unknown: Vec::new() };
         for lease in view.state.leases().values() {
-            match expected_span(view, lease.stage, lease.placement.alternative) {
+            match expected_span(view, lease) {
                 Some(end) => ends.known.push((end, lease)),
                 None => ends.unknown.push(lease),
             }
@@ -74,12 +74,12 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// How long the rest of a stage should take on an alternative; `None` if its steps or rate are
+/// How long the rest of a running stage should take where it is; `None` if its steps or rate are
 /// unknown.
-fn expected_span(view: &View<'_>, key: StageKey, index: usize) -> Option<Millis> {
-    let (_, spec, stage) = view.state.stage(key);
+fn expected_span(view: &View<'_>, lease: &Lease) -> Option<Millis> {
+    let (_, spec, stage) = view.state.stage(lease.stage);
     let total = spec.steps.or(stage.progress.total)? as f64;
-    let (rate, _) = rate(view, spec, index)?;
-    let left = (total - steps_done(view, key, rate)).max(0.0);
+    let (rate, _) = rate_on(view, spec, &lease.placement)?;
+    let left = (total - steps_done(view, lease.stage, rate)).max(0.0);
     Some(Millis((left / rate * 1_000.0) as u64))
 }

@@ -20,6 +20,7 @@ use crate::line::{Ask, Group, GroupId, Line};
 use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Rank};
 use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
+use crate::speed::slower_apart;
 use crate::tenants::Tenants;
 use crate::worth::Crowd;
 use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
@@ -193,7 +194,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             if is_free {
-                let reasons = self.start_reasons(key, Reason::ClaimReady);
+                let reasons = self.start_reasons(key, placement, Reason::ClaimReady);
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             } else if let Ok((elsewhere, reason)) = self.fitting(group, &rank) {
                 self.start(rank, elsewhere, reason);
@@ -370,7 +371,7 @@ impl<'a> Pass<'a> {
 
     fn start(&mut self, rank: Rank, placement: Placement, reason: Reason) {
         self.take(rank.key, &placement);
-        let reasons = self.start_reasons(rank.key, reason);
+        let reasons = self.start_reasons(rank.key, &placement, reason);
         self.want(rank, Want::Run { placement, reasons });
     }
 
@@ -379,10 +380,11 @@ impl<'a> Pass<'a> {
         self.wants.push((rank, want));
     }
 
-    fn start_reasons(&self, key: StageKey, first: Reason) -> Vec<Reason> {
-        let (job, _, stage) = self.view.state.stage(key);
+    fn start_reasons(&self, key: StageKey, placement: &Placement, first: Reason) -> Vec<Reason> {
+        let (job, spec, stage) = self.view.state.stage(key);
         let waited = self.view.now.since(job.waiting_since(key.stage));
         let mut reasons = vec![first];
+        reasons.extend(slower_apart(self.view, spec, placement));
         reasons.extend(self.passed.then_some(Reason::Backfilled));
         reasons.extend(stage.checkpoint.as_ref().map(|c| Reason::Resumed { step: c.step }));
         reasons

@@ -5,6 +5,7 @@
 
 mod adaptive;
 mod assign;
+mod candidates;
 mod decision;
 mod demand;
 mod elastic;
@@ -32,6 +33,7 @@ mod turns;
 mod worth;
 
 pub use adaptive::Adaptive;
+pub use candidates::{Candidate, Stands, Terms, candidates};
 pub use decision::{Decision, StopOrder, View, Want};
 pub use memory::Memory;
 pub use place::{place, reasons_why_not};

@@ -7,8 +7,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Domain, JobSpec, Millis, Name, Priority, Quotas, RankRule,
-    Reason, StageIndex, StageKey, StageSpec, State, Ticket, Time,
+    Alternative, Bytes, Companions, Domain, JobSpec, Millis, Name, PlannedSpeeds, Priority, Quotas,
+    RankRule, Reason, StageIndex, StageKey, StageSpec, State, Ticket, Time,
 };
 
 use crate::order::{Rank, rank};
@@ -66,6 +66,7 @@ struct Request {
     ranks: RankRule,
     /// Speeds and stakes are alike too.
     profile: Name,
+    planned: PlannedSpeeds,
     steps_known: bool,
     priority: Priority,
     /// Only the preferred alternative will do.
@@ -92,7 +93,8 @@ pub(crate) struct Group {
     /// The job of one of them.
     job: Arc<JobSpec>,
     stage: StageIndex,
-    /// Alternatives, the fastest first; in file order where speeds are unknown.
+    /// Alternatives, the fastest first; in file order where nobody says how far there is to go or
+    /// how fast they are.
     pub ranked: Vec<usize>,
     /// The alternative that rule and profile name whatever is free: the fastest that the cluster
     /// could ever run.
@@ -269,11 +271,17 @@ impl Request {
             within: spec.within,
             ranks: spec.ranks,
             profile: spec.profile.clone(),
+            planned: spec.planned.clone(),
             steps_known,
             priority,
             bound: bound && spec.alternatives.len() > 1,
             tenant,
         }
+    }
+
+    /// Whether speeds say which alternative is best, and not the order of the file.
+    fn weighs_speeds(&self) -> bool {
+        self.steps_known || !self.planned.is_empty()
     }
 }
 
@@ -283,7 +291,7 @@ impl Group {
         let indices = 0..spec.alternatives.len();
         let shapes = shapes(view, spec);
         let mut ranked: Vec<usize> = indices.collect();
-        if request.steps_known {
+        if request.weighs_speeds() {
             let slowness =
                 |index: &usize| shapes[*index].map_or(f64::INFINITY, |shape| 1.0 / shape.rate);
             ranked.sort_by(|a, b| slowness(a).total_cmp(&slowness(b)));
@@ -332,7 +340,7 @@ impl Group {
     /// Alternatives, the best first: the fastest, or in a crowd the one that costs all least.
     pub fn by_worth(&self, crowd: Option<&Crowd>) -> Vec<usize> {
         let mut order = self.ranked.clone();
-        let choice = order.len() > 1 && self.request.steps_known;
+        let choice = order.len() > 1 && self.request.weighs_speeds();
         if let Some(crowd) = crowd.filter(|_| choice) {
             let cost = |index: &usize| self.shapes[*index].map_or(f64::INFINITY, |s| crowd.cost(s));
             order.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
@@ -388,7 +396,7 @@ impl Group {
 
     /// How long so many steps take on an alternative; `None` if nothing is known about its speed.
     pub fn span(&self, index: usize, steps: u64) -> Option<Millis> {
-        self.shapes[index].map(|shape| Millis((steps as f64 / shape.rate * 1_000.0) as u64))
+        self.shapes[index].map(|shape| shape.span(steps))
     }
 
     /// Least time on one device for so many steps.

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use het_core::{Lease, LeaseId, Millis, Phase, Placement, StageSpec, State, Time};
+use het_core::{Domain, Lease, LeaseId, Millis, Phase, Placement, StageSpec, State, Time};
 
 use crate::demand::steps_done;
-use crate::worth::{Crowd, Shape, shapes};
+use crate::worth::{Crowd, Shape, shape, shapes};
 use crate::{Pool, View, place};
 
 /// Between two moves a stage works for this many times as long as a move takes, and no less than
@@ -73,21 +73,30 @@ pub(crate) fn improvement(
     }
     let pause = view.rates.restart(&spec.profile);
     let settled = since + Millis(pause.0 * SETTLED_AFTER).max(SETTLED_MIN);
-    let shapes = shapes(view, spec);
-    let Some(here) = shapes[current] else { return Improvement::None };
+    let within = |placement: &Placement| spec.spread(view.state.topology(), placement);
+    let here = shape(view, spec, current, within(&lease.placement));
+    let Some(here) = here else { return Improvement::None };
     let left = (total as f64 - steps_done(view, lease.stage, here.rate)).max(0.0);
     let stay = left * crowd.cost(here);
+    let cost = |shape: Shape| left * crowd.cost(shape) + pause.as_seconds() * crowd.price(shape);
     let there = |(index, shape): (usize, Option<_>)| {
         let shape = shape.filter(|shape: &Shape| index != current && !shape.guessed)?;
-        let cost = left * crowd.cost(shape) + pause.as_seconds() * crowd.price(shape);
-        (cost < stay).then_some((cost, index))
+        (cost(shape) < stay).then_some((cost(shape), index))
     };
-    let mut better: Vec<_> = shapes.iter().copied().enumerate().filter_map(there).collect();
+    let shapes = shapes(view, spec).into_iter().enumerate();
+    let mut better: Vec<_> = shapes.filter_map(there).collect();
     if !better.is_empty() && view.now < settled {
         return Improvement::NotBefore(settled);
     }
     better.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let found = better.into_iter().find_map(|(_, index)| elsewhere(pool, lease, spec, index));
+    // What is better at its best may not be where there is room.
+    let still_pays = |placement: &Placement| match within(placement) {
+        Domain::Node => true,
+        apart => shape(view, spec, placement.alternative, apart).is_some_and(|s| cost(s) < stay),
+    };
+    let found = better
+        .into_iter()
+        .find_map(|(_, index)| elsewhere(pool, lease, spec, index).filter(still_pays));
     found.map_or(Improvement::None, Improvement::To)
 }
 

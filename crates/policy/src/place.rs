@@ -1,7 +1,8 @@
 //! Placement of one alternative on a pool: all ranks or nothing.
 //!
 //! Best fit: the domain that keeps the fewest devices free afterwards, so that large gangs find
-//! room later; inside a domain the fewest nodes, so that a gang talks over short links.
+//! room later; inside a domain the fewest nodes, so that a gang talks over short links. A gang that
+//! is slower apart stands in the smallest domain that has room for it.
 
 use std::collections::BTreeMap;
 
@@ -66,11 +67,18 @@ pub(crate) fn place_among(
     if rooms.iter().map(|room| room.units).sum::<u32>() < need {
         return Err(Reason::NoCompanions { word });
     }
-    let domain = spec.within;
-    let Some(chosen) = choose_domain(pool, &rooms, domain, need) else {
-        return Err(Reason::TooSpread { word, need, domain: domain.word().into() });
+    let mut domains = domains(spec);
+    let Some(chosen) = domains.find_map(|domain| choose_domain(pool, &rooms, domain, need)) else {
+        return Err(Reason::TooSpread { word, need, domain: spec.within.word().into() });
     };
     Ok(Placement { alternative: index, ranks: fill(pool, spec, &chosen, need) })
+}
+
+/// Where a gang that no node holds may stand, the best first.
+fn domains(spec: &StageSpec) -> impl Iterator<Item = Domain> + use<> {
+    let narrowest = if spec.planned.differ() { Domain::Rack } else { spec.within };
+    let within = spec.within;
+    Domain::ALL.into_iter().filter(move |domain| (narrowest..=within).contains(domain))
 }
 
 /// Why a stage that waits cannot start, one reason an alternative, telling *never* from *not now*.

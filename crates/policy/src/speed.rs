@@ -1,7 +1,7 @@
-//! How much a stage has left to do, and how fast each of its shapes does it.
+//! How much a stage has left to do, and how fast each of its shapes does it where.
 
-use het_core::{Stage, StageSpec};
-use het_perf::RateSource;
+use het_core::{Domain, Placement, Reason, Stage, StageSpec};
+use het_perf::{Gang, RateSource};
 
 use crate::View;
 
@@ -11,9 +11,30 @@ pub(crate) fn steps_left(spec: &StageSpec, stage: &Stage) -> Option<u64> {
     Some(total.saturating_sub(stage.progress.step.unwrap_or(0)))
 }
 
-/// Steps per second of an alternative on the slowest class that it accepts, a promise that no
-/// placement can break, and how that is known; `None` if no class has a known speed.
+/// Steps per second of an alternative, in the best place that the cluster could have for it.
 pub(crate) fn rate(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<(f64, RateSource)> {
+    rate_within(view, spec, index, Domain::Node)
+}
+
+/// The same on a placement of the stage.
+pub(crate) fn rate_on(
+    view: &View<'_>,
+    spec: &StageSpec,
+    placement: &Placement,
+) -> Option<(f64, RateSource)> {
+    let within = spec.spread(view.state.topology(), placement);
+    rate_within(view, spec, placement.alternative, within)
+}
+
+/// Steps per second of an alternative on the slowest class that it accepts, a promise that no
+/// placement in such a domain can break, and how that is known; `None` if no class has a known
+/// speed.
+pub(crate) fn rate_within(
+    view: &View<'_>,
+    spec: &StageSpec,
+    index: usize,
+    within: Domain,
+) -> Option<(f64, RateSource)> {
     let alternative = &spec.alternatives[index];
     let topology = view.state.topology();
     let mut classes: Vec<usize> = (view.state.index().sorts.iter().map(|sort| sort.exemplar))
@@ -24,7 +45,26 @@ pub(crate) fn rate(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<(f
     classes.dedup();
     let rates = classes.into_iter().filter_map(|class| {
         let class = &topology.classes[class];
-        view.rates.rate(&spec.profile, class, alternative.count)
+        let gang = Gang { class, units: alternative.count, within };
+        view.rates.rate(&spec.profile, &spec.planned, gang)
     });
     rates.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(rate, _)| *rate > 0.0)
+}
+
+/// That a placement is slower than the best place for it, if it is.
+pub(crate) fn slower_apart(
+    view: &View<'_>,
+    spec: &StageSpec,
+    placement: &Placement,
+) -> Option<Reason> {
+    let topology = view.state.topology();
+    let part = match spec.spread(topology, placement) {
+        Domain::Node => return None,
+        _ => rate_on(view, spec, placement)?.0 / rate(view, spec, placement.alternative)?.0,
+    };
+    let slower_pct = ((1.0 - part) * 100.0).round() as u32;
+    let stands_apart = |domain: &Domain| placement.domains(topology, *domain) > 1;
+    let widest = Domain::ALL.into_iter().rev().find(stands_apart)?;
+    let (count, domain) = (placement.domains(topology, widest), widest.word().into());
+    (slower_pct > 0).then_some(Reason::SpreadOver { count, domain, slower_pct })
 }

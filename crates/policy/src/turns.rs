@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Lease, Reason, StageKey, StopCause, Time};
+use het_core::{Lease, Placement, Reason, StageKey, StopCause, Time};
 
 use crate::demand::{Demands, Offer};
 use crate::place::{on_class, place};
+use crate::speed::slower_apart;
 use crate::tenants::Tenants;
 use crate::{Decision, Memory, Pool, StopOrder, View, Want};
 
@@ -141,12 +142,12 @@ fn begin(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, offer: &Offer) -> 
     let mut reasons = vec![Reason::ItsTurn { word }];
     reasons.extend(stage.checkpoint.as_ref().map(|saved| Reason::Resumed { step: saved.step }));
     if let Some(claim) = view.state.claims().get(&key) {
-        return Want::Run { placement: (*claim.placement).clone(), reasons };
+        return run(view, key, (*claim.placement).clone(), reasons);
     }
     match on_class(pool, spec, offer.alternative, offer.class) {
         Ok(placement) => {
             pool.take(&placement);
-            Want::Run { placement, reasons }
+            run(view, key, placement, reasons)
         }
         Err(reason) => Want::Wait { reasons: vec![reason] },
     }
@@ -162,8 +163,7 @@ enum Mixing {
 /// On whatever fits, in file order.
 fn anywhere(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, mixing: Mixing) -> Want {
     if let Some(claim) = view.state.claims().get(&key) {
-        let placement = (*claim.placement).clone();
-        return Want::Run { placement, reasons: vec![Reason::ClaimReady] };
+        return run(view, key, (*claim.placement).clone(), vec![Reason::ClaimReady]);
     }
     let (_, spec, _) = view.state.stage(key);
     let classes = 0..view.state.topology().classes.len();
@@ -176,5 +176,10 @@ fn anywhere(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, mixing: Mixing)
     };
     pool.take(&placement);
     let word = spec.alternatives[placement.alternative].selector.word.clone();
-    Want::Run { placement, reasons: vec![Reason::FreeNow { word }] }
+    run(view, key, placement, vec![Reason::FreeNow { word }])
+}
+
+fn run(view: &View<'_>, key: StageKey, placement: Placement, mut reasons: Vec<Reason>) -> Want {
+    reasons.extend(slower_apart(view, view.state.stage(key).1, &placement));
+    Want::Run { placement, reasons }
 }

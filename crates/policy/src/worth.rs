@@ -4,11 +4,11 @@
 //! others could do more with them. So a shape is weighed by the time to its end, plus what the
 //! others lose meanwhile: the part of the cluster that it takes times everybody who is there.
 
-use het_core::{Sort, StageSpec, State};
+use het_core::{Domain, Millis, Sort, StageSpec, State};
 use het_perf::RateSource;
 
 use crate::View;
-use crate::speed::rate;
+use crate::speed::rate_within;
 
 /// For each stage that is there now, so many will have come before a running one ends. Chosen on
 /// seeds 101 to 106 of the mixes of `docs/studies/headline.md`, which shows others.
@@ -38,6 +38,13 @@ pub(crate) struct Shape {
     pub part: f64,
 }
 
+impl Shape {
+    /// How long so many steps take.
+    pub fn span(self, steps: u64) -> Millis {
+        Millis((steps as f64 / self.rate * 1_000.0) as u64)
+    }
+}
+
 impl Crowd {
     pub fn of(state: &State) -> Self {
         let everybody = state.leases().len() + state.waiting_count();
@@ -65,14 +72,26 @@ impl Crowd {
     }
 }
 
-/// The alternatives of a stage; `None` for one of unknown speed.
+/// The alternatives of a stage, each in the best place that the cluster could have for it; `None`
+/// for one of unknown speed.
 pub(crate) fn shapes(view: &View<'_>, spec: &StageSpec) -> Vec<Option<Shape>> {
-    let shape = |index: usize| {
-        let (rate, source) = rate(view, spec, index)?;
-        let guessed = matches!(source, RateSource::Scaled | RateSource::Extrapolated);
-        Some(Shape { rate, guessed, part: part(view, spec, index)? })
+    let indices = 0..spec.alternatives.len();
+    indices.map(|index| shape(view, spec, index, Domain::Node)).collect()
+}
+
+/// An alternative in a domain of this size.
+pub(crate) fn shape(
+    view: &View<'_>,
+    spec: &StageSpec,
+    index: usize,
+    within: Domain,
+) -> Option<Shape> {
+    let (rate, source) = rate_within(view, spec, index, within)?;
+    let guessed = match source {
+        RateSource::Table | RateSource::History => false,
+        RateSource::Planned | RateSource::Scaled | RateSource::Extrapolated => true,
     };
-    (0..spec.alternatives.len()).map(shape).collect()
+    Some(Shape { rate, guessed, part: part(view, spec, index)? })
 }
 
 /// The part of the peak of the whole cluster that an alternative takes.

@@ -10,6 +10,7 @@ mod embedded;
 mod home;
 mod lookout;
 mod machine;
+mod planned;
 mod report;
 pub mod service;
 mod store;
@@ -20,7 +21,8 @@ pub use het_node::{ControlGroupFinding, control_groups, keep, pass_on, raise_des
 pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, machine, this_machine};
-pub use report::{explanation, report};
+pub use planned::{models, plan};
+pub use report::{Detail, explanation, report};
 pub use store::{
     Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
 };

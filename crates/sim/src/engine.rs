@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Checkpoint, DeviceId, Event, Failure, Generation, Grant, LeaseId, Measured, Micro,
-    Millis, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, Time, Topology,
+    Action, Checkpoint, DeviceId, Domain, Event, Failure, Generation, Grant, LeaseId, Measured,
+    Micro, Millis, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, Time, Topology,
 };
 use het_engine::Engine;
 
@@ -190,11 +190,15 @@ impl Sim {
         }
         let model = &self.model(stage);
         let units = placement.units();
+        let within = match model.apart.is_empty() {
+            true => Domain::Node,
+            false => placement.domain(&self.topology),
+        };
         let of_rank = placement.ranks.iter().flat_map(|rank| {
             let pace = pace_of(rank.node);
             rank.grants.iter().map(move |grant| {
                 let class = &self.topology.class_of(grant.device).id;
-                let step = model.step_on(class, units).unwrap_or(model.step_ns_default);
+                let step = model.step_on(class, units, within).unwrap_or(model.step_ns_default);
                 (step * pace).div_ceil(100).max(1)
             })
         });

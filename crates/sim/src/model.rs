@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_core::{DeviceId, Millis, Name, NodeId};
+use het_core::{DeviceId, Domain, Millis, Name, NodeId, PlannedSpeeds};
 
 use crate::Application;
 
@@ -12,9 +12,12 @@ use crate::Application;
 pub struct StageModel {
     pub steps: u64,
     /// Nanoseconds of one step, by class and number of devices; zero devices stand for any number.
+    /// Of a gang that stands as well as it can.
     pub step_ns: BTreeMap<Name, BTreeMap<u32, u64>>,
     /// On a shape that is not listed.
     pub step_ns_default: u64,
+    /// How much slower gangs really are that stand apart; those that are not listed are not.
+    pub apart: PlannedSpeeds,
     /// Instead of step times, for a job that chooses its own batch; its steps are progress then.
     pub elastic: Option<Arc<Application>>,
     /// What an elastic job says about its steps, by class: so many times the truth. One where
@@ -40,6 +43,7 @@ impl Default for StageModel {
             steps: 0,
             step_ns: BTreeMap::new(),
             step_ns_default: 1_000_000,
+            apart: PlannedSpeeds::default(),
             elastic: None,
             misread: BTreeMap::new(),
             load: Millis(0),
@@ -53,10 +57,22 @@ impl Default for StageModel {
 }
 
 impl StageModel {
-    /// Nanoseconds of one step on so many devices of a class.
-    pub fn step_on(&self, class: &Name, devices: u32) -> Option<u64> {
+    /// Nanoseconds of one step on so many devices of a class, no further apart than that.
+    pub fn step_on(&self, class: &Name, devices: u32, within: Domain) -> Option<u64> {
         let by_devices = self.step_ns.get(class)?;
-        by_devices.get(&devices).or_else(|| by_devices.get(&0)).copied()
+        let best = by_devices.get(&devices).or_else(|| by_devices.get(&0)).copied()?;
+        Some(match self.apart.speeds(class, devices) {
+            Some(speeds) => (best as f64 / speeds.part(within)).round() as u64,
+            None => best,
+        })
+    }
+
+    /// The longest step that is listed, however far apart its gang stands.
+    pub fn longest_step_ns(&self) -> u64 {
+        let rows = self.step_ns.iter();
+        let listed = rows.flat_map(|(class, by)| by.keys().map(move |units| (class, *units)));
+        let steps = listed.filter_map(|(class, units)| self.step_on(class, units, Domain::Any));
+        steps.max().unwrap_or(self.step_ns_default)
     }
 }
 
@@ -116,4 +132,24 @@ pub enum Fault {
     Noticed {
         node: NodeId,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use het_core::{Micro, Planned, Speeds};
+
+    use super::*;
+
+    #[test]
+    fn a_gang_that_stands_apart_is_slower_by_what_is_listed() {
+        let class = Name::from("h100");
+        let mut model = StageModel::default();
+        model.step_ns.entry(class.clone()).or_default().extend([(8, 1_000), (16, 600)]);
+        let speeds = Speeds::new([10, 8, 5, 4].map(Micro)).expect("a speed");
+        model.apart.insert(class.clone(), 16, Planned::Runs(speeds));
+        let steps = |units| Domain::ALL.map(|domain| model.step_on(&class, units, domain));
+        assert_eq!(steps(16), [600, 750, 1_200, 1_500].map(Some));
+        assert_eq!(steps(8), [Some(1_000); 4]);
+        assert_eq!(model.longest_step_ns(), 1_500);
+    }
 }

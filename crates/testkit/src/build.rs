@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, JobId,
-    JobSpec, Launch, Match, Millis, Name, Node, NodeId, Priority, RankRule, Selector, Share,
-    StageIndex, StageKey, StageKind, StageSpec, Topology,
+    JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Priority, RankRule,
+    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, Topology,
 };
 
 /// Memory of every node that is built here.
@@ -99,6 +99,7 @@ pub fn stage(name: &str, alternatives: Vec<Alternative>) -> StageSpec {
         retries: 0,
         profile: name.into(),
         steps: None,
+        planned: PlannedSpeeds::default(),
     }
 }
 

@@ -37,7 +37,7 @@ pub struct CalibrationFactors {
 pub enum CalibrationError {
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    #[error("`kind: {kind}` of `{version}` is no calibration of `{expected}`", expected = API_VERSION)]
+    #[error("`kind: {kind}` of `{version}` is no calibration of `{}`", API_VERSION)]
     Kind { kind: String, version: String },
     #[error("factors and error are to be positive numbers")]
     Range,

@@ -253,8 +253,8 @@ impl From<&Sheet> for Figures {
     }
 }
 
-/// The figures of a class; of a CPU those of a whole socket, of an instance of a cut device its part
-/// of the whole.
+/// The figures of a class: of a CPU those of a whole socket, of an instance of a cut device its
+/// part of the whole.
 pub fn figures(id: &str) -> Option<Figures> {
     match id.split_once(MIG) {
         Some((whole, profile)) => Figures::from(sheet(whole)?).instance(whole, profile),
@@ -302,6 +302,15 @@ fn slices(whole: &str, profile: &str) -> Option<(u64, u64)> {
     let slices: u64 = profile.split_once('g')?.0.parse().ok()?;
     let of = if whole.starts_with("a30") { MIG_SLICES_A30 } else { MIG_SLICES };
     Some((slices.min(of), of))
+}
+
+/// Beginnings of the classes whose 16 bits are fp16 alone: NVIDIA's before Ampere, Huawei's before
+/// the 910B.
+const WITHOUT_BF16: [&str; 7] = ["v100", "t4", "p100", "p40", "k80", "rtx-20", "ascend-910-a"];
+
+/// Whether devices of the class multiply matrices in bf16, as far as is known.
+pub fn has_bf16(id: &str) -> bool {
+    !WITHOUT_BF16.iter().any(|prefix| id.starts_with(prefix))
 }
 
 /// The peak of a class; of an instance of a cut device its part of the whole.

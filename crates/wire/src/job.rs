@@ -13,11 +13,12 @@ mod shape;
 pub use resolve::Context;
 pub use schema::json_schema;
 pub use shape::{
-    AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata, RanksFile,
-    StageFile,
+    AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata, PrecisionFile,
+    RanksFile, StageFile, TrainsFile, TuningFile,
 };
 
 use crate::file::{Problem, Problems, Severity, Tree};
+use resolve::Known;
 
 /// A job file that was read and makes sense, before a cluster is known.
 #[derive(Debug, Clone)]
@@ -41,7 +42,7 @@ pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
         return Err(Problems::new(text, source, problems));
     }
     let file = shape::read(&tree).map_err(|problem| Problems::new(text, source, vec![problem]))?;
-    let found = resolve::problems(&file, &tree, &[]);
+    let found = resolve::problems(&file, &tree, Known::default());
     let (errors, warnings): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|problem| problem.severity == Severity::Error);
     if !errors.is_empty() {
@@ -52,12 +53,17 @@ pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
 }
 
 impl TrainingJob {
+    /// Whether any stage does, so that its speed can be planned.
+    pub fn says_what_it_trains(&self) -> bool {
+        self.file.spec.stages.iter().any(|stage| stage.needs.trains.is_some())
+    }
+
     /// Resolves device words, paths and placeholders for one cluster.
     ///
     /// # Errors
-    /// Device words that the cluster's classes make wrong.
+    /// Device words that the cluster's classes make wrong, and models that nobody knows.
     pub fn resolve(&self, context: &Context<'_>) -> Result<het_core::JobSpec, Problems> {
-        let problems: Vec<Problem> = resolve::problems(&self.file, &self.tree, context.classes)
+        let problems: Vec<Problem> = resolve::problems(&self.file, &self.tree, context.known())
             .into_iter()
             .filter(|problem| problem.severity == Severity::Error)
             .collect();

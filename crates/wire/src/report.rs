@@ -123,9 +123,40 @@ pub struct StageExplanation {
     pub blockers: Vec<BlockerReport>,
     /// What would start it.
     pub what_if: Vec<String>,
+    /// What the planner could not make fit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Its alternatives and what they are weighed by, in file order, where that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<CandidateReport>,
     /// How it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+}
+
+/// An alternative and what it is weighed by; `null` is unknown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CandidateReport {
+    /// `WORD:COUNT`.
+    pub devices: String,
+    /// `runs`, `free` or `waits`.
+    pub state: String,
+    /// How many it stands in, or would now.
+    pub nodes: Option<u32>,
+    /// Where a speed is from: `table`, `history`, `plan`, `scaled`, `extrapolated`.
+    pub known_by: Option<String>,
+    /// In the best place that there could be for it, and where it stands.
+    pub best_steps_per_s: Option<f64>,
+    pub steps_per_s: Option<f64>,
+    /// Of the peak of the whole cluster, a fraction.
+    pub cluster_part: Option<f64>,
+    /// Seconds that a second of it costs all together.
+    pub price: Option<f64>,
+    /// Seconds that a step costs all together: the least is best.
+    pub step_cost_s: Option<f64>,
+    pub ends_in_s: Option<f64>,
+    /// That it stands apart and is slower for it, or why there is no room, or what it lacks.
+    pub remarks: Vec<String>,
 }
 
 /// What stands against one alternative.

@@ -5,7 +5,7 @@
 
 mod report;
 
-use het_core::{JobEnd, JobState, Reason, StageState};
+use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 
 pub use report::{ReportWords, fill, report_words, stop_cause};
 
@@ -79,6 +79,10 @@ pub fn reason(lang: Lang, reason: &Reason) -> String {
             format!("waited {seconds} s, so its priority rose"),
             format!("已等待 {seconds} 秒，优先级随之提高"),
         ),
+        Reason::SpreadOver { count, domain, slower_pct } => lang.pick(
+            format!("over {count} {domain}s: {slower_pct} % slower"),
+            format!("跨 {count} 个 {domain}：慢 {slower_pct} %"),
+        ),
         other => wait_reason(lang, other),
     }
 }
@@ -137,6 +141,18 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
         ),
         _ => unreachable!("start reasons are told by `reason`"),
     }
+}
+
+/// That a model does not fit on a gang, however it is cut.
+pub fn lacks(lang: Lang, class: &Name, units: u32, bytes: Bytes) -> String {
+    let gibibytes = bytes.0 as f64 / Bytes::gib(1).0 as f64;
+    lang.pick(
+        format!(
+            "the planner finds no room for it on {units} of `{class}`: each lacks \
+             {gibibytes:.1} GiB"
+        ),
+        format!("规划器认为 {units} 个 `{class}` 放不下：每个缺 {gibibytes:.1} GiB"),
+    )
 }
 
 /// The word for a stage's state.
@@ -199,6 +215,7 @@ mod tests {
             Reason::ItsTurn { word: word() },
             Reason::Resumed { step: 3 },
             Reason::Aged { seconds: 9 },
+            Reason::SpreadOver { count: 2, domain: "rack".into(), slower_pct: 12 },
             Reason::NotEnough { word: word(), need: 2 },
             Reason::TooSpread { word: word(), need: 2, domain: "node".into() },
             Reason::NoCompanions { word: word() },

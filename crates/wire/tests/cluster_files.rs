@@ -160,8 +160,8 @@ fn every_mistake_is_told_with_its_place_and_a_hint() {
         &["say which: `h100-pcie-80`, `h100-sxm5-80`"],
     );
     check(
-        "nodes: [{ devices: [{ name: gpu0, class: t4 }], links: [{ from: gpu0, to: cpu, kind: pcie, \
-         bandwidth: fast }] }]",
+        "nodes: [{ devices: [{ name: gpu0, class: t4 }], \
+         links: [{ from: gpu0, to: cpu, kind: pcie, bandwidth: fast }] }]",
         &["ends at `cpu`, which does not exist", "`fast` is not a bandwidth"],
     );
     check(

@@ -6,7 +6,7 @@ use het_wire::job::{Context, parse};
 fn resolved(text: &str) -> het_core::JobSpec {
     let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
     let env = std::collections::BTreeMap::new();
-    let context = Context { workdir: "/w", cwd: "/home", classes: &[], env: &env };
+    let context = Context { workdir: "/w", cwd: "/home", classes: &[], models: &[], env: &env };
     job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
@@ -118,6 +118,19 @@ spec:
 }
 
 #[test]
+fn a_model_that_nobody_knows_is_told_with_the_nearest() {
+    let text = "name: lora\nrun: train\ntrains: { model: lama3-8b, batch: 8, rank: 4 }\n";
+    let job = parse(text, "job.yaml").map(|job| job.file.metadata.name);
+    assert!(job.expect_err("all weights have no rank").to_string().contains("`rank`"));
+    let text = "name: lora\nrun: train\ntrains: { model: lama3-8b, batch: 8 }\n";
+    let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
+    let env = std::collections::BTreeMap::new();
+    let models = ["gpt2", "llama3-8b"];
+    let context = Context { workdir: "/w", cwd: "/home", classes: &[], models: &models, env: &env };
+    insta::assert_snapshot!(job.resolve(&context).expect_err("it is misspelt").to_string());
+}
+
+#[test]
 fn broken_yaml_says_where() {
     insta::assert_snapshot!(refused("name: lora\n  run: x\ndevices: [\n"));
 }
@@ -143,7 +156,7 @@ fn the_shipped_examples_are_valid() {
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let read =
         |name: &str| std::fs::read_to_string(examples.join(name)).expect("the example is shipped");
-    for name in ["finetune.yaml", "pipeline.yaml", "torchrun.yaml"] {
+    for name in ["finetune.yaml", "pipeline.yaml", "pretrain.yaml", "torchrun.yaml"] {
         resolved(&read(name));
     }
     let shipped: serde_json::Value =

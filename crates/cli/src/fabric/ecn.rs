@@ -100,7 +100,8 @@ fn sentence(reason: &EcnReason) -> String {
             pause_bytes / 1e3
         ),
         EcnReason::RestsWithin { marked, probability_max, queue_bytes } => format!(
-            "the flows rest at a queue of {:.0} kB, {:.2} % of packets marked, within Pmax {:.0} %",
+            "these flows swing about a queue of {:.0} kB, {:.2} % of packets marked, within \
+             Pmax {:.0} %",
             queue_bytes / 1e3,
             marked * 100.0,
             probability_max * 100.0
@@ -158,7 +159,7 @@ fn check(args: &EcnArgs) -> Result<(), Fail> {
     let headroom = args.link * 1e9 / 8.0 * args.rtt_us * 1e-6;
     if args.buffer_mb * 1e6 <= headroom {
         let text = format!(
-            "a buffer of {} MB is less than what is under way before a pause is understood, {:.1} MB",
+            "a buffer of {} MB is less than the {:.1} MB under way until a pause is understood",
             args.buffer_mb,
             headroom / 1e6
         );

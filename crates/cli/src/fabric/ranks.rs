@@ -35,7 +35,11 @@ pub fn ranks(args: &RanksArgs) -> Result<u8, Fail> {
         return Err(Fail::new(code::USAGE, text).hint("from 0 to 7"));
     }
     let topology = cluster(&args.cluster)?.topology;
-    let devices = device_cards(&topology);
+    let mut devices = device_cards(&topology);
+    if let Some(prefix) = &args.cards {
+        let cards = devices.iter_mut().filter_map(|device| device.card.as_mut());
+        cards.for_each(|card| rename(card, prefix));
+    }
     if devices.is_empty() {
         return Err(Fail::new(code::USAGE, "there is no GPU or NPU to place a rank on")
             .hint("name a cluster that has some, for example `--cluster hgx-h100-8x2+rail`"));
@@ -61,6 +65,15 @@ pub fn ranks(args: &RanksArgs) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
+/// What templates call cards; no driver does.
+const OF_TEMPLATES: &str = "nic";
+
+fn rename(card: &mut Card, prefix: &str) {
+    if let Some(number) = card.name.strip_prefix(OF_TEMPLATES) {
+        card.name = format!("{prefix}{number}");
+    }
+}
+
 /// A rank, on a node with these cards.
 fn row(topology: &Topology, cards: &[Card], rank: u32, of: &DeviceCard, queue: u8) -> Value {
     let device = topology.device(of.device);
@@ -68,7 +81,13 @@ fn row(topology: &Topology, cards: &[Card], rank: u32, of: &DeviceCard, queue: u
     let env = match class.vendor.as_str() {
         "Huawei" => hccl(rank, queue),
         _ if cards.is_empty() => BTreeMap::new(),
-        _ => nccl(cards, queue),
+        _ => {
+            let mut variables = nccl(cards, queue);
+            if cards.iter().any(|card| card.name.starts_with(OF_TEMPLATES)) {
+                variables.remove("NCCL_IB_HCA");
+            }
+            variables
+        }
     };
     let card = of.card.as_ref();
     json!({
@@ -93,6 +112,11 @@ fn variables(folder: &Path, rows: &[Value]) -> Result<(), Fail> {
         write(&folder.join(format!("rank-{}.env", row["rank"])), &lines.collect::<String>())?;
     }
     eprintln!("{} files of variables written below {}", rows.len(), folder.display());
+    let named =
+        |row: &Value| row["card"].as_str().is_some_and(|card| card.starts_with(OF_TEMPLATES));
+    if rows.iter().any(named) {
+        eprintln!("! cards have a template's names: say what drivers call them, `--cards mlx5_`");
+    }
     Ok(())
 }
 

@@ -3,12 +3,12 @@
 use anstream::eprintln;
 use het_core::Bytes;
 use het_parallel::{
-    Batch, Choices, Dataset, Pool, Request, Rule, known_model, known_models, small_team,
+    Batch, Choices, Dataset, Pins, Pool, Request, Rule, known_model, known_models, small_team,
 };
 use het_perf::fabric::Route;
 use het_perf::training::{Precision, Transformer, Tuning};
-use het_wire::quantity;
 use het_wire::words::closest;
+use het_wire::{catalogue, quantity};
 
 use super::pools::{self, Pools};
 use crate::args::{PrecisionWord, RouteWord, SizeArgs, TuningWord};
@@ -38,6 +38,15 @@ pub fn request(args: &SizeArgs) -> Result<Request, Fail> {
     let mut request = Request::new(model, pools, Batch::between(smallest, largest));
     request.between_gbps = between_gbps;
     request.tokens = args.tokens.as_deref().map(count).transpose()?;
+    request.pins = Pins {
+        data: args.pins.dp,
+        tensor: args.pins.tp,
+        pipeline: args.pins.pp,
+        context: args.pins.cp,
+        expert: args.pins.ep,
+        microbatch: args.pins.mb,
+        virtual_stages: args.pins.vp,
+    };
     request.dataset = dataset(args, storage_gbps)?;
     request.choices = choices(args);
     request.keep = args.keep.max(args.pick.unwrap_or(1));
@@ -124,6 +133,9 @@ impl From<PrecisionWord> for Precision {
     }
 }
 
+/// Nobody reads a dataset more often.
+const PASSES_MAX: f64 = 1e6;
+
 /// What is read while the job runs.
 fn dataset(args: &SizeArgs, cards_gbps: Option<f64>) -> Result<Option<Dataset>, Fail> {
     let Some(text) = &args.dataset else { return Ok(None) };
@@ -138,10 +150,9 @@ fn dataset(args: &SizeArgs, cards_gbps: Option<f64>) -> Result<Option<Dataset>, 
         Fail::new(code::USAGE, format!("`--storage {}` is no rate", args.storage))
             .hint("write for example `40GB/s` or `200G`")
     })?;
-    if !(args.passes >= 1.0 && args.passes.is_finite()) {
-        return Err(
-            Fail::new(code::USAGE, format!("{} passes are none", args.passes)).hint("one at least")
-        );
+    if !(1.0..=PASSES_MAX).contains(&args.passes) {
+        return Err(Fail::new(code::USAGE, format!("`--passes {}` are none", args.passes))
+            .hint(format!("from 1 to {PASSES_MAX}")));
     }
     Ok(Some(Dataset {
         bytes: bytes("--dataset", text)?,
@@ -187,6 +198,12 @@ fn pools(args: &SizeArgs) -> Result<Pools, Fail> {
     };
     for class in &all.unknown {
         eprintln!("! `{class}` takes no part: its peak, memory or bandwidth are not known");
+    }
+    if args.precision == PrecisionWord::Bf16
+        && let Some(pool) = all.pools.iter().find(|pool| !catalogue::has_bf16(&pool.class))
+    {
+        return Err(Fail::new(code::USAGE, format!("`{}` does not compute in bf16", pool.class))
+            .hint("say `--precision fp16`"));
     }
     if !args.uncalibrated {
         all.pools.iter_mut().try_for_each(calibrate)?;

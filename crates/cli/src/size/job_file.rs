@@ -1,11 +1,11 @@
-//! A chosen cut as a job file: `het run` and `het submit` take it as it is.
+//! A chosen cut as a job file, in the words of a launcher; what only the user knows is left to add.
 
 use std::path::Path;
 
 use anstream::eprintln;
 use het_parallel::{Candidate, Ranking, Request, known_model};
 use het_wire::yaml;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::launch::Launcher;
 use super::words::cut;
@@ -39,6 +39,7 @@ pub fn write(
     std::fs::write(path, text).map_err(|error| Fail::file(path, error))?;
     let cut = cut(candidate.layout.config());
     eprintln!("{} written, for {}: {cut}", path.display(), launcher.word());
+    eprintln!("add what only you know: {}", launcher.left_out());
     Ok(code::OK)
 }
 
@@ -49,7 +50,7 @@ fn other(request: &Request, ranking: &Ranking) -> String {
         Some(row) => format!("the best that one runs is `--pick {}`", row + 1),
         None if request.pools.len() > 1 => {
             "ask for the devices of one class, or use a program that exchanges over the hosts and \
-             takes ranks from `-o json`"
+             takes `replicas` from `-o json`"
                 .to_owned()
         }
         None => "list more of them with `--keep 50`".to_owned(),
@@ -64,6 +65,10 @@ fn job(request: &Request, candidate: &Candidate, launcher: Launcher, name: &str)
     let known = known_model(name);
     let name: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let mut variables =
+        Map::from_iter([("HET_LAYERS".to_owned(), layers(request, candidate).to_string().into())]);
+    let wanted = launcher.variables(candidate).into_iter();
+    variables.extend(wanted.map(|(name, value)| (name.to_owned(), value.into())));
     json!({
         "apiVersion": "heterosis.dev/v1alpha1",
         "kind": "TrainingJob",
@@ -73,7 +78,7 @@ fn job(request: &Request, candidate: &Candidate, launcher: Launcher, name: &str)
             "kind": "train",
             "run": launcher.words(request, candidate, known.as_ref()),
             "devices": devices,
-            "env": { "HET_LAYERS": layers(request, candidate).to_string() },
+            "env": variables,
             "checkpoint": candidate.finish.as_ref().map_or_else(
                 || "30m".to_owned(),
                 |finish| format!("{}s", finish.checkpoint_every.0 / 1_000),

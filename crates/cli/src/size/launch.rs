@@ -1,9 +1,9 @@
 //! Programs that can be told how a job is cut, and the words that tell them.
 
-use het_parallel::{Candidate, KnownModel, Request};
+use het_parallel::{Candidate, Collectives, KnownModel, Request};
 use het_perf::training::{
-    FeedForwardKind, Offload, Optimizer, ParallelConfig, Precision, Recompute, SequenceParallel,
-    Tuning, Zero,
+    Embeddings, FeedForwardKind, Offload, Optimizer, ParallelConfig, Precision, Recompute,
+    SequenceParallel, Transformer, Tuning, Zero,
 };
 
 /// A program that runs a cut.
@@ -11,7 +11,9 @@ use het_perf::training::{
 pub enum Launcher {
     /// Megatron-LM's `pretrain_gpt.py`: every dimension, all weights.
     Megatron,
-    /// TRL's `trl sft`, over Hugging Face's trainer: whole models on each rank or sharded, adapters.
+    /// MindSpeed-LLM's `pretrain_gpt.py`: the same words, for Ascend.
+    MindSpeed,
+    /// TRL's `trl sft`, over Hugging Face's trainer: adapters, and models whole or sharded.
     Trl,
 }
 
@@ -19,8 +21,14 @@ impl Launcher {
     /// The first that can run it, or what each of them cannot be told.
     pub fn of(request: &Request, candidate: &Candidate) -> Result<Self, String> {
         let mut lacks = Vec::new();
-        for launcher in [Self::Megatron, Self::Trl] {
-            match mixed(request, candidate).or_else(|| launcher.lacks(candidate)) {
+        let library = request.pools[candidate.layout.pools()[0]].collectives;
+        let megatron = match library {
+            Collectives::Hccl => Self::MindSpeed,
+            Collectives::Nccl | Collectives::Rccl | Collectives::Host => Self::Megatron,
+        };
+        for launcher in [megatron, Self::Trl] {
+            let lacks_of = || launcher.lacks(request, candidate, library);
+            match mixed(request, candidate).or_else(lacks_of) {
                 None => return Ok(launcher),
                 Some(text) => lacks.push(format!("{} cannot be told {text}", launcher.word())),
             }
@@ -31,19 +39,49 @@ impl Launcher {
     pub fn word(self) -> &'static str {
         match self {
             Self::Megatron => "megatron-lm",
+            Self::MindSpeed => "mindspeed-llm",
             Self::Trl => "trl",
         }
     }
 
     /// What it cannot be told of a cut over devices of one class.
-    fn lacks(self, candidate: &Candidate) -> Option<String> {
+    fn lacks(
+        self,
+        request: &Request,
+        candidate: &Candidate,
+        library: Collectives,
+    ) -> Option<String> {
         match self {
-            Self::Megatron => megatron_lacks(candidate),
-            Self::Trl => trl_lacks(candidate),
+            Self::Megatron | Self::MindSpeed => megatron_lacks(request, candidate),
+            Self::Trl => trl_lacks(candidate, library),
         }
     }
 
-    /// Its words; data, tokenizer and length are the user's to add.
+    /// What the words do not say and the user has to add.
+    pub fn left_out(self) -> &'static str {
+        match self {
+            Self::Megatron | Self::MindSpeed => {
+                "data and tokenizer, learning rate, where to save and load"
+            }
+            Self::Trl => "the dataset, learning rate, where to save",
+        }
+    }
+
+    /// Variables that it wants.
+    pub fn variables(self, candidate: &Candidate) -> Vec<(&'static str, &'static str)> {
+        let config = candidate.layout.config();
+        let ordered = config.tensor > 1 || config.context > 1;
+        match self {
+            // Its exchange overlaps only where kernels are started in order (Megatron-Core,
+            // `validate_args`).
+            Self::Megatron | Self::MindSpeed if ordered => {
+                vec![("CUDA_DEVICE_MAX_CONNECTIONS", "1")]
+            }
+            Self::Megatron | Self::MindSpeed | Self::Trl => Vec::new(),
+        }
+    }
+
+    /// Its words; see [`left_out`](Self::left_out).
     pub fn words(
         self,
         request: &Request,
@@ -51,8 +89,8 @@ impl Launcher {
         known: Option<&KnownModel>,
     ) -> Vec<String> {
         match self {
-            Self::Megatron => megatron(request, candidate),
-            Self::Trl => trl(candidate, known),
+            Self::Megatron | Self::MindSpeed => megatron(request, candidate, known),
+            Self::Trl => trl(request, candidate, known),
         }
     }
 }
@@ -70,10 +108,12 @@ fn mixed(request: &Request, candidate: &Candidate) -> Option<String> {
     uneven.then(|| "replicas that take unlike shares of a batch".to_owned())
 }
 
-fn megatron_lacks(candidate: &Candidate) -> Option<String> {
+fn megatron_lacks(request: &Request, candidate: &Candidate) -> Option<String> {
     let config = candidate.layout.config();
     let uneven = uneven_stages(candidate) && config.virtual_stages > 1;
+    let shared = !request.model.key_value_heads.is_multiple_of(config.tensor);
     let lacks = [
+        (shared, "tensor groups that share a key-value head"),
         (config.tuning != Tuning::Full, "adapters"),
         (config.zero > Zero::One, "shared gradients or weights"),
         (config.offload == Offload::Nvme, "states on NVMe"),
@@ -84,10 +124,13 @@ fn megatron_lacks(candidate: &Candidate) -> Option<String> {
     lacks.iter().find(|(lack, _)| *lack).map(|(_, text)| (*text).to_owned())
 }
 
-fn trl_lacks(candidate: &Candidate) -> Option<String> {
+fn trl_lacks(candidate: &Candidate, library: Collectives) -> Option<String> {
     let config = candidate.layout.config();
     let cut = [config.tensor, config.pipeline, config.context, config.expert];
+    let quantised =
+        matches!(config.tuning, Tuning::Qlora { .. }) || config.optimizer == Optimizer::AdamW8bit;
     let lacks = [
+        (quantised && library != Collectives::Nccl, "4 and 8 bits without bitsandbytes"),
         (cut.iter().any(|ways| *ways > 1), "layers cut over devices"),
         (config.zero == Zero::One, "shared optimizer states alone"),
         (config.offload == Offload::Nvme, "states on NVMe"),
@@ -104,7 +147,7 @@ fn uneven_stages(candidate: &Candidate) -> bool {
 }
 
 /// `pretrain_gpt.py` of Megatron-LM (Megatron-Core 0.13 and later for stages of unlike size).
-fn megatron(request: &Request, candidate: &Candidate) -> Vec<String> {
+fn megatron(request: &Request, candidate: &Candidate, known: Option<&KnownModel>) -> Vec<String> {
     let model = &request.model;
     let config = candidate.layout.config();
     let mut words = vec!["torchrun".to_owned(), "pretrain_gpt.py".to_owned()];
@@ -138,8 +181,30 @@ fn megatron(request: &Request, candidate: &Candidate) -> Vec<String> {
     } else if uneven_stages(candidate) {
         words.extend(option("pipeline-model-parallel-layout", &stage_layout(candidate)));
     }
-    words.extend(flags(&megatron_flags(config, model.feed_forward.kind)));
+    if let Some(tokens) = request.tokens {
+        words.extend(option("train-samples", &tokens.div_ceil(u64::from(model.sequence))));
+    }
+    words.extend(flags(&shape_flags(&request.model, known)));
+    words.extend(flags(&megatron_flags(config)));
     words
+}
+
+/// Flags of the model's shape: what GPT-2 has is Megatron's default, what Llama and its kin have
+/// goes with gated layers.
+fn shape_flags(model: &Transformer, known: Option<&KnownModel>) -> [(bool, &'static str); 8] {
+    let gated = model.feed_forward.kind == FeedForwardKind::Gated;
+    let named = |prefix: &str| known.is_some_and(|model| model.name.starts_with(prefix));
+    [
+        (gated, "--swiglu"),
+        (gated, "--normalization=RMSNorm"),
+        (gated, "--position-embedding-type=rope"),
+        (gated, "--disable-bias-linear"),
+        (named("qwen2"), "--add-qkv-bias"),
+        (model.embeddings == Embeddings::Untied, "--untie-embeddings-and-output-weights"),
+        // Masks of dropout are not in the plan's memory.
+        (true, "--attention-dropout=0"),
+        (true, "--hidden-dropout=0"),
+    ]
 }
 
 /// `Ettt|tttt|tttL`: the embedding, a letter a layer, the loss.
@@ -150,11 +215,10 @@ fn stage_layout(candidate: &Candidate) -> String {
 }
 
 /// Flags and whether they are used.
-fn megatron_flags(config: &ParallelConfig, kind: FeedForwardKind) -> [(bool, &'static str); 13] {
+fn megatron_flags(config: &ParallelConfig) -> [(bool, &'static str); 12] {
     let full = config.recompute == Recompute::Full;
     let offload = config.offload == Offload::Cpu;
     [
-        (kind == FeedForwardKind::Gated, "--swiglu"),
         (matches!(config.precision, Precision::Bf16 | Precision::Fp8), "--bf16"),
         (config.precision == Precision::Fp16, "--fp16"),
         (config.precision == Precision::Fp8, "--fp8-format=hybrid"),
@@ -170,14 +234,16 @@ fn megatron_flags(config: &ParallelConfig, kind: FeedForwardKind) -> [(bool, &'s
     ]
 }
 
-/// `trl sft`: samples are packed to the length that was asked for.
-fn trl(candidate: &Candidate, known: Option<&KnownModel>) -> Vec<String> {
+/// `trl sft` of TRL 0.25 and later: samples are packed to the length that was asked for, and the
+/// loss is fused with the logits, which would need more memory than the plan has otherwise.
+fn trl(request: &Request, candidate: &Candidate, known: Option<&KnownModel>) -> Vec<String> {
     let config = candidate.layout.config();
     let mut words: Vec<String> =
         ["accelerate", "launch", "-m", "trl.scripts.sft"].map(str::to_owned).to_vec();
     if let Some(repository) = known.and_then(KnownModel::repository) {
         words.extend(option("model_name_or_path", &repository));
     }
+    words.extend(option("max_length", &request.model.sequence));
     words.extend(option("per_device_train_batch_size", &config.microbatch));
     let times = candidate.layout.batch / (config.data * config.microbatch).max(1);
     words.extend(option("gradient_accumulation_steps", &times.max(1)));
@@ -200,9 +266,17 @@ fn trl(candidate: &Candidate, known: Option<&KnownModel>) -> Vec<String> {
         Optimizer::Sgd | Optimizer::Momentum => "sgd",
     };
     words.extend(option("optim", &optimizer));
+    let kept = match config.precision {
+        Precision::Fp16 => "float16",
+        Precision::Bf16 | Precision::Fp8 => "bfloat16",
+        Precision::Fp32 => "float32",
+    };
+    words.extend(option("dtype", &kept));
+    // On unless told.
+    words.extend(option("gradient_checkpointing", &(config.recompute == Recompute::Full)));
     words.extend(flags(&[
         (matches!(config.tuning, Tuning::Qlora { .. }), "--load_in_4bit"),
-        (config.recompute == Recompute::Full, "--gradient_checkpointing"),
+        (true, "--use_liger_kernel"),
         (config.precision == Precision::Bf16, "--bf16"),
         (config.precision == Precision::Fp16, "--fp16"),
         (true, "--packing"),

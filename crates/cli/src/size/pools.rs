@@ -3,8 +3,10 @@
 use het_core::{Bytes, DeviceId};
 use het_lab::planner::device_figures;
 use het_parallel::{Pool, standing};
+use het_perf::training::Attention;
 use het_wire::catalogue::{self, Figures};
 use het_wire::topology::{Cluster, FABRICS, Reach, reaches};
+use het_wire::words::closest;
 
 use crate::cluster::{cluster, this};
 use crate::fail::{Fail, code};
@@ -30,7 +32,7 @@ pub fn of_word(word: &str) -> Result<Pools, Fail> {
     let mut all = Pools::default();
     for part in parts(word) {
         match counted(&part) {
-            Some((count, class)) => all.pools.push(usual(&class, count)?),
+            Some((count, class)) => all.pools.push(usual(class, count)?),
             None => {
                 let of = of_cluster(&cluster(&part)?)?;
                 all.pools.extend(of.pools);
@@ -68,16 +70,31 @@ fn parts(word: &str) -> Vec<String> {
 }
 
 /// `8xh100-sxm5-80`: so many of a class, standing as they usually do.
-fn counted(part: &str) -> Option<(u32, String)> {
+fn counted(part: &str) -> Option<(u32, &str)> {
     let (count, class) = part.split_once('x')?;
-    let count = count.parse().ok().filter(|count| *count > 0)?;
-    catalogue::figures(class).map(|_| (count, class.to_owned()))
+    Some((count.parse().ok().filter(|count| *count > 0)?, class))
 }
 
 /// Devices of a class, standing as they usually do.
 pub fn usual(class: &str, devices: u32) -> Result<Pool, Fail> {
-    let figures = catalogue::figures(class);
-    figures.and_then(|figures| pool(class, "", &figures, devices)).ok_or_else(|| {
+    let Some(figures) = catalogue::figures(class) else {
+        let ids = || catalogue::sheets().iter().map(|sheet| sheet.id.as_str());
+        // `h100` is the beginning of several.
+        let begun: Vec<String> =
+            ids().filter(|id| id.starts_with(class)).map(str::to_owned).collect();
+        let near = match class.is_empty() || begun.is_empty() {
+            true => closest(class, ids()).into_iter().collect(),
+            false => begun,
+        };
+        let hint = match &near[..] {
+            [] => "`het topo FILE -o table` names classes; a cluster file may describe its own"
+                .to_owned(),
+            near => format!("did you mean `{}`?", near.join("`, `")),
+        };
+        let text = format!("`{class}` is no device class of the catalogue");
+        return Err(Fail::new(code::USAGE, text).hint(hint));
+    };
+    pool(class, "", &figures, devices).ok_or_else(|| {
         Fail::new(code::USAGE, format!("the catalogue lacks figures of `{class}`"))
             .hint("say its peak, memory and bandwidth under `classes:` of a cluster file")
     })
@@ -88,7 +105,9 @@ fn pool(class: &str, vendor: &str, figures: &Figures, devices: u32) -> Option<Po
     let device = device_figures(figures).filter(|device| device.half_tflops.is_some())?;
     let known = catalogue::class_by_id(class).map(|known| known.vendor.as_str());
     let pool = standing(class, known.unwrap_or(vendor), device, devices);
-    Some(Pool { power_w: figures.power_w, ..pool })
+    // FlashAttention-2 needs what came with bf16.
+    let attention = if catalogue::has_bf16(class) { pool.attention } else { Attention::Plain };
+    Some(Pool { power_w: figures.power_w, attention, ..pool })
 }
 
 /// A pool for each class of accelerators, joined as the cluster's links say.
@@ -156,8 +175,8 @@ fn join(pool: &mut Pool, reach: &Reach, in_several_pods: bool) {
     if let Some(host) = reach.host {
         island.host_gbps = gigabytes(host) * HOST_PART;
     }
-    let network = if in_several_pods { reach.beyond_pod } else { reach.beyond_leaf };
-    if let Some(network) = network {
+    let beyond = if in_several_pods { reach.beyond_pod } else { None };
+    if let Some(network) = beyond.or(reach.beyond_leaf).or(reach.network) {
         island.network_gbps = gigabytes(network);
     }
 }

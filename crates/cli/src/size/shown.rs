@@ -11,7 +11,7 @@ use het_wire::API_VERSION;
 use serde_json::{Value, json};
 
 use super::launch::Launcher;
-use super::words::{self, cut};
+use super::words::{self, cut, cut_of};
 use crate::args::{Form, SizeArgs};
 use crate::fail::{Fail, code};
 use crate::output::{Column, Shown, list};
@@ -20,6 +20,7 @@ const PLAN_COLUMNS: &[Column] = &[
     Column("#", "rank", Shown::Always),
     Column("CUT", "cut", Shown::Always),
     Column("DEVICES", "devices", Shown::Always),
+    Column("BATCH", "batch", Shown::Always),
     Column("MEMORY_GIB", "memory_gib", Shown::Always),
     Column("STEP_S", "step_time_s", Shown::Always),
     Column("TOKENS_S", "tokens_per_s", Shown::Always),
@@ -28,6 +29,7 @@ const PLAN_COLUMNS: &[Column] = &[
     Column("EXPOSED", "exposed_comm", Shown::Wide),
     Column("LIMIT", "limit", Shown::Always),
     Column("DAYS", "days", Shown::Always),
+    Column("LAUNCHER", "launcher", Shown::Always),
 ];
 
 const FIT_COLUMNS: &[Column] = &[
@@ -69,7 +71,7 @@ pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, F
         Form::Json => {
             let all = json!({
                 "apiVersion": API_VERSION, "kind": "PlanList", "items": items, "lost": lost,
-                "looked_at": ranking.looked_at,
+                "looked_at": ranking.looked_at, "alone": alone(request, ranking),
             });
             println!("{all:#}");
         }
@@ -84,6 +86,19 @@ pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, F
         }
     }
     Ok(code::OK)
+}
+
+/// The best of each pool without the others; `null` where the model does not fit.
+fn alone(request: &Request, ranking: &Ranking) -> Vec<Value> {
+    let pools = request.pools.iter().zip(&ranking.alone);
+    let rows = pools.map(|(pool, alone)| {
+        json!({
+            "class": pool.class,
+            "devices": pool.devices,
+            "tokens_per_s": alone.as_ref().map(|best| best.tokens_per_s.round()),
+        })
+    });
+    rows.collect()
 }
 
 /// What the mix is worth, and whether anything can launch it.
@@ -135,7 +150,7 @@ fn plan(request: &Request, candidate: &Candidate, rank: usize) -> Value {
         })
         .collect();
     let cuts: Vec<String> =
-        candidate.layout.replicas.iter().map(|kind| cut(&kind.config)).collect();
+        candidate.layout.replicas.iter().map(|kind| cut_of(request, kind)).collect();
     json!({
         "rank": rank,
         "cut": cuts.join(" + "),

@@ -29,6 +29,10 @@ pub fn validate(args: &ValidateArgs) -> Result<u8, Fail> {
     for path in &args.data {
         runs.extend(read_training_runs(path).map_err(|error| trace::unusable(&error))?);
     }
+    if runs.is_empty() {
+        return Err(Fail::new(code::USAGE, "there are no rows to hold estimates against")
+            .hint("a header and a row for each measured run"));
+    }
     let predictions = predict(&runs, figures);
     let items: Vec<Value> = score(&runs, &predictions).iter().map(told).collect();
     list("ScoreList", &items, COLUMNS, args.output);

@@ -1,18 +1,34 @@
 //! How cuts are written in tables and JSON.
 
-use het_parallel::Collectives;
+use het_parallel::{Collectives, Replicas, Request, Stage};
 use het_perf::fabric::LoadingLimit;
 use het_perf::training::{
     Offload, Optimizer, ParallelConfig, Precision, Recompute, SequenceParallel, Tuning, Zero,
 };
 
+/// The cut of replicas: how many they are, the ways of each stage's layers where stages differ
+/// (`tp 1/8`), and what they stand on where there is a choice.
+pub fn cut_of(request: &Request, kind: &Replicas) -> String {
+    let mut ways: Vec<String> = kind.stages.iter().map(|stage| stage.tensor.to_string()).collect();
+    ways.dedup();
+    let cut = told(kind.count, &ways.join("/"), &kind.config);
+    if request.pools.len() == 1 {
+        return cut;
+    }
+    let class = |stage: &Stage| request.pools[stage.pool].class.as_str();
+    let mut classes: Vec<&str> = kind.stages.iter().map(class).collect();
+    classes.dedup();
+    format!("{cut} on {}", classes.join("/"))
+}
+
 /// One line: `dp 16 · tp 8 · pp 8`, and what else is not plain.
 pub fn cut(config: &ParallelConfig) -> String {
-    let mut words = vec![
-        format!("dp {}", config.data),
-        format!("tp {}", config.tensor),
-        format!("pp {}", config.pipeline),
-    ];
+    told(config.data, &config.tensor.to_string(), config)
+}
+
+fn told(replicas: u32, tensor: &str, config: &ParallelConfig) -> String {
+    let mut words =
+        vec![format!("dp {replicas}"), format!("tp {tensor}"), format!("pp {}", config.pipeline)];
     let counts = [("cp", config.context), ("ep", config.expert), ("vp", config.virtual_stages)];
     words.extend(counts.iter().filter(|(_, n)| *n > 1).map(|(word, n)| format!("{word} {n}")));
     words.push(format!("mb {}", config.microbatch));

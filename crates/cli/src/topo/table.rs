@@ -70,9 +70,12 @@ fn classes(cluster: &Cluster) {
     println!("catalogue {}", catalogue::version());
 }
 
+/// What links of one row have in common: stems of both ends, kind and rate, nanoseconds.
+type LinksAlike = (String, String, String, Option<u64>);
+
 fn links(topology: &Topology) {
     let mut table = plain_table(&["FROM", "TO", "EACH", "EDGES", "LINKS", "LATENCY"]);
-    let mut groups: BTreeMap<(String, String, String, Option<u64>), (u32, u32)> = BTreeMap::new();
+    let mut groups: BTreeMap<LinksAlike, (u32, u32)> = BTreeMap::new();
     for link in &topology.links {
         let [from, to] = [&link.from, &link.to].map(|vertex| match vertex {
             het_core::Vertex::Node(_) => "node".to_owned(),

@@ -18,6 +18,9 @@ pub fn text(topology: &Topology) -> String {
     tree.text
 }
 
+/// What links of a vertex that are told together have in common: stem of the far end, kind, rate.
+type LinksAlike<'a> = (String, &'a Name, Option<u64>);
+
 struct Tree<'a> {
     topology: &'a Topology,
     neighbours: &'a Neighbours<'a>,
@@ -98,8 +101,7 @@ impl Tree<'_> {
 
     /// Links of a vertex in words, those alike together: ` ⇄ 6 nvswitch by nvlink 12 × 25 GB/s`.
     fn aside(&self, vertex: &Vertex, which: Links) -> String {
-        let mut groups: BTreeMap<(String, &Name, Option<u64>), (Vec<&Vertex>, u32)> =
-            BTreeMap::new();
+        let mut groups: BTreeMap<LinksAlike<'_>, (Vec<&Vertex>, u32)> = BTreeMap::new();
         for (link, far) in self.neighbours.at(vertex) {
             if which == Links::All || !graph::is_of_host(self.topology, link) {
                 let each = link.bandwidth.map(|sum| sum.0 / u64::from(link.count.max(1)));

@@ -85,12 +85,17 @@ fn a_picked_plan_is_what_was_priced() {
     let sandbox = Sandbox::new();
     let lora = ["--model", "llama3-8b", "--cluster", "1xrtx-4090", "--batch", "16"];
     let text = picked(&sandbox, &[&lora[..], &["--tuning", "qlora", "--pick", "1"]].concat());
-    for word in ["trl.scripts.sft", "meta-llama/Meta-Llama-3-8B", "--load_in_4bit", "--use_peft"] {
+    for word in ["trl.scripts.sft", "Meta-Llama-3-8B", "--load_in_4bit", "--use_peft", "8192"] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let mixture = ["--model", "mixtral-8x7b", "--cluster", "64xh100-sxm5-80", "--pick", "1"];
     let text = picked(&sandbox, &mixture);
-    for word in ["--num-experts", "--moe-router-topk", "--expert-model-parallel-size"] {
+    for word in ["--num-experts", "--moe-router-topk", "--normalization=RMSNorm"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let cut = ["--model", "llama3-70b", "--cluster", "64xh100-sxm5-80", "--tp", "8", "--pick", "1"];
+    let text = picked(&sandbox, &cut);
+    for word in ["tensor-model-parallel-size", "CUDA_DEVICE_MAX_CONNECTIONS", "untie-embeddings"] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
@@ -107,7 +112,7 @@ fn a_plan_that_no_launcher_takes_is_not_written() {
     let mixed = "64xh100-sxm5-80+64xascend-910b";
     let asked = ["--model", "llama3-70b", "--cluster", mixed, "--pick", "1"];
     check(&asked, "h100-sxm5-80 and ascend-910b", "one class");
-    let small = ["--model", "gpt2", "--cluster", "1xt4", "--pick", "1", "--batch", "16"];
+    let small = ["--model", "gpt2", "--cluster", "1xl4", "--pick", "1", "--batch", "16"];
     check(&[&small[..], &["--mfu", "0.4", "--tokens", "1e9"]].concat(), "no plan", "--mfu");
     check(&[&small[..], &["--tuning", "any"]].concat(), "one way", "--tuning");
 }
@@ -140,9 +145,12 @@ fn questions_without_an_answer_say_what_has_one() {
         assert!(told.contains(hint), "{told}");
     };
     check(&["size", "--model", "lama3-8b", "--cluster", "8xt4"], "did you mean `llama3-8b`?");
-    check(&["size", "--model", "gpt3-175b", "--cluster", "2xt4"], "devices of `t4`");
+    let large = ["size", "--model", "gpt3-175b", "--cluster", "2xt4"];
+    check(&large, "--precision fp16");
+    check(&[&large[..], &["--precision", "fp16"]].concat(), "devices of `t4`");
     let gpt2 = ["size", "--model", "gpt2", "--cluster"];
-    check(&[&gpt2[..], &["2xt4", "--batch", "many"]].concat(), "samples of a step");
+    check(&[&gpt2[..], &["8xh100"]].concat(), "`h100-sxm5-80`");
+    check(&[&gpt2[..], &["2xl4", "--batch", "many"]].concat(), "samples of a step");
     check(&[&gpt2[..], &["nowhere"]].concat(), "`nowhere` is no cluster");
     check(&[&gpt2[..], &["hgx-h100-9"]].concat(), "did you mean `hgx-h100-8`?");
     check(&[&gpt2[..], &["t4"]].concat(), "`8xt4`");
@@ -182,6 +190,22 @@ fn what_was_measured_is_gone_by() {
     assert_eq!(json(&sandbox, &["profile", "list"])["items"].as_array().map(Vec::len), Some(1));
     assert_eq!(sandbox.run(&["profile", "forget", "rtx-4090"]).status.code(), Some(0));
     assert_eq!(step(&[]), before);
+}
+
+#[test]
+fn a_profile_that_no_device_makes_is_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.write("fast.jsonl", "{\"step\":1,\"useful_ms\":1}\n{\"step\":2,\"useful_ms\":2}\n");
+    sandbox.write("none.jsonl", "{\"step\":0,\"useful_ms\":0}\n{\"step\":1,\"useful_ms\":0}\n");
+    let refused = |file: &str| {
+        let asked = ["profile", "import", file, "--model", "llama3-8b", "--batch", "64"];
+        let output = sandbox.run(&[&asked[..], &["--class", "h100-sxm5-80"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused("fast.jsonl").contains("faster than the peak"));
+    assert!(refused("none.jsonl").contains("two lines"));
+    assert_eq!(json(&sandbox, &["profile", "list"])["items"].as_array().map(Vec::len), Some(0));
 }
 
 #[test]
@@ -231,12 +255,12 @@ fn thresholds_are_proposed_with_reasons_and_files() {
 #[test]
 fn ranks_know_their_cards() {
     let sandbox = Sandbox::new();
-    let cluster = ["fabric", "ranks", "--cluster", "hgx-h100-8x2+rail"];
+    let cluster = ["fabric", "ranks", "--cluster", "hgx-h100-8x2+rail", "--cards", "mlx5_"];
     let answer = json(&sandbox, &[&cluster[..], &["--env", "env"]].concat());
     let last = &answer["items"][15];
-    assert_eq!((&last["node"], &last["card"]), (&"node-1".into(), &"nic7".into()));
+    assert_eq!((&last["node"], &last["card"]), (&"node-1".into(), &"mlx5_7".into()));
     let variables = sandbox.read("env/rank-15.env");
-    assert!(variables.contains("NCCL_IB_HCA==nic0,nic1"), "{variables}");
+    assert!(variables.contains("NCCL_IB_HCA==mlx5_0,mlx5_1"), "{variables}");
     let npus = ["fabric", "ranks", "--cluster", "atlas-800t-a2", "--rank-table", "ranks.json"];
     let refused = sandbox.run(&npus);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--addresses"));

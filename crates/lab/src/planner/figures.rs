@@ -10,11 +10,6 @@ pub fn figures(class: &str) -> Option<DeviceFigures> {
 
 /// A sheet's figures as the planner takes them; `None` where memory or bandwidth are missing.
 pub fn device_figures(known: &Figures) -> Option<DeviceFigures> {
-    Some(DeviceFigures {
-        fp32_tflops: known.fp32_tflops,
-        half_tflops: known.bf16_tflops,
-        fp8_tflops: known.fp8_tflops,
-        memory: known.memory?,
-        memory_gbps: known.memory_gbps?,
-    })
+    let peaks = [known.fp32_tflops, known.bf16_tflops, known.fp8_tflops];
+    DeviceFigures::known(peaks, known.memory, known.memory_gbps)
 }

@@ -85,7 +85,8 @@ fn progress(text: &str, path: &Path) -> Result<ProfiledSteps, WorkloadError> {
         lines.filter_map(|line| Some((line.step?, line.useful_ms?))).collect();
     let step = |pair: &[(u64, u64)]| {
         let steps = pair[1].0.checked_sub(pair[0].0).filter(|steps| *steps > 0)?;
-        Some(pair[1].1.checked_sub(pair[0].1)? as f64 / 1e3 / steps as f64)
+        let ms = pair[1].1.checked_sub(pair[0].1).filter(|ms| *ms > 0)?;
+        Some(ms as f64 / 1e3 / steps as f64)
     };
     let seconds: Vec<f64> = counts.windows(2).filter_map(step).collect();
     if seconds.is_empty() {

@@ -337,26 +337,29 @@ fn zero(note: &str) -> Option<Zero> {
     note.contains("SHARD_GRAD_OP").then_some(Zero::Two)
 }
 
+/// Columns of vTrain's measurements, in the order of `single_node`.
+const COUNTS: [&str; 10] = [
+    "GPUs",
+    "global batch",
+    "micro batch",
+    "hidden size",
+    "attention heads",
+    "# layers",
+    "sequence length",
+    "tensor parallelism",
+    "data parallelism",
+    "pipeline parallelism",
+];
+
 /// vTrain's measurements on one node (MIT): Megatron-DeepSpeed, fp16, layers computed again in the
 /// backward pass as in all its configurations, GPT-2's vocabulary padded.
 fn single_node(table: &CsvTable, file: &str) -> Result<Vec<TrainingRun>, WorkloadError> {
-    let places = table.columns([
-        "GPUs",
-        "global batch",
-        "micro batch",
-        "hidden size",
-        "attention heads",
-        "# layers",
-        "sequence length",
-        "tensor parallelism",
-        "data parallelism",
-        "pipeline parallelism",
-    ])?;
+    let places = table.columns(COUNTS)?;
     let [time] = table.columns(["iteration time (ms)"])?;
     table.rows(|row| {
         let mut numbers = [0_u32; 10];
-        for (number, place) in numbers.iter_mut().zip(places) {
-            *number = row.number(place, "a count")?;
+        for ((number, place), name) in numbers.iter_mut().zip(places).zip(COUNTS) {
+            *number = row.number(place, name)?;
         }
         let [gpus, global, micro, hidden, heads, layers, sequence, tensor, data, pipeline] =
             numbers;

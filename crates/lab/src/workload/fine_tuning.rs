@@ -91,6 +91,7 @@ fn job(draw: &mut Draw, shapes: &Shapes) -> TraceJob {
         }
     };
     let stage = |kind, profile: String, units, classes, work| TraceStage {
+        apart: None,
         kind,
         profile: Some(profile),
         units,

@@ -37,7 +37,21 @@ pub struct TraceStage {
     /// Device classes, or kinds of devices, that will do; where empty all that its profile has a
     /// speed for, and without a profile all accelerators.
     pub classes: Vec<String>,
+    /// How much slower it is where its devices stand apart; not at all where absent.
+    pub apart: Option<Apart>,
     pub work: Work,
+}
+
+/// Speeds of a gang as parts of that in the best place for it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Apart {
+    /// Over nodes of one rack.
+    pub rack: f64,
+    /// Over racks of one pod.
+    pub pod: f64,
+    /// Over pods.
+    pub any: f64,
 }
 
 /// How much there is to do.
@@ -64,6 +78,8 @@ struct StageRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     classes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    apart: Option<Apart>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
@@ -79,6 +95,14 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+impl Apart {
+    /// Each is a part, and wider is no faster.
+    fn slows(self) -> bool {
+        let Self { rack, pod, any } = self;
+        1.0 >= rack && rack >= pod && pod >= any && any > 0.0
+    }
+}
+
 impl TryFrom<StageRecord> for TraceStage {
     type Error = &'static str;
 
@@ -92,21 +116,24 @@ impl TryFrom<StageRecord> for TraceStage {
         if record.units == 0 && record.profile.is_none() {
             return Err("a stage without a profile needs `units`");
         }
-        let StageRecord { kind, profile, units, classes, .. } = record;
-        Ok(Self { kind, profile, units, classes, work })
+        if record.apart.is_some_and(|apart| !apart.slows()) {
+            return Err("`apart` names parts of a speed, from 1 down to above 0");
+        }
+        let StageRecord { kind, profile, units, classes, apart, .. } = record;
+        Ok(Self { kind, profile, units, classes, apart, work })
     }
 }
 
 impl From<TraceStage> for StageRecord {
     fn from(stage: TraceStage) -> Self {
-        let TraceStage { kind, profile, units, classes, work } = stage;
+        let TraceStage { kind, profile, units, classes, apart, work } = stage;
         let (steps, seconds) = match work {
             Work::Steps(steps) => (Some(steps), None),
             Work::Seconds(seconds) => (None, Some(seconds)),
             Work::Epochs => (None, None),
         };
         let elastic = work == Work::Epochs;
-        Self { kind, profile, units, classes, steps, seconds, elastic }
+        Self { kind, profile, units, classes, apart, steps, seconds, elastic }
     }
 }
 
@@ -119,8 +146,8 @@ impl TraceJob {
         units: u32,
         work: Work,
     ) -> Self {
-        let classes = Vec::new();
-        let stage = TraceStage { kind: StageKind::Train, profile, units, classes, work };
+        let (kind, classes, apart) = (StageKind::Train, Vec::new(), None);
+        let stage = TraceStage { kind, profile, units, classes, apart, work };
         let (name, tenant) = (String::new(), tenant.to_owned());
         Self { name, arrival_s, tenant, priority, stages: vec![stage] }
     }
@@ -207,6 +234,18 @@ mod tests {
         let job = TraceJob::of_one_stage(1.5, Priority::High, "a", profile, 2, work);
         let text = write_trace(std::slice::from_ref(&job));
         assert_eq!(read_trace(Path::new("t.jsonl"), &text), Ok(vec![job]));
+    }
+
+    #[test]
+    fn a_gang_may_be_slower_apart_and_never_faster() {
+        let read = |apart: &str| {
+            let stage = format!("{{\"units\":2,\"seconds\":1,\"apart\":{apart}}}");
+            let line = format!("{{\"arrival_s\":0,\"stages\":[{stage}]}}");
+            read_trace(Path::new("t.jsonl"), &line).map(|jobs| jobs[0].stages[0].apart)
+        };
+        let apart = Apart { rack: 0.9, pod: 0.6, any: 0.6 };
+        assert_eq!(read("{\"rack\":0.9,\"pod\":0.6,\"any\":0.6}"), Ok(Some(apart)));
+        assert!(read("{\"rack\":0.9,\"pod\":1.2,\"any\":0.6}").is_err());
     }
 
     #[test]

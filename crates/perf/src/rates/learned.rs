@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::Name;
+use het_core::{Domain, Name};
 
 use super::Rates;
 use crate::Moments;
@@ -18,12 +18,13 @@ pub struct Learned {
     pub revisions: BTreeMap<Name, u64>,
 }
 
-/// Steps per second of a profile on so many devices of a class.
+/// Steps per second of a profile on so many devices of a class in such a domain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     pub profile: Name,
     pub class: Name,
     pub units: u32,
+    pub within: Domain,
     pub moments: Moments,
 }
 
@@ -32,11 +33,15 @@ impl Rates {
         let by_class = self.history.iter().flat_map(|(profile, by_class)| {
             by_class.iter().map(move |(class, by_units)| (profile, class, by_units))
         });
-        let history = by_class.flat_map(|(profile, class, by_units)| {
-            by_units.iter().map(|(&units, &moments)| Observed {
+        let by_units = by_class.flat_map(|(profile, class, by_units)| {
+            by_units.iter().map(move |(&units, by_domain)| (profile, class, units, by_domain))
+        });
+        let history = by_units.flat_map(|(profile, class, units, by_domain)| {
+            by_domain.iter().map(move |(&within, &moments)| Observed {
                 profile: profile.clone(),
                 class: class.clone(),
                 units,
+                within,
                 moments,
             })
         });
@@ -56,9 +61,10 @@ impl Rates {
             revisions: learned.revisions,
             ..Self::default()
         };
-        for Observed { profile, class, units, moments } in learned.history {
+        for Observed { profile, class, units, within, moments } in learned.history {
             let by_class = rates.history.entry(profile).or_default();
-            by_class.entry(class).or_default().insert(units, moments);
+            let by_domain = by_class.entry(class).or_default().entry(units).or_default();
+            by_domain.insert(within, moments);
         }
         rates
     }

@@ -40,6 +40,16 @@ pub struct Island {
 }
 
 impl DeviceFigures {
+    /// Peaks at fp32, 16 and 8 bits; `None` where memory or its bandwidth are not known.
+    pub fn known(
+        [fp32_tflops, half_tflops, fp8_tflops]: [Option<f64>; 3],
+        memory: Option<Bytes>,
+        memory_gbps: Option<f64>,
+    ) -> Option<Self> {
+        let (memory, memory_gbps) = memory.zip(memory_gbps)?;
+        Some(Self { fp32_tflops, half_tflops, fp8_tflops, memory, memory_gbps })
+    }
+
     /// FLOP/s of matrix multiplication; `None` where the class has no figure.
     pub fn peak_flops(&self, precision: Precision) -> Option<f64> {
         let tflops = match precision {

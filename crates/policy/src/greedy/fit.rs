@@ -1,7 +1,7 @@
 //! Where a stage fits now, whether its tenant may have that, and whether something better is worth
 //! waiting for.
 
-use het_core::{Name, Placement, Reason, Share, StageKey};
+use het_core::{Domain, Millis, Name, Placement, Reason, Share, StageKey};
 
 use super::Pass;
 use crate::Rules;
@@ -12,7 +12,7 @@ use crate::place::{on_class, place_among};
 use crate::rules::{Choice, Preempts};
 use crate::speed::steps_left;
 use crate::tenants::Tenants;
-use crate::worth::Crowd;
+use crate::worth::{Crowd, Shape, shape};
 
 impl<'a> Pass<'a> {
     /// Where a stage of the group fits now, and why there; or why it fits nowhere.
@@ -47,7 +47,15 @@ impl<'a> Pass<'a> {
             delayed = delayed.or(delays);
             delays.is_none().then_some(placement)
         };
-        let Some(placement) = ranked.iter().find_map(&mut fits) else {
+        let mut open = ranked.iter().filter_map(&mut fits);
+        let found = match group.spec().planned.differ() {
+            false => open.next(),
+            true => {
+                let open: Vec<Placement> = open.collect();
+                self.least_costly(group, open)
+            }
+        };
+        let Some(placement) = found else {
             return Err(match delayed {
                 Some(blocker) => vec![Reason::WouldDelay { blocker }],
                 None => self.reasons_why_not(group),
@@ -55,7 +63,7 @@ impl<'a> Pass<'a> {
         };
         let index = placement.alternative;
         let spec = group.spec();
-        if index != best && self.waiting_pays(group, rank.key, best, index) {
+        if index != best && self.waiting_pays(group, rank.key, best, &placement) {
             let word = spec.alternatives[best].selector.word.clone();
             return Err(vec![Reason::BetterToWait { word }]);
         }
@@ -68,6 +76,44 @@ impl<'a> Pass<'a> {
             (_, false) => Reason::FreeNow { word },
         };
         Ok((placement, reason))
+    }
+
+    /// Of placements that are all free, the best first, the one that costs all least where it
+    /// really stands; of equals the one whose ranks stand closer together.
+    fn least_costly(&self, group: &Group, open: Vec<Placement>) -> Option<Placement> {
+        let cost = |placement: &Placement| {
+            let shape = self.shape_on(group, placement);
+            let cost =
+                |shape: Shape| self.crowd.as_ref().map_or(1.0 / shape.rate, |c| c.cost(shape));
+            (shape.map_or(f64::INFINITY, cost), self.domain_of(group, placement))
+        };
+        let costed = open.into_iter().map(|placement| (cost(&placement), placement));
+        let least =
+            costed.min_by(|((a, near), _), ((b, far), _)| a.total_cmp(b).then(near.cmp(far)));
+        least.map(|(_, placement)| placement)
+    }
+
+    fn domain_of(&self, group: &Group, placement: &Placement) -> Domain {
+        group.spec().spread(self.view.state.topology(), placement)
+    }
+
+    /// The shape of a placement where it really stands.
+    fn shape_on(&self, group: &Group, placement: &Placement) -> Option<Shape> {
+        let within = self.domain_of(group, placement);
+        shape(self.view, group.spec(), placement.alternative, within)
+    }
+
+    /// How long so many steps take on a placement.
+    pub(super) fn span_on(
+        &self,
+        group: &Group,
+        placement: &Placement,
+        steps: u64,
+    ) -> Option<Millis> {
+        match self.domain_of(group, placement) {
+            Domain::Node => group.span(placement.alternative, steps),
+            _ => self.shape_on(group, placement).map(|shape| shape.span(steps)),
+        }
     }
 
     /// One reason an alternative, telling *never* from *not now*.
@@ -144,13 +190,14 @@ impl<'a> Pass<'a> {
     }
 
     /// Whether the better shape, once its present users end, still finishes before the free one.
-    fn waiting_pays(&self, group: &Group, key: StageKey, best: usize, free: usize) -> bool {
+    fn waiting_pays(&self, group: &Group, key: StageKey, best: usize, free: &Placement) -> bool {
         if self.rules.choice != Choice::EarliestFinish {
             return false;
         }
         let (_, spec, stage) = self.view.state.stage(key);
         let Some(left) = steps_left(spec, stage) else { return false };
-        let (Some(fast), Some(slow)) = (group.span(best, left), group.span(free, left)) else {
+        let (fast, slow) = (group.span(best, left), self.span_on(group, free, left));
+        let (Some(fast), Some(slow)) = (fast, slow) else {
             return false;
         };
         let alternative = &group.spec().alternatives[best];

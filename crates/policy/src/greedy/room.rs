@@ -181,7 +181,8 @@ impl<'a> Pass<'a> {
             let mut sorts = group.accepted.iter().flat_map(Accepted::sorts);
             sorts.all(|sort| self.is_wanted(&awaited, self.view.state.index().sorts[sort].exemplar))
         };
-        if self.ends_in_time(&awaited, group, rank, group.ranked[0]) || !everywhere() {
+        let fastest = |left| group.span(group.ranked[0], left);
+        if self.ends_in_time(&awaited, rank, fastest) || !everywhere() {
             return None;
         }
         Some(awaited.key)
@@ -196,7 +197,8 @@ impl<'a> Pass<'a> {
     ) -> Option<StageKey> {
         let awaited = self.awaited?;
         let wanted = || placement.devices().any(|grant| self.is_wanted(&awaited, grant.device));
-        if self.ends_in_time(&awaited, group, rank, placement.alternative) || !wanted() {
+        let there = |left| self.span_on(group, placement, left);
+        if self.ends_in_time(&awaited, rank, there) || !wanted() {
             return None;
         }
         Some(awaited.key)
@@ -204,12 +206,17 @@ impl<'a> Pass<'a> {
 
     /// Whether a stage would have ended when the awaited one can begin, or stands above it, both as
     /// they have aged.
-    fn ends_in_time(&self, awaited: &Awaited, group: &Group, rank: &Rank, index: usize) -> bool {
+    fn ends_in_time(
+        &self,
+        awaited: &Awaited,
+        rank: &Rank,
+        span: impl FnOnce(u64) -> Option<Millis>,
+    ) -> bool {
         if awaited.key == rank.key || rank.level() > awaited.level {
             return true;
         }
         let (_, spec, stage) = self.view.state.stage(rank.key);
-        let span = steps_left(spec, stage).and_then(|left| group.span(index, left));
+        let span = steps_left(spec, stage).and_then(span);
         let pause = self.view.rates.restart(&spec.profile);
         span.is_some_and(|span| self.view.now + span + pause <= awaited.begins)
     }

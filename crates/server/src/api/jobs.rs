@@ -15,7 +15,7 @@ use super::auth::{Caller, Verb};
 use super::refuse::{ApiError, Code, Sent};
 use super::{Api, PAGE_MAX};
 use crate::EventStore;
-use crate::report::{explanation, report};
+use crate::report::{Detail, explanation, report};
 use crate::service::{Asked, Wanted, Which};
 
 /// Which jobs a list shows.
@@ -106,25 +106,28 @@ pub async fn show(
     })
 }
 
-/// In which language sentences are wanted.
+/// In which language sentences are wanted, and how much is to be said.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LangQuery {
+pub struct ExplainQuery {
     #[serde(default)]
     lang: String,
+    #[serde(default)]
+    placement: bool,
 }
 
 pub async fn explain(
     Shared(api): Shared<Api>,
     caller: Caller,
     Path(selector): Path<String>,
-    Query(query): Query<LangQuery>,
+    Query(query): Query<ExplainQuery>,
 ) -> Result<Json<ExplanationReport>, ApiError> {
     let id = JobId(find(&api, &caller, &selector)?.id);
     let lang = if query.lang.starts_with("zh") { Lang::Zh } else { Lang::En };
+    let detail = if query.placement { Detail::Placement } else { Detail::Reasons };
     let look = move |control: &Controller<Node, EventStore>| {
         let (state, rates) = (control.state(), control.rates());
-        explanation(state, control.policy(), rates, control.now(), id, lang)
+        explanation(state, control.policy(), rates, control.now(), id, (lang, detail))
     };
     let told = api.0.desk.look(look).await?;
     told.map(Json).ok_or_else(|| {

@@ -201,7 +201,10 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/jobs/{job}/explanation",
         verb: Some(Verb::ReadJobs),
         about: "Why its stages stand where they stand or wait",
-        query: &[("lang", "`en` or `zh`")],
+        query: &[
+            ("lang", "`en` or `zh`"),
+            ("placement", "`true`: and what each alternative is weighed by"),
+        ],
         body: None,
         answer: Answer::Json(|| schema_for!(ExplanationReport)),
         handler: || get(jobs::explain),

@@ -21,6 +21,7 @@ use super::refuse::{ApiError, Code, Sent};
 use super::{Api, FILE_BYTES_MAX, KEY_CHARS_MAX, LIVE_JOBS_MAX, Parts};
 use crate::Home;
 use crate::embedded::{carried, impossible};
+use crate::planned::{models, plan};
 use crate::service::{Asked, NotHeard};
 
 /// The header that makes a second submission the same as the first.
@@ -72,7 +73,9 @@ async fn accept(
     let id = parts.desk.new_job_id();
     let workdir = workdir(parts, submission, id)?;
     let spec = resolve(parts, submission, job, &workdir)?;
-    let warnings = job.warnings.list().iter().map(|problem| problem.message.clone()).collect();
+    let (spec, too_large) = with_planned_speeds(parts, job, spec).await?;
+    let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
+    let warnings = warnings.chain(too_large).collect();
     let answer = submitted(id, spec.name.to_string(), workdir, warnings);
     let spec = Arc::new(JobSpec { key, ..spec });
     let begin = submission.begin;
@@ -83,6 +86,24 @@ async fn accept(
         Asked { events: std::iter::once(submitted).chain(held).collect(), answer }
     };
     Ok(parts.desk.tell(tell).await?)
+}
+
+/// The job with what the planner expects of it, and what is to be said of that. A search may take
+/// a while, so it is no other request's business.
+async fn with_planned_speeds(
+    parts: &Parts,
+    job: &TrainingJob,
+    mut spec: JobSpec,
+) -> Result<(JobSpec, Vec<String>), ApiError> {
+    if !job.says_what_it_trains() {
+        return Ok((spec, Vec::new()));
+    }
+    let (file, topology) = (job.file.clone(), Arc::clone(&parts.topology));
+    let planning = tokio::task::spawn_blocking(move || {
+        let warnings = plan(&file, &topology, &mut spec);
+        (spec, warnings)
+    });
+    Ok(planning.await.map_err(|_| NotHeard::Gone)?)
 }
 
 fn check_room(parts: &Parts) -> Result<(), ApiError> {
@@ -199,7 +220,7 @@ fn resolve(
     let env: BTreeMap<String, String> =
         path.into_iter().map(|path| ("PATH".to_owned(), path)).collect();
     let classes = &parts.topology.classes;
-    let context = Context { workdir, cwd: &submission.cwd, classes, env: &env };
+    let context = Context { workdir, cwd: &submission.cwd, classes, models: models(), env: &env };
     job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use het_control::{Controller, Log, MemoryLog, Retention};
 use het_core::{
-    Action, Alternative, Bytes, Companions, Domain, Event, JobId, JobSpec, Launch, Match, Priority,
-    RankRule, Selector, StageIndex, StageKind, StageSpec, State,
+    Action, Alternative, Bytes, Companions, Domain, Event, JobId, JobSpec, Launch, Match,
+    PlannedSpeeds, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec, State,
 };
 use het_engine::Fake;
 use het_perf::Rates;
@@ -98,5 +98,6 @@ fn stage(index: u16) -> StageSpec {
         retries: 0,
         profile: "bench".into(),
         steps: None,
+        planned: PlannedSpeeds::default(),
     }
 }

@@ -1,14 +1,26 @@
 //! Why a job's stages stand where they stand, in sentences.
 
-use het_core::{JobId, Name, Occupant, StageKey, StageState, State, Time};
+use het_core::{
+    JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, StageKey, StageState, State,
+    Time,
+};
 use het_perf::Rates;
-use het_policy::Policy;
+use het_policy::{Candidate, Policy, Stands, Terms, View, candidates};
 use het_scheduler::{Blocker, Explanation, WhatIf};
 use het_wire::API_VERSION;
 use het_wire::report::{
-    BlockerReport, ExplanationReport, HolderReport, OccupiedReport, StageExplanation,
+    BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupiedReport,
+    StageExplanation,
 };
 use het_wire::text::{self, Lang};
+
+/// How much is to be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    Reasons,
+    /// And what the alternatives are weighed by.
+    Placement,
+}
 
 /// Explains all stages of a job of this state.
 pub fn explanation(
@@ -17,12 +29,21 @@ pub fn explanation(
     rates: &Rates,
     now: Time,
     id: JobId,
-    lang: Lang,
+    (lang, detail): (Lang, Detail),
 ) -> Option<ExplanationReport> {
     let job = state.job(id)?;
+    let view = View { state, rates, now, round: None };
     let stage = |stage| {
         let key = StageKey { job: id, stage };
-        stage_explanation(state, &het_scheduler::explain(state, policy, rates, now, key), lang)
+        let told = het_scheduler::explain(state, policy, rates, now, key);
+        let candidates = match detail {
+            Detail::Reasons => Vec::new(),
+            Detail::Placement => candidates(&view, key),
+        };
+        StageExplanation {
+            candidates: candidates.iter().map(|one| candidate(one, lang)).collect(),
+            ..stage_explanation(state, &told, lang)
+        }
     };
     Some(ExplanationReport {
         api_version: API_VERSION.to_owned(),
@@ -57,7 +78,45 @@ fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExpl
         position: told.position,
         blockers: told.blockers.iter().map(blocker).collect(),
         what_if: told.what_if.iter().map(|option| what_if(option, lang)).collect(),
+        warnings: too_large(&spec.planned, lang),
+        candidates: Vec::new(),
         failure,
+    }
+}
+
+/// One sentence for each gang that lacks memory, however its job is cut.
+fn too_large(planned: &PlannedSpeeds, lang: Lang) -> Vec<String> {
+    let rows = planned.iter();
+    let sentences = rows.filter_map(|(class, units, planned)| match planned {
+        Planned::Runs(_) => None,
+        Planned::Lacks(bytes) => Some(text::lacks(lang, class, units, bytes)),
+    });
+    sentences.collect()
+}
+
+fn candidate(candidate: &Candidate, lang: Lang) -> CandidateReport {
+    let Candidate { word, units, stands, best, lacks, terms } = candidate;
+    let (state, why_not) = match stands {
+        Stands::Runs(_) => ("runs", None),
+        Stands::Free(_) => ("free", None),
+        Stands::Nowhere(reason) => ("waits", Some(reason)),
+    };
+    let apart = terms.as_ref().and_then(|terms| terms.apart.as_ref());
+    let remarks = why_not.into_iter().chain(apart).map(|reason| text::reason(lang, reason));
+    let lacks = lacks.map(|bytes| text::lacks(lang, word, *units, bytes));
+    let term = |of: fn(&Terms) -> f64| terms.as_ref().map(of);
+    CandidateReport {
+        devices: format!("{word}:{units}"),
+        state: state.to_owned(),
+        nodes: stands.placement().map(Placement::nodes),
+        known_by: best.map(|(_, source)| source.word().to_owned()),
+        best_steps_per_s: best.map(|(rate, _)| rate),
+        steps_per_s: term(|terms| terms.rate),
+        cluster_part: term(|terms| terms.part),
+        price: term(|terms| terms.price),
+        step_cost_s: term(|terms| terms.step_cost_s),
+        ends_in_s: terms.as_ref().and_then(|terms| terms.ends_in).map(Millis::as_seconds),
+        remarks: remarks.chain(lacks).collect(),
     }
 }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime,
-    DeviceClass, Domain, JobSpec, Launch, LogRule, Millis, Mount, Name, OutputRule, Priority,
-    RankRule, StageIndex, StageKind, StageSpec,
+    DeviceClass, Domain, JobSpec, Launch, LogRule, Millis, Mount, Name, OutputRule, PlannedSpeeds,
+    Priority, RankRule, StageIndex, StageKind, StageSpec,
 };
 
 use super::shape::{
     CheckpointFile, CheckpointFull, CommandFile, ContainerFile, ContainerFull, DomainFile, JobFile,
-    LogsFile, Needs, PriorityFile, RanksFile, RuntimeFile, StageFile, StageKindFile, is_long,
+    LogsFile, Needs, PriorityFile, RanksFile, RuntimeFile, StageFile, StageKindFile, TrainsFile,
+    TuningFile, is_long,
 };
 use crate::file::{Place, Problem, Severity, Tree};
 use crate::quantity;
@@ -26,12 +27,27 @@ pub struct Context<'a> {
     pub cwd: &'a str,
     /// Device classes of the cluster at hand.
     pub classes: &'a [DeviceClass],
+    /// Names of the models whose training can be planned.
+    pub models: &'a [&'a str],
     /// Environment of every program; the file's own wins.
     pub env: &'a BTreeMap<String, String>,
 }
 
+/// What names in the file may stand for; where nothing is known of a sort, all names will do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Known<'a> {
+    pub classes: &'a [DeviceClass],
+    pub models: &'a [&'a str],
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn known(&self) -> Known<'a> {
+        Known { classes: self.classes, models: self.models }
+    }
+}
+
 /// Everything in the file that makes no sense.
-pub(crate) fn problems(file: &JobFile, tree: &Tree, classes: &[DeviceClass]) -> Vec<Problem> {
+pub(crate) fn problems(file: &JobFile, tree: &Tree, known: Known<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     let spec_tree = if is_long(tree) { tree.at("/spec") } else { tree };
     duration_at(&mut found, spec_tree, "time_limit");
@@ -40,7 +56,7 @@ pub(crate) fn problems(file: &JobFile, tree: &Tree, classes: &[DeviceClass]) -> 
             true => tree.at(&format!("/spec/stages/{index}")),
             false => tree,
         };
-        stage_problems(&mut found, file, index, stage, stage_tree, classes);
+        stage_problems(&mut found, file, index, stage, stage_tree, known);
     }
     found.extend(cycle(file, tree));
     found
@@ -57,7 +73,7 @@ fn stage_problems(
     index: usize,
     stage: &StageFile,
     tree: &Tree,
-    classes: &[DeviceClass],
+    known: Known<'_>,
 ) {
     if file.spec.stages[..index].iter().any(|other| other.name == stage.name) {
         let at = tree.get("name").unwrap_or(tree);
@@ -83,12 +99,18 @@ fn stage_problems(
         }
     }
     if let Some(devices) = tree.get("devices") {
-        device_words(found, devices, stage.needs.devices.as_deref().unwrap_or_default(), classes);
+        device_words(
+            found,
+            devices,
+            stage.needs.devices.as_deref().unwrap_or_default(),
+            known.classes,
+        );
     }
     for (row, alternative) in stage.needs.alternatives.iter().enumerate() {
         let at = tree.at(&format!("/alternatives/{row}/devices"));
-        device_words(found, at, &alternative.devices, classes);
+        device_words(found, at, &alternative.devices, known.classes);
     }
+    trains_problems(found, tree, stage.needs.trains.as_ref(), known.models);
     checkpoint_problems(found, tree);
     unused_fields(found, tree);
     if let Some(with) = tree.get("with") {
@@ -108,6 +130,30 @@ fn device_words(found: &mut Vec<Problem>, at: &Tree, text: &str, classes: &[Devi
         let (message, hint) = (error.to_string(), Some(error.hint()));
         let severity = Severity::Error;
         found.push(Problem { severity, place, length, message, hint });
+    }
+}
+
+/// The model is known, and adapters have a rank where there are any.
+fn trains_problems(
+    found: &mut Vec<Problem>,
+    tree: &Tree,
+    trains: Option<&TrainsFile>,
+    models: &[&str],
+) {
+    let (Some(tree), Some(trains)) = (tree.get("trains"), trains) else { return };
+    let is_known = models.iter().any(|known| known.eq_ignore_ascii_case(&trains.model));
+    if !models.is_empty() && !is_known {
+        let at = tree.get("model").unwrap_or(tree);
+        let near = closest(&trains.model, models.iter().copied());
+        let hint = match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are `{}`", models.join("`, `")),
+        };
+        found.push(problem(at, format!("`{}` is no model that is known", trains.model), hint));
+    }
+    if let (TuningFile::Full, Some(at)) = (trains.tuning, tree.get("rank")) {
+        let hint = "say `tuning: lora` or `tuning: qlora`, or leave `rank` out".to_owned();
+        found.push(problem(at, "`rank` is of adapters, and all weights are trained".into(), hint));
     }
 }
 
@@ -285,6 +331,7 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         retries: stage.needs.retries.unwrap_or(0),
         profile: stage.needs.profile.clone().unwrap_or(profile).into(),
         steps: stage.needs.steps,
+        planned: PlannedSpeeds::default(),
     }
 }
 

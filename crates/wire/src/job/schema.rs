@@ -51,6 +51,7 @@ fn example_of(field: &str) -> String {
         "stages" => "`stages: [{ name: train, run: [python, train.py], devices: \"gpu:1\" }]`",
         "checkpoint" => "`checkpoint: { every: 10m }`",
         "retries" => "`retries: 3`",
+        "trains" => "`trains: { model: llama3-8b, batch: 256 }`",
         "after" => "`after: [preprocess]`",
         _ => return "see `het schema job`".to_owned(),
     };

@@ -135,9 +135,58 @@ pub struct Needs {
     /// Optimiser steps, where they are known: lets the scheduler estimate the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
+    /// What it trains, where that is a known model: lets the scheduler plan how fast it is on which
+    /// devices, and how much slower apart, before anybody has measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trains: Option<TrainsFile>,
     /// Under which name its speed is remembered; the job's and stage's names if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+}
+
+/// A model and how a step of it is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrainsFile {
+    /// Name of a known model, as `het size --model` takes it.
+    pub model: String,
+    /// Samples of an optimiser step, over all devices.
+    #[schemars(range(min = 1))]
+    pub batch: u32,
+    /// Tokens of a sample; as the model was trained at first if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub sequence: Option<u32>,
+    #[serde(default)]
+    pub precision: PrecisionFile,
+    #[serde(default)]
+    pub tuning: TuningFile,
+    /// Of the adapters; 16 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub rank: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PrecisionFile {
+    Fp32,
+    Fp16,
+    #[default]
+    Bf16,
+    Fp8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TuningFile {
+    /// All weights.
+    #[default]
+    Full,
+    /// Low-rank adapters.
+    Lora,
+    /// The same over weights of 4 bits.
+    Qlora,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

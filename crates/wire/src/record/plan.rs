@@ -122,6 +122,7 @@ pub(super) enum ReasonRecord {
     ItsTurn { word: String },
     Resumed { step: u64 },
     Aged { seconds: u64 },
+    SpreadOver { count: u32, domain: String, slower_pct: u32 },
     NotEnough { word: String, need: u32 },
     TooSpread { word: String, need: u32, domain: String },
     NoCompanions { word: String },
@@ -366,6 +367,7 @@ reasons! {
     ItsTurn { word: text => name }
     Resumed { step: same => same }
     Aged { seconds: same => same }
+    SpreadOver { count: same => same, domain: text => name, slower_pct: same => same }
     NotEnough { word: text => name, need: same => same }
     TooSpread { word: text => name, need: same => same, domain: text => name }
     NoCompanions { word: text => name }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
-    JobSpec, Launch, LogRule, Match, Millis, Mount, Name, OutputRule, Priority, RankRule, Selector,
-    StageIndex, StageKind, StageSpec,
+    JobSpec, Launch, LogRule, Match, Micro, Millis, Mount, Name, OutputRule, Planned,
+    PlannedSpeeds, Priority, RankRule, Selector, Speeds, StageIndex, StageKind, StageSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,25 @@ struct StageRecord {
     profile: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    planned: Vec<PlannedRecord>,
+}
+
+/// A gang and what the planner says of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PlannedRecord {
+    class: String,
+    units: u32,
+    #[serde(flatten)]
+    says: SaysRecord,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SaysRecord {
+    /// In millionths, in the order of [`Domain::ALL`].
+    StepsPerSecond([i64; Domain::ALL.len()]),
+    LacksBytes(u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,6 +201,7 @@ fn write_stage(spec: &StageSpec) -> StageRecord {
         retries: spec.retries,
         profile: spec.profile.to_string(),
         steps: spec.steps,
+        planned: write_planned(&spec.planned),
     }
 }
 
@@ -198,7 +218,37 @@ fn read_stage(record: &StageRecord) -> Result<StageSpec, RecordError> {
         retries: record.retries,
         profile: record.profile.as_str().into(),
         steps: record.steps,
+        planned: read_planned(&record.planned),
     })
+}
+
+fn write_planned(planned: &PlannedSpeeds) -> Vec<PlannedRecord> {
+    let says = |planned| match planned {
+        Planned::Runs(speeds) => {
+            SaysRecord::StepsPerSecond(Domain::ALL.map(|domain| Speeds::within(speeds, domain).0))
+        }
+        Planned::Lacks(bytes) => SaysRecord::LacksBytes(bytes.0),
+    };
+    let record = |(class, units, planned): (&Name, u32, Planned)| PlannedRecord {
+        class: class.to_string(),
+        units,
+        says: says(planned),
+    };
+    planned.iter().map(record).collect()
+}
+
+fn read_planned(records: &[PlannedRecord]) -> PlannedSpeeds {
+    let mut planned = PlannedSpeeds::default();
+    for record in records {
+        let says = match record.says {
+            SaysRecord::StepsPerSecond(speeds) => Speeds::new(speeds.map(Micro)).map(Planned::Runs),
+            SaysRecord::LacksBytes(bytes) => Some(Planned::Lacks(Bytes(bytes))),
+        };
+        if let Some(says) = says {
+            planned.insert(record.class.as_str().into(), record.units, says);
+        }
+    }
+    planned
 }
 
 fn write_alternative(alternative: &Alternative) -> AlternativeRecord {
@@ -321,5 +371,21 @@ fn read_container(record: &ContainerRecord) -> Container {
             RuntimeRecord::Apptainer => ContainerRuntime::Apptainer,
         }),
         mounts: record.mounts.iter().map(mount).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_planned_is_read_back_as_it_was_written() {
+        let speeds = Speeds::new([9, 8, 5, 5].map(Micro)).expect("a speed");
+        let mut planned = PlannedSpeeds::default();
+        planned.insert("h100-sxm5-80".into(), 16, Planned::Runs(speeds));
+        planned.insert("t4".into(), 1, Planned::Lacks(Bytes::gib(3)));
+        let text = serde_json::to_string(&write_planned(&planned)).expect("plain data");
+        let records: Vec<PlannedRecord> = serde_json::from_str(&text).expect("as it was written");
+        assert_eq!(read_planned(&records), planned);
     }
 }

@@ -18,7 +18,8 @@ pub struct Reach {
     pub host: Option<Bytes>,
     /// Its part of the cards of its node, storage and business cards aside.
     pub network: Option<Bytes>,
-    /// The same where all send at once to other leaves of the pod, and to other pods.
+    /// The same where all send at once to other leaves of the pod, and to other pods; `None` where
+    /// there are none.
     pub beyond_leaf: Option<Bytes>,
     pub beyond_pod: Option<Bytes>,
     /// Its part of the cards on the storage network.
@@ -181,11 +182,11 @@ impl Carried {
             network,
             beyond_leaf: match pod {
                 Some(pod) if pod.leaves.len() > 1 => part(pod.above, pod.below),
-                _ => network,
+                _ => None,
             },
             beyond_pod: match pod {
                 Some(pod) if pod.cores > 0 => part(pod.cores.min(pod.above), pod.below),
-                _ => network,
+                _ => None,
             },
             storage: part_of(&self.storage),
         }

@@ -92,7 +92,7 @@ pub const TEMPLATES: [Template; 8] = [
         pcie_generation: 5,
         cards: Cards { count: 8, gbit: 400, at: CardPlace::Pcie, storage: 2, storage_gbit: 400 },
     },
-    // NVIDIA GB200 NVL72: 18 trays with 2 Grace and 4 GPUs each, 9 NVLink switch trays of two chips,
+    // NVIDIA GB200 NVL72: 18 trays of 2 Grace and 4 GPUs, 9 NVLink switch trays of two chips,
     // 18 NVLink5 a GPU, one to each chip; 4 x 400G a tray (MLPerf's system descriptions; NVIDIA's
     // multi-node tuning guide, which names 2 BlueField-3 for storage). 480 GB a Grace.
     Template {

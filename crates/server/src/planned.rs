@@ -1,0 +1,226 @@
+//! Planned speeds: what the planner expects of every gang that a stage may become, in each domain
+//! of a cluster. Asked once, when a job is submitted; the answers are kept in its specification.
+
+mod network;
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use het_core::{
+    Alternative, Bytes, DeviceClass, DeviceId, Domain, JobSpec, Micro, Name, Planned,
+    PlannedSpeeds, Speeds, StageSpec, Topology,
+};
+use het_parallel::{
+    Batch, KnownModel, Pool, Problem, Request, known_model, known_models, search, standing,
+};
+use het_perf::training::{DeviceFigures, Precision, Tuning};
+use het_wire::catalogue;
+use het_wire::job::{JobFile, PrecisionFile, TrainsFile, TuningFile};
+use het_wire::text::{self, Lang};
+
+use network::Network;
+
+/// Rank of adapters where nothing is said.
+const RANK: u32 = 16;
+
+/// Gangs of a job that are planned, in each domain: a job file may name many, and a search takes
+/// milliseconds to seconds. Those beyond go without a planned speed.
+const GANGS_MAX: usize = 32;
+
+static MODELS: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| known_models().iter().map(|model| model.name).collect());
+
+/// The models whose training can be planned.
+pub fn models() -> &'static [&'static str] {
+    &MODELS
+}
+
+/// Plans the stages of a job that say what they train, and tells of those that fit nowhere.
+pub fn plan(file: &JobFile, topology: &Topology, spec: &mut JobSpec) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (stage, shape) in spec.stages.iter_mut().zip(&file.spec.stages) {
+        let Some(trains) = &shape.needs.trains else { continue };
+        let Some(model) = known_model(&trains.model) else { continue };
+        stage.planned = speeds(topology, stage, model, trains);
+        warnings.extend(too_large(stage, &trains.model));
+    }
+    warnings
+}
+
+/// One sentence for each gang that lacks memory.
+fn too_large(stage: &StageSpec, model: &str) -> Vec<String> {
+    let rows = stage.planned.iter();
+    let lacking = rows.filter_map(|(class, units, planned)| match planned {
+        Planned::Runs(_) => None,
+        Planned::Lacks(bytes) => Some((class, units, bytes)),
+    });
+    let sentence = |(class, units, bytes): (&Name, u32, Bytes)| {
+        let lacks = text::lacks(Lang::En, class, units, bytes);
+        format!("stage `{}` trains `{model}`: {lacks}", stage.name)
+    };
+    lacking.map(sentence).collect()
+}
+
+/// Every gang of the stage on every class that will do.
+fn speeds(
+    topology: &Topology,
+    stage: &StageSpec,
+    model: KnownModel,
+    trains: &TrainsFile,
+) -> PlannedSpeeds {
+    let gangs: BTreeSet<(usize, u32)> = stage
+        .alternatives
+        .iter()
+        .flat_map(|one| classes(topology, one).into_iter().map(|class| (class, one.count)))
+        .collect();
+    let mut planned = PlannedSpeeds::default();
+    for (class, units) in gangs.into_iter().take(GANGS_MAX) {
+        let Some(gang) = Gang::of(topology, class, units) else { continue };
+        if let Some(says) = gang.plan(model, trains, stage.within) {
+            planned.insert(topology.classes[class].id.clone(), units, says);
+        }
+    }
+    planned
+}
+
+/// Classes of which an alternative accepts a device.
+fn classes(topology: &Topology, alternative: &Alternative) -> Vec<usize> {
+    let accepts = |class: &usize| {
+        let of_class = |id: &DeviceId| topology.device(*id).class == *class;
+        let mut devices = topology.device_ids().filter(of_class);
+        devices.any(|id| alternative.selector.accepts(topology, id))
+    };
+    (0..topology.classes.len()).filter(accepts).collect()
+}
+
+/// So many devices of a class of a cluster.
+struct Gang<'a> {
+    topology: &'a Topology,
+    class: usize,
+    units: u32,
+    figures: DeviceFigures,
+    network: Network,
+}
+
+impl<'a> Gang<'a> {
+    /// `None` for cores, of which the planner knows nothing, and for classes without figures.
+    fn of(topology: &'a Topology, class: usize, units: u32) -> Option<Self> {
+        let DeviceClass { id, kind, .. } = &topology.classes[class];
+        let known = catalogue::figures(id.as_str()).filter(|_| *kind != "cpu")?;
+        let peaks = [known.fp32_tflops, known.bf16_tflops, known.fp8_tflops];
+        let figures = DeviceFigures::known(peaks, known.memory, known.memory_gbps)?;
+        Some(Self { topology, class, units, figures, network: Network::of(topology, class) })
+    }
+
+    /// What the planner says of it in each domain that may hold it, up to the widest that the stage
+    /// accepts. In a wider one it never stands.
+    fn plan(&self, model: KnownModel, trains: &TrainsFile, widest: Domain) -> Option<Planned> {
+        let mut by_domain = [None; Domain::ALL.len()];
+        let mut last: Option<(Standing, Result<Micro, Bytes>)> = None;
+        for domain in Domain::ALL.into_iter().filter(|domain| *domain <= widest) {
+            let Some(standing) = self.standing(domain) else { continue };
+            let says = match last {
+                Some((same, says)) if same == standing => says,
+                _ => self.steps_per_second(model, trains, standing)?,
+            };
+            last = Some((standing, says));
+            by_domain[domain as usize] = Some(says);
+        }
+        let mut found = by_domain.iter().flatten();
+        match found.clone().find_map(|says| says.ok()) {
+            Some(best) => {
+                // A domain that cannot hold it has the speed of the next that can.
+                let mut speed = best;
+                let speeds = by_domain.map(|says| {
+                    speed = says.and_then(Result::ok).unwrap_or(speed);
+                    speed
+                });
+                Speeds::new(speeds).map(Planned::Runs)
+            }
+            None => found.find_map(|says| says.err()).map(Planned::Lacks),
+        }
+    }
+
+    /// How the gang stands in a domain of this size and no smaller one; `None` where it cannot.
+    fn standing(&self, domain: Domain) -> Option<Standing> {
+        let Network { node, joined, .. } = self.network;
+        if domain != Domain::Node && (self.units == 1 || !self.network.wider.contains(&domain)) {
+            return None;
+        }
+        let held_by = |together| {
+            (self.units <= together).then_some(Standing { together, network_gbps: None })
+        };
+        match domain {
+            Domain::Node => held_by(node),
+            Domain::Rack if self.units <= joined => held_by(joined),
+            _ => {
+                // One that fits a node stands apart at best in halves.
+                let together = node.max(joined).min(self.units.div_ceil(2)).max(1);
+                let default = self.pool().machine.island.network_gbps;
+                Some(Standing { together, network_gbps: self.network.gbps(domain, default) })
+            }
+        }
+    }
+
+    fn pool(&self) -> Pool {
+        let class = &self.topology.classes[self.class];
+        let pool = standing(class.id.as_str(), class.vendor.as_str(), self.figures, self.units);
+        Pool { host_memory: self.network.host_memory, ..pool }
+    }
+
+    /// Optimiser steps per second, or what a device lacks; `None` where the planner has no answer.
+    fn steps_per_second(
+        &self,
+        model: KnownModel,
+        trains: &TrainsFile,
+        standing: Standing,
+    ) -> Option<Result<Micro, Bytes>> {
+        let mut pool = self.pool();
+        let island = &mut pool.machine.island;
+        island.devices_per_node = standing.together;
+        island.network_gbps = standing.network_gbps.unwrap_or(island.network_gbps);
+        match search(&request(model, trains, pool)) {
+            Ok(ranking) => {
+                let best = ranking.candidates.first()?;
+                Some(Ok(Micro::from_f64(1.0 / best.step.total_s)?.max(Micro(1))))
+            }
+            Err(Problem::FitsNowhere(shortfall)) => Some(Err(shortfall.lacks)),
+            Err(_) => None,
+        }
+    }
+}
+
+/// How the devices of a gang are joined.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Standing {
+    /// Devices that are joined by more than the network.
+    together: u32,
+    /// GB/s a device, one direction; that of the class where none is needed.
+    network_gbps: Option<f64>,
+}
+
+fn request(model: KnownModel, trains: &TrainsFile, pool: Pool) -> Request {
+    let mut shape = model.shape;
+    if let Some(sequence) = trains.sequence {
+        shape.sequence = sequence;
+        shape.attention_span = sequence;
+    }
+    let mut request = Request::new(shape, vec![pool], Batch::exactly(trains.batch));
+    request.keep = 1;
+    request.choices.precisions = vec![match trains.precision {
+        PrecisionFile::Fp32 => Precision::Fp32,
+        PrecisionFile::Fp16 => Precision::Fp16,
+        PrecisionFile::Bf16 => Precision::Bf16,
+        PrecisionFile::Fp8 => Precision::Fp8,
+    }];
+    let rank = trains.rank.unwrap_or(RANK);
+    request.choices.tunings = vec![match trains.tuning {
+        TuningFile::Full => Tuning::Full,
+        TuningFile::Lora => Tuning::Lora { rank },
+        TuningFile::Qlora => Tuning::Qlora { rank },
+    }];
+    request
+}
+
+#[cfg(test)]
+mod tests;

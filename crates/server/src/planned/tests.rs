@@ -1,0 +1,87 @@
+//! What is planned for jobs on clusters with and without links.
+
+use std::collections::BTreeMap;
+
+use het_wire::job::{Context, parse};
+use het_wire::topology;
+
+use super::*;
+
+/// The only stage of a job that trains, as it is kept, and what was said of it.
+fn planned(topology: &Topology, devices: &str, trains: &str) -> (StageSpec, Vec<String>) {
+    let text = format!("{{ name: job, run: [train], devices: '{devices}', trains: {trains} }}");
+    let job = parse(&text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
+    let env = BTreeMap::new();
+    let classes = &topology.classes;
+    let context = Context { workdir: "/w", cwd: "/", classes, models: models(), env: &env };
+    let mut spec = job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"));
+    let warnings = plan(&job.file, topology, &mut spec);
+    (spec.stages.remove(0), warnings)
+}
+
+fn cluster(word: &str) -> Topology {
+    topology::from_word(word).expect("the word is known").topology
+}
+
+/// Parts of the best speed in a rack, in a pod and beyond, in per cent.
+fn parts(stage: &StageSpec, class: &str, units: u32) -> [u32; 3] {
+    let speeds = stage.planned.speeds(&class.into(), units).expect("planned");
+    [Domain::Rack, Domain::Pod, Domain::Any].map(|to| (speeds.part(to) * 100.0).round() as u32)
+}
+
+/// Sixteen nodes of eight H100 in two racks, four times as much below a leaf as above.
+fn two_racks() -> Topology {
+    let text = "apiVersion: heterosis.dev/v1alpha1\nkind: Cluster\nmetadata: { name: lab }\n\
+                nodes: [{ template: hgx-h100-8, count: 16 }]\n\
+                fabric: { template: spine-leaf, oversubscription: 4 }\n";
+    let cluster = topology::parse(text, "lab.yaml");
+    cluster.unwrap_or_else(|problems| panic!("{problems}")).topology
+}
+
+/// GB/s of a device in a rack, in a pod and beyond.
+fn bandwidths(topology: &Topology) -> [Option<f64>; 3] {
+    let class = topology.classes.iter().position(|class| class.id == "h100-sxm5-80");
+    let network = Network::of(topology, class.expect("the cluster has it"));
+    [Domain::Rack, Domain::Pod, Domain::Any].map(|domain| network.gbps(domain, 40.0))
+}
+
+#[test]
+fn bandwidth_between_racks_is_what_the_leaves_pass_on() {
+    let mut topology = two_racks();
+    assert_eq!(bandwidths(&topology), [Some(50.0), Some(12.5), Some(12.5 * (1.0 / 7.0))]);
+    topology.links.clear();
+    assert_eq!(bandwidths(&topology), [Some(40.0), Some(20.0), Some(20.0 * (1.0 / 7.0))]);
+}
+
+const SMALL: &str = "{ model: llama3-8b, batch: 32, sequence: 4096 }";
+
+#[test]
+fn a_gang_is_slower_apart_by_what_the_links_leave_of_its_bandwidth() {
+    let (stage, warnings) = planned(&two_racks(), "h100:8 | h100:16", SMALL);
+    assert_eq!(warnings, Vec::<String>::new());
+    assert_eq!(
+        [8, 16].map(|units| parts(&stage, "h100-sxm5-80", units)),
+        [[97, 88, 88], [100, 90, 90]]
+    );
+}
+
+#[test]
+fn a_machine_alone_has_nowhere_to_stand_apart() {
+    let (stage, _) = planned(&cluster("hgx-h100-8"), "h100:8 | h100:1 | cpu:4", SMALL);
+    assert!(!stage.planned.is_empty() && !stage.planned.differ());
+    assert!(stage.planned.iter().all(|(class, ..)| *class == "h100-sxm5-80"));
+}
+
+#[test]
+fn trays_of_one_link_domain_stand_together() {
+    let (stage, _) = planned(&cluster("gb200-nvl72x2+rail"), "gb200:16", SMALL);
+    assert_eq!(parts(&stage, "gb200-per-gpu", 16), [100, 95, 95]);
+}
+
+#[test]
+fn what_lacks_memory_is_told_and_not_planned() {
+    let (stage, warnings) = planned(&cluster("t4x4"), "t4:1", "{ model: gpt3-175b, batch: 8 }");
+    let lacks = "stage `train` trains `gpt3-175b`: the planner finds no room for it on 1 of `t4`";
+    assert!(warnings[0].starts_with(lacks), "{warnings:?}");
+    assert_eq!((warnings.len(), stage.planned.speeds(&"t4".into(), 1)), (1, None));
+}

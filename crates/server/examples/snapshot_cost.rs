@@ -125,10 +125,12 @@ fn measure(what: &str, story: Story) -> Result<(), Box<dyn Error>> {
     let mut with_removal = removing(store, &path, &story)?;
     println!(
         "{what}: {} events · copied in {copy_ms:.1} ms · made in {made_ms:.0} ms · {mib:.1} MiB, \
-         written with {} batches · a batch of {BATCH} takes {:.1} ms, with a part {:.1} ms, \
-         with the removal of old events {:.1} ms (medians) · back in {back_ms:.0} ms, from all events in {all_ms:.0} ms",
+         written with {} batches · back in {back_ms:.0} ms, from all events in {all_ms:.0} ms",
         story.events.len(),
         with_parts.len(),
+    );
+    println!(
+        "    a batch of {BATCH} takes {:.1} ms, with a part {:.1} ms, while events leave {:.1} ms",
         median(&mut appends),
         median(&mut with_parts),
         median(&mut with_removal),

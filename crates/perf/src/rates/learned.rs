@@ -18,7 +18,7 @@ pub struct Learned {
     pub revisions: BTreeMap<Name, u64>,
 }
 
-/// Steps per second of a profile on so many devices of a class, standing so far apart.
+/// Steps per second of a profile on so many devices of a class in such a domain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     pub profile: Name,
@@ -63,8 +63,8 @@ impl Rates {
         };
         for Observed { profile, class, units, within, moments } in learned.history {
             let by_class = rates.history.entry(profile).or_default();
-            let by_units = by_class.entry(class).or_default();
-            by_units.entry(units).or_default().insert(within, moments);
+            let by_domain = by_class.entry(class).or_default().entry(units).or_default();
+            by_domain.insert(within, moments);
         }
         rates
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use het_control::Past;
 use het_core::{State, Topology};
 use het_perf::Rates;
+use het_wire::record::SnapshotError;
 use redb::{ReadableDatabase, ReadableTable};
 
 use super::{
@@ -84,7 +85,9 @@ impl StoreReader {
         }
         let state = State::from_parts(Arc::clone(topology), snapshot.state);
         let state = state.map_err(|error| fault(error.into()))?;
-        let rates = Rates::from_learned(snapshot::read_learned(&snapshot.learned));
+        let learned = snapshot::read_learned(&snapshot.learned);
+        let learned = learned.map_err(|error| fault(SnapshotError::from(error).into()))?;
+        let rates = Rates::from_learned(learned);
         Ok((Mark { sequence, hash: snapshot.hash }, Past { state, rates }))
     }
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use het_control::Past;
-use het_core::{Domain, JobId, PartsError};
-use het_perf::Learned;
-use het_wire::record::{LearnedRecord, ObservedRecord, Snapshot, SnapshotError};
+use het_core::{JobId, PartsError};
+use het_perf::{Learned, Moments, Observed};
+use het_wire::record::{LearnedRecord, ObservedRecord, RecordError, Snapshot, SnapshotError};
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -214,26 +214,22 @@ fn write_learned(learned: &Learned) -> LearnedRecord {
     }
 }
 
-pub(super) fn read_learned(record: &LearnedRecord) -> Learned {
+pub(super) fn read_learned(record: &LearnedRecord) -> Result<Learned, RecordError> {
     let history = record.history.iter().map(|seen| {
         let (mean, squares) = (seen.mean_bits, seen.sum_of_squares_bits);
         let parts = (seen.count, f64::from_bits(mean), f64::from_bits(squares));
-        het_perf::Observed {
+        Ok(Observed {
             profile: seen.profile.as_str().into(),
             class: seen.class.as_str().into(),
             units: seen.units,
-            // The checksum has been seen to: there is no other word.
-            within: Domain::ALL
-                .into_iter()
-                .find(|domain| domain.word() == seen.within)
-                .unwrap_or_default(),
-            moments: het_perf::Moments::from_parts(parts),
-        }
+            within: seen.domain()?,
+            moments: Moments::from_parts(parts),
+        })
     });
-    Learned {
-        history: history.collect(),
+    Ok(Learned {
+        history: history.collect::<Result<_, RecordError>>()?,
         peaks: record.peaks.iter().map(|(class, peak)| (class.as_str().into(), *peak)).collect(),
         revision: record.revision,
         revisions: record.revisions.iter().map(|(name, at)| (name.as_str().into(), *at)).collect(),
-    }
+    })
 }

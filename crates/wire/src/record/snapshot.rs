@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Claim, DeviceId, Generation, JobId, Lease, LeaseId, Name, Occupant, Phase, Share, ShareMillis,
-    StageKey, StateParts, Ticket, Time,
+    Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Name, Occupant, Phase, Share,
+    ShareMillis, StageKey, StateParts, Ticket, Time,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -18,6 +18,7 @@ use super::plan::{
     write_key, write_placement,
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
+use super::spec::by_word;
 use job::{KeptJobRecord, read_kept_job, write_kept_job};
 
 /// Of the shape below.
@@ -63,11 +64,21 @@ pub struct ObservedRecord {
     pub profile: String,
     pub class: String,
     pub units: u32,
-    /// Word of the smallest domain that held it.
+    /// `node`, `rack`, `pod` or `any`: the smallest domain that held it.
     pub within: String,
     pub count: u64,
     pub mean_bits: u64,
     pub sum_of_squares_bits: u64,
+}
+
+impl ObservedRecord {
+    /// The smallest domain that held it.
+    ///
+    /// # Errors
+    /// When the word is one of a later version.
+    pub fn domain(&self) -> Result<Domain, RecordError> {
+        by_word(&Domain::ALL, |domain| domain.word(), &self.within)
+    }
 }
 
 #[derive(Serialize, Deserialize)]

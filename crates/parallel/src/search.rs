@@ -52,11 +52,13 @@ pub fn search(request: &Request) -> Result<Ranking, Problem> {
     checked(request)?;
     let alike = Alike::of(request);
     if !alike.is_as_asked() {
-        let apart = search_pools(&alike.request)?.apart(request, &alike);
-        // All of them can have groups over two pools; then pools are what they were asked as.
-        if !apart.candidates.is_empty() {
+        let joined = search_pools(&alike.request)?;
+        let fastest = joined.candidates[0].sample_s;
+        let apart = joined.apart(request, &alike);
+        if apart.candidates.first().is_some_and(|best| best.sample_s <= fastest) {
             return Ok(apart);
         }
+        // The best had a group over two pools: mixing them as they are may be better than the rest.
     }
     search_pools(request)
 }

@@ -172,3 +172,44 @@ fn check(args: &PathsArgs) -> Result<(), Fail> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Form;
+
+    /// The worst load of a plan at 1:1.
+    fn planned(fabric: FabricKind, pods: u32, traffic: TrafficWord) -> f64 {
+        let args = PathsArgs {
+            fabric,
+            pods,
+            leaves: 2,
+            nics_per_leaf: 8,
+            spines: 8,
+            rails: 8,
+            link: 400.0,
+            oversubscription: 1.0,
+            traffic,
+            output: Form::Table,
+        };
+        let clos = network(&args).expect("is a fabric");
+        let demands = demands(&args, &clos).expect("there is somebody");
+        let routes = Routes::of(&clos.network, &demands).expect("all is joined");
+        worst_link_load(&clos.network, &demands, &routes.planned())
+    }
+
+    #[test]
+    fn nothing_collides_where_nothing_blocks() {
+        let check = |fabric, pods| {
+            for traffic in [TrafficWord::Ring, TrafficWord::Leaf, TrafficWord::Halves] {
+                let load = planned(fabric, pods, traffic);
+                assert!((load - 1.0).abs() < 1e-9, "{fabric:?}, {pods} pods, {traffic:?}: {load}");
+            }
+        };
+        check(FabricKind::SpineLeaf, 1);
+        check(FabricKind::SpineLeaf, 2);
+        check(FabricKind::DualPlane, 1);
+        check(FabricKind::DualPlane, 2);
+        check(FabricKind::Rail, 1);
+    }
+}

@@ -134,8 +134,12 @@ proptest! {
         let together = some_of(&first, first.devices + second.devices);
         let one = best(&request.on(together));
         let asked = request.on(vec![first, second]);
-        let Some(best) = best(&asked) else { return Ok(prop_assert!(one.is_none())) };
-        let one = one.expect("what two pools hold one holds");
+        let found = best(&asked);
+        prop_assert_eq!(found.is_some(), one.is_some());
+        let Some((best, one)) = found.zip(one) else { return Ok(()) };
+        let group = one.layout.config().tensor * one.layout.config().context;
+        // A group over several nodes may stand on two pools, which no layout can say.
+        prop_assume!(group <= 8);
         prop_assert!(best.sample_s <= one.sample_s * (1.0 + 1e-9));
         let ranks = best.layout.ranks(&asked.pools);
         prop_assert_eq!(ranks.len() as u32, one.devices);

@@ -113,7 +113,7 @@ fn what_cannot_be_reached_is_said_by_name() {
     let mut network = Network::default();
     let [from, to] = ["here", "there"].map(|name| network.add_vertex(name));
     let demands = [Demand { from, to, bytes_per_s: 1.0 }];
-    let error = Routes::of(&network, &demands).err().expect("nothing joins them");
+    let error = Routes::of(&network, &demands).expect_err("nothing joins them");
     assert_eq!(error.to_string(), "nothing leads from `here` to `there`");
 }
 

@@ -71,7 +71,8 @@ pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, F
         Form::Json => {
             let all = json!({
                 "apiVersion": API_VERSION, "kind": "PlanList", "items": items, "lost": lost,
-                "looked_at": ranking.looked_at, "alone": alone(request, ranking),
+                "looked_at": ranking.looked_at, "in_part": ranking.in_part,
+                "alone": alone(request, ranking),
             });
             println!("{all:#}");
         }
@@ -79,6 +80,9 @@ pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, F
     }
     if matches!(form, Form::Table | Form::Wide) {
         beside(request, ranking);
+        if ranking.in_part {
+            eprintln!("! so many kinds are searched in part: there may be better mixes");
+        }
         eprintln!("\n{} ways were looked at; the others lost:", ranking.looked_at);
         for row in &ranking.lost {
             let example = row.example.as_ref().map(|config| format!(", such as {}", cut(config)));

@@ -129,7 +129,10 @@ proptest! {
     }
 
     #[test]
-    fn pools_alike_are_as_good_as_one_of_them_all(request in requests(12), nodes in [1_u32..4, 1..4]) {
+    fn pools_alike_are_as_good_as_one_of_them_all(
+        request in requests(12),
+        nodes in [1_u32..4, 1..4],
+    ) {
         let [first, second] = nodes.map(|nodes| some_of(&request.pools[0], 8 * nodes).remove(0));
         let together = some_of(&first, first.devices + second.devices);
         let one = best(&request.on(together));

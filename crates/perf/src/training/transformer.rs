@@ -124,7 +124,7 @@ impl Transformer {
         6.0 * token * f64::from(samples) * f64::from(self.sequence)
     }
 
-    /// The same where only `tuning`'s weights learn: a frozen matrix is multiplied with forward, and
+    /// The same where only `tuning`'s weights learn: a frozen matrix is multiplied with forward and
     /// backward with its output's gradient, but has no gradient of its own: 4 FLOPs a weight and
     /// token, not 6 (Kaplan et al. 2020, arXiv 2001.08361, section 2.1, counts 2 + 2 + 2). Scores
     /// have no weights and cost what they did. Adapters, a few hundredths, are left out here as in

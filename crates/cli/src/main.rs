@@ -6,6 +6,7 @@
 mod args;
 mod attach;
 mod bench;
+mod calibrations;
 mod client;
 mod cluster;
 mod devices;

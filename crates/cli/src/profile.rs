@@ -2,9 +2,7 @@
 //! `het size`.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anstream::eprintln;
 use het_devices::nvidia_class;
@@ -17,8 +15,8 @@ use het_wire::calibration::{CalibrationFactors, CalibrationFile};
 use serde_json::{Value, json};
 
 use crate::args::{Form, ProfileCommand, ProfileImportArgs, RanArgs, RecomputeWord, TuningWord};
+use crate::calibrations;
 use crate::fail::{Fail, code};
-use crate::history::home;
 use crate::output::{Column, Shown, list};
 use crate::size::{model, usual};
 use crate::trace;
@@ -36,25 +34,12 @@ const COLUMNS: &[Column] = &[
 pub fn profile(command: &ProfileCommand) -> Result<u8, Fail> {
     match command {
         ProfileCommand::Import(args) => import(args),
-        ProfileCommand::List(args) => show(&all()?, args.output),
-        ProfileCommand::Forget { class } => forget(class),
+        ProfileCommand::List(args) => show(&calibrations::all()?, args.output),
+        ProfileCommand::Forget { class } => {
+            calibrations::forget(class)?;
+            Ok(code::OK)
+        }
     }
-}
-
-/// What was measured of a class.
-pub fn stored(class: &str) -> Result<Option<CalibrationFile>, Fail> {
-    let path = path_of(class)?;
-    match fs::read_to_string(&path) {
-        Ok(text) => read(&path, &text).map(Some),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Fail::file(&path, error)),
-    }
-}
-
-/// On times of products, of element-wise kernels and launches, of exchange.
-pub fn factors(file: &CalibrationFile) -> [f64; 3] {
-    let CalibrationFactors { matrix, elementwise, exchange } = file.factors;
-    [matrix, elementwise, exchange]
 }
 
 /// Steps of a class, and the files that they are from.
@@ -86,7 +71,7 @@ fn import(args: &ProfileImportArgs) -> Result<u8, Fail> {
     let fitted = measured.into_iter().map(|(class, (steps, from))| fit(&class, &steps, from));
     let fitted = fitted.collect::<Result<Vec<_>, _>>()?;
     for file in &fitted {
-        store(file)?;
+        calibrations::store(file)?;
     }
     show(&fitted, args.output)
 }
@@ -234,53 +219,10 @@ fn plausible(class: &str, machine: &Machine, step: &MeasuredStep) -> Result<(), 
         .hint("check `--model`, `--batch`, `--sequence` and how many devices took part"))
 }
 
-fn store(file: &CalibrationFile) -> Result<(), Fail> {
-    let path = path_of(&file.class)?;
-    let folder = path.parent().unwrap_or(&path);
-    fs::create_dir_all(folder).map_err(|error| Fail::file(folder, error))?;
-    // Whole or not at all: `het size` may be reading it.
-    let draft = path.with_extension("draft");
-    fs::write(&draft, file.text()).map_err(|error| Fail::file(&draft, error))?;
-    fs::rename(&draft, &path).map_err(|error| Fail::file(&path, error))
-}
-
-fn path_of(class: &str) -> Result<PathBuf, Fail> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    if class.is_empty() || class.starts_with('.') || !class.chars().all(plain) {
-        return Err(Fail::new(code::USAGE, format!("`{class}` is no device class"))
-            .hint("`het topo FILE -o table` and `het devices` name classes"));
-    }
-    Ok(home()?.calibration_dir().join(format!("{class}.json")))
-}
-
-fn read(path: &Path, text: &str) -> Result<CalibrationFile, Fail> {
-    CalibrationFile::read(text).map_err(|error| {
-        Fail::new(code::USAGE, format!("`{}`: {error}", path.display()))
-            .hint("`het profile import` writes it anew, `het profile forget CLASS` removes it")
-    })
-}
-
-fn all() -> Result<Vec<CalibrationFile>, Fail> {
-    let folder = home()?.calibration_dir();
-    let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Fail::file(&folder, error)),
-    };
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
-    paths.sort();
-    let file = |path: &PathBuf| {
-        let text = fs::read_to_string(path).map_err(|error| Fail::file(path, error))?;
-        read(path, &text)
-    };
-    paths.iter().map(file).collect()
-}
-
 fn show(files: &[CalibrationFile], form: Form) -> Result<u8, Fail> {
     let rounded = |value: f64| (value * 1e4).round() / 1e4;
     let row = |file: &CalibrationFile| -> Value {
-        let [matrix, elementwise, exchange] = factors(file).map(rounded);
+        let [matrix, elementwise, exchange] = calibrations::factors(file).map(rounded);
         json!({
             "class": file.class,
             "steps": file.steps,
@@ -294,16 +236,4 @@ fn show(files: &[CalibrationFile], form: Form) -> Result<u8, Fail> {
     let rows: Vec<Value> = files.iter().map(row).collect();
     list("CalibrationList", &rows, COLUMNS, form);
     Ok(code::OK)
-}
-
-fn forget(class: &str) -> Result<u8, Fail> {
-    let path = path_of(class)?;
-    match fs::remove_file(&path) {
-        Ok(()) => Ok(code::OK),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(Fail::new(code::USAGE, format!("nothing was measured of `{class}`"))
-                .hint("`het profile list` names what was"))
-        }
-        Err(error) => Err(Fail::file(&path, error)),
-    }
 }

@@ -12,8 +12,8 @@ use het_wire::{catalogue, quantity};
 
 use super::pools::{self, Pools};
 use crate::args::{PrecisionWord, RouteWord, SizeArgs, TuningWord};
+use crate::calibrations;
 use crate::fail::{Fail, code};
-use crate::profile;
 
 /// Refuses wishes that do not go together.
 pub fn consistent(args: &SizeArgs) -> Result<(), Fail> {
@@ -213,9 +213,9 @@ fn pools(args: &SizeArgs) -> Result<Pools, Fail> {
 
 /// Goes by what was measured of the class.
 fn calibrate(pool: &mut Pool) -> Result<(), Fail> {
-    if let Some(measured) = profile::stored(&pool.class)? {
+    if let Some(measured) = calibrations::stored(&pool.class)? {
         let efficiency = &mut pool.machine.efficiency;
-        *efficiency = efficiency.slowed(profile::factors(&measured), measured.error);
+        *efficiency = efficiency.slowed(calibrations::factors(&measured), measured.error);
     }
     Ok(())
 }

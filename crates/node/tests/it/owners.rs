@@ -23,7 +23,9 @@ fn what_descends_from_a_rank_is_its_leases() {
     rig.start(SCRIPT, 1);
     rig.await_step(1);
     check(&rig, &rig.read("pid"), Owner::Lease);
-    check(&rig, &rig.read("helper"), Owner::Lease);
+    let helper = rig.read("helper");
+    await_program(&helper, "sleep");
+    check(&rig, &helper, Owner::Lease);
     check(&rig, &std::process::id().to_string(), Owner::Stranger);
     std::fs::write(rig.path("go"), "").expect("it is writable");
     rig.story();
@@ -52,6 +54,14 @@ fn an_empty_environment_alone_makes_nobody() {
     check(&rig, &bare.id().to_string(), Owner::Stranger);
     bare.kill().expect("it can be killed");
     bare.wait().expect("it is a child");
+}
+
+/// Until a process has become this program: while it changes from one to the next it is nobody's.
+fn await_program(pid: &str, name: &str) {
+    let path = format!("/proc/{}/comm", pid.trim());
+    while std::fs::read_to_string(&path).is_ok_and(|program| program.trim() != name) {
+        std::thread::yield_now();
+    }
 }
 
 /// A `cat` that has answered: between its birth and its program a process is nobody's.

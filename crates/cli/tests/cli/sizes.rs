@@ -112,7 +112,7 @@ fn a_plan_that_no_launcher_takes_is_not_written() {
     let mixed = "64xh100-sxm5-80+64xascend-910b";
     let asked = ["--model", "llama3-70b", "--cluster", mixed, "--pick", "1"];
     check(&asked, "h100-sxm5-80 and ascend-910b", "one class");
-    let small = ["--model", "gpt2", "--cluster", "1xl4", "--pick", "1", "--batch", "16"];
+    let small = ["--model", "gpt2", "--cluster", "1xl40s", "--pick", "1", "--batch", "16"];
     check(&[&small[..], &["--mfu", "0.4", "--tokens", "1e9"]].concat(), "no plan", "--mfu");
     check(&[&small[..], &["--tuning", "any"]].concat(), "one way", "--tuning");
 }
@@ -150,7 +150,7 @@ fn questions_without_an_answer_say_what_has_one() {
     check(&[&large[..], &["--precision", "fp16"]].concat(), "devices of `t4`");
     let gpt2 = ["size", "--model", "gpt2", "--cluster"];
     check(&[&gpt2[..], &["8xh100"]].concat(), "`h100-sxm5-80`");
-    check(&[&gpt2[..], &["2xl4", "--batch", "many"]].concat(), "samples of a step");
+    check(&[&gpt2[..], &["2xl40s", "--batch", "many"]].concat(), "samples of a step");
     check(&[&gpt2[..], &["nowhere"]].concat(), "`nowhere` is no cluster");
     check(&[&gpt2[..], &["hgx-h100-9"]].concat(), "did you mean `hgx-h100-8`?");
     check(&[&gpt2[..], &["t4"]].concat(), "`8xt4`");

@@ -36,7 +36,8 @@ pub struct TrainingJob {
 /// # Errors
 /// Everything that is wrong with the file, in the order of its lines.
 pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
-    let tree = Tree::parse(text).map_err(|problem| Problems::new(text, source, vec![problem]))?;
+    let tree =
+        Tree::parse(text, "job").map_err(|problem| Problems::new(text, source, vec![problem]))?;
     let problems = schema::problems(&tree);
     if !problems.is_empty() {
         return Err(Problems::new(text, source, problems));

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::file::{ApiVersion, Form, Problem, Problems, Severity, Tree};
+use crate::file::{ApiVersion, Form, Problem, Problems, Tree};
 use crate::words;
 
 /// What tenants may have of a cluster.
@@ -47,7 +47,7 @@ fn weight_default() -> u32 {
 }
 
 static FORM: LazyLock<Form> =
-    LazyLock::new(|| Form::of(schemars::schema_for!(QuotasFile), example_of));
+    LazyLock::new(|| Form::of("quotas", schemars::schema_for!(QuotasFile), example_of));
 
 fn example_of(field: &str) -> String {
     let example = match field {
@@ -72,27 +72,11 @@ pub fn json_schema() -> Value {
 /// Everything that is wrong with the file, in the order of its lines.
 pub fn parse(text: &str, source: &str, topology: &Topology) -> Result<Quotas, Problems> {
     let all = |problems: Vec<Problem>| Problems::new(text, source, problems);
-    let tree = Tree::parse(text).map_err(|problem| all(vec![problem]))?;
-    let wrong = FORM.problems(&tree);
-    if !wrong.is_empty() {
-        return Err(all(wrong));
-    }
-    let file: QuotasFile = serde_json::from_value(tree.to_json())
-        .map_err(|error| all(vec![at(&tree, error.to_string(), "see `het schema quotas`")]))?;
+    let (tree, file): (Tree, QuotasFile) = FORM.read(text).map_err(all)?;
     let mut reader = Reader { topology, tree: &tree, problems: Vec::new() };
     let quotas = reader.quotas(&file);
     reader.sums(&quotas);
     if reader.problems.is_empty() { Ok(quotas) } else { Err(all(reader.problems)) }
-}
-
-fn at(tree: &Tree, message: impl Into<String>, hint: impl Into<String>) -> Problem {
-    Problem {
-        severity: Severity::Error,
-        place: tree.place,
-        length: tree.length(),
-        message: message.into(),
-        hint: Some(hint.into()),
-    }
 }
 
 struct Reader<'a> {
@@ -108,7 +92,8 @@ impl Reader<'_> {
             let place = self.tree.at(&pointer(&["tenants", name]));
             if name.split('/').any(str::is_empty) {
                 let hint = "write `lab`, or `lab/nlp` for a part of `lab`";
-                self.problems.push(at(place, format!("`{name}` is no name of a tenant"), hint));
+                let message = format!("`{name}` is no name of a tenant");
+                self.problems.push(place.problem(message, hint.to_owned()));
             }
             let mut classes: BTreeMap<Name, ClassQuota> = BTreeMap::new();
             for (class, units) in self.units(name, "quota", &quota.quota) {
@@ -120,7 +105,8 @@ impl Reader<'_> {
             for (class, of_class) in &classes {
                 if of_class.limit.is_some_and(|limit| of_class.entitled > Some(limit)) {
                     let message = format!("`{name}` has a quota of `{class}` above its limit");
-                    self.problems.push(at(place, message, "raise the limit or lower the quota"));
+                    let hint = "raise the limit or lower the quota".to_owned();
+                    self.problems.push(place.problem(message, hint));
                 }
             }
             tenants.insert(name.as_str().into(), Quota { weight: quota.weight, classes });
@@ -142,7 +128,7 @@ impl Reader<'_> {
                 Err(hint) => {
                     let place = self.tree.at(&pointer(&["tenants", tenant, field, word]));
                     let message = format!("`{word}` is no device class of this cluster");
-                    self.problems.push(at(place, message, hint));
+                    self.problems.push(place.problem(message, hint));
                 }
             }
         }
@@ -180,7 +166,7 @@ impl Reader<'_> {
                         there.whole_units()
                     );
                     let place = self.tree.at("/tenants");
-                    self.problems.push(at(place, message, "lower some of them"));
+                    self.problems.push(place.problem(message, "lower some of them".to_owned()));
                 }
             }
         }

@@ -182,3 +182,9 @@ fn a_wrong_word_names_the_nearest() {
     check("hgx-h100-8x0", "`hgx-h100-8x0` has no nodes", "`hgx-h100-8x1` has one");
     check("cpux99999", "`cpux99999` has more than 16384 nodes", "name at most 16384");
 }
+
+#[test]
+fn an_empty_file_is_told_what_a_cluster_looks_like() {
+    let problems = het_wire::topology::parse("", "lab.yaml").expect_err("it is empty").to_string();
+    assert!(problems.contains("het schema cluster"), "{problems}");
+}

@@ -2,6 +2,7 @@
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{ValidationError, Validator};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::problem::{Problem, Severity};
@@ -10,6 +11,8 @@ use crate::words::closest;
 
 /// What a file has to look like.
 pub(crate) struct Form {
+    /// What `het schema` calls it.
+    kind: &'static str,
     schema: Value,
     validator: Validator,
     /// How to write a field, for those who got it wrong.
@@ -17,11 +20,31 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    pub fn of(schema: schemars::Schema, example_of: fn(&str) -> String) -> Self {
+    pub fn of(
+        kind: &'static str,
+        schema: schemars::Schema,
+        example_of: fn(&str) -> String,
+    ) -> Self {
         let schema = schema.to_value();
         let validator =
             jsonschema::validator_for(&schema).expect("generated schemas compile, tested");
-        Self { schema, validator, example_of }
+        Self { kind, schema, validator, example_of }
+    }
+
+    /// The tree of a text that has this form, and what it says.
+    ///
+    /// # Errors
+    /// Everything in it that the form does not allow.
+    pub fn read<T: DeserializeOwned>(&self, text: &str) -> Result<(Tree, T), Vec<Problem>> {
+        let tree = Tree::parse(text, self.kind).map_err(|problem| vec![problem])?;
+        let wrong = self.problems(&tree);
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let hint = || format!("see `het schema {}`", self.kind);
+        let said = serde_json::from_value(tree.to_json())
+            .map_err(|error| vec![tree.problem(error.to_string(), hint())])?;
+        Ok((tree, said))
     }
 
     /// Everything in the tree that the form does not allow.
@@ -35,15 +58,7 @@ impl Form {
         let pointer = error.instance_path().as_str().to_owned();
         let at = tree.at(&pointer);
         let name = pointer.rsplit('/').next().unwrap_or_default().to_owned();
-        let value = |message: String, hint: Option<String>| {
-            vec![Problem {
-                severity: Severity::Error,
-                place: at.place,
-                length: at.length(),
-                message,
-                hint,
-            }]
-        };
+        let value = |message: String, hint: Option<String>| vec![at.problem(message, hint)];
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected }
             | ValidationErrorKind::UnevaluatedProperties { unexpected } => {

@@ -37,7 +37,19 @@ pub(crate) struct Entry {
 const BYTES_MAX: usize = 256 * 1024;
 
 impl Tree {
-    pub fn parse(text: &str) -> Result<Self, Problem> {
+    /// What is wrong with the value that stands here.
+    pub fn problem(&self, message: impl Into<String>, hint: impl Into<Option<String>>) -> Problem {
+        Problem {
+            severity: Severity::Error,
+            place: self.place,
+            length: self.length(),
+            message: message.into(),
+            hint: hint.into(),
+        }
+    }
+
+    /// `kind` is what `het schema` calls such a file.
+    pub fn parse(text: &str, kind: &str) -> Result<Self, Problem> {
         let at_start = |message: String, hint: &str| Problem {
             severity: Severity::Error,
             place: Place { line: 1, column: 1 },
@@ -50,7 +62,7 @@ impl Tree {
             return Err(at_start(message, "keep data in files of its own and name them here"));
         }
         if text.trim().is_empty() {
-            return Err(at_start("the file is empty".into(), "see `het schema job`"));
+            return Err(at_start("the file is empty".into(), &format!("see `het schema {kind}`")));
         }
         serde_saphyr::from_str::<Spanned<Node>>(text).map(Self::from).map_err(|error| {
             let place = error.location().map_or(Place { line: 1, column: 1 }, |at| place(&at));

@@ -62,11 +62,6 @@ pub(crate) fn problems(file: &JobFile, tree: &Tree, known: Known<'_>) -> Vec<Pro
     found
 }
 
-fn problem(at: &Tree, message: String, hint: impl Into<Option<String>>) -> Problem {
-    let (place, length) = (at.place, at.length());
-    Problem { severity: Severity::Error, place, length, message, hint: hint.into() }
-}
-
 fn stage_problems(
     found: &mut Vec<Problem>,
     file: &JobFile,
@@ -77,7 +72,7 @@ fn stage_problems(
 ) {
     if file.spec.stages[..index].iter().any(|other| other.name == stage.name) {
         let at = tree.get("name").unwrap_or(tree);
-        found.push(problem(at, format!("two stages are named `{}`", stage.name), None));
+        found.push(at.problem(format!("two stages are named `{}`", stage.name), None));
     }
     let names = || file.spec.stages.iter().map(|stage| stage.name.as_str());
     for (field, others) in [("after", &stage.after), ("follows", &stage.follows)] {
@@ -85,7 +80,7 @@ fn stage_problems(
             if !names().any(|known| known == name) {
                 let at = tree.at(&format!("/{field}/{row}"));
                 let hint = closest(name, names()).map(|near| format!("did you mean `{near}`?"));
-                found.push(problem(at, format!("`{field}` names no stage `{name}`"), hint));
+                found.push(at.problem(format!("`{field}` names no stage `{name}`"), hint));
             }
         }
     }
@@ -95,7 +90,7 @@ fn stage_problems(
             let message = format!("`{name}` stands in `after` and in `follows`");
             let hint = "keep `follows` to read its output while it writes, `after` to wait for its \
                         end";
-            found.push(problem(at, message, hint.to_owned()));
+            found.push(at.problem(message, hint.to_owned()));
         }
     }
     if let Some(devices) = tree.get("devices") {
@@ -149,11 +144,11 @@ fn trains_problems(
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("there are `{}`", models.join("`, `")),
         };
-        found.push(problem(at, format!("`{}` is no model that is known", trains.model), hint));
+        found.push(at.problem(format!("`{}` is no model that is known", trains.model), hint));
     }
     if let (TuningFile::Full, Some(at)) = (trains.tuning, tree.get("rank")) {
         let hint = "say `tuning: lora` or `tuning: qlora`, or leave `rank` out".to_owned();
-        found.push(problem(at, "`rank` is of adapters, and all weights are trained".into(), hint));
+        found.push(at.problem("`rank` is of adapters, and all weights are trained", hint));
     }
 }
 
@@ -171,7 +166,7 @@ fn duration_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
         && quantity::duration(text).is_none()
     {
         let hint = "write for example `90s`, `10m` or `1h30m`".to_owned();
-        found.push(problem(at, format!("`{text}` is not a duration"), hint));
+        found.push(at.problem(format!("`{text}` is not a duration"), hint));
     }
 }
 
@@ -181,7 +176,7 @@ fn size_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
         && quantity::size(text).is_none()
     {
         let hint = "write for example `64GiB`".to_owned();
-        found.push(problem(at, format!("`{text}` is not a size"), hint));
+        found.push(at.problem(format!("`{text}` is not a size"), hint));
     }
 }
 
@@ -219,7 +214,7 @@ fn output_names(found: &mut Vec<Problem>, file: &JobFile, stage: &StageFile, tre
             if !known {
                 let names = file.spec.stages.iter().map(|stage| stage.name.as_str());
                 let hint = closest(&name, names).map(|near| format!("did you mean `{near}`?"));
-                found.push(problem(run, format!("there is no stage `{name}` to read from"), hint));
+                found.push(run.problem(format!("there is no stage `{name}` to read from"), hint));
             }
         }
     }
@@ -244,7 +239,7 @@ fn cycle(file: &JobFile, tree: &Tree) -> Option<Problem> {
             let at = tree.at(&format!("/spec/stages/{index}/{field}"));
             let message = format!("`{field}` goes round in a circle: {}", path.join(" → "));
             let hint = format!("remove one of these `{field}`");
-            return Some(problem(at, message, hint));
+            return Some(at.problem(message, hint));
         }
     }
     None

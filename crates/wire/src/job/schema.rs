@@ -31,9 +31,9 @@ pub fn json_schema() -> Value {
 }
 
 static LONG: LazyLock<Form> =
-    LazyLock::new(|| Form::of(schemars::schema_for!(JobFile), example_of));
+    LazyLock::new(|| Form::of("job", schemars::schema_for!(JobFile), example_of));
 static SHORT: LazyLock<Form> =
-    LazyLock::new(|| Form::of(schemars::schema_for!(ShortJob), example_of));
+    LazyLock::new(|| Form::of("job", schemars::schema_for!(ShortJob), example_of));
 
 /// Everything in the tree that the schema does not allow.
 pub(crate) fn problems(tree: &Tree) -> Vec<Problem> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::file::{ApiVersion, Problem, Severity, Tree};
+use crate::file::{ApiVersion, Problem, Tree};
 
 /// A training job: stages with their programs and the devices they accept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -394,13 +394,7 @@ pub(crate) fn read(tree: &Tree) -> Result<JobFile, Problem> {
     } else {
         serde_json::from_value(json).map(long_form)
     };
-    read.map_err(|error| Problem {
-        severity: Severity::Error,
-        place: tree.place,
-        length: 1,
-        message: error.to_string(),
-        hint: Some("see `het schema job`".to_owned()),
-    })
+    read.map_err(|error| tree.problem(error.to_string(), "see `het schema job`".to_owned()))
 }
 
 /// The long form of a short job: one stage, named after its kind.

@@ -8,11 +8,11 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use super::Cluster;
-use crate::file::{Form, Problem, Problems, Severity, Tree};
+use crate::file::{Form, Problem, Problems, Tree};
 use shape::ClusterFile;
 
 static FORM: LazyLock<Form> =
-    LazyLock::new(|| Form::of(schemars::schema_for!(ClusterFile), example_of));
+    LazyLock::new(|| Form::of("cluster", schemars::schema_for!(ClusterFile), example_of));
 
 fn example_of(field: &str) -> String {
     let example = match field {
@@ -44,23 +44,6 @@ pub fn json_schema() -> Value {
 /// Everything that is wrong with the file, in the order of its lines.
 pub fn parse(text: &str, source: &str) -> Result<Cluster, Problems> {
     let all = |problems: Vec<Problem>| Problems::new(text, source, problems);
-    let tree = Tree::parse(text).map_err(|problem| all(vec![problem]))?;
-    let wrong = FORM.problems(&tree);
-    if !wrong.is_empty() {
-        return Err(all(wrong));
-    }
-    let file: ClusterFile = serde_json::from_value(tree.to_json())
-        .map_err(|error| all(vec![at(&tree, error.to_string(), "see `het schema cluster`")]))?;
+    let (tree, file): (Tree, ClusterFile) = FORM.read(text).map_err(all)?;
     build::build(&file, &tree).map_err(all)
-}
-
-/// A problem of the value at `tree`.
-fn at(tree: &Tree, message: impl Into<String>, hint: impl Into<String>) -> Problem {
-    Problem {
-        severity: Severity::Error,
-        place: tree.place,
-        length: tree.length(),
-        message: message.into(),
-        hint: Some(hint.into()),
-    }
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Bytes, DeviceClass, Match, NodeId, Vertex};
 
-use super::at;
 use super::shape::{ClassFile, ClusterFile, DeviceFile, FabricFile, GroupFile, LinkFile};
 use crate::catalogue::{self, Certainty, Figure, Sheet};
 use crate::file::{Problem, Tree};
@@ -62,7 +61,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn wrong(&mut self, pointer: &str, message: impl Into<String>, hint: impl Into<String>) {
-        self.problems.push(at(self.tree.at(pointer), message, hint));
+        self.problems.push(self.tree.at(pointer).problem(message, hint.into()));
     }
 
     /// The sheets that the file changes or adds.

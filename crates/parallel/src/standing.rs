@@ -6,7 +6,7 @@ use crate::request::{Collectives, Pool};
 
 /// Bus bandwidth over the sum of a device's links in one direction: 245 of 300 GB/s measured on
 /// A100 (see [`Island::hgx_a100`]); taken for every other mesh or switch of links.
-const BUS_PART: f64 = 245.0 / 300.0;
+pub const BUS_PART: f64 = 245.0 / 300.0;
 
 /// Class or beginning of one · devices a node · GB/s of a device's links to the others of its node,
 /// one direction · GB/s of network a device. Links: `devices.csv`; network: the makers' own
@@ -36,6 +36,15 @@ const NETWORK_GBPS: f64 = 12.5;
 /// Beginnings of the classes that FlashAttention-3 was written for.
 const HOPPER_AND_LATER: [&str; 6] = ["h100", "h200", "h800", "h20", "b200", "gb200"];
 
+/// Beginnings of the classes whose 16 bits are fp16 alone: NVIDIA's before Ampere, Huawei's before
+/// the 910B.
+const WITHOUT_BF16: [&str; 7] = ["v100", "t4", "p100", "p40", "k80", "rtx-20", "ascend-910-a"];
+
+/// Whether devices of the class multiply matrices in bf16, as far as is known.
+pub fn has_bf16(class: &str) -> bool {
+    !WITHOUT_BF16.iter().any(|prefix| class.starts_with(prefix))
+}
+
 /// Devices of a class as they usually stand, with the software that their vendor ships.
 pub fn standing(class: &str, vendor: &str, device: DeviceFigures, devices: u32) -> Pool {
     let collectives = match vendor {
@@ -44,9 +53,11 @@ pub fn standing(class: &str, vendor: &str, device: DeviceFigures, devices: u32) 
         "Huawei" => Collectives::Hccl,
         _ => Collectives::Host,
     };
-    let attention = match HOPPER_AND_LATER.iter().any(|prefix| class.starts_with(prefix)) {
-        true => Attention::Flash3,
-        false => Attention::Flash2,
+    let attention = match () {
+        () if HOPPER_AND_LATER.iter().any(|prefix| class.starts_with(prefix)) => Attention::Flash3,
+        // FlashAttention-2 needs what came with bf16.
+        () if has_bf16(class) => Attention::Flash2,
+        () => Attention::Plain,
     };
     Pool { collectives, attention, ..Pool::new(class, machine(class, device), devices) }
 }
@@ -109,5 +120,7 @@ mod tests {
         assert_eq!((pool.collectives, pool.attention), (Collectives::Hccl, Attention::Flash2));
         let pool = standing("h100-sxm5-80", "NVIDIA", device, 8);
         assert_eq!((pool.collectives, pool.attention), (Collectives::Nccl, Attention::Flash3));
+        let pool = standing("v100-sxm2-32", "NVIDIA", device, 8);
+        assert_eq!(pool.attention, Attention::Plain);
     }
 }

@@ -17,6 +17,7 @@ use het_perf::training::{DeviceFigures, Precision, Tuning};
 use het_wire::catalogue;
 use het_wire::job::{JobFile, PrecisionFile, TrainsFile, TuningFile};
 use het_wire::text::{self, Lang};
+use het_wire::topology::{Reach, reaches};
 
 use network::Network;
 
@@ -73,9 +74,9 @@ fn speeds(
         .iter()
         .flat_map(|one| classes(topology, one).into_iter().map(|class| (class, one.count)))
         .collect();
-    let mut planned = PlannedSpeeds::default();
+    let (reaches, mut planned) = (reaches(topology), PlannedSpeeds::default());
     for (class, units) in gangs.into_iter().take(GANGS_MAX) {
-        let Some(gang) = Gang::of(topology, class, units) else { continue };
+        let Some(gang) = Gang::of(topology, class, units, reaches[class]) else { continue };
         if let Some(says) = gang.plan(model, trains, stage.within) {
             planned.insert(topology.classes[class].id.clone(), units, says);
         }
@@ -104,12 +105,13 @@ struct Gang<'a> {
 
 impl<'a> Gang<'a> {
     /// `None` for cores, of which the planner knows nothing, and for classes without figures.
-    fn of(topology: &'a Topology, class: usize, units: u32) -> Option<Self> {
+    fn of(topology: &'a Topology, class: usize, units: u32, reach: Reach) -> Option<Self> {
         let DeviceClass { id, kind, .. } = &topology.classes[class];
         let known = catalogue::figures(id.as_str()).filter(|_| *kind != "cpu")?;
         let peaks = [known.fp32_tflops, known.bf16_tflops, known.fp8_tflops];
         let figures = DeviceFigures::known(peaks, known.memory, known.memory_gbps)?;
-        Some(Self { topology, class, units, figures, network: Network::of(topology, class) })
+        let network = Network::of(topology, class, reach);
+        Some(Self { topology, class, units, figures, network })
     }
 
     /// What the planner says of it in each domain that may hold it, up to the widest that the stage

@@ -304,15 +304,6 @@ fn slices(whole: &str, profile: &str) -> Option<(u64, u64)> {
     Some((slices.min(of), of))
 }
 
-/// Beginnings of the classes whose 16 bits are fp16 alone: NVIDIA's before Ampere, Huawei's before
-/// the 910B.
-const WITHOUT_BF16: [&str; 7] = ["v100", "t4", "p100", "p40", "k80", "rtx-20", "ascend-910-a"];
-
-/// Whether devices of the class multiply matrices in bf16, as far as is known.
-pub fn has_bf16(id: &str) -> bool {
-    !WITHOUT_BF16.iter().any(|prefix| id.starts_with(prefix))
-}
-
 /// The peak of a class; of an instance of a cut device its part of the whole.
 pub fn peak_gflops(id: &str) -> Option<u64> {
     match id.split_once(MIG) {

@@ -23,8 +23,8 @@ pub struct RanksArgs {
     /// A cluster file, `this`, or templates: `hgx-h100-8x4+rail`.
     #[arg(long, default_value = "this")]
     pub cluster: String,
-    /// What drivers call the cards of a template, numbered behind: `mlx5_`. Without it NCCL chooses
-    /// among all cards of a node.
+    /// What drivers call the cards, numbered behind: `mlx5_`. Without it NCCL chooses among all
+    /// cards of a node.
     #[arg(long, value_name = "PREFIX")]
     pub cards: Option<String>,
     /// Write a file of NCCL's or HCCL's variables for each rank into this folder.

@@ -65,11 +65,11 @@ pub fn ranks(args: &RanksArgs) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// What templates call cards; no driver does.
-const OF_TEMPLATES: &str = "nic";
+/// What topologies call cards; no driver does.
+const NUMBERED: &str = "nic";
 
 fn rename(card: &mut Card, prefix: &str) {
-    if let Some(number) = card.name.strip_prefix(OF_TEMPLATES) {
+    if let Some(number) = card.name.strip_prefix(NUMBERED) {
         card.name = format!("{prefix}{number}");
     }
 }
@@ -83,7 +83,7 @@ fn row(topology: &Topology, cards: &[Card], rank: u32, of: &DeviceCard, queue: u
         _ if cards.is_empty() => BTreeMap::new(),
         _ => {
             let mut variables = nccl(cards, queue);
-            if cards.iter().any(|card| card.name.starts_with(OF_TEMPLATES)) {
+            if cards.iter().any(|card| card.name.starts_with(NUMBERED)) {
                 variables.remove("NCCL_IB_HCA");
             }
             variables
@@ -112,10 +112,9 @@ fn variables(folder: &Path, rows: &[Value]) -> Result<(), Fail> {
         write(&folder.join(format!("rank-{}.env", row["rank"])), &lines.collect::<String>())?;
     }
     eprintln!("{} files of variables written below {}", rows.len(), folder.display());
-    let named =
-        |row: &Value| row["card"].as_str().is_some_and(|card| card.starts_with(OF_TEMPLATES));
+    let named = |row: &Value| row["card"].as_str().is_some_and(|card| card.starts_with(NUMBERED));
     if rows.iter().any(named) {
-        eprintln!("! cards have a template's names: say what drivers call them, `--cards mlx5_`");
+        eprintln!("! cards are numbered here: say what drivers call them, `--cards mlx5_`");
     }
     Ok(())
 }

@@ -3,12 +3,13 @@
 use anstream::eprintln;
 use het_core::Bytes;
 use het_parallel::{
-    Batch, Choices, Dataset, Pins, Pool, Request, Rule, known_model, known_models, small_team,
+    Batch, Choices, Dataset, Pins, Pool, Request, Rule, has_bf16, known_model, known_models,
+    small_team,
 };
 use het_perf::fabric::Route;
 use het_perf::training::{Precision, Transformer, Tuning};
+use het_wire::quantity;
 use het_wire::words::closest;
-use het_wire::{catalogue, quantity};
 
 use super::pools::{self, Pools};
 use crate::args::{PrecisionWord, RouteWord, SizeArgs, TuningWord};
@@ -200,7 +201,7 @@ fn pools(args: &SizeArgs) -> Result<Pools, Fail> {
         eprintln!("! `{class}` takes no part: its peak, memory or bandwidth are not known");
     }
     if args.precision == PrecisionWord::Bf16
-        && let Some(pool) = all.pools.iter().find(|pool| !catalogue::has_bf16(&pool.class))
+        && let Some(pool) = all.pools.iter().find(|pool| !has_bf16(&pool.class))
     {
         return Err(Fail::new(code::USAGE, format!("`{}` does not compute in bf16", pool.class))
             .hint("say `--precision fp16`"));

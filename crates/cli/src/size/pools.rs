@@ -2,8 +2,7 @@
 
 use het_core::{Bytes, DeviceId};
 use het_lab::planner::device_figures;
-use het_parallel::{Pool, standing};
-use het_perf::training::Attention;
+use het_parallel::{BUS_PART, Pool, standing};
 use het_wire::catalogue::{self, Figures};
 use het_wire::topology::{Cluster, FABRICS, Reach, reaches};
 use het_wire::words::closest;
@@ -11,10 +10,8 @@ use het_wire::words::closest;
 use crate::cluster::{cluster, this};
 use crate::fail::{Fail, code};
 
-/// Of what a link carries, the part that programs see: PCIe 25.6 of 31.5 GB/s (SimAI), large
-/// all-reduces over NVLink 245 of 300 GB/s (vTrain's measurements).
+/// Of what PCIe carries, the part that programs see: 25.6 of 31.5 GB/s (SimAI).
 const HOST_PART: f64 = 25.6 / 31.5;
-const PEER_PART: f64 = 245.0 / 300.0;
 
 /// Pools, what joins them, and classes that nothing is known of.
 #[derive(Debug, Default)]
@@ -105,9 +102,7 @@ fn pool(class: &str, vendor: &str, figures: &Figures, devices: u32) -> Option<Po
     let device = device_figures(figures).filter(|device| device.half_tflops.is_some())?;
     let known = catalogue::class_by_id(class).map(|known| known.vendor.as_str());
     let pool = standing(class, known.unwrap_or(vendor), device, devices);
-    // FlashAttention-2 needs what came with bf16.
-    let attention = if catalogue::has_bf16(class) { pool.attention } else { Attention::Plain };
-    Some(Pool { power_w: figures.power_w, attention, ..pool })
+    Some(Pool { power_w: figures.power_w, ..pool })
 }
 
 /// A pool for each class of accelerators, joined as the cluster's links say.
@@ -170,7 +165,7 @@ fn join(pool: &mut Pool, reach: &Reach, in_several_pods: bool) {
     let island = &mut pool.machine.island;
     island.devices_per_node = reach.island.max(1);
     if let Some(peers) = reach.peers {
-        island.link_gbps = gigabytes(peers) * PEER_PART;
+        island.link_gbps = gigabytes(peers) * BUS_PART;
     }
     if let Some(host) = reach.host {
         island.host_gbps = gigabytes(host) * HOST_PART;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Bytes, Domain, NodeId, Topology};
-use het_wire::topology::{Reach, reaches};
+use het_wire::topology::Reach;
 
 /// Of a device's bandwidth in its rack, what it has from rack to rack where no links say it: two
 /// times as much below a leaf as above (an assumption; common where Ethernet is not built for
@@ -30,13 +30,13 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn of(topology: &Topology, class: usize) -> Self {
+    /// `reach` is what links give a device of the class.
+    pub fn of(topology: &Topology, class: usize, reach: Reach) -> Self {
         let mut by_node: BTreeMap<NodeId, u32> = BTreeMap::new();
         for device in topology.devices.iter().filter(|device| device.class == class) {
             *by_node.entry(device.node).or_default() += device.capacity.whole_units();
         }
         let node = by_node.values().copied().max().unwrap_or(1);
-        let reach = reaches(topology)[class];
         let accelerators = accelerators(topology);
         let shared = by_node.keys().map(|node| {
             let sharers = accelerators.get(node).copied().unwrap_or(1);

@@ -41,7 +41,8 @@ fn two_racks() -> Topology {
 /// GB/s of a device in a rack, in a pod and beyond.
 fn bandwidths(topology: &Topology) -> [Option<f64>; 3] {
     let class = topology.classes.iter().position(|class| class.id == "h100-sxm5-80");
-    let network = Network::of(topology, class.expect("the cluster has it"));
+    let class = class.expect("the cluster has it");
+    let network = Network::of(topology, class, reaches(topology)[class]);
     [Domain::Rack, Domain::Pod, Domain::Any].map(|domain| network.gbps(domain, 40.0))
 }
 

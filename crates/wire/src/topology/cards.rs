@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use het_core::{DeviceId, NodeId, Topology, Vertex};
 
 use super::Role;
+use super::role::{carries_training, parts};
 
 /// An accelerator with its card.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct DeviceCard {
 /// A card on the compute network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
-    /// Without the node's name, as its driver calls it: `mlx5_0`.
+    /// Without the node's name: `nic3`. What drivers call it no topology says.
     pub name: String,
     pub distance: Distance,
     /// The switch that it is plugged into.
@@ -69,7 +70,7 @@ pub fn device_cards(topology: &Topology) -> Vec<DeviceCard> {
         let card = best.map(|(card, distance)| {
             *taken.entry(card).or_default() += 1;
             Card {
-                name: last_part(card).to_owned(),
+                name: parts(card).1.to_owned(),
                 distance,
                 leaf: inside.leaves.get(card).map(|leaf| (*leaf).to_owned()),
             }
@@ -118,8 +119,7 @@ impl<'a> Inside<'a> {
                     continue;
                 }
                 let (sockets, switches) = match Role::of(topology, next) {
-                    Role::Nic if last_part(next).starts_with("storage") => continue,
-                    Role::Nic if last_part(next).starts_with("business") => continue,
+                    Role::Nic if !carries_training(next) => continue,
                     Role::Nic => {
                         found.push((*next, distance(sockets, switches)));
                         seen.push(next);
@@ -151,13 +151,6 @@ fn distance(sockets: u32, switches: u32) -> Distance {
 
 fn lies_between(role: Role) -> bool {
     matches!(role, Role::Accelerator | Role::Pcie | Role::Switch | Role::Socket | Role::Nic)
-}
-
-fn last_part(vertex: &Vertex) -> &str {
-    match vertex {
-        Vertex::Switch(name) => name.as_str().rsplit('/').next().unwrap_or_default(),
-        Vertex::Node(_) | Vertex::Device(_) => "",
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::{Bytes, DeviceId, Link, NodeId, Topology, Vertex};
 
 use super::Role;
+use super::role::{carries_training, parts};
 
 /// What every device of a class has at least, in bytes per second and direction; `None` where no
 /// link tells.
@@ -135,7 +136,7 @@ impl Carried {
             }
             (Role::Nic, Role::Leaf | Role::Tor) => {
                 let (node, card) = parts(from);
-                if card.starts_with("nic") {
+                if carries_training(from) {
                     *self.network.entry(node.to_owned()).or_default() += bandwidth;
                     self.pod(to).below += bandwidth;
                 } else if card.starts_with("storage") {
@@ -204,14 +205,6 @@ fn height(role: Role) -> u32 {
         Role::Leaf | Role::Tor => 5,
         Role::Spine => 6,
         Role::Core => 7,
-    }
-}
-
-/// What stands before the last part of a switch's name, and that part.
-fn parts(vertex: &Vertex) -> (&str, &str) {
-    match vertex {
-        Vertex::Switch(name) => name.as_str().rsplit_once('/').unwrap_or(("", name.as_str())),
-        Vertex::Node(_) | Vertex::Device(_) => ("", ""),
     }
 }
 

@@ -584,7 +584,8 @@ pub enum SimCommand {
 /// Cluster, workload and what is assumed beside them.
 #[derive(Debug, ClapArgs)]
 pub struct ScenarioArgs {
-    /// `gavel:V100,P100,K80`, `uniform:NODESxDEVICES`, `NxCLASS`, `sia:default`,
+    /// A cluster file, `this`, templates as in `hgx-h100-8x4+rail`, `8xh100-sxm5-80`,
+    /// `uniform:NODESxDEVICES[/NODES_A_RACK]`, `gavel:V100,P100,K80`, `sia:default`,
     /// `alibaba-openb:NODES.csv` or `spot2026:FILE`.
     #[arg(long, value_name = "CLUSTER")]
     pub cluster: String,

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use het_core::{Bytes, Device, DeviceClass, Node, NodeId, Share, Topology};
+use het_perf::training::Island;
 use het_wire::catalogue;
 use thiserror::Error;
 
@@ -48,7 +49,7 @@ pub fn cluster(word: &str) -> Result<Topology, ClusterError> {
         Some(("sia", "default")) => Some(sia()),
         Some(("alibaba-openb", path)) => Some(openb(Path::new(path))?),
         Some(("spot2026", path)) => Some(spot2026(Path::new(path))?),
-        None => mixed(word).or_else(|| single_devices(word)),
+        None => mixed(word).or_else(|| counted(word)),
         Some(_) => None,
     };
     let nodes = nodes.filter(|nodes| {
@@ -105,10 +106,17 @@ fn uniform(size: &str) -> Option<Vec<Shape>> {
     Some(shapes)
 }
 
-/// `NxCLASS`: single devices.
-fn single_devices(word: &str) -> Option<Vec<Shape>> {
-    let (nodes, class) = word.split_once('x')?;
-    Some(alike(class, nodes.parse().ok()?, 1).collect())
+/// `NxCLASS`: so many devices, in as many nodes as they usually take, of which the last may hold
+/// fewer. Of a class that nobody knows each stands by itself.
+fn counted(word: &str) -> Option<Vec<Shape>> {
+    let (count, class) = word.split_once('x')?;
+    let count: u32 = count.parse().ok()?;
+    let known = catalogue::sheet(class).is_some();
+    let each = if known { Island::of_class(class).devices_per_node } else { 1 };
+    let mut nodes: Vec<Shape> = alike(class, count.div_ceil(each), each).collect();
+    let last = nodes.last_mut()?;
+    last.accelerators[0].2 -= count.next_multiple_of(each) - count;
+    Some(nodes)
 }
 
 /// `epyc-h100x8-910b[xN]`: nodes with two EPYC 9654, eight H100 and one Ascend 910B.
@@ -239,7 +247,9 @@ mod tests {
         let sizes = |word| cluster(word).map(|built| (built.nodes.len(), built.devices.len())).ok();
         assert_eq!(sizes("gavel:8,16,24"), Some((48, 48)));
         assert_eq!(sizes("uniform:50x8"), Some((50, 400)));
-        assert_eq!(sizes("4xh100"), Some((4, 4)));
+        assert_eq!(sizes("4xgpu"), Some((4, 4)));
+        assert_eq!(sizes("4xh100-sxm5-80"), Some((1, 4)));
+        assert_eq!(sizes("20xh100-sxm5-80"), Some((3, 20)));
         assert_eq!(sizes("sia:default"), Some((11, 64)));
         assert_eq!(sizes("epyc-h100x8-910bx2"), Some((2, 22)));
         let racks = cluster("uniform:5x8/2").map(|built| built.nodes[4].rack.clone()).ok();

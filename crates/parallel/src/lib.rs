@@ -36,4 +36,4 @@ pub use problem::{Problem, Remedy, Shortfall};
 pub use request::{Batch, Choices, Collectives, Dataset, Pins, Pool, Request};
 pub use rule::{Cause, Comparison, Rule};
 pub use search::{Ranking, search};
-pub use standing::{BUS_PART, has_bf16, standing};
+pub use standing::{has_bf16, standing};

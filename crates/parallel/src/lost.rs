@@ -216,6 +216,9 @@ impl fmt::Display for Why {
             Self::OutOfHostMemory { over, .. } => {
                 write!(f, "runs out of host memory by {:.1} GiB a device at least", gib(over))
             }
+            Self::Slower { by, .. } if *by < 5e-4 => {
+                f.write_str("as fast within a tenth of a percent, and no simpler")
+            }
             Self::Slower { by, because } => {
                 write!(f, "slower by {:.1} % at least: {}", by * 100.0, words(*because))
             }

@@ -14,12 +14,14 @@ mod brute;
 mod effort;
 mod pipelines;
 mod replicas;
+mod shortlist;
 
 use het_core::Bytes;
 use het_perf::training::{Offload, Zero};
 
 use self::alike::Alike;
 use self::effort::{Effort, PRICED};
+use self::shortlist::Shortlist;
 use crate::fit::Outcome;
 use crate::layout::Candidate;
 use crate::lost::{Losses, Lost};
@@ -65,14 +67,14 @@ pub fn search(request: &Request) -> Result<Ranking, Problem> {
 
 /// The same of pools as they are.
 fn search_pools(request: &Request) -> Result<Ranking, Problem> {
-    let mut hunt = run(request);
-    match hunt.top.first() {
+    let hunt = run(request);
+    match hunt.top.best() {
         Some(best) => Ok(Ranking {
             lost: hunt.losses.summed_up(best),
             looked_at: hunt.losses.count(),
             in_part: hunt.effort.in_part(),
             alone: hunt.alone,
-            candidates: std::mem::take(&mut hunt.top),
+            candidates: hunt.top.told(),
         }),
         None => Err(nowhere(request, &hunt.losses)),
     }
@@ -83,15 +85,14 @@ impl Ranking {
     fn apart(self, asked: &Request, alike: &Alike) -> Self {
         let pools = 0..asked.pools.len();
         let alone: Vec<Option<Candidate>> = pools.map(|pool| best_alone(asked, pool)).collect();
+        let mut top = Shortlist::of(asked.keep);
         let joined = self.candidates.into_iter();
-        let mut candidates: Vec<Candidate> =
-            joined.filter_map(|candidate| alike.apart(asked, candidate)).collect();
-        candidates.extend(alone.iter().flatten().cloned());
-        candidates.sort_by(|a, b| a.sample_s.total_cmp(&b.sample_s));
-        candidates.dedup_by(|a, b| a.layout == b.layout);
-        candidates.truncate(asked.keep.max(1));
+        let joined = joined.filter_map(|candidate| alike.apart(asked, candidate));
+        for candidate in joined.chain(alone.iter().flatten().cloned()) {
+            top.keep(&candidate);
+        }
         let lost = self.lost.into_iter().map(|lost| alike.lost(lost)).collect();
-        Self { candidates, alone, lost, ..self }
+        Self { candidates: top.told(), alone, lost, ..self }
     }
 }
 
@@ -107,7 +108,7 @@ fn best_alone(request: &Request, pool: usize) -> Option<Candidate> {
 /// Whether anything fits at all.
 pub(crate) fn finds(request: &Request) -> bool {
     let once = Request { keep: 1, ..request.clone() };
-    checked(&once).is_ok() && !run(&Alike::of(&once).request).top.is_empty()
+    checked(&once).is_ok() && run(&Alike::of(&once).request).top.best().is_some()
 }
 
 /// The best candidate, or what keeps all of them from fitting.
@@ -116,10 +117,10 @@ pub(crate) fn shortest(request: &Request) -> Result<Candidate, Outcome> {
     let hunt = run(&alike.request);
     let as_asked = |best| {
         let apart = alike.apart(request, best);
-        apart.or_else(|| run(request).top.into_iter().next())
+        apart.or_else(|| run(request).top.best().cloned())
     };
     match (
-        hunt.top.into_iter().next().and_then(as_asked),
+        hunt.top.best().cloned().and_then(as_asked),
         hunt.losses.nearest_host(),
         hunt.losses.nearest(),
     ) {
@@ -134,8 +135,7 @@ pub(crate) fn shortest(request: &Request) -> Result<Candidate, Outcome> {
 pub(crate) struct Hunt<'a> {
     request: &'a Request,
     settings: Vec<Setting>,
-    /// Best first.
-    top: Vec<Candidate>,
+    top: Shortlist,
     alone: Vec<Option<Candidate>>,
     losses: Losses,
     effort: Effort,
@@ -143,9 +143,9 @@ pub(crate) struct Hunt<'a> {
 
 fn run(request: &Request) -> Hunt<'_> {
     let settings = Setting::all(request);
-    let (top, alone, losses) = (Vec::new(), Vec::new(), Losses::default());
+    let (top, losses) = (Shortlist::of(request.keep), Losses::default());
     let effort = Effort::on(request.pools.len());
-    let mut hunt = Hunt { request, settings, top, alone, losses, effort };
+    let mut hunt = Hunt { request, settings, top, alone: Vec::new(), losses, effort };
     for pool in 0..request.pools.len() {
         let best = alone::search(&mut hunt, pool);
         hunt.alone.push(best);
@@ -160,10 +160,7 @@ fn run(request: &Request) -> Hunt<'_> {
 impl Hunt<'_> {
     /// Seconds a sample above which nothing is worth a look.
     fn threshold(&self) -> f64 {
-        if self.top.len() < self.request.keep.max(1) {
-            return f64::INFINITY;
-        }
-        self.top.last().map_or(f64::INFINITY, |last| last.sample_s)
+        self.top.threshold()
     }
 
     /// The same for a mix, where there is effort left for it.
@@ -219,7 +216,7 @@ impl Hunt<'_> {
         match price(self.request, outline) {
             Ok(candidate) => {
                 self.losses.priced(&candidate);
-                self.keep(&candidate);
+                self.top.keep(&candidate);
                 true
             }
             Err(refusal) => {
@@ -247,23 +244,5 @@ impl Hunt<'_> {
             }
             Refusal::Batch | Refusal::Layers | Refusal::Step(_) => self.losses.indivisible(),
         }
-    }
-
-    /// Puts a candidate where it belongs: by time, then the fewer devices and the simpler cut, then
-    /// whoever came first.
-    fn keep(&mut self, candidate: &Candidate) {
-        let before = |other: &Candidate| {
-            let time = other.sample_s.total_cmp(&candidate.sample_s);
-            let size = other.devices.cmp(&candidate.devices);
-            let kinds = other.layout.replicas.len().cmp(&candidate.layout.replicas.len());
-            time.then(size).then(kinds).is_le()
-        };
-        let at = self.top.partition_point(before);
-        let known = self.top[..at].iter().rev().take_while(|o| o.sample_s == candidate.sample_s);
-        if known.into_iter().any(|other| other.layout == candidate.layout) {
-            return;
-        }
-        self.top.insert(at, candidate.clone());
-        self.top.truncate(self.request.keep.max(1));
     }
 }

@@ -12,6 +12,7 @@ mod collective;
 mod config;
 mod constants;
 mod exchange;
+mod island;
 mod layer;
 mod machine;
 mod memory;
@@ -24,8 +25,9 @@ pub use config::{
     Precision, Recompute, SequenceParallel, Tuning, Zero,
 };
 pub use constants::Efficiency;
+pub use island::{BUS_PART, Island};
 pub use layer::{Direction, LayerTime, head_time_s, layer_time};
-pub use machine::{DeviceFigures, Island, Machine};
+pub use machine::{DeviceFigures, Machine};
 pub use memory::{RESERVED, StageMemory, StagePlace, stage_memory};
 pub use step::{Limit, Stage, StepError, StepTime, pipeline_time_s, step_time, uneven_step_time};
 pub use transformer::{Embeddings, Experts, FeedForward, FeedForwardKind, Transformer, days};

@@ -2,7 +2,8 @@
 
 use het_core::{Bytes, DeviceId};
 use het_lab::planner::device_figures;
-use het_parallel::{BUS_PART, Pool, standing};
+use het_parallel::{Pool, standing};
+use het_perf::training::BUS_PART;
 use het_wire::catalogue::{self, Figures};
 use het_wire::topology::{Cluster, FABRICS, Reach, reaches};
 use het_wire::words::closest;

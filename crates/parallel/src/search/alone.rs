@@ -1,6 +1,7 @@
 //! One pool by itself.
 
 use super::Hunt;
+use super::shortlist::Shortlist;
 use crate::layout::Candidate;
 use crate::outline::{Block, Kind, Outline};
 use crate::space::{Setting, Tile, at_least_s, batches, counts, virtual_stages};
@@ -20,7 +21,7 @@ struct Idea {
 /// Searches a pool as if it were alone: what others reached elsewhere cuts nothing short here. Its
 /// best.
 pub(super) fn search(hunt: &mut Hunt<'_>, pool: usize) -> Option<Candidate> {
-    let others = std::mem::take(&mut hunt.top);
+    let others = std::mem::replace(&mut hunt.top, Shortlist::of(hunt.request.keep));
     let mut ideas = Vec::new();
     for (index, setting) in hunt.settings.iter().enumerate() {
         for tile in &setting.tiles[pool] {
@@ -35,9 +36,9 @@ pub(super) fn search(hunt: &mut Hunt<'_>, pool: usize) -> Option<Candidate> {
         }
         hunt.climb(&outline(hunt, pool, idea));
     }
-    let best = hunt.top.first().cloned();
-    for other in others {
-        hunt.keep(&other);
+    let best = hunt.top.best().cloned();
+    for other in others.told() {
+        hunt.top.keep(&other);
     }
     best
 }

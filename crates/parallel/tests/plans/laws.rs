@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use het_core::Bytes;
-use het_parallel::{Batch, Candidate, Pool, Request, search};
+use het_parallel::{Batch, Candidate, Pool, Replicas, Request, search};
 use het_perf::training::{
     Embeddings, FeedForward, FeedForwardKind, ParallelConfig, SequenceParallel, StagePlace,
     Transformer, stage_memory, step_time,
@@ -96,6 +96,26 @@ proptest! {
             }
             let batch = request.batch;
             prop_assert!((batch.smallest..=batch.largest).contains(&layout.batch));
+        }
+    }
+
+    #[test]
+    fn each_candidate_is_faster_or_smaller_than_others_of_the_same_groups(request in requests(24)) {
+        let Ok(ranking) = search(&request) else { return Ok(()) };
+        let groups = |candidate: &Candidate| -> Vec<Vec<(usize, u32)>> {
+            let kinds = candidate.layout.replicas.iter();
+            let stages = |kind: &Replicas| kind.stages.iter().map(|s| (s.pool, s.tensor)).collect();
+            kinds.map(stages).collect()
+        };
+        for (index, slower) in ranking.candidates.iter().enumerate() {
+            for faster in &ranking.candidates[..index] {
+                prop_assert!(faster.sample_s <= slower.sample_s);
+                if groups(faster) == groups(slower) {
+                    let leaner = slower.memory.0 as f64 <= 0.9 * faster.memory.0 as f64;
+                    let fewer = f64::from(slower.devices) <= 0.9 * f64::from(faster.devices);
+                    prop_assert!(leaner || fewer);
+                }
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use anstream::eprintln;
-use het_server::{HomeError, RunError, StoreError};
+use het_server::{CalibrationFault, HomeError, RunError, StoreError};
 use owo_colors::OwoColorize;
 
 /// Exit codes, the same for every command.
@@ -104,6 +104,16 @@ impl From<HomeError> for Fail {
     fn from(error: HomeError) -> Self {
         let hint = "set `HET_HOME` to a directory that you can write";
         Self::new(code::FAILED, chain(&error)).hint(hint)
+    }
+}
+
+impl From<CalibrationFault> for Fail {
+    fn from(error: CalibrationFault) -> Self {
+        let code = match error {
+            CalibrationFault::Io { .. } => code::FAILED,
+            _ => code::USAGE,
+        };
+        Self::new(code, chain(&error)).hint(error.hint())
     }
 }
 

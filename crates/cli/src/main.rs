@@ -6,7 +6,6 @@
 mod args;
 mod attach;
 mod bench;
-mod calibrations;
 mod client;
 mod cluster;
 mod devices;

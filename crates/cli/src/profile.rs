@@ -1,5 +1,5 @@
 //! `het profile`: what was measured of device classes on the user's own machines, kept for
-//! `het size`.
+//! `het size` and for what is planned of jobs that say what they train.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,8 +15,8 @@ use het_wire::calibration::{CalibrationFactors, CalibrationFile};
 use serde_json::{Value, json};
 
 use crate::args::{Form, ProfileCommand, ProfileImportArgs, RanArgs, RecomputeWord, TuningWord};
-use crate::calibrations;
 use crate::fail::{Fail, code};
+use crate::history::home;
 use crate::output::{Column, Shown, list};
 use crate::size::{model, usual};
 use crate::trace;
@@ -34,9 +34,12 @@ const COLUMNS: &[Column] = &[
 pub fn profile(command: &ProfileCommand) -> Result<u8, Fail> {
     match command {
         ProfileCommand::Import(args) => import(args),
-        ProfileCommand::List(args) => show(&calibrations::all()?, args.output),
+        ProfileCommand::List(args) => {
+            let all: Vec<CalibrationFile> = home()?.calibrations().all()?.into_values().collect();
+            show(&all, args.output)
+        }
         ProfileCommand::Forget { class } => {
-            calibrations::forget(class)?;
+            home()?.calibrations().forget(class)?;
             Ok(code::OK)
         }
     }
@@ -70,8 +73,9 @@ fn import(args: &ProfileImportArgs) -> Result<u8, Fail> {
     }
     let fitted = measured.into_iter().map(|(class, (steps, from))| fit(&class, &steps, from));
     let fitted = fitted.collect::<Result<Vec<_>, _>>()?;
+    let calibrations = home()?.calibrations();
     for file in &fitted {
-        calibrations::store(file)?;
+        calibrations.store(file)?;
     }
     show(&fitted, args.output)
 }
@@ -222,7 +226,7 @@ fn plausible(class: &str, machine: &Machine, step: &MeasuredStep) -> Result<(), 
 fn show(files: &[CalibrationFile], form: Form) -> Result<u8, Fail> {
     let rounded = |value: f64| (value * 1e4).round() / 1e4;
     let row = |file: &CalibrationFile| -> Value {
-        let [matrix, elementwise, exchange] = calibrations::factors(file).map(rounded);
+        let [matrix, elementwise, exchange] = file.factors.to_array().map(rounded);
         json!({
             "class": file.class,
             "steps": file.steps,

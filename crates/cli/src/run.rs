@@ -72,7 +72,7 @@ fn submit(
     };
     fs::create_dir_all(&workdir).map_err(|error| Fail::file(&workdir, error))?;
     let mut spec = resolve(&job, machine, &workdir)?;
-    for warning in plan(&job.file, &machine.topology, &mut spec) {
+    for warning in plan(&job.file, &machine.topology, &home.calibrations(), &mut spec) {
         eprintln!("{} {warning}", "warning:".yellow());
     }
     announce(&mut turnstile, home, &dir, spec.name.as_str())?;

@@ -6,6 +6,7 @@
 //! jobs/7/work/         the job's own directory: outputs, logs, checkpoints
 //! run/                 files of live leases
 //! server/              the server's event store, socket, tokens and log
+//! calibration/         what was measured of device classes
 //! ```
 
 use std::fs;
@@ -14,6 +15,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use crate::calibrations::Calibrations;
 
 /// Why the state directory cannot be used.
 #[derive(Debug, Error)]
@@ -61,9 +64,9 @@ impl Home {
         self.root.join("run").join(engine)
     }
 
-    /// The directory of what was measured of device classes, a file each.
-    pub fn calibration_dir(&self) -> PathBuf {
-        self.root.join("calibration")
+    /// What was measured of device classes.
+    pub fn calibrations(&self) -> Calibrations {
+        Calibrations::below(self.root.join("calibration"))
     }
 
     /// The directory of the server's own files, which only its owner can open.

@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod bench;
+mod calibrations;
 mod embedded;
 mod home;
 mod lookout;
@@ -18,6 +19,7 @@ mod turnstile;
 
 pub use het_node::{ControlGroupFinding, control_groups, keep, pass_on, raise_descriptor_limit};
 
+pub use calibrations::{CalibrationFault, Calibrations};
 pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, machine, this_machine};

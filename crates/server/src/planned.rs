@@ -3,7 +3,7 @@
 
 mod network;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use het_core::{
@@ -14,11 +14,13 @@ use het_parallel::{
     Batch, KnownModel, Pool, Problem, Request, known_model, known_models, search, standing,
 };
 use het_perf::training::{DeviceFigures, Precision, Tuning};
+use het_wire::calibration::CalibrationFile;
 use het_wire::catalogue;
 use het_wire::job::{JobFile, PrecisionFile, TrainsFile, TuningFile};
 use het_wire::text::{self, Lang};
 use het_wire::topology::{Reach, reaches};
 
+use crate::calibrations::Calibrations;
 use network::Network;
 
 /// Rank of adapters where nothing is said.
@@ -37,12 +39,28 @@ pub fn models() -> &'static [&'static str] {
 }
 
 /// Plans the stages of a job that say what they train, and tells of those that fit nowhere.
-pub fn plan(file: &JobFile, topology: &Topology, spec: &mut JobSpec) -> Vec<String> {
+///
+/// What was measured of a class goes before what is known of it; a calibration that cannot be read
+/// is told of as well.
+pub fn plan(
+    file: &JobFile,
+    topology: &Topology,
+    calibrations: &Calibrations,
+    spec: &mut JobSpec,
+) -> Vec<String> {
     let mut warnings = Vec::new();
+    if !file.spec.stages.iter().any(|shape| shape.needs.trains.is_some()) {
+        return warnings;
+    }
+    let measured = calibrations.all().unwrap_or_else(|fault| {
+        warnings.push(format!("{fault}; {}", fault.hint()));
+        BTreeMap::new()
+    });
+    let ground = Ground { topology, reaches: reaches(topology), measured };
     for (stage, shape) in spec.stages.iter_mut().zip(&file.spec.stages) {
         let Some(trains) = &shape.needs.trains else { continue };
         let Some(model) = known_model(&trains.model) else { continue };
-        stage.planned = speeds(topology, stage, model, trains);
+        stage.planned = ground.speeds(stage, model, trains);
         warnings.extend(too_large(stage, &trains.model));
     }
     warnings
@@ -62,26 +80,33 @@ fn too_large(stage: &StageSpec, model: &str) -> Vec<String> {
     lacking.map(sentence).collect()
 }
 
-/// Every gang of the stage on every class that will do.
-fn speeds(
-    topology: &Topology,
-    stage: &StageSpec,
-    model: KnownModel,
-    trains: &TrainsFile,
-) -> PlannedSpeeds {
-    let gangs: BTreeSet<(usize, u32)> = stage
-        .alternatives
-        .iter()
-        .flat_map(|one| classes(topology, one).into_iter().map(|class| (class, one.count)))
-        .collect();
-    let (reaches, mut planned) = (reaches(topology), PlannedSpeeds::default());
-    for (class, units) in gangs.into_iter().take(GANGS_MAX) {
-        let Some(gang) = Gang::of(topology, class, units, reaches[class]) else { continue };
-        if let Some(says) = gang.plan(model, trains, stage.within) {
-            planned.insert(topology.classes[class].id.clone(), units, says);
+/// What planning goes by, for all gangs of a job.
+struct Ground<'a> {
+    topology: &'a Topology,
+    /// By class.
+    reaches: Vec<Reach>,
+    /// By the class's name.
+    measured: BTreeMap<String, CalibrationFile>,
+}
+
+impl Ground<'_> {
+    /// Every gang of the stage on every class that will do.
+    fn speeds(&self, stage: &StageSpec, model: KnownModel, trains: &TrainsFile) -> PlannedSpeeds {
+        let topology = self.topology;
+        let gangs: BTreeSet<(usize, u32)> = stage
+            .alternatives
+            .iter()
+            .flat_map(|one| classes(topology, one).into_iter().map(|class| (class, one.count)))
+            .collect();
+        let mut planned = PlannedSpeeds::default();
+        for (class, units) in gangs.into_iter().take(GANGS_MAX) {
+            let Some(gang) = Gang::of(self, class, units) else { continue };
+            if let Some(says) = gang.plan(model, trains, stage.within) {
+                planned.insert(topology.classes[class].id.clone(), units, says);
+            }
         }
+        planned
     }
-    planned
 }
 
 /// Classes of which an alternative accepts a device.
@@ -96,22 +121,23 @@ fn classes(topology: &Topology, alternative: &Alternative) -> Vec<usize> {
 
 /// So many devices of a class of a cluster.
 struct Gang<'a> {
-    topology: &'a Topology,
-    class: usize,
+    class: &'a DeviceClass,
     units: u32,
     figures: DeviceFigures,
+    measured: Option<&'a CalibrationFile>,
     network: Network,
 }
 
 impl<'a> Gang<'a> {
     /// `None` for cores, of which the planner knows nothing, and for classes without figures.
-    fn of(topology: &'a Topology, class: usize, units: u32, reach: Reach) -> Option<Self> {
-        let DeviceClass { id, kind, .. } = &topology.classes[class];
-        let known = catalogue::figures(id.as_str()).filter(|_| *kind != "cpu")?;
+    fn of(ground: &'a Ground<'_>, index: usize, units: u32) -> Option<Self> {
+        let class = &ground.topology.classes[index];
+        let known = catalogue::figures(class.id.as_str()).filter(|_| class.kind != "cpu")?;
         let peaks = [known.fp32_tflops, known.bf16_tflops, known.fp8_tflops];
         let figures = DeviceFigures::known(peaks, known.memory, known.memory_gbps)?;
-        let network = Network::of(topology, class, reach);
-        Some(Self { topology, class, units, figures, network })
+        let measured = ground.measured.get(class.id.as_str());
+        let network = Network::of(ground.topology, index, ground.reaches[index]);
+        Some(Self { class, units, figures, measured, network })
     }
 
     /// What the planner says of it in each domain that may hold it, up to the widest that the stage
@@ -165,8 +191,12 @@ impl<'a> Gang<'a> {
     }
 
     fn pool(&self) -> Pool {
-        let class = &self.topology.classes[self.class];
-        let pool = standing(class.id.as_str(), class.vendor.as_str(), self.figures, self.units);
+        let Self { class, .. } = self;
+        let mut pool = standing(class.id.as_str(), class.vendor.as_str(), self.figures, self.units);
+        if let Some(measured) = self.measured {
+            let efficiency = &mut pool.machine.efficiency;
+            *efficiency = efficiency.slowed(measured.factors.to_array(), measured.error);
+        }
         Pool { host_memory: self.network.host_memory, ..pool }
     }
 

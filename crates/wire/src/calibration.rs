@@ -32,6 +32,13 @@ pub struct CalibrationFactors {
     pub exchange: f64,
 }
 
+impl CalibrationFactors {
+    /// Matrix products, element-wise kernels, exchange.
+    pub fn to_array(self) -> [f64; 3] {
+        [self.matrix, self.elementwise, self.exchange]
+    }
+}
+
 /// Why a file is none.
 #[derive(Debug, Error)]
 pub enum CalibrationError {
@@ -65,9 +72,8 @@ impl CalibrationFile {
         if file.kind != KIND || file.api_version != API_VERSION {
             return Err(CalibrationError::Kind { kind: file.kind, version: file.api_version });
         }
-        let CalibrationFactors { matrix, elementwise, exchange } = file.factors;
         let positive = |value: &f64| *value > 0.0 && value.is_finite();
-        let sound = [matrix, elementwise, exchange].iter().all(positive);
+        let sound = file.factors.to_array().iter().all(positive);
         match sound && file.error >= 0.0 && file.error.is_finite() {
             true => Ok(file),
             false => Err(CalibrationError::Range),

@@ -3,8 +3,7 @@
 use anstream::eprintln;
 use het_core::Bytes;
 use het_parallel::{
-    Batch, Choices, Dataset, Pins, Pool, Request, Rule, has_bf16, known_model, known_models,
-    small_team,
+    Batch, Choices, Dataset, Pins, Request, Rule, has_bf16, known_model, known_models, small_team,
 };
 use het_perf::fabric::Route;
 use het_perf::training::{Precision, Transformer, Tuning};
@@ -13,8 +12,8 @@ use het_wire::words::closest;
 
 use super::pools::{self, Pools};
 use crate::args::{PrecisionWord, RouteWord, SizeArgs, TuningWord};
-use crate::calibrations;
 use crate::fail::{Fail, code};
+use crate::history::home;
 
 /// Refuses wishes that do not go together.
 pub fn consistent(args: &SizeArgs) -> Result<(), Fail> {
@@ -207,16 +206,14 @@ fn pools(args: &SizeArgs) -> Result<Pools, Fail> {
             .hint("say `--precision fp16`"));
     }
     if !args.uncalibrated {
-        all.pools.iter_mut().try_for_each(calibrate)?;
+        let measured = home()?.calibrations().all()?;
+        for pool in &mut all.pools {
+            // Goes by what was measured of the class.
+            if let Some(one) = measured.get(&pool.class) {
+                let efficiency = &mut pool.machine.efficiency;
+                *efficiency = efficiency.slowed(one.factors.to_array(), one.error);
+            }
+        }
     }
     Ok(all)
-}
-
-/// Goes by what was measured of the class.
-fn calibrate(pool: &mut Pool) -> Result<(), Fail> {
-    if let Some(measured) = calibrations::stored(&pool.class)? {
-        let efficiency = &mut pool.machine.efficiency;
-        *efficiency = efficiency.slowed(calibrations::factors(&measured), measured.error);
-    }
-    Ok(())
 }

@@ -99,8 +99,9 @@ async fn with_planned_speeds(
         return Ok((spec, Vec::new()));
     }
     let (file, topology) = (job.file.clone(), Arc::clone(&parts.topology));
+    let calibrations = parts.home.calibrations();
     let planning = tokio::task::spawn_blocking(move || {
-        let warnings = plan(&file, &topology, &mut spec);
+        let warnings = plan(&file, &topology, &calibrations, &mut spec);
         (spec, warnings)
     });
     Ok(planning.await.map_err(|_| NotHeard::Gone)?)

@@ -139,13 +139,15 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
         let why = refused.source().map(ToString::to_string).unwrap_or_default();
         eprintln!("{refused}: {why}; an older one and the events were used in its place");
     }
-    let desk = service.desk.clone();
+    for news in &service.news {
+        eprintln!("{news}");
+    }
     let ready = home.ready();
     let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());
     let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
     let network = args.listen.map(|address| Network { address, certificate });
     let listen = Listen { socket: home.socket(), network };
-    let on_signal = desk.clone();
+    let on_signal = service.desk.clone();
     thread::spawn(move || {
         if signals.forever().next().is_some() {
             on_signal.leave_soon();
@@ -154,7 +156,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
     let served = runtime.block_on(async {
-        let api = Api::new(desk, home, machine.topology, tokens).await.map_err(Fail::from_error)?;
+        let api = Api::new(&service, home, tokens).await.map_err(Fail::from_error)?;
         fs::write(&ready, std::process::id().to_string())
             .map_err(|error| Fail::file(&ready, error))?;
         eprintln!("serving at {}", listen.socket.display());

@@ -204,7 +204,9 @@ impl Screen {
             let part = f64::from(device.held) / f64::from(device.units.max(1));
             let (color, label) = match device.state {
                 DeviceState::Up => (Color::Green, format!("{}/{}", device.held, device.units)),
-                DeviceState::Failed => (Color::Red, device.state.word().to_owned()),
+                DeviceState::Failed | DeviceState::Gone => {
+                    (Color::Red, device.state.word().to_owned())
+                }
                 out => (Color::Yellow, out.word().to_owned()),
             };
             let gauge = Gauge::default().ratio(part.clamp(0.0, 1.0)).label(label);

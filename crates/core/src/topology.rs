@@ -161,12 +161,6 @@ impl Topology {
         }
     }
 
-    /// Whether ids mean the same in both. Links may differ: a cable comes and goes.
-    pub fn has_same_rows(&self, other: &Self) -> bool {
-        let Self { classes, nodes, devices, links: _ } = self;
-        (classes, nodes, devices) == (&other.classes, &other.nodes, &other.devices)
-    }
-
     /// Groups of two or more devices that links of one kind join, straight or over switches, each
     /// in row order: `nvlink` gives the NVLink domains, `module` the packages of several chips that
     /// are allocated whole.

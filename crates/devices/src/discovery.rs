@@ -84,6 +84,23 @@ pub struct Discovery {
     pub findings: Vec<Finding>,
 }
 
+impl Discovery {
+    /// The same where the device that was found as row `n` stands in row `rows[n]` of `topology`.
+    #[must_use]
+    pub fn in_rows(&self, topology: &Topology, rows: &[DeviceId]) -> Self {
+        fn moved<T: Clone>(of: &BTreeMap<DeviceId, T>, rows: &[DeviceId]) -> BTreeMap<DeviceId, T> {
+            of.iter().map(|(id, value)| (rows[id.index()], value.clone())).collect()
+        }
+        Self {
+            topology: topology.clone(),
+            cores: moved(&self.cores, rows),
+            places: moved(&self.places, rows),
+            numa: self.numa.clone(),
+            findings: self.findings.clone(),
+        }
+    }
+}
+
 /// Reads the machine. Never fails: what cannot be read or used is a finding, and there is always
 /// at least one CPU device.
 pub fn discover(system: &System) -> Discovery {

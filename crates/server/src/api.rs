@@ -21,13 +21,14 @@ mod tls;
 mod tokens;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use het_control::Controller;
-use het_core::{Time, Topology};
+use het_core::{DeviceId, Time, Topology};
 use het_node::Node;
 
-use crate::service::{Desk, NotHeard, Wanted, Which};
+use crate::service::{Desk, NotHeard, Service, Wanted, Which};
 use crate::{EventStore, Home, StoreReader};
 pub use auth::{Caller, Role};
 pub use listen::{Listen, ListenError, Network, serve};
@@ -55,6 +56,7 @@ pub(crate) struct Parts {
     pub(crate) desk: Desk,
     pub(crate) home: Home,
     pub(crate) topology: Arc<Topology>,
+    pub(crate) gone: BTreeSet<DeviceId>,
     pub(crate) started: Time,
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
@@ -66,16 +68,13 @@ impl Api {
     ///
     /// # Errors
     /// When its loop is gone already.
-    pub async fn new(
-        desk: Desk,
-        home: Home,
-        topology: Arc<Topology>,
-        tokens: Tokens,
-    ) -> Result<Self, NotHeard> {
+    pub async fn new(service: &Service, home: Home, tokens: Tokens) -> Result<Self, NotHeard> {
+        let (desk, gone) = (service.desk.clone(), service.gone.clone());
+        let topology = Arc::clone(&service.topology);
         let look = |control: &Controller<Node, EventStore>| (control.now(), control.log().reader());
         let (started, log) = desk.look(look).await?;
         let everything = Wanted { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&desk.board().list(&everything, |_| true), &home);
-        Ok(Self(Arc::new(Parts { desk, home, topology, started, tokens, keys, log })))
+        Ok(Self(Arc::new(Parts { desk, home, topology, gone, started, tokens, keys, log })))
     }
 }

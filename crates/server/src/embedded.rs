@@ -207,7 +207,13 @@ impl Embedded {
             exits: None,
         })?;
         let inlet = node.inlet();
-        let watch = lookout::watch(machine, &state, dir.run.clone(), inlet.clone());
+        let watch = lookout::watch(
+            &machine.system,
+            &machine.discovery,
+            &state,
+            dir.run.clone(),
+            inlet.clone(),
+        );
         let mut control = Controller::new(state, Rates::default(), policy, node, store);
         watch.first.into_iter().for_each(|event| control.accept(event));
         Ok(Self { control, inlet, job, dir, resumes: None, _turnstile: turnstile })

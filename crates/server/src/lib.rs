@@ -9,6 +9,7 @@ pub mod bench;
 mod calibrations;
 mod embedded;
 mod home;
+mod inventory;
 mod lookout;
 mod machine;
 mod planned;

@@ -9,11 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use het_core::{DeviceId, Event, Occupant, State};
-use het_devices::{Lookout, Sight};
+use het_devices::{Discovery, Lookout, Sight, System};
 use het_node::{Inlet, LiveLeases, Owner};
 use nix::unistd::{Uid, User};
-
-use crate::Machine;
 
 /// How often it is looked, unless a driver tells of a fault before.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -51,7 +49,13 @@ impl Repairs {
 
 /// Looks now, and then for as long as this process lives. Gives what is to be known before the
 /// first decision; the rest goes through the inlet.
-pub(crate) fn watch(machine: &Machine, state: &State, run_dir: PathBuf, inlet: Inlet) -> Watch {
+pub(crate) fn watch(
+    system: &System,
+    discovery: &Discovery,
+    state: &State,
+    run_dir: PathBuf,
+    inlet: Inlet,
+) -> Watch {
     let devices = || state.topology().device_ids();
     let mut told = Told {
         occupied: devices().filter(|&id| state.occupant(id).is_some()).collect(),
@@ -60,7 +64,7 @@ pub(crate) fn watch(machine: &Machine, state: &State, run_dir: PathBuf, inlet: I
     };
     let (tell, repaired) = channel();
     let repairs = Repairs(tell);
-    let Some(mut lookout) = Lookout::open(&machine.system, &machine.discovery) else {
+    let Some(mut lookout) = Lookout::open(system, discovery) else {
         // Who used a device that is gone does so no longer.
         return Watch { first: told.news(&Sight::default(), &Strangers::new()), repairs };
     };

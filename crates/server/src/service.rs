@@ -12,7 +12,7 @@
 mod board;
 mod desk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,11 +21,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use het_control::{ControlError, Controller, Past, Retention};
-use het_core::{Event, JobId, LeaseId, Plan, State, Time};
+use het_core::{DeviceId, Event, JobId, LeaseId, Plan, State, Time, Topology};
 use het_node::{Config, ControlGroups, Inlet, Node, NodeError};
 use het_policy::Policy;
 use thiserror::Error;
 
+use crate::inventory::Inventory;
 use crate::lookout::{self, Repairs, Watch};
 use crate::report::{report, row};
 use crate::{Draft, EventStore, Home, HomeError, Keeping, Machine, Recovered, StoreError};
@@ -54,8 +55,6 @@ pub enum ServiceError {
     Node(#[from] NodeError),
     #[error(transparent)]
     Control(#[from] ControlError),
-    #[error("the machine's devices are not those that the event store knows, {hint}")]
-    OtherMachine { hint: &'static str },
     #[error("the control loop cannot have a thread")]
     Thread(#[source] std::io::Error),
 }
@@ -64,6 +63,12 @@ pub enum ServiceError {
 #[derive(Debug)]
 pub struct Service {
     pub desk: Desk,
+    /// Every device that the store knows, also those that are gone.
+    pub topology: Arc<Topology>,
+    /// Devices that the store knows and the machine has no longer.
+    pub gone: BTreeSet<DeviceId>,
+    /// What changed about the machine since the service before, a sentence each.
+    pub news: Vec<String>,
     /// Snapshots that were damaged; older ones and the events stood in for them.
     pub refused: Vec<StoreError>,
     thread: JoinHandle<Result<(), ServiceError>>,
@@ -79,6 +84,8 @@ struct Floor {
     /// Whose lease it is, for events that name only the lease.
     leases: BTreeMap<LeaseId, JobId>,
     repairs: Repairs,
+    /// Which devices are gone, where that is other than the store says.
+    gone: Option<BTreeSet<DeviceId>>,
     /// A snapshot that is being made.
     drafted: Option<Receiver<Draft>>,
     leaving: Option<Leaving>,
@@ -96,6 +103,9 @@ impl Service {
     /// Opens or creates the store of `home`, takes up what ran, and begins to decide. Where there
     /// is a health check, every rank passes it before its program begins.
     ///
+    /// The machine may have changed: new devices are taken in, those that are gone are out of
+    /// service until a start that finds them.
+    ///
     /// # Errors
     /// When the store or the engine cannot be used.
     pub fn start(
@@ -111,6 +121,11 @@ impl Service {
             false => EventStore::create(&path, &machine.topology)?,
         };
         let mut store = store.with_keeping(keeping);
+        let (known, gone_before) = (store.reader().topology()?, store.reader().gone()?);
+        let Inventory { topology, rows, gone, news } = Inventory::of(&known, &machine.topology);
+        if topology != known {
+            store.extend_topology(&topology)?;
+        }
         let Recovered { past: Past { state, rates }, refused } = store.recover()?;
         for (&id, job) in state.jobs().iter().filter(|(_, job)| job.end.is_some()) {
             // The server before may have died between an end and its line or report.
@@ -119,14 +134,11 @@ impl Service {
                 archive(&home, &state, id, policy.name());
             }
         }
-        if !state.topology().has_same_rows(&machine.topology) {
-            let hint = "hint: put the devices back, or move the `server` directory away";
-            return Err(ServiceError::OtherMachine { hint });
-        }
+        let discovery = machine.discovery.in_rows(&topology, &rows);
         let mut node = Node::new(Config {
             topology: Arc::clone(state.topology()),
             node: het_core::NodeId(0),
-            cores: machine.discovery.cores.clone(),
+            cores: discovery.cores.clone(),
             visible_env: het_devices::visible_devices,
             container_access: het_devices::container_access,
             run_dir: home.run_dir("server"),
@@ -140,11 +152,18 @@ impl Service {
         let board = Arc::new(Board::of(store.reader().rows()?, &state, store.length()));
         let leases = state.leases().iter().map(|(&id, lease)| (id, lease.stage.job)).collect();
         node.adopt(&state);
-        let Watch { first, repairs } =
-            lookout::watch(machine, &state, home.run_dir("server"), node.inlet());
+        let Watch { first, repairs } = lookout::watch(
+            &machine.system,
+            &discovery,
+            &state,
+            home.run_dir("server"),
+            node.inlet(),
+        );
+        let moved = came_and_went(&state, &gone_before, &gone);
+        let topology = Arc::clone(state.topology());
         let mut control = Controller::new(state, rates, policy, node, store)
             .with_retention(Retention::Newest(ENDED_KEPT));
-        first.into_iter().for_each(|event| control.accept(event));
+        moved.into_iter().chain(first).for_each(|event| control.accept(event));
         let (desk, asks, alive) = Desk::new(bell.clone(), Arc::clone(&board), next_job);
         let floor = Floor {
             control,
@@ -154,13 +173,14 @@ impl Service {
             home,
             leases,
             repairs,
+            gone: (gone != gone_before).then(|| gone.clone()),
             drafted: None,
             leaving: None,
             _alive: alive,
         };
         let thread = thread::Builder::new().name("control".to_owned());
         let thread = thread.spawn(move || floor.run()).map_err(ServiceError::Thread)?;
-        Ok(Self { desk, refused, thread })
+        Ok(Self { desk, topology, gone, news, refused, thread })
     }
 
     /// Waits for the loop's end.
@@ -175,15 +195,37 @@ impl Service {
     }
 }
 
+/// Devices that are gone go out of service; those that were out of service for that and are back
+/// return to it.
+fn came_and_went(
+    state: &State,
+    gone_before: &BTreeSet<DeviceId>,
+    gone: &BTreeSet<DeviceId>,
+) -> Vec<Event> {
+    let fails = gone.iter().filter(|id| !state.has_failed(**id));
+    let fails = fails.map(|&device| Event::DeviceFailed { device });
+    let returns = gone_before.difference(gone).filter(|id| state.has_failed(**id));
+    fails.chain(returns.map(|&device| Event::DeviceRepaired { device })).collect()
+}
+
 impl Floor {
     /// However it ends, what runs goes on: the next service takes it up.
     fn run(mut self) -> Result<(), ServiceError> {
-        let mut ended = Ok(());
+        let mut ended = self.turn().and_then(|()| self.note_gone());
         while ended.is_ok() && self.leaving.is_none() {
             ended = self.turn();
         }
         self.control.into_engine().detach();
         ended
+    }
+
+    /// After the turn that takes devices out of service for it or brings them back: a death in
+    /// between has the next service do the same again.
+    fn note_gone(&mut self) -> Result<(), ServiceError> {
+        match self.gone.take() {
+            Some(gone) => Ok(self.control.log_mut().put_gone(&gone)?),
+            None => Ok(()),
+        }
     }
 
     fn turn(&mut self) -> Result<(), ServiceError> {

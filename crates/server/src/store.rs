@@ -8,20 +8,22 @@
 //! rows     job id → its last line of a list, once the job has left the state
 //! snapshots   number of the first event not in it → checksum, then the number of its parts
 //! snapshot_parts   that number, part → a piece of its JSON
-//! head     `topology`: what the ids of all events refer to · `format`: of this file
+//! head     `topology`: what the ids of all events refer to · `gone`: which devices were not found
+//!          when it was begun last · `format`: of this file
 //! ```
 
 mod recovery;
 mod removal;
 mod snapshot;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use het_control::{Log, LogError};
-use het_core::{Event, JobId, Time, Topology, TopologyError};
+use het_core::{DeviceId, Event, JobId, Time, Topology, TopologyError};
 use het_wire::api::{ChainStart, EventRow, JobRow};
 use het_wire::record::{Record, RecordError, TopologyRecord, read_topology, write_topology};
 use redb::{
@@ -236,6 +238,29 @@ impl EventStore {
         Ok(Self { snapshots, stale, ..Self::at(database, next, hash) })
     }
 
+    /// Ids go on meaning what they mean; there may be more of them from now on.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn extend_topology(&mut self, topology: &Topology) -> Result<(), StoreError> {
+        self.put_head("topology", &serde_json::to_vec(&write_topology(topology))?)
+    }
+
+    /// Remembers which devices are out of service for no other reason than that they are gone.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn put_gone(&mut self, gone: &BTreeSet<DeviceId>) -> Result<(), StoreError> {
+        let ids: Vec<u32> = gone.iter().map(|id| id.0).collect();
+        self.put_head("gone", &serde_json::to_vec(&ids)?)
+    }
+
+    fn put_head(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let write = self.database.begin_write()?;
+        write.open_table(HEAD)?.insert(key, value)?;
+        Ok(write.commit()?)
+    }
+
     /// How many events were ever written.
     pub fn length(&self) -> u64 {
         self.next
@@ -393,6 +418,17 @@ impl StoreReader {
         let head = table.get("topology")?.ok_or(StoreError::NoHead)?;
         let record: TopologyRecord = serde_json::from_slice(head.value())?;
         Ok(read_topology(&record)?)
+    }
+
+    /// What [`EventStore::put_gone`] was told last.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn gone(&self) -> Result<BTreeSet<DeviceId>, StoreError> {
+        let table = self.0.begin_read()?.open_table(HEAD)?;
+        let Some(ids) = table.get("gone")? else { return Ok(BTreeSet::new()) };
+        let ids: Vec<u32> = serde_json::from_slice(ids.value())?;
+        Ok(ids.into_iter().map(DeviceId).collect())
     }
 }
 

@@ -1,7 +1,6 @@
 //! The HTTP interface over a real service: who may do what, what is refused how, and a storm of
 //! requests that nobody would send.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -51,8 +50,7 @@ impl Rig {
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("they can be read");
-        let topology = Arc::clone(&machine.topology);
-        let api = Api::new(service.desk.clone(), home.clone(), topology, tokens);
+        let api = Api::new(&service, home.clone(), tokens);
         let api = runtime.block_on(api).expect("the loop runs");
         let app = router(api);
         let own = app.clone().layer(Extension(Door::Own));

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
@@ -67,6 +66,7 @@ struct Rig {
 }
 
 impl Rig {
+    /// May be started again on the same root.
     fn start(root: TempDir) -> Self {
         let machine = machine(System::recorded(root.path()));
         let text = root.path().join("home").to_string_lossy().into_owned();
@@ -77,14 +77,16 @@ impl Rig {
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("none is a list too");
-        let api = Api::new(service.desk.clone(), home, Arc::clone(&machine.topology), tokens);
+        let api = Api::new(&service, home, tokens);
         let api = runtime.block_on(api).expect("the loop runs");
         Self { root, service, runtime, app: router(api).layer(Extension(Door::Own)) }
     }
 
-    fn end(self) {
+    /// The machine goes on without it.
+    fn end(self) -> TempDir {
         self.service.desk.leave_soon();
         self.service.join().expect("the loop ends well");
+        self.root
     }
 
     fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -159,5 +161,37 @@ fn a_device_that_is_still_gone_when_it_is_taken_back_fails_again() {
     let back = rig.ask("POST", &format!("/api/v1/devices/{name}/undrain"), &Value::Null);
     assert_eq!(back["state"], "up", "{back}");
     wait_for(|| rig.npu()["state"] == "failed");
+    rig.end();
+}
+
+#[test]
+fn a_machine_may_lose_a_device_and_get_it_back() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    record(root.path());
+    let rig = Rig::start(root);
+    let file = json!({ "name": "demo", "run": ["true"], "devices": "npu:1" });
+    let submission = json!({ "file": file.to_string(), "cwd": "/" });
+    let ran = rig.ask("POST", "/api/v1/jobs", &submission)["id"].clone();
+    wait_for(|| rig.job_state(&ran) == "succeeded");
+
+    let root = rig.end();
+    fs::remove_file(root.path().join(ON_BUS)).expect("it falls off the bus");
+    let memory = root.path().join("proc/meminfo");
+    fs::write(memory, "MemTotal:       1056964000 kB\n").expect("another kernel takes a little");
+    let rig = Rig::start(root);
+    assert_eq!(rig.service.news.len(), 1, "{:?}", rig.service.news);
+    assert_eq!(rig.npu()["state"], "gone");
+    assert_eq!(rig.job_state(&ran), "succeeded");
+    let name = rig.npu()["name"].as_str().expect("a name").replace('/', "%2F");
+    let refused = rig.ask("POST", &format!("/api/v1/devices/{name}/undrain"), &Value::Null);
+    assert_eq!(refused["code"], "conflict", "{refused}");
+    let waits = rig.ask("POST", "/api/v1/jobs", &submission)["id"].clone();
+    assert_eq!(rig.job_state(&waits), "queued");
+
+    let root = rig.end();
+    symlink(format!("../../../../{FUNCTION}"), root.path().join(ON_BUS)).expect("it is back");
+    let rig = Rig::start(root);
+    assert_eq!((rig.npu()["state"].as_str(), rig.service.news.len()), (Some("up"), 0));
+    wait_for(|| rig.job_state(&waits) == "succeeded");
     rig.end();
 }

@@ -180,6 +180,8 @@ pub enum DeviceState {
     Occupied,
     /// It or its node is down, or is going to be.
     Failed,
+    /// The machine has it no longer.
+    Gone,
 }
 
 impl DeviceState {
@@ -190,6 +192,7 @@ impl DeviceState {
             Self::Drained => "drained",
             Self::Occupied => "occupied",
             Self::Failed => "failed",
+            Self::Gone => "gone",
         }
     }
 }

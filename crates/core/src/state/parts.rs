@@ -46,6 +46,27 @@ pub struct StateParts {
     pub useful: Vec<ShareMillis>,
 }
 
+impl StateParts {
+    /// The same on a topology that has the same rows and perhaps more behind them: of those nothing
+    /// has happened yet, and what is new has just become free.
+    #[must_use]
+    pub fn on(mut self, topology: &Topology) -> Self {
+        let (classes, nodes) = (topology.classes.len(), topology.nodes.len());
+        let devices = topology.devices.len();
+        self.released.resize(self.released.len().max(classes), self.releases);
+        self.used.values_mut().for_each(|used| reach(used, classes));
+        [&mut self.lost, &mut self.suspected].into_iter().for_each(|flags| reach(flags, nodes));
+        reach(&mut self.failed, devices);
+        let spans = [&mut self.charged, &mut self.busy, &mut self.useful];
+        spans.into_iter().for_each(|spans| reach(spans, devices));
+        self
+    }
+}
+
+fn reach<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
+    values.resize(values.len().max(length), T::default());
+}
+
 /// Why parts are those of no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PartsError {

@@ -1,22 +1,25 @@
 //! Devices, and taking them out of service.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use het_core::{DeviceId, Event, State, Topology};
 use het_wire::api::{DeviceList, DeviceRow, DeviceState};
 use serde::Deserialize;
 
-use super::Api;
 use super::auth::{Caller, Verb};
 use super::refuse::{ApiError, Code};
+use super::{Api, Parts};
 use crate::service::Asked;
 
 /// What each device gives and how much of it is held.
 pub async fn list(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<DeviceList>, ApiError> {
     caller.check_server(Verb::ReadServer)?;
-    let rows = api.0.desk.look(|control| {
+    let parts = Arc::clone(&api.0);
+    let rows = api.0.desk.look(move |control| {
         let state = control.state();
-        state.topology().device_ids().map(|id| row(state, id)).collect()
+        state.topology().device_ids().map(|id| row(&parts, state, id)).collect()
     });
     Ok(Json(DeviceList::new(rows.await?)))
 }
@@ -39,6 +42,11 @@ pub async fn change(
         ApiError::new(Code::NotFound, format!("there is no device `{name}`"))
             .hint("`het devices` lists them")
     })?;
+    if service == Service::Undrain && api.0.gone.contains(&device) {
+        let text = format!("`{name}` is not in the machine any more");
+        let hint = "when it is back, start the server again: it takes it into service";
+        return Err(ApiError::new(Code::Conflict, text).hint(hint));
+    }
     let changed = api.0.desk.tell(move |control| {
         let (drained, failed) =
             (control.state().is_drained(device), control.state().has_failed(device));
@@ -52,7 +60,8 @@ pub async fn change(
         Asked { events: events.chain(repaired).collect(), answer: () }
     });
     changed.await?;
-    Ok(Json(api.0.desk.look(move |control| row(control.state(), device)).await?))
+    let parts = Arc::clone(&api.0);
+    Ok(Json(api.0.desk.look(move |control| row(&parts, control.state(), device)).await?))
 }
 
 /// By `NODE/DEVICE`, or by the device's own name.
@@ -68,7 +77,7 @@ fn full_name(topology: &Topology, id: DeviceId) -> String {
     format!("{}/{}", topology.node(device.node).name, device.name)
 }
 
-fn row(state: &State, id: DeviceId) -> DeviceRow {
+fn row(parts: &Parts, state: &State, id: DeviceId) -> DeviceRow {
     let topology = state.topology();
     let held = state.held(id).whole_units();
     DeviceRow {
@@ -81,6 +90,7 @@ fn row(state: &State, id: DeviceId) -> DeviceRow {
             .occupant(id)
             .map(|by| format!("{}: {} ({})", by.user, by.command, by.process)),
         state: match (state.is_drained(id), state.is_up(id)) {
+            _ if parts.gone.contains(&id) => DeviceState::Gone,
             (true, _) if held > 0 => DeviceState::Draining,
             (true, _) => DeviceState::Drained,
             (false, true) => DeviceState::Up,

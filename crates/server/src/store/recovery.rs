@@ -83,7 +83,7 @@ impl StoreReader {
         {
             return Err(fault(SnapshotFault::OtherChain));
         }
-        let state = State::from_parts(Arc::clone(topology), snapshot.state);
+        let state = State::from_parts(Arc::clone(topology), snapshot.state.on(topology));
         let state = state.map_err(|error| fault(error.into()))?;
         let learned = snapshot::read_learned(&snapshot.learned);
         let learned = learned.map_err(|error| fault(SnapshotError::from(error).into()))?;

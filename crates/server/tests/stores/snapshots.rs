@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use het_control::{Log, MemoryLog, Past, Retention};
 use het_core::{
-    Action, DeviceId, Event, JobId, JobSpec, LeaseId, Millis, Occupant, Outcome, Phase, Plan,
-    Priority, Progress, RecoveryPhase, StageState, Time, Topology,
+    Action, Device, DeviceClass, DeviceId, Event, JobId, JobSpec, LeaseId, Millis, Occupant,
+    Outcome, Phase, Plan, Priority, Progress, RecoveryPhase, StageState, StateParts, Time,
+    Topology,
 };
 use het_lab::{Cadence, Scenario, drive};
 use het_perf::Rates;
@@ -270,6 +271,37 @@ fn without_snapshots_a_shortened_log_is_refused() {
     damage(&path, 2);
     let refused = EventStore::open(&path).expect("it is a store").recover();
     assert!(matches!(refused, Err(StoreError::NothingToGoOnFrom { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_machine_may_get_more_devices() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("events.redb");
+    let before = with_two_snapshots(&path, Keeping { snapshot_every: 40, events: 100_000 });
+    let mut topology = Topology::clone(before.state.topology());
+    let class = DeviceClass { id: "new".into(), ..topology.classes[0].clone() };
+    topology.classes.push(class);
+    let class = topology.classes.len() - 1;
+    topology.devices.push(Device { name: "new0".into(), class, ..topology.devices[0].clone() });
+    let added = DeviceId(topology.devices.len() as u32 - 1);
+    let mut store = EventStore::open(&path).expect("it is a store");
+    store.extend_topology(&topology).expect("the disk has room");
+
+    let mut after = store.recover().expect("a snapshot fits more devices").past;
+    assert_eq!(after.state.topology().devices.len(), added.index() + 1);
+    assert!(after.state.is_up(added));
+    let (old, new) = (before.state.into_parts(), after.state.clone().into_parts());
+    assert_eq!((old.jobs, old.leases, old.waiting), (new.jobs, new.leases, new.waiting));
+
+    let drained = (after.state.now(), Event::DeviceDrained { device: added });
+    after.apply(drained.0, &drained.1);
+    store.append(&[drained]).expect("the disk has room");
+    drop(store);
+    damage(&path, 2);
+    let whole = EventStore::open(&path).expect("it is a store").recover().expect("from all events");
+    let same_release =
+        |past: &Past| StateParts { released: vec![], ..past.state.clone().into_parts() };
+    assert_eq!(same_release(&whole.past), same_release(&after));
 }
 
 #[test]

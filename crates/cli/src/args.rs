@@ -335,6 +335,10 @@ pub struct ServerArgs {
     /// devices are taken out of service and the job begins elsewhere.
     #[arg(long, value_name = "PROGRAM")]
     pub health_check: Option<PathBuf>,
+    /// Offer so many equal shares of an NVIDIA device in its place, `cuda0=4`: NVIDIA's
+    /// Multi-Process Service caps the threads and the memory of each. Goes with several devices.
+    #[arg(long, value_name = "DEVICE=N", value_parser = share)]
+    pub share: Vec<(String, u32)>,
     /// A snapshot is taken after so many events, so that the next start reads only what came after.
     #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().snapshot_every)]
     pub snapshot_every: u64,
@@ -342,6 +346,12 @@ pub struct ServerArgs {
     /// that no job needs which is still kept are removed.
     #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().events)]
     pub keep_events: u64,
+}
+
+fn share(text: &str) -> Result<(String, u32), String> {
+    let read = text.split_once('=').and_then(|(device, ways)| Some((device, ways.parse().ok()?)));
+    let (device, ways) = read.ok_or("write the device and a number, as in `cuda0=4`")?;
+    Ok((device.to_owned(), ways))
 }
 
 #[derive(Debug, Subcommand)]

@@ -14,12 +14,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anstream::{eprintln, println};
+use het_devices::{System, mps_answers, mps_pipe};
 use het_server::api::{
     Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
 };
 use het_server::service::Service;
 use het_server::{
-    Busy, Home, Keeping, Turnstile, keep, pass_on, raise_descriptor_limit, this_machine,
+    Busy, Home, Keeping, Machine, Turnstile, keep, machine_with_shares, pass_on,
+    raise_descriptor_limit,
 };
 use het_wire::api::ServerInfo;
 use nix::sys::signal::Signal;
@@ -129,7 +131,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let home = home()?;
     home.server_dir()?;
     let _turnstile = enter(&home)?;
-    let machine = this_machine();
+    let machine = shared(&args.share)?;
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;
     let keeping = Keeping { snapshot_every: args.snapshot_every, events: args.keep_events };
@@ -167,6 +169,23 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     service.join().map_err(Fail::from_error)?;
     served?;
     Ok(code::OK)
+}
+
+/// This machine, with some of its devices cut into shares.
+fn shared(shares: &[(String, u32)]) -> Result<Machine, Fail> {
+    let machine = machine_with_shares(System::this_machine(), shares).map_err(|error| {
+        Fail::new(code::USAGE, error.to_string())
+            .hint("`het devices` names the devices; only NVIDIA's that are whole can be shared")
+    })?;
+    let pipe = mps_pipe(|name| env::var(name).ok());
+    if !shares.is_empty() && !mps_answers(&pipe) {
+        eprintln!(
+            "nothing answers at `{}`: programs take turns on shares and nothing caps their memory; \
+             start it with `nvidia-cuda-mps-control -d`",
+            pipe.display()
+        );
+    }
+    Ok(machine)
 }
 
 /// Takes the machine. A process that a killed server was about to start may hold its lock for a

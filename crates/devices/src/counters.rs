@@ -6,6 +6,7 @@ use het_core::{Bytes, DeviceId};
 use nvml_wrapper::Nvml;
 
 use crate::drivers::nvml;
+use crate::shares::whole_id;
 use crate::tree::Tree;
 use crate::{Discovery, System};
 
@@ -45,7 +46,7 @@ impl CounterSource {
         for id in discovery.topology.device_ids() {
             let device = discovery.topology.device(id);
             if device.drivers.iter().any(|driver| driver == "cuda") {
-                sources.insert(id, Source::Nvml(device.visible_id.to_string()));
+                sources.insert(id, Source::Nvml(whole_id(device.visible_id.as_str()).to_owned()));
                 continue;
             }
             let address = discovery.places.get(&id).and_then(|place| place.address);

@@ -17,6 +17,7 @@ mod links;
 mod lookout;
 mod parse;
 mod pci;
+mod shares;
 mod tree;
 mod visible;
 
@@ -31,4 +32,5 @@ pub use drivers::vulkan::{
 pub use finding::Finding;
 pub use lookout::{Lookout, Sight};
 pub use pci::{BadPciAddress, PciAddress};
+pub use shares::{SHARES_MAX, ShareError, mps_answers, mps_pipe};
 pub use visible::{container_access, visible_devices};

@@ -16,6 +16,7 @@ use nvml_wrapper::{Device, EventSet, Nvml};
 
 use crate::drivers::nvml;
 use crate::pci::PciAddress;
+use crate::shares::whole_id;
 use crate::tree::Tree;
 use crate::{Discovery, System};
 
@@ -77,8 +78,9 @@ impl Lookout {
             let node = place.and_then(|place| place.nodes.first()).filter(|_| is_npu);
             let number = address.and_then(|address| kfd.get(&address));
             if has("cuda") {
-                let card =
-                    nvml.and_then(|nvml| nvml.device_by_uuid(device.visible_id.as_str()).ok());
+                let card = nvml.and_then(|nvml| {
+                    nvml.device_by_uuid(whole_id(device.visible_id.as_str())).ok()
+                });
                 sources.extend(card.map(|card| (id, Source::Nvml(card))));
             } else if let Some(number) = number {
                 sources.insert(id, Source::Kfd(*number));

@@ -2,6 +2,8 @@
 
 use het_core::ContainerRuntime;
 
+use crate::shares;
+
 /// Where Ascend's driver is installed.
 const ASCEND_DRIVER: &str = "/usr/local/Ascend/driver";
 
@@ -79,6 +81,7 @@ const TABLE: &[Visibility] = &[
 ///   is the caller's).
 /// - `cpu`: the variables that hide every accelerator, so that a program which takes what it finds
 ///   (PyTorch, JAX, XLA) does not touch devices that are not its own. Ids are not looked at.
+/// - Shares of a device: the device, and the part of its threads and memory that MPS grants.
 /// - Anything else, such as `vulkan` or `npu-ort`, has no such variable: nothing. The program reads
 ///   `HET_DEVICES`.
 pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str, String)> {
@@ -87,9 +90,21 @@ pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str,
         return hides.map(|(name, value)| (name, value.to_owned())).collect();
     }
     let Some(row) = TABLE.iter().find(|row| row.driver == driver) else { return Vec::new() };
-    let mut variables = vec![(row.variable, visible_ids.join(","))];
+    let mut variables = vec![(row.variable, whole(visible_ids).join(","))];
     variables.extend(row.with.map(|(name, value)| (name, value.to_owned())));
+    variables.extend(shares::limits(visible_ids));
     variables
+}
+
+/// Each device once, in the order given: of one whose shares are held, the device.
+fn whole<'a>(visible_ids: &[&'a str]) -> Vec<&'a str> {
+    let mut wholes = Vec::new();
+    for id in visible_ids.iter().map(|id| shares::whole_id(id)) {
+        if !wholes.contains(&id) {
+            wholes.push(id);
+        }
+    }
+    wholes
 }
 
 /// The words by which a container is given these devices of `driver`; nothing for a CPU, which
@@ -108,7 +123,9 @@ pub fn container_access(
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match (runtime, driver) {
         (ContainerRuntime::Podman, "cuda") => {
-            visible_ids.iter().map(|id| format!("--device=nvidia.com/gpu={id}")).collect()
+            let device = |id| format!("--device=nvidia.com/gpu={id}");
+            let devices = whole(visible_ids).into_iter().map(device);
+            devices.chain(shares::container_words(visible_ids)).collect()
         }
         (ContainerRuntime::Podman, "rocm") => words(&["--device=/dev/kfd", "--device=/dev/dri"]),
         (ContainerRuntime::Podman, "cann") => {
@@ -146,6 +163,16 @@ mod tests {
             &["GPU-1", "GPU-0"],
             &[("CUDA_VISIBLE_DEVICES", "GPU-1,GPU-0"), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")],
         );
+        check(
+            "cuda",
+            &["GPU-1/2/100", "GPU-1/2/100", "GPU-0/2/100"],
+            &[
+                ("CUDA_VISIBLE_DEVICES", "GPU-1,GPU-0"),
+                ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+                ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"),
+                ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=200M,1=100M"),
+            ],
+        );
         check("cann", &["3"], &[("ASCEND_RT_VISIBLE_DEVICES", "3")]);
         check("neuron", &["0-1", "2-3"], &[("NEURON_RT_VISIBLE_CORES", "0-1,2-3")]);
         check("vulkan", &["0"], &[]);
@@ -158,6 +185,11 @@ mod tests {
             assert_eq!(words.join(" "), expected, "{driver}");
         };
         check("cuda", &["GPU-1"], "--device=nvidia.com/gpu=GPU-1");
+        check(
+            "cuda",
+            &["GPU-1/2/100"],
+            "--device=nvidia.com/gpu=GPU-1 --ipc=host --volume=/tmp/nvidia-mps:/tmp/nvidia-mps",
+        );
         check("cpu", &["0"], "");
         check(
             "cann",

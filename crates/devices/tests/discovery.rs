@@ -148,6 +148,37 @@ fn the_briefs_node() {
 }
 
 #[test]
+fn a_device_is_offered_in_shares() {
+    let mut discovery = found_with("epyc-h100x8-910b", eight_h100(), VulkanProbe::NotAsked);
+    let links = links_of(&discovery, "cuda1");
+    assert_eq!(discovery.share("cuda1", 2), Ok(()));
+    check(
+        &discovery,
+        "cpu0 epyc-9654 cpu 96 0 cpu 0
+         cpu1 epyc-9654 cpu 96 0 cpu 1
+         cuda0 h100-sxm5-80 gpu 1 79 cuda GPU-0
+         cuda1-0 h100-sxm5-80-mps-2 gpu 1 39 cuda GPU-1/2/40779
+         cuda2 h100-sxm5-80 gpu 1 79 cuda GPU-2
+         cuda3 h100-sxm5-80 gpu 1 79 cuda GPU-3
+         cuda4 h100-sxm5-80 gpu 1 79 cuda GPU-4
+         cuda5 h100-sxm5-80 gpu 1 79 cuda GPU-5
+         cuda6 h100-sxm5-80 gpu 1 79 cuda GPU-6
+         cuda7 h100-sxm5-80 gpu 1 79 cuda GPU-7
+         npu0 ascend-910b npu 1 0 cann+npu-ort 0
+         cuda1-1 h100-sxm5-80-mps-2 gpu 1 39 cuda GPU-1/2/40779",
+    );
+    assert_eq!(links_of(&discovery, "cuda1-1"), links);
+    assert_eq!(discovery.topology.validate(), Ok(()));
+    let mut refused = |device: &str, ways| {
+        discovery.share(device, ways).map_err(|error| error.to_string()).expect_err("refused")
+    };
+    assert_eq!(refused("cuda9", 2), "there is no device `cuda9`");
+    assert_eq!(refused("npu0", 2), "`npu0` cannot be shared: only CUDA's driver can");
+    assert_eq!(refused("cuda1-0", 2), "`cuda1-0` cannot be shared: it is a share already");
+    assert_eq!(refused("cuda0", 49), "a device has 2 to 48 shares, not 49");
+}
+
+#[test]
 fn the_briefs_links() {
     let discovery = found_with("epyc-h100x8-910b", eight_h100(), VulkanProbe::NotAsked);
     // The idle link reads 2.5 GT/s now; what counts is what it can do: 32 GT/s × 16 lanes.

@@ -23,7 +23,7 @@ pub use het_node::{ControlGroupFinding, control_groups, keep, pass_on, raise_des
 pub use calibrations::{CalibrationFault, Calibrations};
 pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
-pub use machine::{Machine, machine, this_machine};
+pub use machine::{Machine, machine, machine_with_shares, this_machine};
 pub use planned::{models, plan};
 pub use report::{Detail, explanation, report};
 pub use store::{

@@ -18,6 +18,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long after the first look the second one comes that makes sure, before anything starts.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// The beginning of what the processes of NVIDIA's Multi-Process Service are called: they stand on
+/// a shared device for everybody.
+const SHARING_SERVICE: &str = "nvidia-cuda-mps";
+
 /// What the loop was told.
 #[derive(Debug, Default)]
 struct Told {
@@ -141,7 +145,8 @@ fn strangers(sight: &Sight, run_dir: &Path) -> Strangers {
     let leases = LiveLeases::read(run_dir);
     let at = |users: &BTreeSet<u32>| {
         let found = users.iter().filter(|&&pid| leases.owner_of(pid) == Owner::Stranger);
-        found.map(|&pid| occupant(pid)).collect::<Vec<_>>()
+        let found = found.map(|&pid| occupant(pid));
+        found.filter(|by| !by.command.as_str().starts_with(SHARING_SERVICE)).collect::<Vec<_>>()
     };
     let found = sight.users.iter().map(|(&id, users)| (id, at(users)));
     found.filter(|(_, found)| !found.is_empty()).collect()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use het_core::{Bytes, Topology};
-use het_devices::{Discovery, System, discover};
+use het_devices::{Discovery, ShareError, System, discover};
 use het_wire::catalogue;
 
 /// This machine's devices.
@@ -22,6 +22,24 @@ pub fn this_machine() -> Machine {
 /// Looks at a machine, which may be a recorded one.
 pub fn machine(system: System) -> Machine {
     let discovery = discover(&system);
+    known(system, discovery)
+}
+
+/// The same with some devices cut into equal shares: name, and how many.
+///
+/// # Errors
+/// When there is no such device, or its driver shares none.
+pub fn machine_with_shares(
+    system: System,
+    shares: &[(String, u32)],
+) -> Result<Machine, ShareError> {
+    let mut discovery = discover(&system);
+    shares.iter().try_for_each(|(device, ways)| discovery.share(device, *ways))?;
+    Ok(known(system, discovery))
+}
+
+/// With the catalogue's figures.
+fn known(system: System, discovery: Discovery) -> Machine {
     let mut topology = discovery.topology.clone();
     for class in &mut topology.classes {
         class.peak_gflops = class.peak_gflops.or_else(|| catalogue::peak_gflops(class.id.as_str()));

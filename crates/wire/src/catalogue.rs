@@ -11,6 +11,8 @@ const CSV: &str = include_str!("../data/devices.csv");
 /// Stands between the class of a device and the profile of an instance that it was cut into:
 /// `h100-sxm5-80-mig-1g.10gb`.
 const MIG: &str = "-mig-";
+/// The same for shares by NVIDIA's Multi-Process Service: `h100-sxm5-80-mps-4` is one of four.
+const MPS: &str = "-mps-";
 /// Compute slices of a whole device (NVIDIA, "Multi-Instance GPU User Guide" r555).
 const MIG_SLICES: u64 = 7;
 const MIG_SLICES_A30: u64 = 4;
@@ -236,6 +238,25 @@ impl Figures {
     }
 }
 
+impl Figures {
+    /// Those of one of so many equal shares, while the others are busy too.
+    fn share(self, ways: u32) -> Self {
+        let part = |figure: Option<f64>| figure.map(|all| all / f64::from(ways.max(1)));
+        Self {
+            fp32_tflops: part(self.fp32_tflops),
+            tf32_tflops: part(self.tf32_tflops),
+            bf16_tflops: part(self.bf16_tflops),
+            int8_tops: part(self.int8_tops),
+            fp8_tflops: part(self.fp8_tflops),
+            memory: self.memory.map(|all| Bytes(all.0 / u64::from(ways.max(1)))),
+            memory_gbps: part(self.memory_gbps),
+            power_w: part(self.power_w),
+            peer_gbps: part(self.peer_gbps),
+            certainty: self.certainty,
+        }
+    }
+}
+
 impl From<&Sheet> for Figures {
     fn from(sheet: &Sheet) -> Self {
         Self {
@@ -253,13 +274,16 @@ impl From<&Sheet> for Figures {
     }
 }
 
-/// The figures of a class: of a CPU those of a whole socket, of an instance of a cut device its
-/// part of the whole.
+/// The figures of a class: of a CPU those of a whole socket, of an instance or a share of a device
+/// its part of the whole.
 pub fn figures(id: &str) -> Option<Figures> {
-    match id.split_once(MIG) {
-        Some((whole, profile)) => Figures::from(sheet(whole)?).instance(whole, profile),
-        None => sheet(id).map(Figures::from),
+    if let Some((whole, profile)) = id.split_once(MIG) {
+        return Figures::from(sheet(whole)?).instance(whole, profile);
     }
+    if let Some((whole, ways)) = id.split_once(MPS) {
+        return Some(Figures::from(sheet(whole)?).share(ways.parse().ok()?));
+    }
+    sheet(id).map(Figures::from)
 }
 
 /// All that the catalogue says of a class.
@@ -304,15 +328,16 @@ fn slices(whole: &str, profile: &str) -> Option<(u64, u64)> {
     Some((slices.min(of), of))
 }
 
-/// The peak of a class; of an instance of a cut device its part of the whole.
+/// The peak of a class; of an instance or a share of a device its part of the whole.
 pub fn peak_gflops(id: &str) -> Option<u64> {
-    match id.split_once(MIG) {
-        Some((whole, profile)) => {
-            let (slices, of) = slices(whole, profile)?;
-            Some(class_by_id(whole)?.peak_gflops? * slices / of)
-        }
-        None => class_by_id(id)?.peak_gflops,
+    if let Some((whole, profile)) = id.split_once(MIG) {
+        let (slices, of) = slices(whole, profile)?;
+        return Some(class_by_id(whole)?.peak_gflops? * slices / of);
     }
+    if let Some((whole, ways)) = id.split_once(MPS) {
+        return class_by_id(whole)?.peak_gflops?.checked_div(ways.parse().ok()?);
+    }
+    class_by_id(id)?.peak_gflops
 }
 
 /// The nominal memory of a device of the class; `None` where the catalogue has no figure.
@@ -330,6 +355,8 @@ mod tests {
         assert_eq!(peak_gflops("h100-sxm5-80-mig-1g.10gb"), Some(whole / 7));
         assert_eq!(peak_gflops("h100-sxm5-80-mig-7g.80gb"), Some(whole));
         assert_eq!(peak_gflops("nobody-mig-1g.10gb"), None);
+        assert_eq!(peak_gflops("h100-sxm5-80-mps-4"), Some(whole / 4));
+        assert_eq!(peak_gflops("h100-sxm5-80-mps-0"), None);
         let part = figures("h100-sxm5-80-mig-1g.10gb").expect("a part of it");
         assert_eq!((part.memory, part.memory_gbps), (Some(Bytes(10 << 30)), Some(3350.0 / 8.0)));
         assert_eq!(part.bf16_tflops.map(f64::round), Some(141.0));

@@ -63,6 +63,7 @@ impl Node {
         });
         let processes: Vec<Process> = processes.collect();
         let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
+        self.ports.take_again(record.port);
         let order = self.order(&start, record.port, picked, record.since_ticks);
         let cgroups = record.control_groups();
         let left = Left { processes, cgroups, since, asked };
@@ -85,7 +86,8 @@ impl Node {
         sweep(&Marks { groups, mark, cgroups: &cgroups }, None);
         container::remove_left(path);
         cgroups.iter().for_each(Group::remove);
-        let remains = Remains { record: path.to_owned(), children: Vec::new() };
+        let children = Vec::new();
+        let remains = Remains { record: path.to_owned(), slip: None, children };
         self.site.end(lease, Outcome::Lost, remains);
     }
 }

@@ -3,11 +3,13 @@
 //! Later rows win: defaults that a user may override, then the user's own variables, then facts
 //! (ranks, addresses, visible devices, `HET_*`) that nobody may.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use het_core::{DeviceId, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
@@ -60,19 +62,34 @@ pub(crate) fn table(order: &Order, rank: u32) -> BTreeMap<String, String> {
     table
 }
 
-/// This process's own environment with a table over it, without what is true of some starts only.
+/// `NAME=VALUE`, as a program is given it.
+pub(crate) type Pair = Cow<'static, CStr>;
+
+/// This process's own environment, in which nothing changes, without what is true of some starts
+/// only. A name that is not text is in no table.
+static OWN: LazyLock<Vec<(Option<String>, CString)>> = LazyLock::new(|| {
+    let pairs = std::env::vars_os().filter_map(|(name, value)| {
+        let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();
+        Some((name.into_string().ok(), CString::new(pair).ok()?))
+    });
+    let optional =
+        |name: &Option<String>| name.as_ref().is_some_and(|name| OPTIONAL.contains(&name.as_str()));
+    pairs.filter(|(name, _)| !optional(name)).collect()
+});
+
+/// This process's own environment with a table over it.
 ///
 /// # Errors
 /// When a name or a value holds a zero byte.
-pub(crate) fn inherited_and(table: &BTreeMap<String, String>) -> io::Result<Vec<CString>> {
-    let own = std::env::vars_os().filter_map(|(name, value)| {
-        let known =
-            name.to_str().is_some_and(|name| table.contains_key(name) || OPTIONAL.contains(&name));
+pub(crate) fn inherited_and(table: &BTreeMap<String, String>) -> io::Result<Vec<Pair>> {
+    let told = |name: &Option<String>| name.as_ref().is_some_and(|name| table.contains_key(name));
+    let own = OWN.iter().filter(|(name, _)| !told(name));
+    let own = own.map(|(_, pair)| Ok(Cow::Borrowed(pair.as_c_str())));
+    let table = table.iter().map(|(name, value)| {
         let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();
-        (!known).then_some(pair)
+        Ok(Cow::Owned(CString::new(pair)?))
     });
-    let told = table.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
-    own.chain(told).map(|pair| Ok(CString::new(pair)?)).collect()
+    own.chain(table).collect()
 }
 
 fn set(table: &mut BTreeMap<String, String>, name: &str, value: impl ToString) {

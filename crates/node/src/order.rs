@@ -100,6 +100,13 @@ impl Order {
         notice_path(&self.record())
     }
 
+    /// Its programs may need the directory that they share before they are given notice: to settle
+    /// after which step they stop, or to have it in a container.
+    pub(crate) fn settles(&self) -> bool {
+        let launch = &self.launch;
+        self.world() > 1 || launch.checkpoint.is_some() || launch.container.is_some()
+    }
+
     /// What its programs share.
     pub(crate) fn lease_dir(&self) -> PathBuf {
         lease_path(&self.record())

@@ -122,6 +122,7 @@ fn a_gang_of_an_earlier_boot_is_lost() {
     std::fs::write(run.join("lease-1.json"), "{}").expect("a file can be written");
     let mut node = successor(&state, rig.dir.path());
     assert_eq!(end(&mut node), Outcome::Lost);
+    drop(node);
     assert!(!run.join("lease-1.json").exists());
 }
 

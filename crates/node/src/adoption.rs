@@ -35,6 +35,18 @@ impl Node {
             };
             self.take_up(start, held.phase);
         }
+        self.forget_others(state);
+    }
+
+    /// Files of leases whose end is durable, which a supervisor had no time to remove.
+    fn forget_others(&mut self, state: &State) {
+        for (path, record) in record::live(&self.config.run_dir) {
+            let is_over = !state.leases().contains_key(&LeaseId(record.lease));
+            // Nobody was left when the end was told. Of another log's lease somebody may be.
+            if is_over && !record::noted(&path).into_values().any(|pid| record.is_rank(pid)) {
+                record::forget(&path);
+            }
+        }
     }
 
     fn take_up(&mut self, start: Start<'_>, phase: Phase) {

@@ -204,7 +204,7 @@ impl Gang {
     pub(crate) fn found(&mut self, source: Source, site: &mut Site) {
         match source {
             Source::Rank(_, index) => self.exited(usize::from(index), site.clock.now(), site),
-            Source::Other(_, index) => drop(self.others.remove(&index)),
+            Source::Other(_, index) => site.poller.stop(self.others.remove(&index)),
             Source::Saves(_) | Source::Progress => self.unread = true,
             Source::Output(_) => self.publish(site),
             Source::Inbox => {}
@@ -286,9 +286,8 @@ impl Gang {
             cores: order.picked.iter().map(Picked::record).collect(),
             cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
         };
-        let path = order.record();
-        let slip = record.create(&path, &mut site.spares);
-        let slip = slip.map_err(|error| spawn::cannot(0, &path, &error))?;
+        let slip = record.create(&order.record, &mut site.spares);
+        let slip = slip.map_err(|error| spawn::cannot(0, &order.record, &error))?;
         if order.settles() {
             let dir = order.lease_dir();
             fs::create_dir(&dir).map_err(|error| spawn::cannot(0, &dir, &error))?;
@@ -394,7 +393,7 @@ impl Gang {
         let ended = match process.kin {
             Kin::Child => look_at_end(process.pid).unwrap_or(Some((Exit::Unknown, Millis(0)))),
             Kin::Orphan => {
-                process.pidfd = None;
+                site.poller.stop(process.pidfd.take());
                 let give_up_at = *process.give_up_at.get_or_insert(now + KEEPER_LIMIT);
                 process.ask_keeper_at = (now < give_up_at).then_some(now + KEEPER_EVERY);
                 let known = self.order.orphan_exit(process.pid);
@@ -405,7 +404,7 @@ impl Gang {
         let Some((exit, cpu)) = ended else { return };
         process.exit = Some(exit);
         process.cpu = cpu;
-        process.pidfd = None;
+        site.poller.stop(process.pidfd.take());
         process.ask_keeper_at = None;
         let rank = process.rank;
         let pid = process.pid;
@@ -596,7 +595,7 @@ impl Gang {
         for group in std::mem::take(&mut self.cgroups) {
             site.forest.take_back(group);
         }
-        let (record, slip) = (self.order.record(), self.slip.take());
+        let (record, slip) = (self.order.record.clone(), self.slip.take());
         let remains = Remains { record, slip, children };
         site.end(self.order.lease, outcome, remains);
     }

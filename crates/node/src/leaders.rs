@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
+use crate::cgroup::Group;
 use crate::procfs::{self, Children};
 use crate::sweep::Marks;
 use crate::sys::adopt_orphans;
@@ -47,7 +48,7 @@ impl Leaders {
     /// end of a gang cheap on a machine with many processes.
     pub(crate) fn may_have_left_somebody(&self, marks: &Marks<'_>) -> bool {
         let Marks { groups, mark, cgroups } = marks;
-        if self.adopts == Adopts::No || cgroups.iter().any(|group| !group.members().is_empty()) {
+        if self.adopts == Adopts::No || cgroups.iter().any(Group::has_members) {
             return true;
         }
         let children = self.children.as_ref().and_then(|children| children.read().ok());

@@ -28,7 +28,7 @@ use crate::inlet::{Inbox, Inlet, Port};
 use crate::keeper::Exits;
 use crate::leaders::Leaders;
 use crate::listener::{Changed, Listener};
-use crate::order::{Order, VisibleEnv, all_grants, progress_dir};
+use crate::order::{Order, VisibleEnv, all_grants, progress_dir, record_path};
 use crate::poller::{Poller, Source, Until};
 use crate::ports::Ports;
 use crate::record::{self, Reaped};
@@ -103,7 +103,8 @@ pub enum NodeError {
 pub struct Node {
     pub(crate) config: Config,
     pub(crate) generation: Generation,
-    pub(crate) gangs: BTreeMap<LeaseId, Gang>,
+    /// Apart, since gangs come and go between others.
+    pub(crate) gangs: BTreeMap<LeaseId, Box<Gang>>,
     pub(crate) cores: Cores,
     pub(crate) ports: Ports,
     pub(crate) site: Site,
@@ -246,7 +247,7 @@ impl Node {
             visible_env: self.config.visible_env,
             container_access: self.config.container_access,
             port,
-            run_dir: self.config.run_dir.clone(),
+            record: record_path(&self.config.run_dir, start.lease),
             health_check: self.config.health_check.clone(),
             exits: self.config.exits.clone().map(|path| (Exits(path), since_ticks)),
             picked,
@@ -276,7 +277,7 @@ impl Node {
     /// When something is to be done, if nothing happens before.
     fn deadline(&self) -> Option<Time> {
         let deaf_until = self.site.listener.as_ref().and_then(|listener| listener.deaf_until);
-        self.gangs.values().filter_map(Gang::deadline).chain(deaf_until).min()
+        self.gangs.values().filter_map(|gang| gang.deadline()).chain(deaf_until).min()
     }
 
     /// Waits until something happens or is due, and sees to it.
@@ -318,7 +319,7 @@ impl Node {
 
     /// Nothing may happen any more to one that has lost all its processes already.
     pub(crate) fn keep(&mut self, lease: LeaseId, gang: Gang) {
-        self.gangs.insert(lease, gang);
+        self.gangs.insert(lease, Box::new(gang));
         self.go_on(lease);
     }
 
@@ -424,7 +425,7 @@ impl Drop for Node {
         if thread::panicking() {
             return;
         }
-        self.gangs.values_mut().for_each(Gang::kill);
+        self.gangs.values_mut().for_each(|gang| gang.kill());
         let deadline = self.site.clock.now() + DROP_LIMIT;
         while !self.gangs.is_empty() && self.site.clock.now() < deadline {
             // What it says, nobody hears any more.

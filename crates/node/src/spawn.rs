@@ -1,6 +1,5 @@
 //! Starting the processes of a gang.
 
-use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,7 +11,7 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::cgroup::Group;
 use crate::container;
-use crate::environment;
+use crate::environment::{self, Table};
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
 use crate::outlet;
@@ -140,7 +139,7 @@ pub(crate) fn spawn(
 fn contained(
     order: &Order,
     container: &Container,
-    table: &BTreeMap<String, String>,
+    table: &Table,
     argv: &[String],
     rank: u32,
 ) -> Result<(String, Vec<String>), Failure> {

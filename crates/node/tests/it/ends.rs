@@ -1,6 +1,5 @@
 //! How a gang ends.
 
-
 use het_core::{Millis, Outcome};
 
 use crate::rig::{CPU, LEASE, Rig, grant, is_alive, rank};

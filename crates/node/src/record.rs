@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! RUN_DIR/lease-N.json       one line: who it is and what was chosen for it, before there is a
-//!                            process; then `RANK PID` a line, written by each before its program
-//! RUN_DIR/lease-N/           what its programs see also in containers, which see nothing else here;
-//!                            there once there is something to say, and from the start where its
-//!                            ranks may settle something or run in containers
+//!                            process; then `RANK PID` a line, written by each before its program;
+//!                            after its end a blank, until another lease has the file (`slip`)
+//! RUN_DIR/lease-N/           what its programs see also in containers, which see nothing else
+//!                            here; made once there is something to say, at the start where ranks
+//!                            may settle something or run in containers
 //!     notice                 that it is to stop, once it is
 //!     notice.agreed          after which step, as its ranks settled it (`python/heterosis`) by
 //!                            `.asked` and `.steps` beside it

@@ -140,9 +140,9 @@ pub(crate) fn start(image: &Image<'_>, stack: &mut Stack) -> io::Result<Started>
     let mut pidfd: c_int = -1;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     // SAFETY: the stack grows down from the end of an allocation that outlives the child's use of
-    // it and that nobody else has meanwhile, and the end is aligned down to 16 bytes; `birth` and all it points to live in this frame,
-    // which is suspended (CLONE_VFORK) until the child has its own memory or is gone; `pidfd` is
-    // written by the kernel only.
+    // it and that nobody else has meanwhile, and the end is aligned down to 16 bytes; `birth` and
+    // all it points to live in this frame, which is suspended (CLONE_VFORK) until the child has its
+    // own memory or is gone; `pidfd` is written by the kernel only.
     let pid = unsafe {
         let end = stack.0.as_mut_ptr().add(CHILD_STACK_BYTES);
         let top = end.sub(end as usize % 16).cast::<c_void>();

@@ -201,6 +201,7 @@ class Job:
     def _put(self, step: int) -> None:
         if self._board is None:
             path = self._beside(".steps")
+            path.parent.mkdir(exist_ok=True)
             self._board = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.pwrite(self._board, _PLACE.pack(step + 1), self.rank * _PLACE.size)
 

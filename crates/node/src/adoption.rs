@@ -35,6 +35,18 @@ impl Node {
             };
             self.take_up(start, held.phase);
         }
+        self.forget_others(state);
+    }
+
+    /// Files of leases whose end is durable, which a supervisor had no time to remove.
+    fn forget_others(&mut self, state: &State) {
+        for (path, record) in record::live(&self.config.run_dir) {
+            let is_over = !state.leases().contains_key(&LeaseId(record.lease));
+            // Nobody was left when the end was told. Of another log's lease somebody may be.
+            if is_over && !record::noted(&path).into_values().any(|pid| record.is_rank(pid)) {
+                record::forget(&path);
+            }
+        }
     }
 
     fn take_up(&mut self, start: Start<'_>, phase: Phase) {
@@ -63,6 +75,7 @@ impl Node {
         });
         let processes: Vec<Process> = processes.collect();
         let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
+        self.ports.take_again(record.port);
         let order = self.order(&start, record.port, picked, record.since_ticks);
         let cgroups = record.control_groups();
         let left = Left { processes, cgroups, since, asked };
@@ -85,7 +98,8 @@ impl Node {
         sweep(&Marks { groups, mark, cgroups: &cgroups }, None);
         container::remove_left(path);
         cgroups.iter().for_each(Group::remove);
-        let remains = Remains { record: path.to_owned(), children: Vec::new() };
+        let children = Vec::new();
+        let remains = Remains { record: path.to_owned(), slip: None, children };
         self.site.end(lease, Outcome::Lost, remains);
     }
 }

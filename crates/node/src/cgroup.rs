@@ -7,10 +7,10 @@
 mod places;
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use het_core::Bytes;
@@ -31,6 +31,13 @@ const LEFT_BYTES_MAX: u64 = 16 << 20;
 
 /// Groups that are kept for the next rank: making one costs more than all else at a start.
 const FREE_MAX: usize = 64;
+
+/// Files that say what a group uses and how often somebody was killed in it, of both versions.
+const USED: [&str; 2] = ["memory.current", "memory.usage_in_bytes"];
+const KILLS: [&str; 2] = ["memory.events", "memory.oom_control"];
+
+/// Longer than any of them.
+const GAUGE_BYTES_MAX: usize = 512;
 
 /// The file of a group that lists its processes, and lets others in.
 const MEMBERS: &str = "cgroup.procs";
@@ -258,6 +265,44 @@ pub(crate) struct Group {
     memory: Option<Bytes>,
     /// What the kernel had counted when its present rank began.
     kills_before: Option<u64>,
+    gauges: Gauges,
+}
+
+/// What the kernel says of a group, in files that stay open: to look for them costs more than to
+/// read them. None of a group that another supervisor made.
+#[derive(Debug, Default)]
+struct Gauges {
+    /// Processes and threads in it and in groups inside it, and zombies that nobody has collected.
+    tasks: Option<File>,
+    /// Bytes it is charged for.
+    used: Option<File>,
+    /// How often somebody was killed because they ran out.
+    kills: Option<File>,
+}
+
+impl Gauges {
+    /// Opens what there is of each hierarchy.
+    fn open(&mut self, dir: &Path) {
+        let first = |names: &[&str]| names.iter().find_map(|name| File::open(dir.join(name)).ok());
+        self.tasks = self.tasks.take().or_else(|| first(&["pids.current"]));
+        self.used = self.used.take().or_else(|| first(&USED));
+        self.kills = self.kills.take().or_else(|| first(&KILLS));
+    }
+}
+
+/// The whole of a small file of the kernel's, as it is now.
+fn read(file: &File) -> Option<String> {
+    let mut text = [0; GAUGE_BYTES_MAX];
+    let length = file.read_at(&mut text, 0).ok()?;
+    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+}
+
+fn number(file: &File) -> Option<u64> {
+    read(file)?.trim().parse().ok()
+}
+
+fn kills_in(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.parse().ok()
 }
 
 impl Group {
@@ -273,19 +318,24 @@ impl Group {
         if let Some(dir) = self.dirs.last() {
             let door = OpenOptions::new().write(true).open(dir.join(MEMBERS))?;
             self.doors.push(door.into());
+            self.gauges.open(dir);
         }
         Ok(())
     }
 
     /// Nobody is in it, and nothing to speak of is charged to it.
     fn is_empty(&self) -> bool {
-        let files = ["memory.current", "memory.usage_in_bytes"];
-        let used = |dir: &PathBuf| {
-            let text = files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok())?;
-            text.trim().parse::<u64>().ok()
-        };
-        let used = self.dirs.iter().find_map(used).unwrap_or_default();
-        used <= LEFT_BYTES_MAX && self.members().is_empty()
+        let used = self.gauges.used.as_ref().and_then(number).unwrap_or_default();
+        used <= LEFT_BYTES_MAX && !self.has_members()
+    }
+
+    /// Whether anybody is left in it whose first process has ended and is still to be collected.
+    pub(crate) fn has_members(&self) -> bool {
+        match self.gauges.tasks.as_ref().and_then(number) {
+            // The first process itself is counted until then.
+            Some(0..=1) => false,
+            _ => !self.members().is_empty(),
+        }
     }
 
     pub(crate) fn dirs(&self) -> &[PathBuf] {
@@ -321,13 +371,12 @@ impl Group {
 
     /// What the kernel counts; `None` where it does not.
     fn kills(&self) -> Option<u64> {
-        let files = ["memory.events", "memory.oom_control"];
-        let count = |dir: &PathBuf| {
-            let text = files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok())?;
-            let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
-            line.parse().ok()
-        };
-        self.dirs.iter().find_map(count)
+        if let Some(file) = &self.gauges.kills {
+            return kills_in(&read(file)?);
+        }
+        let read =
+            |dir: &PathBuf| KILLS.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok());
+        kills_in(&self.dirs.iter().find_map(read)?)
     }
 
     /// Once nobody is in it.

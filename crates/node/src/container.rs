@@ -6,14 +6,13 @@
 //! paths, and the network is the machine's (ranks find each other). Podman shows it no NVIDIA or
 //! Ascend devices but its own; AMD's, and all that Apptainer shows, are chosen by variables only.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use het_core::{Access, Container, ContainerRuntime};
 
-use crate::environment::NOTICE;
+use crate::environment::{NOTICE, Table};
 use crate::order::{Order, containers_path};
 
 /// Gives the words that let a container use these devices of a driver:
@@ -51,7 +50,7 @@ pub(crate) fn words(
     order: &Order,
     container: &Container,
     (program, runtime): (&str, ContainerRuntime),
-    table: &BTreeMap<String, String>,
+    table: &Table,
     argv: &[String],
     rank: u32,
 ) -> Result<Vec<String>, String> {
@@ -161,11 +160,12 @@ pub(crate) fn of_lease(record: &Path) -> Vec<String> {
 /// What removes containers whose runtime was killed, together with what runs in them: a runtime
 /// that is killed while it starts one leaves it behind.
 /// The table says where the runtime that made them keeps them.
-pub(crate) fn removal(containers: &[String], table: &BTreeMap<String, String>) -> Command {
+pub(crate) fn removal(containers: &[String], table: &Table) -> Command {
     let mut command = Command::new("timeout");
     command.args([REMOVAL_LIMIT_S, "podman", "rm", "--force", "--ignore", "--time=0"]);
+    let table = table.iter().map(|(name, value)| (name.as_ref(), value));
     // It bears no mark: whatever does is killed.
-    command.args(containers).envs(table).env_remove(NOTICE);
+    command.args(containers).envs::<_, &str, _>(table).env_remove(NOTICE);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
@@ -175,7 +175,7 @@ pub(crate) fn remove_left(record: &Path) {
     let containers = of_lease(record);
     if !containers.is_empty() {
         // What cannot be removed is podman's to show.
-        let _ = removal(&containers, &BTreeMap::new()).status();
+        let _ = removal(&containers, &Table::new()).status();
     }
 }
 

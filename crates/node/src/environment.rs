@@ -3,11 +3,13 @@
 //! Later rows win: defaults that a user may override, then the user's own variables, then facts
 //! (ranks, addresses, visible devices, `HET_*`) that nobody may.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use het_core::{DeviceId, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
@@ -44,15 +46,15 @@ struct DeviceRow<'a> {
 }
 
 /// What is added to the engine's own environment for this rank.
-pub(crate) fn table(order: &Order, rank: u32) -> BTreeMap<String, String> {
-    let mut table = BTreeMap::new();
+pub(crate) fn table(order: &Order, rank: u32) -> Table {
+    let mut table = Table::new();
     let cores = order.cores(rank);
     if cores > 0 {
         set(&mut table, "OMP_NUM_THREADS", cores);
         set(&mut table, "RAYON_NUM_THREADS", cores);
     }
     for (name, value) in &order.launch.env {
-        table.insert(name.clone(), template::fill(value, order.words(rank)));
+        table.insert(name.clone().into(), template::fill(value, order.words(rank)));
     }
     add_visible_devices(&mut table, order, rank);
     add_ranks(&mut table, order, rank);
@@ -60,28 +62,54 @@ pub(crate) fn table(order: &Order, rank: u32) -> BTreeMap<String, String> {
     table
 }
 
-/// This process's own environment with a table over it, without what is true of some starts only.
+/// Values by the names of their variables.
+pub(crate) type Table = BTreeMap<Cow<'static, str>, String>;
+
+/// `NAME=VALUE`, as a program is given it.
+pub(crate) type Pair = Cow<'static, CStr>;
+
+fn pair(name: &[u8], value: &[u8]) -> io::Result<CString> {
+    // With the zero byte at its end.
+    let mut pair = Vec::with_capacity(name.len() + value.len() + 2);
+    pair.extend_from_slice(name);
+    pair.push(b'=');
+    pair.extend_from_slice(value);
+    Ok(CString::new(pair)?)
+}
+
+/// This process's own environment, in which nothing changes, without what is true of some starts
+/// only. A name that is not text is in no table.
+static OWN: LazyLock<Vec<(Option<String>, CString)>> = LazyLock::new(|| {
+    let pairs = std::env::vars_os().filter_map(|(name, value)| {
+        let pair = pair(name.as_bytes(), value.as_bytes()).ok()?;
+        Some((name.into_string().ok(), pair))
+    });
+    let optional =
+        |name: &Option<String>| name.as_ref().is_some_and(|name| OPTIONAL.contains(&name.as_str()));
+    pairs.filter(|(name, _)| !optional(name)).collect()
+});
+
+/// This process's own environment with a table over it.
 ///
 /// # Errors
 /// When a name or a value holds a zero byte.
-pub(crate) fn inherited_and(table: &BTreeMap<String, String>) -> io::Result<Vec<CString>> {
-    let own = std::env::vars_os().filter_map(|(name, value)| {
-        let known =
-            name.to_str().is_some_and(|name| table.contains_key(name) || OPTIONAL.contains(&name));
-        let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();
-        (!known).then_some(pair)
-    });
-    let told = table.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
-    own.chain(told).map(|pair| Ok(CString::new(pair)?)).collect()
+pub(crate) fn inherited_and(table: &Table) -> io::Result<Vec<Pair>> {
+    let told =
+        |name: &Option<String>| name.as_ref().is_some_and(|name| table.contains_key(name.as_str()));
+    let own = OWN.iter().filter(|(name, _)| !told(name));
+    let own = own.map(|(_, pair)| Ok(Cow::Borrowed(pair.as_c_str())));
+    let table =
+        table.iter().map(|(name, value)| Ok(Cow::Owned(pair(name.as_bytes(), value.as_bytes())?)));
+    own.chain(table).collect()
 }
 
-fn set(table: &mut BTreeMap<String, String>, name: &str, value: impl ToString) {
-    table.insert(name.to_owned(), value.to_string());
+fn set(table: &mut Table, name: &'static str, value: impl ToString) {
+    table.insert(name.into(), value.to_string());
 }
 
 /// Shows the granted accelerators. A rank without any is shown its CPU, which hides every
 /// accelerator.
-fn add_visible_devices(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
+fn add_visible_devices(table: &mut Table, order: &Order, rank: u32) {
     for (driver, ids) in order.shown_devices(rank) {
         for (name, value) in (order.visible_env)(driver, &ids) {
             set(table, name, value);
@@ -91,7 +119,7 @@ fn add_visible_devices(table: &mut BTreeMap<String, String>, order: &Order, rank
 
 /// The rendezvous of `torch.distributed`, and its mirror for `torchrun`, which is one agent a rank
 /// and starts a worker a device.
-fn add_ranks(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
+fn add_ranks(table: &mut Table, order: &Order, rank: u32) {
     let world = order.world();
     let rows = [
         ("MASTER_PORT", u32::from(order.port)),
@@ -113,7 +141,7 @@ fn add_ranks(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
     set(table, "PET_MASTER_ADDR", "127.0.0.1");
 }
 
-fn add_heterosis(table: &mut BTreeMap<String, String>, order: &Order, rank: u32) {
+fn add_heterosis(table: &mut Table, order: &Order, rank: u32) {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     set(table, "HET_JOB", &order.launch.job);
     set(table, "HET_STAGE", &order.launch.stage);
@@ -138,7 +166,7 @@ fn add_heterosis(table: &mut BTreeMap<String, String>, order: &Order, rank: u32)
 
 /// How often to save. Where nobody said, also how long the devices mostly live, so that a program
 /// that knows what its saves take can reckon anew.
-fn add_saving(table: &mut BTreeMap<String, String>, order: &Order, told: Option<Millis>) {
+fn add_saving(table: &mut Table, order: &Order, told: Option<Millis>) {
     let devices: BTreeSet<DeviceId> = order.placement.devices().map(|grant| grant.device).collect();
     let mean = mean_time_between_failures(devices.len() as u32);
     let every = told.unwrap_or_else(|| checkpoint_interval(SAVE_DEFAULT, mean));

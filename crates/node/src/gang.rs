@@ -32,6 +32,7 @@ use crate::procfs;
 use crate::record::{Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report, Sight};
 use crate::site::{Remains, Site};
+use crate::slip::Slip;
 use crate::spawn::{self, Cradle, Kin, Process};
 use crate::sweep::{Marks, kill_all, signal_groups};
 use crate::sys::{look_at_end, pidfd_open};
@@ -85,6 +86,8 @@ pub(crate) struct Gang {
     processes: Vec<Process>,
     /// By rank; none where the machine lets us make none.
     cgroups: Vec<Group>,
+    /// The file of its record; none of a gang that was taken up.
+    slip: Option<Slip>,
     /// Whoever else has to be gone before the gang is: what a shell left that died of the notice,
     /// and what was killed at the end.
     others: BTreeMap<u16, OwnedFd>,
@@ -121,7 +124,7 @@ impl Gang {
         spawn::prepare(&order)?;
         let mut gang = Self::new(order, Vec::new(), site);
         gang.memory_kills = site.memory_kills();
-        match gang.start_ranks(site) {
+        match gang.begin(site) {
             Ok(()) => site.tell(Event::StageStarted { lease: gang.order.lease }),
             Err(failure) => {
                 gang.not_started = Some(failure);
@@ -171,6 +174,7 @@ impl Gang {
             outlet,
             processes,
             cgroups: Vec::new(),
+            slip: None,
             others: BTreeMap::new(),
             remover: None,
             verdict: Verdict::default(),
@@ -200,7 +204,7 @@ impl Gang {
     pub(crate) fn found(&mut self, source: Source, site: &mut Site) {
         match source {
             Source::Rank(_, index) => self.exited(usize::from(index), site.clock.now(), site),
-            Source::Other(_, index) => drop(self.others.remove(&index)),
+            Source::Other(_, index) => site.poller.stop(self.others.remove(&index)),
             Source::Saves(_) | Source::Progress => self.unread = true,
             Source::Output(_) => self.publish(site),
             Source::Inbox => {}
@@ -260,7 +264,14 @@ impl Gang {
     }
 
     /// Records the lease before there is anybody, then starts every rank, in order.
-    fn start_ranks(&mut self, site: &mut Site) -> Result<(), Failure> {
+    fn begin(&mut self, site: &mut Site) -> Result<(), Failure> {
+        let slip = self.write_record(site)?;
+        let started = self.start_ranks(&slip, site);
+        self.slip = Some(slip);
+        started
+    }
+
+    fn write_record(&mut self, site: &mut Site) -> Result<Slip, Failure> {
         let order = &self.order;
         let memory: Vec<Bytes> = order.placement.ranks.iter().map(|rank| rank.memory).collect();
         self.cgroups = site.forest.take(&memory);
@@ -275,12 +286,21 @@ impl Gang {
             cores: order.picked.iter().map(Picked::record).collect(),
             cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
         };
-        let path = order.record();
-        let note = record.create(&path).map_err(|error| spawn::cannot(0, &path, &error))?;
-        let cradle = Cradle { null: &site.null, note };
+        let slip = record.create(&order.record, &mut site.spares);
+        let slip = slip.map_err(|error| spawn::cannot(0, &order.record, &error))?;
+        if order.settles() {
+            let dir = order.lease_dir();
+            fs::create_dir(&dir).map_err(|error| spawn::cannot(0, &dir, &error))?;
+        }
+        Ok(slip)
+    }
+
+    fn start_ranks(&mut self, slip: &Slip, site: &mut Site) -> Result<(), Failure> {
         for rank in 0..self.order.world() {
             let group = self.cgroups.get(rank as usize);
-            let process = spawn::spawn(&self.order, &cradle, group, rank)?;
+            let (null, stack) = (&site.null, &mut site.stack);
+            let mut cradle = Cradle { null, stack, note: slip.as_fd() };
+            let process = spawn::spawn(&self.order, &mut cradle, group, rank)?;
             site.leaders.insert(process.pid);
             self.processes.push(process);
             if let Err(errno) = self.listen_to(rank as usize, site) {
@@ -327,6 +347,7 @@ impl Gang {
         let notice = Notice { deadline_ms: deadline.0, grace_ms: grace.0, reason };
         let text = serde_json::to_string(&notice).expect("text and numbers always become JSON");
         // The signal says the same, if less: a full disk must not keep it back.
+        let _ = fs::create_dir(self.order.lease_dir());
         let _ = write_atomically(&self.order.notice(), &text);
         if !std::mem::replace(&mut self.noticed, true) {
             for pid in self.to_be_told() {
@@ -372,7 +393,7 @@ impl Gang {
         let ended = match process.kin {
             Kin::Child => look_at_end(process.pid).unwrap_or(Some((Exit::Unknown, Millis(0)))),
             Kin::Orphan => {
-                process.pidfd = None;
+                site.poller.stop(process.pidfd.take());
                 let give_up_at = *process.give_up_at.get_or_insert(now + KEEPER_LIMIT);
                 process.ask_keeper_at = (now < give_up_at).then_some(now + KEEPER_EVERY);
                 let known = self.order.orphan_exit(process.pid);
@@ -383,7 +404,7 @@ impl Gang {
         let Some((exit, cpu)) = ended else { return };
         process.exit = Some(exit);
         process.cpu = cpu;
-        process.pidfd = None;
+        site.poller.stop(process.pidfd.take());
         process.ask_keeper_at = None;
         let rank = process.rank;
         let pid = process.pid;
@@ -574,7 +595,8 @@ impl Gang {
         for group in std::mem::take(&mut self.cgroups) {
             site.forest.take_back(group);
         }
-        let remains = Remains { record: self.order.record(), children };
+        let (record, slip) = (self.order.record.clone(), self.slip.take());
+        let remains = Remains { record, slip, children };
         site.end(self.order.lease, outcome, remains);
     }
 

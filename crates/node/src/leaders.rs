@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use crate::procfs;
+use crate::cgroup::Group;
+use crate::procfs::{self, Children};
 use crate::sweep::Marks;
 use crate::sys::adopt_orphans;
 
@@ -13,6 +14,8 @@ use crate::sys::adopt_orphans;
 #[derive(Debug)]
 pub(crate) struct Leaders {
     pids: BTreeSet<i32>,
+    /// What the system says of this process's children, where it does.
+    children: Option<Children>,
     /// What a rank leaves behind becomes a child of this process.
     adopts: Adopts,
 }
@@ -26,7 +29,7 @@ enum Adopts {
 impl Leaders {
     pub(crate) fn new() -> Self {
         let adopts = if adopt_orphans().is_ok() { Adopts::Yes } else { Adopts::No };
-        Self { pids: BTreeSet::new(), adopts }
+        Self { pids: BTreeSet::new(), children: Children::open().ok(), adopts }
     }
 
     pub(crate) fn insert(&mut self, pid: i32) {
@@ -45,10 +48,12 @@ impl Leaders {
     /// end of a gang cheap on a machine with many processes.
     pub(crate) fn may_have_left_somebody(&self, marks: &Marks<'_>) -> bool {
         let Marks { groups, mark, cgroups } = marks;
-        if self.adopts == Adopts::No || cgroups.iter().any(|group| !group.members().is_empty()) {
+        if self.adopts == Adopts::No || cgroups.iter().any(Group::has_members) {
             return true;
         }
-        let Some(adopted) = procfs::adopted(&self.pids) else { return true };
+        let children = self.children.as_ref().and_then(|children| children.read().ok());
+        let Some(children) = children else { return true };
+        let adopted = procfs::adopted(&children, &self.pids);
         let mut left = false;
         for (pid, stat) in adopted {
             let grouped = groups.contains(&stat.group) || groups.contains(&stat.session);

@@ -14,7 +14,8 @@
 //! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a machine of states that
 //! says until when it has nothing to do. Pure parts (`environment`, `template`, `progress`,
 //! `saves`, `exit`, `ending`, `pace`, `cores`) decide; thin ones (`spawn`, `report`, `watch`,
-//! `listener`, `sweep`, `trim`, `record`, `procfs`, `cgroup`, `sys`) touch the machine. A
+//! `listener`, `sweep`, `trim`, `record`,
+//! `slip`, `procfs`, `cgroup`, `sys`) touch the machine. A
 //! supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up what it left
 //! (`adoption`).
 
@@ -37,12 +38,14 @@ mod outlet;
 mod owner;
 mod pace;
 mod poller;
+mod ports;
 mod procfs;
 mod progress;
 mod record;
 mod report;
 mod saves;
 mod site;
+mod slip;
 mod spawn;
 mod sweep;
 mod sys;

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -29,13 +28,14 @@ use crate::inlet::{Inbox, Inlet, Port};
 use crate::keeper::Exits;
 use crate::leaders::Leaders;
 use crate::listener::{Changed, Listener};
-use crate::order::{Order, VisibleEnv, all_grants, progress_dir};
+use crate::order::{Order, VisibleEnv, all_grants, progress_dir, record_path};
 use crate::poller::{Poller, Source, Until};
+use crate::ports::Ports;
 use crate::record::{self, Reaped};
 use crate::site::{Fact, MemoryKills, Remains, Site};
+use crate::slip::Spares;
+use crate::sys::Stack;
 
-/// How often another free port is tried when a live gang has the one that was found.
-const PORT_TRIES_MAX: usize = 16;
 const NULL: &str = "/dev/null";
 /// Most ranks of a gang.
 const RANKS_MAX: usize = u16::MAX as usize;
@@ -103,8 +103,10 @@ pub enum NodeError {
 pub struct Node {
     pub(crate) config: Config,
     pub(crate) generation: Generation,
-    pub(crate) gangs: BTreeMap<LeaseId, Gang>,
+    /// Apart, since gangs come and go between others.
+    pub(crate) gangs: BTreeMap<LeaseId, Box<Gang>>,
     pub(crate) cores: Cores,
+    pub(crate) ports: Ports,
     pub(crate) site: Site,
     inbox: Inbox,
     /// Of leases whose end was told but may not be durable yet.
@@ -131,6 +133,7 @@ impl Node {
         let progress = progress_dir(&config.run_dir);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&progress);
         made.map_err(|source| NodeError::Record { path: progress.clone(), source })?;
+        record::remove_blanks(&config.run_dir);
         let null = OpenOptions::new().read(true).write(true).open(NULL);
         let null = null.map_err(|source| NodeError::Record { path: NULL.into(), source })?.into();
         let poller = Poller::new().map_err(NodeError::Poller)?;
@@ -152,13 +155,17 @@ impl Node {
             poller,
             leaders: Leaders::new(),
             null,
+            stack: Stack::new(),
             listener,
             memory_kills: MemoryKills::default(),
             forest,
+            durable: Vec::new(),
+            spares: Spares::default(),
             facts: VecDeque::new(),
         };
         Ok(Self {
             cores: Cores::new(config.cores.clone()),
+            ports: Ports::default(),
             generation: Generation(0),
             gangs: BTreeMap::new(),
             site,
@@ -207,7 +214,7 @@ impl Node {
             let text = format!("lease {lease} has {count} ranks, or some not on this machine");
             return self.refuse(lease, text);
         }
-        let port = match self.free_port() {
+        let port = match self.ports.take(self.site.clock.now()) {
             Ok(port) => port,
             Err(error) => return self.refuse(lease, format!("no free port: {error}")),
         };
@@ -217,7 +224,7 @@ impl Node {
         match Gang::start(order, &mut self.site) {
             Ok(gang) => self.keep(lease, gang),
             Err(failure) => {
-                picked.iter().for_each(|picked| self.cores.put_back(picked));
+                self.free(&picked, port);
                 self.fail(lease, failure);
             }
         }
@@ -240,7 +247,7 @@ impl Node {
             visible_env: self.config.visible_env,
             container_access: self.config.container_access,
             port,
-            run_dir: self.config.run_dir.clone(),
+            record: record_path(&self.config.run_dir, start.lease),
             health_check: self.config.health_check.clone(),
             exits: self.config.exits.clone().map(|path| (Exits(path), since_ticks)),
             picked,
@@ -254,17 +261,6 @@ impl Node {
     /// Every start has an end, also one that never was.
     fn fail(&mut self, lease: LeaseId, failure: Failure) {
         self.site.tell(Event::StageEnded { lease, outcome: Outcome::Failed(failure) });
-    }
-
-    fn free_port(&self) -> io::Result<u16> {
-        let taken: BTreeSet<u16> = self.gangs.values().map(Gang::port).collect();
-        for _ in 0..PORT_TRIES_MAX {
-            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-            if !taken.contains(&port) {
-                return Ok(port);
-            }
-        }
-        Err(io::ErrorKind::AddrInUse.into())
     }
 
     /// Facts are stamped where they are found: what overtook another must not go backwards.
@@ -281,11 +277,13 @@ impl Node {
     /// When something is to be done, if nothing happens before.
     fn deadline(&self) -> Option<Time> {
         let deaf_until = self.site.listener.as_ref().and_then(|listener| listener.deaf_until);
-        self.gangs.values().filter_map(Gang::deadline).chain(deaf_until).min()
+        self.gangs.values().filter_map(|gang| gang.deadline()).chain(deaf_until).min()
     }
 
     /// Waits until something happens or is due, and sees to it.
     fn look(&mut self, until: Option<Time>) -> Heard {
+        // What was waiting for their devices has been started by now.
+        self.site.forget();
         let wake = [until, self.deadline()].into_iter().flatten().min();
         let limit = wake.map(|at| at.since(self.site.clock.now()));
         let ready = self.site.poller.wait(limit);
@@ -321,7 +319,7 @@ impl Node {
 
     /// Nothing may happen any more to one that has lost all its processes already.
     pub(crate) fn keep(&mut self, lease: LeaseId, gang: Gang) {
-        self.gangs.insert(lease, gang);
+        self.gangs.insert(lease, Box::new(gang));
         self.go_on(lease);
     }
 
@@ -331,8 +329,13 @@ impl Node {
         if gang.go_on(&mut self.site) == Life::Over
             && let Some(gang) = self.gangs.remove(&lease)
         {
-            gang.picked().iter().for_each(|picked| self.cores.put_back(picked));
+            self.free(gang.picked(), gang.port());
         }
+    }
+
+    fn free(&mut self, picked: &[Picked], port: u16) {
+        picked.iter().for_each(|picked| self.cores.put_back(picked));
+        self.ports.put_back(port);
     }
 
     fn hear_of_progress(&mut self) -> Vec<LeaseId> {
@@ -408,10 +411,7 @@ impl Engine for Node {
     }
 
     fn committed(&mut self) {
-        for Remains { record, children } in self.remains.drain(..) {
-            record::forget(&record);
-            children.into_iter().for_each(|pid| self.site.leaders.collect(pid));
-        }
+        self.site.durable.append(&mut self.remains);
     }
 
     fn now(&self) -> Time {
@@ -425,12 +425,14 @@ impl Drop for Node {
         if thread::panicking() {
             return;
         }
-        self.gangs.values_mut().for_each(Gang::kill);
+        self.gangs.values_mut().for_each(|gang| gang.kill());
         let deadline = self.site.clock.now() + DROP_LIMIT;
         while !self.gangs.is_empty() && self.site.clock.now() < deadline {
             // What it says, nobody hears any more.
             let _ = self.next_event(Some(deadline));
         }
+        self.site.forget();
+        self.site.spares.remove();
         // Ends that may not be durable keep their records, and gangs that were left to whoever
         // comes next report here. Whatever else is in the directory is not this engine's.
         let progress = progress_dir(&self.config.run_dir);

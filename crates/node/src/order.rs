@@ -28,7 +28,7 @@ pub(crate) struct Order {
     pub(crate) visible_env: VisibleEnv,
     pub(crate) container_access: ContainerAccess,
     pub(crate) port: u16,
-    pub(crate) run_dir: PathBuf,
+    pub(crate) record: PathBuf,
     pub(crate) health_check: Option<PathBuf>,
     /// What a keeper wrote down, where there is one, and since when the lease had processes.
     pub(crate) exits: Option<(Exits, u64)>,
@@ -92,31 +92,34 @@ impl Order {
         PathBuf::from(&self.launch.workdir)
     }
 
-    pub(crate) fn record(&self) -> PathBuf {
-        record_path(&self.run_dir, self.lease)
+    pub(crate) fn notice(&self) -> PathBuf {
+        notice_path(&self.record)
     }
 
-    pub(crate) fn notice(&self) -> PathBuf {
-        notice_path(&self.record())
+    /// Its programs may need the directory that they share before they are given notice: to settle
+    /// after which step they stop, or to have it in a container.
+    pub(crate) fn settles(&self) -> bool {
+        let launch = &self.launch;
+        self.world() > 1 || launch.checkpoint.is_some() || launch.container.is_some()
     }
 
     /// What its programs share.
     pub(crate) fn lease_dir(&self) -> PathBuf {
-        lease_path(&self.record())
+        lease_path(&self.record)
     }
 
     /// Names the container of a rank once there is one.
     pub(crate) fn container_id(&self, rank: u32) -> PathBuf {
-        containers_path(&self.record()).join(rank.to_string())
+        containers_path(&self.record).join(rank.to_string())
     }
 
     /// There once the health check of a rank has failed.
     pub(crate) fn sick(&self, rank: u32) -> PathBuf {
-        self.record().with_extension(format!("sick-{rank}"))
+        self.record.with_extension(format!("sick-{rank}"))
     }
 
     pub(crate) fn progress(&self) -> PathBuf {
-        progress_path(&self.record())
+        progress_path(&self.record)
     }
 
     pub(crate) fn output_dir(&self) -> PathBuf {

@@ -1,6 +1,6 @@
 //! What an engine waits for, in one epoll(7) set.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use het_core::{LeaseId, Millis};
@@ -47,9 +47,18 @@ impl Poller {
         Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map(Self)
     }
 
-    /// Listens to a descriptor; closing it ends that.
+    /// Listens to a descriptor until [`Self::stop`], or until nobody has it any more.
     pub(crate) fn listen(&self, fd: impl AsFd, source: Source, until: Until) -> Result<(), Errno> {
         self.0.add(fd, event(source, until))
+    }
+
+    /// Listens to it no more, and closes it. To close it alone is not enough while a child that has
+    /// just been born has it as well: what is ready would be given again and again.
+    pub(crate) fn stop(&self, fd: Option<OwnedFd>) {
+        if let Some(fd) = fd {
+            // What is not in the set is not listened to.
+            let _ = self.0.delete(fd);
+        }
     }
 
     pub(crate) fn listen_again(&self, fd: impl AsFd, source: Source) {

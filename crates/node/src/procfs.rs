@@ -1,7 +1,9 @@
 //! What `/proc` says about processes: who belongs to a gang, when it started, what it used.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 
 use het_core::Millis;
@@ -9,6 +11,8 @@ use nix::unistd::{SysconfVar, sysconf};
 
 /// Ticks a second of the times in `/proc/PID/stat` where the system does not say (proc(5)).
 const TICKS_DEFAULT: i64 = 100;
+/// Bytes read at once of a list that the system makes.
+const CHUNK_BYTES: usize = 4_096;
 /// How far up a process's parents are asked.
 const ANCESTORS_MAX: usize = 256;
 /// How many processes of one gang are asked for their processor time.
@@ -91,17 +95,39 @@ fn all() -> impl Iterator<Item = (i32, Stat)> {
     })
 }
 
+/// Where the system lists the children of this process.
+#[derive(Debug)]
+pub(crate) struct Children(File);
+
+impl Children {
+    pub(crate) fn open() -> io::Result<Self> {
+        // Orphans become children of the first thread.
+        File::open(format!("/proc/self/task/{}/children", std::process::id())).map(Self)
+    }
+
+    pub(crate) fn read(&self) -> io::Result<Vec<i32>> {
+        let (mut text, mut chunk) = (Vec::new(), [0; CHUNK_BYTES]);
+        loop {
+            let length = self.0.read_at(&mut chunk, text.len() as u64)?;
+            text.extend(&chunk[..length]);
+            // The system gives whole entries, as many as fit.
+            if length < CHUNK_BYTES / 2 {
+                break;
+            }
+        }
+        let text = String::from_utf8_lossy(&text);
+        Ok(text.split_whitespace().filter_map(|id| id.parse().ok()).collect())
+    }
+}
+
 /// Children of this process in other sessions that are not among those it knows: what ended ranks
-/// left, if it adopts orphans. `None` where the system does not say.
-pub(crate) fn adopted(known: &BTreeSet<i32>) -> Option<Vec<(i32, Stat)>> {
-    // Orphans become children of the first thread.
+/// left, if it adopts orphans.
+pub(crate) fn adopted(children: &[i32], known: &BTreeSet<i32>) -> Vec<(i32, Stat)> {
+    let others = children.iter().filter(|pid| !known.contains(pid));
+    let others: Vec<_> = others.filter_map(|&pid| Some((pid, stat(pid)?))).collect();
     let own = std::process::id() as i32;
-    let children = fs::read_to_string(format!("/proc/self/task/{own}/children")).ok()?;
-    let ids = children.split_whitespace().filter_map(|id| id.parse::<i32>().ok());
-    let others = ids.filter(|pid| !known.contains(pid));
-    let others: Vec<_> = others.filter_map(|pid| Some((pid, stat(pid)?))).collect();
-    let session = if others.is_empty() { 0 } else { stat(own)?.session };
-    Some(others.into_iter().filter(|(_, stat)| stat.session != session).collect())
+    let session = if others.is_empty() { None } else { stat(own).map(|own| own.session) };
+    others.into_iter().filter(|(_, stat)| session != Some(stat.session)).collect()
 }
 
 pub(crate) fn is_marked(pid: i32, mark: &str) -> bool {

@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! RUN_DIR/lease-N.json       one line: who it is and what was chosen for it, before there is a
-//!                            process; then `RANK PID` a line, written by each before its program
-//! RUN_DIR/lease-N/           what its programs see also in containers, which see nothing else here
+//!                            process; then `RANK PID` a line, written by each before its program;
+//!                            after its end a blank, until another lease has the file (`slip`)
+//! RUN_DIR/lease-N/           what its programs see also in containers, which see nothing else
+//!                            here; made once there is something to say, at the start where ranks
+//!                            may settle something or run in containers
 //!     notice                 that it is to stop, once it is
 //!     notice.agreed          after which step, as its ranks settled it (`python/heterosis`) by
 //!                            `.asked` and `.steps` beside it
@@ -15,9 +18,8 @@
 //! None of it means anything after a reboot, which the record tells by the boot's id.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -32,6 +34,7 @@ use crate::container;
 use crate::environment::NOTICE;
 use crate::order::{containers_path, lease_path, notice_path, progress_path};
 use crate::procfs;
+use crate::slip::{Slip, Spares, is_blank};
 use crate::sweep::{Marks, sweep};
 
 /// How long killed processes may take to go: one in an uninterruptible system call goes after it.
@@ -95,23 +98,18 @@ impl Record {
     /// Writes it; processes note who they are on the descriptor. Half a record, left by a death in
     /// the middle, says that no process had begun. One that is there already is of a lease of the
     /// same number whose supervisor died.
-    pub(crate) fn create(&self, path: &Path) -> io::Result<OwnedFd> {
+    pub(crate) fn create(&self, path: &Path, spares: &mut Spares) -> io::Result<Slip> {
         let mut text = serde_json::to_string(self).expect("text and numbers always become JSON");
         text.push('\n');
-        let create = || {
-            fs::create_dir(lease_path(path))?;
-            // Each process writes where the one before it ended.
-            OpenOptions::new().create_new(true).append(true).open(path)
-        };
-        let mut file = create().or_else(|error| match error.kind() {
+        let mut slip = spares.take(path).or_else(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 forget(path);
-                create()
+                spares.take(path)
             }
             _ => Err(error),
         })?;
-        file.write_all(text.as_bytes())?;
-        Ok(file.into())
+        slip.write(&text, self.cores.len())?;
+        Ok(slip)
     }
 
     /// Whether this process is one of the lease's: it noted its id, leads a session as all of them
@@ -233,6 +231,10 @@ fn read_records(run_dir: &Path) -> Result<Vec<(PathBuf, Record)>, NodeError> {
     for entry in entries {
         let path = entry.map_err(trouble)?.path();
         if path.extension().is_some_and(|extension| extension == "json") {
+            if is_blank(&path) {
+                fs::remove_file(&path).map_err(trouble)?;
+                continue;
+            }
             let text = fs::read_to_string(&path).map_err(trouble)?;
             let first = text.lines().next().unwrap_or_default();
             if let Ok(record) = serde_json::from_str::<Record>(first) {
@@ -244,25 +246,39 @@ fn read_records(run_dir: &Path) -> Result<Vec<(PathBuf, Record)>, NodeError> {
     Ok(records)
 }
 
-/// Removes a record and all that goes with it; the record last, so that a death in between leaves
+/// Removes what goes with a record. The record itself goes last, so that a death in between leaves
 /// something to find.
 fn removals(record: &Path) -> impl Iterator<Item = (PathBuf, io::Result<()>)> {
     let dirs = [lease_path(record), containers_path(record)];
     let dirs = dirs.into_iter().map(|path| (fs::remove_dir_all(&path), path));
-    let files = [progress_path(record), record.to_owned()];
-    let files = files.into_iter().map(|path| (fs::remove_file(&path), path));
-    dirs.chain(files).map(|(done, path)| (path, done))
+    let progress = progress_path(record);
+    dirs.chain([(fs::remove_file(&progress), progress)]).map(|(done, path)| (path, done))
 }
 
 fn remove_all(record: &Path) -> Result<(), NodeError> {
-    removals(record).try_for_each(|(path, done)| remove(&path, done))
+    removals(record).try_for_each(|(path, done)| remove(&path, done))?;
+    remove(record, fs::remove_file(record))
 }
 
-/// The same after the end of a lease. What stays behind is a file without a process, which a later
-/// lease of the same number or a reap removes.
+/// The same after the end of a lease, of which nobody has the file open. What stays behind is a
+/// file without a process, which a later lease of the same number or a reap removes.
 pub(crate) fn forget(record: &Path) {
+    forget_rest(record);
+    let _ = fs::remove_file(record);
+}
+
+/// Removes all of a lease that is over but its record.
+pub(crate) fn forget_rest(record: &Path) {
     // Each is tried: they do not depend on each other any more.
     removals(record).for_each(drop);
+}
+
+/// Removes what an engine kept for its next leases that was killed.
+pub(crate) fn remove_blanks(run_dir: &Path) {
+    let paths = fs::read_dir(run_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let records =
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    records.filter(|path| is_blank(path)).for_each(|path| drop(fs::remove_file(path)));
 }
 
 fn remove(path: &Path, done: io::Result<()>) -> Result<(), NodeError> {
@@ -286,7 +302,8 @@ mod tests {
         let lease = 4;
         let record =
             Record { lease, job, stage, boot_id, since_ticks, supervisor, port, cores, cgroups };
-        record.create(&run_dir.join("lease-4.json")).expect("a file can be written");
+        let path = run_dir.join("lease-4.json");
+        record.create(&path, &mut Spares::default()).expect("a file can be written");
     }
 
     #[test]

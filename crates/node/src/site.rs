@@ -12,6 +12,9 @@ use crate::leaders::Leaders;
 use crate::listener::Listener;
 use crate::poller::Poller;
 use crate::procfs;
+use crate::record;
+use crate::slip::{Slip, Spares};
+use crate::sys::Stack;
 
 /// A look at the kernel's count costs more than all else at a start.
 const COUNT_EVERY: Millis = Millis(1_000);
@@ -23,10 +26,15 @@ pub(crate) struct Site {
     pub(crate) leaders: Leaders,
     /// `/dev/null`, to read and to write.
     pub(crate) null: OwnedFd,
+    pub(crate) stack: Stack,
     /// None where progress files cannot be watched: they are read at the end then.
     pub(crate) listener: Option<Listener>,
     pub(crate) memory_kills: MemoryKills,
     pub(crate) forest: Forest,
+    /// Of leases whose end is durable.
+    pub(crate) durable: Vec<Remains>,
+    /// Where the next leases are recorded.
+    pub(crate) spares: Spares,
     /// What nobody has taken yet.
     pub(crate) facts: VecDeque<Fact>,
 }
@@ -50,6 +58,8 @@ pub(crate) struct Fact {
 #[derive(Debug)]
 pub(crate) struct Remains {
     pub(crate) record: PathBuf,
+    /// Its file; none of a gang that was taken up.
+    pub(crate) slip: Option<Slip>,
     /// Zombies.
     pub(crate) children: Vec<i32>,
 }
@@ -69,6 +79,20 @@ impl Site {
     pub(crate) fn tell(&mut self, event: Event) {
         let at = self.clock.now();
         self.facts.push_back(Fact { at, event, remains: None });
+    }
+
+    /// Removes what is needed no more.
+    pub(crate) fn forget(&mut self) {
+        for Remains { record, slip, children } in self.durable.drain(..) {
+            match slip {
+                Some(slip) => {
+                    record::forget_rest(&record);
+                    self.spares.keep(slip);
+                }
+                None => record::forget(&record),
+            }
+            children.into_iter().for_each(|pid| self.leaders.collect(pid));
+        }
     }
 
     /// The gang is gone; its children stay zombies until the end is durable.

@@ -1,10 +1,9 @@
 //! Starting the processes of a gang.
 
-use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use het_core::{Container, Failure, LogRule, Millis, OutputRule, Time};
@@ -12,11 +11,11 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::cgroup::Group;
 use crate::container;
-use crate::environment;
+use crate::environment::{self, Table};
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
 use crate::outlet;
-use crate::sys::{Image, Started, cpu_set, start};
+use crate::sys::{Image, Stack, Started, cpu_set, start};
 
 /// Where programs are looked for when nothing says where (execvp(3)).
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -67,7 +66,10 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
     let logs = (order.launch.log == LogRule::EachRank).then(|| order.log_dir());
     let dirs = [logs, Some(order.output_dir()), order.checkpoint_dir()];
     for dir in dirs.into_iter().flatten() {
-        fs::create_dir_all(&dir).map_err(|error| cannot(0, &dir, &error))?;
+        // Mostly it is there, by the submission.
+        if !dir.is_dir() {
+            fs::create_dir_all(&dir).map_err(|error| cannot(0, &dir, &error))?;
+        }
     }
     if order.launch.output == OutputRule::Streamed {
         let dir = order.output_dir();
@@ -81,14 +83,15 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
 pub(crate) struct Cradle<'a> {
     /// Where nothing is read and what is written is gone.
     pub(crate) null: &'a OwnedFd,
+    pub(crate) stack: &'a mut Stack,
     /// The record of the lease, which is there before it has a process.
-    pub(crate) note: OwnedFd,
+    pub(crate) note: BorrowedFd<'a>,
 }
 
 /// Starts one rank; returns once its program has begun.
 pub(crate) fn spawn(
     order: &Order,
-    cradle: &Cradle<'_>,
+    cradle: &mut Cradle<'_>,
     group: Option<&Group>,
     rank: u32,
 ) -> Result<Process, Failure> {
@@ -114,18 +117,19 @@ pub(crate) fn spawn(
             None => (path, argv),
         };
         let argv: Result<_, _> = argv.iter().map(|word| CString::new(word.as_str())).collect();
-        start(&Image {
+        let image = Image {
             program: CString::new(path)?,
             argv: argv?,
             env: environment::inherited_and(&table)?,
             cwd: CString::new(order.launch.cwd.as_str())?,
             log: log.as_ref().unwrap_or(cradle.null),
             input: cradle.null,
-            note: &cradle.note,
+            note: cradle.note,
             doors,
             rank,
             cores: cpu_set(&order.picked[rank as usize].cores),
-        })
+        };
+        start(&image, cradle.stack)
     });
     let Started { pid, pidfd } = started.map_err(|error| explain(order, rank, program, &error))?;
     Ok(Process::new(rank, pid, Some(pidfd), Kin::Child))
@@ -135,7 +139,7 @@ pub(crate) fn spawn(
 fn contained(
     order: &Order,
     container: &Container,
-    table: &BTreeMap<String, String>,
+    table: &Table,
     argv: &[String],
     rank: u32,
 ) -> Result<(String, Vec<String>), Failure> {

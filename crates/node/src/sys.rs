@@ -1,9 +1,9 @@
 //! The system calls that the safe libraries do not offer. The only `unsafe` of this crate.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -13,6 +13,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
+use crate::environment::Pair;
 use crate::exit::Exit;
 
 /// Stack of a child between its birth and its program: it calls little and nothing deep.
@@ -48,19 +49,29 @@ pub(crate) struct Image<'a> {
     /// Absolute, or relative to `cwd`.
     pub(crate) program: CString,
     pub(crate) argv: Vec<CString>,
-    pub(crate) env: Vec<CString>,
+    pub(crate) env: Vec<Pair>,
     pub(crate) cwd: CString,
     /// Standard output and error.
     pub(crate) log: &'a OwnedFd,
     pub(crate) input: &'a OwnedFd,
     /// Where the child notes who it is before its program begins: whoever comes after a supervisor
     /// that died finds every process whose program may have begun.
-    pub(crate) note: &'a OwnedFd,
+    pub(crate) note: BorrowedFd<'a>,
     /// Files that the child writes `0` to, to enter its control groups; at most [`DOORS_MAX`].
     pub(crate) doors: &'a [OwnedFd],
     pub(crate) rank: u32,
     /// Not pinned where there is none.
     pub(crate) cores: Option<libc::cpu_set_t>,
+}
+
+/// What a child stands on between its birth and its program, one after the other.
+#[derive(Debug)]
+pub(crate) struct Stack(Vec<MaybeUninit<u8>>);
+
+impl Stack {
+    pub(crate) fn new() -> Self {
+        Self(Vec::with_capacity(CHILD_STACK_BYTES))
+    }
 }
 
 /// A process that has just been started.
@@ -97,11 +108,9 @@ struct Birth {
 ///
 /// # Errors
 /// Why it did not begin; there is no process then.
-pub(crate) fn start(image: &Image<'_>) -> io::Result<Started> {
-    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
-        texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
-    };
-    let (argv, env) = (pointers(&image.argv), pointers(&image.env));
+pub(crate) fn start(image: &Image<'_>, stack: &mut Stack) -> io::Result<Started> {
+    let argv = pointers(image.argv.iter().map(CString::as_c_str));
+    let env = pointers(image.env.iter().map(AsRef::as_ref));
     let shell = c"/bin/sh";
     let arguments = argv.iter().skip(1).copied();
     let shell_argv: Vec<*const c_char> =
@@ -125,18 +134,17 @@ pub(crate) fn start(image: &Image<'_>) -> io::Result<Started> {
         descriptors: DESCRIPTORS_BEFORE.get().map_or(ptr::null(), ptr::from_ref),
         error: 0,
     };
-    let mut stack: Vec<MaybeUninit<u8>> = Vec::with_capacity(CHILD_STACK_BYTES);
     // A handler of this process must not run in the child, on memory that both share.
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
     let mut pidfd: c_int = -1;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     // SAFETY: the stack grows down from the end of an allocation that outlives the child's use of
-    // it, and the end is aligned down to 16 bytes; `birth` and all it points to live in this frame,
-    // which is suspended (CLONE_VFORK) until the child has its own memory or is gone; `pidfd` is
-    // written by the kernel only.
+    // it and that nobody else has meanwhile, and the end is aligned down to 16 bytes; `birth` and
+    // all it points to live in this frame, which is suspended (CLONE_VFORK) until the child has its
+    // own memory or is gone; `pidfd` is written by the kernel only.
     let pid = unsafe {
-        let end = stack.as_mut_ptr().add(CHILD_STACK_BYTES);
+        let end = stack.0.as_mut_ptr().add(CHILD_STACK_BYTES);
         let top = end.sub(end as usize % 16).cast::<c_void>();
         let birth = ptr::from_mut(&mut birth).cast::<c_void>();
         libc::clone(be_born, top, flags, birth, ptr::from_mut(&mut pidfd))
@@ -162,6 +170,11 @@ pub(crate) fn start(image: &Image<'_>) -> io::Result<Started> {
         _ => unsafe { OwnedFd::from_raw_fd(pidfd) },
     };
     Ok(Started { pid, pidfd })
+}
+
+/// As execve(2) takes them.
+fn pointers<'a>(texts: impl Iterator<Item = &'a CStr>) -> Vec<*const c_char> {
+    texts.map(CStr::as_ptr).chain([ptr::null()]).collect()
 }
 
 /// What the child does before its program: system calls only, on memory that was prepared.

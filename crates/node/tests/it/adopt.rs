@@ -122,7 +122,25 @@ fn a_gang_of_an_earlier_boot_is_lost() {
     std::fs::write(run.join("lease-1.json"), "{}").expect("a file can be written");
     let mut node = successor(&state, rig.dir.path());
     assert_eq!(end(&mut node), Outcome::Lost);
+    drop(node);
     assert!(!run.join("lease-1.json").exists());
+}
+
+#[test]
+fn what_a_supervisor_had_no_time_to_forget_is_forgotten() {
+    let mut rig = Rig::new();
+    let (before, plan) = state(&rig, "true");
+    rig.node.submit(&plan);
+    while !matches!(rig.next().1, Event::StageEnded { .. }) {}
+    let (dir, node) = rig.into_parts();
+    node.detach();
+    assert!(dir.path().join("run/lease-1.json").exists());
+    let run = dir.path().join("run");
+    std::fs::write(run.join("lease-2.json"), " blank").expect("a file can be written");
+    // The end is durable: the log's state has no such lease any more.
+    let after = State::new(Arc::clone(before.topology()));
+    drop(successor(&after, dir.path()));
+    assert!(!run.exists());
 }
 
 #[test]

@@ -11,8 +11,8 @@ use anstream::eprintln;
 use het_core::{Event, JobSpec};
 use het_policy::{POLICIES, Policy, by_name};
 use het_server::{
-    Busy, Embedded, Home, Impossible, JobDir, Machine, Turnstile, impossible, models, plan,
-    this_machine,
+    Busy, Embedded, Home, Impossible, JobDir, Machine, Orphans, Turnstile, impossible, models,
+    orphans, plan, this_machine,
 };
 use het_wire::job::{Context, TrainingJob, parse};
 use het_wire::report::RunReport;
@@ -64,7 +64,7 @@ fn submit(
     }
     let unplaced = resolve(&job, machine, Path::new("/"))?;
     refuse_impossible(&impossible(&machine.topology, &unplaced))?;
-    let mut turnstile = enter(args, home)?;
+    let mut turnstile = enter(args, home, None)?;
     let dir = home.new_job()?;
     let workdir = match &args.workdir {
         Some(path) => std::path::absolute(path).map_err(|error| Fail::file(path, error))?,
@@ -91,7 +91,7 @@ fn resume(
         _ => selector.to_owned(),
     };
     let dir = select(home, &named)?;
-    let mut turnstile = enter(args, home)?;
+    let mut turnstile = enter(args, home, Some(&dir))?;
     let name = read(&dir).map_or_else(|| dir.id.to_string(), |report| report.name);
     announce(&mut turnstile, home, &dir, &name)?;
     Ok(Embedded::resume(machine, policy, dir, || home.new_job(), turnstile)?)
@@ -140,7 +140,30 @@ fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
 }
 
 /// Takes the machine; waits for whoever has it, unless told not to.
-fn enter(args: &RunArgs, home: &Home) -> Result<Turnstile, Fail> {
+/// Takes the machine, where nothing runs that nobody watches.
+fn enter(args: &RunArgs, home: &Home, resumed: Option<&JobDir>) -> Result<Turnstile, Fail> {
+    let turnstile = wait_for_the_machine(args, home)?;
+    refuse_orphans(home, resumed.map(|dir| dir.run.as_path()))?;
+    Ok(turnstile)
+}
+
+/// Programs that a killed run or a stopped server left would share devices with new ones.
+pub fn refuse_orphans(home: &Home, own_run_dir: Option<&Path>) -> Result<(), Fail> {
+    match orphans(home, own_run_dir) {
+        None => Ok(()),
+        Some(Orphans::OfJob(id)) => Err(Fail::new(
+            code::CONFLICT,
+            format!("programs of job {id} run, and nobody watches them"),
+        )
+        .hint(format!("`het run --resume {id}` takes them up; Ctrl-C there stops them"))),
+        Some(Orphans::OfServer) => {
+            Err(Fail::new(code::CONFLICT, "jobs of the server that ended still run")
+                .hint("`het server` takes them up again, and new jobs beside them"))
+        }
+    }
+}
+
+fn wait_for_the_machine(args: &RunArgs, home: &Home) -> Result<Turnstile, Fail> {
     let path = home.lock_file();
     let broken = |error: io::Error| Fail::file(&path, error);
     match Turnstile::try_enter(&path).map_err(broken)? {

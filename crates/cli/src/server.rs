@@ -131,6 +131,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let home = home()?;
     home.server_dir()?;
     let _turnstile = enter(&home)?;
+    run::refuse_orphans(&home, Some(&home.run_dir("server")))?;
     let machine = shared(&args.share)?;
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;

@@ -47,6 +47,12 @@ impl LiveLeases {
         found
     }
 
+    /// Whether any rank or member of its control group still runs.
+    pub fn are_alive(&self) -> bool {
+        let runs = |pid: &i32| procfs::stat(*pid).is_some_and(|stat| !stat.is_gone());
+        self.ranks.iter().chain(&self.grouped).any(runs)
+    }
+
     /// Whose this process is; one that descends from a lease's is the lease's.
     pub fn owner_of(&self, pid: u32) -> Owner {
         let Ok(pid) = i32::try_from(pid) else { return Owner::Nobody };

@@ -43,6 +43,9 @@ pub struct JobDir {
 }
 
 impl Home {
+    /// Before the id of a job that has an engine of its own.
+    pub(crate) const JOB_ENGINE: &str = "job-";
+
     /// From `HET_HOME`, `XDG_STATE_HOME` or `HOME`, whichever the lookup finds first.
     ///
     /// # Errors
@@ -61,7 +64,12 @@ impl Home {
     /// The directory for files of live leases of one engine. Not in memory, where it would cost
     /// less: what a user has there goes when the user logs out, and programs outlive that.
     pub fn run_dir(&self, engine: &str) -> PathBuf {
-        self.root.join("run").join(engine)
+        self.run_root().join(engine)
+    }
+
+    /// What holds the directories of all engines.
+    pub(crate) fn run_root(&self) -> PathBuf {
+        self.root.join("run")
     }
 
     /// What was measured of device classes.
@@ -111,7 +119,7 @@ impl Home {
 
     /// The directory of a job, whether it is there or not.
     pub fn job(&self, id: u64) -> JobDir {
-        let run = self.run_dir(&format!("job-{id}"));
+        let run = self.run_dir(&format!("{}{id}", Self::JOB_ENGINE));
         JobDir { id, path: self.root.join("jobs").join(id.to_string()), run }
     }
 

@@ -12,6 +12,7 @@ mod home;
 mod inventory;
 mod lookout;
 mod machine;
+mod orphans;
 mod planned;
 mod report;
 pub mod service;
@@ -24,6 +25,7 @@ pub use calibrations::{CalibrationFault, Calibrations};
 pub use embedded::{Embedded, Impossible, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, machine, machine_with_shares, this_machine};
+pub use orphans::{Orphans, orphans};
 pub use planned::{models, plan};
 pub use report::{Detail, explanation, report};
 pub use store::{

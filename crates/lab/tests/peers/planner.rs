@@ -1,5 +1,6 @@
 //! Step times of published training runs, predicted with one set of constants a device class.
 
+use std::fs;
 use std::path::PathBuf;
 
 use het_core::Bytes;
@@ -7,7 +8,9 @@ use het_lab::planner::{
     Prediction, Score, TrainingRun, figures, predict, read_training_runs, score,
 };
 use het_perf::training::{
-    Calibration, Efficiency, Machine, MeasuredStep, RESERVED, StagePlace, stage_memory, step_time,
+    Attention, Calibration, Efficiency, Embeddings, FeedForward, FeedForwardKind, Island, Machine,
+    MeasuredStep, Overlap, ParallelConfig, RESERVED, SequenceParallel, StagePlace, Transformer,
+    Zero, stage_memory, step_time,
 };
 
 use crate::Data;
@@ -67,6 +70,96 @@ fn the_fastest_cut_is_found() {
     let overall = of(&scores, "all", None);
     assert!(overall.spearman.is_some_and(|rank| rank >= 0.9), "{overall:#?}");
     assert!(overall.top1_regret.is_some_and(|regret| regret <= 0.05), "{overall:#?}");
+}
+
+/// Runs in 16 bits on H100 that are cut by tensor and pipeline: Megatron-Core r0.8's table, whose
+/// microbatches and pieces are not published and taken as the fastest that fit, and Llama 3 405B
+/// (Dubey et al. 2024, arXiv 2407.21783, table 4), which embeds and makes logits in the place of a
+/// layer each and hides no tensor exchange. Every other row of the table, from the second, decided
+/// that none is hidden there either; the others and Llama took no part.
+#[test]
+fn cut_runs_in_sixteen_bits_on_h100_are_no_fast_ones() {
+    let Some(data) = Data::find("planner") else { return };
+    let text = fs::read_to_string(data.root.join("planner").join(RUNS)).expect("a published table");
+    let rows = text.lines().filter(|line| line.starts_with("Megatron-Core"));
+    let mut errors: Vec<Vec<f64>> = vec![Vec::new(), Vec::new()];
+    for (at, line) in rows.enumerate() {
+        let fields: Vec<&str> = line.split(',').collect();
+        let count = |place: usize| fields[place].parse::<u32>().expect("a count");
+        let mut model = Transformer::gpt(count(3), count(4), count(5), count(6), count(7));
+        model.embeddings = Embeddings::Untied;
+        let config = ParallelConfig {
+            tensor: count(10),
+            pipeline: count(11),
+            data: count(12),
+            sequence_parallel: SequenceParallel::On,
+            attention: Attention::Flash2,
+            overlap: Overlap::Split,
+            zero: Zero::One,
+            ..ParallelConfig::single(1, count(14))
+        };
+        let teraflops: f64 = fields[17].parse().expect("a rate");
+        let fits = |config: &ParallelConfig| {
+            let place = StagePlace { stage: 0, layers: model.layers / config.pipeline };
+            let need = stage_memory(&model, config, place).total();
+            Bytes(need.0 + RESERVED.0) <= h100().device.memory
+        };
+        let error = fastest_error(&model, &config, teraflops, fits);
+        println!("{} on {}: {error:+.3}", fields[1], fields[9]);
+        errors[at % 2].push(error.abs());
+    }
+    let model = Transformer {
+        key_value_heads: 8,
+        embeddings: Embeddings::Untied,
+        feed_forward: FeedForward { hidden: 53_248, kind: FeedForwardKind::Gated, experts: None },
+        ..Transformer::gpt(128, 16_384, 128, 8_192, 128_256)
+    };
+    for (data, teraflops) in [(64, 430.0), (128, 400.0)] {
+        let config = ParallelConfig {
+            tensor: 8,
+            pipeline: 16,
+            data,
+            sequence_parallel: SequenceParallel::On,
+            attention: Attention::Flash2,
+            zero: Zero::One,
+            ..ParallelConfig::single(1, 2_048)
+        };
+        let one = |config: &ParallelConfig| config.microbatch == 1;
+        let error = fastest_error(&model, &config, teraflops * 128.0 / 126.0, one);
+        println!("Llama 3 405B on {}: {error:+.3}", config.devices());
+        errors[0].push(error.abs());
+    }
+    let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len() as f64;
+    println!("held out {:.4}, the others {:.4}", mean(&errors[0]), mean(&errors[1]));
+    assert!(mean(&errors[0]) < 0.07 && mean(&errors[1]) < 0.07, "{errors:?}");
+}
+
+/// How far the fastest of some cuts is from what was measured in TFLOP/s a device; all pieces of a
+/// pipeline are tried.
+fn fastest_error(
+    model: &Transformer,
+    config: &ParallelConfig,
+    teraflops: f64,
+    mut may: impl FnMut(&ParallelConfig) -> bool,
+) -> f64 {
+    let layers = model.layers / config.pipeline;
+    let pieces = (1..=layers).filter(|pieces| layers.is_multiple_of(*pieces));
+    let cuts = pieces.flat_map(|virtual_stages| {
+        [1, 2, 4].map(|microbatch| ParallelConfig { microbatch, virtual_stages, ..*config })
+    });
+    let times = cuts.filter(|cut| may(cut)).filter_map(|cut| {
+        let time = step_time(model, &cut, &h100());
+        time.ok().map(|time| time.total_s)
+    });
+    let flops = model.step_flops(config.global_batch);
+    let measured = flops / (f64::from(config.devices()) * teraflops * 1e12);
+    times.fold(f64::INFINITY, f64::min) / measured - 1.0
+}
+
+fn h100() -> Machine {
+    let class = "h100-sxm5-80";
+    let device = figures(class).expect("in the catalogue");
+    Machine { device, island: Island::hgx_h100(), efficiency: Efficiency::of_class(class) }
 }
 
 /// What ran is not said to need more memory than there was. NVIDIA's rows do not print what they

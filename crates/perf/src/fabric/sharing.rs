@@ -455,8 +455,8 @@ impl<'a> Sharing<'a> {
         }
     }
 
-    /// Whether a link can be filled at a share. Where another link of one of its open bundles offers
-    /// less, that is entered.
+    /// Whether a link can be filled at a share. Where another link of one of its open bundles
+    /// offers less, that is entered.
     fn standing(&mut self, link: u32, share: f64) -> Standing {
         let mut standing = Standing::Least;
         // Nothing offers less than the least share.

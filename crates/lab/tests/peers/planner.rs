@@ -1,5 +1,6 @@
 //! Step times of published training runs, predicted with one set of constants a device class.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -7,16 +8,20 @@ use het_core::Bytes;
 use het_lab::planner::{
     Prediction, Score, TrainingRun, figures, predict, read_training_runs, score,
 };
+use het_perf::fabric::hash;
 use het_perf::training::{
     Attention, Calibration, Efficiency, Embeddings, FeedForward, FeedForwardKind, Island, Machine,
-    MeasuredStep, Overlap, ParallelConfig, RESERVED, SequenceParallel, StagePlace, Transformer,
-    Zero, stage_memory, step_time,
+    MeasuredStep, Overlap, ParallelConfig, Precision, RESERVED, SequenceParallel, StagePlace,
+    Transformer, Zero, stage_memory, step_time,
 };
 
 use crate::Data;
 
 const RUNS: &str = "measured-training-runs.csv";
 const SINGLE_NODE: &str = "measured-single-node.csv";
+
+/// Draws of three steps.
+const DRAWS: u64 = 25;
 
 fn runs(file: &str) -> Option<Vec<TrainingRun>> {
     let path: PathBuf = Data::find("planner")?.root.join("planner").join(file);
@@ -187,11 +192,7 @@ fn what_ran_fits() {
 fn three_measured_steps_bring_the_error_down() {
     let both = [RUNS, SINGLE_NODE].map(runs);
     let [Some(many), Some(single)] = both else { return };
-    let check = |runs: &[TrainingRun],
-                 source: &str,
-                 class: &str,
-                 mean_max: f64,
-                 median_max: f64| {
+    let check = |runs: &[TrainingRun], source: &str, class: &str, most: [f64; 3]| {
         let predictions = predict(runs, figures);
         let member =
             |one: &&Prediction<'_>| one.run.source.contains(source) && one.setup.class == class;
@@ -199,15 +200,61 @@ fn three_measured_steps_bring_the_error_down() {
         let mut errors = calibrated_errors(&members);
         errors.sort_by(f64::total_cmp);
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-        let median = errors[errors.len() / 2];
-        println!("{source}, {class}: {} runs, mean {mean:.4}, median {median:.4}", errors.len());
-        assert!(mean <= mean_max && median <= median_max, "{source}, {class}: {mean} {median}");
+        let found = [mean, errors[errors.len() / 2], drawn_error(&members)];
+        let before = |one: &&Prediction<'_>| (one.time.total_s / one.setup.seconds - 1.0).abs();
+        let before = members.iter().copied().map(|one| before(&one)).sum::<f64>();
+        let before = before / members.len() as f64;
+        println!("{source}, {class}: {before:.4}; then mean, median, drawn {found:.4?}");
+        let within = found.iter().zip(most).all(|(found, most)| *found <= most);
+        assert!(within, "{source}, {class}: {found:?}");
     };
-    check(&many, "MosaicML", "a100-sxm4-80", 0.032, 0.015);
-    check(&many, "MosaicML", "a100-sxm4-40", 0.02, 0.015);
-    check(&many, "MosaicML", "h100-sxm5-80", 0.03, 0.02);
-    check(&single, SINGLE_NODE, "a100-sxm4-80", 0.04, 0.02);
-    check(&many, "vTrain", "a100-sxm4-80", 0.06, 0.035);
+    check(&many, "MosaicML", "a100-sxm4-80", [0.03, 0.01, 0.04]);
+    check(&many, "MosaicML", "a100-sxm4-40", [0.02, 0.015, 0.03]);
+    check(&many, "MosaicML", "h100-sxm5-80", [0.03, 0.02, 0.03]);
+    check(&single, SINGLE_NODE, "a100-sxm4-80", [0.036, 0.016, 0.085]);
+    check(&many, "vTrain", "a100-sxm4-80", [0.053, 0.025, 0.08]);
+}
+
+/// Mean error after three steps drawn at random, predicting all other runs of the model on such a
+/// network: the median over draws.
+fn drawn_error(predictions: &[&Prediction<'_>]) -> f64 {
+    let mut groups: BTreeMap<_, Vec<&Prediction<'_>>> = BTreeMap::new();
+    for one in predictions {
+        let half = one.setup.config.precision == Precision::Bf16;
+        let network = one.setup.island.network_gbps.to_bits();
+        groups.entry((one.run.model.as_str(), half, network)).or_default().push(one);
+    }
+    let of_draw = |draw: u64| {
+        let mut errors = Vec::new();
+        for group in groups.values().filter(|group| group.len() > 3) {
+            let mut order: Vec<usize> = (0..group.len()).collect();
+            order.sort_by_key(|at| hash(draw, *at as u64));
+            let steps: Vec<_> = order[..3].iter().map(|at| measured(group[*at])).collect();
+            let fitted = calibrated(&steps, group[0]).expect("measured steps are predicted");
+            errors.extend(order[3..].iter().map(|at| error_on(&fitted, group[*at])));
+        }
+        errors.iter().sum::<f64>() / errors.len() as f64
+    };
+    let mut means: Vec<f64> = (0..DRAWS).map(of_draw).collect();
+    means.sort_by(f64::total_cmp);
+    means[means.len() / 2]
+}
+
+/// The machine of a run after some steps.
+fn calibrated(steps: &[MeasuredStep], one: &Prediction<'_>) -> Option<Machine> {
+    let machine = Machine {
+        device: figures(one.setup.class)?,
+        island: one.setup.island,
+        efficiency: Efficiency::of_class(one.setup.class),
+    };
+    let efficiency = Calibration::fit(&machine, steps).ok()?.efficiency;
+    Some(Machine { efficiency, ..machine })
+}
+
+/// How far a run is from its prediction.
+fn error_on(machine: &Machine, one: &Prediction<'_>) -> f64 {
+    let time = step_time(&one.setup.model, &one.setup.config, machine);
+    (time.expect("it was predicted before").total_s / one.setup.seconds - 1.0).abs()
 }
 
 fn calibrated_errors(predictions: &[&Prediction<'_>]) -> Vec<f64> {
@@ -221,15 +268,8 @@ fn calibrated_errors(predictions: &[&Prediction<'_>]) -> Vec<f64> {
         let mut others: Vec<_> = others.collect();
         others.sort_by(|a, b| distance(one, a).total_cmp(&distance(one, b)));
         let steps: Vec<MeasuredStep> = others.iter().take(3).map(|other| measured(other)).collect();
-        let machine = Machine {
-            device: figures(one.setup.class)?,
-            island: one.setup.island,
-            efficiency: Efficiency::of_class(one.setup.class),
-        };
-        let efficiency = Calibration::fit(&machine, &steps).ok()?.efficiency;
-        let machine = Machine { efficiency, ..machine };
-        let time = step_time(&one.setup.model, &one.setup.config, &machine).ok()?;
-        (steps.len() == 3).then(|| (time.total_s / one.setup.seconds - 1.0).abs())
+        let fitted = calibrated(&steps, one).filter(|_| steps.len() == 3)?;
+        Some(error_on(&fitted, one))
     };
     predictions.iter().filter_map(error).collect()
 }

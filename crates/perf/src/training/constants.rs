@@ -108,7 +108,7 @@ impl Efficiency {
 /// Error said of mixtures of experts at least: their products are priced as dense ones of as many
 /// active weights, small groups of tokens, uneven routing and what is seen of all-to-all beyond
 /// bandwidth are not. DeepSeek-V3's 54 days on 2,048 H800 in FP8 (arXiv 2412.19437, table 1:
-/// 2.664 million hours) are predicted as 43 on H100 in bf16, which should have taken longer.
+/// 2.664 million hours) are predicted as 53 on H100 in bf16, which should have taken longer.
 const ERROR_EXPERTS: f64 = 0.3;
 
 /// Error said of a class that nothing was measured on: an estimate.

@@ -2,8 +2,8 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use het_perf::fabric::{
-    Clos, Collective, Control, Dcqcn, Demand, Flow, Group, Marking, Message, PacketModel, Routes,
-    SpineLeaf, Transport, completion_times, deliver, hash, spine_leaf,
+    Clos, Collective, Control, Dcqcn, Demand, Flow, Group, Link, LinkId, Marking, Message, Network,
+    PacketModel, Routes, SpineLeaf, Transport, completion_times, deliver, hash, spine_leaf,
 };
 
 /// 1,024 NICs below 64 leaves and 16 spines in each of four pods.
@@ -31,6 +31,23 @@ fn demands(clos: &Clos, flows: u64) -> Vec<Demand> {
     (0..flows).map(demand).collect()
 }
 
+/// Seven links one behind the other, and every stretch of them.
+fn line() -> (Network, Vec<Vec<LinkId>>) {
+    let mut network = Network::default();
+    let hosts: Vec<_> = (0..8).map(|host| network.add_vertex(format!("host {host}"))).collect();
+    let links: Vec<LinkId> = hosts
+        .windows(2)
+        .map(|ends| {
+            let (from, to) = (ends[0], ends[1]);
+            network.add_link(Link { from, to, bytes_per_s: 1.25e9, latency_s: 1e-6 })
+        })
+        .collect();
+    let stretch = |from: usize| (from + 1..=links.len()).map(move |to| from..to);
+    let stretches = (0..links.len()).flat_map(stretch).map(|places| links[places].to_vec());
+    let stretches = stretches.collect();
+    (network, stretches)
+}
+
 fn large(criterion: &mut Criterion) {
     let clos = fabric();
     let demands = demands(&clos, 10_000);
@@ -51,6 +68,18 @@ fn large(criterion: &mut Criterion) {
         flows.iter().map(|flow| Flow { arrival_s: 0.0, ..flow.clone() }).collect();
     criterion.bench_function("shares of 10,000 flows that begin at once", |bencher| {
         bencher.iter(|| completion_times(&clos.network, &at_once));
+    });
+    let (line, stretches) = line();
+    let along: Vec<Flow> = at_once
+        .iter()
+        .zip(0_u64..)
+        .map(|(flow, place)| {
+            let path = stretches[(hash(6, place) % stretches.len() as u64) as usize].clone();
+            Flow { path, ..flow.clone() }
+        })
+        .collect();
+    criterion.bench_function("shares of 10,000 flows that begin at once along a line", |bencher| {
+        bencher.iter(|| completion_times(&line, &along));
     });
     criterion.bench_function("paths for 10,000 flows", |bencher| {
         bencher.iter(|| Routes::of(&clos.network, &demands).expect("all is joined").planned());

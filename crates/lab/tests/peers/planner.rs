@@ -1,19 +1,27 @@
 //! Step times of published training runs, predicted with one set of constants a device class.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 
 use het_core::Bytes;
 use het_lab::planner::{
     Prediction, Score, TrainingRun, figures, predict, read_training_runs, score,
 };
+use het_perf::fabric::hash;
 use het_perf::training::{
-    Calibration, Efficiency, Machine, MeasuredStep, RESERVED, StagePlace, stage_memory, step_time,
+    Attention, Calibration, Efficiency, Embeddings, FeedForward, FeedForwardKind, Island, Machine,
+    MeasuredStep, Overlap, ParallelConfig, Precision, RESERVED, SequenceParallel, StagePlace,
+    Transformer, Zero, stage_memory, step_time,
 };
 
 use crate::Data;
 
 const RUNS: &str = "measured-training-runs.csv";
 const SINGLE_NODE: &str = "measured-single-node.csv";
+
+/// Draws of three steps.
+const DRAWS: u64 = 25;
 
 fn runs(file: &str) -> Option<Vec<TrainingRun>> {
     let path: PathBuf = Data::find("planner")?.root.join("planner").join(file);
@@ -69,6 +77,96 @@ fn the_fastest_cut_is_found() {
     assert!(overall.top1_regret.is_some_and(|regret| regret <= 0.05), "{overall:#?}");
 }
 
+/// Runs in 16 bits on H100 that are cut by tensor and pipeline: Megatron-Core r0.8's table, whose
+/// microbatches and pieces are not published and taken as the fastest that fit, and Llama 3 405B
+/// (Dubey et al. 2024, arXiv 2407.21783, table 4), which embeds and makes logits in the place of a
+/// layer each and hides no tensor exchange. Every other row of the table, from the second, decided
+/// that none is hidden there either; the others and Llama took no part.
+#[test]
+fn cut_runs_in_sixteen_bits_on_h100_are_no_fast_ones() {
+    let Some(data) = Data::find("planner") else { return };
+    let text = fs::read_to_string(data.root.join("planner").join(RUNS)).expect("a published table");
+    let rows = text.lines().filter(|line| line.starts_with("Megatron-Core"));
+    let mut errors: Vec<Vec<f64>> = vec![Vec::new(), Vec::new()];
+    for (at, line) in rows.enumerate() {
+        let fields: Vec<&str> = line.split(',').collect();
+        let count = |place: usize| fields[place].parse::<u32>().expect("a count");
+        let mut model = Transformer::gpt(count(3), count(4), count(5), count(6), count(7));
+        model.embeddings = Embeddings::Untied;
+        let config = ParallelConfig {
+            tensor: count(10),
+            pipeline: count(11),
+            data: count(12),
+            sequence_parallel: SequenceParallel::On,
+            attention: Attention::Flash2,
+            overlap: Overlap::Split,
+            zero: Zero::One,
+            ..ParallelConfig::single(1, count(14))
+        };
+        let teraflops: f64 = fields[17].parse().expect("a rate");
+        let fits = |config: &ParallelConfig| {
+            let place = StagePlace { stage: 0, layers: model.layers / config.pipeline };
+            let need = stage_memory(&model, config, place).total();
+            Bytes(need.0 + RESERVED.0) <= h100().device.memory
+        };
+        let error = fastest_error(&model, &config, teraflops, fits);
+        println!("{} on {}: {error:+.3}", fields[1], fields[9]);
+        errors[at % 2].push(error.abs());
+    }
+    let model = Transformer {
+        key_value_heads: 8,
+        embeddings: Embeddings::Untied,
+        feed_forward: FeedForward { hidden: 53_248, kind: FeedForwardKind::Gated, experts: None },
+        ..Transformer::gpt(128, 16_384, 128, 8_192, 128_256)
+    };
+    for (data, teraflops) in [(64, 430.0), (128, 400.0)] {
+        let config = ParallelConfig {
+            tensor: 8,
+            pipeline: 16,
+            data,
+            sequence_parallel: SequenceParallel::On,
+            attention: Attention::Flash2,
+            zero: Zero::One,
+            ..ParallelConfig::single(1, 2_048)
+        };
+        let one = |config: &ParallelConfig| config.microbatch == 1;
+        let error = fastest_error(&model, &config, teraflops * 128.0 / 126.0, one);
+        println!("Llama 3 405B on {}: {error:+.3}", config.devices());
+        errors[0].push(error.abs());
+    }
+    let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len() as f64;
+    println!("held out {:.4}, the others {:.4}", mean(&errors[0]), mean(&errors[1]));
+    assert!(mean(&errors[0]) < 0.07 && mean(&errors[1]) < 0.07, "{errors:?}");
+}
+
+/// How far the fastest of some cuts is from what was measured in TFLOP/s a device; all pieces of a
+/// pipeline are tried.
+fn fastest_error(
+    model: &Transformer,
+    config: &ParallelConfig,
+    teraflops: f64,
+    mut may: impl FnMut(&ParallelConfig) -> bool,
+) -> f64 {
+    let layers = model.layers / config.pipeline;
+    let pieces = (1..=layers).filter(|pieces| layers.is_multiple_of(*pieces));
+    let cuts = pieces.flat_map(|virtual_stages| {
+        [1, 2, 4].map(|microbatch| ParallelConfig { microbatch, virtual_stages, ..*config })
+    });
+    let times = cuts.filter(|cut| may(cut)).filter_map(|cut| {
+        let time = step_time(model, &cut, &h100());
+        time.ok().map(|time| time.total_s)
+    });
+    let flops = model.step_flops(config.global_batch);
+    let measured = flops / (f64::from(config.devices()) * teraflops * 1e12);
+    times.fold(f64::INFINITY, f64::min) / measured - 1.0
+}
+
+fn h100() -> Machine {
+    let class = "h100-sxm5-80";
+    let device = figures(class).expect("in the catalogue");
+    Machine { device, island: Island::hgx_h100(), efficiency: Efficiency::of_class(class) }
+}
+
 /// What ran is not said to need more memory than there was. NVIDIA's rows do not print what they
 /// recompute and in what width they keep gradients.
 #[test]
@@ -94,11 +192,7 @@ fn what_ran_fits() {
 fn three_measured_steps_bring_the_error_down() {
     let both = [RUNS, SINGLE_NODE].map(runs);
     let [Some(many), Some(single)] = both else { return };
-    let check = |runs: &[TrainingRun],
-                 source: &str,
-                 class: &str,
-                 mean_max: f64,
-                 median_max: f64| {
+    let check = |runs: &[TrainingRun], source: &str, class: &str, most: [f64; 3]| {
         let predictions = predict(runs, figures);
         let member =
             |one: &&Prediction<'_>| one.run.source.contains(source) && one.setup.class == class;
@@ -106,15 +200,61 @@ fn three_measured_steps_bring_the_error_down() {
         let mut errors = calibrated_errors(&members);
         errors.sort_by(f64::total_cmp);
         let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-        let median = errors[errors.len() / 2];
-        println!("{source}, {class}: {} runs, mean {mean:.4}, median {median:.4}", errors.len());
-        assert!(mean <= mean_max && median <= median_max, "{source}, {class}: {mean} {median}");
+        let found = [mean, errors[errors.len() / 2], drawn_error(&members)];
+        let before = |one: &&Prediction<'_>| (one.time.total_s / one.setup.seconds - 1.0).abs();
+        let before = members.iter().copied().map(|one| before(&one)).sum::<f64>();
+        let before = before / members.len() as f64;
+        println!("{source}, {class}: {before:.4}; then mean, median, drawn {found:.4?}");
+        let within = found.iter().zip(most).all(|(found, most)| *found <= most);
+        assert!(within, "{source}, {class}: {found:?}");
     };
-    check(&many, "MosaicML", "a100-sxm4-80", 0.032, 0.015);
-    check(&many, "MosaicML", "a100-sxm4-40", 0.02, 0.015);
-    check(&many, "MosaicML", "h100-sxm5-80", 0.03, 0.02);
-    check(&single, SINGLE_NODE, "a100-sxm4-80", 0.04, 0.02);
-    check(&many, "vTrain", "a100-sxm4-80", 0.06, 0.035);
+    check(&many, "MosaicML", "a100-sxm4-80", [0.03, 0.01, 0.04]);
+    check(&many, "MosaicML", "a100-sxm4-40", [0.02, 0.015, 0.03]);
+    check(&many, "MosaicML", "h100-sxm5-80", [0.03, 0.02, 0.03]);
+    check(&single, SINGLE_NODE, "a100-sxm4-80", [0.036, 0.016, 0.085]);
+    check(&many, "vTrain", "a100-sxm4-80", [0.053, 0.025, 0.08]);
+}
+
+/// Mean error after three steps drawn at random, predicting all other runs of the model on such a
+/// network: the median over draws.
+fn drawn_error(predictions: &[&Prediction<'_>]) -> f64 {
+    let mut groups: BTreeMap<_, Vec<&Prediction<'_>>> = BTreeMap::new();
+    for one in predictions {
+        let half = one.setup.config.precision == Precision::Bf16;
+        let network = one.setup.island.network_gbps.to_bits();
+        groups.entry((one.run.model.as_str(), half, network)).or_default().push(one);
+    }
+    let of_draw = |draw: u64| {
+        let mut errors = Vec::new();
+        for group in groups.values().filter(|group| group.len() > 3) {
+            let mut order: Vec<usize> = (0..group.len()).collect();
+            order.sort_by_key(|at| hash(draw, *at as u64));
+            let steps: Vec<_> = order[..3].iter().map(|at| measured(group[*at])).collect();
+            let fitted = calibrated(&steps, group[0]).expect("measured steps are predicted");
+            errors.extend(order[3..].iter().map(|at| error_on(&fitted, group[*at])));
+        }
+        errors.iter().sum::<f64>() / errors.len() as f64
+    };
+    let mut means: Vec<f64> = (0..DRAWS).map(of_draw).collect();
+    means.sort_by(f64::total_cmp);
+    means[means.len() / 2]
+}
+
+/// The machine of a run after some steps.
+fn calibrated(steps: &[MeasuredStep], one: &Prediction<'_>) -> Option<Machine> {
+    let machine = Machine {
+        device: figures(one.setup.class)?,
+        island: one.setup.island,
+        efficiency: Efficiency::of_class(one.setup.class),
+    };
+    let efficiency = Calibration::fit(&machine, steps).ok()?.efficiency;
+    Some(Machine { efficiency, ..machine })
+}
+
+/// How far a run is from its prediction.
+fn error_on(machine: &Machine, one: &Prediction<'_>) -> f64 {
+    let time = step_time(&one.setup.model, &one.setup.config, machine);
+    (time.expect("it was predicted before").total_s / one.setup.seconds - 1.0).abs()
 }
 
 fn calibrated_errors(predictions: &[&Prediction<'_>]) -> Vec<f64> {
@@ -128,15 +268,8 @@ fn calibrated_errors(predictions: &[&Prediction<'_>]) -> Vec<f64> {
         let mut others: Vec<_> = others.collect();
         others.sort_by(|a, b| distance(one, a).total_cmp(&distance(one, b)));
         let steps: Vec<MeasuredStep> = others.iter().take(3).map(|other| measured(other)).collect();
-        let machine = Machine {
-            device: figures(one.setup.class)?,
-            island: one.setup.island,
-            efficiency: Efficiency::of_class(one.setup.class),
-        };
-        let efficiency = Calibration::fit(&machine, &steps).ok()?.efficiency;
-        let machine = Machine { efficiency, ..machine };
-        let time = step_time(&one.setup.model, &one.setup.config, &machine).ok()?;
-        (steps.len() == 3).then(|| (time.total_s / one.setup.seconds - 1.0).abs())
+        let fitted = calibrated(&steps, one).filter(|_| steps.len() == 3)?;
+        Some(error_on(&fitted, one))
     };
     predictions.iter().filter_map(error).collect()
 }

@@ -107,9 +107,9 @@ pub fn head_time_s(
 ) -> Result<f64, StepError> {
     let peak = matrix_rate(machine, half_or_single(config.precision))?;
     let logits = tokens(model, config) * f64::from(model.vocabulary) / f64::from(config.tensor);
-    let bytes = match config.attention {
-        Attention::Plain | Attention::Flash1 => LOGIT_BYTES,
-        Attention::Flash2 | Attention::Flash3 => LOGIT_FUSED_BYTES,
+    let bytes = match (config.attention, config.precision) {
+        (Attention::Flash2 | Attention::Flash3, Precision::Fp8) => LOGIT_FUSED_BYTES,
+        _ => LOGIT_BYTES,
     };
     let products = 6.0 * logits * f64::from(model.hidden) / peak;
     Ok(products + logits * bytes / stream_rate(machine))
@@ -197,7 +197,8 @@ fn exchange_s(model: &Transformer, config: &ParallelConfig, machine: &Machine) -
     let tensor = 2.0 * all_reduce_s(machine, group, activations);
     let exposed = match config.overlap {
         Overlap::None => 1.0,
-        Overlap::Split => machine.efficiency.tensor_exposed,
+        Overlap::Split if config.precision == Precision::Fp8 => machine.efficiency.tensor_exposed,
+        Overlap::Split => machine.efficiency.tensor_exposed_half,
     };
     let beside = (node / tensor_node.max(1)).max(1);
     let experts = Group { ranks: config.expert, per_node: config.expert.min(beside) };

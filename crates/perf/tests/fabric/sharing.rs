@@ -27,8 +27,10 @@ fn path() -> impl Strategy<Value = Vec<LinkId>> {
         .prop_map(|links| links.into_iter().map(LinkId).collect())
 }
 
+/// Every other flow on the same path as many others.
 fn flows() -> impl Strategy<Value = Vec<Flow>> {
-    let flow = (0.0..10.0, 1.0..50.0, path()).prop_map(|(arrival_s, wire_bytes, path)| Flow {
+    let path = prop_oneof![path(), Just(vec![LinkId(0), LinkId(1)])];
+    let flow = (0.0..10.0, 1.0..50.0, path).prop_map(|(arrival_s, wire_bytes, path)| Flow {
         arrival_s,
         wire_bytes,
         path,

@@ -122,7 +122,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "JOB", num_args = 0..=1, default_missing_value = "last",
           conflicts_with = "command")]
     pub resume: Option<String>,
-    /// Fail with 6 instead of waiting when another run uses this machine.
+    /// Fail with 6 instead of waiting when another run uses this machine. Where a server does, the
+    /// job is queued like any other.
     #[arg(long)]
     pub no_wait: bool,
     /// Who chooses devices: `fifo`, `static`, `dynamic`, `hybrid`, `feedback` or `adaptive`.

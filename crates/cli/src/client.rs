@@ -1,6 +1,7 @@
 //! One client for every server: the own one behind its socket, or one across the network.
 
 use std::env;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -267,6 +268,11 @@ async fn reach(place: &Place, limit: Duration) -> Result<Option<SendRequest<Full
     match place {
         Place::Socket(path) => match UnixStream::connect(path).await {
             Ok(stream) => Ok(shake(stream).await),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let text = format!("the server at `{}` is somebody else's", path.display());
+                Err(Fail::new(code::NOT_ALLOWED, text)
+                    .hint("ask its owner for an address and a token, or set `HET_HOME`"))
+            }
             Err(_) => Ok(None),
         },
         Place::Network { authority, trust, .. } => {

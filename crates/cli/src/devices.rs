@@ -6,7 +6,6 @@ use anstream::eprintln;
 use het_core::{Bytes, Topology};
 use het_server::this_machine;
 use het_wire::api::{DeviceList, DeviceRow};
-use het_wire::quantity;
 use serde_json::{Value, json};
 
 use crate::args::{DeviceNames, DevicesArgs, DevicesCommand, Form};
@@ -25,7 +24,7 @@ const COLUMNS: &[Column] = &[
     Column("UNITS", "units", Shown::Always),
     Column("MEMORY", "memory", Shown::Always),
     Column("DRIVERS", "drivers", Shown::Always),
-    Column("STATE", "state", Shown::Wide),
+    Column("STATE", "state", Shown::Always),
     Column("OCCUPANT", "occupant", Shown::Wide),
     Column("NODE", "node", Shown::Wide),
     Column("PEAK_GFLOPS", "peak_gflops", Shown::Wide),
@@ -75,7 +74,13 @@ fn show_served(form: Form) -> Result<u8, Fail> {
 fn show(form: Form) -> Result<u8, Fail> {
     let machine = this_machine();
     let mut rows = items(&machine.topology);
-    for (row, served) in rows.iter_mut().zip(served()) {
+    let served = served();
+    let same = |(row, served): (&Value, &DeviceRow)| row["class"] == served.class;
+    if !served.is_empty() && (served.len() != rows.len() || !rows.iter().zip(&served).all(same)) {
+        // It has shares of devices, or remembers some that are gone.
+        return show_served(form);
+    }
+    for (row, served) in rows.iter_mut().zip(served) {
         row["state"] = served.state.word().into();
         row["occupant"] = served.occupant.into();
     }
@@ -112,7 +117,7 @@ fn items(topology: &Topology) -> Vec<Value> {
             "model": class.title.as_str(),
             "vendor": class.vendor.as_str(),
             "units": device.capacity.whole_units(),
-            "memory": memory.map(quantity::size_text),
+            "memory": memory.map(|memory| memory.to_string()),
             "memory_bytes": memory.map(|bytes| bytes.0),
             "drivers": device.drivers.iter().map(|driver| driver.as_str()).collect::<Vec<_>>(),
             "visible_id": device.visible_id.as_str(),

@@ -8,7 +8,6 @@ use std::process::Command;
 use anstream::println;
 use het_core::Share;
 use het_server::{ControlGroupFinding, Machine, control_groups, this_machine};
-use het_wire::quantity::size_text;
 use owo_colors::OwoColorize;
 
 use crate::fail::{Fail, code};
@@ -71,7 +70,7 @@ fn devices(machine: &Machine) -> Vec<Check> {
                 Share::WHOLE => String::new(),
                 capacity => format!(", {} cores", capacity.whole_units()),
             };
-            let memory = size_text(topology.memory_of(id));
+            let memory = topology.memory_of(id);
             Check::Good(format!("{} {}{amount}, {memory}", device.name, class.title))
         })
         .collect();
@@ -97,14 +96,12 @@ fn state_directory() -> Check {
     let root = lock.parent().unwrap_or(Path::new("/"));
     match free_bytes(root) {
         Some(free) if free < SPACE_MIN_BYTES => Check::Bad(
-            format!("`{}` has only {} free", root.display(), size_text(het_core::Bytes(free))),
+            format!("`{}` has only {} free", root.display(), het_core::Bytes(free)),
             "free space there, or set `HET_HOME` to a larger disk".to_owned(),
         ),
-        Some(free) => Check::Good(format!(
-            "state in `{}`, {} free",
-            root.display(),
-            size_text(het_core::Bytes(free))
-        )),
+        Some(free) => {
+            Check::Good(format!("state in `{}`, {} free", root.display(), het_core::Bytes(free)))
+        }
         None => Check::Note(format!("state in `{}`, free space unknown", root.display()), None),
     }
 }

@@ -14,7 +14,7 @@ use owo_colors::OwoColorize;
 
 use crate::args::ExplainArgs;
 use crate::fail::{Fail, code};
-use crate::history::{home, read, select};
+use crate::history::{home, read, select, without_report};
 use crate::jobs::escaped;
 use crate::output::{object, plain_table, print_table};
 use crate::run;
@@ -57,10 +57,7 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Fail> {
 }
 
 fn from_report(job: &JobDir, args: &ExplainArgs) -> Result<u8, Fail> {
-    let report = read(job).ok_or_else(|| {
-        Fail::new(code::NOT_FOUND, format!("job {} has no report yet", job.id))
-            .hint("try again in a moment")
-    })?;
+    let report = read(job).ok_or_else(|| without_report(job))?;
     let value = serde_json::to_value(&report).unwrap_or_default();
     object(&value, args.output, || {
         println!("job {} {} · {}", report.id, report.name.bold(), report.state);

@@ -1,6 +1,6 @@
 //! What goes wrong, told in one sentence with a next step, and the exit codes of the contract.
 
-use std::fmt::Display;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use anstream::eprintln;
@@ -50,8 +50,15 @@ impl Fail {
     }
 
     /// A file that cannot be read or written.
-    pub fn file(path: &Path, error: impl Display) -> Self {
-        Self::new(code::FAILED, format!("`{}` cannot be used: {error}", path.display()))
+    pub fn file(path: &Path, error: io::Error) -> Self {
+        let text = format!("`{}` cannot be used: {error}", path.display());
+        match error.kind() {
+            ErrorKind::NotFound => Self::new(code::NOT_FOUND, text).hint("check the path"),
+            ErrorKind::PermissionDenied => {
+                Self::new(code::NOT_ALLOWED, text).hint("see to its owner and permissions")
+            }
+            _ => Self::new(code::FAILED, text),
+        }
     }
 
     /// Something that says itself what to do about it.

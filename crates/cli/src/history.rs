@@ -55,6 +55,22 @@ pub fn read(job: &JobDir) -> Option<RunReport> {
     serde_json::from_str(&text).ok()
 }
 
+/// Of a job that nothing is known of but its directory: it is a server's, which tells of its live
+/// jobs itself, or one whose run was cut off at once.
+pub fn without_report(job: &JobDir) -> Fail {
+    match job.store().exists() {
+        true => Fail::new(code::NOT_FOUND, format!("job {} has no report yet", job.id)).hint(
+            format!("`het run --resume {}` goes on with it where its run was killed", job.id),
+        ),
+        false => {
+            let text = format!("job {} is a server's, and that does not answer", job.id);
+            let hint =
+                format!("`het server` starts it; files of the job: `{}`", job.path.display());
+            Fail::new(code::UNREACHABLE, text).hint(hint)
+        }
+    }
+}
+
 /// The job that a selector names: an id, `last`, or a job's name (its newest run).
 pub fn select(home: &Home, selector: &str) -> Result<JobDir, Fail> {
     let jobs = home.jobs()?;

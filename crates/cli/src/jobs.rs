@@ -25,7 +25,7 @@ use crate::output::{self, Column, Shown};
 use crate::request::{JobText, Member, Request};
 use crate::run::path_with_companions;
 use crate::server::{client, client_again, on_demand};
-use crate::summary;
+use crate::summary::{self, Keeper};
 
 const COLUMNS: &[Column] = &[
     Column("ID", "id", Shown::Always),
@@ -107,8 +107,9 @@ fn tell_submitted(items: &[Submitted], form: Form) {
     for one in items {
         output::object(&serde_json::to_value(one).unwrap_or_default(), form, || {
             println!("{}", one.id);
+            let how = if one.known { "was submitted before" } else { "is queued" };
             eprintln!(
-                "job {} {} is queued · `het wait {0}` waits for it, `het ps` lists it",
+                "job {} {} {how} · `het wait {0}` waits for it, `het ps --all` lists it",
                 one.id, one.name
             );
         });
@@ -167,7 +168,7 @@ pub fn describe(args: &DescribeArgs) -> Result<u8, Fail> {
     let id = one(&mut client, &args.job)?;
     let report: RunReport = client.get(&format!("/api/v1/jobs/{id}/report"))?;
     let value = serde_json::to_value(&report).unwrap_or_default();
-    output::object(&value, args.output, || summary::print(&report));
+    output::object(&value, args.output, || summary::print(&report, Keeper::Server));
     Ok(code::OK)
 }
 

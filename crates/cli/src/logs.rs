@@ -10,7 +10,7 @@ use nix::unistd::{Whence, lseek};
 
 use crate::args::LogsArgs;
 use crate::fail::{Fail, code};
-use crate::history::{home, read, select};
+use crate::history::{home, read, select, without_report};
 use crate::jobs::escaped;
 use crate::server::client_if_any;
 
@@ -19,10 +19,7 @@ pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
         Some(report) => report,
         None => {
             let job = select(&home()?, &args.job)?;
-            read(&job).ok_or_else(|| {
-                Fail::new(code::NOT_FOUND, format!("job {} has no report yet", job.id))
-                    .hint("it was interrupted before it began: run it again")
-            })?
+            read(&job).ok_or_else(|| without_report(&job))?
         }
     };
     let stages = report.stages.iter().map(|stage| stage.name.clone());

@@ -59,6 +59,7 @@ fn main() -> ExitCode {
         }
     };
     args.color.apply();
+    end_where_nobody_can_read();
     match dispatch(args.command) {
         Ok(code) => ExitCode::from(code),
         Err(fail) => {
@@ -66,6 +67,20 @@ fn main() -> ExitCode {
             ExitCode::from(fail.code())
         }
     }
+}
+
+/// Printing panics where standard output takes no more, such as on a full disk: no fault of ours,
+/// and no trace of calls helps.
+fn end_where_nobody_can_read() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default();
+        if let Some(why) = text.strip_prefix("failed printing to stdout: ") {
+            anstream::eprintln!("error: standard output cannot be written: {why}");
+            std::process::exit(i32::from(fail::code::FAILED));
+        }
+        before(panic);
+    }));
 }
 
 /// Runs a command; the exit code is part of its answer.
@@ -101,7 +116,9 @@ fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Bench(args) => bench::bench(&args),
         Command::Completion { shell } => {
             let mut command = Args::command();
-            clap_complete::generate(shell, &mut command, "het", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "het", &mut script);
+            anstream::print!("{}", String::from_utf8_lossy(&script));
             Ok(code::OK)
         }
         Command::Man { dir } => {

@@ -27,7 +27,8 @@ use crate::live::Live;
 use crate::logs::{Follower, first_log};
 use crate::request::{JobText, Request};
 use crate::server::client_if_any;
-use crate::{attach, output, summary};
+use crate::summary::{self, Keeper};
+use crate::{attach, output};
 
 pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     if let Some(server) = client_if_any()? {
@@ -139,7 +140,6 @@ fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
     Err(Fail::Report { code: code::USAGE, text })
 }
 
-/// Takes the machine; waits for whoever has it, unless told not to.
 /// Takes the machine, where nothing runs that nobody watches.
 fn enter(args: &RunArgs, home: &Home, resumed: Option<&JobDir>) -> Result<Turnstile, Fail> {
     let turnstile = wait_for_the_machine(args, home)?;
@@ -155,7 +155,7 @@ pub fn refuse_orphans(home: &Home, own_run_dir: Option<&Path>) -> Result<(), Fai
             code::CONFLICT,
             format!("programs of job {id} run, and nobody watches them"),
         )
-        .hint(format!("`het run --resume {id}` takes them up; Ctrl-C there stops them"))),
+        .hint(format!("`het run --resume {id}` ends them and goes on from its newest checkpoint"))),
         Some(Orphans::OfServer) => {
             Err(Fail::new(code::CONFLICT, "jobs of the server that ended still run")
                 .hint("`het server` takes them up again, and new jobs beside them"))
@@ -163,6 +163,7 @@ pub fn refuse_orphans(home: &Home, own_run_dir: Option<&Path>) -> Result<(), Fai
     }
 }
 
+/// Waits for whoever has the machine, unless told not to.
 fn wait_for_the_machine(args: &RunArgs, home: &Home) -> Result<Turnstile, Fail> {
     let path = home.lock_file();
     let broken = |error: io::Error| Fail::file(&path, error);
@@ -210,7 +211,7 @@ pub fn finish(args: &RunArgs, report: &RunReport) -> Result<u8, Fail> {
     let value = serde_json::to_value(report).unwrap_or_default();
     output::object(&value, args.output, || {
         if args.command.is_empty() {
-            summary::print(report);
+            summary::print(report, Keeper::Run);
         } else {
             summary::print_command(report);
         }

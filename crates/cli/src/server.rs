@@ -221,6 +221,7 @@ pub fn on_demand() -> Result<Client, Fail> {
     if matches!(place, Place::Network { .. }) {
         return Err(unreachable(&place));
     }
+    refuse_busy(&home)?;
     start_in_background(&home)?;
     let deadline = Instant::now() + START_LIMIT;
     loop {
@@ -230,11 +231,24 @@ pub fn on_demand() -> Result<Client, Fail> {
         if Instant::now() > deadline {
             let log = home.server_log();
             let last = fs::read_to_string(&log).unwrap_or_default();
-            let last = last.lines().last().unwrap_or("it said nothing").to_owned();
+            let why = last.lines().rev().find_map(|line| line.strip_prefix("error: "));
+            let last = why.or(last.lines().last()).unwrap_or("it said nothing").to_owned();
             return Err(Fail::new(code::UNREACHABLE, format!("no server came up: {last}"))
                 .hint(format!("its log is `{}`", log.display())));
         }
         thread::sleep(START_LOOK_EVERY);
+    }
+}
+
+/// What would keep a server from starting is told at once.
+fn refuse_busy(home: &Home) -> Result<(), Fail> {
+    let path = home.lock_file();
+    match Turnstile::try_enter(&path).map_err(|error| Fail::file(&path, error))? {
+        // One that is just starting answers in a moment.
+        Err(None | Some(Busy { job: 0, .. })) => Ok(()),
+        Err(Some(busy)) => Err(Fail::new(code::CONFLICT, format!("{busy} uses this machine"))
+            .hint("wait for its end, or stop it with Ctrl-C where it runs")),
+        Ok(_) => run::refuse_orphans(home, Some(&home.run_dir("server"))),
     }
 }
 

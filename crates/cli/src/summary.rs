@@ -6,12 +6,21 @@ use owo_colors::OwoColorize;
 
 use crate::output::{plain_table, print_table};
 
-/// The summary of a job file's run, on standard output.
-pub fn print(report: &RunReport) {
-    let mark = if report.state == "succeeded" {
-        "✔".green().to_string()
-    } else {
-        "✘".red().to_string()
+/// Whose job it is: what goes on with it depends on that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeper {
+    Run,
+    Server,
+}
+
+/// The summary of a job, on standard output.
+pub fn print(report: &RunReport, keeper: Keeper) {
+    let mark = match (report.state.as_str(), &report.ended_at) {
+        ("succeeded", _) => "✔".green().to_string(),
+        (_, Some(_)) => "✘".red().to_string(),
+        // A run that was stopped is over for now.
+        (_, None) if keeper == Keeper::Run => "✘".red().to_string(),
+        (_, None) => "·".to_owned(),
     };
     println!(
         "{mark} job {} {} {} after {:.1} s, {:.1} device-seconds",
@@ -40,6 +49,13 @@ pub fn print(report: &RunReport) {
     for stage in report.stages.iter().filter(|stage| !stage.reasons.is_empty()) {
         println!("  {}: {}", stage.name, stage.reasons.join("; "));
     }
+    for stage in report.stages.iter().filter(|stage| stage.attempts > 1) {
+        let from = match stage.checkpoint_step {
+            Some(step) => format!("its newest checkpoint is of step {step}"),
+            None => "it saved nothing, so each began anew".to_owned(),
+        };
+        println!("  {}: started {} times; {from}", stage.name, stage.attempts);
+    }
     for (stage, told) in report.stages.iter().filter_map(|s| Some((&s.name, s.recoveries?))) {
         println!(
             "  {stage}: came back from {} fault{}: {:.1} s until devices were found, \
@@ -61,7 +77,7 @@ pub fn print(report: &RunReport) {
     println!("  {}", utilisation(report));
     failures(report);
     println!("  outputs  {}", report.workdir);
-    println!("  next     {}", next_command(report));
+    println!("  next     {}", next_command(report, keeper));
 }
 
 /// The summary of a single command, on standard error: standard output is the command's.
@@ -84,7 +100,7 @@ pub fn print_command(report: &RunReport) {
                 .collect::<Vec<_>>()
                 .join(" ")
         ),
-        next_command(report)
+        next_command(report, Keeper::Run)
     );
 }
 
@@ -119,7 +135,21 @@ fn failures(report: &RunReport) {
     }
 }
 
-fn next_command(report: &RunReport) -> String {
+fn next_command(report: &RunReport, keeper: Keeper) -> String {
+    let id = report.id;
+    match (report.state.as_str(), keeper) {
+        ("held", Keeper::Server) => format!("`het release {id}` lets it go on"),
+        (_, Keeper::Server) if report.ended_at.is_none() => {
+            format!("`het logs {id}` shows what it writes, `het explain {id}` why it runs or waits")
+        }
+        ("failed" | "cancelled", Keeper::Server) => {
+            format!("`het logs {id}` shows what it wrote, `het requeue {id}` goes on with it")
+        }
+        _ => next_of_run(report),
+    }
+}
+
+fn next_of_run(report: &RunReport) -> String {
     match report.state.as_str() {
         "succeeded" => format!("`het explain {}` says why it ran where it ran", report.id),
         "held" => format!("`het run --resume {}` continues it", report.id),

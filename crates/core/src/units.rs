@@ -69,6 +69,23 @@ amount!(
     ShareMillis(u64)
 );
 
+/// With the largest binary unit that keeps it readable: `24GiB`, `1.5MiB`.
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        while value >= 1024.0 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        match value.fract() == 0.0 {
+            true => write!(f, "{value}{}", UNITS[unit]),
+            false => write!(f, "{value:.1}{}", UNITS[unit]),
+        }
+    }
+}
+
 impl Bytes {
     pub const fn gib(count: u64) -> Self {
         Self(count << 30)

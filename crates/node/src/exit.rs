@@ -85,9 +85,9 @@ impl MemoryRanOut {
         match self {
             // A shell reports the death of its child as a code of its own.
             Self::OfRank(limit) => format!(
-                ", it used all of its {} GiB of memory, hint: ask for more `memory`, or use a \
-                 smaller batch",
-                limit.0 as f64 / Bytes::gib(1).0 as f64
+                ", it used all of its {} of memory, hint: ask for more `memory`, or use a smaller \
+                 batch",
+                limit
             ),
             Self::Yes if killed => {
                 ", while the kernel ran out of memory, hint: a smaller batch, or more `memory`"

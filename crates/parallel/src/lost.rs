@@ -208,13 +208,12 @@ fn order(limit: Limit) -> u8 {
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gib = |bytes: &Bytes| bytes.0 as f64 / f64::from(1_u32 << 30);
         match self {
             Self::OutOfMemory { over, .. } => {
-                write!(f, "runs out of device memory by {:.1} GiB at least", gib(over))
+                write!(f, "runs out of device memory by {over} at least")
             }
             Self::OutOfHostMemory { over, .. } => {
-                write!(f, "runs out of host memory by {:.1} GiB a device at least", gib(over))
+                write!(f, "runs out of host memory by {over} a device at least")
             }
             Self::Slower { by, .. } if *by < 5e-4 => {
                 f.write_str("as fast within a tenth of a percent, and no simpler")

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use het_control::{ControlError, Controller};
 use het_core::{
-    Checkpoint, Event, JobEnd, JobId, JobSpec, Match, Outcome, StageIndex, StageState, State, Time,
-    Topology,
+    Bytes, Checkpoint, Companions, Event, JobEnd, JobId, JobSpec, Match, Outcome, StageIndex,
+    StageSpec, StageState, State, Time, Topology,
 };
 use het_node::{Config, ControlGroups, Inlet, Node, NodeError};
 use het_perf::Rates;
@@ -47,18 +47,33 @@ pub struct Impossible {
     /// As requested, alternatives joined by ` | `.
     pub request: String,
     pub nearest: Option<String>,
+    /// What is asked beside the devices, where these alone would fit.
+    pub beside: Option<Companions>,
 }
 
 impl fmt::Display for Impossible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stage, request, .. } = self;
-        write!(f, "stage `{stage}` can never run here: this machine cannot give it `{request}`")
+        write!(f, "stage `{stage}` can never run here: this machine cannot give it `{request}`")?;
+        match &self.beside {
+            Some(Companions { cores: 0, memory }) => write!(f, " with {memory} of memory"),
+            Some(Companions { cores, memory: Bytes::ZERO }) => write!(f, " with {cores} cores"),
+            Some(Companions { cores, memory }) => {
+                write!(f, " with {cores} cores and {memory} of memory")
+            }
+            None => Ok(()),
+        }
     }
 }
 
 impl Impossible {
     pub fn hint(&self) -> String {
         match &self.nearest {
+            _ if self.beside.is_some() => {
+                "the devices are there: ask for less beside them; `het devices -o wide` and \
+                 `het topo this` show cores and memory"
+                    .to_owned()
+            }
             Some(nearest) => format!("the nearest request that fits is `devices: \"{nearest}\"`"),
             None => "`het devices` lists what this machine has".to_owned(),
         }
@@ -77,7 +92,7 @@ pub fn impossible(topology: &Arc<Topology>, spec: &JobSpec) -> Vec<Impossible> {
         let shapes = stage.alternatives.iter();
         let request = shapes.map(|shape| format!("{}:{}", shape.selector.word, shape.count));
         let mut relaxed = stage.clone();
-        let mut largest = |relaxed: &mut het_core::StageSpec, index: usize| {
+        let mut largest = |relaxed: &mut StageSpec, index: usize| {
             let wanted = relaxed.alternatives[index].count;
             (1..=wanted).rev().find_map(|count| {
                 relaxed.alternatives[index].count = count;
@@ -95,7 +110,10 @@ pub fn impossible(topology: &Arc<Topology>, spec: &JobSpec) -> Vec<Impossible> {
             largest(&mut any, 0)
         });
         let request = request.collect::<Vec<_>>().join(" | ");
-        Some(Impossible { stage: stage.name.to_string(), request, nearest })
+        let bare = StageSpec { companions: Companions::default(), ..stage.clone() };
+        let fits_bare = alternatives.clone().any(|index| place(&mut pool, &bare, index).is_ok());
+        let beside = fits_bare.then_some(stage.companions);
+        Some(Impossible { stage: stage.name.to_string(), request, nearest, beside })
     });
     stages.collect()
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use het_core::{Device, DeviceClass, DeviceId, Link, Name, Node, Topology, Vertex};
-use het_wire::quantity::size_text;
 
 /// Of the memory that was there before, less than this part is told of. A kernel's update takes or
 /// gives some.
@@ -84,7 +83,7 @@ fn renew(known: &mut Node, found: &Node) -> Option<String> {
     *known = Node { memory: before.max(found.memory), ..found.clone() };
     let shrunk = (found.memory.0 as f64) < ABOUT_ALL * before.0 as f64;
     shrunk.then(|| {
-        let [now, before] = [found.memory, before].map(size_text);
+        let now = found.memory;
         format!("memory is {now} and was {before}: jobs may be promised what is not there")
     })
 }

@@ -230,6 +230,12 @@ fn a_second_submission_of_a_key_is_the_first() {
     assert_eq!(first.body["id"], second.body["id"]);
     assert_ne!(send("k", "shop").body["id"], first.body["id"], "each tenant has its own keys");
     assert_ne!(send("l", "lab").body["id"], first.body["id"]);
+    let mut other = submission("lab");
+    let file = other["file"].as_str().expect("text").replace("true", "false");
+    other["file"] = file.into();
+    let other = request("POST", "/api/v1/jobs", &[("idempotency-key", "k")], other.to_string());
+    let refused = rig.send(Door::Own, other);
+    assert_eq!(refused.status, StatusCode::CONFLICT, "a key stands for one job");
 }
 
 #[test]

@@ -55,6 +55,9 @@ pub struct Submitted {
     pub workdir: String,
     /// What is accepted but worth a word.
     pub warnings: Vec<String>,
+    /// Whether it was submitted before, under the same key.
+    #[serde(default)]
+    pub known: bool,
 }
 
 /// One line of a list of jobs.

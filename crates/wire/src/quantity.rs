@@ -22,22 +22,6 @@ pub fn size(text: &str) -> Option<Bytes> {
     Some(Bytes((value * factor) as u64))
 }
 
-/// Writes a size with the largest binary unit that keeps it readable.
-pub fn size_text(bytes: Bytes) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes.0 as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if value.fract() == 0.0 {
-        format!("{value}{}", UNITS[unit])
-    } else {
-        format!("{value:.1}{}", UNITS[unit])
-    }
-}
-
 /// Reads a rate in one direction: `25GB/s`, or bits of a network port, `400G`.
 pub fn rate(text: &str) -> Option<Bytes> {
     match text.strip_suffix("/s") {

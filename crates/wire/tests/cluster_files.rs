@@ -168,6 +168,10 @@ fn every_mistake_is_told_with_its_place_and_a_hint() {
         "nodes: [{ template: cpu }]\nlinks: [{ from: node-0/nic0, to: node-0/nic9, kind: leaf }]",
         &["ends at `node-0/nic9`", "did you mean `node-0/nic0`?"],
     );
+    check(
+        "classes: { h100-sxm5-80: { bf16_tflops: -5 } }\nnodes: [{ template: cpu }]",
+        &[":4:", "no device has -5 there", "0 says that it has none"],
+    );
     check("classes: { mine: {} }\nnodes: [{ template: cpu }]", &["add `like:`"]);
 }
 

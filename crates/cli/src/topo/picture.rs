@@ -74,7 +74,7 @@ pub fn picture(cluster: &Cluster) -> Picture {
     Picture {
         title: cluster.name.clone(),
         subtitle: subtitle(topology),
-        frame: format!("{} ({} of memory)", node.name, quantity::size_text(node.memory)),
+        frame: format!("{} ({} of memory)", node.name, node.memory),
         shapes: drawing.shapes,
         lines,
     }
@@ -181,7 +181,7 @@ impl Drawing<'_> {
                 let device = self.topology.device(*id);
                 lines.push(match role {
                     Role::Socket => format!("{} cores", device.capacity.whole_units()),
-                    _ => quantity::size_text(device.memory),
+                    _ => device.memory.to_string(),
                 });
             }
             (_, Role::Nic) => {

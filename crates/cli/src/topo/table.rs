@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use anstream::println;
 use het_core::{Bytes, Link, Topology};
 use het_wire::catalogue;
-use het_wire::quantity;
 use het_wire::topology::Cluster;
 
 use super::graph::{self, stem, wire_text};
@@ -28,7 +27,7 @@ fn nodes(topology: &Topology) {
             1 => node.name.to_string(),
             _ => format!("{} … {}", node.name, topology.node(*last).name),
         };
-        let memory = quantity::size_text(node.memory);
+        let memory = node.memory.to_string();
         let devices = graph::contents(topology, *first).join(", ");
         table.add_row([name, alike.len().to_string(), node.pod.to_string(), memory, devices]);
     }

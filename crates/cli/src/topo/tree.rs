@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Name, NodeId, Topology, Vertex};
-use het_wire::quantity;
 use het_wire::topology::Role;
 
 use super::graph::{self, Neighbours, Owners, full_name, short_name, stem, wire_text};
@@ -31,7 +30,7 @@ impl Tree<'_> {
     fn node(&mut self, alike: &[NodeId]) {
         let [id, others @ ..] = alike else { return };
         let node = self.topology.node(*id);
-        let size = quantity::size_text(node.memory);
+        let size = node.memory.to_string();
         let place = match (others.first(), others.last()) {
             (Some(first), Some(last)) => {
                 let [first, last] = [first, last].map(|id| &self.topology.node(*id).name);
@@ -45,12 +44,12 @@ impl Tree<'_> {
         self.text.push_str(&format!("{} ({place}\n", node.name));
         let mut drawn = BTreeSet::new();
         self.branch(&Vertex::Node(*id), "", &mut drawn);
-        for device in self.topology.device_ids().filter(|it| self.topology.device(*it).node == *id)
-        {
-            let vertex = Vertex::Device(device);
-            if drawn.insert(vertex.clone()) {
-                self.text.push_str(&format!("└─ {} (link unknown)\n", self.title(&vertex)));
-            }
+        let own = self.topology.device_ids().filter(|it| self.topology.device(*it).node == *id);
+        let alone: Vec<Vertex> =
+            own.map(Vertex::Device).filter(|vertex| !drawn.contains(vertex)).collect();
+        for (index, vertex) in alone.iter().enumerate() {
+            let fork = if index + 1 == alone.len() { "└─" } else { "├─" };
+            self.text.push_str(&format!("{fork} {} (link unknown)\n", self.title(vertex)));
         }
     }
 

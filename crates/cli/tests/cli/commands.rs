@@ -132,6 +132,9 @@ fn a_killed_supervisor_leaves_nothing_running_and_resume_goes_on() {
     wait_for("the start", || sandbox.path().join("started").exists());
     child.kill().expect("it lives");
     child.wait().expect("it ends");
+    assert_told!(sandbox.told(&["run", "--devices", "cpu:1", "--", "true"]));
+    let submitted = sandbox.run(&["submit", "--", "true"]);
+    assert_eq!(submitted.status.code(), Some(6), "{submitted:?}");
     sandbox.write("saved", "by hand");
     let resumed = sandbox.run(&["run", "--resume", "-o", "json"]);
     let report = json(&resumed.stdout);

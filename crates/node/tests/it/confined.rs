@@ -28,7 +28,7 @@ fn a_rank_that_uses_up_its_memory_is_told_so() {
     rig.start_with(LEASE, launch, vec![rank], None);
     let story = rig.story();
     let message = &story.failure().message;
-    assert!(message.contains("it used all of its 0.0625 GiB of memory"), "{message}");
+    assert!(message.contains("it used all of its 64MiB of memory"), "{message}");
 }
 
 #[test]

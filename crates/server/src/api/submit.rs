@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,7 +30,26 @@ pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Answers to submissions under a key: a second one waits for the first and gets the same.
 #[derive(Debug, Default)]
-pub struct Keys(Mutex<HashMap<String, Arc<OnceCell<Submitted>>>>);
+pub struct Keys(Mutex<HashMap<String, Arc<Answer>>>);
+
+/// What a key stands for.
+#[derive(Debug, Default)]
+struct Answer {
+    /// Of the job file; `None` for a submission to a server before this one.
+    file: Option<u64>,
+    submitted: OnceCell<Submitted>,
+}
+
+impl Answer {
+    /// Whether a job is, as far as is known, the one that the key was given for.
+    fn is_of(&self, job: &TrainingJob, file: u64) -> bool {
+        let same_name = |submitted: &Submitted| submitted.name == job.file.metadata.name;
+        match self.file {
+            Some(own) => own == file,
+            None => self.submitted.get().is_none_or(same_name),
+        }
+    }
+}
 
 pub async fn submit(
     Shared(api): Shared<Api>,
@@ -47,15 +67,22 @@ pub async fn submit(
             let submitted = accept(&api.0, &submission, &job, None).await?;
             return Ok((StatusCode::CREATED, submitted));
         };
-        let answer = api.0.keys.answer(&key);
-        let status = if answer.initialized() { StatusCode::OK } else { StatusCode::CREATED };
+        let file = hash_of(&submission.file);
+        let answer = api.0.keys.answer(&key, file);
+        if !answer.is_of(&job, file) {
+            let text = "another job was submitted under this key";
+            return Err(ApiError::new(Code::Conflict, text).hint("a key stands for one job"));
+        }
+        if let Some(before) = answer.submitted.get() {
+            return Ok((StatusCode::OK, Submitted { known: true, ..before.clone() }));
+        }
         let name = Name::from(key.as_str());
-        let accepted = answer.get_or_try_init(|| accept(&api.0, &submission, &job, Some(name)));
-        let accepted = accepted.await.cloned();
+        let accept = || accept(&api.0, &submission, &job, Some(name));
+        let accepted = answer.submitted.get_or_try_init(accept).await.cloned();
         if accepted.is_err() {
             api.0.keys.forget(&key);
         }
-        Ok((status, accepted?))
+        Ok((StatusCode::CREATED, accepted?))
     });
     let accepted = accepted.await.map_err(|_| NotHeard::Gone)?;
     accepted.map(|(status, submitted)| (status, Json(submitted)))
@@ -162,7 +189,13 @@ fn again(state: &State, old: JobId, new: JobId) -> Result<(Event, Submitted), Ap
 
 fn submitted(id: JobId, name: String, workdir: String, warnings: Vec<String>) -> Submitted {
     let (api_version, kind) = (API_VERSION.to_owned(), "Submitted".to_owned());
-    Submitted { api_version, kind, id: id.0, name, workdir, warnings }
+    Submitted { api_version, kind, id: id.0, name, workdir, warnings, known: false }
+}
+
+fn hash_of(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The key of a submission; each tenant has keys of its own.
@@ -232,24 +265,26 @@ impl Keys {
             let id = JobId(row.id);
             let workdir = home.job(row.id).work().to_string_lossy().into_owned();
             let answer = submitted(id, row.name.clone(), workdir, Vec::new());
-            Some((row.key.clone()?, Arc::new(OnceCell::new_with(Some(answer)))))
+            let answer = Answer { file: None, submitted: OnceCell::new_with(Some(answer)) };
+            Some((row.key.clone()?, Arc::new(answer)))
         });
         Self(Mutex::new(known.collect()))
     }
 
-    fn answer(&self, key: &str) -> Arc<OnceCell<Submitted>> {
-        Arc::clone(self.lock().entry(key.to_owned()).or_default())
+    fn answer(&self, key: &str, file: u64) -> Arc<Answer> {
+        let new = || Arc::new(Answer { file: Some(file), submitted: OnceCell::new() });
+        Arc::clone(self.lock().entry(key.to_owned()).or_insert_with(new))
     }
 
     /// Lets the key of a refused submission go, unless another came through meanwhile.
     fn forget(&self, key: &str) {
         let mut keys = self.lock();
-        if keys.get(key).is_some_and(|answer| !answer.initialized()) {
+        if keys.get(key).is_some_and(|answer| !answer.submitted.initialized()) {
             keys.remove(key);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<OnceCell<Submitted>>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Answer>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! The line of a job in a list.
 
-use het_core::{Job, JobId, JobState, StageState, State};
+use het_core::{Job, JobId, JobState, Reason, StageState, State};
 use het_wire::api::JobRow;
 use het_wire::text::{self, Lang};
 
@@ -21,7 +21,11 @@ pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
         job_state,
         JobState::Queued | JobState::Suspended | JobState::Preempted | JobState::Restarting
     );
-    let reason = current.filter(|_| waits).and_then(|(_, stage)| stage.wait_reasons.first());
+    // An alternative that never comes about is not what it waits for, unless all are so.
+    let may_come = |reason: &&Reason| !matches!(reason, Reason::NeverFits { .. });
+    let reason = current.filter(|_| waits).and_then(|(_, stage)| {
+        stage.wait_reasons.iter().find(may_come).or(stage.wait_reasons.first())
+    });
     JobRow {
         id: id.0,
         name: job.spec.name.to_string(),

@@ -78,6 +78,13 @@ impl Reader<'_> {
                 self.wrong(&pointer, format!("`{base}` is no class of the catalogue"), hint);
                 continue;
             };
+            for (name, figure) in figures(class) {
+                if !(0.0..=FIGURE_MAX).contains(&figure) {
+                    let pointer = format!("{pointer}/{name}");
+                    let hint = "write what the maker states; 0 says that it has none";
+                    self.wrong(&pointer, format!("no device has {figure} there"), hint);
+                }
+            }
             let memory = class.memory.as_deref().map(|text| self.size(text, &pointer, "memory"));
             own.insert(id.clone(), changed(base, id, class, memory.flatten()));
         }
@@ -408,6 +415,24 @@ impl Reader<'_> {
 
 fn ids() -> impl Iterator<Item = &'static str> + Clone {
     catalogue::sheets().iter().map(|sheet| sheet.id.as_str())
+}
+
+/// More than any device will have of anything, in TFLOP/s, GB/s or W.
+const FIGURE_MAX: f64 = 1e9;
+
+/// What a file says of a class in numbers, by the names there.
+fn figures(class: &ClassFile) -> impl Iterator<Item = (&'static str, f64)> {
+    let all = [
+        ("fp32_tflops", class.fp32_tflops),
+        ("tf32_tflops", class.tf32_tflops),
+        ("bf16_tflops", class.bf16_tflops),
+        ("int8_tops", class.int8_tops),
+        ("fp8_tflops", class.fp8_tflops),
+        ("memory_gbps", class.memory_gbps),
+        ("power_w", class.power_w),
+        ("peer_gbps", class.peer_gbps),
+    ];
+    all.into_iter().filter_map(|(name, figure)| Some((name, figure?)))
 }
 
 /// The sheet with what its owner says instead.

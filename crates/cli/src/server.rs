@@ -21,7 +21,7 @@ use het_server::api::{
 use het_server::service::Service;
 use het_server::{
     Busy, Home, Keeping, Machine, Turnstile, keep, machine_with_shares, pass_on,
-    raise_descriptor_limit,
+    raise_descriptor_limit, share_one_heap,
 };
 use het_wire::api::ServerInfo;
 use nix::sys::signal::Signal;
@@ -127,6 +127,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     // Caught first: a stop during recovery is a stop after it, not a death.
     let mut signals = signals()?;
     raise_descriptor_limit();
+    share_one_heap();
     let policy = run::policy(&args.policy)?;
     let home = home()?;
     home.server_dir()?;

@@ -61,4 +61,4 @@ pub use node::{Config, Node, NodeError};
 pub use order::VisibleEnv;
 pub use owner::{LiveLeases, Owner};
 pub use record::Reaped;
-pub use sys::raise_descriptor_limit;
+pub use sys::{give_memory_back, raise_descriptor_limit, share_one_heap};

@@ -40,6 +40,25 @@ pub fn raise_descriptor_limit() {
     }
 }
 
+/// Has all threads of this process take memory from one heap: a heap of a thread that was busy once
+/// keeps what it had. For processes that live long and do most on one thread.
+pub fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a parameter of the allocator, which is safe to set at any time.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Gives memory back that was freed, where somebody had much of it for a moment.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: looks for free pages under the allocator's own lock.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Hierarchies of control groups that a child enters.
 const DOORS_MAX: usize = 4;
 

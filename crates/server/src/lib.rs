@@ -19,7 +19,9 @@ pub mod service;
 mod store;
 mod turnstile;
 
-pub use het_node::{ControlGroupFinding, control_groups, keep, pass_on, raise_descriptor_limit};
+pub use het_node::{
+    ControlGroupFinding, control_groups, keep, pass_on, raise_descriptor_limit, share_one_heap,
+};
 
 pub use calibrations::{CalibrationFault, Calibrations};
 pub use embedded::{Embedded, Impossible, RunError, impossible};

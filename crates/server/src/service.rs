@@ -259,7 +259,11 @@ impl Floor {
         let (sender, drafted) = channel();
         let thread = thread::Builder::new().name("snapshot".to_owned());
         // The loop may have ended before it is done.
-        let made = thread.spawn(move || drop(sender.send(Draft::new(mark, past))));
+        let make = move || {
+            drop(sender.send(Draft::new(mark, past)));
+            het_node::give_memory_back();
+        };
+        let made = thread.spawn(make);
         made.is_ok().then_some(drafted)
     }
 

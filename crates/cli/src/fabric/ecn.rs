@@ -90,7 +90,8 @@ fn thresholds(proposal: &EcnProposal) -> PortThresholds {
 fn sentence(reason: &EcnReason) -> String {
     match reason {
         EcnReason::MarksFromRoundTrip { least_bytes, min_bytes } => format!(
-            "marks from {:.0} kB: one marked from less than {:.0} kB would run empty after a cut",
+            "marks from {:.0} kB: marked from less than {:.0} kB, the cut of one flow leaves the \
+             link idle",
             min_bytes / 1e3,
             least_bytes / 1e3
         ),
@@ -100,8 +101,8 @@ fn sentence(reason: &EcnReason) -> String {
             pause_bytes / 1e3
         ),
         EcnReason::RestsWithin { marked, probability_max, queue_bytes } => format!(
-            "these flows swing about a queue of {:.0} kB, {:.2} % of packets marked, within \
-             Pmax {:.0} %",
+            "where rates neither rise nor fall the queue is {:.0} kB, {:.2} % of packets marked, \
+             within Pmax {:.0} %; flows that are cut together empty it in between",
             queue_bytes / 1e3,
             marked * 100.0,
             probability_max * 100.0

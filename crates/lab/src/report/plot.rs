@@ -16,6 +16,12 @@ pub(super) const STYLE: &str = "<style>text{font:12px sans-serif;fill:#333}.grid
                                 .end{text-anchor:end}.mid{text-anchor:middle}</style>\
                                 <rect width='100%' height='100%' fill='#fff'/>";
 
+const LINES_HEIGHT: f64 = 260.0;
+
+/// Names of lines stand side by side below them, so many in a row.
+const NAMES_A_ROW: usize = 8;
+const NAME_HEIGHT: f64 = 20.0;
+
 /// A named line through points, by x.
 pub(super) struct Series {
     pub name: String,
@@ -24,7 +30,7 @@ pub(super) struct Series {
 
 /// Lines over a common pair of axes that begin at zero. `log_x` spreads small values.
 pub(super) fn lines(series: &[Series], x_title: &str, y_title: &str, scale: Scale) -> String {
-    let height = 260.0;
+    let height = LINES_HEIGHT;
     let points = || series.iter().flat_map(|series| &series.points);
     let x_max = points().map(|(x, _)| *x).fold(1e-9, f64::max);
     let y_max = points().map(|(_, y)| *y).fold(1e-9, f64::max);
@@ -97,18 +103,24 @@ pub(super) fn lines(series: &[Series], x_title: &str, y_title: &str, scale: Scal
 pub(super) fn standalone(series: &[Series], x_title: &str, y_title: &str, scale: Scale) -> String {
     let drawing = lines(series, x_title, y_title, scale);
     let mut legend = String::new();
+    let width = (WIDTH - LEFT - RIGHT) / series.len().clamp(1, NAMES_A_ROW) as f64;
     for (index, series) in series.iter().enumerate() {
-        let (colour, y) = (COLOURS[index % COLOURS.len()], 26 + 18 * index);
+        let colour = COLOURS[index % COLOURS.len()];
+        let x = LEFT + (index % NAMES_A_ROW) as f64 * width;
+        let y = LINES_HEIGHT + (index / NAMES_A_ROW) as f64 * NAME_HEIGHT + 8.0;
         let _ = write!(
             legend,
-            "<line x1='84' x2='104' y1='{y}' y2='{y}' stroke='{colour}' stroke-width='2'/>\
-             <text x='110' y='{}'>{}</text>",
-            y + 4,
+            "<line x1='{x:.1}' x2='{:.1}' y1='{y}' y2='{y}' stroke='{colour}' stroke-width='2'/>\
+             <text x='{:.1}' y='{}'>{}</text>",
+            x + 20.0,
+            x + 26.0,
+            y + 4.0,
             escape(&series.name)
         );
     }
-    let named = "<svg xmlns='http://www.w3.org/2000/svg' ";
-    let drawing = drawing.replacen("<svg ", named, 1);
+    let height = LINES_HEIGHT + series.len().div_ceil(NAMES_A_ROW) as f64 * NAME_HEIGHT;
+    let named = open(height).replacen("<svg ", "<svg xmlns='http://www.w3.org/2000/svg' ", 1);
+    let drawing = drawing.replacen(&open(LINES_HEIGHT), &named, 1);
     drawing.replacen('>', &format!(">{STYLE}"), 1).replace("</svg>", &(legend + "</svg>\n"))
 }
 

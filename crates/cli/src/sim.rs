@@ -52,8 +52,11 @@ pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
                 Some(folder) => reported(scenario, policies, *seeds, folder)?,
                 None => compared(scenario, policies, *seeds, play)?,
             };
-            let rows: Vec<Value> = rows.iter().map(|outcomes| row(outcomes)).collect();
-            output::list("SimulationList", &rows, COLUMNS, *output);
+            let items: Vec<Value> = rows.iter().map(|outcomes| row(outcomes)).collect();
+            output::list("SimulationList", &items, COLUMNS, *output);
+            rows.iter()
+                .filter_map(|outcomes| never_done(outcomes))
+                .for_each(|told| eprintln!("! {told}"));
         }
         SimCommand::Explain { job, scenario, policies, output } => {
             let rows = explained(*job, scenario, policies)?;
@@ -65,6 +68,19 @@ pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
         }
     }
     Ok(code::OK)
+}
+
+/// What is to be said of a policy that leaves jobs for ever: its means are over fewer jobs.
+fn never_done(outcomes: &[Outcome]) -> Option<String> {
+    let first = outcomes.first()?;
+    let left: usize = outcomes.iter().map(|outcome| outcome.jobs_total - outcome.jobs_done).sum();
+    (left > 0).then(|| {
+        format!(
+            "under `{}` {left} jobs never end: what they ask for is never there, or their tenant \
+             may not have it; means are over the others",
+            first.policy
+        )
+    })
 }
 
 const PACKING_COLUMNS: &[Column] = &[

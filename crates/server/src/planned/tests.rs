@@ -85,7 +85,7 @@ fn a_machine_alone_has_nowhere_to_stand_apart() {
 #[test]
 fn trays_of_one_link_domain_stand_together() {
     let (stage, _) = planned(&cluster("gb200-nvl72x2+rail"), "gb200:16", SMALL);
-    assert_eq!(parts(&stage, "gb200-per-gpu", 16), [100, 95, 95]);
+    assert_eq!(parts(&stage, "gb200-per-gpu", 16), [100, 96, 96]);
 }
 
 #[test]

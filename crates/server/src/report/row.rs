@@ -6,6 +6,9 @@ use het_wire::text::{self, Lang};
 
 use super::{devices, exit_code, stamp};
 
+/// Why a held job waits.
+const HELD: &str = "somebody holds it until `het release`";
+
 /// The line of a job of this state.
 pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
     let job_state = job.state(state.leases());
@@ -41,7 +44,10 @@ pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
         ended_at: ended.map(stamp),
         exit_code: ended.and_then(|_| exit_code(job, job_state)),
         preemptions: job.stages.iter().map(|stage| stage.preemptions).sum(),
-        reason: reason.map(|reason| text::reason(Lang::En, reason)),
+        reason: match job_state {
+            JobState::Held => Some(HELD.to_owned()),
+            _ => reason.map(|reason| text::reason(Lang::En, reason)),
+        },
         key: job.spec.key.as_ref().map(ToString::to_string),
     }
 }

@@ -163,3 +163,13 @@ fn the_shipped_examples_are_valid() {
         serde_json::from_str(&read("job.schema.json")).expect("the schema is JSON");
     assert_eq!(shipped, het_wire::job::json_schema(), "`het schema job` writes the newest");
 }
+
+#[test]
+fn what_is_wrong_inside_a_choice_is_told_by_its_name() {
+    let trains = "{ model: gpt2, batch: -1, sequence: 0, precision: bf32, tunning: full }";
+    let text = format!("{{ name: job, run: [train], devices: 'cpu:1', trains: {trains} }}");
+    let told = parse(&text, "job.yaml").expect_err("much is wrong").to_string();
+    for part in ["`batch`", "`sequence`", "did you mean `fp32`?", "did you mean `tuning`?"] {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+}

@@ -86,13 +86,17 @@ impl Form {
                 let text = at.to_json().as_str().unwrap_or_default().to_owned();
                 one_of(&name, &text, &options, value)
             }
-            ValidationErrorKind::OneOfNotValid { .. } | ValidationErrorKind::AnyOf { .. } => {
+            ValidationErrorKind::OneOfNotValid { context }
+            | ValidationErrorKind::AnyOf { context } => {
                 let options = constants(&self.schema, error);
                 let text = at.to_json().as_str().unwrap_or_default().to_owned();
-                if options.is_empty() {
-                    value(format!("`{name}` has the wrong form"), Some(example_of(&name)))
-                } else {
-                    one_of(&name, &text, &options, value)
+                match meant(context, error) {
+                    _ if !options.is_empty() => one_of(&name, &text, &options, value),
+                    // Of a list the example says more than what one of its words is not.
+                    Some(branch) if at.to_json().is_object() => {
+                        branch.iter().flat_map(|error| self.problem(tree, error)).collect()
+                    }
+                    _ => value(format!("`{name}` has the wrong form"), Some(example_of(&name))),
                 }
             }
             ValidationErrorKind::Pattern { .. } => value(
@@ -105,6 +109,21 @@ impl Form {
             _ => value(format!("`{name}`: {error}"), None),
         }
     }
+}
+
+/// Of several forms that a value may have the one that its writer meant: the only one of its type.
+fn meant<'a>(
+    branches: &'a [Vec<ValidationError<'static>>],
+    error: &ValidationError<'_>,
+) -> Option<&'a [ValidationError<'static>]> {
+    let is_of_type = |branch: &&Vec<ValidationError<'static>>| {
+        !branch.iter().any(|inner| {
+            inner.instance_path() == error.instance_path()
+                && matches!(inner.kind(), ValidationErrorKind::Type { .. })
+        })
+    };
+    let mut of_type = branches.iter().filter(is_of_type);
+    of_type.next().filter(|_| of_type.next().is_none()).map(Vec::as_slice)
 }
 
 fn one_of(

@@ -14,10 +14,9 @@
 //! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a machine of states that
 //! says until when it has nothing to do. Pure parts (`environment`, `template`, `progress`,
 //! `saves`, `exit`, `ending`, `pace`, `cores`) decide; thin ones (`spawn`, `report`, `watch`,
-//! `listener`, `sweep`, `trim`, `record`,
-//! `slip`, `procfs`, `cgroup`, `sys`) touch the machine. A
-//! supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up what it left
-//! (`adoption`).
+//! `listener`, `ports`, `sweep`, `trim`, `record`, `slip`, `procfs`, `cgroup`, `sys`) touch the
+//! machine. A supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up what it
+//! left (`adoption`).
 
 mod adoption;
 mod cgroup;

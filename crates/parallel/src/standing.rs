@@ -1,4 +1,4 @@
-//! What devices of a class stand in and are joined by, where nobody says otherwise.
+//! What devices of a class compute and exchange with, where nobody says otherwise.
 
 use het_perf::training::{Attention, DeviceFigures, Efficiency, Island, Machine};
 

@@ -1,5 +1,7 @@
 //! Cluster files and words: what they mean, and everything that is wrong with one at once.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use het_core::{Topology, Vertex};
 use het_wire::topology::{Cluster, FABRICS, Role, TEMPLATES, from_word, json_schema, parse};
 
@@ -191,4 +193,28 @@ fn a_wrong_word_names_the_nearest() {
 fn an_empty_file_is_told_what_a_cluster_looks_like() {
     let problems = het_wire::topology::parse("", "lab.yaml").expect_err("it is empty").to_string();
     assert!(problems.contains("het schema cluster"), "{problems}");
+}
+
+#[test]
+fn any_two_leaves_of_a_pod_have_all_its_spines_between_them() {
+    for fabric in ["spine-leaf", "rail", "dual-plane"] {
+        for nodes in [1, 2, 3, 4, 8, 9] {
+            let cluster = from_word(&format!("hgx-h100-8x{nodes}+{fabric}")).expect("a cluster");
+            let mut spines: BTreeMap<&Vertex, BTreeSet<&Vertex>> = BTreeMap::new();
+            for link in cluster.topology.links.iter().filter(|link| link.kind == "spine") {
+                spines.entry(&link.from).or_default().insert(&link.to);
+            }
+            let of_b = |leaf: &Vertex| match leaf {
+                Vertex::Switch(name) => name.as_str().ends_with('b'),
+                Vertex::Node(_) | Vertex::Device(_) => false,
+            };
+            for (leaf, reached) in &spines {
+                let plane = spines.iter().filter(|(other, _)| of_b(other) == of_b(leaf));
+                assert!(
+                    plane.map(|(_, other)| other).all(|other| other == reached),
+                    "{fabric}, {nodes}"
+                );
+            }
+        }
+    }
 }

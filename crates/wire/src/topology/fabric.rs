@@ -160,14 +160,15 @@ impl Pod<'_> {
 
     fn spines(&self, graph: &mut Graph, below: &BTreeMap<u32, (u64, u32)>, joined: bool) {
         let of = self.shape.oversubscription;
-        let spines = self.fabric.spines.unwrap_or(SPINES);
+        let up = |cables: u32| ((f64::from(cables) / of).ceil() as u32).max(1);
+        // A spine that some leaf has no cable to would leave leaves without a way to each other.
+        let fewest = below.values().map(|(_, cables)| up(*cables)).min().unwrap_or(1);
+        let spines = self.fabric.spines.unwrap_or(SPINES).min(fewest);
         let mut to_spine: BTreeMap<u32, u64> = BTreeMap::new();
         for (&leaf, &(sum, cables)) in below {
-            let cables_up = ((f64::from(cables) / of).ceil() as u32).max(1);
+            let cables_up = up(cables);
             let each = sum as f64 / of / f64::from(cables_up);
-            for (row, cables) in spread(cables_up, spines) {
-                // Leaves with fewer cables than spines begin at different ones.
-                let spine = (row + leaf) % spines;
+            for (spine, cables) in spread(cables_up, spines) {
                 let wire = Wire::many("spine", Bytes(each as u64), cables).delayed(NETWORK_NS);
                 graph.link(self.switch("leaf", leaf), self.switch("spine", spine), wire);
                 *to_spine.entry(spine).or_default() += each as u64 * u64::from(cables);

@@ -1,21 +1,26 @@
 //! Taking up what an engine left that died or was detached, by a state that was read from the log.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use het_core::{CheckpointSpec, LeaseId, Outcome, Phase, State};
 
 use crate::cgroup::Group;
 use crate::container;
 use crate::gang::{Gang, Left, StopAsked};
-use crate::node::{Node, Start};
+use crate::node::{BIRTH_LIMIT, Node, Start};
 use crate::order::record_path;
 use crate::record::{self, Record};
 use crate::site::Remains;
 use crate::spawn::{Kin, Process};
 use crate::sweep::{Marks, sweep};
 use crate::sys::pidfd_open;
+
+/// Between two looks for a note.
+const NOTE_EVERY: Duration = Duration::from_millis(2);
 
 impl Node {
     /// Takes up all that runs according to a state which was read from the log: what a supervisor
@@ -60,9 +65,9 @@ impl Node {
                 Phase::Running { .. } | Phase::Stopping { .. } => self.lose(lease, &path, None),
             };
         }
-        let noted = record::noted(&path);
         let world = start.placement.ranks.len();
         let record = Record::read(&path);
+        let noted = noted_by_now(&path, record.as_ref(), world);
         let (Some(record), true) = (&record, noted.len() == world) else {
             return self.lose(lease, &path, record.as_ref());
         };
@@ -101,5 +106,18 @@ impl Node {
         let children = Vec::new();
         let remains = Remains { record: path.to_owned(), slip: None, children };
         self.site.end(lease, Outcome::Lost, remains);
+    }
+}
+
+/// Who noted itself, when all did or had the time to: a supervisor may have died between the birth
+/// of a process and the moment in which that notes who it is.
+fn noted_by_now(path: &Path, record: Option<&Record>, world: usize) -> BTreeMap<u32, i32> {
+    loop {
+        let noted = record::noted(path);
+        let is_young = |record: &Record| record.age() < BIRTH_LIMIT;
+        if noted.len() == world || !record.is_some_and(is_young) {
+            return noted;
+        }
+        thread::sleep(NOTE_EVERY);
     }
 }

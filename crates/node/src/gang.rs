@@ -15,7 +15,7 @@ use het_core::{
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid};
 use serde::Serialize;
 
 use crate::cgroup::Group;
@@ -33,7 +33,7 @@ use crate::record::{Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report, Sight};
 use crate::site::{Remains, Site};
 use crate::slip::Slip;
-use crate::spawn::{self, Cradle, Kin, Process};
+use crate::spawn::{self, Kin, Process};
 use crate::sweep::{Marks, kill_all, signal_groups};
 use crate::sys::{look_at_end, pidfd_open};
 use crate::trim::Trim;
@@ -47,6 +47,8 @@ const KEEPER_EVERY: Millis = Millis(5);
 const KEEPER_LIMIT: Millis = Millis(1_000);
 /// How often somebody is looked for whose end cannot be waited for.
 const LOOK_EVERY: Millis = Millis(5);
+/// Whether the programs have begun is looked at after this time, and then ever more seldom.
+const BIRTH_FIRST: Millis = Millis(1);
 
 #[derive(Serialize)]
 struct Notice {
@@ -79,6 +81,23 @@ pub(crate) enum Life {
     Over,
 }
 
+/// The time between the start of a gang's processes and that of their programs.
+#[derive(Debug)]
+struct Labour {
+    since: Time,
+    look_at: Time,
+}
+
+impl Labour {
+    fn since(now: Time) -> Self {
+        Self { since: now, look_at: now + BIRTH_FIRST }
+    }
+
+    fn look_later(&mut self, now: Time) {
+        self.look_at = now + BIRTH_FIRST.max(now.since(self.since));
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Gang {
     order: Order,
@@ -100,6 +119,8 @@ pub(crate) struct Gang {
     memory_kills: Option<u64>,
     /// Somebody may be left whose end nobody tells of.
     look_again_at: Option<Time>,
+    /// Until every program has begun.
+    labour: Option<Labour>,
     /// Why not every rank began.
     not_started: Option<Failure>,
     /// The notice was given.
@@ -125,11 +146,8 @@ impl Gang {
         let mut gang = Self::new(order, Vec::new(), site);
         gang.memory_kills = site.memory_kills();
         match gang.begin(site) {
-            Ok(()) => site.tell(Event::StageStarted { lease: gang.order.lease }),
-            Err(failure) => {
-                gang.not_started = Some(failure);
-                gang.kill();
-            }
+            Ok(()) => gang.labour = Some(Labour::since(site.clock.now())),
+            Err(failure) => gang.give_up(failure),
         }
         Ok(gang)
     }
@@ -182,6 +200,7 @@ impl Gang {
             pace: Pace::default(),
             memory_kills: None,
             look_again_at: None,
+            labour: None,
             not_started: None,
             noticed: false,
             // That nobody tells of changes is told at once.
@@ -216,7 +235,8 @@ impl Gang {
         let report = self.unread.then(|| self.report_due());
         let keeper = self.processes.iter().filter_map(|process| process.ask_keeper_at);
         let logs = self.trim.as_ref().map(|trim| trim.look_at);
-        [self.ending.deadline(), self.pace.deadline(), self.look_again_at, report, logs]
+        let births = self.labour.as_ref().map(|labour| labour.look_at);
+        [self.ending.deadline(), self.pace.deadline(), self.look_again_at, report, logs, births]
             .into_iter()
             .flatten()
             .chain(keeper)
@@ -226,6 +246,7 @@ impl Gang {
     /// Does what is due, and ends when nobody is left.
     pub(crate) fn go_on(&mut self, site: &mut Site) -> Life {
         let now = site.clock.now();
+        self.look_at_births(now, site);
         for index in 0..self.processes.len() {
             if self.processes[index].ask_keeper_at.is_some_and(|at| at <= now) {
                 self.exited(index, now, site);
@@ -298,9 +319,7 @@ impl Gang {
     fn start_ranks(&mut self, slip: &Slip, site: &mut Site) -> Result<(), Failure> {
         for rank in 0..self.order.world() {
             let group = self.cgroups.get(rank as usize);
-            let (null, stack) = (&site.null, &mut site.stack);
-            let mut cradle = Cradle { null, stack, note: slip.as_fd() };
-            let process = spawn::spawn(&self.order, &mut cradle, group, rank)?;
+            let process = spawn::spawn(&self.order, site, slip.as_fd(), group, rank)?;
             site.leaders.insert(process.pid);
             self.processes.push(process);
             if let Err(errno) = self.listen_to(rank as usize, site) {
@@ -310,6 +329,25 @@ impl Gang {
             }
         }
         Ok(())
+    }
+
+    /// Tells when all programs have begun.
+    fn look_at_births(&mut self, now: Time, site: &mut Site) {
+        let Some(labour) = &mut self.labour else { return };
+        if !self.processes.iter().all(|process| process.birth.is_over()) {
+            return labour.look_later(now);
+        }
+        self.labour = None;
+        if self.processes.iter().all(|process| process.birth.error().is_none()) {
+            site.tell(Event::StageStarted { lease: self.order.lease });
+        }
+    }
+
+    /// Not every rank begins: none goes on.
+    fn give_up(&mut self, failure: Failure) {
+        self.labour = None;
+        self.not_started.get_or_insert(failure);
+        self.kill();
     }
 
     /// Ends a process whose end nobody would hear of.
@@ -406,8 +444,10 @@ impl Gang {
         process.cpu = cpu;
         site.poller.stop(process.pidfd.take());
         process.ask_keeper_at = None;
-        let rank = process.rank;
-        let pid = process.pid;
+        let (rank, pid) = (process.rank, process.pid);
+        if let Some(error) = process.birth.error() {
+            return self.give_up(spawn::explain(&self.order, rank, &error));
+        }
         if self.noticed && exit == Exit::Signal(notice_signal(&self.order)) {
             self.pass_notice_on(pid, site);
         }
@@ -450,14 +490,24 @@ impl Gang {
     }
 
     fn push(&self, push: Push) {
-        match push {
-            Push::Terminate => {
-                signal_groups(&self.groups(), Signal::SIGTERM);
-            }
-            Push::Kill => {
-                kill_all(&self.marks());
-            }
+        let signal = match push {
+            Push::Terminate => Signal::SIGTERM,
+            Push::Kill => Signal::SIGKILL,
+        };
+        for pid in self.ungrouped() {
+            let _ = kill(pid, signal);
         }
+        match push {
+            Push::Terminate => signal_groups(&self.groups(), signal),
+            Push::Kill => drop(kill_all(&self.marks())),
+        }
+    }
+
+    /// Who has just been born, and does not lead a group yet.
+    fn ungrouped(&self) -> impl Iterator<Item = Pid> {
+        let lives = |process: &&Process| process.kin == Kin::Child && process.exit.is_none();
+        let alive = self.processes.iter().filter(lives).map(|process| Pid::from_raw(process.pid));
+        alive.filter(|&pid| getpgid(Some(pid)).is_ok_and(|group| group != pid))
     }
 
     /// The groups that are this gang's for sure: the id of an orphan that ended, which its keeper
@@ -574,6 +624,7 @@ impl Gang {
     fn publish(&mut self, site: &mut Site) {
         if self.outlet.as_ref().is_some_and(Outlet::heard_of_any) {
             self.outlet = None;
+            self.look_at_births(site.clock.now(), site);
             site.tell(Event::StagePublished { lease: self.order.lease });
         }
     }

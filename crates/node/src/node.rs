@@ -8,6 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::Duration;
 
 use het_core::{
     Action, Checkpoint, DeviceId, Event, Failure, Generation, Launch, LeaseId, Millis, NodeId,
@@ -34,13 +35,16 @@ use crate::ports::Ports;
 use crate::record::{self, Reaped};
 use crate::site::{Fact, MemoryKills, Remains, Site};
 use crate::slip::Spares;
-use crate::sys::Stack;
+use crate::sys::Nursery;
 
 const NULL: &str = "/dev/null";
 /// Most ranks of a gang.
 const RANKS_MAX: usize = u16::MAX as usize;
 /// How long a dropped engine waits for its gangs to be gone.
 const DROP_LIMIT: Millis = Millis(5_000);
+
+/// How long programs mostly take to begin, at the very most.
+pub(crate) const BIRTH_LIMIT: Duration = Duration::from_millis(500);
 
 /// What the engine has to know about its machine.
 #[derive(Debug, Clone)]
@@ -155,7 +159,7 @@ impl Node {
             poller,
             leaders: Leaders::new(),
             null,
-            stack: Stack::new(),
+            nursery: Nursery::default(),
             listener,
             memory_kills: MemoryKills::default(),
             forest,
@@ -187,8 +191,10 @@ impl Node {
         Inlet(port)
     }
 
-    /// Stops supervising without touching the processes; [`Node::reap`] finds them later.
+    /// Stops supervising without touching the processes; [`Node::reap`] finds them later, by what
+    /// they note in their first moment.
     pub fn detach(mut self) {
+        self.site.nursery.wait(BIRTH_LIMIT);
         self.gangs.clear();
     }
 

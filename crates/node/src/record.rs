@@ -120,6 +120,13 @@ impl Record {
         procfs::leads_since(pid, from, from + procfs::millis_to_ticks(BIRTHS_LIMIT_MS))
     }
 
+    /// Time since it was written.
+    pub(crate) fn age(&self) -> Duration {
+        Duration::from_millis(
+            procfs::ticks_to_millis(boot_ticks().saturating_sub(self.since_ticks)).0,
+        )
+    }
+
     pub(crate) fn control_groups(&self) -> Vec<Group> {
         self.cgroups.iter().cloned().map(Group::of).collect()
     }

@@ -14,7 +14,7 @@ use crate::poller::Poller;
 use crate::procfs;
 use crate::record;
 use crate::slip::{Slip, Spares};
-use crate::sys::Stack;
+use crate::sys::Nursery;
 
 /// A look at the kernel's count costs more than all else at a start.
 const COUNT_EVERY: Millis = Millis(1_000);
@@ -26,7 +26,7 @@ pub(crate) struct Site {
     pub(crate) leaders: Leaders,
     /// `/dev/null`, to read and to write.
     pub(crate) null: OwnedFd,
-    pub(crate) stack: Stack,
+    pub(crate) nursery: Nursery,
     /// None where progress files cannot be watched: they are read at the end then.
     pub(crate) listener: Option<Listener>,
     pub(crate) memory_kills: MemoryKills,

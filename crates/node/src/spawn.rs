@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use het_core::{Container, Failure, LogRule, Millis, OutputRule, Time};
@@ -15,7 +15,8 @@ use crate::environment::{self, Table};
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
 use crate::outlet;
-use crate::sys::{Image, Stack, Started, cpu_set, start};
+use crate::site::Site;
+use crate::sys::{Birth, Image, Started, Streams, cpu_set};
 
 /// Where programs are looked for when nothing says where (execvp(3)).
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -36,6 +37,8 @@ pub(crate) struct Process {
     /// Readable when it has ended; none for one that was gone before it was taken up again.
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) kin: Kin,
+    /// Whether its program began, as far as this process started it.
+    pub(crate) birth: Birth,
     pub(crate) exit: Option<Exit>,
     /// Processor time at its exit.
     pub(crate) cpu: Millis,
@@ -47,8 +50,17 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn new(rank: u32, pid: i32, pidfd: Option<OwnedFd>, kin: Kin) -> Self {
-        let (ask_keeper_at, give_up_at) = (None, None);
-        Self { rank, pid, pidfd, kin, exit: None, cpu: Millis::ZERO, ask_keeper_at, give_up_at }
+        Self {
+            rank,
+            pid,
+            pidfd,
+            kin,
+            birth: Birth::default(),
+            exit: None,
+            cpu: Millis::ZERO,
+            ask_keeper_at: None,
+            give_up_at: None,
+        }
     }
 }
 
@@ -78,20 +90,12 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What all ranks of a gang share at their start.
-#[derive(Debug)]
-pub(crate) struct Cradle<'a> {
-    /// Where nothing is read and what is written is gone.
-    pub(crate) null: &'a OwnedFd,
-    pub(crate) stack: &'a mut Stack,
-    /// The record of the lease, which is there before it has a process.
-    pub(crate) note: BorrowedFd<'a>,
-}
-
-/// Starts one rank; returns once its program has begun.
+/// Starts one rank, which notes who it is in the record of its lease; its program begins in a
+/// moment, or its process ends.
 pub(crate) fn spawn(
     order: &Order,
-    cradle: &mut Cradle<'_>,
+    site: &mut Site,
+    note: BorrowedFd<'_>,
     group: Option<&Group>,
     rank: u32,
 ) -> Result<Process, Failure> {
@@ -122,17 +126,15 @@ pub(crate) fn spawn(
             argv: argv?,
             env: environment::inherited_and(&table)?,
             cwd: CString::new(order.launch.cwd.as_str())?,
-            log: log.as_ref().unwrap_or(cradle.null),
-            input: cradle.null,
-            note: cradle.note,
-            doors,
             rank,
             cores: cpu_set(&order.picked[rank as usize].cores),
         };
-        start(&image, cradle.stack)
+        let input = site.null.as_fd();
+        let log = log.as_ref().map_or(input, AsFd::as_fd);
+        site.nursery.start(image, &Streams { input, log, note, doors })
     });
-    let Started { pid, pidfd } = started.map_err(|error| explain(order, rank, program, &error))?;
-    Ok(Process::new(rank, pid, Some(pidfd), Kin::Child))
+    let Started { pid, pidfd, birth } = started.map_err(|error| explain(order, rank, &error))?;
+    Ok(Process { birth, ..Process::new(rank, pid, Some(pidfd), Kin::Child) })
 }
 
 /// Path and arguments of the container runtime that runs the program in its image.
@@ -253,7 +255,9 @@ pub(crate) fn cannot(rank: u32, path: &Path, error: &io::Error) -> Failure {
 }
 
 /// Why a program did not start: the system's error does not say which file it is about.
-fn explain(order: &Order, rank: u32, program: &str, error: &io::Error) -> Failure {
+pub(crate) fn explain(order: &Order, rank: u32, error: &io::Error) -> Failure {
+    let argv = order.argv(rank);
+    let program = argv.first().map_or("", String::as_str);
     let cwd = Path::new(&order.launch.cwd);
     if !cwd.is_dir() {
         let text = format!(

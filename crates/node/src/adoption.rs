@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -12,9 +11,10 @@ use crate::cgroup::Group;
 use crate::container;
 use crate::gang::{Gang, Left, StopAsked};
 use crate::node::{BIRTH_LIMIT, Node, Start};
-use crate::order::record_path;
-use crate::record::{self, Record};
+use crate::order::lease_path;
+use crate::record::{self, Found};
 use crate::site::Remains;
+use crate::slip::Slip;
 use crate::spawn::{Kin, Process};
 use crate::sweep::{Marks, sweep};
 use crate::sys::pidfd_open;
@@ -29,6 +29,9 @@ impl Node {
     /// of generations up to the state's old ones.
     pub fn adopt(&mut self, state: &State) {
         self.generation = state.generation();
+        let records = record::all(&self.config.run_dir).unwrap_or_default();
+        let mut records: BTreeMap<LeaseId, Found> =
+            records.into_iter().map(|found| (found.lease(), found)).collect();
         for (&lease, held) in state.leases() {
             let (_, spec, stage) = state.stage(held.stage);
             let start = Start {
@@ -38,42 +41,29 @@ impl Node {
                 launch: &spec.alternatives[held.placement.alternative].launch,
                 resume: &stage.checkpoint,
             };
-            self.take_up(start, held.phase);
+            self.take_up(start, held.phase, records.remove(&lease));
         }
-        self.forget_others(state);
+        records.into_values().for_each(forget);
     }
 
-    /// Files of leases whose end is durable, which a supervisor had no time to remove.
-    fn forget_others(&mut self, state: &State) {
-        for (path, record) in record::live(&self.config.run_dir) {
-            let is_over = !state.leases().contains_key(&LeaseId(record.lease));
-            // Nobody was left when the end was told. Of another log's lease somebody may be.
-            if is_over && !record::noted(&path).into_values().any(|pid| record.is_rank(pid)) {
-                record::forget(&path);
-            }
-        }
-    }
-
-    fn take_up(&mut self, start: Start<'_>, phase: Phase) {
+    fn take_up(&mut self, start: Start<'_>, phase: Phase, found: Option<Found>) {
         let lease = start.lease;
-        let asked = if phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
-        let path = record_path(&self.config.run_dir, lease);
-        if !path.exists() {
+        let Some(found) = found else {
             return match phase {
                 Phase::Starting => self.start(start),
                 // It ran, so somebody removed its record: it may run still.
-                Phase::Running { .. } | Phase::Stopping { .. } => self.lose(lease, &path, None),
+                Phase::Running { .. } | Phase::Stopping { .. } => self.lose(lease, None),
             };
-        }
-        let world = start.placement.ranks.len();
-        let record = Record::read(&path);
-        let noted = noted_by_now(&path, record.as_ref(), world);
-        let (Some(record), true) = (&record, noted.len() == world) else {
-            return self.lose(lease, &path, record.as_ref());
         };
-        let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let world = start.placement.ranks.len();
+        let found = noted_by_now(found, world);
+        let Found { record, noted, path } = &found;
+        if !record.is_of_this_boot() || noted.len() != world {
+            return self.lose(lease, Some(&found));
+        }
+        let written = fs::metadata(path).and_then(|metadata| metadata.modified());
         let since = written.unwrap_or(SystemTime::UNIX_EPOCH);
-        let processes = noted.into_iter().map(|(rank, pid)| {
+        let processes = noted.iter().map(|(&rank, &pid)| {
             // Opened first: the id cannot become another process's between the two.
             let pidfd = pidfd_open(pid).ok().filter(|_| record.is_rank(pid));
             Process::new(rank, pid, pidfd, Kin::Orphan)
@@ -82,8 +72,9 @@ impl Node {
         let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
         self.ports.take_again(record.port);
         let order = self.order(&start, record.port, picked, record.since_ticks);
-        let cgroups = record.control_groups();
-        let left = Left { processes, cgroups, since, asked };
+        let (cgroups, slip) = (record.control_groups(), Slip::open(path).ok());
+        let asked = if phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
+        let left = Left { processes, cgroups, slip, since, asked };
         let mut gang = Gang::take_up(order, left, &mut self.site);
         if asked == StopAsked::Yes {
             let spec = start.launch.checkpoint.as_ref();
@@ -95,29 +86,36 @@ impl Node {
 
     /// A lease of which not every rank began, or of a boot that is over, or whose record is gone:
     /// what there is of it goes.
-    fn lose(&mut self, lease: LeaseId, path: &Path, record: Option<&Record>) {
-        let ranks = record::noted(path).into_values();
-        let groups = ranks.filter(|&pid| record.is_some_and(|record| record.is_rank(pid)));
-        let cgroups = record.map(Record::control_groups).unwrap_or_default();
-        let (groups, mark) = (groups.collect(), record::mark(path));
-        sweep(&Marks { groups, mark, cgroups: &cgroups }, None);
-        container::remove_left(path);
+    fn lose(&mut self, lease: LeaseId, found: Option<&Found>) {
+        let lease_dir = lease_path(&self.config.run_dir, lease);
+        let this_boots = found.filter(|found| found.record.is_of_this_boot());
+        let groups = this_boots.into_iter().flat_map(Found::ranks).collect();
+        let cgroups = this_boots.map(|found| found.record.control_groups()).unwrap_or_default();
+        sweep(&Marks { groups, mark: record::mark(&lease_dir), cgroups: &cgroups }, None);
+        container::remove_left(&lease_dir);
         cgroups.iter().for_each(Group::remove);
-        let children = Vec::new();
-        let remains = Remains { record: path.to_owned(), slip: None, children };
+        let slip = found.and_then(|found| Slip::open(&found.path).ok());
+        let remains = Remains { lease_dir: Some(lease_dir), slip, children: Vec::new() };
         self.site.end(lease, Outcome::Lost, remains);
     }
 }
 
-/// Who noted itself, when all did or had the time to: a supervisor may have died between the birth
-/// of a process and the moment in which that notes who it is.
-fn noted_by_now(path: &Path, record: Option<&Record>, world: usize) -> BTreeMap<u32, i32> {
-    loop {
-        let noted = record::noted(path);
-        let is_young = |record: &Record| record.age() < BIRTH_LIMIT;
-        if noted.len() == world || !record.is_some_and(is_young) {
-            return noted;
-        }
-        thread::sleep(NOTE_EVERY);
+/// Forgets a lease whose end is durable, which a supervisor had no time to do. Nobody was left when
+/// the end was told; of another log's lease somebody may be.
+fn forget(found: Found) {
+    if !found.record.is_of_this_boot() || found.ranks().next().is_none() {
+        found.forget();
     }
+}
+
+/// With the notes of all its processes, or those of all that had the time: a supervisor may have
+/// died between the birth of one and the moment in which it notes who it is.
+fn noted_by_now(mut found: Found, world: usize) -> Found {
+    let is_young =
+        |found: &Found| found.record.is_of_this_boot() && found.record.age() < BIRTH_LIMIT;
+    while found.noted.len() < world && is_young(&found) {
+        thread::sleep(NOTE_EVERY);
+        found = found.again();
+    }
+    found
 }

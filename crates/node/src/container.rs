@@ -95,7 +95,7 @@ fn binds(
     let own = [
         Some(PathBuf::from(&order.launch.cwd)),
         Some(PathBuf::from(&order.launch.workdir)),
-        Some(order.lease_dir()),
+        Some(order.lease_dir.clone()),
         Some(order.progress()),
         order.checkpoint_dir(),
         order.resume.as_ref().map(|checkpoint| PathBuf::from(&checkpoint.path)),
@@ -152,8 +152,8 @@ pub(crate) fn named(file: &Path) -> Option<String> {
 }
 
 /// The containers of a lease, as far as they were named.
-pub(crate) fn of_lease(record: &Path) -> Vec<String> {
-    let files = fs::read_dir(containers_path(record)).into_iter().flatten().flatten();
+pub(crate) fn of_lease(lease_dir: &Path) -> Vec<String> {
+    let files = fs::read_dir(containers_path(lease_dir)).into_iter().flatten().flatten();
     files.filter_map(|file| named(&file.path())).collect()
 }
 
@@ -171,8 +171,8 @@ pub(crate) fn removal(containers: &[String], table: &Table) -> Command {
 }
 
 /// Removes what a lease left of which nobody is left to wait for its end.
-pub(crate) fn remove_left(record: &Path) {
-    let containers = of_lease(record);
+pub(crate) fn remove_left(lease_dir: &Path) {
+    let containers = of_lease(lease_dir);
     if !containers.is_empty() {
         // What cannot be removed is podman's to show.
         let _ = removal(&containers, &Table::new()).status();

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::Child;
 use std::str::FromStr;
 use std::time::SystemTime;
@@ -29,7 +31,7 @@ use crate::outlet::{self, Outlet};
 use crate::pace::Pace;
 use crate::poller::{Source, Until};
 use crate::procfs;
-use crate::record::{Identity, Record, boot_ticks, write_atomically};
+use crate::record::{self, Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report, Sight};
 use crate::site::{Remains, Site};
 use crate::slip::Slip;
@@ -69,9 +71,18 @@ pub(crate) enum StopAsked {
 pub(crate) struct Left {
     pub(crate) processes: Vec<Process>,
     pub(crate) cgroups: Vec<Group>,
+    pub(crate) slip: Option<Slip>,
     /// Checkpoints that appeared after this are news.
     pub(crate) since: SystemTime,
     pub(crate) asked: StopAsked,
+}
+
+/// What a gang has in the run directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    /// Nothing but its record, unless its programs have reported something.
+    Record,
+    More,
 }
 
 /// Whether a gang has told its end.
@@ -105,8 +116,9 @@ pub(crate) struct Gang {
     processes: Vec<Process>,
     /// By rank; none where the machine lets us make none.
     cgroups: Vec<Group>,
-    /// The file of its record; none of a gang that was taken up.
+    /// The file of its record, once it is written.
     slip: Option<Slip>,
+    files: Files,
     /// Whoever else has to be gone before the gang is: what a shell left that died of the notice,
     /// and what was killed at the end.
     others: BTreeMap<u16, OwnedFd>,
@@ -154,9 +166,9 @@ impl Gang {
 
     /// Takes up a gang that a supervisor left which died, from where it stands.
     pub(crate) fn take_up(order: Order, left: Left, site: &mut Site) -> Self {
-        let Left { processes, cgroups, since, asked } = left;
+        let Left { processes, cgroups, slip, since, asked } = left;
         let mut gang = Self::new(order, processes, site);
-        gang.cgroups = cgroups;
+        (gang.cgroups, gang.slip, gang.files) = (cgroups, slip, Files::More);
         gang.report.catch_up(since);
         gang.unread = true;
         if asked == StopAsked::Yes {
@@ -193,6 +205,7 @@ impl Gang {
             processes,
             cgroups: Vec::new(),
             slip: None,
+            files: Files::Record,
             others: BTreeMap::new(),
             remover: None,
             verdict: Verdict::default(),
@@ -307,11 +320,12 @@ impl Gang {
             cores: order.picked.iter().map(Picked::record).collect(),
             cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
         };
-        let slip = record.create(&order.record, &mut site.spares);
-        let slip = slip.map_err(|error| spawn::cannot(0, &order.record, &error))?;
+        let dir = &order.lease_dir;
+        let slip = record.write(&mut site.spares);
+        let slip = slip.map_err(|error| spawn::cannot(0, dir, &error))?;
         if order.settles() {
-            let dir = order.lease_dir();
-            fs::create_dir(&dir).map_err(|error| spawn::cannot(0, &dir, &error))?;
+            self.files = Files::More;
+            make_anew(dir).map_err(|error| spawn::cannot(0, dir, &error))?;
         }
         Ok(slip)
     }
@@ -319,7 +333,7 @@ impl Gang {
     fn start_ranks(&mut self, slip: &Slip, site: &mut Site) -> Result<(), Failure> {
         for rank in 0..self.order.world() {
             let group = self.cgroups.get(rank as usize);
-            let process = spawn::spawn(&self.order, site, slip.as_fd(), group, rank)?;
+            let process = spawn::spawn(&self.order, site, slip.note(rank), group, rank)?;
             site.leaders.insert(process.pid);
             self.processes.push(process);
             if let Err(errno) = self.listen_to(rank as usize, site) {
@@ -385,7 +399,8 @@ impl Gang {
         let notice = Notice { deadline_ms: deadline.0, grace_ms: grace.0, reason };
         let text = serde_json::to_string(&notice).expect("text and numbers always become JSON");
         // The signal says the same, if less: a full disk must not keep it back.
-        let _ = fs::create_dir(self.order.lease_dir());
+        self.files = Files::More;
+        let _ = fs::create_dir(&self.order.lease_dir);
         let _ = write_atomically(&self.order.notice(), &text);
         if !std::mem::replace(&mut self.noticed, true) {
             for pid in self.to_be_told() {
@@ -646,8 +661,9 @@ impl Gang {
         for group in std::mem::take(&mut self.cgroups) {
             site.forest.take_back(group);
         }
-        let (record, slip) = (self.order.record.clone(), self.slip.take());
-        let remains = Remains { record, slip, children };
+        let has_more = self.files == Files::More || self.report.has_read();
+        let lease_dir = has_more.then(|| self.order.lease_dir.clone());
+        let remains = Remains { lease_dir, slip: self.slip.take(), children };
         site.end(self.order.lease, outcome, remains);
     }
 
@@ -706,6 +722,17 @@ impl Gang {
         let now = site.clock.now();
         self.busy_at = now;
         self.tell(progress, checkpoints, now, site);
+    }
+}
+
+/// One that is there is of a lease of the same number whose supervisor died.
+fn make_anew(lease_dir: &Path) -> io::Result<()> {
+    match fs::create_dir(lease_dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            record::forget_rest(lease_dir);
+            fs::create_dir(lease_dir)
+        }
+        made => made,
     }
 }
 

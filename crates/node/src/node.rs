@@ -29,7 +29,7 @@ use crate::inlet::{Inbox, Inlet, Port};
 use crate::keeper::Exits;
 use crate::leaders::Leaders;
 use crate::listener::{Changed, Listener};
-use crate::order::{Order, VisibleEnv, all_grants, progress_dir, record_path};
+use crate::order::{Order, VisibleEnv, all_grants, lease_path, progress_dir};
 use crate::poller::{Poller, Source, Until};
 use crate::ports::Ports;
 use crate::record::{self, Reaped};
@@ -164,7 +164,7 @@ impl Node {
             memory_kills: MemoryKills::default(),
             forest,
             durable: Vec::new(),
-            spares: Spares::default(),
+            spares: Spares::new(&config.run_dir),
             facts: VecDeque::new(),
         };
         Ok(Self {
@@ -253,7 +253,7 @@ impl Node {
             visible_env: self.config.visible_env,
             container_access: self.config.container_access,
             port,
-            record: record_path(&self.config.run_dir, start.lease),
+            lease_dir: lease_path(&self.config.run_dir, start.lease),
             health_check: self.config.health_check.clone(),
             exits: self.config.exits.clone().map(|path| (Exits(path), since_ticks)),
             picked,

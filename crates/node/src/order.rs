@@ -28,7 +28,8 @@ pub(crate) struct Order {
     pub(crate) visible_env: VisibleEnv,
     pub(crate) container_access: ContainerAccess,
     pub(crate) port: u16,
-    pub(crate) record: PathBuf,
+    /// What its programs share; its other files lie beside it.
+    pub(crate) lease_dir: PathBuf,
     pub(crate) health_check: Option<PathBuf>,
     /// What a keeper wrote down, where there is one, and since when the lease had processes.
     pub(crate) exits: Option<(Exits, u64)>,
@@ -93,7 +94,7 @@ impl Order {
     }
 
     pub(crate) fn notice(&self) -> PathBuf {
-        notice_path(&self.record)
+        notice_path(&self.lease_dir)
     }
 
     /// Its programs may need the directory that they share before they are given notice: to settle
@@ -103,23 +104,18 @@ impl Order {
         self.world() > 1 || launch.checkpoint.is_some() || launch.container.is_some()
     }
 
-    /// What its programs share.
-    pub(crate) fn lease_dir(&self) -> PathBuf {
-        lease_path(&self.record)
-    }
-
     /// Names the container of a rank once there is one.
     pub(crate) fn container_id(&self, rank: u32) -> PathBuf {
-        containers_path(&self.record).join(rank.to_string())
+        containers_path(&self.lease_dir).join(rank.to_string())
     }
 
     /// There once the health check of a rank has failed.
     pub(crate) fn sick(&self, rank: u32) -> PathBuf {
-        self.record.with_extension(format!("sick-{rank}"))
+        self.lease_dir.with_extension(format!("sick-{rank}"))
     }
 
     pub(crate) fn progress(&self) -> PathBuf {
-        progress_path(&self.record)
+        progress_path(&self.lease_dir)
     }
 
     pub(crate) fn output_dir(&self) -> PathBuf {
@@ -151,24 +147,19 @@ impl Order {
     }
 }
 
-/// Where the record of a lease lies, in the run directory of its engine. Its other files lie beside
-/// it.
-pub(crate) fn record_path(run_dir: &Path, lease: LeaseId) -> PathBuf {
-    run_dir.join(format!("lease-{lease}.json"))
+/// The directory that the programs of a lease share, in the run directory of its engine. Its other
+/// files lie beside it.
+pub(crate) fn lease_path(run_dir: &Path, lease: LeaseId) -> PathBuf {
+    run_dir.join(format!("lease-{lease}"))
 }
 
-/// The directory that the programs of a lease share.
-pub(crate) fn lease_path(record: &Path) -> PathBuf {
-    record.with_extension("")
-}
-
-pub(crate) fn notice_path(record: &Path) -> PathBuf {
-    lease_path(record).join("notice")
+pub(crate) fn notice_path(lease_dir: &Path) -> PathBuf {
+    lease_dir.join("notice")
 }
 
 /// Where the containers of a lease are named, by rank: no program of it may write there.
-pub(crate) fn containers_path(record: &Path) -> PathBuf {
-    record.with_extension("containers")
+pub(crate) fn containers_path(lease_dir: &Path) -> PathBuf {
+    lease_dir.with_extension("containers")
 }
 
 /// A directory of its own, which is watched: nothing else is written there.
@@ -176,9 +167,9 @@ pub(crate) fn progress_dir(run_dir: &Path) -> PathBuf {
     run_dir.join("progress")
 }
 
-pub(crate) fn progress_path(record: &Path) -> PathBuf {
-    let dir = record.parent().unwrap_or(record);
-    progress_dir(dir).join(record.file_stem().unwrap_or_default())
+pub(crate) fn progress_path(lease_dir: &Path) -> PathBuf {
+    let run_dir = lease_dir.parent().unwrap_or(lease_dir);
+    progress_dir(run_dir).join(lease_dir.file_name().unwrap_or_default())
 }
 
 /// The lease whose progress file has this name.

@@ -37,12 +37,13 @@ pub struct LiveLeases {
 impl LiveLeases {
     pub fn read(run_dir: &Path) -> Self {
         let mut found = Self::default();
-        for (path, record) in record::live(run_dir) {
-            found.notices.insert(notice_path(&path).display().to_string());
-            let ranks = record::noted(&path).into_values();
-            found.ranks.extend(ranks.filter(|&pid| is_free_or_rank(&record, pid)));
-            found.grouped.extend(record.control_groups().iter().flat_map(Group::members));
-            found.containers.extend(container::of_lease(&path));
+        for lease in record::live(run_dir) {
+            let lease_dir = lease.lease_dir();
+            found.notices.insert(notice_path(&lease_dir).display().to_string());
+            let ranks = lease.noted.values().copied();
+            found.ranks.extend(ranks.filter(|&pid| is_free_or_rank(&lease.record, pid)));
+            found.grouped.extend(lease.record.control_groups().iter().flat_map(Group::members));
+            found.containers.extend(container::of_lease(&lease_dir));
         }
         found
     }

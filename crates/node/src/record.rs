@@ -1,9 +1,9 @@
 //! The files that outlive a supervisor: which processes belong to a lease, for whoever comes after.
 //!
 //! ```text
-//! RUN_DIR/lease-N.json       one line: who it is and what was chosen for it, before there is a
-//!                            process; then `RANK PID` a line, written by each before its program;
-//!                            after its end a blank, until another lease has the file (`slip`)
+//! RUN_DIR/record-N           who a lease is and what was chosen for it, before there is a process;
+//!                            then who each is, written by itself before its program; after the
+//!                            end another lease has the file (`slip`)
 //! RUN_DIR/lease-N/           what its programs see also in containers, which see nothing else
 //!                            here; made once there is something to say, at the start where ranks
 //!                            may settle something or run in containers
@@ -17,7 +17,6 @@
 //!
 //! None of it means anything after a reboot, which the record tells by the boot's id.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,7 +33,7 @@ use crate::container;
 use crate::environment::NOTICE;
 use crate::order::{containers_path, lease_path, notice_path, progress_path};
 use crate::procfs;
-use crate::slip::{Slip, Spares, is_blank};
+use crate::slip::{self, Notes, Slip, Spares, Text};
 use crate::sweep::{Marks, sweep};
 
 /// How long killed processes may take to go: one in an uninterruptible system call goes after it.
@@ -69,7 +68,7 @@ impl Identity {
     }
 }
 
-/// What `WORKDIR/run/lease-N.json` says.
+/// What the first line of `RUN_DIR/record-N` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) lease: u64,
@@ -95,21 +94,10 @@ pub(crate) struct CoresRecord {
 }
 
 impl Record {
-    /// Writes it; processes note who they are on the descriptor. Half a record, left by a death in
-    /// the middle, says that no process had begun. One that is there already is of a lease of the
-    /// same number whose supervisor died.
-    pub(crate) fn create(&self, path: &Path, spares: &mut Spares) -> io::Result<Slip> {
-        let mut text = serde_json::to_string(self).expect("text and numbers always become JSON");
-        text.push('\n');
-        let mut slip = spares.take(path).or_else(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => {
-                forget(path);
-                spares.take(path)
-            }
-            _ => Err(error),
-        })?;
-        slip.write(&text, self.cores.len())?;
-        Ok(slip)
+    /// Writes it; processes note who they are behind it.
+    pub(crate) fn write(&self, spares: &mut Spares) -> io::Result<Slip> {
+        let text = serde_json::to_string(self).expect("text and numbers always become JSON");
+        spares.write(text, self.cores.len())
     }
 
     /// Whether this process is one of the lease's: it noted its id, leads a session as all of them
@@ -120,35 +108,65 @@ impl Record {
         procfs::leads_since(pid, from, from + procfs::millis_to_ticks(BIRTHS_LIMIT_MS))
     }
 
-    /// Time since it was written.
+    /// Time since it was written, in the same boot.
     pub(crate) fn age(&self) -> Duration {
-        Duration::from_millis(
-            procfs::ticks_to_millis(boot_ticks().saturating_sub(self.since_ticks)).0,
-        )
+        let ticks = boot_ticks().saturating_sub(self.since_ticks);
+        Duration::from_millis(procfs::ticks_to_millis(ticks).0)
+    }
+
+    pub(crate) fn is_of_this_boot(&self) -> bool {
+        self.boot_id == procfs::boot_id()
     }
 
     pub(crate) fn control_groups(&self) -> Vec<Group> {
         self.cgroups.iter().cloned().map(Group::of).collect()
     }
-
-    /// Of this boot; `None` where there is none, or of a boot that is over.
-    pub(crate) fn read(path: &Path) -> Option<Self> {
-        let text = fs::read_to_string(path).ok()?;
-        let record: Self = serde_json::from_str(text.lines().next()?).ok()?;
-        (record.boot_id == procfs::boot_id()).then_some(record)
-    }
 }
 
-/// Processes by rank, as they noted it. A line that is cut short was not finished: its program had
-/// not begun.
-pub(crate) fn noted(record: &Path) -> BTreeMap<u32, i32> {
-    let text = fs::read_to_string(record).unwrap_or_default();
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    let pair = |line: &str| {
-        let (rank, pid) = line.split_once(' ')?;
-        Some((rank.parse().ok()?, pid.parse().ok()?))
-    };
-    whole.lines().skip(1).filter_map(pair).collect()
+/// A record that lies in a run directory.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    pub(crate) record: Record,
+    /// As they noted it: the id of one that ended may be somebody else's now.
+    pub(crate) noted: Notes,
+}
+
+impl Found {
+    /// # Errors
+    /// When the file cannot be read. One that is not a record is nobody's.
+    fn read(path: &Path) -> io::Result<Option<Self>> {
+        let Text::Record(text, noted) = slip::read(path)? else { return Ok(None) };
+        let record = serde_json::from_str(&text).ok();
+        Ok(record.map(|record| Self { path: path.to_owned(), record, noted }))
+    }
+
+    /// Reads it again, for notes that were not there.
+    pub(crate) fn again(self) -> Self {
+        let lease = self.record.lease;
+        let again = Self::read(&self.path).ok().flatten();
+        again.filter(|found| found.record.lease == lease).unwrap_or(self)
+    }
+
+    pub(crate) fn lease(&self) -> LeaseId {
+        LeaseId(self.record.lease)
+    }
+
+    pub(crate) fn lease_dir(&self) -> PathBuf {
+        lease_path(self.path.parent().unwrap_or(&self.path), self.lease())
+    }
+
+    /// Its first processes that live.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = i32> + '_ {
+        self.noted.values().copied().filter(|&pid| self.record.is_rank(pid))
+    }
+
+    /// Removes it and all that goes with it, as far as possible. What stays behind is a file
+    /// without a process, which a later engine removes.
+    pub(crate) fn forget(&self) {
+        forget_rest(&self.lease_dir());
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 /// The present in clock ticks of this boot, as `/proc/PID/stat` counts them.
@@ -176,37 +194,40 @@ pub struct Reaped {
 
 /// See [`crate::Node::reap`].
 pub(crate) fn reap(run_dir: &Path) -> Result<Vec<Reaped>, NodeError> {
-    let records = read_records(run_dir)?;
+    let records = match all(run_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        records => records.map_err(|source| trouble(run_dir, source))?,
+    };
     let own = Identity::own();
-    for (_, record) in &records {
-        let supervisor = record.supervisor;
-        if supervisor != own && supervisor.lives() && record.boot_id == procfs::boot_id() {
-            let (lease, pid) = (LeaseId(record.lease), supervisor.pid);
+    for found in &records {
+        let supervisor = found.record.supervisor;
+        if supervisor != own && supervisor.lives() && found.record.is_of_this_boot() {
+            let (lease, pid) = (found.lease(), supervisor.pid);
             return Err(NodeError::Supervised { run_dir: run_dir.to_owned(), lease, pid });
         }
     }
+    remove_blanks(run_dir);
     let mut reaped = Vec::new();
-    for (path, record) in records {
-        reaped.push(reap_one(&path, &record)?);
-        remove_all(&path)?;
+    for found in records {
+        reaped.push(reap_one(&found)?);
+        remove_all(&found)?;
     }
     Ok(reaped)
 }
 
-fn reap_one(path: &Path, record: &Record) -> Result<Reaped, NodeError> {
-    let lease = LeaseId(record.lease);
-    let mark = mark(path);
+fn reap_one(found: &Found) -> Result<Reaped, NodeError> {
+    let (record, lease_dir) = (&found.record, found.lease_dir());
     // The id of a dead leader may be another group's now; its processes still bear the mark.
-    let leaders = noted(path).into_values().filter(|&pid| record.is_rank(pid));
-    let groups: BTreeSet<i32> = leaders.collect();
+    let (groups, mark) = (found.ranks().collect(), mark(&lease_dir));
     let cgroups = record.control_groups();
-    let (killed, left) = if record.boot_id == procfs::boot_id() {
+    let (killed, left) = if record.is_of_this_boot() {
         sweep(&Marks { groups, mark, cgroups: &cgroups }, Some(REAP_LIMIT))
     } else {
         Default::default()
     };
-    container::remove_left(path);
+    container::remove_left(&lease_dir);
     cgroups.iter().for_each(Group::remove);
+    let lease = found.lease();
     if !left.is_empty() {
         return Err(NodeError::Unkillable { lease, pids: left });
     }
@@ -214,85 +235,64 @@ fn reap_one(path: &Path, record: &Record) -> Result<Reaped, NodeError> {
     Ok(Reaped { lease, job, stage, processes: killed.len() })
 }
 
-/// What only processes of the lease with this record have in their environment.
-pub(crate) fn mark(record: &Path) -> String {
-    format!("{NOTICE}={}", notice_path(record).display())
+/// What only processes of a lease have in their environment.
+pub(crate) fn mark(lease_dir: &Path) -> String {
+    format!("{NOTICE}={}", notice_path(lease_dir).display())
 }
 
-/// The leases of this boot whose end is not durable yet, by their records.
-pub(crate) fn live(run_dir: &Path) -> Vec<(PathBuf, Record)> {
-    let paths = fs::read_dir(run_dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let records =
-        paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-    records.filter_map(|path| Record::read(&path).map(|record| (path, record))).collect()
-}
-
-/// Records in order of their lease. A file that is not a record is nobody's lease.
-fn read_records(run_dir: &Path) -> Result<Vec<(PathBuf, Record)>, NodeError> {
-    let trouble = |source| NodeError::Record { path: run_dir.to_owned(), source };
-    let entries = match fs::read_dir(run_dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(trouble)?,
-    };
+/// The records of a run directory, in order of their leases.
+pub(crate) fn all(run_dir: &Path) -> io::Result<Vec<Found>> {
     let mut records = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(trouble)?.path();
-        if path.extension().is_some_and(|extension| extension == "json") {
-            if is_blank(&path) {
-                fs::remove_file(&path).map_err(trouble)?;
-                continue;
-            }
-            let text = fs::read_to_string(&path).map_err(trouble)?;
-            let first = text.lines().next().unwrap_or_default();
-            if let Ok(record) = serde_json::from_str::<Record>(first) {
-                records.push((path, record));
-            }
-        }
+    for path in slip::files(run_dir)? {
+        records.extend(Found::read(&path)?);
     }
-    records.sort_by_key(|(_, record)| record.lease);
+    records.sort_by_key(Found::lease);
     Ok(records)
 }
 
-/// Removes what goes with a record. The record itself goes last, so that a death in between leaves
+/// The leases of this boot whose end is not durable yet, as far as they can be read.
+pub(crate) fn live(run_dir: &Path) -> Vec<Found> {
+    let paths = slip::files(run_dir).unwrap_or_default();
+    let records = paths.iter().filter_map(|path| Found::read(path).ok().flatten());
+    records.filter(|found| found.record.is_of_this_boot()).collect()
+}
+
+/// What goes with a record. The record itself goes last, so that a death in between leaves
 /// something to find.
-fn removals(record: &Path) -> impl Iterator<Item = (PathBuf, io::Result<()>)> {
-    let dirs = [lease_path(record), containers_path(record)];
+fn removals(lease_dir: &Path) -> impl Iterator<Item = (PathBuf, io::Result<()>)> {
+    let dirs = [lease_dir.to_owned(), containers_path(lease_dir)];
     let dirs = dirs.into_iter().map(|path| (fs::remove_dir_all(&path), path));
-    let progress = progress_path(record);
+    let progress = progress_path(lease_dir);
     dirs.chain([(fs::remove_file(&progress), progress)]).map(|(done, path)| (path, done))
 }
 
-fn remove_all(record: &Path) -> Result<(), NodeError> {
-    removals(record).try_for_each(|(path, done)| remove(&path, done))?;
-    remove(record, fs::remove_file(record))
-}
-
-/// The same after the end of a lease, of which nobody has the file open. What stays behind is a
-/// file without a process, which a later lease of the same number or a reap removes.
-pub(crate) fn forget(record: &Path) {
-    forget_rest(record);
-    let _ = fs::remove_file(record);
+fn remove_all(found: &Found) -> Result<(), NodeError> {
+    removals(&found.lease_dir()).try_for_each(|(path, done)| remove(&path, done))?;
+    remove(&found.path, fs::remove_file(&found.path))
 }
 
 /// Removes all of a lease that is over but its record.
-pub(crate) fn forget_rest(record: &Path) {
+pub(crate) fn forget_rest(lease_dir: &Path) {
     // Each is tried: they do not depend on each other any more.
-    removals(record).for_each(drop);
+    removals(lease_dir).for_each(drop);
 }
 
 /// Removes what an engine kept for its next leases that was killed.
 pub(crate) fn remove_blanks(run_dir: &Path) {
-    let paths = fs::read_dir(run_dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let records =
-        paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-    records.filter(|path| is_blank(path)).for_each(|path| drop(fs::remove_file(path)));
+    for path in slip::files(run_dir).unwrap_or_default() {
+        if matches!(slip::read(&path), Ok(Text::Blank)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn trouble(path: &Path, source: io::Error) -> NodeError {
+    NodeError::Record { path: path.to_owned(), source }
 }
 
 fn remove(path: &Path, done: io::Result<()>) -> Result<(), NodeError> {
     match done {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(NodeError::Record { path: path.to_owned(), source: error })
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(trouble(path, error)),
         _ => Ok(()),
     }
 }
@@ -309,8 +309,7 @@ mod tests {
         let lease = 4;
         let record =
             Record { lease, job, stage, boot_id, since_ticks, supervisor, port, cores, cgroups };
-        let path = run_dir.join("lease-4.json");
-        record.create(&path, &mut Spares::default()).expect("a file can be written");
+        record.write(&mut Spares::new(run_dir)).expect("a file can be written");
     }
 
     #[test]
@@ -333,13 +332,5 @@ mod tests {
         let reaped = reap(dir.path()).expect("files can be removed");
         assert_eq!(reaped[0].processes, 0);
         assert_eq!(reap(dir.path()).expect("nothing is left"), []);
-    }
-
-    #[test]
-    fn a_note_that_is_cut_short_is_nobody() {
-        let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let record = dir.path().join("lease-1.json");
-        fs::write(&record, "{}\n0 17\n1 1").expect("a file can be written");
-        assert_eq!(noted(&record), BTreeMap::from([(0, 17)]));
     }
 }

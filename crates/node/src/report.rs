@@ -91,6 +91,11 @@ impl Report {
         self.tally.is_done()
     }
 
+    /// There was a progress file.
+    pub(crate) fn has_read(&self) -> bool {
+        self.inode != 0
+    }
+
     /// Reads what is new and gives it: progress, then checkpoints.
     pub(crate) fn read(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
         let signs = self.watch.as_ref().map(Watch::read).unwrap_or_default();

@@ -57,8 +57,9 @@ pub(crate) struct Fact {
 /// how it ended.
 #[derive(Debug)]
 pub(crate) struct Remains {
-    pub(crate) record: PathBuf,
-    /// Its file; none of a gang that was taken up.
+    /// Beside which it may have left files; none where it has only its record.
+    pub(crate) lease_dir: Option<PathBuf>,
+    /// Of its record, where there is one.
     pub(crate) slip: Option<Slip>,
     /// Zombies.
     pub(crate) children: Vec<i32>,
@@ -83,14 +84,10 @@ impl Site {
 
     /// Removes what is needed no more.
     pub(crate) fn forget(&mut self) {
-        for Remains { record, slip, children } in self.durable.drain(..) {
-            match slip {
-                Some(slip) => {
-                    record::forget_rest(&record);
-                    self.spares.keep(slip);
-                }
-                None => record::forget(&record),
-            }
+        for Remains { lease_dir, slip, children } in self.durable.drain(..) {
+            // The record last: a death in between leaves something to find.
+            lease_dir.as_deref().into_iter().for_each(record::forget_rest);
+            slip.into_iter().for_each(|slip| self.spares.keep(slip));
             children.into_iter().for_each(|pid| self.leaders.collect(pid));
         }
     }

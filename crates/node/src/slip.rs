@@ -1,8 +1,16 @@
-//! The file of a record, and files of ended leases to be written again: to make and remove one
-//! costs ten times as much as to rename and overwrite it.
+//! The files of records, which are written again and again: to make and remove one costs ten times
+//! as much as to overwrite it.
+//!
+//! ```text
+//! one line         the record; a blank instead of its first byte where it means nothing any more
+//! NOTE_BYTES each  blanks, until the process of a rank has noted itself: `RANK PID`, blanks, and an
+//!                  end of line
+//! the rest         of records that were longer
+//! ```
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -12,44 +20,55 @@ use std::path::{Path, PathBuf};
 const LENGTH_MAX: usize = 4_096;
 /// Files that are kept for the next lease.
 const SPARE_MAX: usize = 64;
-/// Longest note of a process: two numbers.
-const NOTE_MAX: usize = 24;
+/// Length of the note of a process: two numbers, and what ends them.
+pub(crate) const NOTE_BYTES: usize = 24;
 /// Instead of the first byte of a record that means nothing any more. What is not JSON is none.
 const BLANK: u8 = b' ';
+
+const PREFIX: &str = "record-";
 
 #[derive(Debug)]
 pub(crate) struct Slip {
     file: File,
     path: PathBuf,
-    /// What may have been written to it.
+    /// Of the record's line and the notes.
     length: usize,
+    /// Of the record's line.
+    notes_at: u64,
+}
+
+/// Where the process of a rank notes itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Note<'a> {
+    pub(crate) file: BorrowedFd<'a>,
+    pub(crate) offset: u64,
 }
 
 impl Slip {
-    /// A new file.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create_new(true).write(true).open(path)?;
-        Ok(Self { file, path: path.to_owned(), length: 0 })
+    fn new(file: File, path: PathBuf) -> Self {
+        Self { file, path, length: 0, notes_at: 0 }
     }
 
-    /// Gives it another name, under which nothing is yet.
-    fn rename(&mut self, path: &Path) -> io::Result<()> {
-        if path.symlink_metadata().is_ok() {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        fs::rename(&self.path, path)?;
-        self.path = path.to_owned();
-        Ok(())
+    /// One that a supervisor left.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        let length = file.metadata()?.len() as usize;
+        Ok(Self { length, ..Self::new(file, path.to_owned()) })
     }
 
-    /// Writes a record of so many processes at its beginning. Each process then writes where the
-    /// one before it ended, over blanks: a note that is cut short is not a whole line.
-    pub(crate) fn write(&mut self, record: &str, processes: usize) -> io::Result<()> {
-        let mut text = record.as_bytes().to_vec();
-        text.resize(text.len().max(self.length), BLANK);
-        self.length = text.len().max(record.len() + processes * NOTE_MAX);
-        self.file.write_all_at(&text, 0)?;
-        self.file.seek(SeekFrom::Start(record.len() as u64)).map(drop)
+    /// Writes a record of so many processes.
+    fn write(&mut self, mut record: String, processes: usize) -> io::Result<()> {
+        record.push('\n');
+        self.notes_at = record.len() as u64;
+        let mut text = record.into_bytes();
+        text.resize(text.len() + processes * NOTE_BYTES, BLANK);
+        self.length = self.length.max(text.len());
+        self.file.write_all_at(&text, 0)
+    }
+
+    pub(crate) fn note(&self, rank: u32) -> Note<'_> {
+        let offset = self.notes_at + u64::from(rank) * NOTE_BYTES as u64;
+        Note { file: self.file.as_fd(), offset }
     }
 
     fn blank(&self) -> io::Result<()> {
@@ -57,85 +76,160 @@ impl Slip {
     }
 }
 
-impl AsFd for Slip {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
+/// Files that are no lease's. They go with the engine; those of one that was killed, with the next.
+#[derive(Debug)]
+pub(crate) struct Spares {
+    run_dir: PathBuf,
+    /// Of the next file.
+    number: u64,
+    slips: Vec<Slip>,
 }
 
-/// Files that are no lease's. They go with the engine; those of one that was killed, with the next.
-#[derive(Debug, Default)]
-pub(crate) struct Spares(Vec<Slip>);
-
 impl Spares {
-    /// A file with this name.
-    pub(crate) fn take(&mut self, path: &Path) -> io::Result<Slip> {
-        let Some(mut slip) = self.0.pop() else { return Slip::create(path) };
-        match slip.rename(path) {
+    pub(crate) fn new(run_dir: &Path) -> Self {
+        Self { run_dir: run_dir.to_owned(), number: 1, slips: Vec::new() }
+    }
+
+    /// Writes a record of so many processes. Where that fails there is none.
+    pub(crate) fn write(&mut self, record: String, processes: usize) -> io::Result<Slip> {
+        let mut slip = match self.slips.pop() {
+            Some(slip) => slip,
+            None => self.create()?,
+        };
+        match slip.write(record, processes) {
             Ok(()) => Ok(slip),
             Err(error) => {
-                self.0.push(slip);
+                let _ = fs::remove_file(&slip.path);
                 Err(error)
+            }
+        }
+    }
+
+    fn create(&mut self) -> io::Result<Slip> {
+        loop {
+            let path = self.run_dir.join(format!("{PREFIX}{}", self.number));
+            self.number += 1;
+            match OpenOptions::new().create_new(true).write(true).open(&path) {
+                // Of an engine that died, whose leases may live.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                file => return file.map(|file| Slip::new(file, path)),
             }
         }
     }
 
     /// The file of a lease that is over, whose record means nothing from here on.
     pub(crate) fn keep(&mut self, slip: Slip) {
-        let usable = self.0.len() < SPARE_MAX && slip.length <= LENGTH_MAX;
+        let usable = self.slips.len() < SPARE_MAX && slip.length <= LENGTH_MAX;
         if usable && slip.blank().is_ok() {
-            self.0.push(slip);
+            self.slips.push(slip);
         } else {
             let _ = fs::remove_file(&slip.path);
         }
     }
 
     pub(crate) fn remove(&mut self) {
-        self.0.drain(..).for_each(|slip| drop(fs::remove_file(slip.path)));
+        self.slips.drain(..).for_each(|slip| drop(fs::remove_file(slip.path)));
     }
 }
 
-/// Whether a file was kept by an engine that was killed.
-pub(crate) fn is_blank(path: &Path) -> bool {
-    let mut first = [0];
-    let read = File::open(path).and_then(|file| file.read_at(&mut first, 0));
-    read.is_ok() && first == [BLANK]
+/// What a file says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Text {
+    /// It was kept by an engine that was killed.
+    Blank,
+    Record(String, Notes),
+}
+
+/// Processes by rank, as they noted it.
+pub(crate) type Notes = BTreeMap<u32, i32>;
+
+/// Reads a file of a record.
+pub(crate) fn read(path: &Path) -> io::Result<Text> {
+    let bytes = fs::read(path)?;
+    if bytes.first().is_none_or(|&byte| byte == BLANK) {
+        return Ok(Text::Blank);
+    }
+    let (record, notes) = match bytes.iter().position(|&byte| byte == b'\n') {
+        Some(end) => (&bytes[..end], &bytes[end + 1..]),
+        None => (&bytes[..], &[][..]),
+    };
+    let notes = notes.chunks(NOTE_BYTES).filter_map(noted).collect();
+    Ok(Text::Record(String::from_utf8_lossy(record).into_owned(), notes))
+}
+
+/// A note that is cut short was not finished: its program had not begun.
+fn noted(note: &[u8]) -> Option<(u32, i32)> {
+    let text = std::str::from_utf8(note).ok().filter(|text| text.len() == NOTE_BYTES)?;
+    let (rank, pid) = text.strip_suffix('\n')?.trim_end().split_once(' ')?;
+    Some((rank.parse().ok()?, pid.parse().ok()?))
+}
+
+/// The files of records in a run directory.
+pub(crate) fn files(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(run_dir)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| name.starts_with(PREFIX)) {
+            found.push(path);
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_was_in_a_file_before_is_not_read_again() {
-        let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let path = |name: &str| dir.path().join(name);
-        let mut spares = Spares::default();
-        let mut first = spares.take(&path("a")).expect("a file can be made");
-        first.write("{\"long\": \"record\"}\n", 1).expect("it can be written");
-        io::Write::write_all(&mut first.file, b"0 17\n").expect("a process notes itself");
-        spares.keep(first);
-        assert!(is_blank(&path("a")));
-        let mut next = spares.take(&path("b")).expect("it can be renamed");
-        assert!(!path("a").exists());
-        next.write("{}\n", 1).expect("it can be written");
-        io::Write::write_all(&mut next.file, b"0 18\n").expect("a process notes itself");
-        let text = fs::read_to_string(path("b")).expect("it can be read");
-        assert_eq!(text.trim_end_matches(' '), "{}\n0 18\n");
-        spares.keep(next);
-        spares.remove();
-        assert!(!path("b").exists());
+    fn note(slip: &Slip, rank: u32, text: &str) {
+        let offset = slip.note(rank).offset;
+        slip.file.write_all_at(text.as_bytes(), offset).expect("a process notes itself");
+    }
+
+    fn record(text: &str, notes: &[(u32, i32)]) -> Text {
+        Text::Record(text.to_owned(), notes.iter().copied().collect())
     }
 
     #[test]
-    fn nothing_is_renamed_over_another_record() {
+    fn what_was_in_a_file_before_is_not_read_again() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let path = |name: &str| dir.path().join(name);
-        let mut spares = Spares::default();
-        spares.keep(Slip::create(&path("a")).expect("a file can be made"));
-        fs::write(path("b"), "{}").expect("a file can be written");
-        let taken = spares.take(&path("b")).map_err(|error| error.kind());
-        assert_eq!(taken.err(), Some(io::ErrorKind::AlreadyExists));
-        assert!(spares.take(&path("c")).is_ok());
+        let mut spares = Spares::new(dir.path());
+        let mut write = |record: &str, processes| {
+            let slip = spares.write(record.to_owned(), processes);
+            let slip = slip.expect("it can be written");
+            note(&slip, processes as u32 - 1, "1 17                   \n");
+            let path = slip.path.clone();
+            let text = read(&path).expect("it can be read");
+            spares.keep(slip);
+            assert_eq!(read(&path).expect("it can be read"), Text::Blank);
+            (path, text)
+        };
+        let (first, text) = write("{\"long\": \"record\"}", 2);
+        assert_eq!(text, record("{\"long\": \"record\"}", &[(1, 17)]));
+        let (next, text) = write("{}", 1);
+        assert_eq!(first, next);
+        assert_eq!(text, record("{}", &[(1, 17)]));
+        spares.remove();
+        assert!(!next.exists());
+    }
+
+    #[test]
+    fn a_note_that_is_cut_short_is_nobody() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let slip = Spares::new(dir.path()).write("{}".to_owned(), 3).expect("it can be written");
+        note(&slip, 0, "0 17                   \n");
+        note(&slip, 1, "1 1");
+        note(&slip, 2, "2 18                   \n");
+        let text = read(&slip.path).expect("it can be read");
+        assert_eq!(text, record("{}", &[(0, 17), (2, 18)]));
+    }
+
+    #[test]
+    fn nothing_is_written_over_the_record_of_another_engine() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let other = Spares::new(dir.path()).write("{}".to_owned(), 1).expect("it can be written");
+        let own = Spares::new(dir.path()).write("{}".to_owned(), 1).expect("it can be written");
+        assert_ne!(other.path, own.path);
+        assert_eq!(files(dir.path()).expect("it can be listed").len(), 2);
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use het_core::{Container, Failure, LogRule, Millis, OutputRule, Time};
@@ -16,6 +16,7 @@ use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
 use crate::outlet;
 use crate::site::Site;
+use crate::slip::Note;
 use crate::sys::{Birth, Image, Started, Streams, cpu_set};
 
 /// Where programs are looked for when nothing says where (execvp(3)).
@@ -95,7 +96,7 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
 pub(crate) fn spawn(
     order: &Order,
     site: &mut Site,
-    note: BorrowedFd<'_>,
+    note: Note<'_>,
     group: Option<&Group>,
     rank: u32,
 ) -> Result<Process, Failure> {

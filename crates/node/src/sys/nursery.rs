@@ -22,6 +22,7 @@ use syscalls::{Sysno, raw_syscall};
 
 use super::{DESCRIPTORS_BEFORE, pidfd_open};
 use crate::environment::Pair;
+use crate::slip::{NOTE_BYTES, Note};
 
 /// Stack of a child between its birth and its program: it calls little and nothing deep.
 const STACK_BYTES: usize = 32 * 1024;
@@ -63,7 +64,7 @@ pub(crate) struct Streams<'a> {
     pub(crate) log: BorrowedFd<'a>,
     /// Where the child notes who it is before its program begins: whoever comes after a supervisor
     /// that died finds every process whose program may have begun.
-    pub(crate) note: BorrowedFd<'a>,
+    pub(crate) note: Note<'a>,
     /// Files that the child writes `0` to, to enter its control groups; at most [`DOORS_MAX`].
     pub(crate) doors: &'a [OwnedFd],
 }
@@ -219,6 +220,7 @@ struct Words {
     input: RawFd,
     log: RawFd,
     note: RawFd,
+    note_at: u64,
     /// -1 where there is none.
     doors: [RawFd; DOORS_MAX],
     rank: u32,
@@ -240,7 +242,7 @@ impl Words {
         self.program = address(&image.program);
         self.cwd = address(&image.cwd);
         (self.input, self.log) = (streams.input.as_raw_fd(), streams.log.as_raw_fd());
-        self.note = streams.note.as_raw_fd();
+        (self.note, self.note_at) = (streams.note.file.as_raw_fd(), streams.note.offset);
         self.doors = [-1; DOORS_MAX];
         for (door, fd) in self.doors.iter_mut().zip(streams.doors) {
             *door = fd.as_raw_fd();
@@ -310,9 +312,9 @@ unsafe fn begin(words: &Words) -> c_int {
                 return errno;
             }
         }
-        let mut line = [0u8; 24];
-        let length = note(&mut line, words.rank, raw_syscall!(Sysno::getpid) as u32);
-        let noted = raw_syscall!(Sysno::write, words.note, line.as_ptr(), length);
+        let line = note(words.rank, raw_syscall!(Sysno::getpid) as u32);
+        let (line, at) = (line.as_ptr(), words.note_at);
+        let noted = raw_syscall!(Sysno::pwrite64, words.note, line, NOTE_BYTES, at);
         if let Some(errno) = failed(noted) {
             return errno;
         }
@@ -339,23 +341,24 @@ fn failed(returned: usize) -> Option<c_int> {
     (-4_095..0).contains(&value).then_some(-value as c_int)
 }
 
-/// Writes `RANK PID\n`; gives its length.
-fn note(line: &mut [u8; 24], rank: u32, pid: u32) -> usize {
-    let mut length = 0;
-    for (number, end) in [(rank, b' '), (pid, b'\n')] {
+/// `RANK PID`, blanks, and an end of line.
+fn note(rank: u32, pid: u32) -> [u8; NOTE_BYTES] {
+    let mut line = [b' '; NOTE_BYTES];
+    line[NOTE_BYTES - 1] = b'\n';
+    let mut at = 0;
+    for number in [rank, pid] {
         let mut divisor = 1_000_000_000;
         while divisor > 1 && number < divisor {
             divisor /= 10;
         }
         while divisor > 0 {
-            line[length] = b'0' + (number / divisor % 10) as u8;
-            length += 1;
+            line[at] = b'0' + (number / divisor % 10) as u8;
             divisor /= 10;
+            at += 1;
         }
-        line[length] = end;
-        length += 1;
+        at += 1;
     }
-    length
+    line
 }
 
 #[cfg(test)]
@@ -364,10 +367,13 @@ mod tests {
 
     #[test]
     fn a_note_is_rank_and_pid() {
-        let mut line = [0; 24];
-        for (rank, pid, text) in [(0, 7, "0 7\n"), (12, 4_194_304, "12 4194304\n")] {
-            let length = note(&mut line, rank, pid);
-            assert_eq!(std::str::from_utf8(&line[..length]), Ok(text));
+        let texts = [
+            (0, 7, "0 7                    \n"),
+            (12, 4_194_304, "12 4194304             \n"),
+            (u32::MAX, u32::MAX, "4294967295 4294967295  \n"),
+        ];
+        for (rank, pid, text) in texts {
+            assert_eq!(std::str::from_utf8(&note(rank, pid)), Ok(text));
         }
     }
 }

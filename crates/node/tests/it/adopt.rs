@@ -118,12 +118,14 @@ fn what_was_planned_but_never_began_begins() {
 fn a_gang_of_an_earlier_boot_is_lost() {
     let rig = Rig::new();
     let (state, _) = state(&rig, "true");
-    let run = rig.path("run");
-    std::fs::write(run.join("lease-1.json"), "{}").expect("a file can be written");
+    let record = r#"{"lease":1,"job":"a","stage":"b","boot_id":"another","since_ticks":0,
+        "supervisor":{"pid":1,"start_ticks":0},"port":0,"cores":[]}"#;
+    let file = rig.path("run/record-1");
+    std::fs::write(&file, record.replace('\n', "")).expect("a file can be written");
     let mut node = successor(&state, rig.dir.path());
     assert_eq!(end(&mut node), Outcome::Lost);
     drop(node);
-    assert!(!run.join("lease-1.json").exists());
+    assert!(!file.exists());
 }
 
 #[test]
@@ -134,9 +136,9 @@ fn what_a_supervisor_had_no_time_to_forget_is_forgotten() {
     while !matches!(rig.next().1, Event::StageEnded { .. }) {}
     let (dir, node) = rig.into_parts();
     node.detach();
-    assert!(dir.path().join("run/lease-1.json").exists());
+    assert!(dir.path().join("run/record-1").exists());
     let run = dir.path().join("run");
-    std::fs::write(run.join("lease-2.json"), " blank").expect("a file can be written");
+    std::fs::write(run.join("record-2"), " blank").expect("a file can be written");
     // The end is durable: the log's state has no such lease any more.
     let after = State::new(Arc::clone(before.topology()));
     drop(successor(&after, dir.path()));

@@ -160,7 +160,7 @@ fn it_is_no_stranger_and_sees_no_other_lease(podman: &Podman) {
         i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done
         echo '{"step":1}' >> $HET_PROGRESS
         echo mine > ${HET_NOTICE%/*}/mine
-        [ -e ${HET_NOTICE%/*/*}/lease-1.json ] && exit 3
+        [ -e ${HET_NOTICE%/*/*}/record-1 ] && exit 3
         until [ -e go ]; do sleep 0.05; done"#;
     rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
     let busy = rig.await_step(1).busy.expect("nothing but a processor is held");

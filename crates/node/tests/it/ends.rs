@@ -150,7 +150,7 @@ fn nothing_of_a_lease_stays_behind_but_its_logs() {
     let mut rig = Rig::new();
     rig.start(&format!("{READY} sleep 60"), 1);
     rig.await_step(1);
-    assert!(rig.path("run/lease-1.json").exists());
+    assert!(rig.path("run/record-1").exists());
     rig.stop(LONG);
     rig.story();
     let Rig { node, dir, .. } = rig;

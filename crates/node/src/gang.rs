@@ -24,7 +24,7 @@ use crate::cgroup::Group;
 use crate::container;
 use crate::cores::Picked;
 use crate::ending::{Ending, Push};
-use crate::environment::{self, NOTICE, RANK};
+use crate::environment::{self, RANK};
 use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, MemoryRanOut, Verdict};
 use crate::order::Order;
 use crate::outlet::{self, Outlet};
@@ -533,7 +533,7 @@ impl Gang {
     }
 
     fn marks(&self) -> Marks<'_> {
-        let mark = format!("{NOTICE}={}", self.order.notice().display());
+        let mark = record::mark(&self.order.lease_dir);
         Marks { groups: self.groups(), mark, cgroups: &self.cgroups }
     }
 

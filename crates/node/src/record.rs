@@ -237,7 +237,7 @@ fn reap_one(found: &Found) -> Result<Reaped, NodeError> {
 
 /// What only processes of a lease have in their environment.
 pub(crate) fn mark(lease_dir: &Path) -> String {
-    format!("{NOTICE}={}", notice_path(lease_dir).display())
+    [NOTICE, "=", &notice_path(lease_dir).to_string_lossy()].concat()
 }
 
 /// The records of a run directory, in order of their leases.

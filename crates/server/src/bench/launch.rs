@@ -155,6 +155,10 @@ impl Launcher {
                 self.start_true(dir, logs);
             }
         }
+        // What has ended is collected now: the other engine of this process would take it for what
+        // its own programs left.
+        let now = self.node.now();
+        let _ = self.node.next_event(Some(now));
     }
 
     fn start_true(&mut self, dir: &Path, logs: Logs) {

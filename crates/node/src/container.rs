@@ -12,8 +12,9 @@ use std::process::{Command, Stdio};
 
 use het_core::{Access, Container, ContainerRuntime};
 
-use crate::environment::{NOTICE, Table};
+use crate::environment::NOTICE;
 use crate::order::{Order, containers_path};
+use crate::variables::Variables;
 
 /// Gives the words that let a container use these devices of a driver:
 /// `het_devices::container_access`.
@@ -50,7 +51,7 @@ pub(crate) fn words(
     order: &Order,
     container: &Container,
     (program, runtime): (&str, ContainerRuntime),
-    table: &Table,
+    told: &Variables,
     argv: &[String],
     rank: u32,
 ) -> Result<Vec<String>, String> {
@@ -71,7 +72,7 @@ pub(crate) fn words(
             words.push(format!("--workdir={}", order.launch.cwd));
             words.extend(binds.iter().map(|bind| format!("--volume={bind}")));
             // By name: values would stand in the list of processes.
-            words.extend(table.keys().map(|name| format!("--env={name}")));
+            words.extend(told.iter().map(|(name, _)| format!("--env={name}")));
         }
         ContainerRuntime::Apptainer => {
             words.extend(["exec", "--pwd"].map(str::to_owned));
@@ -159,13 +160,12 @@ pub(crate) fn of_lease(lease_dir: &Path) -> Vec<String> {
 
 /// What removes containers whose runtime was killed, together with what runs in them: a runtime
 /// that is killed while it starts one leaves it behind.
-/// The table says where the runtime that made them keeps them.
-pub(crate) fn removal(containers: &[String], table: &Table) -> Command {
+/// What its programs were told says where the runtime that made them keeps them.
+pub(crate) fn removal(containers: &[String], told: &Variables) -> Command {
     let mut command = Command::new("timeout");
     command.args([REMOVAL_LIMIT_S, "podman", "rm", "--force", "--ignore", "--time=0"]);
-    let table = table.iter().map(|(name, value)| (name.as_ref(), value));
     // It bears no mark: whatever does is killed.
-    command.args(containers).envs::<_, &str, _>(table).env_remove(NOTICE);
+    command.args(containers).envs(told.iter()).env_remove(NOTICE);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
@@ -175,7 +175,7 @@ pub(crate) fn remove_left(lease_dir: &Path) {
     let containers = of_lease(lease_dir);
     if !containers.is_empty() {
         // What cannot be removed is podman's to show.
-        let _ = removal(&containers, &Table::new()).status();
+        let _ = removal(&containers, &Variables::new()).status();
     }
 }
 

@@ -626,8 +626,8 @@ impl Gang {
         if left.is_empty() {
             return Life::Over;
         }
-        let table = environment::table(&self.order, 0);
-        let Ok(remover) = container::removal(&left, &table).spawn() else { return Life::Over };
+        let told = environment::told(&self.order, 0);
+        let Ok(remover) = container::removal(&left, &told).spawn() else { return Life::Over };
         match pidfd_open(remover.id() as i32) {
             Ok(fd) => self.wait_for(fd, site),
             Err(_) => self.look_again_at = Some(site.clock.now()),

@@ -14,8 +14,8 @@
 //! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a machine of states that
 //! says until when it has nothing to do. Pure parts (`environment`, `template`, `progress`,
 //! `saves`, `exit`, `ending`, `pace`, `cores`) decide; thin ones (`spawn`, `report`, `watch`,
-//! `listener`, `ports`, `sweep`, `trim`, `record`, `slip`, `procfs`, `cgroup`, `sys`) touch the
-//! machine. A supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up what it
+//! `listener`, `ports`, `sweep`, `trim`, `record`, `slip`, `variables`, `procfs`, `cgroup`, `sys`)
+//! touch the machine. A supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up what it
 //! left (`adoption`).
 
 mod adoption;
@@ -50,6 +50,7 @@ mod sweep;
 mod sys;
 mod template;
 mod trim;
+mod variables;
 mod watch;
 
 pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};

@@ -11,13 +11,14 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::cgroup::Group;
 use crate::container;
-use crate::environment::{self, Table};
+use crate::environment;
 use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::order::Order;
 use crate::outlet;
 use crate::site::Site;
 use crate::slip::Note;
 use crate::sys::{Birth, Image, Started, Streams, cpu_set};
+use crate::variables::{Environment, Variables};
 
 /// Where programs are looked for when nothing says where (execvp(3)).
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -110,11 +111,10 @@ pub(crate) fn spawn(
     };
     // Without it the program runs as it does on a machine without groups.
     let doors = group.map(Group::doors).unwrap_or_default();
-    let table = environment::table(order, rank);
+    let told = environment::told(order, rank);
     let found = match &order.launch.container {
-        Some(container) => Ok(contained(order, container, &table, &argv, rank)?),
-        None => find(program, table.get("PATH").map(String::as_str), &order.launch.cwd)
-            .map(|path| (path, argv.clone())),
+        Some(container) => Ok(contained(order, container, &told, &argv, rank)?),
+        None => find(program, told.get("PATH"), &order.launch.cwd).map(|path| (path, argv.clone())),
     };
     let started = found.and_then(|(path, argv)| {
         let (path, argv) = match &order.health_check {
@@ -125,7 +125,7 @@ pub(crate) fn spawn(
         let image = Image {
             program: CString::new(path)?,
             argv: argv?,
-            env: environment::inherited_and(&table)?,
+            env: Environment::own_and(told)?,
             cwd: CString::new(order.launch.cwd.as_str())?,
             rank,
             cores: cpu_set(&order.picked[rank as usize].cores),
@@ -142,7 +142,7 @@ pub(crate) fn spawn(
 fn contained(
     order: &Order,
     container: &Container,
-    table: &Table,
+    told: &Variables,
     argv: &[String],
     rank: u32,
 ) -> Result<(String, Vec<String>), Failure> {
@@ -160,7 +160,7 @@ fn contained(
         return Err(failure(rank, EXIT_NOT_FOUND, text));
     };
     prepare_container(order, rank)?;
-    let words = container::words(order, container, (program, runtime), table, argv, rank);
+    let words = container::words(order, container, (program, runtime), told, argv, rank);
     let words = words.map_err(|why| failure(rank, EXIT_CANNOT_RUN, why))?;
     Ok((path, words))
 }

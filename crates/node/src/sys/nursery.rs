@@ -21,8 +21,8 @@ use nix::unistd::Pid;
 use syscalls::{Sysno, raw_syscall};
 
 use super::{DESCRIPTORS_BEFORE, pidfd_open};
-use crate::environment::Pair;
 use crate::slip::{NOTE_BYTES, Note};
+use crate::variables::Environment;
 
 /// Stack of a child between its birth and its program: it calls little and nothing deep.
 const STACK_BYTES: usize = 32 * 1024;
@@ -49,7 +49,7 @@ pub(crate) struct Image {
     /// Absolute, or relative to `cwd`.
     pub(crate) program: CString,
     pub(crate) argv: Vec<CString>,
-    pub(crate) env: Vec<Pair>,
+    pub(crate) env: Environment,
     pub(crate) cwd: CString,
     pub(crate) rank: u32,
     /// Not pinned where there is none.
@@ -238,7 +238,7 @@ impl Words {
         refill(&mut self.argv, image.argv.iter().map(CString::as_c_str));
         let arguments = image.argv.iter().skip(1).map(CString::as_c_str);
         refill(&mut self.shell_argv, [SHELL, &image.program].into_iter().chain(arguments));
-        refill(&mut self.env, image.env.iter().map(AsRef::as_ref));
+        refill(&mut self.env, image.env.pairs());
         self.program = address(&image.program);
         self.cwd = address(&image.cwd);
         (self.input, self.log) = (streams.input.as_raw_fd(), streams.log.as_raw_fd());

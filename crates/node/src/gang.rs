@@ -51,6 +51,8 @@ const KEEPER_LIMIT: Millis = Millis(1_000);
 const LOOK_EVERY: Millis = Millis(5);
 /// Whether the programs have begun is looked at after this time, and then ever more seldom.
 const BIRTH_FIRST: Millis = Millis(1);
+/// After this time they count as begun: their files come slowly, or the kernel does not say.
+const BIRTH_PATIENCE: Millis = Millis(5_000);
 
 #[derive(Serialize)]
 struct Notice {
@@ -348,7 +350,8 @@ impl Gang {
     /// Tells when all programs have begun.
     fn look_at_births(&mut self, now: Time, site: &mut Site) {
         let Some(labour) = &mut self.labour else { return };
-        if !self.processes.iter().all(|process| process.birth.is_over()) {
+        let is_over = self.processes.iter().all(|process| process.birth.is_over());
+        if !is_over && now.since(labour.since) < BIRTH_PATIENCE {
             return labour.look_later(now);
         }
         self.labour = None;

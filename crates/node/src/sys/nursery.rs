@@ -363,7 +363,56 @@ fn note(rank: u32, pid: u32) -> [u8; NOTE_BYTES] {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use nix::sys::wait::{WaitStatus, waitpid};
+
     use super::*;
+    use crate::variables::Variables;
+
+    fn start(nursery: &mut Nursery, program: &str) -> Started {
+        let null = File::options().read(true).write(true).open("/dev/null").expect("it is there");
+        let text = |text: &str| CString::new(text).expect("no byte is zero");
+        let image = Image {
+            program: text(program),
+            argv: vec![text(program), text("-c"), text("exit 3")],
+            env: Environment::own_and(Variables::new()).expect("no byte is zero"),
+            cwd: text("/"),
+            rank: 0,
+            cores: None,
+        };
+        let note = Note { file: null.as_fd(), offset: 0 };
+        let streams = Streams { input: null.as_fd(), log: null.as_fd(), note, doors: &[] };
+        nursery.start(image, &streams).expect("a process can be made")
+    }
+
+    fn exit_code(started: &Started) -> i32 {
+        match waitpid(Pid::from_raw(started.pid), None).expect("it is a child") {
+            WaitStatus::Exited(_, code) => code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn many_are_born_at_a_time() {
+        let mut nursery = Nursery::default();
+        let started: Vec<Started> = (0..100).map(|_| start(&mut nursery, "/bin/sh")).collect();
+        for started in &started {
+            assert_eq!(exit_code(started), 3);
+            assert!(started.birth.is_over() && started.birth.error().is_none());
+        }
+        start(&mut nursery, "/bin/sh");
+        assert!(nursery.0.len() <= SPARE_MAX + 1, "what many needed at a time is given back");
+    }
+
+    #[test]
+    fn a_program_that_cannot_begin_says_why() {
+        let started = start(&mut Nursery::default(), "/nowhere");
+        assert_eq!(exit_code(&started), EXIT_UNBORN);
+        let error = started.birth.error().map(|error| error.kind());
+        assert_eq!(error, Some(io::ErrorKind::NotFound));
+    }
 
     #[test]
     fn a_note_is_rank_and_pid() {

@@ -136,7 +136,11 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let machine = shared(&args.share)?;
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;
-    let keeping = Keeping { snapshot_every: args.snapshot_every, events: args.keep_events };
+    let keeping = Keeping {
+        snapshot_every: args.snapshot_every,
+        events: args.keep_events,
+        jobs: args.keep_jobs,
+    };
     let service = Service::start(&machine, policy, home.clone(), health_check, keeping);
     let service = service.map_err(Fail::from_error)?;
     for refused in &service.refused {

@@ -102,7 +102,7 @@ fn measure(what: &str, story: Story) -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("events.redb");
     let topology = Arc::clone(story.past.state.topology());
-    let keeping = Keeping { snapshot_every: 1, events: u64::MAX };
+    let keeping = Keeping { snapshot_every: 1, events: u64::MAX, ..Keeping::default() };
     let mut store = EventStore::create(&path, &topology)?.with_keeping(keeping);
     let mut appends = Vec::new();
     for batch in story.events.chunks(BATCH) {
@@ -141,7 +141,7 @@ fn measure(what: &str, story: Story) -> Result<(), Box<dyn Error>> {
 /// Batches while all events that may leave do so.
 fn removing(store: EventStore, path: &Path, story: &Story) -> Result<Vec<f64>, Box<dyn Error>> {
     drop(store);
-    let keeping = Keeping { snapshot_every: 1, events: 0 };
+    let keeping = Keeping { snapshot_every: 1, events: 0, ..Keeping::default() };
     let mut store = EventStore::open(path)?.with_keeping(keeping);
     let first = store.newest_snapshot();
     store.put_snapshot(Draft::new(store.mark(), story.past.clone()));

@@ -149,7 +149,8 @@ impl Service {
         let bell = node.inlet();
         let last = home.jobs()?.last().map_or(0, |job| job.id);
         let next_job = state.next_job().0.max(last + 1);
-        let board = Arc::new(Board::of(store.reader().rows()?, &state, store.length()));
+        let board = Board::of(store.reader().rows()?, &state, store.length(), keeping.jobs);
+        let board = Arc::new(board);
         let leases = state.leases().iter().map(|(&id, lease)| (id, lease.stage.job)).collect();
         node.adopt(&state);
         let Watch { first, repairs } = lookout::watch(
@@ -162,7 +163,7 @@ impl Service {
         let moved = came_and_went(&state, &gone_before, &gone);
         let topology = Arc::clone(state.topology());
         let mut control = Controller::new(state, rates, policy, node, store)
-            .with_retention(Retention::Newest(ENDED_KEPT));
+            .with_retention(Retention::Newest(ENDED_KEPT.min(keeping.jobs)));
         moved.into_iter().chain(first).for_each(|event| control.accept(event));
         let (desk, asks, alive) = Desk::new(bell.clone(), Arc::clone(&board), next_job);
         let floor = Floor {
@@ -300,7 +301,8 @@ impl Floor {
         for row in rows.iter().filter(|row| row.ended_at.is_some()) {
             self.control.log_mut().keep_row(row)?;
         }
-        self.board.put(rows, self.control.log().length());
+        let gone = self.board.put(rows, self.control.log().length());
+        gone.into_iter().for_each(|id| self.control.log_mut().drop_row(id));
         Ok(())
     }
 }

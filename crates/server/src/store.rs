@@ -92,11 +92,13 @@ pub struct Keeping {
     pub snapshot_every: u64,
     /// Newest events that stay, whatever they are about.
     pub events: u64,
+    /// Jobs that ended last whose lines stay.
+    pub jobs: usize,
 }
 
 impl Default for Keeping {
     fn default() -> Self {
-        Self { snapshot_every: 10_000, events: 100_000 }
+        Self { snapshot_every: 10_000, events: 100_000, jobs: 100_000 }
     }
 }
 
@@ -123,8 +125,8 @@ pub struct EventStore {
     next: u64,
     /// Of the newest record.
     hash: Hash,
-    /// To be written with the next batch.
-    rows: Vec<(JobId, Vec<u8>)>,
+    /// To be written with the next batch, or removed where there is none.
+    rows: Vec<(JobId, Option<Vec<u8>>)>,
     keeping: Keeping,
     /// Whole and sound as far as anybody knows, oldest first.
     snapshots: Vec<u64>,
@@ -275,8 +277,13 @@ impl EventStore {
     /// # Errors
     /// When the row cannot become JSON.
     pub fn keep_row(&mut self, row: &JobRow) -> Result<(), StoreError> {
-        self.rows.push((JobId(row.id), serde_json::to_vec(row)?));
+        self.rows.push((JobId(row.id), Some(serde_json::to_vec(row)?)));
         Ok(())
+    }
+
+    /// Removes the last line of a job together with the next batch.
+    pub fn drop_row(&mut self, job: JobId) {
+        self.rows.push((job, None));
     }
 
     fn write(&mut self, batch: &[(Time, Event)]) -> Result<(), StoreError> {
@@ -312,7 +319,10 @@ impl EventStore {
         if !self.rows.is_empty() {
             let mut table = write.open_table(ROWS)?;
             for (job, row) in &self.rows {
-                table.insert(job.0, row.as_slice())?;
+                match row {
+                    Some(row) => table.insert(job.0, row.as_slice())?,
+                    None => table.remove(job.0)?,
+                };
             }
         }
         Ok(hash)

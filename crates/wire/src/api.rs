@@ -61,7 +61,7 @@ pub struct Submitted {
 }
 
 /// One line of a list of jobs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobRow {
     pub id: u64,
     pub name: String,

@@ -242,6 +242,25 @@ fn a_log_that_lost_its_beginning_still_tells_of_the_jobs_that_are_kept() {
 }
 
 #[test]
+fn lines_of_jobs_that_ended_first_go_and_what_jobs_wrote_stays() {
+    let served = Served::new().start(&["--keep-jobs", "2"]);
+    for word in ["one", "two", "three"] {
+        served.submit(&format!("echo {word}"));
+        assert_eq!(served.code(&["wait", "last"]), Some(0));
+    }
+    let ids = || -> Vec<Value> {
+        let jobs = served.json(&["ps", "--all"]);
+        jobs["items"].as_array().into_iter().flatten().map(|job| job["id"].clone()).collect()
+    };
+    assert_eq!(ids(), [2, 3]);
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+    assert_eq!(served.submit("true"), 4);
+    assert_eq!(ids(), [2, 3, 4], "the next server, which keeps more, finds no other");
+    let told = served.run(&["logs", "1"]).stdout;
+    assert!(String::from_utf8_lossy(&told).contains("one"));
+}
+
+#[test]
 fn two_jobs_never_go_on_in_one_directory() {
     let served = Served::new();
     served.submit("[ -e twice ] && sleep 60; touch twice; exit 1");

@@ -1,6 +1,6 @@
 //! One line a job, readable without the control loop, and the changes as they happen.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -20,10 +20,14 @@ pub struct Board {
     changes: broadcast::Sender<Arc<Change>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lines {
     rows: BTreeMap<JobId, Arc<JobRow>>,
     live: BTreeSet<JobId>,
+    /// The others, in the order of their ends.
+    ended: VecDeque<JobId>,
+    /// So many of them stay.
+    ended_max: usize,
     /// Events in the log.
     sequence: u64,
 }
@@ -46,27 +50,38 @@ pub enum Which {
 }
 
 impl Board {
-    pub(super) fn of(ended: Vec<JobRow>, state: &State, sequence: u64) -> Self {
-        let ended = ended.into_iter().map(|row| (JobId(row.id), Arc::new(row)));
-        let mut lines = Lines { rows: ended.collect(), live: BTreeSet::new(), sequence };
+    /// With the lines of at most so many ended jobs.
+    pub(super) fn of(
+        mut ended: Vec<JobRow>,
+        state: &State,
+        sequence: u64,
+        ended_max: usize,
+    ) -> Self {
+        ended.sort_by(|one, other| (&one.ended_at, one.id).cmp(&(&other.ended_at, other.id)));
+        let (rows, live, order) = Default::default();
+        let mut lines = Lines { rows, live, ended: order, ended_max, sequence };
+        ended.into_iter().for_each(|row| lines.put(Arc::new(row)));
         for (&id, job) in state.jobs() {
             lines.put(Arc::new(row(state, id, job)));
         }
         Self { lines: RwLock::new(lines), changes: broadcast::Sender::new(CHANGES_MAX) }
     }
 
-    pub(super) fn put(&self, rows: Vec<Arc<JobRow>>, sequence: u64) {
-        {
+    /// Takes new lines, and lets those go that ended before the newest so many: gives their jobs.
+    pub(super) fn put(&self, rows: Vec<Arc<JobRow>>, sequence: u64) -> Vec<JobId> {
+        let gone = {
             let mut lines = self.lines.write().unwrap_or_else(PoisonError::into_inner);
             lines.sequence = sequence;
             rows.iter().for_each(|row| lines.put(Arc::clone(row)));
-        }
+            lines.let_go()
+        };
         if self.changes.receiver_count() > 0 {
             for row in rows {
                 // Nobody may listen any more.
                 let _ = self.changes.send(Arc::new(Change { sequence, job: (*row).clone() }));
             }
         }
+        gone
     }
 
     pub(super) fn has_ended(&self, id: JobId) -> bool {
@@ -127,12 +142,57 @@ impl Board {
 
 impl Lines {
     fn put(&mut self, row: Arc<JobRow>) {
-        let id = JobId(row.id);
-        if row.ended_at.is_none() {
+        let (id, has_ended) = (JobId(row.id), row.ended_at.is_some());
+        let before = self.rows.insert(id, row);
+        if !has_ended {
             self.live.insert(id);
-        } else {
+        } else if before.is_none_or(|before| before.ended_at.is_none()) {
             self.live.remove(&id);
+            self.ended.push_back(id);
         }
-        self.rows.insert(id, row);
+    }
+
+    fn let_go(&mut self) -> Vec<JobId> {
+        let many = self.ended.len().saturating_sub(self.ended_max);
+        let gone: Vec<JobId> = self.ended.drain(..many).collect();
+        gone.iter().for_each(|id| drop(self.rows.remove(id)));
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use het_core::Topology;
+
+    use super::*;
+
+    fn line(id: u64, ended_at: Option<&str>) -> JobRow {
+        JobRow { id, ended_at: ended_at.map(str::to_owned), ..JobRow::default() }
+    }
+
+    fn ids(board: &Board) -> Vec<u64> {
+        let wanted = Wanted { limit: 10, which: Which::All, ..Wanted::default() };
+        board.list(&wanted, |_| true).iter().map(|row| row.id).collect()
+    }
+
+    #[test]
+    fn those_that_ended_first_go_first_whenever_they_came() {
+        let kept = vec![line(2, Some("2026-01-01")), line(3, Some("2026-01-02"))];
+        let nothing = Topology {
+            classes: Vec::new(),
+            nodes: Vec::new(),
+            devices: Vec::new(),
+            links: Vec::new(),
+        };
+        let state = State::new(Arc::new(nothing));
+        let board = Board::of(kept, &state, 0, 2);
+        let put = |id, ended_at| board.put(vec![Arc::new(line(id, ended_at))], 1);
+        assert_eq!(put(1, None), []);
+        assert_eq!(put(1, Some("2026-01-03")), [JobId(2)]);
+        assert_eq!(put(1, Some("2026-01-03")), [], "it ended once");
+        assert_eq!(ids(&board), [1, 3]);
+        assert_eq!(put(4, None), [], "what lives is no matter of this");
+        assert_eq!(put(4, Some("2026-01-04")), [JobId(3)]);
+        assert_eq!((ids(&board), board.live_count()), (vec![1, 4], 0));
     }
 }

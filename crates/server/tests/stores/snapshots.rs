@@ -94,6 +94,10 @@ fn traits(past: &Past) -> Vec<&'static str> {
     all.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect()
 }
 
+const fn keep(snapshot_every: u64, events: u64) -> Keeping {
+    Keeping { snapshot_every, events, jobs: usize::MAX }
+}
+
 fn store(topology: &Topology, keeping: Keeping) -> (EventStore, Handle) {
     let disk = Handle::new(Vec::new(), Sync::Works, u64::MAX);
     let store = EventStore::create_on(disk.clone(), topology).expect("the disk works");
@@ -135,7 +139,7 @@ fn a_snapshot_and_the_events_after_it_are_worth_all_events() {
     let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
     for seed in 1..=250 {
         let (topology, events) = history(seed);
-        let keeping = Keeping { snapshot_every: 5 + drawn(seed, 1) % 80, events: seed % 50 };
+        let keeping = keep(5 + drawn(seed, 1) % 80, seed % 50);
         let (mut store, disk) = store(&topology, keeping);
         let mut whole = Past::new(topology);
         for (at, batch) in batches(seed, &events).into_iter().enumerate() {
@@ -167,7 +171,7 @@ fn a_snapshot_and_the_events_after_it_are_worth_all_events() {
 fn what_was_recovered_goes_on_as_if_nothing_had_been() {
     for seed in 200..240 {
         let (topology, events) = history(seed);
-        let keeping = Keeping { snapshot_every: 40, events: 0 };
+        let keeping = keep(40, 0);
         let (mut store, disk) = store(&topology, keeping);
         let mut past = Past::new(Arc::clone(&topology));
         let (first, second) = events.split_at(events.len() / 2);
@@ -236,7 +240,7 @@ fn is_refused_for_its_checksum(refused: &StoreError) -> bool {
 fn an_older_snapshot_stands_in_for_a_damaged_one() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("events.redb");
-    let whole = with_two_snapshots(&path, Keeping { snapshot_every: 40, events: 0 });
+    let whole = with_two_snapshots(&path, keep(40, 0));
     damage(&path, 1);
     let mut store = EventStore::open(&path).expect("it is a store");
     let newest = store.newest_snapshot();
@@ -255,7 +259,7 @@ fn an_older_snapshot_stands_in_for_a_damaged_one() {
 fn all_events_stand_in_for_damaged_snapshots() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("events.redb");
-    let whole = with_two_snapshots(&path, Keeping { snapshot_every: 40, events: 1_000_000 });
+    let whole = with_two_snapshots(&path, keep(40, 1_000_000));
     damage(&path, 2);
     let mut store = EventStore::open(&path).expect("it is a store");
     let Recovered { past, refused } = store.recover().expect("no event was removed");
@@ -267,7 +271,7 @@ fn all_events_stand_in_for_damaged_snapshots() {
 fn without_snapshots_a_shortened_log_is_refused() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("events.redb");
-    with_two_snapshots(&path, Keeping { snapshot_every: 40, events: 0 });
+    with_two_snapshots(&path, keep(40, 0));
     damage(&path, 2);
     let refused = EventStore::open(&path).expect("it is a store").recover();
     assert!(matches!(refused, Err(StoreError::NothingToGoOnFrom { .. })), "{refused:?}");
@@ -277,7 +281,7 @@ fn without_snapshots_a_shortened_log_is_refused() {
 fn a_machine_may_get_more_devices() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("events.redb");
-    let before = with_two_snapshots(&path, Keeping { snapshot_every: 40, events: 100_000 });
+    let before = with_two_snapshots(&path, keep(40, 100_000));
     let mut topology = Topology::clone(before.state.topology());
     let class = DeviceClass { id: "new".into(), ..topology.classes[0].clone() };
     topology.classes.push(class);
@@ -390,7 +394,7 @@ impl Line {
 #[test]
 fn however_much_happens_the_log_stays_small() {
     const KEPT_JOBS: u64 = 50;
-    const KEEPING: Keeping = Keeping { snapshot_every: 500, events: 2_000 };
+    const KEEPING: Keeping = keep(500, 2_000);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("events.redb");
     let topology = build::topology(&[(&[("h100", 1)], 4)]);
@@ -479,7 +483,7 @@ fn power_loss_leaves_the_old_snapshot_or_the_new_one() {
     for seed in 1..=60 {
         let (topology, batches) = heavy_history(seed);
         let pasts = pasts(&topology, &batches);
-        let keeping = Keeping { snapshot_every: 20, events: 10 };
+        let keeping = keep(20, 10);
         let (mut store, disk) = store(&topology, keeping);
         disk.turn_off_after(drawn(seed, 3) % 450);
         let mut acknowledged = 0;

@@ -7,7 +7,8 @@ use het_core::JobId;
 use het_perf::Rates;
 use het_server::{Detail, EventStore, JobDir, StoreError, explanation};
 use het_wire::report::{
-    BlockerReport, CandidateReport, ExplanationReport, OccupiedReport, StageExplanation,
+    BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupiedReport,
+    StageExplanation,
 };
 use het_wire::text::Lang;
 use owo_colors::OwoColorize;
@@ -149,7 +150,8 @@ fn print_candidates(candidates: &[CandidateReport]) {
 fn print_blocker(blocker: &BlockerReport) {
     let kind = if blocker.never { "never" } else { "waiting" };
     let holders = blocker.held_by.iter();
-    let held = holders.map(|holder| format!("{} by {}", holder.units, holder.stage));
+    let held = holders
+        .map(|HolderReport { job, name, units, .. }| format!("{units} held by job {job} `{name}`"));
     let down = (blocker.out_of_service > 0)
         .then(|| format!("{} out of service, see `het devices -o wide`", blocker.out_of_service));
     let occupied = blocker.occupied.iter().map(|row| {

@@ -190,6 +190,8 @@ pub struct OccupiedReport {
 /// Who holds devices that a stage could use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HolderReport {
+    pub job: u64,
+    pub name: String,
     pub stage: String,
     pub units: u32,
 }

@@ -76,8 +76,8 @@ fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExpl
         after: told.after.iter().map(ToString::to_string).collect(),
         follows: told.follows.iter().map(ToString::to_string).collect(),
         position: told.position,
-        blockers: told.blockers.iter().map(blocker).collect(),
-        what_if: told.what_if.iter().map(|option| what_if(option, lang)).collect(),
+        blockers: told.blockers.iter().map(|one| blocker(state, one)).collect(),
+        what_if: told.what_if.iter().map(|option| what_if(state, option, lang)).collect(),
         warnings: too_large(&spec.planned, lang),
         candidates: Vec::new(),
         failure,
@@ -120,10 +120,15 @@ fn candidate(candidate: &Candidate, lang: Lang) -> CandidateReport {
     }
 }
 
-fn blocker(blocker: &Blocker) -> BlockerReport {
-    let holder = |holder: &het_scheduler::Holder| HolderReport {
-        stage: holder.stage.to_string(),
-        units: holder.units,
+fn blocker(state: &State, blocker: &Blocker) -> BlockerReport {
+    let holder = |holder: &het_scheduler::Holder| {
+        let (job, spec, _) = state.stage(holder.stage);
+        HolderReport {
+            job: holder.stage.job.0,
+            name: job.spec.name.to_string(),
+            stage: spec.name.to_string(),
+            units: holder.units,
+        }
     };
     BlockerReport {
         word: blocker.word.to_string(),
@@ -146,7 +151,7 @@ fn occupied((device, by): &(Name, Occupant)) -> OccupiedReport {
     }
 }
 
-fn what_if(option: &WhatIf, lang: Lang) -> String {
+fn what_if(state: &State, option: &WhatIf, lang: Lang) -> String {
     let zh = lang == Lang::Zh;
     match option {
         WhatIf::FewerDevices { word, count } if zh => {
@@ -158,10 +163,17 @@ fn what_if(option: &WhatIf, lang: Lang) -> String {
         WhatIf::AnyDomain if zh => "允许跨域即可立即开始".to_owned(),
         WhatIf::AnyDomain => "it would start now spread over domains".to_owned(),
         WhatIf::HigherPriority { priority, stops } => {
-            let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
+            let mut jobs: Vec<JobId> = stops.iter().map(|stage| stage.job).collect();
+            jobs.dedup();
+            let word = if zh { "作业" } else { "job" };
+            let named = |id: JobId| {
+                let name = state.job(id).map_or("", |job| job.spec.name.as_str());
+                format!("{word} {id} `{name}`")
+            };
+            let stops: Vec<String> = jobs.into_iter().map(named).collect();
             match (zh, stops.is_empty()) {
                 (true, _) => {
-                    format!("优先级设为 `{priority}` 即可开始，将停止 {}", stops.join("、"))
+                    format!("优先级设为 `{priority}` 即可开始，将停止{}", stops.join("、"))
                 }
                 (false, true) => format!("it would start now as `{priority}`"),
                 (false, false) => {

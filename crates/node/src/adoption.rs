@@ -13,7 +13,7 @@ use crate::gang::{Gang, Left, StopAsked};
 use crate::node::{BIRTH_LIMIT, Node, Start};
 use crate::order::lease_path;
 use crate::record::{self, Found};
-use crate::site::Remains;
+use crate::site::{LastOf, Remains};
 use crate::slip::Slip;
 use crate::spawn::{Kin, Process};
 use crate::sweep::{Marks, sweep};
@@ -29,9 +29,13 @@ impl Node {
     /// of generations up to the state's old ones.
     pub fn adopt(&mut self, state: &State) {
         self.generation = state.generation();
-        let records = record::all(&self.config.run_dir).unwrap_or_default();
-        let mut records: BTreeMap<LeaseId, Found> =
-            records.into_iter().map(|found| (found.lease(), found)).collect();
+        let (mut found, unread) = record::readable(&self.config.run_dir);
+        // Where a number was given twice, by a state that is gone, the newest is the state's.
+        found.sort_by_key(|found| (found.record.is_of_this_boot(), found.record.since_ticks));
+        let mut records: BTreeMap<LeaseId, Found> = BTreeMap::new();
+        for found in found {
+            records.insert(found.lease(), found).into_iter().for_each(forget);
+        }
         for (&lease, held) in state.leases() {
             let (_, spec, stage) = state.stage(held.stage);
             let start = Start {
@@ -41,20 +45,18 @@ impl Node {
                 launch: &spec.alternatives[held.placement.alternative].launch,
                 resume: &stage.checkpoint,
             };
-            self.take_up(start, held.phase, records.remove(&lease));
+            match records.remove(&lease) {
+                Some(found) => self.take_up(start, held.phase, found),
+                None if held.phase == Phase::Starting && unread.is_empty() => self.start(start),
+                // It ran, or may have: somebody removed its record, or it cannot be read.
+                None => self.lose(lease, None),
+            }
         }
         records.into_values().for_each(forget);
     }
 
-    fn take_up(&mut self, start: Start<'_>, phase: Phase, found: Option<Found>) {
+    fn take_up(&mut self, start: Start<'_>, phase: Phase, found: Found) {
         let lease = start.lease;
-        let Some(found) = found else {
-            return match phase {
-                Phase::Starting => self.start(start),
-                // It ran, so somebody removed its record: it may run still.
-                Phase::Running { .. } | Phase::Stopping { .. } => self.lose(lease, None),
-            };
-        };
         let world = start.placement.ranks.len();
         let found = noted_by_now(found, world);
         let Found { record, noted, path } = &found;
@@ -94,8 +96,12 @@ impl Node {
         sweep(&Marks { groups, mark: record::mark(&lease_dir), cgroups: &cgroups }, None);
         container::remove_left(&lease_dir);
         cgroups.iter().for_each(Group::remove);
-        let slip = found.and_then(|found| Slip::open(&found.path).ok());
-        let remains = Remains { lease_dir: Some(lease_dir), slip, children: Vec::new() };
+        let record = match found.and_then(|found| Slip::open(&found.path).ok()) {
+            // Somebody who has not noted itself yet may write to it.
+            Some(slip) => LastOf::Discarded(slip),
+            None => LastOf::Nothing,
+        };
+        let remains = Remains { lease_dir: Some(lease_dir), record, children: Vec::new() };
         self.site.end(lease, Outcome::Lost, remains);
     }
 }

@@ -20,6 +20,9 @@ use nix::unistd::Pid;
 use places::{Place, Tree, Version};
 pub(crate) use places::{Standing, leave_job};
 
+/// Least limit of a group: whoever enters it stands in the supervisor's memory until its program
+/// begins, and goes together with the supervisor where there is too little for that.
+const MEMORY_MIN: Bytes = Bytes(16 << 20);
 /// Processes and threads of a rank: far more than a program needs, fewer than a machine has.
 const TASKS_MAX: u64 = 32_768;
 
@@ -218,7 +221,10 @@ impl Forest {
                 Version::One => ("memory.limit_in_bytes", "-1"),
                 Version::Two => ("memory.max", "max"),
             };
-            let text = if memory == Bytes::ZERO { none.to_owned() } else { memory.0.to_string() };
+            let text = match memory {
+                Bytes::ZERO => none.to_owned(),
+                memory => memory.max(MEMORY_MIN).0.to_string(),
+            };
             fs::write(dir.join(file), text)?;
         }
         Ok(())

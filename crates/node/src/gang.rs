@@ -33,7 +33,7 @@ use crate::poller::{Source, Until};
 use crate::procfs;
 use crate::record::{self, Identity, Record, boot_ticks, write_atomically};
 use crate::report::{Orderly, Report, Sight};
-use crate::site::{Remains, Site};
+use crate::site::{LastOf, Remains, Site};
 use crate::slip::Slip;
 use crate::spawn::{self, Kin, Process};
 use crate::sweep::{Marks, kill_all, signal_groups};
@@ -51,7 +51,8 @@ const KEEPER_LIMIT: Millis = Millis(1_000);
 const LOOK_EVERY: Millis = Millis(5);
 /// Whether the programs have begun is looked at after this time, and then ever more seldom.
 const BIRTH_FIRST: Millis = Millis(1);
-/// After this time they count as begun: their files come slowly, or the kernel does not say.
+/// After this time they count as begun, long as it is: their files come slowly, or the kernel does
+/// not say.
 const BIRTH_PATIENCE: Millis = Millis(5_000);
 
 #[derive(Serialize)]
@@ -302,7 +303,7 @@ impl Gang {
     /// Records the lease before there is anybody, then starts every rank, in order.
     fn begin(&mut self, site: &mut Site) -> Result<(), Failure> {
         let slip = self.write_record(site)?;
-        let started = self.start_ranks(&slip, site);
+        let started = self.make_dir().and_then(|()| self.start_ranks(&slip, site));
         self.slip = Some(slip);
         started
     }
@@ -322,14 +323,18 @@ impl Gang {
             cores: order.picked.iter().map(Picked::record).collect(),
             cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
         };
-        let dir = &order.lease_dir;
         let slip = record.write(&mut site.spares);
-        let slip = slip.map_err(|error| spawn::cannot(0, dir, &error))?;
-        if order.settles() {
-            self.files = Files::More;
-            make_anew(dir).map_err(|error| spawn::cannot(0, dir, &error))?;
+        slip.map_err(|error| spawn::cannot(0, &order.lease_dir, &error))
+    }
+
+    /// Makes what its programs share, where they may need it.
+    fn make_dir(&mut self) -> Result<(), Failure> {
+        if !self.order.settles() {
+            return Ok(());
         }
-        Ok(slip)
+        self.files = Files::More;
+        let dir = &self.order.lease_dir;
+        make_anew(dir).map_err(|error| spawn::cannot(0, dir, &error))
     }
 
     fn start_ranks(&mut self, slip: &Slip, site: &mut Site) -> Result<(), Failure> {
@@ -362,9 +367,11 @@ impl Gang {
 
     /// Not every rank begins: none goes on.
     fn give_up(&mut self, failure: Failure) {
-        self.labour = None;
-        self.not_started.get_or_insert(failure);
-        self.kill();
+        if self.not_started.is_none() {
+            self.labour = None;
+            self.not_started = Some(failure);
+            self.kill();
+        }
     }
 
     /// Ends a process whose end nobody would hear of.
@@ -641,7 +648,7 @@ impl Gang {
 
     fn publish(&mut self, site: &mut Site) {
         if self.outlet.as_ref().is_some_and(Outlet::heard_of_any) {
-            self.outlet = None;
+            site.poller.stop(self.outlet.take());
             self.look_at_births(site.clock.now(), site);
             site.tell(Event::StagePublished { lease: self.order.lease });
         }
@@ -650,6 +657,7 @@ impl Gang {
     /// Says all there is still to say.
     fn end(&mut self, site: &mut Site) {
         self.tell_last(site);
+        site.poller.stop(self.outlet.take());
         let outcome = match self.not_started.take() {
             Some(failure) => Outcome::Failed(failure),
             None if self.is_unhealthy() => self.fence(site),
@@ -666,7 +674,8 @@ impl Gang {
         }
         let has_more = self.files == Files::More || self.report.has_read();
         let lease_dir = has_more.then(|| self.order.lease_dir.clone());
-        let remains = Remains { lease_dir, slip: self.slip.take(), children };
+        let record = self.slip.take().map_or(LastOf::Nothing, LastOf::Kept);
+        let remains = Remains { lease_dir, record, children };
         site.end(self.order.lease, outcome, remains);
     }
 

@@ -15,8 +15,8 @@
 //! says until when it has nothing to do. Pure parts (`environment`, `template`, `progress`,
 //! `saves`, `exit`, `ending`, `pace`, `cores`) decide; thin ones (`spawn`, `report`, `watch`,
 //! `listener`, `ports`, `sweep`, `trim`, `record`, `slip`, `variables`, `procfs`, `cgroup`, `sys`)
-//! touch the machine. A supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up what it
-//! left (`adoption`).
+//! touch the machine. A supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up
+//! what it left (`adoption`).
 
 mod adoption;
 mod cgroup;

@@ -43,7 +43,7 @@ const RANKS_MAX: usize = u16::MAX as usize;
 /// How long a dropped engine waits for its gangs to be gone.
 const DROP_LIMIT: Millis = Millis(5_000);
 
-/// How long programs mostly take to begin, at the very most.
+/// How long it takes a process to note who it is: a few system calls, on the busiest machine.
 pub(crate) const BIRTH_LIMIT: Duration = Duration::from_millis(500);
 
 /// What the engine has to know about its machine.

@@ -1,6 +1,6 @@
 //! What an engine waits for, in one epoll(7) set.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use het_core::{LeaseId, Millis};
@@ -54,7 +54,7 @@ impl Poller {
 
     /// Listens to it no more, and closes it. To close it alone is not enough while a child that has
     /// just been born has it as well: what is ready would be given again and again.
-    pub(crate) fn stop(&self, fd: Option<OwnedFd>) {
+    pub(crate) fn stop(&self, fd: Option<impl AsFd>) {
         if let Some(fd) = fd {
             // What is not in the set is not listened to.
             let _ = self.0.delete(fd);

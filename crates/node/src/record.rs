@@ -39,7 +39,8 @@ use crate::sweep::{Marks, sweep};
 /// How long killed processes may take to go: one in an uninterruptible system call goes after it.
 const REAP_LIMIT: Duration = Duration::from_secs(10);
 
-/// All ranks of a gang are born within this time after their record was written.
+/// All ranks of a gang are born within this time after their record was written: however many they
+/// are, and however busy the machine is.
 const BIRTHS_LIMIT_MS: u64 = 120_000;
 
 /// A process that can be told from a later one with the same id.
@@ -250,11 +251,26 @@ pub(crate) fn all(run_dir: &Path) -> io::Result<Vec<Found>> {
     Ok(records)
 }
 
+/// The records that can be read, and what cannot.
+pub(crate) fn readable(run_dir: &Path) -> (Vec<Found>, Vec<io::Error>) {
+    let (mut records, mut unread) = (Vec::new(), Vec::new());
+    let paths = slip::files(run_dir).unwrap_or_else(|error| {
+        unread.push(error);
+        Vec::new()
+    });
+    for path in paths {
+        match Found::read(&path) {
+            Ok(found) => records.extend(found),
+            Err(error) => unread.push(error),
+        }
+    }
+    (records, unread)
+}
+
 /// The leases of this boot whose end is not durable yet, as far as they can be read.
 pub(crate) fn live(run_dir: &Path) -> Vec<Found> {
-    let paths = slip::files(run_dir).unwrap_or_default();
-    let records = paths.iter().filter_map(|path| Found::read(path).ok().flatten());
-    records.filter(|found| found.record.is_of_this_boot()).collect()
+    let (records, _) = readable(run_dir);
+    records.into_iter().filter(|found| found.record.is_of_this_boot()).collect()
 }
 
 /// What goes with a record. The record itself goes last, so that a death in between leaves
@@ -277,10 +293,11 @@ pub(crate) fn forget_rest(lease_dir: &Path) {
     removals(lease_dir).for_each(drop);
 }
 
-/// Removes what an engine kept for its next leases that was killed.
+/// Removes what an engine kept for its next leases that was killed, or was writing then: it had no
+/// process yet.
 pub(crate) fn remove_blanks(run_dir: &Path) {
     for path in slip::files(run_dir).unwrap_or_default() {
-        if matches!(slip::read(&path), Ok(Text::Blank)) {
+        if matches!(Found::read(&path), Ok(None)) {
             let _ = fs::remove_file(path);
         }
     }

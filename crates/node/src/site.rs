@@ -59,10 +59,18 @@ pub(crate) struct Fact {
 pub(crate) struct Remains {
     /// Beside which it may have left files; none where it has only its record.
     pub(crate) lease_dir: Option<PathBuf>,
-    /// Of its record, where there is one.
-    pub(crate) slip: Option<Slip>,
+    pub(crate) record: LastOf,
     /// Zombies.
     pub(crate) children: Vec<i32>,
+}
+
+/// What becomes of the file of a record.
+#[derive(Debug)]
+pub(crate) enum LastOf {
+    Nothing,
+    /// Another lease's record is written to it.
+    Kept(Slip),
+    Discarded(Slip),
 }
 
 impl Site {
@@ -84,10 +92,14 @@ impl Site {
 
     /// Removes what is needed no more.
     pub(crate) fn forget(&mut self) {
-        for Remains { lease_dir, slip, children } in self.durable.drain(..) {
+        for Remains { lease_dir, record, children } in self.durable.drain(..) {
             // The record last: a death in between leaves something to find.
             lease_dir.as_deref().into_iter().for_each(record::forget_rest);
-            slip.into_iter().for_each(|slip| self.spares.keep(slip));
+            match record {
+                LastOf::Nothing => {}
+                LastOf::Kept(slip) => self.spares.keep(slip),
+                LastOf::Discarded(slip) => slip.discard(),
+            }
             children.into_iter().for_each(|pid| self.leaders.collect(pid));
         }
     }

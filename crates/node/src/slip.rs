@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! one line         the record; a blank instead of its first byte where it means nothing any more
-//! NOTE_BYTES each  blanks, until the process of a rank has noted itself: `RANK PID`, blanks, and an
-//!                  end of line
-//! the rest         of records that were longer
+//! NOTE_BYTES each  blanks, until the process of a rank has noted itself: `RANK PID`, blanks, and
+//!                  an end of line
+//! the rest         blanks
 //! ```
 
 use std::collections::BTreeMap;
@@ -31,9 +31,9 @@ const PREFIX: &str = "record-";
 pub(crate) struct Slip {
     file: File,
     path: PathBuf,
-    /// Of the record's line and the notes.
+    /// How much of it was ever written.
     length: usize,
-    /// Of the record's line.
+    /// Behind the record's line.
     notes_at: u64,
 }
 
@@ -56,13 +56,19 @@ impl Slip {
         Ok(Self { length, ..Self::new(file, path.to_owned()) })
     }
 
+    /// Removes it; for one that somebody may still write to.
+    pub(crate) fn discard(self) {
+        let _ = fs::remove_file(self.path);
+    }
+
     /// Writes a record of so many processes.
     fn write(&mut self, mut record: String, processes: usize) -> io::Result<()> {
         record.push('\n');
         self.notes_at = record.len() as u64;
         let mut text = record.into_bytes();
-        text.resize(text.len() + processes * NOTE_BYTES, BLANK);
-        self.length = self.length.max(text.len());
+        // Notes of an earlier record would be read as this one's.
+        text.resize((text.len() + processes * NOTE_BYTES).max(self.length), BLANK);
+        self.length = text.len();
         self.file.write_all_at(&text, 0)
     }
 
@@ -99,7 +105,7 @@ impl Spares {
         match slip.write(record, processes) {
             Ok(()) => Ok(slip),
             Err(error) => {
-                let _ = fs::remove_file(&slip.path);
+                slip.discard();
                 Err(error)
             }
         }
@@ -123,12 +129,12 @@ impl Spares {
         if usable && slip.blank().is_ok() {
             self.slips.push(slip);
         } else {
-            let _ = fs::remove_file(&slip.path);
+            slip.discard();
         }
     }
 
     pub(crate) fn remove(&mut self) {
-        self.slips.drain(..).for_each(|slip| drop(fs::remove_file(slip.path)));
+        self.slips.drain(..).for_each(Slip::discard);
     }
 }
 
@@ -194,21 +200,25 @@ mod tests {
     fn what_was_in_a_file_before_is_not_read_again() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let mut spares = Spares::new(dir.path());
-        let mut write = |record: &str, processes| {
-            let slip = spares.write(record.to_owned(), processes);
+        let mut write = |record: &str, processes: u32| {
+            let slip = spares.write(record.to_owned(), processes as usize);
             let slip = slip.expect("it can be written");
-            note(&slip, processes as u32 - 1, "1 17                   \n");
+            for rank in 0..processes {
+                note(&slip, rank, &format!("{rank} {:<21}\n", 10 * processes + rank));
+            }
             let path = slip.path.clone();
             let text = read(&path).expect("it can be read");
             spares.keep(slip);
             assert_eq!(read(&path).expect("it can be read"), Text::Blank);
             (path, text)
         };
-        let (first, text) = write("{\"long\": \"record\"}", 2);
-        assert_eq!(text, record("{\"long\": \"record\"}", &[(1, 17)]));
-        let (next, text) = write("{}", 1);
+        // Notes of the one lie where notes of the other would.
+        let long = format!("{{\"a\": \"{}\"}}", "b".repeat(NOTE_BYTES));
+        let (first, text) = write(&long, 3);
+        assert_eq!(text, record(&long, &[(0, 30), (1, 31), (2, 32)]));
+        let (next, text) = write("{\"a\": \"\"}", 1);
         assert_eq!(first, next);
-        assert_eq!(text, record("{}", &[(1, 17)]));
+        assert_eq!(text, record("{\"a\": \"\"}", &[(0, 10)]));
         spares.remove();
         assert!(!next.exists());
     }

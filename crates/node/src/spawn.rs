@@ -17,7 +17,7 @@ use crate::order::Order;
 use crate::outlet;
 use crate::site::Site;
 use crate::slip::Note;
-use crate::sys::{Birth, Image, Started, Streams, cpu_set};
+use crate::sys::{Birth, Image, Others, Started, Streams, cpu_set};
 use crate::variables::{Environment, Variables};
 
 /// Where programs are looked for when nothing says where (execvp(3)).
@@ -132,7 +132,9 @@ pub(crate) fn spawn(
         };
         let input = site.null.as_fd();
         let log = log.as_ref().map_or(input, AsFd::as_fd);
-        site.nursery.start(image, &Streams { input, log, note, doors })
+        // Who has a keeper is a server, which was given nothing for programs.
+        let others = order.exits.as_ref().map_or(Others::PassedOn, |_| Others::Closed);
+        site.nursery.start(image, &Streams { input, log, note, doors, others })
     });
     let Started { pid, pidfd, birth } = started.map_err(|error| explain(order, rank, &error))?;
     Ok(Process { birth, ..Process::new(rank, pid, Some(pidfd), Kin::Child) })

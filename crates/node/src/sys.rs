@@ -12,7 +12,7 @@ use nix::libc;
 use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
-pub(crate) use nursery::{Birth, Image, Nursery, Started, Streams};
+pub(crate) use nursery::{Birth, Image, Nursery, Others, Started, Streams};
 
 /// Descriptors that a program may have which is started from here, where this process took more.
 static DESCRIPTORS_BEFORE: OnceLock<libc::rlimit> = OnceLock::new();

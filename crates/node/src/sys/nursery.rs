@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::sys::signal::{SIGKILL, SigSet, SigmaskHow, kill, pthread_sigmask};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use syscalls::{Sysno, raw_syscall};
 
-use super::{DESCRIPTORS_BEFORE, pidfd_open};
+use super::DESCRIPTORS_BEFORE;
 use crate::slip::{NOTE_BYTES, Note};
 use crate::variables::Environment;
 
 /// Stack of a child between its birth and its program: it calls little and nothing deep.
-const STACK_BYTES: usize = 32 * 1024;
+const STACK_BYTES: usize = 64 * 1024;
 /// Free cradles that are kept.
 const SPARE_MAX: usize = 16;
 /// Between two looks at whether a child is out of its cradle.
@@ -67,6 +68,18 @@ pub(crate) struct Streams<'a> {
     pub(crate) note: Note<'a>,
     /// Files that the child writes `0` to, to enter its control groups; at most [`DOORS_MAX`].
     pub(crate) doors: &'a [OwnedFd],
+    pub(crate) others: Others,
+}
+
+/// What becomes of descriptors that are none of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Others {
+    /// Its program has those that this process was given for it.
+    #[default]
+    PassedOn,
+    /// None is left before anything can hold the child up: a copy of a lock would keep the next
+    /// supervisor out.
+    Closed,
 }
 
 /// A process that has just been started.
@@ -93,7 +106,7 @@ struct Fate {
 }
 
 impl Birth {
-    /// The program has begun, or there is an [`Self::error`].
+    /// The program has begun, or never will.
     pub(crate) fn is_over(&self) -> bool {
         self.0.unborn.load(Ordering::Acquire) == 0
     }
@@ -109,8 +122,7 @@ impl Birth {
 
 /// Where children stand between their birth and their program.
 #[derive(Debug, Default)]
-#[expect(clippy::vec_box, reason = "a cradle must stay where it is while a child stands in it")]
-pub(crate) struct Nursery(Vec<Box<Cradle>>);
+pub(crate) struct Nursery(Vec<Arc<Cradle>>);
 
 impl Nursery {
     /// Starts a program as the leader of its own session and group.
@@ -123,7 +135,10 @@ impl Nursery {
         if self.0.len() > SPARE_MAX {
             self.0.retain(|cradle| !cradle.is_free());
         }
-        let started = cradle.start(image, streams);
+        let birth = Birth::default();
+        let own = Arc::get_mut(&mut cradle).expect("nobody else has it");
+        own.words.lay(image, streams, &birth);
+        let started = own.start(birth);
         self.0.push(cradle);
         started
     }
@@ -141,7 +156,7 @@ impl Drop for Nursery {
     fn drop(&mut self) {
         for cradle in self.0.drain(..).filter(|cradle| !cradle.is_free()) {
             // A child stands in it still.
-            Box::leak(cradle);
+            mem::forget(cradle);
         }
     }
 }
@@ -165,10 +180,8 @@ impl Cradle {
         self.words.birth.is_over()
     }
 
-    /// Nobody else may be in it.
-    fn start(&mut self, image: Image, streams: &Streams<'_>) -> io::Result<Started> {
-        let birth = Birth::default();
-        self.words.lay(image, streams, &birth);
+    /// Starts the child whose words lie there. Nobody else may be in it.
+    fn start(&mut self, birth: Birth) -> io::Result<Started> {
         // A handler of this process must not run in the child, on memory that both share.
         let mut before = SigSet::empty();
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
@@ -177,10 +190,10 @@ impl Cradle {
         let mut pidfd: c_int = -1;
         let flags = libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
         // SAFETY: the child's stack grows down from an end that is aligned down to 16 bytes. It and
-        // `words` lie in this cradle, which is neither changed, moved nor freed before the kernel
-        // has cleared `unborn`, when the child has its own memory or is gone (`Nursery`); `words`
-        // keep the birth as long. The child writes to its stack and to the birth's atomics alone,
-        // the kernel to `unborn`, and to `pidfd` before the call returns.
+        // `words` belong to this cradle, which `Nursery` neither changes nor frees before the
+        // kernel has cleared `unborn`, when the child has its own memory or is gone; `words` keep
+        // the birth as long. The child writes to its stack and to the birth's atomics alone, the
+        // kernel to `unborn`, and to `pidfd` before the call returns.
         let pid = unsafe {
             let end = self.stack.as_mut_ptr().add(STACK_BYTES);
             let top = end.sub(end as usize % 16).cast::<c_void>();
@@ -196,13 +209,14 @@ impl Cradle {
         if pid < 0 {
             return Err(failed);
         }
-        let pidfd = match pidfd {
+        if pidfd < 0 {
             // Linux before 5.2 knows no such flag.
-            ..0 => pidfd_open(pid).inspect_err(|_| _ = kill(Pid::from_raw(pid), SIGKILL))?,
-            // SAFETY: the kernel has just made this descriptor (close-on-exec), nobody else owns
-            // it.
-            _ => unsafe { OwnedFd::from_raw_fd(pidfd) },
-        };
+            let pid = Pid::from_raw(pid);
+            let _ = kill(pid, SIGKILL).and_then(|()| waitpid(pid, None));
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // SAFETY: the kernel has just made this descriptor (close-on-exec), nobody else owns it.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
         Ok(Started { pid, pidfd, birth })
     }
 }
@@ -223,6 +237,7 @@ struct Words {
     note_at: u64,
     /// -1 where there is none.
     doors: [RawFd; DOORS_MAX],
+    others: Others,
     rank: u32,
     /// 0 for none.
     cores: usize,
@@ -247,6 +262,7 @@ impl Words {
         for (door, fd) in self.doors.iter_mut().zip(streams.doors) {
             *door = fd.as_raw_fd();
         }
+        self.others = streams.others;
         self.rank = image.rank;
         self.cores = image.cores.as_ref().map_or(0, |cores| ptr::from_ref(cores) as usize);
         let descriptors = DESCRIPTORS_BEFORE.get();
@@ -288,10 +304,15 @@ extern "C" fn be_born(words: *mut c_void) -> c_int {
 unsafe fn begin(words: &Words) -> c_int {
     // SAFETY: of the caller.
     unsafe {
-        for begun in [raw_syscall!(Sysno::setsid), raw_syscall!(Sysno::chdir, words.cwd)] {
-            if let Some(errno) = failed(begun) {
-                return errno;
-            }
+        // First of all who it is, so that nothing can hold that up.
+        if let Some(errno) = failed(raw_syscall!(Sysno::setsid)) {
+            return errno;
+        }
+        let line = note(words.rank, raw_syscall!(Sysno::getpid) as u32);
+        let (line, at) = (line.as_ptr(), words.note_at);
+        let noted = raw_syscall!(Sysno::pwrite64, words.note, line, NOTE_BYTES, at);
+        if let Some(errno) = failed(noted) {
+            return errno;
         }
         for door in words.doors.into_iter().filter(|door| *door >= 0) {
             // Before its program begins, so that nothing of it is outside. A group that lets nobody
@@ -312,10 +333,11 @@ unsafe fn begin(words: &Words) -> c_int {
                 return errno;
             }
         }
-        let line = note(words.rank, raw_syscall!(Sysno::getpid) as u32);
-        let (line, at) = (line.as_ptr(), words.note_at);
-        let noted = raw_syscall!(Sysno::pwrite64, words.note, line, NOTE_BYTES, at);
-        if let Some(errno) = failed(noted) {
+        if words.others == Others::Closed {
+            // Linux before 5.9 does not know it, and closes them when the program begins.
+            raw_syscall!(Sysno::close_range, 3, u32::MAX, 0);
+        }
+        if let Some(errno) = failed(raw_syscall!(Sysno::chdir, words.cwd)) {
             return errno;
         }
         // All zeros are the default action, and the empty set.
@@ -366,7 +388,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsFd;
 
-    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::sys::wait::WaitStatus;
 
     use super::*;
     use crate::variables::Variables;
@@ -383,7 +405,8 @@ mod tests {
             cores: None,
         };
         let note = Note { file: null.as_fd(), offset: 0 };
-        let streams = Streams { input: null.as_fd(), log: null.as_fd(), note, doors: &[] };
+        let (input, others) = (null.as_fd(), Others::Closed);
+        let streams = Streams { input, log: input, note, doors: &[], others };
         nursery.start(image, &streams).expect("a process can be made")
     }
 

@@ -13,6 +13,9 @@ use crate::report::row;
 /// Changes that a slow watcher may be behind before it misses some.
 const CHANGES_MAX: usize = 4_096;
 
+/// Lines that go at a time: there may be many where fewer are kept than before.
+const LET_GO_MAX: usize = 1_000;
+
 /// The lines of all jobs, ended ones included.
 #[derive(Debug)]
 pub struct Board {
@@ -153,7 +156,7 @@ impl Lines {
     }
 
     fn let_go(&mut self) -> Vec<JobId> {
-        let many = self.ended.len().saturating_sub(self.ended_max);
+        let many = self.ended.len().saturating_sub(self.ended_max).min(LET_GO_MAX);
         let gone: Vec<JobId> = self.ended.drain(..many).collect();
         gone.iter().for_each(|id| drop(self.rows.remove(id)));
         gone

@@ -273,8 +273,8 @@ pub struct Container {
 /// Whether the device nodes that a program sees can be chosen for it, names included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Isolation {
-    /// It sees those of the machine: without a container, or in one of Apptainer, which shows `/dev`
-    /// as it is.
+    /// It sees those of the machine: without a container, or in one of Apptainer, which shows
+    /// `/dev` as it is.
     #[default]
     Process,
     Container,

@@ -1,8 +1,9 @@
 //! Discovery of this machine's devices and links, as data.
 //!
 //! Knows: sysfs, procfs, device nodes, cgroup limits, PCI ids, NVML, Vulkan, `npu-smi`, and the
-//! environment variable by which each vendor's runtime chooses devices. Everything but these three is
-//! read from files below a root given as an argument, so a recorded tree is a machine.
+//! environment variable by which each vendor's runtime chooses devices. Everything but the two
+//! libraries and the tool is read from files below a root given as an argument, so a recorded tree
+//! is a machine.
 //! Must never know: jobs, tenants, policies, who asks or what for. It reports what there is, what
 //! cannot be used and why; it never changes a device.
 

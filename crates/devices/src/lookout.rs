@@ -193,9 +193,9 @@ impl Lookout {
         open
     }
 
-    /// Devices that left the bus, virtual NPUs that were destroyed, and devices in whose memory there
-    /// are more errors than at the look before that cannot be corrected: those of before it was first
-    /// looked at are old.
+    /// Devices that left the bus or lost their node, and those in whose memory there are more
+    /// errors than at the look before that cannot be corrected: those of before it was first looked
+    /// at are old.
     fn faults(&mut self) -> BTreeMap<DeviceId, String> {
         let mut faults = self.without_node();
         for (&id, address) in &self.addresses {

@@ -117,9 +117,9 @@ fn whole<'a>(visible_ids: &[&'a str]) -> Vec<&'a str> {
 /// NVIDIA's devices go by the names of the Container Device Interface, which
 /// `nvidia-ctk cdi generate` writes down for each UUID; Ascend's by their nodes, with the nodes and
 /// the driver's directory that Huawei's documentation asks for. Inside, Ascend numbers what it was
-/// given from zero. Of virtual NPUs the nodes are what Ascend Docker Runtime adds where
-/// `ASCEND_VISIBLE_DEVICES` and `ASCEND_RUNTIME_OPTIONS=VIRTUAL` ask for them: with the nodes given,
-/// nothing but podman is needed, and those variables are left alone.
+/// given from zero. For virtual NPUs Ascend Docker Runtime adds the same nodes where
+/// `ASCEND_VISIBLE_DEVICES` and `ASCEND_RUNTIME_OPTIONS=VIRTUAL` ask for them: they are given here,
+/// so nothing but podman is needed, and those variables are left alone.
 ///
 /// # Errors
 /// Why the runtime cannot show one of them, and what to do instead.

@@ -341,7 +341,7 @@ fn an_ascend_card_without_its_node_is_a_finding() {
     assert!(hint.starts_with("load the Ascend driver"), "{hint}");
 }
 
-/// What `npu-smi info -t info-vnpu` prints of a 910B3: the layout of version 25.5, with made-up rows.
+/// What `npu-smi info -t info-vnpu` prints of a 910B3: in the layout of 25.5, with made-up rows.
 fn listing(vnpus: &[(u32, &str)]) -> Option<CutChip> {
     let mut text = String::from(
         "+-------------------------------------------------------------------------------+\n\

@@ -248,7 +248,7 @@ impl Figures {
             memory: Some(memory),
             memory_gbps: self.memory_gbps.zip(share).map(|(all, share)| all * share),
             power_w: compute(self.power_w),
-            // Instances reach no peers over NVLink; of virtual NPUs nobody says that they reach some.
+            // Instances reach no peers over NVLink, and nobody says that virtual NPUs reach any.
             peer_gbps: None,
             certainty: self.certainty,
         }
@@ -374,7 +374,8 @@ fn ai_cores(whole: &str, template: &str) -> Option<(u64, u64)> {
     Some((cores.min(of), of))
 }
 
-/// The peak of a class; of an instance, a share or a virtual part of a device its part of the whole.
+/// The peak of a class; of an instance, a share or a virtual part of a device its part of the
+/// whole.
 pub fn peak_gflops(id: &str) -> Option<u64> {
     if let Some((whole, profile)) = id.split_once(MIG) {
         let (slices, of) = slices(whole, profile)?;

@@ -106,7 +106,7 @@ impl Tool<'_> {
         }
     }
 
-    /// What it prints, whatever it exits with: that it does not support a question it says in words.
+    /// What it prints, whatever it exits with: where it does not support a question it says so.
     fn ask(&self, arguments: &[&str]) -> Result<String, Silence> {
         let trouble = |error: io::Error| Silence::Trouble(error.to_string());
         let start = |program: &&str| {
@@ -206,7 +206,7 @@ mod tests {
     fn every_chip_is_asked_for_its_parts() {
         let found = probe(
             "case \"$*\" in\n\
-             'info -m') echo 'NPU ID Chip ID Chip Logic ID'; echo '5 0 0 Ascend'; echo '5 1 1 Ascend';;\n\
+             'info -m') echo 'NPU ID Chip ID'; echo '5 0 0 Ascend'; echo '5 1 1 Ascend';;\n\
              *'-i 5 -c 1') echo '| 4/8 21/42 |'; echo '| 116 | 0 | 0 | 0 | vir04 |';;\n\
              *) echo 'Total number of vnpu: 0'; exit 255;;\n\
              esac",

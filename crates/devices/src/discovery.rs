@@ -284,19 +284,14 @@ fn accelerators(
             ..Candidate::default()
         };
         let parts = if family.drivers.contains(&"cann") { vnpus.of(rank) } else { Vec::new() };
-        match parts.is_empty() || whole.drivers.is_empty() {
-            true => candidates.push(whole),
-            false => candidates.extend(
-                parts
-                    .into_iter()
-                    .filter_map(|(number, part)| virtual_npu(tree, &whole, number, part, findings))
-                    .collect::<Vec<_>>(),
-            ),
+        if parts.is_empty() || whole.drivers.is_empty() {
+            candidates.push(whole);
+            continue;
         }
-    }
-    if vnpus.silence().is_some() {
-        // One word is enough: none of them is listed.
-        findings.retain(|finding| !matches!(finding, Finding::VnpuNotListed { .. }));
+        let parts = parts.into_iter();
+        candidates.extend(
+            parts.filter_map(|(number, part)| virtual_npu(tree, &whole, number, part, findings)),
+        );
     }
     candidates
 }
@@ -333,6 +328,8 @@ fn virtual_npu(
         Part::OfUnknownTemplate { template } => Finding::VnpuTemplateUnknown { number, template },
         Part::WithoutNode => Finding::VnpuWithoutNode { title, address, number, node: path },
         Part::NotListed => Finding::VnpuNotListed { node: path },
+        // There is one word for all of them.
+        Part::Untold => return None,
     };
     findings.push(finding);
     None

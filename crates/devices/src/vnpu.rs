@@ -88,6 +88,8 @@ pub(crate) enum Part {
     WithoutNode,
     /// There is a node and nothing behind it that the driver would tell of.
     NotListed,
+    /// There is a node, and the driver tells of nothing.
+    Untold,
 }
 
 impl<'a> Vnpus<'a> {
@@ -120,7 +122,9 @@ impl<'a> Vnpus<'a> {
     }
 
     fn part(&self, number: u32) -> Part {
-        let Some((chip, one)) = self.listed.get(&number) else { return Part::NotListed };
+        let Some((chip, one)) = self.listed.get(&number) else {
+            return if self.silence.is_some() { Part::Untold } else { Part::NotListed };
+        };
         let template = one.template.clone();
         match Template::read(&template) {
             _ if !self.nodes.contains(&number) => Part::WithoutNode,

@@ -132,6 +132,8 @@ pub struct Selector {
     pub matches: Match,
     /// Least memory of each device.
     pub memory_min: Bytes,
+    /// What its program can be given: a device may be reached from containers only.
+    pub isolation: Isolation,
 }
 
 /// How a selector recognises a device.
@@ -172,7 +174,11 @@ impl Selector {
             Match::Driver(driver) => !class.software && device.drivers.contains(driver),
             Match::Classes(ids) => ids.contains(&class.id),
         };
-        kind_fits && topology.memory_of(id) >= self.memory_min
+        let reached = match self.isolation {
+            Isolation::Process => !device.needs_container(),
+            Isolation::Container => true,
+        };
+        kind_fits && topology.memory_of(id) >= self.memory_min && reached
     }
 
     /// Whether any device of a class will do.
@@ -264,12 +270,31 @@ pub struct Container {
     pub mounts: Vec<Mount>,
 }
 
+/// Whether the device nodes that a program sees can be chosen for it, names included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Isolation {
+    /// It sees those of the machine: without a container, or in one of Apptainer, which shows
+    /// `/dev` as it is.
+    #[default]
+    Process,
+    Container,
+}
+
 /// What starts programs in images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContainerRuntime {
     Podman,
     /// And Singularity, which it was.
     Apptainer,
+}
+
+impl Launch {
+    pub fn isolation(&self) -> Isolation {
+        match self.container.as_ref().map(|container| container.runtime) {
+            None | Some(Some(ContainerRuntime::Apptainer)) => Isolation::Process,
+            Some(None | Some(ContainerRuntime::Podman)) => Isolation::Container,
+        }
+    }
 }
 
 /// A directory of the machine that is seen inside of a container.

@@ -23,8 +23,9 @@ pub use finding::Finding;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, Index, Sort};
 pub use job::{
-    Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Domain, JobSpec,
-    Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector, StageKind, StageSpec,
+    Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
+    Isolation, JobSpec, Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector,
+    StageKind, StageSpec,
 };
 pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, StopCost};
 pub use planned::{Planned, PlannedSpeeds, Speeds};
@@ -34,5 +35,5 @@ pub use state::{
     Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, Recoveries, Recovery, RecoveryPhase,
     Stage, StageState, State, StateParts, Ticket,
 };
-pub use topology::{Device, DeviceClass, Link, Node, Topology, TopologyError, Vertex};
+pub use topology::{Device, DeviceClass, Link, Node, Topology, TopologyError, VNPU, Vertex};
 pub use units::{Bytes, Micro, Millis, Share, ShareMillis, Time};

@@ -41,6 +41,17 @@ pub struct Device {
     pub visible_id: Name,
 }
 
+/// The driver word of virtual NPUs (Ascend): a program uses one by its vendor's driver, which shows
+/// it in containers only. Kept beside that driver's word.
+pub const VNPU: &str = "vnpu";
+
+impl Device {
+    /// Whether no program can use it outside of a container.
+    pub fn needs_container(&self) -> bool {
+        self.drivers.iter().any(|driver| driver == VNPU)
+    }
+}
+
 /// A machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {

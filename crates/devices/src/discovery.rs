@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use het_core::{
-    Bytes, Device, DeviceClass, DeviceId, Link, Name, Node as Machine, Share, Topology, Vertex,
+    Bytes, Device, DeviceClass, DeviceId, Link, Name, Node as Machine, Share, Topology, VNPU,
+    Vertex,
 };
 
 use crate::catalogue::{self, Family, Node, Recognised};
@@ -13,9 +14,10 @@ use crate::links::{self, NODE, OnBus};
 use crate::parse;
 use crate::pci::{self, Function, PciAddress};
 use crate::tree::{Access, Tree};
+use crate::vnpu::{self, Part, Vnpus};
 use crate::{
-    Finding, Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe, VulkanDevice, VulkanKind,
-    VulkanProbe,
+    Finding, Mig, MigInstance, NpuSmiProbe, NvLink, NvidiaDevice, NvidiaProbe, VulkanDevice,
+    VulkanKind, VulkanProbe,
 };
 
 /// What discovery looks at.
@@ -26,26 +28,31 @@ pub struct System {
     /// Cores to assume where neither sysfs nor procfs names any.
     pub fallback_cores: Vec<u32>,
     pub nvidia: NvidiaProbe,
+    pub npu_smi: NpuSmiProbe,
     pub vulkan: VulkanProbe,
 }
 
 impl System {
-    /// A recorded tree, without NVML and Vulkan.
+    /// A recorded tree, without NVML, `npu-smi` and Vulkan.
     pub fn recorded(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
             fallback_cores: vec![0],
             nvidia: NvidiaProbe::NotAsked,
+            npu_smi: NpuSmiProbe::NotAsked,
             vulkan: VulkanProbe::NotAsked,
         }
     }
 
     /// The machine this runs on. Loads NVML and, in a child of this program, Vulkan: the program
-    /// must offer [`crate::VULKAN_PROBE_COMMAND`].
+    /// must offer [`crate::VULKAN_PROBE_COMMAND`]. Where there are nodes of virtual NPUs, it asks
+    /// `npu-smi` for them.
     pub fn this_machine() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let root = PathBuf::from("/");
         Self {
-            root: PathBuf::from("/"),
+            npu_smi: NpuSmiProbe::load(&Tree::new(&root)),
+            root,
             fallback_cores: affinity().unwrap_or_else(|| (0..cores as u32).collect()),
             nvidia: NvidiaProbe::load(),
             vulkan: VulkanProbe::this_program(),
@@ -113,7 +120,9 @@ pub fn discover(system: &System) -> Discovery {
     }
     let functions = functions.unwrap_or_default();
     let mut candidates = nvidia(&system.nvidia, &functions, &mut findings);
-    candidates.extend(accelerators(&tree, &functions, &mut findings));
+    let vnpus = Vnpus::seen(&tree, &system.npu_smi);
+    findings.extend(vnpus.silence().map(|why| Finding::VnpusUnlisted { why: why.to_owned() }));
+    candidates.extend(accelerators(&tree, &functions, &vnpus, &mut findings));
     vulkan(&system.vulkan, &functions, &mut candidates, &mut findings);
     assemble(&tree, processors, &functions, candidates, findings)
 }
@@ -232,6 +241,7 @@ fn place(function: &Function, nodes: Vec<String>) -> DevicePlace {
 fn accelerators(
     tree: &Tree,
     functions: &[Function],
+    vnpus: &Vnpus<'_>,
     findings: &mut Vec<Finding>,
 ) -> Vec<Candidate> {
     let mut candidates = Vec::new();
@@ -249,7 +259,8 @@ fn accelerators(
         };
         let (seen, usable) = counts.entry((family.vendor_id, family.kind)).or_default();
         let (class, title) = catalogue::model(family, function.device);
-        let opened = open(tree, family, function, &title, *seen);
+        let rank = *seen;
+        let opened = open(tree, family, function, &title, rank);
         *seen += 1;
         let visible_id = visible_id(&class, function, *usable);
         *usable += usize::from(opened.is_ok());
@@ -260,7 +271,7 @@ fn accelerators(
                 (Vec::new(), Vec::new())
             }
         };
-        candidates.push(Candidate {
+        let whole = Candidate {
             prefix: family.kind,
             class,
             title,
@@ -271,9 +282,57 @@ fn accelerators(
             visible_id,
             place: place(function, nodes),
             ..Candidate::default()
-        });
+        };
+        let parts = if family.drivers.contains(&"cann") { vnpus.of(rank) } else { Vec::new() };
+        if parts.is_empty() || whole.drivers.is_empty() {
+            candidates.push(whole);
+            continue;
+        }
+        let parts = parts.into_iter();
+        candidates.extend(
+            parts.filter_map(|(number, part)| virtual_npu(tree, &whole, number, part, findings)),
+        );
     }
     candidates
+}
+
+/// A part of the chip `whole`, in its place; a finding where it cannot be used.
+fn virtual_npu(
+    tree: &Tree,
+    whole: &Candidate,
+    number: u32,
+    part: Part,
+    findings: &mut Vec<Finding>,
+) -> Option<Candidate> {
+    let node = vnpu::node(number);
+    let path = format!("/dev/{node}");
+    let (title, address) = (whole.title.clone(), whole.place.address.unwrap_or_default());
+    let finding = match part {
+        Part::Sound { .. } if tree.access(&format!("dev/{node}")) == Access::Denied => {
+            Finding::NoPermission { title, address, group: group("davinci"), node: path }
+        }
+        Part::Sound { template, memory } => {
+            // Beside its own node it needs those that the chip needs.
+            let shared = whole.place.nodes.iter().skip(1).cloned();
+            let nodes = std::iter::once(PathBuf::from(path)).chain(shared).collect();
+            return Some(Candidate {
+                class: format!("{}-{template}", whole.class),
+                title: format!("{title} vNPU {template}"),
+                drivers: vec!["cann", VNPU],
+                memory,
+                visible_id: node,
+                place: DevicePlace { nodes, ..whole.place.clone() },
+                ..whole.clone()
+            });
+        }
+        Part::OfUnknownTemplate { template } => Finding::VnpuTemplateUnknown { number, template },
+        Part::WithoutNode => Finding::VnpuWithoutNode { title, address, number, node: path },
+        Part::NotListed => Finding::VnpuNotListed { node: path },
+        // There is one word for all of them.
+        Part::Untold => return None,
+    };
+    findings.push(finding);
+    None
 }
 
 /// The device's nodes below `/dev`, or why it cannot be used. `rank` counts the family's devices

@@ -27,6 +27,14 @@ pub enum Finding {
     NvidiaUnreadable { index: u32, why: String },
     #[error("{title} at {address} is in MIG mode and has no instance that could be used")]
     NoMigInstance { title: String, address: PciAddress },
+    #[error("`npu-smi` lists no virtual NPU, though this machine has device nodes of some: {why}")]
+    VnpusUnlisted { why: String },
+    #[error("there is nothing behind `{node}`: `npu-smi` lists no such virtual NPU")]
+    VnpuNotListed { node: String },
+    #[error("virtual NPU {number} of {title} at {address} has no device node `{node}`")]
+    VnpuWithoutNode { title: String, address: PciAddress, number: u32, node: String },
+    #[error("virtual NPU {number} is made by the template `{template}`, which is not known")]
+    VnpuTemplateUnknown { number: u32, template: String },
     #[error("{title} at {address} has no kernel driver bound")]
     NoKernelDriver { title: String, address: PciAddress, driver: &'static str },
     #[error("{title} at {address} is handed to virtual machines by `vfio-pci`")]
@@ -68,6 +76,19 @@ impl Finding {
             Self::NoMigInstance { .. } => {
                 "make instances with `nvidia-smi mig -cgi PROFILE -C`, or turn MIG off with \
                  `nvidia-smi -mig 0`"
+            }
+            Self::VnpusUnlisted { .. } => {
+                "see that `npu-smi info -m` answers; it may have to be root who asks"
+            }
+            Self::VnpuNotListed { .. } => {
+                "see what `npu-smi info -t info-vnpu -i ID -c CHIP` lists, and make it anew with \
+                 `npu-smi set -t create-vnpu`"
+            }
+            Self::VnpuWithoutNode { .. } => {
+                "destroy it and make it anew with `npu-smi`, or give the container the device node"
+            }
+            Self::VnpuTemplateUnknown { .. } => {
+                "make it by one of those that `npu-smi info -t template-info` lists"
             }
             Self::NoKernelDriver { driver, .. } => return Some(format!("load {driver}")),
             Self::PassedThrough { .. } => "unbind it from `vfio-pci` to use it here",

@@ -18,7 +18,7 @@ use crate::drivers::nvml;
 use crate::pci::PciAddress;
 use crate::shares::whole_id;
 use crate::tree::Tree;
-use crate::{Discovery, System};
+use crate::{Discovery, System, vnpu};
 
 /// How many processes are looked at for open device nodes.
 const PROCESSES_MAX: usize = 65_536;
@@ -39,8 +39,8 @@ enum Source {
     Nvml(Device<'static>),
     /// By the number that the compute driver of AMD has for it.
     Kfd(u32),
-    /// Who has its node open: for those that do nothing but compute.
-    Node(String),
+    /// Who has its node open, by all paths that it has: for those that do nothing but compute.
+    Node(Vec<String>),
 }
 
 /// Open sources: keep it and look often.
@@ -85,7 +85,7 @@ impl Lookout {
             } else if let Some(number) = number {
                 sources.insert(id, Source::Kfd(*number));
             } else if let Some(node) = node {
-                sources.insert(id, Source::Node(node.to_string_lossy().into_owned()));
+                sources.insert(id, Source::Node(vnpu::paths(node)));
             }
         }
         if sources.is_empty() && addresses.is_empty() {
@@ -137,7 +137,9 @@ impl Lookout {
                     Err(_) => BTreeSet::new(),
                 },
                 Source::Kfd(number) => self.kfd_users(*number),
-                Source::Node(path) => open.get(path).cloned().unwrap_or_default(),
+                Source::Node(paths) => {
+                    paths.iter().filter_map(|path| open.get(path)).flatten().copied().collect()
+                }
             };
             if !found.is_empty() {
                 users.insert(id, found);
@@ -156,13 +158,24 @@ impl Lookout {
         processes.filter(uses).filter_map(|pid| pid.parse().ok()).collect()
     }
 
+    /// Those whose node is gone: somebody destroyed the virtual NPU, or unloaded the driver.
+    fn without_node(&self) -> BTreeMap<DeviceId, String> {
+        let node = |source: &Source| match source {
+            Source::Node(paths) => paths.first().cloned(),
+            _ => None,
+        };
+        let nodes = self.sources.iter().filter_map(|(&id, source)| Some((id, node(source)?)));
+        let gone = nodes.filter(|(_, path)| !self.tree.exists(path.trim_start_matches('/')));
+        gone.map(|(id, path)| (id, format!("its device node `{path}` is gone"))).collect()
+    }
+
     /// Who has which of the device nodes open that are looked after.
     fn open_nodes(&self) -> BTreeMap<String, BTreeSet<u32>> {
         let nodes = self.sources.values().filter_map(|source| match source {
-            Source::Node(path) => Some(path.as_str()),
+            Source::Node(paths) => Some(paths),
             _ => None,
         });
-        let nodes: BTreeSet<&str> = nodes.collect();
+        let nodes: BTreeSet<&str> = nodes.flatten().map(String::as_str).collect();
         let mut open: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
         if nodes.is_empty() {
             return open;
@@ -180,10 +193,11 @@ impl Lookout {
         open
     }
 
-    /// Devices that left the bus, or in whose memory there are more errors than at the look before
-    /// that cannot be corrected: those of before it was first looked at are old.
+    /// Devices that left the bus or lost their node, and those in whose memory there are more
+    /// errors than at the look before that cannot be corrected: those of before it was first looked
+    /// at are old.
     fn faults(&mut self) -> BTreeMap<DeviceId, String> {
-        let mut faults = BTreeMap::new();
+        let mut faults = self.without_node();
         for (&id, address) in &self.addresses {
             let directory = format!("sys/bus/pci/devices/{address}");
             if !self.tree.exists(&directory) {

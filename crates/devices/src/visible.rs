@@ -2,7 +2,7 @@
 
 use het_core::ContainerRuntime;
 
-use crate::shares;
+use crate::{shares, vnpu};
 
 /// Where Ascend's driver is installed.
 const ASCEND_DRIVER: &str = "/usr/local/Ascend/driver";
@@ -82,6 +82,7 @@ const TABLE: &[Visibility] = &[
 /// - `cpu`: the variables that hide every accelerator, so that a program which takes what it finds
 ///   (PyTorch, JAX, XLA) does not touch devices that are not its own. Ids are not looked at.
 /// - Shares of a device: the device, and the part of its threads and memory that MPS grants.
+/// - Virtual NPUs of Ascend: none, for only containers can be given them ([`container_access`]).
 /// - Anything else, such as `vulkan` or `npu-ort`, has no such variable: nothing. The program reads
 ///   `HET_DEVICES`.
 pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str, String)> {
@@ -90,7 +91,9 @@ pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str,
         return hides.map(|(name, value)| (name, value.to_owned())).collect();
     }
     let Some(row) = TABLE.iter().find(|row| row.driver == driver) else { return Vec::new() };
-    let mut variables = vec![(row.variable, whole(visible_ids).join(","))];
+    // No variable shows a virtual NPU, and a list without them shows nothing else.
+    let chosen = whole(visible_ids).into_iter().filter(|id| !vnpu::is_one(id));
+    let mut variables = vec![(row.variable, chosen.collect::<Vec<_>>().join(","))];
     variables.extend(row.with.map(|(name, value)| (name, value.to_owned())));
     variables.extend(shares::limits(visible_ids));
     variables
@@ -114,14 +117,19 @@ fn whole<'a>(visible_ids: &[&'a str]) -> Vec<&'a str> {
 /// NVIDIA's devices go by the names of the Container Device Interface, which
 /// `nvidia-ctk cdi generate` writes down for each UUID; Ascend's by their nodes, with the nodes and
 /// the driver's directory that Huawei's documentation asks for. Inside, Ascend numbers what it was
-/// given from zero.
+/// given from zero. For virtual NPUs Ascend Docker Runtime adds the same nodes where
+/// `ASCEND_VISIBLE_DEVICES` and `ASCEND_RUNTIME_OPTIONS=VIRTUAL` ask for them: they are given here,
+/// so nothing but podman is needed, and those variables are left alone.
+///
+/// # Errors
+/// Why the runtime cannot show one of them, and what to do instead.
 pub fn container_access(
     runtime: ContainerRuntime,
     driver: &str,
     visible_ids: &[&str],
-) -> Vec<String> {
+) -> Result<Vec<String>, String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    match (runtime, driver) {
+    Ok(match (runtime, driver) {
         (ContainerRuntime::Podman, "cuda") => {
             let device = |id| format!("--device=nvidia.com/gpu={id}");
             let devices = whole(visible_ids).into_iter().map(device);
@@ -129,7 +137,10 @@ pub fn container_access(
         }
         (ContainerRuntime::Podman, "rocm") => words(&["--device=/dev/kfd", "--device=/dev/dri"]),
         (ContainerRuntime::Podman, "cann") => {
-            let own = visible_ids.iter().map(|id| format!("--device=/dev/davinci{id}"));
+            let own = |id: &&str| {
+                vnpu::container_word(id).unwrap_or_else(|| format!("--device=/dev/davinci{id}"))
+            };
+            let own = visible_ids.iter().map(own);
             let shared = ["davinci_manager", "devmm_svm", "hisi_hdc"];
             let shared = shared.iter().map(|node| format!("--device=/dev/{node}"));
             let numbers: Vec<String> = (0..visible_ids.len()).map(|id| id.to_string()).collect();
@@ -141,9 +152,17 @@ pub fn container_access(
         }
         (ContainerRuntime::Apptainer, "cuda") => words(&["--nv"]),
         (ContainerRuntime::Apptainer, "rocm") => words(&["--rocm"]),
-        (ContainerRuntime::Apptainer, "cann") => words(&["--bind", ASCEND_DRIVER]),
+        (ContainerRuntime::Apptainer, "cann") => {
+            if let Some(id) = visible_ids.iter().find(|id| vnpu::is_one(id)) {
+                return Err(format!(
+                    "Apptainer shows `/dev` as it is, so it cannot give `{id}` the name that \
+                     programs look for, hint: install podman"
+                ));
+            }
+            words(&["--bind", ASCEND_DRIVER])
+        }
         _ => Vec::new(),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -174,6 +193,7 @@ mod tests {
             ],
         );
         check("cann", &["3"], &[("ASCEND_RT_VISIBLE_DEVICES", "3")]);
+        check("cann", &["vdavinci100"], &[("ASCEND_RT_VISIBLE_DEVICES", "")]);
         check("neuron", &["0-1", "2-3"], &[("NEURON_RT_VISIBLE_CORES", "0-1,2-3")]);
         check("vulkan", &["0"], &[]);
     }
@@ -182,7 +202,7 @@ mod tests {
     fn a_container_gets_its_own_devices() {
         let check = |driver, ids: &[&str], expected: &str| {
             let words = container_access(ContainerRuntime::Podman, driver, ids);
-            assert_eq!(words.join(" "), expected, "{driver}");
+            assert_eq!(words.map(|words| words.join(" ")), Ok(expected.to_owned()), "{driver}");
         };
         check("cuda", &["GPU-1"], "--device=nvidia.com/gpu=GPU-1");
         check(
@@ -199,6 +219,22 @@ mod tests {
              --volume=/usr/local/Ascend/driver:/usr/local/Ascend/driver:ro \
              --env=ASCEND_RT_VISIBLE_DEVICES=0,1",
         );
+        check(
+            "cann",
+            &["vdavinci101"],
+            "--device=/dev/vdavinci101:/dev/davinci101 --device=/dev/davinci_manager \
+             --device=/dev/devmm_svm --device=/dev/hisi_hdc \
+             --volume=/usr/local/Ascend/driver:/usr/local/Ascend/driver:ro \
+             --env=ASCEND_RT_VISIBLE_DEVICES=0",
+        );
+    }
+
+    #[test]
+    fn apptainer_cannot_rename_a_virtual_npu() {
+        let words = |ids: &[&str]| container_access(ContainerRuntime::Apptainer, "cann", ids);
+        assert_eq!(words(&["3"]), Ok(vec!["--bind".to_owned(), ASCEND_DRIVER.to_owned()]));
+        let error = words(&["3", "vdavinci101"]).expect_err("it has no name inside");
+        assert!(error.contains("hint: install podman"), "{error}");
     }
 
     #[test]

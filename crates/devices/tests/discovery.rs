@@ -8,8 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use het_core::{Bytes, Share, Topology, Vertex};
 use het_devices::{
-    Counters, Discovery, Finding, Lookout, Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe,
-    PciAddress, System, VulkanDevice, VulkanKind, VulkanProbe, counters, discover,
+    Counters, CutChip, Discovery, Finding, Lookout, Mig, MigInstance, NpuSmiProbe, NvLink,
+    NvidiaDevice, NvidiaProbe, PciAddress, System, VulkanDevice, VulkanKind, VulkanProbe, counters,
+    discover,
 };
 use proptest::prelude::*;
 
@@ -338,6 +339,129 @@ fn an_ascend_card_without_its_node_is_a_finding() {
     );
     let hint = discovery.findings[0].hint().expect("there is something to do");
     assert!(hint.starts_with("load the Ascend driver"), "{hint}");
+}
+
+/// What `npu-smi info -t info-vnpu` prints of a 910B3: in the layout of 25.5, with made-up rows.
+fn listing(vnpus: &[(u32, &str)]) -> Option<CutChip> {
+    let mut text = String::from(
+        "+-------------------------------------------------------------------------------+\n\
+         | NPU resource static info as follow:                                           |\n\
+         | Format:Free/Total                   NA: Currently, query is not supported.    |\n\
+         | AICORE    Memory    AICPU    VPC    VENC    VDEC    JPEGD    JPEGE    PNGD    |\n\
+         |            GB                                                                 |\n\
+         |===============================================================================|\n\
+         | 0/20      0/64      1/7      1/9    0/0     0/2     0/24     0/4      NA/NA   |\n\
+         +-------------------------------------------------------------------------------+\n",
+    );
+    writeln!(text, "| Total number of vnpu: {}     |", vnpus.len()).expect("a string");
+    text += "|  Vnpu ID  |  Vgroup ID     |  Container ID  |  Status  |  Template Name       |\n";
+    for (number, template) in vnpus {
+        writeln!(text, "|  {number}  |  0  |  000000000000  |  0  |  {template}  |")
+            .expect("a string");
+    }
+    CutChip::read(&text)
+}
+
+/// The first two of eight chips are cut, not all as it should be.
+fn cut_atlas() -> (tempfile::TempDir, System) {
+    let root = tree::recorded("atlas-800t-a2");
+    for number in [100, 101, 116, 117, 119] {
+        let node = root.path().join(format!("dev/vdavinci{number}"));
+        fs::write(node, "").expect("writable");
+    }
+    let listings = [
+        listing(&[(100, "vir10_3c_32g"), (101, "vir10")]),
+        listing(&[(116, "vir05_1c_16g"), (118, "vir05_1c_16g"), (119, "NA")]),
+        listing(&[]),
+    ];
+    let npu_smi = NpuSmiProbe::Found(listings.into_iter().flatten().collect());
+    let system = System { npu_smi, ..System::recorded(root.path()) };
+    (root, system)
+}
+
+/// Those of the accelerators of a machine with four sockets.
+fn npus(discovery: &Discovery) -> Vec<String> {
+    devices(discovery).lines().skip(4).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_cut_chip_is_offered_by_its_virtual_npus() {
+    let (_root, system) = cut_atlas();
+    let discovery = discover(&system);
+    discovery.topology.validate().expect("the topology fits together");
+    assert_eq!(
+        npus(&discovery)[..5],
+        [
+            "npu0 ascend-910b-vir10_3c_32g npu 1 32 cann+vnpu vdavinci100",
+            // Its name does not say how much: as much of the memory as of the cores.
+            "npu1 ascend-910b-vir10 npu 1 32 cann+vnpu vdavinci101",
+            "npu2 ascend-910b-vir05_1c_16g npu 1 16 cann+vnpu vdavinci116",
+            "npu3 ascend-910b npu 1 0 cann+npu-ort 2",
+            "npu4 ascend-910b npu 1 0 cann+npu-ort 3",
+        ]
+    );
+    assert_eq!(npus(&discovery).len(), 9);
+    let other = |it: &&Finding| !matches!(it, Finding::MemoryUnknown { .. });
+    let of_vnpus = discovery.findings.iter().filter(other);
+    assert_eq!(
+        of_vnpus.map(Finding::to_string).collect::<Vec<_>>(),
+        [
+            "there is nothing behind `/dev/vdavinci117`: `npu-smi` lists no such virtual NPU",
+            "virtual NPU 118 of Huawei Ascend 910B at 0000:02:00.0 has no device node \
+             `/dev/vdavinci118`",
+            "virtual NPU 119 is made by the template `NA`, which is not known",
+        ]
+    );
+    // The parts of a chip hang where it does.
+    assert_eq!(links_of(&discovery, "npu0"), links_of(&discovery, "npu1"));
+    assert_eq!(links_of(&discovery, "npu0"), ["pcie atlas-800t-a2/pci0000:00 31507"]);
+}
+
+#[test]
+fn virtual_npus_that_nobody_lists_are_not_offered_and_their_chip_is_not_whole() {
+    let (_root, system) = cut_atlas();
+    let check = |npu_smi, why: &str| {
+        let discovery = discover(&System { npu_smi, ..system.clone() });
+        assert_eq!(npus(&discovery).len(), 6, "{why}");
+        let told = Finding::VnpusUnlisted { why: why.to_owned() };
+        assert_eq!(discovery.findings[0], told);
+        let other = |it: &&Finding| !matches!(it, Finding::MemoryUnknown { .. });
+        assert_eq!(discovery.findings.iter().filter(other).count(), 1);
+    };
+    check(NpuSmiProbe::Missing, "it is not installed");
+    check(NpuSmiProbe::Failed { why: "no answer".to_owned() }, "no answer");
+}
+
+#[test]
+fn a_stranger_in_a_container_is_seen_at_a_virtual_npu() {
+    let (root, system) = cut_atlas();
+    let discovery = discover(&system);
+    let mut lookout = Lookout::open(&system, &discovery).expect("there are devices");
+    let open = |pid: u32, node: &str| {
+        let fd = root.path().join(format!("proc/{pid}/fd"));
+        fs::create_dir_all(&fd).expect("writable");
+        std::os::unix::fs::symlink(node, fd.join("3")).expect("writable");
+    };
+    // The name inside of its container, the machine's own, and that of a whole chip.
+    open(11, "/dev/davinci101");
+    open(12, "/dev/vdavinci101");
+    open(13, "/dev/davinci2");
+    let name = |id| discovery.topology.device(id).name.to_string();
+    let users = lookout.look().users.into_iter();
+    let users: Vec<(String, Vec<u32>)> =
+        users.map(|(id, pids)| (name(id), pids.into_iter().collect())).collect();
+    assert_eq!(users, [("npu1".to_owned(), vec![11, 12]), ("npu3".to_owned(), vec![13])]);
+}
+
+#[test]
+fn a_virtual_npu_that_is_destroyed_is_broken() {
+    let (root, system) = cut_atlas();
+    let discovery = discover(&system);
+    let mut lookout = Lookout::open(&system, &discovery).expect("there are devices");
+    assert_eq!(lookout.look().broken.len(), 0);
+    fs::remove_file(root.path().join("dev/vdavinci116")).expect("the node exists");
+    let told: Vec<String> = lookout.look().broken.into_values().collect();
+    assert_eq!(told, ["its device node `/dev/vdavinci116` is gone"]);
 }
 
 #[test]

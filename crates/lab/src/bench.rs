@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, JobId,
-    JobSpec, Launch, Match, Millis, Name, Node, NodeId, Outcome, PlannedSpeeds, Priority, RankRule,
-    Selector, Share, StageKind, StageSpec, State, Time, Topology,
+    Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, Isolation,
+    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, Outcome, PlannedSpeeds, Priority,
+    RankRule, Selector, Share, StageKind, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Memory, Policy, View};
@@ -215,7 +215,12 @@ fn alternative(word: &Name, count: u32) -> Alternative {
     };
     let matches = Match::Classes(vec![word.clone()]);
     Alternative {
-        selector: Selector { word: word.clone(), matches, memory_min: Bytes::ZERO },
+        selector: Selector {
+            word: word.clone(),
+            matches,
+            memory_min: Bytes::ZERO,
+            isolation: Isolation::Process,
+        },
         count,
         launch: Arc::new(Launch { checkpoint: Some(checkpoint), ..Launch::default() }),
     }

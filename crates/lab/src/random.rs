@@ -7,9 +7,9 @@ use std::sync::Arc;
 use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, Bytes, CheckpointSpec, ClassQuota, Companions, Device, DeviceClass, Domain, Event,
-    JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId, PlannedSpeeds,
-    Priority, Quota, Quotas, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec,
-    State, Time, Topology,
+    Isolation, JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId,
+    PlannedSpeeds, Priority, Quota, Quotas, RankRule, Selector, Share, StageIndex, StageKey,
+    StageKind, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Pool, place};
@@ -326,7 +326,12 @@ fn alternative(draw: &mut Draw) -> Alternative {
         grace: Millis::seconds(draw.between(1, 30)),
     });
     Alternative {
-        selector: Selector { word, matches, memory_min: Bytes::ZERO },
+        selector: Selector {
+            word,
+            matches,
+            memory_min: Bytes::ZERO,
+            isolation: Isolation::Process,
+        },
         count: draw.between(1, 8) as u32,
         launch: Arc::new(Launch { checkpoint, ..Launch::default() }),
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use het_control::{Cadence, Retention};
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, JobId, JobSpec, Launch,
-    Match, Micro, Millis, Name, Planned, PlannedSpeeds, Quotas, RankRule, Selector, Speeds,
+    Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, Isolation, JobId, JobSpec,
+    Launch, Match, Micro, Millis, Name, Planned, PlannedSpeeds, Quotas, RankRule, Selector, Speeds,
     StageIndex, StageKey, StageSpec, Time, Topology,
 };
 use het_perf::Rates;
@@ -335,6 +335,7 @@ fn on(class: &Name, units: u32, launch: &Arc<Launch>) -> Alternative {
             word: class.clone(),
             matches: Match::Classes(vec![class.clone()]),
             memory_min: Bytes::ZERO,
+            isolation: Isolation::Process,
         },
         count: units,
         launch: Arc::clone(launch),

@@ -16,9 +16,10 @@ use crate::environment::NOTICE;
 use crate::order::{Order, containers_path};
 use crate::variables::Variables;
 
-/// Gives the words that let a container use these devices of a driver:
+/// Gives the words that let a container use these devices of a driver, or says why none do:
 /// `het_devices::container_access`.
-pub type ContainerAccess = fn(ContainerRuntime, driver: &str, ids: &[&str]) -> Vec<String>;
+pub type ContainerAccess =
+    fn(ContainerRuntime, driver: &str, ids: &[&str]) -> Result<Vec<String>, String>;
 
 /// Where Debian and Fedora put the program that reaps and passes signals on inside of a container.
 const INITS: [&str; 3] =
@@ -56,7 +57,7 @@ pub(crate) fn words(
     rank: u32,
 ) -> Result<Vec<String>, String> {
     let binds = binds(order, container, runtime)?;
-    let devices = devices(order, runtime, rank);
+    let devices = devices(order, runtime, rank)?;
     let mut words = vec![program.to_owned()];
     match runtime {
         ContainerRuntime::Podman => {
@@ -136,12 +137,12 @@ fn refusal(path: &Path, runtime: ContainerRuntime) -> Option<String> {
     ))
 }
 
-fn devices(order: &Order, runtime: ContainerRuntime, rank: u32) -> Vec<String> {
-    let shown = order.shown_devices(rank);
-    shown
-        .into_iter()
-        .flat_map(|(driver, ids)| (order.container_access)(runtime, driver, &ids))
-        .collect()
+fn devices(order: &Order, runtime: ContainerRuntime, rank: u32) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    for (driver, ids) in order.shown_devices(rank) {
+        words.extend((order.container_access)(runtime, driver, &ids)?);
+    }
+    Ok(words)
 }
 
 /// The container that is named in this file of a runtime's.

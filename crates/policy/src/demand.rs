@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Bytes, Domain, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, RankRule, Selector,
-    Share, ShareMillis, StageKey, StageSpec, StageState, Time,
+    Bytes, Domain, Isolation, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, RankRule,
+    Selector, Share, ShareMillis, StageKey, StageSpec, StageState, Time,
 };
 
 use het_perf::{Gang, RateSource};
@@ -226,7 +226,7 @@ fn unripe(view: &View<'_>, lease: &Lease, restart: Millis) -> bool {
 }
 
 /// What makes two requests on one class alike.
-type Request = (Name, Bytes, u32, Domain, RankRule, (u32, Bytes), usize);
+type Request = ((Name, Bytes, Isolation), u32, Domain, RankRule, (u32, Bytes), usize);
 
 /// What could ever run on the devices of one class; alike requests are looked at once.
 struct Feasible<'a> {
@@ -241,10 +241,10 @@ impl<'a> Feasible<'a> {
 
     fn on_class(&mut self, spec: &StageSpec, alternative: usize, class: usize) -> bool {
         let shape = &spec.alternatives[alternative];
-        let Selector { word, memory_min, .. } = &shape.selector;
+        let Selector { word, memory_min, isolation, .. } = &shape.selector;
+        let devices = (word.clone(), *memory_min, *isolation);
         let beside = (spec.companions.cores, spec.companions.memory);
-        let alike =
-            (word.clone(), *memory_min, shape.count, spec.within, spec.ranks, beside, class);
+        let alike = (devices, shape.count, spec.within, spec.ranks, beside, class);
         let cluster = &mut self.cluster;
         let fits = || on_class(cluster, spec, alternative, class).is_ok();
         *self.known.entry(alike).or_insert_with(fits)

@@ -7,8 +7,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Domain, JobSpec, Millis, Name, PlannedSpeeds, Priority, Quotas,
-    RankRule, Reason, StageIndex, StageKey, StageSpec, State, Ticket, Time,
+    Alternative, Bytes, Companions, Domain, Isolation, JobSpec, Millis, Name, PlannedSpeeds,
+    Priority, Quotas, RankRule, Reason, Selector, StageIndex, StageKey, StageSpec, State, Ticket,
+    Time,
 };
 
 use crate::order::{Rank, rank};
@@ -60,7 +61,7 @@ struct Filed {
 /// What makes requests alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Request {
-    alternatives: Vec<(Name, u32, Bytes)>,
+    alternatives: Vec<Wanted>,
     companions: (u32, Bytes),
     within: Domain,
     ranks: RankRule,
@@ -75,14 +76,22 @@ struct Request {
     tenant: Option<Name>,
 }
 
-/// What decides where one alternative fits: word and memory of its devices, their number, cores and
-/// memory beside them, domain, ranks.
-pub(crate) type Ask = ((Name, u32, Bytes), (u32, Bytes), Domain, RankRule);
+/// The devices of an alternative: word, number, least memory, and whether it may have those that
+/// only containers can.
+type Wanted = (Name, u32, Bytes, Isolation);
+
+fn wanted(alternative: &Alternative) -> Wanted {
+    let Selector { word, memory_min, isolation, .. } = &alternative.selector;
+    (word.clone(), alternative.count, *memory_min, *isolation)
+}
+
+/// What decides where one alternative fits: its devices, cores and memory beside them, domain,
+/// ranks.
+pub(crate) type Ask = (Wanted, (u32, Bytes), Domain, RankRule);
 
 /// What decides where an alternative of a stage fits.
 pub(crate) fn ask(spec: &StageSpec, index: usize) -> Ask {
-    let selector = &spec.alternatives[index].selector;
-    let devices = (selector.word.clone(), spec.alternatives[index].count, selector.memory_min);
+    let devices = wanted(&spec.alternatives[index]);
     (devices, (spec.companions.cores, spec.companions.memory), spec.within, spec.ranks)
 }
 
@@ -262,11 +271,8 @@ impl Request {
         bound: bool,
         tenant: Option<Name>,
     ) -> Self {
-        let words = spec.alternatives.iter().map(|alternative| {
-            (alternative.selector.word.clone(), alternative.count, alternative.selector.memory_min)
-        });
         Self {
-            alternatives: words.collect(),
+            alternatives: spec.alternatives.iter().map(wanted).collect(),
             companions: (spec.companions.cores, spec.companions.memory),
             within: spec.within,
             ranks: spec.ranks,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    ByNode, Bytes, DeviceId, Grant, Name, NodeId, Placement, Selector, Share, Sort, StageKey, State,
+    ByNode, Bytes, DeviceId, Grant, Isolation, Name, NodeId, Placement, Selector, Share, Sort,
+    StageKey, State,
 };
 
 /// Devices that a selector accepts.
@@ -47,7 +48,7 @@ pub struct Pool<'a> {
     /// Free whole units of each sort of device; counted when first asked for after a change.
     units: Option<Vec<u32>>,
     /// Filled when first asked for.
-    accepted: BTreeMap<(Name, Bytes, Option<usize>), Accepted>,
+    accepted: BTreeMap<(Name, Bytes, Isolation, Option<usize>), Accepted>,
 }
 
 impl<'a> Pool<'a> {
@@ -118,7 +119,7 @@ impl<'a> Pool<'a> {
 
     /// The devices that a selector accepts, of one class if one is named.
     pub(crate) fn accepted(&mut self, selector: &Selector, class: Option<usize>) -> Accepted {
-        let key = (selector.word.clone(), selector.memory_min, class);
+        let key = (selector.word.clone(), selector.memory_min, selector.isolation, class);
         let state = self.state;
         self.accepted.entry(key).or_insert_with(|| accepted(state, selector, class)).clone()
     }

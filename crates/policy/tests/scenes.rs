@@ -1,5 +1,7 @@
 //! What each policy does, drawn: a small cluster, a queue, the expected plan.
 
+use std::collections::BTreeSet;
+
 use het_core::Name;
 use het_perf::Rates;
 use het_testkit::build::class;
@@ -62,6 +64,27 @@ fn hybrid_keeps_its_plan_for_a_minute() {
         30s run
         61s run";
     check("hybrid", scene, &["0s start 1 on n0/h1000", "61s start 2 on n0/a1000"]);
+}
+
+#[test]
+fn only_containers_get_virtual_npus() {
+    let scene = "
+        node vnpu vnpu cpu:1
+        0s job 1 normal gpu
+        0s job 2 normal gpu@container
+        0s job 3 normal vnpu|cpu
+        0s job 4 normal gpu
+        0s job 5 normal gpu@container
+        1s run
+        62s run";
+    // `hybrid` keeps to the first word of job 3 for a minute.
+    let expected = ["start 2 on n0/vnpu0", "start 3 on n0/cpu0:1", "start 5 on n0/vnpu1"];
+    for policy in ["static", "dynamic", "hybrid", "feedback", "adaptive"] {
+        let told = play(policy, &Rates::default(), scene);
+        let deeds = told.lines().filter_map(|line| line.split_once(' '));
+        let deeds: BTreeSet<&str> = deeds.map(|(_, deed)| deed).collect();
+        assert_eq!(deeds.into_iter().collect::<Vec<_>>(), expected, "under `{policy}`");
+    }
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use het_control::{ControlError, Controller};
 use het_core::{
-    Bytes, Checkpoint, Companions, Event, JobEnd, JobId, JobSpec, Match, Outcome, StageIndex,
-    StageSpec, StageState, State, Time, Topology,
+    Bytes, Checkpoint, Companions, Event, Isolation, JobEnd, JobId, JobSpec, Match, Outcome,
+    StageIndex, StageSpec, StageState, State, Time, Topology,
 };
 use het_node::{Config, ControlGroups, Inlet, Node, NodeError};
 use het_perf::Rates;
@@ -40,41 +40,60 @@ pub enum RunError {
     NeverSubmitted { id: u64 },
 }
 
-/// A stage that this machine can never run, and the nearest request that it can.
+/// A stage that this machine can never run, and what would let it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Impossible {
     pub stage: String,
     /// As requested, alternatives joined by ` | `.
     pub request: String,
-    pub nearest: Option<String>,
-    /// What is asked beside the devices, where these alone would fit.
-    pub beside: Option<Companions>,
+    pub remedy: Option<Remedy>,
+}
+
+/// What would let a stage run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remedy {
+    /// The nearest request that fits.
+    Nearest(String),
+    /// Less than this beside the devices, which alone would fit.
+    LessBeside(Companions),
+    /// A container: the devices are of those that no program can use without.
+    Container,
 }
 
 impl fmt::Display for Impossible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stage, request, .. } = self;
         write!(f, "stage `{stage}` can never run here: this machine cannot give it `{request}`")?;
-        match &self.beside {
-            Some(Companions { cores: 0, memory }) => write!(f, " with {memory} of memory"),
-            Some(Companions { cores, memory: Bytes::ZERO }) => write!(f, " with {cores} cores"),
-            Some(Companions { cores, memory }) => {
-                write!(f, " with {cores} cores and {memory} of memory")
-            }
-            None => Ok(()),
+        match &self.remedy {
+            Some(Remedy::Container) => write!(f, " without a container"),
+            Some(Remedy::LessBeside(beside)) => match beside {
+                Companions { cores: 0, memory } => write!(f, " with {memory} of memory"),
+                Companions { cores, memory: Bytes::ZERO } => write!(f, " with {cores} cores"),
+                Companions { cores, memory } => {
+                    write!(f, " with {cores} cores and {memory} of memory")
+                }
+            },
+            Some(Remedy::Nearest(_)) | None => Ok(()),
         }
     }
 }
 
 impl Impossible {
     pub fn hint(&self) -> String {
-        match &self.nearest {
-            _ if self.beside.is_some() => {
+        match &self.remedy {
+            Some(Remedy::Container) => {
+                "they are virtual NPUs, which a program can use in a container only: add \
+                 `container: IMAGE` (run by podman; Apptainer cannot show them)"
+                    .to_owned()
+            }
+            Some(Remedy::LessBeside(_)) => {
                 "the devices are there: ask for less beside them; `het devices -o wide` and \
                  `het topo this` show cores and memory"
                     .to_owned()
             }
-            Some(nearest) => format!("the nearest request that fits is `devices: \"{nearest}\"`"),
+            Some(Remedy::Nearest(nearest)) => {
+                format!("the nearest request that fits is `devices: \"{nearest}\"`")
+            }
             None => "`het devices` lists what this machine has".to_owned(),
         }
     }
@@ -85,37 +104,52 @@ pub fn impossible(topology: &Arc<Topology>, spec: &JobSpec) -> Vec<Impossible> {
     let state = State::new(Arc::clone(topology));
     let mut pool = Pool::empty_cluster(&state);
     let stages = spec.stages.iter().filter_map(|stage| {
-        let alternatives = 0..stage.alternatives.len();
-        if alternatives.clone().any(|index| place(&mut pool, stage, index).is_ok()) {
+        if fits(&mut pool, stage) {
             return None;
         }
         let shapes = stage.alternatives.iter();
         let request = shapes.map(|shape| format!("{}:{}", shape.selector.word, shape.count));
-        let mut relaxed = stage.clone();
-        let mut largest = |relaxed: &mut StageSpec, index: usize| {
-            let wanted = relaxed.alternatives[index].count;
-            (1..=wanted).rev().find_map(|count| {
-                relaxed.alternatives[index].count = count;
-                let word = &relaxed.alternatives[index].selector.word;
-                let nearest = format!("{word}:{count}");
-                place(&mut pool, relaxed, index).ok().map(|_| nearest)
-            })
-        };
-        let fewer = alternatives.clone().find_map(|index| largest(&mut relaxed, index));
-        let nearest = fewer.or_else(|| {
-            let mut any = stage.clone();
-            any.alternatives.truncate(1);
-            any.alternatives[0].selector.matches = Match::Kind("cpu".into());
-            any.alternatives[0].selector.word = "cpu".into();
-            largest(&mut any, 0)
-        });
         let request = request.collect::<Vec<_>>().join(" | ");
-        let bare = StageSpec { companions: Companions::default(), ..stage.clone() };
-        let fits_bare = alternatives.clone().any(|index| place(&mut pool, &bare, index).is_ok());
-        let beside = fits_bare.then_some(stage.companions);
-        Some(Impossible { stage: stage.name.to_string(), request, nearest, beside })
+        let remedy = remedy(&mut pool, stage);
+        Some(Impossible { stage: stage.name.to_string(), request, remedy })
     });
     stages.collect()
+}
+
+/// Whether any alternative of a stage could run.
+fn fits(pool: &mut Pool<'_>, stage: &StageSpec) -> bool {
+    (0..stage.alternatives.len()).any(|index| place(pool, stage, index).is_ok())
+}
+
+fn remedy(pool: &mut Pool<'_>, stage: &StageSpec) -> Option<Remedy> {
+    let mut contained = stage.clone();
+    for shape in &mut contained.alternatives {
+        shape.selector.isolation = Isolation::Container;
+    }
+    if fits(pool, &contained) {
+        return Some(Remedy::Container);
+    }
+    if fits(pool, &StageSpec { companions: Companions::default(), ..stage.clone() }) {
+        return Some(Remedy::LessBeside(stage.companions));
+    }
+    let mut relaxed = stage.clone();
+    let mut largest = |relaxed: &mut StageSpec, index: usize| {
+        let wanted = relaxed.alternatives[index].count;
+        (1..=wanted).rev().find_map(|count| {
+            relaxed.alternatives[index].count = count;
+            let word = &relaxed.alternatives[index].selector.word;
+            let nearest = format!("{word}:{count}");
+            place(pool, relaxed, index).ok().map(|_| Remedy::Nearest(nearest))
+        })
+    };
+    let fewer = (0..stage.alternatives.len()).find_map(|index| largest(&mut relaxed, index));
+    fewer.or_else(|| {
+        let mut any = stage.clone();
+        any.alternatives.truncate(1);
+        any.alternatives[0].selector.matches = Match::Kind("cpu".into());
+        any.alternatives[0].selector.word = "cpu".into();
+        largest(&mut any, 0)
+    })
 }
 
 /// A job and the loop that runs it.

@@ -24,7 +24,7 @@ pub use het_node::{
 };
 
 pub use calibrations::{CalibrationFault, Calibrations};
-pub use embedded::{Embedded, Impossible, RunError, impossible};
+pub use embedded::{Embedded, Impossible, Remedy, RunError, impossible};
 pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, machine, machine_with_shares, this_machine};
 pub use orphans::{Orphans, orphans};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, JobId,
-    JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Priority, RankRule,
-    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, Topology,
+    Alternative, Bytes, CheckpointSpec, Companions, Container, Device, DeviceClass, Domain, Event,
+    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Priority, RankRule,
+    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, Topology, VNPU,
 };
 
 /// Memory of every node that is built here.
@@ -24,7 +24,8 @@ pub fn class(id: &str, kind: &str, peak_gflops: u64) -> DeviceClass {
 }
 
 /// Nodes described by `(accelerators of classes, cores)`; classes are made as they are named, with
-/// peaks in the order of first use (each half the one before).
+/// peaks in the order of first use (each half the one before). Devices of the class `vnpu` are of
+/// use in containers only.
 pub fn topology(nodes: &[(&[(&str, u32)], u32)]) -> Topology {
     let mut topology = Topology { classes: vec![class("cpu", "cpu", 1)], ..Topology::default() };
     for (row, (accelerators, cores)) in nodes.iter().enumerate() {
@@ -42,7 +43,9 @@ pub fn topology(nodes: &[(&[(&str, u32)], u32)]) -> Topology {
             let class = class_index(&mut topology, word);
             for index in 0..*count {
                 let name = format!("{word}{index}").into();
-                topology.devices.push(device(node, name, class, Share::WHOLE));
+                let mut device = device(node, name, class, Share::WHOLE);
+                device.drivers.extend((*word == VNPU).then(|| VNPU.into()));
+                topology.devices.push(device);
             }
         }
     }
@@ -64,15 +67,30 @@ fn device(node: NodeId, name: Name, class: usize, capacity: Share) -> Device {
     Device { node, visible_id: name.clone(), name, class, drivers, capacity, memory }
 }
 
-/// A request for `count` units of a class, or of a kind for `cpu`, `gpu` and `any`.
+/// A request for `count` units of a class, or of a kind for `cpu`, `gpu` and `any`; with
+/// `@container` behind it, for a program that runs in one.
 pub fn alternative(word: &str, count: u32) -> Alternative {
+    let (word, container) = match word.strip_suffix("@container") {
+        Some(word) => (word, Some(container())),
+        None => (word, None),
+    };
+    let launch = Launch { container, ..launch() };
     let matches = match word {
         "any" => Match::Any,
         "cpu" | "gpu" => Match::Kind(word.into()),
         class => Match::Classes(vec![class.into()]),
     };
-    let selector = Selector { word: word.into(), matches, memory_min: Bytes::ZERO };
-    Alternative { selector, count, launch: Arc::new(launch()) }
+    let selector = Selector {
+        word: word.into(),
+        matches,
+        memory_min: Bytes::ZERO,
+        isolation: launch.isolation(),
+    };
+    Alternative { selector, count, launch: Arc::new(launch) }
+}
+
+fn container() -> Container {
+    Container { image: "image".to_owned(), runtime: None, mounts: Vec::new() }
 }
 
 fn launch() -> Launch {

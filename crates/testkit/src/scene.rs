@@ -5,6 +5,7 @@
 //! node h100 h100 cpu:8        a node with two accelerators and a socket of eight cores
 //! 10s job 1 low h100:2        at 10 s, job 1 asks for two h100 (alternatives: `h100:2|cpu:4`)
 //! 10s job 2 low h100 lab/nlp  the same for a tenant
+//! 10s job 3 low gpu@container in a container, where it may have a `vnpu` too
 //! 0s quota lab 2 h100 4 8     a tenant's weight, and of a class its quota and limit (`-`: none)
 //! 20s run                     a round is held and its plan committed
 //! 30s lost n0                 a node disappears

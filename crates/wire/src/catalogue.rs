@@ -13,6 +13,9 @@ const CSV: &str = include_str!("../data/devices.csv");
 const MIG: &str = "-mig-";
 /// The same for shares by NVIDIA's Multi-Process Service: `h100-sxm5-80-mps-4` is one of four.
 const MPS: &str = "-mps-";
+/// The same for virtual NPUs, with the beginning of their templates' names:
+/// `ascend-910b-vir10_3c_16g` has 10 of the chip's AI cores.
+const VNPU: &str = "-vir";
 /// Compute slices of a whole device (NVIDIA, "Multi-Instance GPU User Guide" r555).
 const MIG_SLICES: u64 = 7;
 const MIG_SLICES_A30: u64 = 4;
@@ -217,12 +220,26 @@ pub struct Figures {
 impl Figures {
     /// Those of an instance such as `1g.10gb`: compute by its slices, bandwidth by its memory.
     fn instance(self, whole: &str, profile: &str) -> Option<Self> {
-        let (slices, of) = slices(whole, profile)?;
         let gib: f64 = profile.split_once('.')?.1.trim_end_matches("gb").parse().ok()?;
         let memory = Bytes((gib * (1_u64 << 30) as f64) as u64);
-        let compute = |figure: Option<f64>| figure.map(|all| all * slices as f64 / of as f64);
+        Some(self.part(slices(whole, profile)?, memory))
+    }
+
+    /// Those of a virtual NPU, of whose template what is behind `vir` is told: compute by its AI
+    /// cores, bandwidth by its memory.
+    fn virtual_npu(self, whole: &str, template: &str) -> Option<Self> {
+        let (cores, of) = ai_cores(whole, template)?;
+        let mut parts = template.split('_');
+        let gib: Option<u64> = parts.find_map(|part| part.strip_suffix('g')?.parse().ok());
+        let memory = gib.map(Bytes::gib).or(self.memory.map(|all| Bytes(all.0 * cores / of)))?;
+        Some(self.part((cores, of), memory))
+    }
+
+    /// Those of `parts.0` of `parts.1` equal parts that has so much memory.
+    fn part(self, parts: (u64, u64), memory: Bytes) -> Self {
+        let compute = |figure: Option<f64>| figure.map(|all| all * parts.0 as f64 / parts.1 as f64);
         let share = self.memory.map(|all| (memory.0 as f64 / all.0.max(1) as f64).min(1.0));
-        Some(Self {
+        Self {
             fp32_tflops: compute(self.fp32_tflops),
             tf32_tflops: compute(self.tf32_tflops),
             bf16_tflops: compute(self.bf16_tflops),
@@ -231,10 +248,10 @@ impl Figures {
             memory: Some(memory),
             memory_gbps: self.memory_gbps.zip(share).map(|(all, share)| all * share),
             power_w: compute(self.power_w),
-            // Instances reach no peers over NVLink.
+            // Instances reach no peers over NVLink, and nobody says that virtual NPUs reach any.
             peer_gbps: None,
             certainty: self.certainty,
-        })
+        }
     }
 }
 
@@ -274,14 +291,17 @@ impl From<&Sheet> for Figures {
     }
 }
 
-/// The figures of a class: of a CPU those of a whole socket, of an instance or a share of a device
-/// its part of the whole.
+/// The figures of a class: of a CPU those of a whole socket, of an instance, a share or a virtual
+/// part of a device its part of the whole.
 pub fn figures(id: &str) -> Option<Figures> {
     if let Some((whole, profile)) = id.split_once(MIG) {
         return Figures::from(sheet(whole)?).instance(whole, profile);
     }
     if let Some((whole, ways)) = id.split_once(MPS) {
         return Some(Figures::from(sheet(whole)?).share(ways.parse().ok()?));
+    }
+    if let Some((whole, template)) = id.split_once(VNPU) {
+        return Figures::from(sheet(whole)?).virtual_npu(whole, template);
     }
     sheet(id).map(Figures::from)
 }
@@ -316,6 +336,18 @@ pub fn classes() -> &'static [DeviceClass] {
     &CLASSES
 }
 
+/// Whether an id is of the form of those of parts: instances, shares and virtual parts of devices.
+/// Which of them there are only the machine knows that has them.
+pub fn is_part(id: &str) -> bool {
+    let named = |separator: &str| {
+        let parts = id.split_once(separator);
+        parts.is_some_and(|(whole, part)| {
+            !whole.is_empty() && part.starts_with(|first: char| first.is_ascii_digit())
+        })
+    };
+    [MIG, MPS, VNPU].into_iter().any(named)
+}
+
 /// The class of that id.
 pub fn class_by_id(id: &str) -> Option<&'static DeviceClass> {
     classes().iter().find(|class| class.id == *id)
@@ -328,7 +360,22 @@ fn slices(whole: &str, profile: &str) -> Option<(u64, u64)> {
     Some((slices.min(of), of))
 }
 
-/// The peak of a class; of an instance or a share of a device its part of the whole.
+/// AI cores of a virtual NPU, `10` of `10_3c_16g`, and of the whole chip. The 910 has 32, in some
+/// makes 30, which the class does not tell; the 910B has 20 or 24, which its templates do. Source:
+/// MindCluster 7.3 documentation, "Virtualization templates".
+fn ai_cores(whole: &str, template: &str) -> Option<(u64, u64)> {
+    let cores: u64 = template.split('_').next()?.parse().ok().filter(|cores| *cores > 0)?;
+    let of = match whole {
+        "ascend-910-a" => 32,
+        "ascend-910b" if cores.is_multiple_of(3) => 24,
+        "ascend-910b" => 20,
+        _ => return None,
+    };
+    Some((cores.min(of), of))
+}
+
+/// The peak of a class; of an instance, a share or a virtual part of a device its part of the
+/// whole.
 pub fn peak_gflops(id: &str) -> Option<u64> {
     if let Some((whole, profile)) = id.split_once(MIG) {
         let (slices, of) = slices(whole, profile)?;
@@ -336,6 +383,10 @@ pub fn peak_gflops(id: &str) -> Option<u64> {
     }
     if let Some((whole, ways)) = id.split_once(MPS) {
         return class_by_id(whole)?.peak_gflops?.checked_div(ways.parse().ok()?);
+    }
+    if let Some((whole, template)) = id.split_once(VNPU) {
+        let (cores, of) = ai_cores(whole, template)?;
+        return Some(class_by_id(whole)?.peak_gflops? * cores / of);
     }
     class_by_id(id)?.peak_gflops
 }
@@ -360,6 +411,24 @@ mod tests {
         let part = figures("h100-sxm5-80-mig-1g.10gb").expect("a part of it");
         assert_eq!((part.memory, part.memory_gbps), (Some(Bytes(10 << 30)), Some(3350.0 / 8.0)));
         assert_eq!(part.bf16_tflops.map(f64::round), Some(141.0));
+    }
+
+    #[test]
+    fn a_virtual_npu_has_the_part_of_its_cores() {
+        let check = |id: &str, of: &str, (part, parts): (u64, u64), gib: u64| {
+            let whole = peak_gflops(of).expect("the catalogue has it");
+            assert_eq!(peak_gflops(id), Some(whole * part / parts), "{id}");
+            let figures = figures(id).expect("a part of it");
+            assert_eq!((figures.memory, figures.peer_gbps), (Some(Bytes::gib(gib)), None), "{id}");
+        };
+        check("ascend-910b-vir10_3c_32g", "ascend-910b", (1, 2), 32);
+        check("ascend-910b-vir05_1c_16g", "ascend-910b", (1, 4), 16);
+        check("ascend-910b-vir06_1c_16g", "ascend-910b", (1, 4), 16);
+        check("ascend-910b-vir03_1c_8g", "ascend-910b", (1, 8), 8);
+        check("ascend-910-a-vir16", "ascend-910-a", (1, 2), 16);
+        check("ascend-910-a-vir02", "ascend-910-a", (1, 16), 2);
+        assert_eq!(peak_gflops("ascend-310p-vir02"), None);
+        assert_eq!(peak_gflops("ascend-910b-virtual"), None);
     }
 
     #[test]

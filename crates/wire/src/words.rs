@@ -1,13 +1,13 @@
 //! Device words: `h100:8 | ascend-910b:16 | gpu:2:24GiB`.
 
-use het_core::{Bytes, DeviceClass, Match, Name, Selector};
+use het_core::{Bytes, DeviceClass, Isolation, Match, Name, Selector, VNPU};
 use thiserror::Error;
 
 use crate::{catalogue, quantity};
 
 /// Driver words that a request may name.
 pub const DRIVERS: &[&str] =
-    &["cuda", "vulkan", "rocm", "level-zero", "cann", "npu-ort", "neuron", "habana", "musa"];
+    &["cuda", "vulkan", "rocm", "level-zero", "cann", VNPU, "npu-ort", "neuron", "habana", "musa"];
 
 /// Kinds that are always known; a catalogue or a cluster may add others.
 pub const KINDS: &[&str] = &["cpu", "gpu", "npu"];
@@ -46,8 +46,8 @@ impl WordError {
 /// Devices one stage may ask for.
 pub const COUNT_MAX: u32 = 4_096;
 
-/// Reads all alternatives of a request. `own` are the classes of the cluster at hand, which take
-/// part beside the catalogue's.
+/// Reads all alternatives of a request, for a program without a container. `own` are the classes of
+/// the cluster at hand, which take part beside the catalogue's.
 ///
 /// # Errors
 /// The first word that cannot be read, with its byte offset in `text`.
@@ -77,7 +77,8 @@ fn alternative(text: &str, own: &[DeviceClass]) -> Result<(Selector, u32), WordE
         _ => return Err(WordError::TooManyParts { text: text.to_owned() }),
     };
     let matches = resolve(word, own)?;
-    Ok((Selector { word: word.into(), matches, memory_min: memory }, count))
+    let isolation = Isolation::Process;
+    Ok((Selector { word: word.into(), matches, memory_min: memory, isolation }, count))
 }
 
 fn read_count(text: &str) -> Result<u32, WordError> {
@@ -109,6 +110,9 @@ fn resolve(word: &str, own: &[DeviceClass]) -> Result<Match, WordError> {
     let named = lower.chars().any(|c| c.is_ascii_alphabetic());
     let begins = |class: &&DeviceClass| named && begins_a_part(class.id.as_str(), &lower);
     match ids(known().filter(begins)) {
+        none if none.is_empty() && catalogue::is_part(&lower) => {
+            Ok(Match::Classes(vec![lower.into()]))
+        }
         none if none.is_empty() => Err(unknown(word, known())),
         some => Ok(Match::Classes(some)),
     }
@@ -174,6 +178,16 @@ mod tests {
     #[test]
     fn a_family_word_takes_all_its_models() {
         assert_eq!(check("h100"), [r#"1 Classes(["h100-pcie-80", "h100-sxm5-80"]) 0"#]);
+    }
+
+    #[test]
+    fn a_part_of_a_device_can_be_named_where_nobody_knows_the_machine() {
+        for word in ["h100-sxm5-80-mig-1g.10gb", "a30-mps-4", "ascend-310p-vir02_1c"] {
+            assert_eq!(check(word), [format!(r#"1 Classes([{word:?}]) 0"#)]);
+        }
+        for word in ["mig", "h100-mig-", "-vir02", "ascend-910b-virtual"] {
+            assert!(alternatives(word, &[]).is_err(), "{word}");
+        }
     }
 
     #[test]

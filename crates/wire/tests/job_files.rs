@@ -1,6 +1,6 @@
 //! Job files as people write them, right and wrong: what is read, and what is said.
 
-use het_core::{Millis, Priority, StageIndex};
+use het_core::{Isolation, Millis, Priority, StageIndex};
 use het_wire::job::{Context, parse};
 
 fn resolved(text: &str) -> het_core::JobSpec {
@@ -42,6 +42,19 @@ spec:
       precision: int8
   time_limit: 6h
 "#;
+
+#[test]
+fn what_a_program_can_be_given_goes_by_its_container() {
+    let check = |container: &str, expected: Isolation| {
+        let spec = resolved(&format!("name: x\nrun: [x]\ndevices: npu:1\n{container}"));
+        let alternative = &spec.stage(StageIndex(0)).alternatives[0];
+        assert_eq!(alternative.selector.isolation, expected, "{container}");
+    };
+    check("", Isolation::Process);
+    check("container: image", Isolation::Container);
+    check("container: { image: image, runtime: podman }", Isolation::Container);
+    check("container: { image: image.sif, runtime: apptainer }", Isolation::Process);
+}
 
 #[test]
 fn the_long_form_is_resolved() {

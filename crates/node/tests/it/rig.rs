@@ -115,7 +115,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         node: NodeId(0),
         cores,
         visible_env: visible,
-        container_access: |_, _, _| Vec::new(),
+        container_access: |_, _, _| Ok(Vec::new()),
         run_dir: run_dir.to_owned(),
         control_groups: ControlGroups::Auto,
         health_check: None,

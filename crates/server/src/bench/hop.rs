@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use het_control::{Controller, Log, MemoryLog, Retention};
 use het_core::{
-    Action, Alternative, Bytes, Companions, Domain, Event, JobId, JobSpec, Launch, Match,
-    PlannedSpeeds, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec, State,
+    Action, Alternative, Bytes, Companions, Domain, Event, Isolation, JobId, JobSpec, Launch,
+    Match, PlannedSpeeds, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec, State,
 };
 use het_engine::Fake;
 use het_perf::Rates;
@@ -85,6 +85,7 @@ fn stage(index: u16) -> StageSpec {
         word: "cpu".into(),
         matches: Match::Kind("cpu".into()),
         memory_min: Bytes::ZERO,
+        isolation: Isolation::Process,
     };
     StageSpec {
         name: format!("s{index}").as_str().into(),

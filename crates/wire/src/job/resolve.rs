@@ -6,7 +6,7 @@ use std::sync::Arc;
 use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime,
     DeviceClass, Domain, JobSpec, Launch, LogRule, Millis, Mount, Name, OutputRule, PlannedSpeeds,
-    Priority, RankRule, StageIndex, StageKind, StageSpec,
+    Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
 };
 
 use super::shape::{
@@ -363,8 +363,9 @@ fn alternatives(
             }
             let launch = Arc::new(launch(file, stage, &needs, context));
             let words = words::alternatives(text, context.classes).unwrap_or_default();
+            let isolation = launch.isolation();
             words.into_iter().map(move |(selector, count)| Alternative {
-                selector,
+                selector: Selector { isolation, ..selector },
                 count,
                 launch: Arc::clone(&launch),
             })

@@ -279,10 +279,12 @@ fn read_alternative(record: &AlternativeRecord) -> Alternative {
         }
     };
     let memory_min = Bytes(record.memory_min_bytes);
+    let launch = read_launch(&record.launch);
+    let isolation = launch.isolation();
     Alternative {
-        selector: Selector { word: record.word.as_str().into(), matches, memory_min },
+        selector: Selector { word: record.word.as_str().into(), matches, memory_min, isolation },
         count: record.count,
-        launch: Arc::new(read_launch(&record.launch)),
+        launch: Arc::new(launch),
     }
 }
 

@@ -10,7 +10,7 @@ use het_server::Home;
 use het_server::bench::{Size, bench_node};
 use serde_json::{Value, json};
 
-use crate::args::{Bench, BenchArgs, Form, RoundsArgs};
+use crate::args::{Bench, BenchArgs, Form, NodeBenchArgs, RoundsArgs};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
 use crate::{cluster, run, scenario};
@@ -21,7 +21,7 @@ const JOBS: [u64; 5] = [100, 300, 1_000, 3_000, 10_000];
 
 pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
     match &args.what {
-        Bench::Node(args) => node(if args.quick { QUICK } else { 1 }, args.output),
+        Bench::Node(args) => node(args),
         Bench::Sim(args) => rounds(args),
     }
 }
@@ -29,12 +29,14 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
 /// `--quick` measures one in so many.
 const QUICK: usize = 10;
 
-fn node(part: usize, form: Form) -> Result<u8, Fail> {
+fn node(args: &NodeBenchArgs) -> Result<u8, Fail> {
+    let part = if args.quick { QUICK } else { 1 };
     let dir = tempfile::tempdir().map_err(|error| Fail::file(&env::temp_dir(), error))?;
     let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
     let whole = Size::default();
     let size = Size {
         launches: whole.launches / part,
+        parallel: usize::from(args.parallel),
         hops: whole.hops / part,
         notices: whole.notices / part,
         gaps: whole.gaps / part,
@@ -50,7 +52,7 @@ fn node(part: usize, form: Form) -> Result<u8, Fail> {
         bench_node(dir.path(), &run_dir, &program, &size, say).map_err(Fail::from_error)?;
 
     let value = serde_json::to_value(&figures).unwrap_or_default();
-    output::object(&value, form, || {
+    output::object(&value, args.output, || {
         for (name, figure) in value.as_object().into_iter().flatten() {
             println!("{name:<24} {:>10.3}", figure.as_f64().unwrap_or(f64::NAN));
         }

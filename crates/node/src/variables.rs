@@ -46,8 +46,9 @@ impl Variables {
         let value = start..self.text.len();
         self.text.push('\0');
         let row = Row { name, value };
-        let is_same =
-            |other: &&mut Row| self.text[other.name.clone()] == self.text[row.name.clone()];
+        // As bytes: where a character begins is known.
+        let text = self.text.as_bytes();
+        let is_same = |other: &&mut Row| text[other.name.clone()] == text[row.name.clone()];
         match self.rows.iter_mut().find(is_same) {
             Some(old) => *old = row,
             None => self.rows.push(row),

@@ -42,7 +42,7 @@ impl Default for Size {
         Self {
             launches: 1_000,
             blocks: 5,
-            parallel: 2,
+            parallel: 8,
             hops: 2_000,
             notices: 40,
             gaps: 200,

@@ -79,9 +79,10 @@ fn own_cpu_us() -> f64 {
 
 fn spawn_loop(size: &Size) {
     thread::scope(|scope| {
-        for _ in 0..size.parallel {
-            scope.spawn(|| {
-                for _ in 0..size.launches / size.parallel {
+        for thread in 0..size.parallel {
+            scope.spawn(move || {
+                // As even as it goes, and all of them together.
+                for _ in 0..(size.launches + thread) / size.parallel {
                     // What cannot be spawned is seen in the rate.
                     let _ = Command::new("/bin/true").status();
                 }

@@ -498,7 +498,8 @@ pub struct NodeBenchArgs {
     #[arg(long)]
     pub quick: bool,
     /// Programs at a time, of the launches and of the spawn loop beside them.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
     pub parallel: u16,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,

@@ -1,9 +1,9 @@
 //! What follows from a topology once and for all, so that rounds need not derive it again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::{Bytes, DeviceId, NodeId, Share, Topology};
+use crate::{Bytes, DeviceId, NodeId, Share, Topology, Vertex};
 
 /// Devices by node.
 pub type ByNode = Arc<[(NodeId, Vec<DeviceId>)]>;
@@ -29,6 +29,8 @@ pub struct Index {
     pub classes: Arc<[Vec<usize>]>,
     /// CPU sockets of each node.
     pub sockets: Arc<[Vec<DeviceId>]>,
+    /// The socket to which each device is nearest, as far as links say.
+    pub hosts: Arc<[Option<DeviceId>]>,
     /// Capacity of each device.
     pub capacity: Vec<Share>,
     /// Memory of each node.
@@ -68,6 +70,7 @@ impl Index {
             .collect();
         sorts.sort_by_key(|sort| sort.exemplar);
         Self {
+            hosts: hosts(topology, sockets.iter().flatten().copied()).into(),
             devices: devices.into(),
             classes: classes.into(),
             sockets: sockets.into(),
@@ -80,10 +83,106 @@ impl Index {
     }
 }
 
+/// From all sockets at once, by the fewest links and through no other device: what is reached first
+/// from a socket of its own node is nearest to it.
+fn hosts(topology: &Topology, sockets: impl Iterator<Item = DeviceId>) -> Vec<Option<DeviceId>> {
+    let mut hosts = vec![None; topology.devices.len()];
+    let mut ends: BTreeMap<&Vertex, Vec<&Vertex>> = BTreeMap::new();
+    for link in &topology.links {
+        ends.entry(&link.from).or_default().push(&link.to);
+        ends.entry(&link.to).or_default().push(&link.from);
+    }
+    let sockets: Vec<(Vertex, DeviceId)> = sockets.map(|id| (id.into(), id)).collect();
+    let mut reached: BTreeMap<&Vertex, DeviceId> =
+        sockets.iter().map(|(vertex, id)| (vertex, *id)).collect();
+    let mut next: VecDeque<&Vertex> = sockets.iter().map(|(vertex, _)| vertex).collect();
+    while let Some(vertex) = next.pop_front() {
+        let socket = reached[vertex];
+        for &end in ends.get(vertex).into_iter().flatten() {
+            if reached.contains_key(end) {
+                continue;
+            }
+            reached.insert(end, socket);
+            match end {
+                Vertex::Switch(_) => next.push_back(end),
+                Vertex::Device(id) if topology.device(*id).node == topology.device(socket).node => {
+                    hosts[id.index()] = Some(socket);
+                }
+                Vertex::Device(_) | Vertex::Node(_) => {}
+            }
+        }
+    }
+    hosts
+}
+
 impl Sort {
     /// Whole units of all members.
     fn units(&self, topology: &Topology) -> u64 {
         let members = self.members.iter().flat_map(|(_, devices)| devices);
         members.map(|id| u64::from(topology.device(*id).capacity.whole_units())).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, DeviceClass, Link, Node};
+
+    #[test]
+    fn a_device_is_nearest_to_the_socket_on_whose_bus_it_is() {
+        let class = |kind: &str| DeviceClass {
+            id: kind.into(),
+            kind: kind.into(),
+            vendor: "".into(),
+            title: "".into(),
+            peak_gflops: None,
+            software: false,
+        };
+        let device = |class: usize, name: &str| Device {
+            node: NodeId(0),
+            name: name.into(),
+            class,
+            drivers: Vec::new(),
+            capacity: Share::WHOLE,
+            memory: Bytes::ZERO,
+            visible_id: "".into(),
+        };
+        let link = |from: Vertex, to: Vertex| Link {
+            from,
+            to,
+            kind: "pcie".into(),
+            bandwidth: None,
+            count: 1,
+            latency_ns: None,
+        };
+        let [cpu0, cpu1, gpu0, gpu1, gpu2] = [0, 1, 2, 3, 4].map(DeviceId);
+        let switch = |name: &str| Vertex::Switch(name.into());
+        let topology = Topology {
+            classes: vec![class("cpu"), class("gpu")],
+            nodes: vec![Node {
+                name: "n".into(),
+                memory: Bytes::gib(1),
+                rack: "".into(),
+                pod: "".into(),
+            }],
+            devices: vec![
+                device(0, "cpu0"),
+                device(0, "cpu1"),
+                device(1, "gpu0"),
+                device(1, "gpu1"),
+                device(1, "gpu2"),
+            ],
+            links: vec![
+                link(cpu0.into(), cpu1.into()),
+                link(gpu0.into(), switch("pcie1")),
+                link(switch("pcie1"), cpu1.into()),
+                link(gpu1.into(), cpu0.into()),
+                // A peer is no way to a socket.
+                link(gpu1.into(), gpu2.into()),
+                link(gpu0.into(), gpu1.into()),
+            ],
+        };
+        let hosts = Index::of(&topology).hosts;
+        assert_eq!(hosts[..], [None, None, Some(cpu1), Some(cpu0), None]);
     }
 }

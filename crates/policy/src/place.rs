@@ -185,12 +185,25 @@ fn fill(pool: &Pool<'_>, spec: &StageSpec, rooms: &[Room<'_>], need: u32) -> Vec
         };
         ranks.extend(groups.into_iter().map(|grants| Rank {
             node: room.node,
+            companions: companions(pool, &mut taken, spec.companions.cores, (room.node, &grants)),
             grants,
-            companions: taken.units(pool, pool.sockets(room.node), spec.companions.cores),
             memory: spec.companions.memory,
         }));
     }
     ranks
+}
+
+/// Cores beside these devices, of the sockets on whose buses they are as far as those have any.
+fn companions(
+    pool: &Pool<'_>,
+    taken: &mut Taken,
+    cores: u32,
+    (node, beside): (NodeId, &[Grant]),
+) -> Vec<Grant> {
+    match cores {
+        0 => Vec::new(),
+        cores => taken.units(pool, &pool.sockets_near(node, beside), cores),
+    }
 }
 
 /// Shares that this placement already uses.

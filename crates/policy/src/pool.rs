@@ -1,6 +1,7 @@
 //! Free devices, cores and memory as one round sees them; placements are taken out as they are
 //! decided.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -110,6 +111,17 @@ impl<'a> Pool<'a> {
 
     pub fn sockets(&self, node: NodeId) -> &'a [DeviceId] {
         &self.state.index().sockets[node.index()]
+    }
+
+    /// The sockets of a node, those first to which most of these devices are nearest.
+    pub(crate) fn sockets_near(&self, node: NodeId, grants: &[Grant]) -> Vec<DeviceId> {
+        let hosts = &self.state.index().hosts;
+        let mut sockets = self.sockets(node).to_vec();
+        let near = |socket: DeviceId| {
+            grants.iter().filter(|grant| hosts[grant.device.index()] == Some(socket)).count()
+        };
+        sockets.sort_by_cached_key(|&socket| Reverse(near(socket)));
+        sockets
     }
 
     /// Whole free cores of a node's sockets.

@@ -242,13 +242,10 @@ pub(crate) fn mark(lease_dir: &Path) -> String {
 }
 
 /// The records of a run directory, in order of their leases.
-pub(crate) fn all(run_dir: &Path) -> io::Result<Vec<Found>> {
-    let mut records = Vec::new();
-    for path in slip::files(run_dir)? {
-        records.extend(Found::read(&path)?);
-    }
+fn all(run_dir: &Path) -> io::Result<Vec<Found>> {
+    let (mut records, unread) = readable(run_dir);
     records.sort_by_key(Found::lease);
-    Ok(records)
+    unread.into_iter().next().map_or(Ok(records), Err)
 }
 
 /// The records that can be read, and what cannot.

@@ -1,48 +1,22 @@
 //! Virtual NPUs on a recorded machine with one Ascend 910B, cut in two: who may have them.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
 
 use het_core::{Bytes, JobSpec};
 use het_devices::{CutChip, NpuSmiProbe, System};
 use het_server::{Machine, impossible, machine};
 use het_wire::job::{Context, parse};
 
-const FUNCTION: &str = "sys/devices/pci0000:00/0000:01:00.0";
+use crate::record;
 
 /// What `npu-smi info -t info-vnpu` prints, without what frames it.
 const LISTING: &str = "0/20  0/64  0/6
     100 | 0 | 000000000000 | 0 | vir10_3c_32g
     101 | 1 | 000000000000 | 0 | vir10_3c_32g";
 
-fn record(root: &Path) {
-    let files = [
-        ("proc/self/status", "Name:\thet\nCpus_allowed_list:\t0-1\n"),
-        ("proc/meminfo", "MemTotal:       1056964608 kB\n"),
-        ("sys/devices/system/cpu/online", "0-1\n"),
-        (&format!("{FUNCTION}/vendor"), "0x19e5\n"),
-        (&format!("{FUNCTION}/device"), "0xd802\n"),
-        (&format!("{FUNCTION}/class"), "0x120000\n"),
-        ("sys/bus/pci/devices/readme", ""),
-        ("dev/davinci0", ""),
-        ("dev/davinci_manager", ""),
-        ("dev/vdavinci100", ""),
-        ("dev/vdavinci101", ""),
-    ];
-    for (path, text) in files {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().expect("it lies in a directory")).expect("writable");
-        fs::write(path, text).expect("writable");
-    }
-    let on_bus = root.join("sys/bus/pci/devices/0000:01:00.0");
-    symlink(format!("../../../../{FUNCTION}"), on_bus).expect("writable");
-}
-
 fn cut_machine() -> Machine {
     let root = tempfile::tempdir().expect("a temporary directory");
-    record(root.path());
+    record(root.path(), &["dev/vdavinci100", "dev/vdavinci101"]);
     let npu_smi = NpuSmiProbe::Found(CutChip::read(LISTING).into_iter().collect());
     machine(System { npu_smi, ..System::recorded(root.path()) })
 }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,40 +22,10 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
+use crate::{FUNCTION, ON_BUS, record};
+
 /// Far more than a look takes, which comes every two seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-const FUNCTION: &str = "sys/devices/pci0000:00/0000:01:00.0";
-const ON_BUS: &str = "sys/bus/pci/devices/0000:01:00.0";
-
-/// A CPU of two cores and an Ascend 910B.
-fn record(root: &Path) {
-    let files = [
-        ("proc/self/status", "Name:\thet\nCpus_allowed_list:\t0-1\n"),
-        ("proc/meminfo", "MemTotal:       1056964608 kB\n"),
-        ("sys/devices/system/cpu/online", "0-1\n"),
-        (&format!("{FUNCTION}/vendor"), "0x19e5\n"),
-        (&format!("{FUNCTION}/device"), "0xd802\n"),
-        (&format!("{FUNCTION}/class"), "0x120000\n"),
-        ("dev/davinci0", ""),
-        ("dev/davinci_manager", ""),
-    ];
-    for (path, text) in files {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().expect("it lies in a directory")).expect("writable");
-        fs::write(path, text).expect("writable");
-    }
-    for directory in ["sys/bus/pci/devices", "sys/bus/pci/drivers/devdrv"] {
-        fs::create_dir_all(root.join(directory)).expect("writable");
-    }
-    let links = [
-        (format!("../../../../{FUNCTION}"), ON_BUS.to_owned()),
-        ("../../../bus/pci/drivers/devdrv".to_owned(), format!("{FUNCTION}/driver")),
-    ];
-    for (target, path) in links {
-        symlink(target, root.join(path)).expect("writable");
-    }
-}
 
 struct Rig {
     root: TempDir,
@@ -121,7 +90,7 @@ fn wait_for(is_so: impl Fn() -> bool) {
 #[test]
 fn a_device_that_a_stranger_uses_is_busy_until_he_leaves() {
     let root = tempfile::tempdir().expect("a temporary directory");
-    record(root.path());
+    record(root.path(), &[]);
     let mut ada = Command::new("sleep").arg("60").spawn().expect("`sleep` is there");
     let process = ada.id();
     let opened = root.path().join(format!("proc/{process}/fd/7"));
@@ -152,7 +121,7 @@ fn a_device_that_a_stranger_uses_is_busy_until_he_leaves() {
 #[test]
 fn a_device_that_is_still_gone_when_it_is_taken_back_fails_again() {
     let root = tempfile::tempdir().expect("a temporary directory");
-    record(root.path());
+    record(root.path(), &[]);
     let rig = Rig::start(root);
     assert_eq!(rig.npu()["state"], "up");
     fs::remove_file(rig.root.path().join(ON_BUS)).expect("it leaves the bus");
@@ -167,7 +136,7 @@ fn a_device_that_is_still_gone_when_it_is_taken_back_fails_again() {
 #[test]
 fn a_machine_may_lose_a_device_and_get_it_back() {
     let root = tempfile::tempdir().expect("a temporary directory");
-    record(root.path());
+    record(root.path(), &[]);
     let rig = Rig::start(root);
     let file = json!({ "name": "demo", "run": ["true"], "devices": "npu:1" });
     let submission = json!({ "file": file.to_string(), "cwd": "/" });

@@ -111,6 +111,19 @@ pub enum Command {
     Man { dir: PathBuf },
 }
 
+/// When decisions are made.
+#[derive(Debug, Clone, Copy, ClapArgs)]
+pub struct CadenceArgs {
+    /// How long a running stage is left alone before it may be moved, resized or suspended for its
+    /// equals, in seconds; as long as its stops cost, from 1 to 30 minutes, where absent.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "round")]
+    pub quantum: Option<f64>,
+    /// Decide in rounds of so many seconds, as some published schedulers do; on every event where
+    /// absent.
+    #[arg(long, value_name = "SECONDS")]
+    pub round: Option<f64>,
+}
+
 #[derive(Debug, ClapArgs)]
 pub struct RunArgs {
     /// Job file (YAML), or a script with `#HET` or `#SBATCH` directives.
@@ -126,6 +139,8 @@ pub struct RunArgs {
     /// job is queued like any other.
     #[arg(long)]
     pub no_wait: bool,
+    #[command(flatten)]
+    pub cadence: CadenceArgs,
     /// Who chooses devices: `fifo`, `static`, `dynamic`, `hybrid`, `feedback` or `adaptive`.
     #[arg(long, default_value = "adaptive")]
     pub policy: String,
@@ -332,6 +347,8 @@ pub struct ServerArgs {
     /// Who chooses devices.
     #[arg(long, default_value = "adaptive")]
     pub policy: String,
+    #[command(flatten)]
+    pub cadence: CadenceArgs,
     /// A program that every rank runs before its own, with the same devices; where it fails, the
     /// devices are taken out of service and the job begins elsewhere.
     #[arg(long, value_name = "PROGRAM")]
@@ -523,9 +540,8 @@ pub struct RoundsArgs {
     pub scaling: Option<PathBuf>,
     #[arg(long, default_value_t = 1_000)]
     pub rounds: u32,
-    /// Rounds of so many seconds, in which equals share time; on every event where absent.
-    #[arg(long, value_name = "SECONDS")]
-    pub round: Option<f64>,
+    #[command(flatten)]
+    pub cadence: CadenceArgs,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[arg(long, default_value = "adaptive")]
@@ -619,10 +635,8 @@ pub struct ScenarioArgs {
     /// device catalogue, with everything but the H100 that many times as fast.
     #[arg(long, value_name = "FILE|FOLDER|roofline")]
     pub profiles: Option<PathBuf>,
-    /// Decide in rounds of so many seconds, so that equals can share time; on every event where
-    /// absent.
-    #[arg(long, value_name = "SECONDS")]
-    pub round: Option<f64>,
+    #[command(flatten)]
+    pub cadence: CadenceArgs,
     /// Pause at every start, restart and change of devices: `none`, seconds, or `profile` for that
     /// of each application.
     #[arg(long, value_name = "none|profile|SECONDS", default_value = "none")]

@@ -68,13 +68,13 @@ fn rounds(args: &RoundsArgs) -> Result<u8, Fail> {
         jobs,
         scaling,
         rounds,
-        round,
+        cadence,
         seed,
         policy: word,
         output: form,
     } = args;
     let policy = run::policy(word)?;
-    let (rounds, seed, cadence) = ((*rounds).max(1), *seed, scenario::cadence(*round)?);
+    let (rounds, seed, cadence) = ((*rounds).max(1), *seed, scenario::cadence(*cadence)?);
     let timed = |topology, jobs| {
         bench_rounds(&RoundBench { topology, jobs, rounds, seed, cadence }, policy)
     };

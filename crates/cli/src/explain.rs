@@ -4,8 +4,7 @@ use std::env;
 
 use anstream::println;
 use het_core::JobId;
-use het_perf::Rates;
-use het_server::{Detail, EventStore, JobDir, StoreError, explanation};
+use het_server::{Detail, EventStore, JobDir, StoreError, explanation_of_record};
 use het_wire::report::{
     BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupiedReport,
     StageExplanation,
@@ -41,9 +40,9 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Fail> {
             let state = store.replay()?;
             let policy = read(&job).map(|report| report.policy);
             let policy = run::policy(policy.as_deref().unwrap_or("adaptive"))?;
-            let (id, rates) = (JobId(job.id), Rates::default());
+            let id = JobId(job.id);
             let detail = if args.placement { Detail::Placement } else { Detail::Reasons };
-            let told = explanation(&state, policy, &rates, state.now(), id, (lang, detail));
+            let told = explanation_of_record(&state, policy, id, (lang, detail));
             let told = told.ok_or_else(|| {
                 Fail::new(code::NOT_FOUND, format!("job {id} was never completely submitted"))
             })?;

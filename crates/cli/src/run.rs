@@ -11,8 +11,8 @@ use anstream::eprintln;
 use het_core::{Event, JobSpec};
 use het_policy::{POLICIES, Policy, by_name};
 use het_server::{
-    Busy, Embedded, Home, Impossible, JobDir, Machine, Orphans, Turnstile, impossible, models,
-    orphans, plan, this_machine,
+    Busy, Embedded, Home, Impossible, JobDir, Machine, Orphans, Scheduling, Turnstile, impossible,
+    models, orphans, plan, this_machine,
 };
 use het_wire::job::{Context, TrainingJob, parse};
 use het_wire::report::RunReport;
@@ -26,6 +26,7 @@ use crate::history::{home, read, select};
 use crate::live::Live;
 use crate::logs::{Follower, first_log};
 use crate::request::{JobText, Request};
+use crate::scenario::cadence;
 use crate::server::client_if_any;
 use crate::summary::{self, Keeper};
 use crate::{attach, output};
@@ -34,12 +35,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     if let Some(server) = client_if_any()? {
         return attach::attach(args, server);
     }
-    let policy = policy(&args.policy)?;
+    let scheduling = Scheduling { policy: policy(&args.policy)?, cadence: cadence(args.cadence)? };
     let machine = this_machine();
     let home = home()?;
     let run = match &args.resume {
-        Some(selector) => resume(args, selector, &machine, policy, &home)?,
-        None => submit(args, &machine, policy, &home)?,
+        Some(selector) => resume(args, selector, &machine, scheduling, &home)?,
+        None => submit(args, &machine, scheduling, &home)?,
     };
     attach(args, run)
 }
@@ -56,7 +57,7 @@ pub fn policy(name: &str) -> Result<&'static dyn Policy, Fail> {
 fn submit(
     args: &RunArgs,
     machine: &Machine,
-    policy: &'static dyn Policy,
+    scheduling: Scheduling,
     home: &Home,
 ) -> Result<Embedded, Fail> {
     let job = job_file(args)?;
@@ -77,14 +78,14 @@ fn submit(
         eprintln!("{} {warning}", "warning:".yellow());
     }
     announce(&mut turnstile, home, &dir, spec.name.as_str())?;
-    Ok(Embedded::submit(machine, policy, dir, spec, turnstile)?)
+    Ok(Embedded::submit(machine, scheduling, dir, spec, turnstile)?)
 }
 
 fn resume(
     args: &RunArgs,
     selector: &str,
     machine: &Machine,
-    policy: &'static dyn Policy,
+    scheduling: Scheduling,
     home: &Home,
 ) -> Result<Embedded, Fail> {
     let named = match &args.file {
@@ -95,7 +96,7 @@ fn resume(
     let mut turnstile = enter(args, home, Some(&dir))?;
     let name = read(&dir).map_or_else(|| dir.id.to_string(), |report| report.name);
     announce(&mut turnstile, home, &dir, &name)?;
-    Ok(Embedded::resume(machine, policy, dir, || home.new_job(), turnstile)?)
+    Ok(Embedded::resume(machine, scheduling, dir, || home.new_job(), turnstile)?)
 }
 
 /// The job file, or one made from the command line.

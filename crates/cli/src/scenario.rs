@@ -11,7 +11,7 @@ use het_lab::{
 };
 use het_wire::quotas::parse as parse_quotas;
 
-use crate::args::ScenarioArgs;
+use crate::args::{CadenceArgs, ScenarioArgs};
 use crate::cluster::cluster;
 use crate::fail::{Fail, code};
 use crate::trace;
@@ -29,7 +29,7 @@ pub fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
         None => Speeds::default(),
     };
     let assumptions = Assumptions {
-        cadence: cadence(args.round)?,
+        cadence: cadence(args.cadence)?,
         restart: restart(&args.restart_cost)?,
         noise: noise(&args.noise)?,
         saving: Saving {
@@ -137,15 +137,17 @@ fn seconds(name: &str, value: f64) -> Result<Millis, Fail> {
 }
 
 /// When decisions are made.
-pub fn cadence(round: Option<f64>) -> Result<Cadence, Fail> {
-    match round {
-        None => Ok(Cadence::EveryEvent),
-        Some(seconds) if seconds >= 1.0 => Ok(Cadence::Rounds(millis(seconds))),
-        Some(seconds) => {
-            let message = format!("a round of {seconds} seconds is too short");
+pub fn cadence(args: CadenceArgs) -> Result<Cadence, Fail> {
+    let span = |what: &str, seconds: Option<f64>| match seconds {
+        Some(seconds) if seconds < 1.0 => {
+            let message = format!("a {what} of {seconds} seconds is too short");
             Err(Fail::new(code::USAGE, message).hint("give one second or more"))
         }
-    }
+        seconds => Ok(seconds.map(millis)),
+    };
+    let quantum = span("quantum", args.quantum)?;
+    let rounds = span("round", args.round)?.map(Cadence::Rounds);
+    Ok(rounds.unwrap_or(Cadence::EveryEvent { quantum }))
 }
 
 fn restart(word: &str) -> Result<Restart, Fail> {

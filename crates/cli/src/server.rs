@@ -20,7 +20,7 @@ use het_server::api::{
 };
 use het_server::service::Service;
 use het_server::{
-    Busy, Home, Keeping, Machine, Turnstile, keep, machine_with_shares, pass_on,
+    Busy, Home, Keeping, Machine, Scheduling, Turnstile, keep, machine_with_shares, pass_on,
     raise_descriptor_limit, share_one_heap,
 };
 use het_wire::api::ServerInfo;
@@ -35,6 +35,7 @@ use crate::client::{Client, Place};
 use crate::fail::{Fail, code};
 use crate::history::home;
 use crate::output::{Column, Shown};
+use crate::scenario::cadence;
 use crate::{output, run};
 
 /// How long a server that was started on demand may take to answer.
@@ -141,7 +142,8 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
         events: args.keep_events,
         jobs: args.keep_jobs,
     };
-    let service = Service::start(&machine, policy, home.clone(), health_check, keeping);
+    let scheduling = Scheduling { policy, cadence: cadence(args.cadence)? };
+    let service = Service::start(&machine, scheduling, home.clone(), health_check, keeping);
     let service = service.map_err(Fail::from_error)?;
     for refused in &service.refused {
         let why = refused.source().map(ToString::to_string).unwrap_or_default();

@@ -8,6 +8,7 @@ mod log;
 mod past;
 mod turn;
 
+pub use het_policy::Cadence;
 pub use log::{Log, LogError, MemoryLog};
 pub use past::Past;
-pub use turn::{Cadence, ControlError, Controller, Retention, Turn};
+pub use turn::{ControlError, Controller, Retention, Turn};

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use het_core::{Event, Finding, JobId, Millis, Plan, State, Time};
+use het_core::{Event, Finding, JobId, Plan, State, Time};
 use het_engine::Engine;
 use het_perf::Rates;
-use het_policy::{Memory, Policy, View};
-use het_scheduler::{Round, round};
+use het_policy::{Cadence, Memory, Policy, View};
+use het_scheduler::{Round, Situation, round};
 use thiserror::Error;
 
 use crate::learn;
@@ -29,15 +29,6 @@ pub enum ControlError {
     /// A defect of the policy: its plan was not committed, but the facts before it were.
     #[error("policy `{policy}` made a plan that breaks a law: {findings:?}")]
     BrokenLaw { policy: &'static str, findings: Vec<Finding> },
-}
-
-/// When decisions are made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Cadence {
-    #[default]
-    EveryEvent,
-    /// At boundaries this far apart, or earlier once nothing runs; what happens in between waits.
-    Rounds(Millis),
 }
 
 /// How many ended jobs the state keeps before the oldest of them leave it.
@@ -84,7 +75,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
             rates,
             policy,
             memory: Memory::default(),
-            cadence: Cadence::EveryEvent,
+            cadence: Cadence::default(),
             retention: Retention::All,
             ended: VecDeque::new(),
             boundary: None,
@@ -132,6 +123,13 @@ impl<E: Engine, L: Log> Controller<E, L> {
         self.policy
     }
 
+    /// What questions are put to; asking changes nothing.
+    pub fn situation(&self) -> Situation<'_> {
+        let Self { state, rates, cadence, .. } = self;
+        let view = View { state, rates, now: self.engine.now(), cadence: *cadence };
+        Situation { view, policy: self.policy, memory: &self.memory }
+    }
+
     /// The engine's present.
     pub fn now(&self) -> Time {
         self.engine.now()
@@ -154,7 +152,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
     /// When the next decision is due even if nothing happens.
     pub fn wake_at(&self) -> Option<Time> {
         match self.cadence {
-            Cadence::EveryEvent => self.wake_at,
+            Cadence::EveryEvent { .. } => self.wake_at,
             Cadence::Rounds(_) if self.is_idle() => None,
             Cadence::Rounds(every) => self.boundary.map(|boundary| boundary + every),
         }
@@ -244,11 +242,8 @@ impl<E: Engine, L: Log> Controller<E, L> {
     }
 
     fn round(&mut self, now: Time) -> Round {
-        let quantum = match self.cadence {
-            Cadence::EveryEvent => None,
-            Cadence::Rounds(every) => Some(every),
-        };
-        let view = View { state: &self.state, rates: &self.rates, now, round: quantum };
+        let Self { state, rates, cadence, .. } = self;
+        let view = View { state, rates, now, cadence: *cadence };
         round(&view, self.policy, &mut self.memory)
     }
 

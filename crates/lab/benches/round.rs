@@ -8,7 +8,7 @@ use het_policy::by_name;
 fn rounds(criterion: &mut Criterion) {
     for (nodes, jobs) in [(64, 1_000), (64, 10_000), (1_024, 1_000)] {
         let topology = mixed_cluster(nodes, 8);
-        let cadence = Cadence::EveryEvent;
+        let cadence = Cadence::default();
         let size = RoundBench { topology, jobs, rounds: 20, seed: 1, cadence };
         for name in ["fifo", "adaptive"] {
             let policy = by_name(name).expect("the table has it");

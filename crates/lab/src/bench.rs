@@ -100,14 +100,11 @@ impl Bench {
     }
 
     fn round(&mut self, policy: &dyn Policy) -> Duration {
-        let quantum = match self.cadence {
-            Cadence::EveryEvent => None,
-            Cadence::Rounds(every) => {
-                self.now = self.now + every;
-                Some(every)
-            }
-        };
-        let view = View { state: &self.state, rates: &self.rates, now: self.now, round: quantum };
+        if let Cadence::Rounds(every) = self.cadence {
+            self.now = self.now + every;
+        }
+        let Self { state, rates, now, cadence, .. } = self;
+        let view = View { state, rates, now: *now, cadence: *cadence };
         let began = Instant::now();
         let round = round(&view, policy, &mut self.memory);
         let took = began.elapsed();

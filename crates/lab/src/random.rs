@@ -38,7 +38,7 @@ impl Scenario {
             jobs: Vec::new(),
             models: BTreeMap::new(),
             rates: Rates::default(),
-            cadence: Cadence::EveryEvent,
+            cadence: Cadence::default(),
             retention: Retention::All,
             quotas: Quotas::default(),
             prices: BTreeMap::new(),

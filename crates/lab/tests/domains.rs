@@ -33,7 +33,7 @@ fn two_leaves(seed: u64) -> Scenario {
     let jobs = read_jobs(&path, None).expect("the lines are well formed");
     let topology = cluster("uniform:8x4/4").expect("the words are known");
     let assumptions = Assumptions {
-        cadence: Cadence::EveryEvent,
+        cadence: Cadence::default(),
         restart: Restart::Fixed(Millis(0)),
         noise: Noise::default(),
         saving: Saving::default(),

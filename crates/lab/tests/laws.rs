@@ -16,6 +16,8 @@ const SCENARIOS: u64 = 200;
 /// Shorter than most stages, so that time is shared.
 const ROUND: Millis = Millis::seconds(10);
 
+const QUANTUM: Millis = Millis::seconds(60);
+
 fn seeds() -> Vec<u64> {
     match std::env::var("HET_SEED") {
         Ok(seed) => vec![seed.parse().expect("HET_SEED is a number")],
@@ -32,6 +34,12 @@ fn play(seed: u64, policy: &str) -> Result<MemoryLog, String> {
     play_scenario(&Scenario::random(seed), policy, strictness(policy))
 }
 
+/// The same with the shortest quantum, so that equals share time.
+fn play_sharing(seed: u64, policy: &str) -> Result<MemoryLog, String> {
+    let cadence = Cadence::EveryEvent { quantum: Some(QUANTUM) };
+    play_scenario(&Scenario { cadence, ..Scenario::random(seed) }, policy, strictness(policy))
+}
+
 /// The same with decisions in rounds. Which stages wait on purpose is then up to the round.
 fn play_in_rounds(seed: u64, policy: &str) -> Result<MemoryLog, String> {
     let scenario = Scenario { cadence: Cadence::Rounds(ROUND), ..Scenario::random(seed) };
@@ -45,7 +53,11 @@ fn play_scenario(
 ) -> Result<MemoryLog, String> {
     let seed = scenario.seed;
     let topology = Arc::new(scenario.topology.clone());
-    let mut oracle = Oracle::new(Arc::clone(&topology), strictness);
+    let quantum = match scenario.cadence {
+        Cadence::Rounds(_) => Millis::ZERO,
+        Cadence::EveryEvent { quantum } => quantum.unwrap_or(QUANTUM),
+    };
+    let mut oracle = Oracle::new(Arc::clone(&topology), strictness).with_quantum(quantum);
     let mut shadow = State::new(topology);
     let observe = |turn: &het_control::Turn, live: &State| {
         for (at, event) in &turn.events {
@@ -130,6 +142,11 @@ fn adaptive_keeps_the_laws() {
 }
 
 #[test]
+fn adaptive_keeps_the_laws_where_equals_share_time() {
+    check_with("adaptive", play_sharing);
+}
+
+#[test]
 fn placing_in_order_keeps_the_laws() {
     check("fgd");
 }
@@ -148,8 +165,8 @@ fn shares_keep_the_laws_in_rounds() {
 fn the_same_seed_gives_the_same_bytes() {
     for seed in seeds().into_iter().take(20) {
         let bytes = |log: MemoryLog| format!("{:?}", log.0).into_bytes();
-        let first = play(seed, "adaptive").map(bytes);
-        let second = play(seed, "adaptive").map(bytes);
+        let first = play_sharing(seed, "adaptive").map(bytes);
+        let second = play_sharing(seed, "adaptive").map(bytes);
         assert_eq!(first, second, "seed {seed}");
     }
 }
@@ -159,7 +176,7 @@ fn scenarios_exercise_what_they_are_for() {
     let (mut stops, mut claims, mut losses, mut resumed) = (0, 0, 0, 0);
     let (mut limited, mut reclaimed, mut turns, mut drained) = (0, 0, 0, 0);
     for seed in 1..=150 {
-        let log = play(seed, "adaptive").expect("the seed keeps the laws");
+        let log = play_sharing(seed, "adaptive").expect("the seed keeps the laws");
         for (_, event) in &log.0 {
             match event {
                 Event::PlanCommitted { plan } => {

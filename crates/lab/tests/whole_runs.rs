@@ -46,7 +46,7 @@ fn a_gang_that_waits_for_a_long_job_idles_nobody() {
     let mut jobs = vec![(0.0, "team", "normal", 1, 100_000.0), (1.0, "team", "normal", 2, 1_000.0)];
     jobs.extend((0..200).map(|row| (2.0 + 300.0 * f64::from(row), "team", "normal", 1, 200.0)));
     for policy in ["dynamic", "hybrid", "adaptive"] {
-        let outcome = play(&scenario(policy, 2, &jobs, Cadence::EveryEvent), policy);
+        let outcome = play(&scenario(policy, 2, &jobs, Cadence::default()), policy);
         assert_eq!(outcome.jobs_done, 202);
         assert!(outcome.p50_jct_s < 300.0, "{policy}: {} s", outcome.p50_jct_s);
         // Nor do the others hold it up: it begins when the long one ends.
@@ -82,7 +82,7 @@ fn nobody_waits_for_a_gang_that_cannot_begin() {
     // The gang wants both devices and one has failed for good.
     let mut jobs = vec![(0.0, "team", "normal", 1, 5_000.0), (1.0, "team", "normal", 2, 1_000.0)];
     jobs.extend((0..20).map(|row| (1_000.0 * f64::from(row), "team", "normal", 1, 3_000.0)));
-    let mut scenario = scenario("broken", 2, &jobs, Cadence::EveryEvent);
+    let mut scenario = scenario("broken", 2, &jobs, Cadence::default());
     let device = DeviceId(1);
     scenario.faults = vec![(Time(10_000), Fault::DeviceFailed { device })];
     let outcome = play(&scenario, "adaptive");
@@ -95,7 +95,7 @@ fn higher_priorities_do_not_hold_up_a_gang_for_ever() {
     jobs.extend((0..400).map(|row| (900.0 * f64::from(row) - 0.0, "team", "high", 1, 3_600.0)));
     jobs[0].0 = 10_000.0;
     for policy in ["dynamic", "adaptive"] {
-        let outcome = play(&scenario(policy, 4, &jobs, Cadence::EveryEvent), policy);
+        let outcome = play(&scenario(policy, 4, &jobs, Cadence::default()), policy);
         assert!(outcome.p99_jct_s < 20_000.0, "{policy}: {} s", outcome.p99_jct_s);
         let waited = outcome.finish_time_fairness.worst;
         assert!(waited < 60.0, "{policy}: the gang ends {waited} times as late as alone");

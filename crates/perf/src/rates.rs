@@ -119,7 +119,12 @@ impl Rates {
 
     /// From a start, or a start elsewhere, to the first step.
     pub fn restart(&self, profile: &Name) -> Millis {
-        self.restarts.get(profile).copied().unwrap_or(LOAD_DEFAULT)
+        self.restart_known(profile).unwrap_or(LOAD_DEFAULT)
+    }
+
+    /// The same, if anybody declared it.
+    pub fn restart_known(&self, profile: &Name) -> Option<Millis> {
+        self.restarts.get(profile).copied()
     }
 
     /// Learns from a finished or running lease. What a table says is not learned anew.

@@ -11,9 +11,24 @@ pub struct View<'a> {
     pub state: &'a State,
     pub rates: &'a Rates,
     pub now: Time,
-    /// The length of a round where decisions are made in rounds: running stages may be suspended
-    /// at its boundary, so that equals share time. `None` where every event is decided on.
-    pub round: Option<Millis>,
+    pub cadence: Cadence,
+}
+
+/// When decisions are made, and how long equals are left alone by each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cadence {
+    /// On every event. A running stage is left alone by its equals for its quantum; where that is
+    /// not given it follows from what a stop costs.
+    EveryEvent { quantum: Option<Millis> },
+    /// At boundaries this far apart, as some published schedulers do, or earlier once nothing runs;
+    /// what happens in between waits. A quantum is a round.
+    Rounds(Millis),
+}
+
+impl Default for Cadence {
+    fn default() -> Self {
+        Self::EveryEvent { quantum: None }
+    }
 }
 
 /// What should be. Active stages that are not mentioned go on as they are.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use het_core::{
     Bytes, Domain, Isolation, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, RankRule,
-    Selector, Share, ShareMillis, StageKey, StageSpec, StageState, Time,
+    Selector, Share, ShareMillis, Stage, StageKey, StageSpec, StageState, Time,
 };
 
 use het_perf::{Gang, RateSource};
@@ -25,6 +25,8 @@ const UNKNOWN_WORK: Millis = Millis::seconds(600);
 /// Everybody who runs or waits, and what there is to share.
 #[derive(Debug, Clone)]
 pub(crate) struct Demands {
+    /// How many run or wait, stages that are not among these included.
+    pub present: usize,
     /// By stage key.
     pub stages: Vec<Demand>,
     /// Those who cannot be planned for: no class alone has enough units.
@@ -50,7 +52,9 @@ pub(crate) struct Demand {
     /// Suspending it would only waste work: it has not yet worked for as long as its start took.
     pub unripe: bool,
     /// Shapes that the cluster could run; none has a rate of zero.
-    pub offers: Vec<Offer>,
+    pub offers: Arc<[Offer]>,
+    /// Somebody said how many steps there are, and how fast they go.
+    pub known: bool,
     /// Steps to go, at least a little.
     pub remaining: f64,
     /// Steps in all, as declared or assumed.
@@ -59,6 +63,8 @@ pub(crate) struct Demand {
     pub attained_device_s: f64,
     /// From a start to the first step.
     pub restart: Millis,
+    /// The same, where anybody has declared or measured it.
+    pub restart_known: Option<Millis>,
     /// It is starting just now.
     pub starting: bool,
     /// Times that it has started.
@@ -91,12 +97,6 @@ impl Demand {
         self.running.filter(|_| self.stuck || self.unripe).map(|(_, offer)| offer)
     }
 
-    /// It may run on more or fewer devices of the same class.
-    pub fn is_elastic(&self) -> bool {
-        let other = |a: &Offer, b: &Offer| a.class == b.class && a.units != b.units;
-        self.offers.iter().any(|a| self.offers.iter().any(|b| other(a, b)))
-    }
-
     /// Seconds to the end on an offer.
     pub fn seconds_on(&self, offer: &Offer) -> f64 {
         self.remaining / offer.rate
@@ -105,45 +105,55 @@ impl Demand {
 
 impl Demands {
     /// Everybody in `view`.
-    pub fn survey(view: &View<'_>) -> Self {
-        let capacity = capacity(view);
-        let mut feasible = Feasible::on(view);
+    pub fn survey(view: &View<'_>, book: &mut Book) -> Self {
+        Self::of(view, book, view.state.waiting())
+    }
+
+    /// Everybody who runs, and those who wait among `waiting`.
+    pub fn of(view: &View<'_>, book: &mut Book, waiting: impl Iterator<Item = StageKey>) -> Self {
+        book.open(view);
         let running = view.state.leases().iter().filter_map(|(&id, lease)| {
             let stopping = lease.phase.is_stopping();
             (!stopping).then_some((lease.stage, Some((id, lease))))
         });
-        let waiting = view.state.waiting().map(|key| (key, None));
-        let everybody =
-            running.chain(waiting).map(|(key, lease)| demand(view, &mut feasible, key, lease));
+        let everybody = running
+            .chain(waiting.map(|key| (key, None)))
+            .map(|(key, lease)| demand(view, book, key, lease));
         let (mut stages, spanning): (Vec<Demand>, Vec<Demand>) =
             everybody.partition(|demand| !demand.offers.is_empty());
+        book.close();
         stages.sort_unstable_by_key(|demand| demand.key);
         let spanning = spanning.iter().map(|demand| demand.key).collect();
         let classes = view.state.topology().classes.iter().map(|class| class.id.clone()).collect();
-        Self { stages, spanning, capacity, classes, quotas: Arc::clone(view.state.quotas()) }
+        Self {
+            present: view.state.leases().len() + view.state.waiting_count(),
+            capacity: capacity(view),
+            stages,
+            spanning,
+            classes,
+            quotas: Arc::clone(view.state.quotas()),
+        }
     }
 
     /// Steps per second on an equal part of every class.
     pub fn equal_part_rate(&self, demand: &Demand) -> f64 {
-        let everything: f64 = self.capacity.iter().map(|&units| f64::from(units)).sum();
-        let part = |class: usize| f64::from(self.capacity[class]) / everything;
-        demand.offers.iter().map(|offer| offer.rate * part(offer.class)).sum()
+        equal_part_rate(&self.capacity, demand)
     }
+}
 
-    /// Seconds for all of a stage on an equal part of the cluster, shared by everybody present.
-    pub fn alone_seconds(&self, demand: &Demand) -> f64 {
-        let everything: f64 = self.capacity.iter().map(|&units| f64::from(units)).sum();
-        let units = f64::from(demand.offers[0].units);
-        let part = (everything / units / self.stages.len() as f64).min(1.0);
-        demand.total / (self.equal_part_rate(demand) * part)
-    }
+/// Steps per second on an equal part of every class.
+fn equal_part_rate(capacity: &[u32], demand: &Demand) -> f64 {
+    let everything: f64 = capacity.iter().map(|&units| f64::from(units)).sum();
+    let part = |class: usize| f64::from(capacity[class]) / everything;
+    demand.offers.iter().map(|offer| offer.rate * part(offer.class)).sum()
+}
 
-    /// The earliest end of a stage against its end alone on an equal part.
-    pub fn lateness(&self, demand: &Demand, now: Time) -> f64 {
-        let earliest =
-            now.since(demand.submitted).as_seconds() + demand.seconds_on(&demand.fastest());
-        earliest / self.alone_seconds(demand)
-    }
+/// Seconds for all of a stage on an equal part of the cluster, shared by everybody `present`.
+pub(crate) fn alone_seconds(capacity: &[u32], present: usize, demand: &Demand) -> f64 {
+    let everything: f64 = capacity.iter().map(|&units| f64::from(units)).sum();
+    let units = f64::from(demand.offers[0].units);
+    let part = (everything / units / present as f64).min(1.0);
+    demand.total / (equal_part_rate(capacity, demand) * part)
 }
 
 /// Whole units of each class on devices that are up.
@@ -157,21 +167,15 @@ fn capacity(view: &View<'_>) -> Vec<u32> {
     units
 }
 
-fn demand(
+pub(crate) fn demand(
     view: &View<'_>,
-    feasible: &mut Feasible<'_>,
+    book: &mut Book,
     key: StageKey,
     lease: Option<(LeaseId, &Lease)>,
 ) -> Demand {
     let (job, spec, stage) = view.state.stage(key);
-    let mut offers = offers(view, feasible, key);
+    let (rated, offers) = book.offers(view, key, spec);
     let total = spec.steps.or(stage.progress.total);
-    let rated = offers.iter().any(|offer| offer.rate > 0.0);
-    if rated {
-        offers.retain(|offer| offer.rate > 0.0);
-    } else {
-        offers.iter_mut().for_each(|offer| offer.rate = 1.0);
-    }
     let at = lease.map(|(id, lease)| (id, current(view, &offers, lease)));
     let rate = match lease.map(|(_, lease)| &lease.placement) {
         Some(placement) if spec.spread(view.state.topology(), placement) != Domain::Node => {
@@ -180,11 +184,16 @@ fn demand(
         _ => at.and_then(|(_, offer)| offer).map_or(0.0, |index| offers[index].rate),
     };
     let restart = view.rates.restart(&spec.profile);
-    let attained = attained(view, key);
+    let attained = attained(view, stage, lease.map(|(_, lease)| lease));
+    let known = total.is_some() && rated;
     let (total, remaining) = match total.filter(|_| rated) {
         Some(total) => {
             let total = total as f64;
-            (total, (total - steps_done(view, key, rate)).max(total * OVERRUN))
+            let done = match lease {
+                Some((_, lease)) => steps_made(view, stage, lease, rate),
+                None => steps_kept(stage),
+            };
+            (total, (total - done).max(total * OVERRUN))
         }
         None => {
             let units = stage.placement.as_ref().map_or(1, |placement| placement.units());
@@ -200,20 +209,21 @@ fn demand(
         priority: job.priority(),
         submitted: job.submitted,
         running: at.and_then(|(id, offer)| Some((id, offer?))),
-        stuck: lease.is_some_and(|(_, lease)| stuck(view, lease)),
+        stuck: lease.is_some_and(|(_, lease)| stuck(spec, stage, lease)),
         unripe: lease.is_some_and(|(_, lease)| unripe(view, lease, restart)),
         offers,
+        known,
         remaining,
         total,
         attained_device_s: attained.device_seconds(),
         restart,
+        restart_known: view.rates.restart_known(&spec.profile),
         starting: lease.is_some_and(|(_, lease)| lease.phase == Phase::Starting),
         attempts: stage.attempts,
     }
 }
 
-fn stuck(view: &View<'_>, lease: &Lease) -> bool {
-    let (_, spec, stage) = view.state.stage(lease.stage);
+fn stuck(spec: &StageSpec, stage: &Stage, lease: &Lease) -> bool {
     !spec.saves(lease.placement.alternative) || stage.fruitless > 0
 }
 
@@ -225,34 +235,104 @@ fn unripe(view: &View<'_>, lease: &Lease, restart: Millis) -> bool {
     }
 }
 
+/// The offers of everybody, kept as long as speeds and what is in service stay the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Book {
+    service: Vec<Share>,
+    kept: BTreeMap<StageKey, Kept>,
+    feasible: BTreeMap<Request, bool>,
+    shared: BTreeMap<Vec<OfferWord>, Arc<[Offer]>>,
+    /// Of the survey that is being made.
+    survey: u64,
+}
+
+/// An [`Offer`] that can be sorted.
+type OfferWord = (usize, usize, u32, u64, bool);
+
+#[derive(Debug, Clone)]
+struct Kept {
+    /// Of the rates of the profile.
+    revision: Option<u64>,
+    survey: u64,
+    rated: bool,
+    offers: Arc<[Offer]>,
+}
+
+impl Book {
+    /// The offers of a stage that were asked for before.
+    pub fn look_up(&self, key: StageKey) -> Option<&Arc<[Offer]>> {
+        self.kept.get(&key).map(|kept| &kept.offers)
+    }
+
+    /// Forgets what no longer holds.
+    pub fn open(&mut self, view: &View<'_>) {
+        self.survey += 1;
+        if self.service != view.state.service() {
+            self.service = view.state.service().to_vec();
+            self.kept.clear();
+            self.feasible.clear();
+        }
+    }
+
+    /// One copy of what many have alike.
+    fn shared(&mut self, offers: Vec<Offer>) -> Arc<[Offer]> {
+        let word = |offer: &Offer| {
+            let Offer { alternative, class, units, rate, extrapolated } = *offer;
+            (alternative, class, units, rate.to_bits(), extrapolated)
+        };
+        let words = offers.iter().map(word).collect();
+        Arc::clone(self.shared.entry(words).or_insert_with(|| offers.into()))
+    }
+
+    /// Forgets whoever has not been asked for since it was opened.
+    fn close(&mut self) {
+        let survey = self.survey;
+        self.kept.retain(|_, kept| kept.survey == survey);
+        self.shared.retain(|_, offers| Arc::strong_count(offers) > 1);
+    }
+
+    fn offers(&mut self, view: &View<'_>, key: StageKey, spec: &StageSpec) -> (bool, Arc<[Offer]>) {
+        let revision = view.rates.revision_of(&spec.profile);
+        if let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.revision == revision) {
+            kept.survey = self.survey;
+            return (kept.rated, Arc::clone(&kept.offers));
+        }
+        let mut offers = offers(view, &mut self.feasible, key);
+        let rated = offers.iter().any(|offer| offer.rate > 0.0);
+        if rated {
+            offers.retain(|offer| offer.rate > 0.0);
+        } else {
+            offers.iter_mut().for_each(|offer| offer.rate = 1.0);
+        }
+        let offers = self.shared(offers);
+        let kept = Kept { revision, survey: self.survey, rated, offers: Arc::clone(&offers) };
+        self.kept.insert(key, kept);
+        (rated, offers)
+    }
+}
+
 /// What makes two requests on one class alike.
 type Request = ((Name, Bytes, Isolation), u32, Domain, RankRule, (u32, Bytes), usize);
 
-/// What could ever run on the devices of one class; alike requests are looked at once.
-struct Feasible<'a> {
-    cluster: Pool<'a>,
-    known: BTreeMap<Request, bool>,
-}
-
-impl<'a> Feasible<'a> {
-    fn on(view: &View<'a>) -> Self {
-        Self { cluster: Pool::in_service(view.state), known: BTreeMap::new() }
-    }
-
-    fn on_class(&mut self, spec: &StageSpec, alternative: usize, class: usize) -> bool {
-        let shape = &spec.alternatives[alternative];
-        let Selector { word, memory_min, isolation, .. } = &shape.selector;
-        let devices = (word.clone(), *memory_min, *isolation);
-        let beside = (spec.companions.cores, spec.companions.memory);
-        let alike = (devices, shape.count, spec.within, spec.ranks, beside, class);
-        let cluster = &mut self.cluster;
-        let fits = || on_class(cluster, spec, alternative, class).is_ok();
-        *self.known.entry(alike).or_insert_with(fits)
-    }
+/// Whether an alternative could ever run on the devices of one class; alike requests are looked at
+/// once.
+fn is_feasible(
+    view: &View<'_>,
+    known: &mut BTreeMap<Request, bool>,
+    spec: &StageSpec,
+    (alternative, class): (usize, usize),
+) -> bool {
+    let shape = &spec.alternatives[alternative];
+    let Selector { word, memory_min, isolation, .. } = &shape.selector;
+    let devices = (word.clone(), *memory_min, *isolation);
+    let beside = (spec.companions.cores, spec.companions.memory);
+    let alike = (devices, shape.count, spec.within, spec.ranks, beside, class);
+    let fits = || on_class(&mut Pool::in_service(view.state), spec, alternative, class).is_ok();
+    *known.entry(alike).or_insert_with(fits)
 }
 
 /// Every alternative on every class that could run it.
-fn offers(view: &View<'_>, feasible: &mut Feasible<'_>, key: StageKey) -> Vec<Offer> {
+fn offers(view: &View<'_>, feasible: &mut BTreeMap<Request, bool>, key: StageKey) -> Vec<Offer> {
     let topology = view.state.topology();
     let (_, spec, _) = view.state.stage(key);
     let mut found: BTreeMap<(usize, usize), Offer> = BTreeMap::new();
@@ -260,7 +340,7 @@ fn offers(view: &View<'_>, feasible: &mut Feasible<'_>, key: StageKey) -> Vec<Of
         let exemplars = view.state.index().sorts.iter().map(|sort| sort.exemplar);
         for id in exemplars.filter(|&id| shape.selector.accepts(topology, id)) {
             let class = topology.device(id).class;
-            if feasible.on_class(spec, alternative, class) {
+            if is_feasible(view, feasible, spec, (alternative, class)) {
                 let (units, within) = (shape.count, Domain::Node);
                 let gang = Gang { class: &topology.classes[class], units, within };
                 let known = view.rates.rate(&spec.profile, &spec.planned, gang);
@@ -288,9 +368,19 @@ fn current(view: &View<'_>, offers: &[Offer], lease: &Lease) -> Option<usize> {
 /// rate adds since; a stage that does not run has what its checkpoint holds.
 pub(crate) fn steps_done(view: &View<'_>, key: StageKey, rate: f64) -> f64 {
     let (_, _, stage) = view.state.stage(key);
+    let StageState::Active { lease } = stage.state else { return steps_kept(stage) };
+    steps_made(view, stage, &view.state.leases()[&lease], rate)
+}
+
+/// What the checkpoint of a stage holds.
+fn steps_kept(stage: &Stage) -> f64 {
+    stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step) as f64
+}
+
+/// The same of a stage that runs.
+fn steps_made(view: &View<'_>, stage: &Stage, lease: &Lease, rate: f64) -> f64 {
     let saved = stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step);
-    let StageState::Active { lease } = stage.state else { return saved as f64 };
-    let Phase::Running { since } = view.state.leases()[&lease].phase else { return saved as f64 };
+    let Phase::Running { since } = lease.phase else { return saved as f64 };
     let (step, at) = match (stage.progress.step, stage.progressed_at) {
         (Some(step), Some(at)) if at >= since => (step, at),
         _ => (saved, since),
@@ -299,10 +389,8 @@ pub(crate) fn steps_done(view: &View<'_>, key: StageKey, rate: f64) -> f64 {
 }
 
 /// Device time that the stage has held, and holds.
-fn attained(view: &View<'_>, key: StageKey) -> ShareMillis {
-    let (_, _, stage) = view.state.stage(key);
-    let StageState::Active { lease } = stage.state else { return stage.charged };
-    let lease = &view.state.leases()[&lease];
+fn attained(view: &View<'_>, stage: &Stage, lease: Option<&Lease>) -> ShareMillis {
+    let Some(lease) = lease else { return stage.charged };
     let share: Share = lease.placement.grants().map(|grant| grant.share).sum();
     stage.charged + share.over(view.now.since(lease.since))
 }
@@ -326,11 +414,13 @@ impl Demand {
             running: None,
             stuck: false,
             unripe: false,
-            offers: rates.iter().enumerate().map(offer).collect(),
+            offers: rates.iter().enumerate().map(offer).collect::<Vec<_>>().into(),
+            known: true,
             remaining: 10.0,
             total: 10.0,
             attained_device_s: 0.0,
             restart: Millis(0),
+            restart_known: None,
             starting: false,
             attempts: 0,
         }

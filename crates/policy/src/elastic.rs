@@ -15,9 +15,10 @@ use het_core::{Name, Priority, Time};
 
 use crate::assign::{Choice, assign};
 use crate::demand::{Demand, Demands, Offer};
+use crate::exchange::{Party, exchange};
 use crate::left::Left;
 use crate::turns::{self, Turns};
-use crate::{Decision, Memory, Policy, View, market};
+use crate::{Decision, Memory, Policy, View};
 
 /// `sia`: power of the goodput; below zero the slow gain most.
 const SIA_POWER: f64 = -0.5;
@@ -27,21 +28,6 @@ const SIA_NOTHING: f64 = 1.1;
 
 /// `sia`: costs are rounded to so many parts.
 const SIA_ROUNDED_TO: f64 = 100.0;
-
-/// `adaptive`: power of the goodput. This and the next three were chosen by a random search over
-/// 110 settings on three of the inputs of `docs/studies/sia.md`.
-const POWER: f64 = 0.4;
-
-/// `adaptive`: device-seconds from which on the weight of a job falls, and how fast.
-const YOUNG_DEVICE_S: f64 = 10_000.0;
-const AGEING_POWER: f64 = -0.2;
-
-/// `adaptive`: how often the gain of a change must make up for what it costs.
-const CAUTION: i32 = 3;
-
-/// `adaptive`: from so many starts on a job works for as long as its start took before it is
-/// changed again, so that it always gets on.
-const RESTLESS_AFTER: u32 = 12;
 
 /// Goodput of every shape, fairly weighed.
 #[derive(Debug, Clone, Copy)]
@@ -69,21 +55,6 @@ fn sia_gains(demand: &Demand, now: Time) -> Vec<f64> {
         if offer.extrapolated { f64::NEG_INFINITY } else { SIA_NOTHING - cost }
     };
     gains(demand, damped, |offer| !offer.extrapolated, gain)
-}
-
-/// The turns of `adaptive`.
-pub(crate) fn share_out_by_use(demands: &Demands, now: Time) -> Turns {
-    let of = |demand: &Demand| {
-        let damped = kept_after_a_restart(demand, now).powi(CAUTION);
-        let weight = (1.0 + demand.attained_device_s / YOUNG_DEVICE_S).powf(AGEING_POWER);
-        gains(demand, damped, |_| true, |speedup, _| weight * speedup.powf(POWER))
-    };
-    let gains = demands.stages.iter().map(of).collect();
-    let kept = |demand: &Demand| {
-        let restless = demand.attempts >= RESTLESS_AFTER && demand.unripe;
-        demand.stuck || demand.starting || restless
-    };
-    share_out(demands, gains, kept)
 }
 
 /// `gain` of the goodput of each offer over that of the slowest that `counts`, `damped` where the
@@ -132,8 +103,17 @@ fn share_out(demands: &Demands, gains: Vec<Vec<f64>>, kept: impl Fn(&Demand) -> 
         exact = serve(demands, &gains, &mut left, &mut chosen);
     }
     if exact.is_none() {
-        // Too many devices for the exact answer: prices serve all priorities at once.
-        chosen = market::hand_out(demands, &ranked(demands, &gains), &mut left, chosen).chosen;
+        // Too many devices for the exact answer.
+        let gains = ranked(demands, &gains);
+        let has = chosen.clone();
+        let party = |row: usize| Party {
+            demand: &demands.stages[row],
+            values: &gains[row],
+            has: has[row],
+            loses: has[row].is_none(),
+        };
+        let parties: Vec<Party<'_>> = (0..has.len()).map(party).collect();
+        chosen = exchange(&parties, has.clone(), &mut left).1;
     }
     let turn =
         |(demand, offer): (&Demand, Option<usize>)| Some((demand.key, demand.offers[offer?]));

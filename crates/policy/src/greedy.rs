@@ -5,6 +5,7 @@
 //! - One that does not fit may preempt, or have devices reserved, or waits with its reasons; then
 //!   so do all who ask for the same.
 
+mod contest;
 mod fit;
 mod heads;
 mod room;
@@ -14,9 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time};
 
+use crate::adaptive::Weights;
 use crate::ends::Ends;
 use crate::levels;
 use crate::line::{Ask, Group, GroupId, Line};
+use crate::memory::Remembered;
 use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Rank};
 use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
@@ -24,6 +27,7 @@ use crate::speed::slower_apart;
 use crate::tenants::Tenants;
 use crate::worth::Crowd;
 use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
+use contest::{Bidding, Market};
 use heads::Heads;
 use room::{Awaited, reserved};
 
@@ -35,18 +39,31 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 const MOVES_MAX: usize = 16;
 
 /// What is kept between rounds.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Kept {
     line: Line,
     choosers: Choosers,
     /// Who others may not hold up any more, although nothing is reserved for it yet.
     awaited: Option<Awaited>,
+    market: Market,
 }
 
-pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Decision {
+impl Remembered for Kept {
+    fn tell_again(&mut self) {
+        self.line = Line::default();
+    }
+}
+
+pub(crate) fn decide(
+    rules: &Rules,
+    weights: Option<&Weights>,
+    view: &View<'_>,
+    memory: &mut Memory,
+) -> Decision {
     let state = view.state;
-    let Kept { line, choosers, awaited } = memory.of::<Kept>();
+    let Kept { line, choosers, awaited, market } = memory.of::<Kept>();
     let choosers: Vec<LeaseId> = match rules.balancing {
+        _ if weights.is_some() => choosers.update(state).collect(),
         Balancing::Throughout => choosers.update(state).collect(),
         Balancing::Never => Vec::new(),
     };
@@ -57,10 +74,14 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
     line.update(rules, view);
     let crowd = rules.balancing != Balancing::Never;
     let crowd = crowd.then(|| Crowd::of(state));
-    let mut pass = Pass::new(rules, view, crowd);
+    let bidding = weights.map(|weights| Bidding::open(view, weights, market));
+    let mut pass = Pass::new(rules, view, crowd, bidding);
     pass.awaited = awaited.take().and_then(|known| pass.awaits(line, known));
     pass.claims(line);
-    let mut heads = Heads::of(&pass, line);
+    if let Some(bidding) = pass.bidding.as_mut().filter(|_| line.has_choice(view.state)) {
+        bidding.search(view, line);
+    }
+    let mut heads = Heads::of(&mut pass, line);
     while let Some((precedence, rank, id)) = heads.pop() {
         // Others of its tenant may have got something since.
         let now = pass.precedence(line.look_up(id), &rank);
@@ -77,6 +98,7 @@ pub(crate) fn decide(rules: &Rules, view: &View<'_>, memory: &mut Memory) -> Dec
             break;
         }
     }
+    pass.contest(line, !choosers.is_empty());
     pass.moves(&choosers);
     *awaited = pass.awaited;
     pass.finish(line)
@@ -112,8 +134,8 @@ struct Pass<'a> {
     head: Option<StageKey>,
     /// Somebody better placed in the order waits on.
     passed: bool,
-    /// Units that stages wait for although others are free to them.
-    ahead: u32,
+    /// Where prices decide.
+    bidding: Option<Bidding<'a>>,
     /// Whom stages have to consider that choose their devices.
     crowd: Option<Crowd>,
     /// The lowest priority that runs: only higher ones need to look for victims.
@@ -138,7 +160,12 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(rules: &'a Rules, view: &'a View<'a>, crowd: Option<Crowd>) -> Self {
+    fn new(
+        rules: &'a Rules,
+        view: &'a View<'a>,
+        crowd: Option<Crowd>,
+        bidding: Option<Bidding<'a>>,
+    ) -> Self {
         let preempts = rules.preempts == Preempts::ForHigherPriority;
         Self {
             rules,
@@ -152,7 +179,7 @@ impl<'a> Pass<'a> {
             wake_at: None,
             head: None,
             passed: false,
-            ahead: 0,
+            bidding,
             crowd,
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
             widened: BTreeSet::new(),
@@ -269,14 +296,6 @@ impl<'a> Pass<'a> {
                 self.passed = true;
                 match *reasons {
                     [Reason::WouldDelay { blocker }] => self.refuse(group, blocker),
-                    // One that waits for something better says nothing about the others.
-                    [Reason::BetterToWait { .. }] => {
-                        let best = group.by_worth(self.crowd.as_ref())[0];
-                        self.ahead += group.spec().alternatives[best].count;
-                        self.want(rank, Want::Wait { reasons });
-                        line.untold.insert(key);
-                        Next::OfGroup
-                    }
                     _ => {
                         group.misfit = Some((self.view.state.releases(), reasons));
                         self.misfit(line, id, rank, News::Misfit)
@@ -347,7 +366,7 @@ impl<'a> Pass<'a> {
 
     /// What equals that have had more leave to a stage, where they do.
     fn take_turn(&self, group: &Group, key: StageKey) -> Option<(Placement, Vec<StopOrder>)> {
-        if self.rules.sharing == Sharing::Never {
+        if self.rules.sharing != Sharing::ByLevels {
             return None;
         }
         let view = self.view;

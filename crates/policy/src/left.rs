@@ -58,6 +58,11 @@ impl Left {
         Self { units: demands.capacity.clone(), parts }
     }
 
+    /// Never more than so many of each class.
+    pub fn only(&mut self, units: &[u32]) {
+        self.units.copy_from_slice(units);
+    }
+
     /// From now on no tenant is given more than its part.
     pub fn keep_to_parts(&mut self, demands: &Demands) {
         if let Some(own) = &mut self.parts {
@@ -99,6 +104,33 @@ impl Left {
             })
         };
         self.units[offer.class] >= offer.units && self.parts.as_ref().is_none_or(within)
+    }
+
+    /// Units of a class.
+    pub fn units(&self, class: usize) -> u32 {
+        self.units[class]
+    }
+
+    /// Whether the tenant of a stage may have an offer once another one is given back.
+    pub fn may_have(&self, demand: &Demand, given: Option<&Offer>, offer: &Offer) -> bool {
+        let back = given.filter(|given| given.class == offer.class).map_or(0, |given| given.units);
+        self.parts.as_ref().is_none_or(|parts| {
+            lineage(demand.tenant.as_str()).all(|name| {
+                let (most, given) = (parts.most[name][offer.class], parts.given[name][offer.class]);
+                given + offer.units <= most + back
+            })
+        })
+    }
+
+    pub fn put_back(&mut self, demand: &Demand, offer: &Offer) {
+        self.units[offer.class] += offer.units;
+        if let Some(parts) = &mut self.parts {
+            for name in lineage(demand.tenant.as_str()) {
+                if let Some(given) = parts.given.get_mut(name) {
+                    given[offer.class] -= offer.units;
+                }
+            }
+        }
     }
 
     /// What is taken beyond what there is, because devices went down, is no debt.
@@ -219,6 +251,7 @@ mod tests {
             (name.into(), Quota { weight, classes: [("gpu".into(), of)].into() })
         };
         Demands {
+            present: 0,
             stages: each.enumerate().map(stage).collect(),
             spanning: Vec::new(),
             capacity: vec![units],

@@ -10,6 +10,7 @@ mod decision;
 mod demand;
 mod elastic;
 mod ends;
+mod exchange;
 mod greedy;
 mod left;
 mod levels;
@@ -30,11 +31,12 @@ mod shares;
 mod speed;
 mod tenants;
 mod turns;
+mod value;
 mod worth;
 
-pub use adaptive::Adaptive;
+pub use adaptive::{Adaptive, Weights};
 pub use candidates::{Candidate, Stands, Terms, candidates};
-pub use decision::{Decision, StopOrder, View, Want};
+pub use decision::{Cadence, Decision, StopOrder, View, Want};
 pub use memory::Memory;
 pub use place::{place, reasons_why_not};
 pub use pool::Pool;
@@ -43,7 +45,7 @@ pub use registry::{POLICIES, by_name};
 pub use rules::Rules;
 
 /// A pure chooser: the same views in the same order give the same decisions.
-pub trait Policy: Send + Sync {
+pub trait Policy: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// What should be, given what is. `memory` is this policy's own, empty at first.

@@ -12,6 +12,8 @@ use het_core::{
     Time,
 };
 
+use crate::demand::Book;
+use crate::market::Work;
 use crate::order::{Rank, rank};
 use crate::place::{never, place};
 use crate::pool::{Accepted, accepted};
@@ -23,8 +25,14 @@ use crate::{Pool, View};
 /// Part of the fastest speed from which on an alternative is worth other people's time.
 const WORTHWHILE: f64 = 1.0 / 16.0;
 
+/// Of each group so many of the first and of the last are on the shortlist, and so many stages in
+/// all, about.
+const FIRST: usize = 32;
+const LAST: usize = 4;
+const SHORTLIST_MAX: usize = 4_096;
+
 /// Everybody who waits.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Line {
     /// Everybody up to this ticket has been filed.
     filed_until: Ticket,
@@ -56,6 +64,8 @@ struct Filed {
     group: GroupId,
     rank: Rank,
     changes: Option<Time>,
+    /// That it has to go, as far as is known.
+    steps: u64,
 }
 
 /// What makes requests alike.
@@ -87,16 +97,16 @@ fn wanted(alternative: &Alternative) -> Wanted {
 
 /// What decides where one alternative fits: its devices, cores and memory beside them, domain,
 /// ranks.
-pub(crate) type Ask = (Wanted, (u32, Bytes), Domain, RankRule);
+pub(crate) type Ask = (Wanted, (u32, Bytes), Domain, RankRule, Option<usize>);
 
-/// What decides where an alternative of a stage fits.
-pub(crate) fn ask(spec: &StageSpec, index: usize) -> Ask {
+/// What decides where an alternative of a stage fits, on one class if one is named.
+pub(crate) fn ask(spec: &StageSpec, index: usize, class: Option<usize>) -> Ask {
     let devices = wanted(&spec.alternatives[index]);
-    (devices, (spec.companions.cores, spec.companions.memory), spec.within, spec.ranks)
+    (devices, (spec.companions.cores, spec.companions.memory), spec.within, spec.ranks, class)
 }
 
 /// Stages that ask for the same.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Group {
     request: Request,
     /// The job of one of them.
@@ -119,6 +129,8 @@ pub(crate) struct Group {
     /// By alternative, once somebody asked: that it does not fit even the empty cluster.
     pub nevers: Vec<Option<Reason>>,
     queue: BTreeSet<Rank>,
+    /// That all of them have to go, as far as is known.
+    steps: u64,
     /// Why none of them fitted when the state had counted so many releases.
     pub misfit: Option<(u64, Vec<Reason>)>,
     /// What this round has to say to all of them, and what they were told last.
@@ -188,6 +200,49 @@ impl Line {
         self.groups.iter().filter_map(|(id, group)| Some((*group.queue.first()?, *id)))
     }
 
+    /// Those who are most likely to get something if everything were handed out anew: of each group
+    /// the first, and the last, who may have the longest to go.
+    pub fn shortlist(&self, state: &State) -> Vec<StageKey> {
+        let units = state.topology().units_by_class();
+        let mut listed = BTreeSet::new();
+        for group in self.groups.values() {
+            let most: u32 = group.classes.iter().map(|&class| units[class]).sum();
+            let smallest = group.spec().alternatives.iter().map(|shape| shape.count).min();
+            let room = (most / smallest.unwrap_or(1).max(1)) as usize;
+            listed.extend(group.queue.iter().take(room.min(FIRST)).map(|rank| rank.key));
+            listed.extend(group.queue.iter().rev().take(LAST).map(|rank| rank.key));
+            if listed.len() > SHORTLIST_MAX {
+                break;
+            }
+        }
+        listed.into_iter().collect()
+    }
+
+    /// The work of those who are not `listed`, group by group; `book` knows the offers of those who
+    /// are.
+    pub fn rest(&self, book: &Book, listed: &[StageKey]) -> Vec<Work> {
+        let mut steps: BTreeMap<GroupId, (u64, StageKey)> = BTreeMap::new();
+        for key in listed {
+            if let Some(filed) = self.filed.get(key) {
+                steps.entry(filed.group).or_insert((0, *key)).0 += filed.steps;
+            }
+        }
+        let rows = steps.into_iter().filter_map(|(id, (listed, key))| {
+            let steps = self.groups[&id].steps.saturating_sub(listed);
+            let offers = Arc::clone(book.look_up(key)?);
+            (steps > 0 && !offers.is_empty()).then_some(Work { steps: steps as f64, offers })
+        });
+        rows.collect()
+    }
+
+    /// Whether it matters who is looked at first, or what devices they choose.
+    pub fn has_choice(&self, state: &State) -> bool {
+        let none = BTreeSet::new();
+        let mut fitting = self.groups.values().filter(|group| !group.still_misfits(state, &none));
+        let several = |group: &Group| group.classes.len() > 1 || group.accepted.len() > 1;
+        fitting.next().is_some_and(several) || fitting.next().is_some()
+    }
+
     /// Whoever waits next in a group, after one that was looked at.
     pub fn next(&self, id: GroupId, after: Rank) -> Option<Rank> {
         let later = (Bound::Excluded(after), Bound::Unbounded);
@@ -216,7 +271,7 @@ impl Line {
         let since = job.waiting_since(key.stage);
         let freed = match rules.choice {
             Choice::FixedUntil(patience) => Some(since + patience),
-            Choice::Fixed | Choice::FreeNow | Choice::EarliestFinish => None,
+            Choice::Fixed | Choice::FreeNow | Choice::ByPrice => None,
         };
         let freed = freed.filter(|at| *at > view.now);
         let bound = rules.choice == Choice::Fixed || freed.is_some();
@@ -229,9 +284,11 @@ impl Line {
             left.and_then(|left| group.device_time(spec, left)).unwrap_or(Millis(u64::MAX));
         let (rank, rises) = rank(view, rules.order, key, device_time);
         group.queue.insert(rank);
+        let steps = left.unwrap_or(0);
+        group.steps += steps;
         let changes = [freed, rises].into_iter().flatten().min();
         self.changes.extend(changes.map(|at| (at, key)));
-        self.filed.insert(key, Filed { group: id, rank, changes });
+        self.filed.insert(key, Filed { group: id, rank, changes, steps });
         self.untold.insert(key);
     }
 
@@ -254,6 +311,7 @@ impl Line {
         }
         let group = self.group(filed.group);
         group.queue.remove(&filed.rank);
+        group.steps -= filed.steps;
         if group.queue.is_empty() {
             let request = group.request.clone();
             self.by_request.remove(&request);
@@ -318,6 +376,7 @@ impl Group {
             shapes,
             nevers: Vec::new(),
             queue: BTreeSet::new(),
+            steps: 0,
             misfit: None,
             news: None,
             told: Vec::new(),
@@ -396,8 +455,8 @@ impl Group {
         self.queue.iter().copied()
     }
 
-    pub fn ask(&self, index: usize) -> Ask {
-        ask(self.spec(), index)
+    pub fn ask(&self, index: usize, class: Option<usize>) -> Ask {
+        ask(self.spec(), index, class)
     }
 
     /// How long so many steps take on an alternative; `None` if nothing is known about its speed.

@@ -4,10 +4,13 @@
 //! it were spread over the classes as well as possible, and what would one more unit of each save?
 //! [`clearing`]: at which prices does what people want fit what there is?
 
-use het_core::StageKey;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
-use crate::demand::Demands;
+use crate::demand::{Demand, Demands, Offer};
 use crate::left::Left;
+use crate::value::density;
 
 /// Rounds of price correction; each moves a price by at most the square root of its imbalance, and
 /// the best bound seen counts, so that more only tighten it.
@@ -27,12 +30,46 @@ pub(crate) struct Horizon {
     pub prices: Vec<f64>,
 }
 
+/// Steps to go, and where they can be made how fast.
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    pub steps: f64,
+    pub offers: Arc<[Offer]>,
+}
+
+impl Work {
+    pub fn of(demand: &Demand) -> Self {
+        Self { steps: demand.remaining, offers: Arc::clone(&demand.offers) }
+    }
+
+    /// All work that can be made in the same ways as one.
+    fn merged(works: impl Iterator<Item = Self>) -> Vec<Self> {
+        let mut rows: BTreeMap<*const Offer, usize> = BTreeMap::new();
+        let mut merged: Vec<Self> = Vec::new();
+        for work in works {
+            match rows.entry(work.offers.as_ptr()) {
+                Entry::Occupied(row) => merged[*row.get()].steps += work.steps,
+                Entry::Vacant(row) => {
+                    row.insert(merged.len());
+                    merged.push(work);
+                }
+            }
+        }
+        merged
+    }
+}
+
 /// The linear-programming bound on the time to finish all work with fractional assignment: the
 /// largest, over prices that sum to one over all units, of the work valued at its cheapest class
 /// (the dual of minimising the makespan on unrelated machines: Lenstra, Shmoys and Tardos 1990).
 /// Found by multiplicative weights (Plotkin, Shmoys and Tardos 1995) from `start`.
-pub(crate) fn horizon(demands: &Demands, start: Option<&[f64]>) -> Horizon {
-    let units: Vec<f64> = demands.capacity.iter().map(|&units| f64::from(units)).collect();
+pub(crate) fn horizon(
+    capacity: &[u32],
+    works: impl Iterator<Item = Work>,
+    start: Option<&[f64]>,
+) -> Horizon {
+    let works = Work::merged(works);
+    let units: Vec<f64> = capacity.iter().map(|&units| f64::from(units)).collect();
     let everything: f64 = units.iter().sum();
     let floor = 1e-4 / everything.max(1.0);
     let mut prices: Vec<f64> = match start {
@@ -48,9 +85,9 @@ pub(crate) fn horizon(demands: &Demands, start: Option<&[f64]>) -> Horizon {
     for _ in 0..HORIZON_STEPS {
         load.fill(0.0);
         let mut value = 0.0;
-        for demand in &demands.stages {
-            let costs = demand.offers.iter().map(|offer| {
-                let seconds = demand.seconds_on(offer) * f64::from(offer.units);
+        for work in &works {
+            let costs = work.offers.iter().map(|offer| {
+                let seconds = work.steps / offer.rate * f64::from(offer.units);
                 (seconds * prices[offer.class], offer.class, seconds)
             });
             let cheapest = costs.min_by(|a, b| a.0.total_cmp(&b.0));
@@ -95,7 +132,7 @@ pub(crate) fn clearing(demands: &Demands, utilities: &[Vec<f64>]) -> Vec<f64> {
         for class in 0..prices.len() {
             bids.clear();
             for (demand, utilities) in demands.stages.iter().zip(utilities) {
-                bids.extend(bid(demand, utilities, &prices, class));
+                bid(demand, utilities, &prices, class, &mut bids);
             }
             bids.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
             let mut left = demands.capacity[class];
@@ -114,76 +151,76 @@ pub(crate) fn clearing(demands: &Demands, utilities: &[Vec<f64>]) -> Vec<f64> {
     prices
 }
 
-/// The price per unit at which a stage leaves a class for something else, or for nothing, and the
-/// units it takes until then.
+/// Adds what a stage would give per unit for more and more of a class, the first units first: the
+/// slopes of the concave envelope of what its shapes there are worth beyond the best it could have
+/// elsewhere, or nothing.
 fn bid(
-    demand: &crate::demand::Demand,
+    demand: &Demand,
     utilities: &[f64],
     prices: &[f64],
     class: usize,
-) -> Option<(f64, u32)> {
+    bids: &mut Vec<(f64, u32)>,
+) {
     let mut elsewhere: f64 = 0.0;
-    let mut here: Option<(f64, u32)> = None;
+    let mut here: Vec<(u32, f64)> = Vec::new();
     for (offer, &utility) in demand.offers.iter().zip(utilities) {
         if offer.class == class {
-            if here.is_none_or(|(best, _)| utility > best) {
-                here = Some((utility, offer.units));
-            }
+            here.push((offer.units, utility));
         } else {
-            let surplus = utility - f64::from(offer.units) * prices[offer.class];
-            elsewhere = elsewhere.max(surplus);
+            elsewhere = elsewhere.max(utility - f64::from(offer.units) * prices[offer.class]);
         }
     }
-    here.map(|(utility, units)| ((utility - elsewhere) / f64::from(units), units))
+    let mut at = (0, elsewhere);
+    let slope = |from: (u32, f64), to: (u32, f64)| (to.1 - from.1) / f64::from(to.0 - from.0);
+    loop {
+        let further = here.iter().filter(|shape| shape.0 > at.0).copied();
+        let steepest = further.max_by(|a, b| slope(at, *a).total_cmp(&slope(at, *b)));
+        let Some(next) = steepest else { break };
+        bids.push((slope(at, next), next.0 - at.0));
+        at = next;
+    }
 }
 
-/// Who got what at clearing prices.
-#[derive(Debug)]
-pub(crate) struct HandedOut {
-    /// Stages by what a device brings there, the most first.
-    pub order: Vec<usize>,
-    /// By stage: the offer it got.
-    pub chosen: Vec<Option<usize>>,
-}
-
-/// Gives everybody what it wants most at clearing prices, and whatever is still free then to those
-/// who got nothing. Those who have something in `chosen` keep that.
+/// Gives everybody what it wants most at `prices`, and whatever is still free then to those who got
+/// nothing; who gets most out of a device comes first.
 pub(crate) fn hand_out(
-    demands: &Demands,
-    utilities: &[Vec<f64>],
+    demands: &[&Demand],
+    utilities: &[&[f64]],
+    prices: &[f64],
     left: &mut Left,
-    chosen: Vec<Option<usize>>,
-) -> HandedOut {
-    let prices = clearing(demands, utilities);
-    let surplus = |index: usize, offer: usize| {
-        let shape = &demands.stages[index].offers[offer];
-        utilities[index][offer] - f64::from(shape.units) * prices[shape.class]
+) -> Vec<Option<usize>> {
+    let surplus = |row: usize, offer: usize| {
+        let shape = &demands[row].offers[offer];
+        utilities[row][offer] - f64::from(shape.units) * prices[shape.class]
     };
-    let order = order(demands, utilities);
-    let mut chosen = chosen;
-    left.keep_to_parts(demands);
-    for &index in order.iter().filter(|index| chosen[**index].is_none()).collect::<Vec<_>>() {
-        let offers = &demands.stages[index].offers;
-        let wanted = best(0..offers.len(), |offer| surplus(index, offer));
+    let rows = demands.iter().zip(utilities).enumerate();
+    let mut order: Vec<(f64, usize)> =
+        rows.map(|(row, (demand, values))| (density(demand, values), row)).collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut chosen = vec![None; demands.len()];
+    for &(_, row) in &order {
+        let offers = &demands[row].offers;
+        let wanted = best(0..offers.len(), |offer| surplus(row, offer));
         if let Some((offer, gain)) = wanted
             && gain >= 0.0
-            && left.fits(&demands.stages[index], &offers[offer])
+            && left.fits(demands[row], &offers[offer])
         {
-            left.take(&demands.stages[index], &offers[offer]);
-            chosen[index] = Some(offer);
+            left.take(demands[row], &offers[offer]);
+            chosen[row] = Some(offer);
         }
     }
-    left.open_to_limits(demands);
-    for &index in order.iter().filter(|index| chosen[**index].is_none()).collect::<Vec<_>>() {
-        let demand = &demands.stages[index];
-        let offers = &demand.offers;
-        let fitting = (0..offers.len()).filter(|&offer| left.fits(demand, &offers[offer]));
-        if let Some((offer, _)) = best(fitting, |offer| surplus(index, offer)) {
-            left.take(demand, &offers[offer]);
-            chosen[index] = Some(offer);
+    for (_, row) in order {
+        let offers = &demands[row].offers;
+        if chosen[row].is_some() {
+            continue;
+        }
+        let fitting = (0..offers.len()).filter(|&offer| left.fits(demands[row], &offers[offer]));
+        if let Some((offer, _)) = best(fitting, |offer| surplus(row, offer)) {
+            left.take(demands[row], &offers[offer]);
+            chosen[row] = Some(offer);
         }
     }
-    HandedOut { order, chosen }
+    chosen
 }
 
 /// The offer with the highest score, the first of equals.
@@ -192,31 +229,17 @@ fn best(offers: impl Iterator<Item = usize>, score: impl Fn(usize) -> f64) -> Op
     scored.reduce(|best, next| if next.1 > best.1 { next } else { best })
 }
 
-/// Stages by what a device brings there, the most first.
-fn order(demands: &Demands, utilities: &[Vec<f64>]) -> Vec<usize> {
-    let density = |index: usize| {
-        let per_unit = demands.stages[index].offers.iter().zip(&utilities[index]);
-        let per_unit = per_unit.map(|(offer, utility)| utility / f64::from(offer.units));
-        per_unit.fold(f64::NEG_INFINITY, f64::max)
-    };
-    let mut rows: Vec<(f64, StageKey, usize)> = (0..demands.stages.len())
-        .map(|index| (density(index), demands.stages[index].key, index))
-        .collect();
-    rows.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    rows.into_iter().map(|(.., index)| index).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::demand::Demand;
 
     /// Stages with ten steps to go, each with its rates by class, one unit at a time.
     fn demands(capacity: &[u32], rates: &[&[f64]]) -> Demands {
         let stage = |(row, rates): (usize, &&[f64])| Demand::example(row as u64 + 1, "", rates);
         Demands {
+            present: rates.len(),
             stages: rates.iter().enumerate().map(stage).collect(),
             spanning: Vec::new(),
             capacity: capacity.to_vec(),
@@ -228,7 +251,9 @@ mod tests {
     #[test]
     fn the_horizon_is_the_bound_of_the_linear_program() {
         let check = |capacity: &[u32], rates: &[&[f64]], seconds: f64| {
-            let found = horizon(&demands(capacity, rates), None).seconds;
+            let works = demands(capacity, rates);
+            let works = works.stages.iter().map(Work::of);
+            let found = horizon(capacity, works, None).seconds;
             assert!((found / seconds - 1.0).abs() < 0.01, "{found} is not {seconds}");
         };
         // Three equal jobs on two devices.

@@ -19,7 +19,7 @@ const SETTLED_AFTER: u64 = 10;
 const SETTLED_MIN: Millis = Millis::seconds(60);
 
 /// The leases of stages that have a choice of devices, kept between rounds: most have none.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Choosers {
     /// All below were looked at.
     seen_until: LeaseId,

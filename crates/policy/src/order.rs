@@ -1,6 +1,6 @@
 //! Who is looked at first.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use het_core::{Millis, Priority, StageKey, Time};
 
@@ -56,16 +56,41 @@ pub(crate) struct Precedence {
     borrows: bool,
     level: Reverse<u64>,
     standing: Standing,
+    /// What a device brings to it, where there is a market.
+    density: Reverse<Density>,
+}
+
+/// A finite number that can be sorted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Density(f64);
+
+impl Eq for Density {}
+
+impl PartialOrd for Density {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Density {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
 }
 
 impl Precedence {
-    pub fn of(rank: &Rank) -> Self {
-        Self { borrows: false, level: rank.level, standing: Standing::default() }
+    pub fn of(rank: &Rank, density: f64) -> Self {
+        Self {
+            borrows: false,
+            level: rank.level,
+            standing: Standing::default(),
+            density: Reverse(Density(density)),
+        }
     }
 
     /// Of one that draws on the quota of its tenant, or lends from others beside `standing`.
-    pub fn among_tenants(rank: &Rank, quota: Quota, standing: Standing) -> Self {
-        Self { borrows: quota == Quota::Borrowed, level: rank.level, standing }
+    pub fn among_tenants(rank: &Rank, quota: Quota, standing: Standing, density: f64) -> Self {
+        Self { borrows: quota == Quota::Borrowed, standing, ..Self::of(rank, density) }
     }
 }
 

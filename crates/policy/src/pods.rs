@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use het_core::{Bytes, DeviceId, NodeId, Placement, Reason, Share, StageKey, StageSpec, Ticket};
 
 use crate::line::{Ask, ask};
+use crate::memory::Remembered;
 use crate::packing::{Bin, Item, Mix, PackingRule, best_bin};
 use crate::place::{never, place, place_among};
 use crate::pool::{Accepted, accepted};
@@ -22,12 +23,17 @@ const NEW_PARTS: usize = 20;
 pub struct InOrder(pub(crate) PackingRule);
 
 /// What has come so far.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Kept {
     seen: Ticket,
     items: Vec<Item>,
     counted: usize,
     mix: Mix,
+}
+
+impl Remembered for Kept {
+    /// Everybody is told in every decision.
+    fn tell_again(&mut self) {}
 }
 
 impl Policy for InOrder {
@@ -137,7 +143,7 @@ impl Pass<'_> {
 
     /// Where the rule puts an alternative; one that no node has room for goes where it fits.
     fn find(&mut self, key: StageKey, spec: &StageSpec, index: usize) -> Result<Placement, Reason> {
-        let ask = ask(spec, index);
+        let ask = ask(spec, index, None);
         if let Some(reason) = self.unfit.get(&ask) {
             return Err(reason.clone());
         }

@@ -149,6 +149,16 @@ impl<'a> Pool<'a> {
         accepted.sorts.iter().map(|&sort| units[sort]).sum()
     }
 
+    /// Free whole units by device class.
+    pub(crate) fn units_by_class(&self) -> Vec<u32> {
+        let topology = self.state.topology();
+        let mut units = vec![0; topology.classes.len()];
+        for id in topology.device_ids() {
+            units[topology.device(id).class] += self.free(id).whole_units();
+        }
+        units
+    }
+
     /// Uses a placement, or keeps it for somebody, whoever uses it now.
     pub fn take(&mut self, placement: &Placement) {
         self.change(placement, -1);

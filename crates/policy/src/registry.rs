@@ -1,7 +1,7 @@
 //! Every policy by name: the table that commands and reports choose from.
 
 use crate::Policy;
-use crate::adaptive::Adaptive;
+use crate::adaptive::{Adaptive, Weights};
 use crate::elastic::Sia;
 use crate::packing::PackingRule;
 use crate::pods::InOrder;
@@ -16,7 +16,7 @@ pub static POLICIES: &[&dyn Policy] = &[
     &DYNAMIC,
     &HYBRID,
     &FEEDBACK,
-    &Adaptive,
+    &Adaptive(Weights::SHIPPED),
     &Sia,
     &InOrder(PackingRule::LeastFragmentation),
     &InOrder(PackingRule::BestFit),

@@ -25,8 +25,8 @@ pub enum Choice {
     FreeNow,
     /// The best one at first, whatever is free; free now once the stage has waited this long.
     FixedUntil(Millis),
-    /// Free now, unless waiting for a faster one is expected to finish earlier.
-    EarliestFinish,
+    /// The one among those that fit now that is worth most beyond its price.
+    ByPrice,
 }
 
 /// Whether stages that have a choice of devices heed what those are worth to the others.
@@ -43,6 +43,8 @@ pub enum Sharing {
     Never,
     /// Who has had much gives way, at a checkpoint, to who has had little.
     ByLevels,
+    /// Who gives least for its devices gives way, once its quantum is over, to who gives most.
+    ByPrice,
 }
 
 /// What a policy is made of.
@@ -125,15 +127,15 @@ pub(crate) static FEEDBACK: Rules = Rules {
     sharing: Sharing::ByLevels,
 };
 
-/// What `adaptive` does between rounds and where nothing is shared in rounds.
+/// Ordered, placed and shared by prices: see [`crate::value`].
 pub(crate) static ADAPTIVE: Rules = Rules {
     name: "adaptive",
     order: Order::AgedShortest,
     passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
-    choice: Choice::EarliestFinish,
-    balancing: Balancing::Throughout,
+    choice: Choice::ByPrice,
+    balancing: Balancing::Never,
     preempts: Preempts::ForHigherPriority,
-    sharing: Sharing::ByLevels,
+    sharing: Sharing::ByPrice,
 };
 
 impl Policy for Rules {
@@ -142,6 +144,6 @@ impl Policy for Rules {
     }
 
     fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        greedy::decide(self, view, memory)
+        greedy::decide(self, None, view, memory)
     }
 }

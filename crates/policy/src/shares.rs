@@ -17,7 +17,7 @@ use het_core::{Millis, StageKey, Time};
 use crate::demand::{Demand, Demands, Offer};
 use crate::left::Left;
 use crate::turns::{self, Turns};
-use crate::{Decision, Memory, Policy, View};
+use crate::{Cadence, Decision, Memory, Policy, View};
 
 pub(crate) use objective::Objective;
 
@@ -41,7 +41,7 @@ pub struct Shares {
 }
 
 /// What was shared out, and who received how much of it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Ledger {
     reset_at: Option<Time>,
     /// Jobs came or went since the shares were computed.
@@ -62,7 +62,10 @@ impl Policy for Shares {
 
     fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
         let now = view.now;
-        let round = view.round.unwrap_or(ROUND_DEFAULT).as_seconds();
+        let round = match view.cadence {
+            Cadence::Rounds(every) => every.as_seconds(),
+            Cadence::EveryEvent { .. } => ROUND_DEFAULT.as_seconds(),
+        };
         turns::once_a_round(view, memory, |demands, before, ledger: &mut Ledger| {
             ledger.meet(demands, round);
             if let Some((at, turns)) = before {

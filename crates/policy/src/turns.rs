@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Lease, Placement, Reason, StageKey, StopCause, Time};
 
-use crate::demand::{Demands, Offer};
+use crate::demand::{Book, Demands, Offer};
+use crate::memory::Remembered;
 use crate::place::{on_class, place};
 use crate::speed::slower_apart;
 use crate::tenants::Tenants;
@@ -25,17 +26,23 @@ pub(crate) struct Turns {
 }
 
 /// A planner's memory: what it decided in the present round, and what it carries to the next.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Round<T> {
     at: Option<Time>,
     turns: Turns,
+    book: Book,
     carried: T,
+}
+
+impl<T: Default + Clone + Send + 'static> Remembered for Round<T> {
+    /// Everybody is told in every round.
+    fn tell_again(&mut self) {}
 }
 
 /// Plans once a round and carries that out, however often the round is looked at: what is stopped
 /// has to go before what takes its place can start. `plan` is shown the turns of the round before
 /// and when that was.
-pub(crate) fn once_a_round<T: Default + Send + 'static>(
+pub(crate) fn once_a_round<T: Default + Clone + Send + 'static>(
     view: &View<'_>,
     memory: &mut Memory,
     plan: impl FnOnce(&Demands, Option<(Time, &Turns)>, &mut T) -> Turns,
@@ -43,7 +50,7 @@ pub(crate) fn once_a_round<T: Default + Send + 'static>(
     let round = memory.of::<Round<T>>();
     if round.at != Some(view.now) {
         let before = round.at.map(|at| (at, &round.turns));
-        round.turns = plan(&Demands::survey(view), before, &mut round.carried);
+        round.turns = plan(&Demands::survey(view, &mut round.book), before, &mut round.carried);
         round.at = Some(view.now);
     }
     carry_out(view, &round.turns)

@@ -8,7 +8,7 @@ use het_core::{
     Speeds, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
-use het_policy::{Candidate, Memory, Stands, View, Want, by_name, candidates};
+use het_policy::{Cadence, Candidate, Memory, Stands, View, Want, by_name, candidates};
 use het_testkit::build::{alternative, job, key, stage, submitted, topology};
 
 /// Classes of the nodes, each with two devices.
@@ -47,7 +47,7 @@ fn busy(topology: Arc<Topology>, nodes: &[u32]) -> State {
 fn given(state: &mut State, spec: JobSpec) -> (Vec<Name>, Vec<Reason>) {
     state.apply(Time::ZERO, &submitted(1, spec));
     let rates = Rates::default();
-    let view = View { state, rates: &rates, now: Time::ZERO, round: None };
+    let view = View { state, rates: &rates, now: Time::ZERO, cadence: Cadence::default() };
     let policy = by_name("adaptive").expect("the table has it");
     let decision = policy.decide(&view, &mut Memory::default());
     match decision.wants.first() {
@@ -105,7 +105,7 @@ fn candidates_tell_the_terms_of_where_they_would_stand() {
     let mut state = busy(cluster(&["h100"; 8]), &[1, 2, 3, 5, 6, 7]);
     state.apply(Time::ZERO, &submitted(1, one(gang(&[("h100", 4, 50, 40), ("h100", 8, 80, 80)]))));
     let rates = Rates::default();
-    let view = View { state: &state, rates: &rates, now: Time::ZERO, round: None };
+    let view = View { state: &state, rates: &rates, now: Time::ZERO, cadence: Cadence::default() };
     let told = candidates(&view, key(1, 0));
     let [Candidate { stands: Stands::Free(_), terms: Some(terms), best, .. }, large] = &told[..]
     else {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use het_core::{
     DeviceId, Domain, Event, JobId, JobSpec, Name, Occupant, Priority, Reason, Stage, StageIndex,
-    StageKey, StageSpec, StageState, State, Time,
+    StageKey, StageSpec, StageState, State,
 };
-use het_perf::Rates;
-use het_policy::{Memory, Policy, Pool, View, Want, place, reasons_why_not};
+use het_policy::{Decision, Memory, Policy, Pool, View, Want, place, reasons_why_not};
 
 /// Everything there is to say about a stage's fate.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,27 +59,35 @@ pub enum WhatIf {
     HigherPriority { priority: Priority, stops: Vec<StageKey> },
 }
 
-/// Explains a stage of `state`; the options come from re-running the planner with one constraint
-/// relaxed.
-pub fn explain(
-    state: &State,
-    policy: &dyn Policy,
-    rates: &Rates,
-    now: Time,
-    key: StageKey,
-) -> Explanation {
+/// What a question is put to: what is, and a policy with what it remembers.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation<'a> {
+    pub view: View<'a>,
+    pub policy: &'a dyn Policy,
+    pub memory: &'a Memory,
+}
+
+impl Situation<'_> {
+    /// What would be decided now if `state` were true.
+    fn decide(&self, state: &State) -> Decision {
+        self.policy.decide(&View { state, ..self.view }, &mut self.memory.fork())
+    }
+}
+
+/// Explains a stage. Reasons are those that were recorded with the decision; where a stage stands
+/// in the order, and what would start it, come from deciding again on a copy of all that the policy
+/// remembers, for an option with one constraint relaxed.
+pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
+    let state = situation.view.state;
     let (job, spec, stage) = state.stage(key);
     let waiting = state.is_waiting(key);
     let mut pool = Pool::for_stage(state, key);
-    let view = View { state, rates, now, round: None };
-    let decision = policy.decide(&view, &mut Memory::default());
+    let decision = situation.decide(state);
     let position = decision.wants.iter().position(|(other, _)| *other == key);
-    let planned = position.map(|index| &decision.wants[index].1);
-    let wait_reasons = match planned {
-        Some(Want::Wait { reasons }) => reasons.clone(),
-        Some(Want::Run { .. }) => Vec::new(),
-        None if waiting => reasons_why_not(&mut pool, spec),
-        None => Vec::new(),
+    let wait_reasons = match waiting {
+        true if stage.wait_reasons.is_empty() => reasons_why_not(&mut pool, spec),
+        true => stage.wait_reasons.clone(),
+        false => Vec::new(),
     };
     let names = |stages: &[StageIndex], is_met: fn(&Stage) -> bool| -> Vec<Name> {
         let pending = stages.iter().filter(|dep| !is_met(&job.stages[dep.index()]));
@@ -94,11 +101,7 @@ pub fn explain(
         follows: names(&spec.follows, Stage::can_be_followed),
         blockers: if waiting { blockers(state, &mut pool, spec) } else { Vec::new() },
         position: position.map(|index| index + 1),
-        what_if: if wait_reasons.is_empty() {
-            Vec::new()
-        } else {
-            what_if(state, policy, rates, now, key)
-        },
+        what_if: if wait_reasons.is_empty() { Vec::new() } else { what_if(situation, key) },
         wait_reasons,
     }
 }
@@ -138,16 +141,10 @@ fn occupied(state: &State, id: DeviceId) -> Option<(Name, Occupant)> {
     Some((state.topology().device(id).name.clone(), state.occupant(id)?.clone()))
 }
 
-fn what_if(
-    state: &State,
-    policy: &dyn Policy,
-    rates: &Rates,
-    now: Time,
-    key: StageKey,
-) -> Vec<WhatIf> {
+fn what_if(situation: &Situation<'_>, key: StageKey) -> Vec<WhatIf> {
+    let state = situation.view.state;
     let (job, spec, _) = state.stage(key);
-    let try_out =
-        |spec: StageSpec, priority| starts(state, policy, rates, now, key, spec, priority);
+    let try_out = |spec: StageSpec, priority| starts(situation, key, spec, priority);
     let mut found = Vec::new();
     for (index, alternative) in spec.alternatives.iter().enumerate() {
         let fewer = (1..alternative.count).rev().find(|&count| {
@@ -177,14 +174,12 @@ fn what_if(
 
 /// Whether a job of this one stage would be given devices now, and whom that would stop.
 fn starts(
-    state: &State,
-    policy: &dyn Policy,
-    rates: &Rates,
-    now: Time,
+    situation: &Situation<'_>,
     key: StageKey,
     stage: StageSpec,
     priority: Priority,
 ) -> Option<Vec<StageKey>> {
+    let View { state, now, .. } = situation.view;
     let job: JobId = state.next_job();
     let stage = StageSpec { after: Vec::new(), follows: Vec::new(), ..stage };
     let spec = JobSpec { priority, stages: vec![stage], ..(*state.stage(key).0.spec).clone() };
@@ -197,8 +192,7 @@ fn starts(
         checkpoints: Vec::new(),
     };
     relaxed.apply(now, &submitted);
-    let view = View { state: &relaxed, rates, now, round: None };
-    let decision = policy.decide(&view, &mut Memory::default());
+    let decision = situation.decide(&relaxed);
     let wanted = StageKey { job, stage: StageIndex(0) };
     let runs = decision
         .wants

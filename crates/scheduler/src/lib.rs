@@ -10,7 +10,7 @@ mod reconcile;
 mod yielding;
 
 pub use check::check;
-pub use explain::{Blocker, Explanation, Holder, WhatIf, explain};
+pub use explain::{Blocker, Explanation, Holder, Situation, WhatIf, explain};
 pub use reconcile::reconcile;
 pub use yielding::{Yielding, yielding};
 

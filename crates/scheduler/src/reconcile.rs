@@ -19,11 +19,16 @@ use het_policy::{Decision, Pool, Want};
 pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
     let mut plan = Plan { generation: Generation(state.generation().0 + 1), ..Plan::default() };
     let mut stopped = BTreeSet::new();
+    // Stopped for good: they go on nowhere, whatever the decision had in mind for them.
+    let mut ending = BTreeSet::new();
     let forced = state.leases_to_end().chain(overdue(state, now));
     let ordered = decision.stops.iter().map(|order| (order.lease, order.cause, Some(order.cost)));
     let forced = forced.map(|(lease, cause)| (lease, cause, None));
     for (lease, cause, cost) in forced.chain(ordered).chain(drained(state, now)) {
         if stopped.insert(lease) {
+            if !cause.moves() {
+                ending.insert(state.leases()[&lease].stage);
+            }
             plan.actions.push(stop(state, lease, cause, cost));
         }
     }
@@ -34,6 +39,7 @@ pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
     }
     for (key, want) in &decision.wants {
         match want {
+            Want::Run { .. } if ending.contains(key) => {}
             Want::Run { placement, reasons } => {
                 plan.actions.extend(starts.run(*key, placement, reasons));
             }

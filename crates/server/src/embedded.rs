@@ -13,10 +13,11 @@ use het_core::{
 };
 use het_node::{Config, ControlGroups, Inlet, Node, NodeError};
 use het_perf::Rates;
-use het_policy::{Policy, Pool, place};
+use het_policy::{Pool, place};
 use het_wire::report::RunReport;
 use thiserror::Error;
 
+use crate::Scheduling;
 use crate::lookout;
 use crate::report::report;
 use crate::{EventStore, HomeError, JobDir, Machine, StoreError, Turnstile};
@@ -171,7 +172,7 @@ impl Embedded {
     /// When files or the engine cannot be set up.
     pub fn submit(
         machine: &Machine,
-        policy: &'static dyn Policy,
+        scheduling: Scheduling,
         dir: JobDir,
         spec: JobSpec,
         turnstile: Turnstile,
@@ -182,12 +183,12 @@ impl Embedded {
             succeeded: Vec::new(),
             checkpoints: Vec::new(),
         };
-        Self::begin(machine, policy, dir, event, turnstile)
+        Self::begin(machine, scheduling, dir, event, turnstile)
     }
 
     fn begin(
         machine: &Machine,
-        policy: &'static dyn Policy,
+        scheduling: Scheduling,
         dir: JobDir,
         submitted: Event,
         turnstile: Turnstile,
@@ -195,7 +196,7 @@ impl Embedded {
         let store = EventStore::create(&dir.store(), &machine.topology)?;
         let state = State::new(Arc::clone(&machine.topology));
         let job = JobId(dir.id);
-        let mut run = Self::assemble(machine, policy, (state, store), job, dir, turnstile)?;
+        let mut run = Self::assemble(machine, scheduling, (state, store), job, dir, turnstile)?;
         run.control.accept(submitted);
         Ok(run)
     }
@@ -208,7 +209,7 @@ impl Embedded {
     /// When there is nothing to continue, or files or the engine cannot be set up.
     pub fn resume(
         machine: &Machine,
-        policy: &'static dyn Policy,
+        scheduling: Scheduling,
         dir: JobDir,
         new_dir: impl FnOnce() -> Result<JobDir, HomeError>,
         turnstile: Turnstile,
@@ -226,13 +227,14 @@ impl Embedded {
                 let new = new_dir()?;
                 let event =
                     Event::JobSubmitted { job: JobId(new.id), spec, succeeded, checkpoints };
-                let mut run = Self::begin(machine, policy, new, event, turnstile)?;
+                let mut run = Self::begin(machine, scheduling, new, event, turnstile)?;
                 run.resumes = Some(id.0);
                 Ok(run)
             }
             None => {
                 let facts = missed(&state, id);
-                let mut run = Self::assemble(machine, policy, (state, store), id, dir, turnstile)?;
+                let mut run =
+                    Self::assemble(machine, scheduling, (state, store), id, dir, turnstile)?;
                 facts.into_iter().for_each(|fact| run.control.accept(fact));
                 Ok(run)
             }
@@ -241,7 +243,7 @@ impl Embedded {
 
     fn assemble(
         machine: &Machine,
-        policy: &'static dyn Policy,
+        scheduling: Scheduling,
         (state, store): (State, EventStore),
         job: JobId,
         dir: JobDir,
@@ -266,7 +268,8 @@ impl Embedded {
             dir.run.clone(),
             inlet.clone(),
         );
-        let mut control = Controller::new(state, Rates::default(), policy, node, store);
+        let mut control = Controller::new(state, Rates::default(), scheduling.policy, node, store)
+            .with_cadence(scheduling.cadence);
         watch.first.into_iter().for_each(|event| control.accept(event));
         Ok(Self { control, inlet, job, dir, resumes: None, _turnstile: turnstile })
     }

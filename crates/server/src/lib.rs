@@ -15,6 +15,7 @@ mod machine;
 mod orphans;
 mod planned;
 mod report;
+mod scheduling;
 pub mod service;
 mod store;
 mod turnstile;
@@ -29,7 +30,8 @@ pub use home::{Home, HomeError, JobDir};
 pub use machine::{Machine, machine, machine_with_shares, this_machine};
 pub use orphans::{Orphans, orphans};
 pub use planned::{models, plan};
-pub use report::{Detail, explanation, report};
+pub use report::{Detail, explanation, explanation_of_record, report};
+pub use scheduling::Scheduling;
 pub use store::{
     Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
 };

@@ -10,7 +10,7 @@ use het_core::Topology;
 use het_core::{DeviceId, Job, JobEnd, JobState, Placement, Share, Stage, StageState, Time};
 use jiff::Timestamp;
 
-pub use explain::{Detail, explanation};
+pub use explain::{Detail, explanation, explanation_of_record};
 pub use row::row;
 pub use run::report;
 

@@ -23,9 +23,9 @@ use std::time::Duration;
 use het_control::{ControlError, Controller, Past, Retention};
 use het_core::{DeviceId, Event, JobId, LeaseId, Plan, State, Time, Topology};
 use het_node::{Config, ControlGroups, Inlet, Node, NodeError};
-use het_policy::Policy;
 use thiserror::Error;
 
+use crate::Scheduling;
 use crate::inventory::Inventory;
 use crate::lookout::{self, Repairs, Watch};
 use crate::report::{report, row};
@@ -110,11 +110,12 @@ impl Service {
     /// When the store or the engine cannot be used.
     pub fn start(
         machine: &Machine,
-        policy: &'static dyn Policy,
+        scheduling: Scheduling,
         home: Home,
         health_check: Option<PathBuf>,
         keeping: Keeping,
     ) -> Result<Self, ServiceError> {
+        let Scheduling { policy, cadence } = scheduling;
         let path = home.store();
         let store = match path.exists() {
             true => open_patiently(&path)?,
@@ -163,6 +164,7 @@ impl Service {
         let moved = came_and_went(&state, &gone_before, &gone);
         let topology = Arc::clone(state.topology());
         let mut control = Controller::new(state, rates, policy, node, store)
+            .with_cadence(cadence)
             .with_retention(Retention::Newest(ENDED_KEPT.min(keeping.jobs)));
         moved.into_iter().chain(first).for_each(|event| control.accept(event));
         let (desk, asks, alive) = Desk::new(bell.clone(), Arc::clone(&board), next_job);

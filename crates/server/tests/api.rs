@@ -46,7 +46,8 @@ impl Rig {
         tokens(&home);
         let machine = this_machine();
         let policy = by_name("adaptive").expect("the table has it");
-        let service = Service::start(&machine, policy, home.clone(), None, Keeping::default());
+        let service =
+            Service::start(&machine, policy.into(), home.clone(), None, Keeping::default());
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("they can be read");

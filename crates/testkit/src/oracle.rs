@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Checkpoint, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, NodeId, Outcome,
+    Action, Checkpoint, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, Millis, NodeId, Outcome,
     Placement, Plan, Quotas, Reason, StageIndex, StageKey, StageState, State, StopCause, Time,
     Topology,
 };
@@ -30,6 +30,8 @@ const PREEMPTIONS_MAX: u32 = 3;
 pub struct Oracle {
     topology: Arc<Topology>,
     strictness: Strictness,
+    /// So long nobody may be suspended for an equal.
+    quantum: Millis,
     now: Time,
     generation: u64,
     leases_seen: u64,
@@ -95,6 +97,7 @@ impl Oracle {
             charged: vec![0; topology.devices.len()],
             topology,
             strictness,
+            quantum: Millis::ZERO,
             now: Time::ZERO,
             generation: 0,
             leases_seen: 0,
@@ -111,6 +114,12 @@ impl Oracle {
             idle_before: BTreeSet::new(),
             violations: Vec::new(),
         }
+    }
+
+    /// Also holds that nobody is suspended for an equal within so long of its start.
+    #[must_use]
+    pub fn with_quantum(self, quantum: Millis) -> Self {
+        Self { quantum, ..self }
     }
 
     /// Everything found so far.
@@ -475,12 +484,15 @@ impl Oracle {
             return self.blame(5, format!("lease {lease} is stopped but does not run"));
         };
         let twice = hold.stopping.replace(*cause).is_some();
-        let victim = hold.stage;
+        let (victim, since) = (hold.stage, hold.since);
         if twice {
             self.blame(7, format!("{victim} is stopped twice"));
         }
         if let StopCause::Reclaim { beneficiary } = *cause {
             self.reclaimed(*lease, beneficiary);
+        }
+        if *cause == StopCause::Quantum && self.now.since(since) < self.quantum {
+            self.blame(7, format!("{victim} is suspended for an equal within its quantum"));
         }
         let StopCause::Priority { beneficiary } = *cause else { return };
         if self.strictness == Strictness::EveryPolicy {

@@ -24,7 +24,7 @@ use het_core::{
     Topology,
 };
 use het_perf::Rates;
-use het_policy::{Memory, Policy, View, by_name};
+use het_policy::{Cadence, Memory, Policy, View, by_name};
 use het_scheduler::round;
 
 use crate::build;
@@ -147,7 +147,8 @@ impl Player<'_> {
     }
 
     fn round(&mut self, at: Time) {
-        let view = View { state: &self.state, rates: self.rates, now: at, round: None };
+        let view =
+            View { state: &self.state, rates: self.rates, now: at, cadence: Cadence::default() };
         let round = round(&view, self.policy, &mut self.memory);
         assert_eq!(round.findings, [], "the plan breaks a law");
         self.tell(at, &round.plan);

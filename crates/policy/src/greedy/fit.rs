@@ -5,14 +5,13 @@ use het_core::{Domain, Millis, Name, Placement, Reason, Share, StageKey};
 
 use super::Pass;
 use crate::Rules;
-use crate::ends::Unknown;
+use crate::demand::Offer;
 use crate::line::Group;
 use crate::order::{Order, Precedence, Quota, Rank};
 use crate::place::{on_class, place_among};
 use crate::rules::{Choice, Preempts};
-use crate::speed::steps_left;
 use crate::tenants::Tenants;
-use crate::worth::{Crowd, Shape, shape};
+use crate::worth::{Shape, shape};
 
 impl<'a> Pass<'a> {
     /// Where a stage of the group fits now, and why there; or why it fits nowhere.
@@ -37,6 +36,12 @@ impl<'a> Pass<'a> {
                 reasons.push(bound);
                 reasons
             });
+        }
+        if let Some(bidding) = &mut self.bidding {
+            let offers = bidding.offers(self.view, rank.key);
+            if !offers.is_empty() {
+                return self.fitting_offer(group, rank, &offers);
+            }
         }
         let ranked = group.by_worth(self.crowd.as_ref());
         let best = ranked[0];
@@ -63,10 +68,6 @@ impl<'a> Pass<'a> {
         };
         let index = placement.alternative;
         let spec = group.spec();
-        if index != best && self.waiting_pays(group, rank.key, best, &placement) {
-            let word = spec.alternatives[best].selector.word.clone();
-            return Err(vec![Reason::BetterToWait { word }]);
-        }
         let word = spec.alternatives[index].selector.word.clone();
         let reason = match (spec.alternatives.len(), index == best) {
             (1, _) => Reason::OnlyAlternative { word },
@@ -76,6 +77,40 @@ impl<'a> Pass<'a> {
             (_, false) => Reason::FreeNow { word },
         };
         Ok((placement, reason))
+    }
+
+    /// The same on one of the offers of a stage, the best first.
+    fn fitting_offer(
+        &mut self,
+        group: &mut Group,
+        rank: &Rank,
+        offers: &[Offer],
+    ) -> Result<(Placement, Reason), Vec<Reason>> {
+        let mut delayed = None;
+        let on_one_class = offers.iter().map(|offer| (offer.alternative, Some(offer.class)));
+        // A gang on several classes, or of unknown speed, is better than idle devices.
+        let anywhere = (0..group.accepted.len()).map(|index| (index, None));
+        for (position, (index, class)) in on_one_class.chain(anywhere).enumerate() {
+            let Ok(placement) = self.place_on(group, index, class) else { continue };
+            if let Some(blocker) = self.delays(group, rank, &placement) {
+                delayed = Some(blocker);
+                continue;
+            }
+            let spec = group.spec();
+            let word = spec.alternatives[index].selector.word.clone();
+            let fastest = |offer: &Offer| offers.iter().all(|other| other.rate <= offer.rate);
+            let reason = match position {
+                _ if spec.alternatives.len() == 1 => Reason::OnlyAlternative { word },
+                0 if offers.first().is_some_and(fastest) => Reason::FastestFinish { word },
+                0 => Reason::BestUse { word },
+                _ => Reason::FreeNow { word },
+            };
+            return Ok((placement, reason));
+        }
+        Err(match delayed {
+            Some(blocker) => vec![Reason::WouldDelay { blocker }],
+            None => self.reasons_why_not(group),
+        })
     }
 
     /// Of placements that are all free, the best first, the one that costs all least where it
@@ -129,13 +164,33 @@ impl<'a> Pass<'a> {
     /// Where an alternative of a group fits now. The pool only shrinks while the line is looked at,
     /// so that what did not fit once need not be tried again.
     fn place(&mut self, group: &Group, index: usize) -> Result<Placement, Reason> {
-        let ask = group.ask(index);
+        self.place_on(group, index, None)
+    }
+
+    /// The same on devices of one class, if one is named.
+    fn place_on(
+        &mut self,
+        group: &Group,
+        index: usize,
+        class: Option<usize>,
+    ) -> Result<Placement, Reason> {
+        let ask = group.ask(index, class);
         if let Some(reason) = self.unfit.get(&ask) {
             return Err(reason.clone());
         }
-        let found = place_among(&mut self.pool, group.spec(), index, &group.accepted[index]);
+        let found = match class {
+            Some(class) => on_class(&mut self.pool, group.spec(), index, class),
+            None => place_among(&mut self.pool, group.spec(), index, &group.accepted[index]),
+        };
         if let Err(reason) = &found {
             self.unfit.insert(ask, reason.clone());
+        }
+        if class.is_some() {
+            let refused = |placement| self.refusal(group.tenant(), placement);
+            return match found.as_ref().ok().and_then(refused) {
+                Some(reason) => Err(reason),
+                None => found,
+            };
         }
         let found = found?;
         let Some(reason) = self.refusal(group.tenant(), &found) else { return Ok(found) };
@@ -175,10 +230,15 @@ impl<'a> Pass<'a> {
     }
 
     /// Where a group stands among tenants.
-    pub(super) fn precedence(&self, group: &Group, rank: &Rank) -> Precedence {
+    pub(super) fn precedence(&mut self, group: &Group, rank: &Rank) -> Precedence {
+        let view = self.view;
+        // Among those who fit nowhere it does not matter who brings most.
+        let fits = !group.still_misfits(view.state, &self.widened);
+        let density =
+            self.bidding.as_mut().filter(|_| fits).map_or(0.0, |bids| bids.density(view, rank.key));
         let Some(tenants) = self.tenants.as_ref().filter(|_| self.rules.order != Order::Submission)
         else {
-            return Precedence::of(rank);
+            return Precedence::of(rank, density);
         };
         let owns =
             |(class, units): (usize, u32)| tenants.owns(group.tenant(), class, Share::units(units));
@@ -186,26 +246,7 @@ impl<'a> Pass<'a> {
             true => Quota::Own,
             false => Quota::Borrowed,
         };
-        Precedence::among_tenants(rank, quota, tenants.standing(group.tenant()))
-    }
-
-    /// Whether the better shape, once its present users end, still finishes before the free one.
-    fn waiting_pays(&self, group: &Group, key: StageKey, best: usize, free: &Placement) -> bool {
-        if self.rules.choice != Choice::EarliestFinish {
-            return false;
-        }
-        let (_, spec, stage) = self.view.state.stage(key);
-        let Some(left) = steps_left(spec, stage) else { return false };
-        let (fast, slow) = (group.span(best, left), self.span_on(group, free, left));
-        let (Some(fast), Some(slow)) = (fast, slow) else {
-            return false;
-        };
-        let alternative = &group.spec().alternatives[best];
-        // For those who wait for the same before it too.
-        let wanted = alternative.count + self.ahead;
-        let wait = self.ends().until_free(alternative, wanted, Unknown::Never);
-        let price = self.crowd.as_ref().map_or(1.0, Crowd::price_of_waiting);
-        wait.is_some_and(|wait| price * wait.as_seconds() + fast.as_seconds() < slow.as_seconds())
+        Precedence::among_tenants(rank, quota, tenants.standing(group.tenant()), density)
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    pub fn of(pass: &Pass<'_>, line: &Line) -> Self {
+    pub fn of(pass: &mut Pass<'_>, line: &Line) -> Self {
         let row =
             |(rank, id): (Rank, GroupId)| (pass.precedence(line.look_up(id), &rank), rank, id);
         let mut sorted: Vec<_> = line.heads().map(row).collect();

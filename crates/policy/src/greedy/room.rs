@@ -91,7 +91,7 @@ impl<'a> Pass<'a> {
     pub(super) fn reserve(&mut self, line: &mut Line, id: GroupId, rank: Rank) {
         let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
         let group = line.group(id);
-        if self.reservations >= RESERVATIONS_MAX || !group.can_be_passed {
+        if self.bidding.is_some() || self.reservations >= RESERVATIONS_MAX || !group.can_be_passed {
             return;
         }
         let key = rank.key;

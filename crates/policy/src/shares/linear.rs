@@ -65,7 +65,7 @@ impl<'a> Program<'a> {
         for (stage, demand) in self.demands.stages.iter().enumerate() {
             let span = self.first[stage]..self.first[stage + 1];
             rows.add(span.clone().map(|variable| (variable, 1.0)), 1.0);
-            for (variable, offer) in span.clone().zip(&demand.offers) {
+            for (variable, offer) in span.clone().zip(demand.offers.iter()) {
                 by_class[offer.class].push((variable, f64::from(offer.units)));
             }
             let value = span.map(|variable| (variable, -self.values[variable]));

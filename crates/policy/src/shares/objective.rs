@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use het_core::{StageKey, Time};
 
-use crate::demand::{Demand, Demands};
+use crate::demand::{Demand, Demands, alone_seconds};
 
 use super::linear::{Goal, Program};
 
@@ -142,7 +142,8 @@ fn finish_time_fairness(demands: &Demands, now: Time) -> SharesByStage {
     let within = |ratio: f64| {
         at_least(demands, |demand| {
             let elapsed = now.since(demand.submitted).as_seconds();
-            let left = ratio * demands.alone_seconds(demand) - elapsed;
+            let left =
+                ratio * alone_seconds(&demands.capacity, demands.stages.len(), demand) - elapsed;
             if left > 0.0 { demand.remaining / left } else { f64::INFINITY }
         })
     };

@@ -126,8 +126,7 @@ pub async fn explain(
     let lang = if query.lang.starts_with("zh") { Lang::Zh } else { Lang::En };
     let detail = if query.placement { Detail::Placement } else { Detail::Reasons };
     let look = move |control: &Controller<Node, EventStore>| {
-        let (state, rates) = (control.state(), control.rates());
-        explanation(state, control.policy(), rates, control.now(), id, (lang, detail))
+        explanation(&control.situation(), id, (lang, detail))
     };
     let told = api.0.desk.look(look).await?;
     told.map(Json).ok_or_else(|| {

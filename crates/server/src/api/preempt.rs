@@ -5,7 +5,7 @@ use axum::extract::{Path, State as Shared};
 use het_control::Controller;
 use het_core::{Event, JobId, Millis, ShareMillis, StageState};
 use het_node::Node;
-use het_policy::{PREEMPTIONS_MAX, View};
+use het_policy::PREEMPTIONS_MAX;
 use het_scheduler::{Yielding, yielding};
 use het_wire::api::{PreemptionList, PreemptionRow};
 
@@ -60,8 +60,8 @@ pub async fn preempt(
 }
 
 fn of_job(control: &Control, id: JobId) -> Vec<Yielding> {
-    let (state, rates) = (control.state(), control.rates());
-    let view = View { state, rates, now: control.now(), round: None };
+    let view = control.situation().view;
+    let state = view.state;
     let stages = state.job(id).into_iter().flat_map(|job| &job.stages);
     let leases = stages.filter_map(|stage| match stage.state {
         StageState::Active { lease } => Some(lease),

@@ -2,11 +2,10 @@
 
 use het_core::{
     JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, StageKey, StageState, State,
-    Time,
 };
 use het_perf::Rates;
-use het_policy::{Candidate, Policy, Stands, Terms, View, candidates};
-use het_scheduler::{Blocker, Explanation, WhatIf};
+use het_policy::{Cadence, Candidate, Memory, Policy, Stands, Terms, View, candidates};
+use het_scheduler::{Blocker, Explanation, Situation, WhatIf};
 use het_wire::API_VERSION;
 use het_wire::report::{
     BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupiedReport,
@@ -24,21 +23,18 @@ pub enum Detail {
 
 /// Explains all stages of a job of this state.
 pub fn explanation(
-    state: &State,
-    policy: &dyn Policy,
-    rates: &Rates,
-    now: Time,
+    situation: &Situation<'_>,
     id: JobId,
     (lang, detail): (Lang, Detail),
 ) -> Option<ExplanationReport> {
+    let state = situation.view.state;
     let job = state.job(id)?;
-    let view = View { state, rates, now, round: None };
     let stage = |stage| {
         let key = StageKey { job: id, stage };
-        let told = het_scheduler::explain(state, policy, rates, now, key);
+        let told = het_scheduler::explain(situation, key);
         let candidates = match detail {
             Detail::Reasons => Vec::new(),
-            Detail::Placement => candidates(&view, key),
+            Detail::Placement => candidates(&situation.view, key),
         };
         StageExplanation {
             candidates: candidates.iter().map(|one| candidate(one, lang)).collect(),
@@ -54,6 +50,18 @@ pub fn explanation(
         priority: job.spec.priority.to_string(),
         stages: job.spec.stage_indices().map(stage).collect(),
     })
+}
+
+/// The same of what a store has kept, where nothing runs: by a policy that remembers nothing.
+pub fn explanation_of_record(
+    state: &State,
+    policy: &dyn Policy,
+    id: JobId,
+    how: (Lang, Detail),
+) -> Option<ExplanationReport> {
+    let (rates, memory) = (Rates::default(), Memory::default());
+    let view = View { state, rates: &rates, now: state.now(), cadence: Cadence::default() };
+    explanation(&Situation { view, policy, memory: &memory }, id, how)
 }
 
 fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExplanation {

@@ -42,7 +42,8 @@ impl Rig {
         let home = Home::find(|name| (name == "HET_HOME").then(|| text.clone())).expect("a home");
         home.server_dir().expect("a directory can be made");
         let policy = by_name("adaptive").expect("the table has it");
-        let service = Service::start(&machine, policy, home.clone(), None, Keeping::default());
+        let service =
+            Service::start(&machine, policy.into(), home.clone(), None, Keeping::default());
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("none is a list too");

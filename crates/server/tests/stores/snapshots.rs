@@ -11,9 +11,9 @@ use het_core::{
     Outcome, Phase, Plan, Priority, Progress, RecoveryPhase, StageState, StateParts, Time,
     Topology,
 };
-use het_lab::{Cadence, Scenario, drive};
+use het_lab::{Scenario, drive};
 use het_perf::Rates;
-use het_policy::{Memory, View, by_name};
+use het_policy::{Cadence, Memory, View, by_name};
 use het_server::{Draft, EventStore, Keeping, Recovered, SnapshotFault, StoreError};
 use het_testkit::build;
 use redb::{Database, ReadableTable, TableDefinition};
@@ -35,7 +35,7 @@ fn history(seed: u64) -> (Arc<Topology>, Events) {
     };
     let cadence = match seed % 5 {
         0 => Cadence::Rounds(Millis::seconds(10)),
-        _ => Cadence::EveryEvent,
+        _ => Cadence::default(),
     };
     let scenario = Scenario { retention, cadence, ..Scenario::random(seed) };
     let policy = by_name(POLICIES[seed as usize % POLICIES.len()]).expect("the table has it");
@@ -361,7 +361,7 @@ impl Line {
     fn start(&mut self, events: &mut Events) -> LeaseId {
         let policy = by_name("fifo").expect("the table has it");
         let (state, rates) = (&self.past.state, Rates::default());
-        let view = View { state, rates: &rates, now: Time(self.at), round: None };
+        let view = View { state, rates: &rates, now: Time(self.at), cadence: Cadence::default() };
         let plan: Plan = het_scheduler::round(&view, policy, &mut Memory::default()).plan;
         let started = plan.actions.iter().find_map(|action| match action {
             Action::Start { lease, .. } => Some(*lease),

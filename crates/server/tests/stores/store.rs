@@ -5,7 +5,7 @@ use std::sync::Arc;
 use het_control::Log;
 use het_core::{Action, Event, Outcome, Plan, Priority, State, Time, Topology};
 use het_perf::Rates;
-use het_policy::{Memory, View, by_name};
+use het_policy::{Cadence, Memory, View, by_name};
 use het_server::{EventStore, StoreError};
 use het_testkit::build;
 
@@ -39,7 +39,7 @@ fn some_events() -> (Vec<(Time, Event)>, State) {
 fn plan(state: &State, at: u64) -> Plan {
     let policy = by_name("adaptive").expect("the table has it");
     let rates = Rates::default();
-    let view = View { state, rates: &rates, now: Time(at), round: None };
+    let view = View { state, rates: &rates, now: Time(at), cadence: Cadence::default() };
     let plan = het_scheduler::round(&view, policy, &mut Memory::default()).plan;
     assert!(matches!(plan.actions[..], [Action::Start { .. }]), "{plan:?}");
     plan

@@ -1,0 +1,322 @@
+//! Equals share time: who waits and gives more for devices than those who run there has them, once
+//! their quantum is over. What is free then goes to those who run and could use more.
+
+use std::collections::BTreeSet;
+
+use het_core::{DeviceId, LeaseId, Millis, Phase, Placement, Reason, StageKey, StopCause, Time};
+
+use super::Pass;
+use crate::adaptive::Weights;
+use crate::demand::{Book, Demand, Demands, Offer, demand};
+use crate::exchange::{Party, exchange};
+use crate::left::Left;
+use crate::line::Line;
+use crate::market;
+use crate::place::on_class;
+use crate::value::{Standing, density, quantum};
+use crate::{StopOrder, View, Want};
+
+/// Between two searches there is at least this much time for each stage that took part in the last
+/// one, so that the effort of searching does not grow with the square of the queue.
+const PAUSE_PER_PARTY: Millis = Millis::seconds(1);
+const PAUSE_MAX: Millis = Millis::seconds(1_800);
+
+/// Where somebody waits, prices are searched anew after so long even if nothing happened: who waits
+/// becomes later.
+const SEARCH_AGAIN: Millis = Millis::seconds(360);
+
+/// What the market remembers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Market {
+    pub book: Book,
+    pub standing: Option<Standing>,
+}
+
+/// The market as one decision uses it.
+#[derive(Debug)]
+pub(super) struct Bidding<'a> {
+    weights: &'a Weights,
+    market: &'a mut Market,
+    /// Everybody who took part if prices were searched just now, and what each gives.
+    searched: Option<(Demands, Vec<Vec<f64>>)>,
+}
+
+impl<'a> Bidding<'a> {
+    pub fn open(view: &View<'_>, weights: &'a Weights, market: &'a mut Market) -> Self {
+        let classes = view.state.topology().classes.len();
+        market.standing = market.standing.take().filter(|last| last.prices.len() == classes);
+        market.book.open(view);
+        Self { weights, market, searched: None }
+    }
+
+    /// Searches prices anew where that is due.
+    pub fn search(&mut self, view: &View<'_>, line: &Line) {
+        let last = self.market.standing.as_ref();
+        if self.searched.is_some() || last.is_some_and(|last| view.now < next_search(last)) {
+            return;
+        }
+        let book = &mut self.market.book;
+        let listed = line.shortlist(view.state);
+        let demands = Demands::of(view, book, listed.iter().copied());
+        let rest = line.rest(book, &listed);
+        let (standing, values) = Standing::search(view, self.weights, &demands, &rest, last);
+        self.market.standing = Some(standing);
+        self.searched = Some((demands, values));
+    }
+
+    /// Who a waiting stage is to the market, and what it gives for each of its offers.
+    fn bid(&mut self, view: &View<'_>, key: StageKey) -> Option<(Demand, Vec<f64>)> {
+        let demand = demand(view, &mut self.market.book, key, None);
+        let standing = self.market.standing.as_ref().filter(|_| !demand.offers.is_empty())?;
+        let values = standing.values(view, self.weights, &demand);
+        Some((demand, values))
+    }
+
+    /// The offers of a waiting stage, those first that are worth most beyond their price; none where
+    /// no class alone has enough devices.
+    pub fn offers(&mut self, view: &View<'_>, key: StageKey) -> Vec<Offer> {
+        let Some((demand, values)) = self.bid(view, key) else { return Vec::new() };
+        self.market.standing.as_ref().map_or_else(Vec::new, |s| s.by_surplus(&demand, &values))
+    }
+
+    /// What a device brings to a waiting stage where it brings most.
+    pub fn density(&mut self, view: &View<'_>, key: StageKey) -> f64 {
+        self.bid(view, key).map_or(0.0, |(demand, values)| density(&demand, &values))
+    }
+}
+
+/// When prices may be searched again at the earliest.
+fn next_search(last: &Standing) -> Time {
+    let pause = Millis(PAUSE_PER_PARTY.0 * last.parties as u64);
+    last.searched_at + pause.min(PAUSE_MAX)
+}
+
+/// A running stage that may be moved, resized or suspended for its equals.
+struct Running {
+    lease: LeaseId,
+    row: usize,
+    offer: usize,
+    /// Its quantum is over; before, it may only grow into what is free.
+    ripe: bool,
+}
+
+/// Who gets what by a contest.
+struct Outcome<'a> {
+    /// Who runs and takes part; the first of `parties`.
+    running: Vec<Running>,
+    parties: Vec<Party<'a>>,
+    chosen: Vec<Option<usize>>,
+}
+
+impl Pass<'_> {
+    /// Hands out anew what is free and what those hold whose quantum is over.
+    pub(super) fn contest(&mut self, line: &mut Line, any_chooser: bool) {
+        let Some(mut bidding) = self.bidding.take() else { return };
+        let open = self.view.state.waiting().any(|key| self.is_open(key));
+        if open || any_chooser {
+            bidding.search(self.view, line);
+        }
+        let Some((demands, values)) = &bidding.searched else {
+            self.wake_for_contest(bidding.market.standing.as_ref(), None);
+            return;
+        };
+        let (running, next) = self.running(demands, bidding.weights);
+        self.wake_for_contest(bidding.market.standing.as_ref(), next);
+        let waits = |demand: &Demand| {
+            self.view.state.is_waiting(demand.key)
+                && line.place_of(demand.key).is_some()
+                && self.is_open(demand.key)
+        };
+        let waiting = (0..demands.stages.len()).filter(|&row| waits(&demands.stages[row]));
+        let party = |row: usize, has: Option<usize>, loses: bool| Party {
+            demand: &demands.stages[row],
+            values: &values[row],
+            has,
+            loses,
+        };
+        let holders = running.iter().map(|r| party(r.row, Some(r.offer), r.ripe));
+        let parties: Vec<Party<'_>> =
+            holders.chain(waiting.map(|row| party(row, None, true))).collect();
+        let prices = bidding.market.standing.as_ref().map_or(&[][..], |s| s.prices.as_slice());
+        let chosen = share_out(demands, &parties, prices, &self.pool.units_by_class());
+        self.carry_out(line, &Outcome { running, parties, chosen });
+    }
+
+    /// Nothing was decided yet about a waiting stage.
+    fn is_open(&self, key: StageKey) -> bool {
+        !self.decided.contains(&key)
+    }
+
+    /// Who waits is looked at again once somebody's quantum is over, and as time passes.
+    fn wake_for_contest(&mut self, standing: Option<&Standing>, next: Option<Time>) {
+        let waits = self.view.state.waiting().any(|key| self.is_open(key));
+        if let Some(standing) = standing.filter(|_| waits) {
+            let again = standing.searched_at + SEARCH_AGAIN;
+            let next = next.map_or(again, |next| next.min(again));
+            self.wake_by(next.max(next_search(standing)));
+        }
+    }
+
+    /// Running stages that take part, and when the next quantum ends.
+    fn running(&self, demands: &Demands, weights: &Weights) -> (Vec<Running>, Option<Time>) {
+        let (state, now) = (self.view.state, self.view.now);
+        let mut running = Vec::new();
+        let mut next: Option<Time> = None;
+        for (row, demand) in demands.stages.iter().enumerate() {
+            let Some((id, offer)) = demand.running else { continue };
+            let lease = &state.leases()[&id];
+            if demand.stuck || self.stopped.contains(&id) {
+                continue;
+            }
+            let over = lease.since + quantum(self.view, weights, demand.restart_known);
+            if over > now {
+                next = Some(next.map_or(over, |earlier| earlier.min(over)));
+            }
+            if matches!(lease.phase, Phase::Running { .. }) {
+                running.push(Running { lease: id, row, offer, ripe: over <= now });
+            }
+        }
+        (running, next)
+    }
+
+    /// Stops who leaves, and claims or starts what was handed out.
+    fn carry_out(&mut self, line: &mut Line, result: &Outcome<'_>) {
+        let state = self.view.state;
+        let Outcome { running, parties, chosen } = result;
+        let changes = |(r, to): &(&Running, &Option<usize>)| **to != Some(r.offer);
+        let leaving = || running.iter().zip(chosen).filter(changes).filter(|(r, _)| r.ripe);
+        if running.iter().zip(chosen).find(changes).is_none() && chosen[running.len()..].iter().all(Option::is_none) {
+            return;
+        }
+        // What starts at once does so beside those who leave.
+        let mut beside = (self.pool.clone(), self.tenants.clone());
+        for (leaver, _) in leaving() {
+            let lease = &state.leases()[&leaver.lease];
+            self.give_back(lease.stage, &lease.placement);
+        }
+        let placed = self.place_all(result);
+        let goes_on: BTreeSet<StageKey> =
+            placed.iter().map(|(party, _)| parties[*party].demand.key).collect();
+        let devices = placed.iter().flat_map(|(_, placement)| placement.grants());
+        let needed: BTreeSet<DeviceId> = devices.map(|grant| grant.device).collect();
+        for unripe in running.iter().filter(|r| !r.ripe) {
+            let lease = &state.leases()[&unripe.lease];
+            if goes_on.contains(&lease.stage) {
+                self.stopped.insert(unripe.lease);
+                let order =
+                    StopOrder::of(self.view, unripe.lease, lease, StopCause::Migration);
+                self.stops.push(order);
+            }
+        }
+        for (leaver, _) in leaving() {
+            let lease = &state.leases()[&leaver.lease];
+            let moves = goes_on.contains(&lease.stage);
+            if !moves && !lease.placement.grants().any(|grant| needed.contains(&grant.device)) {
+                // Nobody comes where it stands.
+                self.take(lease.stage, &lease.placement);
+                continue;
+            }
+            let cause = if moves { StopCause::Migration } else { StopCause::Quantum };
+            self.stopped.insert(leaver.lease);
+            self.stops.push(StopOrder::of(self.view, leaver.lease, lease, cause));
+        }
+        for (party, placement) in placed {
+            let key = parties[party].demand.key;
+            let reasons = vec![Reason::ClaimPending];
+            let Some((rank, _)) = line.place_of(key) else {
+                self.moves.push((key, Want::Run { placement, reasons }));
+                continue;
+            };
+            let tenant = &state.stage(key).0.spec.tenant;
+            let (pool, tenants) = &mut beside;
+            if pool.covers(&placement) {
+                pool.take(&placement);
+                let over = tenants.as_mut().is_some_and(|tenants| {
+                    let over = tenants.over_limit(tenant, &placement).is_some();
+                    tenants.take(tenant, &placement);
+                    over
+                });
+                if over {
+                    continue;
+                }
+            }
+            self.want(rank, Want::Run { placement, reasons });
+            line.untold.insert(key);
+        }
+    }
+
+    /// Exact devices for everybody who got something new; the largest first, so that they find
+    /// whole nodes.
+    fn place_all(&mut self, result: &Outcome<'_>) -> Vec<(usize, Placement)> {
+        let Outcome { running, parties, chosen } = result;
+        let mut rows: Vec<(u32, f64, usize)> = Vec::new();
+        for (index, (party, to)) in parties.iter().zip(chosen).enumerate() {
+            let stays = running.get(index).is_some_and(|r| Some(r.offer) == *to);
+            if let Some(offer) = to.filter(|_| !stays) {
+                let units = party.demand.offers[offer].units;
+                rows.push((units, density(party.demand, party.values), index));
+            }
+        }
+        rows.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
+        let mut placed = Vec::new();
+        for (.., index) in rows {
+            let Party { demand, .. } = parties[index];
+            let offer = chosen[index].map(|offer| demand.offers[offer]);
+            // Nobody else comes where one stands whose quantum is not over.
+            let stands = result.running.get(index).filter(|r| !r.ripe);
+            let stands = stands.map(|r| &self.view.state.leases()[&r.lease]);
+            if let Some(lease) = stands {
+                self.give_back(lease.stage, &lease.placement);
+            }
+            let found = offer.and_then(|offer| self.on_offer(demand.key, &offer));
+            if let (Some(lease), None) = (stands, &found) {
+                self.take(lease.stage, &lease.placement);
+            }
+            if let Some(placement) = found {
+                self.take(demand.key, &placement);
+                placed.push((index, placement));
+            }
+        }
+        placed
+    }
+
+    fn on_offer(&mut self, key: StageKey, offer: &Offer) -> Option<Placement> {
+        let (_, spec, _) = self.view.state.stage(key);
+        let found = on_class(&mut self.pool, spec, offer.alternative, offer.class).ok()?;
+        self.may_have(key, &found).then_some(found)
+    }
+}
+
+/// Of what comes of the present by exchange, and of prices by exchange, what is worth more. `free`
+/// is what nobody has, by class.
+fn share_out(
+    demands: &Demands,
+    parties: &[Party<'_>],
+    prices: &[f64],
+    free: &[u32],
+) -> Vec<Option<usize>> {
+    let mut left = Left::whole(demands);
+    left.keep_to_parts(demands);
+    for demand in &demands.stages {
+        if let Some((_, offer)) = demand.running {
+            left.take(demand, &demand.offers[offer]);
+        }
+    }
+    left.only(free);
+    let has: Vec<Option<usize>> = parties.iter().map(|party| party.has).collect();
+    let mut anew = left.clone();
+    let (worth, chosen) = exchange(parties, has.clone(), &mut left);
+    let open: Vec<usize> = (0..parties.len()).filter(|&party| parties[party].loses).collect();
+    let mut start = has;
+    for &party in &open {
+        if let Some(offer) = start[party].take() {
+            anew.put_back(parties[party].demand, &parties[party].demand.offers[offer]);
+        }
+    }
+    let bidders: Vec<&Demand> = open.iter().map(|&party| parties[party].demand).collect();
+    let values: Vec<&[f64]> = open.iter().map(|&party| parties[party].values).collect();
+    let handed = market::hand_out(&bidders, &values, prices, &mut anew);
+    open.iter().zip(handed).for_each(|(&party, offer)| start[party] = offer);
+    let (other, found) = exchange(parties, start, &mut anew);
+    if other > worth { found } else { chosen }
+}

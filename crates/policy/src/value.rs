@@ -1,0 +1,203 @@
+//! What a stage would give for each shape that it could have.
+//!
+//! Running on an offer brings the stage nearer its end, and the whole queue nearer its end:
+//!
+//! - *own progress*, the part of the remaining work done per second: shortest remaining time first
+//!   on the devices where that time is shortest (Schrage 1968 for one machine);
+//! - *common progress*, the work done per second at the prices of [`market::horizon`]: each class
+//!   does what it is comparatively best at. It counts for more the longer the queue is.
+//!
+//! Of a stage whose length nobody knows, own progress is a concave power of its speed, and falls
+//! with the device time that it has had: of unknown lengths those that have had little are likely
+//! to end first (Nuyens and Wierman 2008).
+//!
+//! Two corrections keep the tail short. Lateness raises a stage, and while more work waits than the
+//! longest job takes, so does waiting (no starvation). And a stage that takes nearly as long as all
+//! work together goes first, longest first (Graham 1969), once no new work arrives or the cluster
+//! is overloaded, because only it decides when everything is done.
+
+use het_core::{Millis, Time};
+
+use crate::adaptive::Weights;
+use crate::demand::{Demand, Demands, Offer, alone_seconds};
+use crate::market::{self, Horizon, Work};
+use crate::{Cadence, View};
+
+/// What outranks everything that a weight can do: a critical stage stands one such step above the
+/// rest of its priority, a priority two above the one below.
+const RANK: f64 = 1e3;
+
+/// How long a running stage is left alone where nobody knows what a stop costs, or it is free.
+const QUANTUM_DEFAULT: Millis = Millis::seconds(360);
+const QUANTUM_MIN: Millis = Millis::seconds(60);
+const QUANTUM_MAX: Millis = Millis::seconds(1_800);
+
+/// What was found when prices were last searched: enough to say what any stage gives for what.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Standing {
+    pub searched_at: Time,
+    /// Stages that took part in the search.
+    pub parties: usize,
+    /// Whole units in service, by class.
+    capacity: Vec<u32>,
+    /// Stages that ran or waited.
+    present: usize,
+    horizon: Horizon,
+    /// Seconds that everything takes.
+    all_s: f64,
+    common: f64,
+    critical: f64,
+    ageing: f64,
+    late_power: f64,
+    /// The most that anybody gives who is not critical.
+    highest: f64,
+    /// Per unit, by class, at which demand fits supply.
+    pub prices: Vec<f64>,
+}
+
+impl Standing {
+    /// Searches prices from where the last search ended. `rest` is work of those who are not among
+    /// `demands`. Also what everybody gives for each offer.
+    pub fn search(
+        view: &View<'_>,
+        weights: &Weights,
+        demands: &Demands,
+        rest: &[Work],
+        last: Option<&Self>,
+    ) -> (Self, Vec<Vec<f64>>) {
+        let now = view.now;
+        let last = last.filter(|last| last.capacity.len() == demands.capacity.len());
+        let start = last.map(|last| last.horizon.prices.as_slice());
+        let works = demands.stages.iter().map(Work::of).chain(rest.iter().cloned());
+        let horizon = market::horizon(&demands.capacity, works, start);
+        let known = demands.stages.iter().filter(|demand| demand.known);
+        let longest = known.map(|d| d.seconds_on(&d.fastest())).fold(0.0, f64::max);
+        let heavy = between(horizon.seconds / longest.max(f64::MIN_POSITIVE), weights.load);
+        let all_s = horizon.seconds.max(longest).max(f64::MIN_POSITIVE);
+        let newest = demands.stages.iter().map(|demand| demand.submitted).max().unwrap_or(now);
+        let quiet = now.since(newest).as_seconds() / all_s;
+        let pressed = heavy.max(between(quiet, (0.0, weights.draining_after)));
+        let at = |(light, loaded): (f64, f64), part: f64| light + (loaded - light) * part;
+        let mut standing = Self {
+            searched_at: now,
+            parties: demands.stages.len(),
+            capacity: demands.capacity.clone(),
+            present: demands.present,
+            horizon,
+            all_s,
+            common: at(weights.common, heavy) * demands.present as f64 / all_s,
+            critical: at(weights.critical, pressed),
+            ageing: weights.ageing * heavy,
+            late_power: at(weights.late_power, heavy),
+            highest: 0.0,
+            prices: Vec::new(),
+        };
+        let progress = demands.stages.iter().map(|demand| standing.progress(view, weights, demand));
+        let progress: Vec<Vec<f64>> = progress.collect();
+        standing.highest = progress.iter().flatten().copied().fold(0.0, f64::max);
+        let rows = demands.stages.iter().zip(progress);
+        let values: Vec<Vec<f64>> =
+            rows.map(|(demand, row)| standing.ranked(weights, demand, row)).collect();
+        standing.prices = market::clearing(demands, &values);
+        (standing, values)
+    }
+
+    /// What a stage gives for each of its offers.
+    pub fn values(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
+        self.ranked(weights, demand, self.progress(view, weights, demand))
+    }
+
+    /// Of one priority, critical or not.
+    fn progress(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
+        let slowest = demand.offers.iter().map(|offer| offer.rate).fold(f64::INFINITY, f64::min);
+        let damped = kept_by_a_change(demand, weights, view);
+        let stays = |index: usize| demand.running.is_some_and(|(_, at)| at == index);
+        if !demand.known {
+            let young = 1.0 + demand.attained_device_s / weights.young_device_s;
+            let own = young.powf(-weights.young_power) / weights.unknown_s;
+            let kept =
+                |index: usize| if demand.running.is_none() || stays(index) { 1.0 } else { damped };
+            let value = |(index, offer): (usize, &Offer)| {
+                own * (offer.rate / slowest * kept(index)).powf(weights.unknown_power)
+            };
+            return demand.offers.iter().enumerate().map(value).collect();
+        }
+        let price = |offer: &Offer| f64::from(offer.units) * self.horizon.prices[offer.class];
+        let steps = demand.offers.iter().map(|offer| price(offer) / offer.rate);
+        let step = steps.fold(f64::MAX, f64::min);
+        let waited = view.now.since(demand.submitted).as_seconds();
+        let alone = alone_seconds(&self.capacity, self.present, demand);
+        let earliest = waited + demand.seconds_on(&demand.fastest());
+        let late = (earliest / alone / weights.late).max(1.0).powf(self.late_power);
+        let raised = (1.0 + self.ageing * (waited / self.all_s).powi(2)) * late;
+        let value = |(index, offer): (usize, &Offer)| {
+            let kept = if stays(index) { 1.0 } else { damped };
+            (1.0 / demand.remaining + self.common * step) * offer.rate * raised * kept
+        };
+        demand.offers.iter().enumerate().map(value).collect()
+    }
+
+    /// The critical above the rest, and priorities above each other.
+    fn ranked(&self, weights: &Weights, demand: &Demand, progress: Vec<f64>) -> Vec<f64> {
+        let fastest = demand.fastest();
+        let length = demand.seconds_on(&fastest) / self.all_s;
+        let rank = RANK.powi(2 * demand.priority as i32);
+        if !demand.known || length < self.critical {
+            return progress.into_iter().map(|value| value * rank).collect();
+        }
+        let urgency = RANK * self.highest * length.powf(weights.critical_power) * rank;
+        let value = |offer: &Offer| urgency * f64::from(offer.units) * offer.rate / fastest.rate;
+        demand.offers.iter().map(value).collect()
+    }
+
+    /// The offers of a stage, those first that are worth most beyond their price.
+    pub fn by_surplus(&self, demand: &Demand, values: &[f64]) -> Vec<Offer> {
+        let surplus = |offer: &Offer, value: f64| {
+            let price = self.prices.get(offer.class).copied().unwrap_or_default();
+            value - f64::from(offer.units) * price
+        };
+        let rows = demand.offers.iter().zip(values);
+        let mut rows: Vec<(f64, Offer)> = rows.map(|(o, value)| (surplus(o, *value), *o)).collect();
+        rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+        rows.into_iter().map(|(_, offer)| offer).collect()
+    }
+}
+
+/// What a device brings to a stage where it brings most.
+pub(crate) fn density(demand: &Demand, values: &[f64]) -> f64 {
+    let per_unit = demand.offers.iter().zip(values);
+    per_unit.map(|(offer, value)| value / f64::from(offer.units)).fold(0.0, f64::max)
+}
+
+/// How long a running stage is left alone whose restart takes so long; `None` if nobody knows.
+pub(crate) fn quantum(view: &View<'_>, weights: &Weights, restart: Option<Millis>) -> Millis {
+    match (view.cadence, restart) {
+        (Cadence::Rounds(every), _) => every,
+        (Cadence::EveryEvent { quantum: Some(quantum) }, _) => quantum,
+        (_, None | Some(Millis::ZERO)) => QUANTUM_DEFAULT,
+        (_, Some(restart)) => {
+            let costs = Millis((restart.0 as f64 * weights.quantum) as u64);
+            costs.clamp(QUANTUM_MIN, QUANTUM_MAX)
+        }
+    }
+}
+
+/// Where `value` stands between `low` (0) and `high` (1).
+fn between(value: f64, (low, high): (f64, f64)) -> f64 {
+    ((value - low) / (high - low)).clamp(0.0, 1.0)
+}
+
+/// The part of what a stage gains elsewhere that the pause of going there leaves.
+fn kept_by_a_change(demand: &Demand, weights: &Weights, view: &View<'_>) -> f64 {
+    let pause = demand.restart.as_seconds();
+    if demand.known {
+        let quantum = quantum(view, weights, demand.restart_known).as_seconds();
+        return (1.0 - pause / quantum).max(0.0);
+    }
+    let age = view.now.since(demand.submitted).as_seconds();
+    if age < pause {
+        return 1.0;
+    }
+    let lost = f64::from(demand.attempts.saturating_sub(1)) * pause;
+    ((age - lost) / (age + pause)).max(0.0).powf(weights.caution)
+}

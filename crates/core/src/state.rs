@@ -302,6 +302,11 @@ impl State {
         self.leases_by_priority.keys().next().copied()
     }
 
+    /// The highest priority among jobs that hold devices.
+    pub fn highest_running(&self) -> Option<Priority> {
+        self.leases_by_priority.keys().next_back().copied()
+    }
+
     pub fn claims(&self) -> &BTreeMap<StageKey, Claim> {
         &self.claims
     }

@@ -15,7 +15,7 @@ fn gavel(trace: &str, sizes: &str, p: &'static dyn Policy, noise: Noise, restart
     let speeds = read_speeds(&folder.join("simulation_throughputs.json")).unwrap();
     let topology = cluster(&format!("gavel:{sizes}")).unwrap();
     let a = Assumptions {
-        cadence: Cadence::default(),
+        cadence: Cadence::EveryEvent { quantum: None },
         restart: Restart::Fixed(Millis::seconds(restart)),
         noise,
         saving: Saving::default(),
@@ -38,7 +38,7 @@ fn sia(workload: &str, p: &'static dyn Policy) -> Outcome {
     let speeds = read_speeds(&folder.join("profiles")).unwrap();
     let topology = cluster("sia:default").unwrap();
     let a = Assumptions {
-        cadence: Cadence::default(),
+        cadence: Cadence::EveryEvent { quantum: None },
         restart: Restart::Profiled,
         noise: Noise::default(),
         saving: Saving::default(),

@@ -55,7 +55,7 @@ impl Weights {
         young_power: 0.2,
         unknown_s: 3_600.0,
         caution: 3.0,
-        quantum: 6.0,
+        quantum: 1.5,
     };
 }
 

@@ -11,7 +11,6 @@ use het_core::{
 use het_perf::{Gang, RateSource};
 
 use crate::place::on_class;
-use crate::speed::rate_on;
 use crate::{Pool, View};
 
 /// Part of the declared work that a stage is taken to have left once it has done more than all.
@@ -177,12 +176,12 @@ pub(crate) fn demand(
     let (rated, offers) = book.offers(view, key, spec);
     let total = spec.steps.or(stage.progress.total);
     let at = lease.map(|(id, lease)| (id, current(view, &offers, lease)));
-    let rate = match lease.map(|(_, lease)| &lease.placement) {
-        Some(placement) if spec.spread(view.state.topology(), placement) != Domain::Node => {
-            rate_on(view, spec, placement).map_or(0.0, |(rate, _)| rate)
-        }
-        _ => at.and_then(|(_, offer)| offer).map_or(0.0, |index| offers[index].rate),
-    };
+    let rate = at.and_then(|(_, offer)| Some(offers[offer?])).map_or(0.0, |offer| {
+        let placement = lease.map(|(_, lease)| &lease.placement);
+        let within = placement.map_or(Domain::Node, |at| spec.spread(view.state.topology(), at));
+        rate_apart(view, spec, &offer, within)
+    });
+
     let restart = view.rates.restart(&spec.profile);
     let attained = attained(view, stage, lease.map(|(_, lease)| lease));
     let known = total.is_some() && rated;
@@ -220,6 +219,16 @@ pub(crate) fn demand(
         restart_known: view.rates.restart_known(&spec.profile),
         starting: lease.is_some_and(|(_, lease)| lease.phase == Phase::Starting),
         attempts: stage.attempts,
+    }
+}
+
+/// Steps per second of an offer in a domain of this size.
+pub(crate) fn rate_apart(view: &View<'_>, spec: &StageSpec, offer: &Offer, within: Domain) -> f64 {
+    let class = &view.state.topology().classes[offer.class];
+    let gang = Gang { class, units: offer.units, within };
+    match within {
+        Domain::Node => offer.rate,
+        _ => view.rates.rate(&spec.profile, &spec.planned, gang).map_or(offer.rate, |(r, _)| r),
     }
 }
 

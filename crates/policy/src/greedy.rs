@@ -62,13 +62,13 @@ pub(crate) fn decide(
 ) -> Decision {
     let state = view.state;
     let Kept { line, choosers, awaited, market } = memory.of::<Kept>();
-    let choosers: Vec<LeaseId> = match rules.balancing {
+    let chooser_ids: Vec<LeaseId> = match rules.balancing {
         _ if weights.is_some() => choosers.update(state).collect(),
         Balancing::Throughout => choosers.update(state).collect(),
         Balancing::Never => Vec::new(),
     };
     let idle = state.waiting().next().is_none() && state.claims().is_empty();
-    if idle && !state.empties_any() && choosers.is_empty() {
+    if idle && !state.empties_any() && chooser_ids.is_empty() {
         return Decision::default();
     }
     line.update(rules, view);
@@ -76,6 +76,7 @@ pub(crate) fn decide(
     let crowd = crowd.then(|| Crowd::of(state));
     let bidding = weights.map(|weights| Bidding::open(view, weights, market));
     let mut pass = Pass::new(rules, view, crowd, bidding);
+    pass.any_unsaving = choosers.any_unsaving();
     pass.awaited = awaited.take().and_then(|known| pass.awaits(line, known));
     pass.claims(line);
     if let Some(bidding) = pass.bidding.as_mut().filter(|_| line.has_choice(view.state)) {
@@ -98,8 +99,8 @@ pub(crate) fn decide(
             break;
         }
     }
-    pass.contest(line, !choosers.is_empty());
-    pass.moves(&choosers);
+    pass.contest(line, !chooser_ids.is_empty());
+    pass.moves(&chooser_ids);
     *awaited = pass.awaited;
     pass.finish(line)
 }
@@ -154,6 +155,8 @@ struct Pass<'a> {
     /// Whom a stage of a priority may stop, by that priority, once somebody asked.
     candidates: BTreeMap<Priority, Vec<(LeaseId, StopCost)>>,
     reservations: usize,
+    /// Somebody runs who cannot be suspended.
+    any_unsaving: bool,
     awaited: Option<Awaited>,
     /// Stages that were refused because they would hold it up.
     delays: usize,
@@ -190,6 +193,7 @@ impl<'a> Pass<'a> {
             at_boundary: OnceCell::new(),
             candidates: BTreeMap::new(),
             reservations: reserved(view),
+            any_unsaving: false,
             awaited: None,
             delays: 0,
         }

@@ -24,6 +24,8 @@ pub(crate) struct Choosers {
     /// All below were looked at.
     seen_until: LeaseId,
     leases: BTreeSet<LeaseId>,
+    /// Those of stages that cannot save: nobody takes turns with them.
+    unsaving: BTreeSet<LeaseId>,
 }
 
 impl Choosers {
@@ -31,9 +33,18 @@ impl Choosers {
         let has_choice = |lease: &Lease| state.stage(lease.stage).1.alternatives.len() > 1;
         let new = state.leases().range(self.seen_until..).filter(|(_, lease)| has_choice(lease));
         self.leases.extend(new.map(|(id, _)| *id));
+        let saves = |lease: &Lease| state.stage(lease.stage).1.saves(lease.placement.alternative);
+        let new = state.leases().range(self.seen_until..).filter(|(_, lease)| !saves(lease));
+        self.unsaving.extend(new.map(|(id, _)| *id));
         self.seen_until = state.next_lease();
         self.leases.retain(|id| state.leases().contains_key(id));
+        self.unsaving.retain(|id| state.leases().contains_key(id));
         self.leases.iter().copied()
+    }
+
+    /// Whether somebody runs who cannot save.
+    pub fn any_unsaving(&self) -> bool {
+        !self.unsaving.is_empty()
     }
 }
 

@@ -151,15 +151,29 @@ impl Standing {
     }
 
     /// The offers of a stage, those first that are worth most beyond their price.
-    pub fn by_surplus(&self, demand: &Demand, values: &[f64]) -> Vec<Offer> {
-        let surplus = |offer: &Offer, value: f64| {
+    pub fn bids(&self, demand: &Demand, values: &[f64]) -> Vec<Bid> {
+        let bid = |(offer, &value): (&Offer, &f64)| {
             let price = self.prices.get(offer.class).copied().unwrap_or_default();
-            value - f64::from(offer.units) * price
+            Bid { offer: *offer, value, price: f64::from(offer.units) * price }
         };
-        let rows = demand.offers.iter().zip(values);
-        let mut rows: Vec<(f64, Offer)> = rows.map(|(o, value)| (surplus(o, *value), *o)).collect();
-        rows.sort_by(|a, b| b.0.total_cmp(&a.0));
-        rows.into_iter().map(|(_, offer)| offer).collect()
+        let mut bids: Vec<Bid> = demand.offers.iter().zip(values).map(bid).collect();
+        bids.sort_by(|a, b| b.surplus(1.0).total_cmp(&a.surplus(1.0)));
+        bids
+    }
+}
+
+/// What a stage gives for an offer, and what that costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Bid {
+    pub offer: Offer,
+    pub value: f64,
+    pub price: f64,
+}
+
+impl Bid {
+    /// What is left of the value where the stage makes so great a part of its speed.
+    pub fn surplus(&self, part: f64) -> f64 {
+        self.value * part - self.price
     }
 }
 

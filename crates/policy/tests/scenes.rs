@@ -213,15 +213,15 @@ fn a_large_gang_that_others_pass_gets_devices_reserved() {
         701s run
         800s ends 1
         800s run";
-    check(
-        "adaptive",
-        scene,
-        &[
-            "0s start 1 on n0/h1000",
-            "700s claim for 2 on n0/h1000 n0/h1001",
-            "800s start 2 on n0/h1000 n0/h1001",
-        ],
-    );
+    let expected = [
+        "0s start 1 on n0/h1000",
+        "700s claim for 2 on n0/h1000 n0/h1001",
+        "800s start 2 on n0/h1000 n0/h1001",
+    ];
+    check("dynamic", scene, &expected);
+    // Where time is shared, the gang need not wait for the end of an equal that has had much.
+    let [first, claim, start] = expected;
+    check("adaptive", scene, &[first, "700s stop 1: quantum", claim, start]);
 }
 
 #[test]
@@ -234,8 +234,9 @@ fn the_faster_shape_wins_where_speeds_are_known() {
         node a100 h100
         0s job 1 normal a100|h100
         0s run";
-    // Without a declared number of steps the order of the file stands.
-    check_with("adaptive", &rates, scene, &["0s start 1 on n0/a1000"]);
+    check_with("adaptive", &rates, scene, &["0s start 1 on n0/h1000"]);
+    // Nobody's speed is known: the order of the file stands.
+    check("adaptive", scene, &["0s start 1 on n0/a1000"]);
 }
 
 #[test]
@@ -418,6 +419,29 @@ fn who_has_had_much_gives_way_after_a_checkpoint() {
         "400s start 1 on n0/h1000 n0/h1001 from step 10",
     ];
     check("feedback", scene, &expected);
+}
+
+#[test]
+fn equals_are_left_alone_for_a_quantum() {
+    let scene = "
+        node h100 h100
+        0s job 1 normal h100:2
+        0s run
+        200s job 2 normal h100:2
+        200s run
+        359s run
+        361s run
+        365s saved 1 10
+        365s stopped 1
+        365s run
+        700s run
+        726s run";
+    let expected = [
+        "0s start 1 on n0/h1000 n0/h1001",
+        "361s stop 1: quantum",
+        "361s claim for 2 on n0/h1000 n0/h1001",
+        "365s start 2 on n0/h1000 n0/h1001",
+    ];
     check("adaptive", scene, &expected);
 }
 

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use het_core::{DeviceId, LeaseId, Millis, Phase, Placement, Reason, StageKey, StopCause, Time};
+use het_core::{
+    DeviceId, LeaseId, Millis, Phase, Placement, Priority, Reason, StageKey, StopCause, Time,
+};
 
 use super::Pass;
 use crate::adaptive::Weights;
@@ -13,7 +15,7 @@ use crate::left::Left;
 use crate::line::Line;
 use crate::market;
 use crate::place::on_class;
-use crate::value::{Standing, density, quantum};
+use crate::value::{Bid, Standing, density, quantum};
 use crate::{StopOrder, View, Want};
 
 /// Between two searches there is at least this much time for each stage that took part in the last
@@ -72,11 +74,12 @@ impl<'a> Bidding<'a> {
         Some((demand, values))
     }
 
-    /// The offers of a waiting stage, those first that are worth most beyond their price; none where
-    /// no class alone has enough devices.
-    pub fn offers(&mut self, view: &View<'_>, key: StageKey) -> Vec<Offer> {
+    /// What a waiting stage gives for each of its offers, those first that are worth most beyond
+    /// their price; nothing where no class alone has enough devices.
+    pub fn bids(&mut self, view: &View<'_>, key: StageKey) -> Vec<Bid> {
         let Some((demand, values)) = self.bid(view, key) else { return Vec::new() };
-        self.market.standing.as_ref().map_or_else(Vec::new, |s| s.by_surplus(&demand, &values))
+        let standing = self.market.standing.as_ref();
+        standing.map_or_else(Vec::new, |standing| standing.bids(&demand, &values))
     }
 
     /// What a device brings to a waiting stage where it brings most.
@@ -126,6 +129,7 @@ impl Pass<'_> {
             self.view.state.is_waiting(demand.key)
                 && line.place_of(demand.key).is_some()
                 && self.is_open(demand.key)
+                && !self.is_awaited_on(demand)
         };
         let waiting = (0..demands.stages.len()).filter(|&row| waits(&demands.stages[row]));
         let party = |row: usize, has: Option<usize>, loses: bool| Party {
@@ -140,6 +144,20 @@ impl Pass<'_> {
         let prices = bidding.market.standing.as_ref().map_or(&[][..], |s| s.prices.as_slice());
         let chosen = share_out(demands, &parties, prices, &self.pool.units_by_class());
         self.carry_out(line, &Outcome { running, parties, chosen });
+    }
+
+    /// A stage would get devices that another one has waited for too long: those who run there are
+    /// to come to their ends.
+    fn is_awaited_on(&self, demand: &Demand) -> bool {
+        let sorts = &self.view.state.index().sorts;
+        let classes = |class: usize| {
+            let of_class = sorts.iter().map(|sort| sort.exemplar);
+            of_class.filter(move |id| self.view.state.topology().device(*id).class == class)
+        };
+        self.awaited.is_some_and(|awaited| {
+            let mut wanted = demand.offers.iter().flat_map(|offer| classes(offer.class));
+            demand.key != awaited.key && wanted.any(|id| self.is_wanted(&awaited, id))
+        })
     }
 
     /// Nothing was decided yet about a waiting stage.
@@ -185,7 +203,9 @@ impl Pass<'_> {
         let Outcome { running, parties, chosen } = result;
         let changes = |(r, to): &(&Running, &Option<usize>)| **to != Some(r.offer);
         let leaving = || running.iter().zip(chosen).filter(changes).filter(|(r, _)| r.ripe);
-        if running.iter().zip(chosen).find(changes).is_none() && chosen[running.len()..].iter().all(Option::is_none) {
+        if running.iter().zip(chosen).find(changes).is_none()
+            && chosen[running.len()..].iter().all(Option::is_none)
+        {
             return;
         }
         // What starts at once does so beside those who leave.
@@ -203,8 +223,7 @@ impl Pass<'_> {
             let lease = &state.leases()[&unripe.lease];
             if goes_on.contains(&lease.stage) {
                 self.stopped.insert(unripe.lease);
-                let order =
-                    StopOrder::of(self.view, unripe.lease, lease, StopCause::Migration);
+                let order = StopOrder::of(self.view, unripe.lease, lease, StopCause::Migration);
                 self.stops.push(order);
             }
         }
@@ -287,8 +306,8 @@ impl Pass<'_> {
     }
 }
 
-/// Of what comes of the present by exchange, and of prices by exchange, what is worth more. `free`
-/// is what nobody has, by class.
+/// What everybody should have. Those of a higher priority come first to what is free, and nobody
+/// takes from another priority here. `free` is what nobody has, by class.
 fn share_out(
     demands: &Demands,
     parties: &[Party<'_>],
@@ -303,9 +322,22 @@ fn share_out(
         }
     }
     left.only(free);
+    let mut chosen: Vec<Option<usize>> = parties.iter().map(|party| party.has).collect();
+    for priority in Priority::ALL {
+        let is_next = |party: &usize| parties[*party].demand.priority == priority;
+        let rows: Vec<usize> = (0..parties.len()).filter(is_next).collect();
+        let equals: Vec<Party<'_>> = rows.iter().map(|&row| parties[row]).collect();
+        let found = among_equals(&equals, prices, &mut left);
+        rows.iter().zip(found).for_each(|(&row, offer)| chosen[row] = offer);
+    }
+    chosen
+}
+
+/// Of what comes of the present by exchange, and of prices by exchange, what is worth more.
+fn among_equals(parties: &[Party<'_>], prices: &[f64], left: &mut Left) -> Vec<Option<usize>> {
     let has: Vec<Option<usize>> = parties.iter().map(|party| party.has).collect();
     let mut anew = left.clone();
-    let (worth, chosen) = exchange(parties, has.clone(), &mut left);
+    let (worth, chosen) = exchange(parties, has.clone(), left);
     let open: Vec<usize> = (0..parties.len()).filter(|&party| parties[party].loses).collect();
     let mut start = has;
     for &party in &open {
@@ -318,5 +350,9 @@ fn share_out(
     let handed = market::hand_out(&bidders, &values, prices, &mut anew);
     open.iter().zip(handed).for_each(|(&party, offer)| start[party] = offer);
     let (other, found) = exchange(parties, start, &mut anew);
-    if other > worth { found } else { chosen }
+    if other > worth {
+        *left = anew;
+        return found;
+    }
+    chosen
 }

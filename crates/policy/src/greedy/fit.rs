@@ -5,12 +5,13 @@ use het_core::{Domain, Millis, Name, Placement, Reason, Share, StageKey};
 
 use super::Pass;
 use crate::Rules;
-use crate::demand::Offer;
+use crate::demand::rate_apart;
 use crate::line::Group;
 use crate::order::{Order, Precedence, Quota, Rank};
 use crate::place::{on_class, place_among};
 use crate::rules::{Choice, Preempts};
 use crate::tenants::Tenants;
+use crate::value::Bid;
 use crate::worth::{Shape, shape};
 
 impl<'a> Pass<'a> {
@@ -38,9 +39,9 @@ impl<'a> Pass<'a> {
             });
         }
         if let Some(bidding) = &mut self.bidding {
-            let offers = bidding.offers(self.view, rank.key);
-            if !offers.is_empty() {
-                return self.fitting_offer(group, rank, &offers);
+            let bids = bidding.bids(self.view, rank.key);
+            if !bids.is_empty() {
+                return self.fitting_bid(group, rank, &bids);
             }
         }
         let ranked = group.by_worth(self.crowd.as_ref());
@@ -79,38 +80,61 @@ impl<'a> Pass<'a> {
         Ok((placement, reason))
     }
 
-    /// The same on one of the offers of a stage, the best first.
-    fn fitting_offer(
+    /// The same by what a stage gives for its offers, the best first.
+    fn fitting_bid(
         &mut self,
         group: &mut Group,
         rank: &Rank,
-        offers: &[Offer],
+        bids: &[Bid],
     ) -> Result<(Placement, Reason), Vec<Reason>> {
+        let apart = group.spec().planned.differ();
         let mut delayed = None;
-        let on_one_class = offers.iter().map(|offer| (offer.alternative, Some(offer.class)));
+        let mut open: Vec<(f64, usize, Placement)> = Vec::new();
+        let by_bid = bids.iter().map(|bid| (bid.offer.alternative, Some(*bid)));
         // A gang on several classes, or of unknown speed, is better than idle devices.
         let anywhere = (0..group.accepted.len()).map(|index| (index, None));
-        for (position, (index, class)) in on_one_class.chain(anywhere).enumerate() {
+        for (position, (index, bid)) in by_bid.chain(anywhere).enumerate() {
+            let class = bid.map(|bid| bid.offer.class);
+            if bid.is_none() && !open.is_empty() {
+                break;
+            }
             let Ok(placement) = self.place_on(group, index, class) else { continue };
             if let Some(blocker) = self.delays(group, rank, &placement) {
                 delayed = Some(blocker);
                 continue;
             }
-            let spec = group.spec();
-            let word = spec.alternatives[index].selector.word.clone();
-            let fastest = |offer: &Offer| offers.iter().all(|other| other.rate <= offer.rate);
-            let reason = match position {
-                _ if spec.alternatives.len() == 1 => Reason::OnlyAlternative { word },
-                0 if offers.first().is_some_and(fastest) => Reason::FastestFinish { word },
-                0 => Reason::BestUse { word },
-                _ => Reason::FreeNow { word },
-            };
-            return Ok((placement, reason));
+            let surplus =
+                bid.map_or(0.0, |bid| bid.surplus(self.part_kept(group, &bid, &placement)));
+            open.push((surplus, position, placement));
+            if !apart {
+                break;
+            }
         }
-        Err(match delayed {
-            Some(blocker) => vec![Reason::WouldDelay { blocker }],
-            None => self.reasons_why_not(group),
-        })
+        let best = open.into_iter().max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+        let Some((_, position, placement)) = best else {
+            return Err(match delayed {
+                Some(blocker) => vec![Reason::WouldDelay { blocker }],
+                None => self.reasons_why_not(group),
+            });
+        };
+        let spec = group.spec();
+        let word = spec.alternatives[placement.alternative].selector.word.clone();
+        let fastest = |bid: &Bid| bids.iter().all(|other| other.offer.rate <= bid.offer.rate);
+        let reason = match position {
+            _ if spec.alternatives.len() == 1 => Reason::OnlyAlternative { word },
+            0 if bids.first().is_some_and(fastest) => Reason::FastestFinish { word },
+            0 => Reason::BestUse { word },
+            _ => Reason::FreeNow { word },
+        };
+        Ok((placement, reason))
+    }
+
+    /// The part of the speed of an offer that is left where its gang really stands.
+    fn part_kept(&self, group: &Group, bid: &Bid, placement: &Placement) -> f64 {
+        match self.domain_of(group, placement) {
+            Domain::Node => 1.0,
+            within => rate_apart(self.view, group.spec(), &bid.offer, within) / bid.offer.rate,
+        }
     }
 
     /// Of placements that are all free, the best first, the one that costs all least where it
@@ -232,10 +256,15 @@ impl<'a> Pass<'a> {
     /// Where a group stands among tenants.
     pub(super) fn precedence(&mut self, group: &Group, rank: &Rank) -> Precedence {
         let view = self.view;
-        // Among those who fit nowhere it does not matter who brings most.
+        // Among those who fit nowhere it does not matter who brings most, and who has risen by
+        // waiting is not weighed any more.
+        let has_risen = self.bidding.is_some() && rank.level() > group.priority() as u64;
         let fits = !group.still_misfits(view.state, &self.widened);
-        let density =
-            self.bidding.as_mut().filter(|_| fits).map_or(0.0, |bids| bids.density(view, rank.key));
+        let density = if has_risen {
+            f64::INFINITY
+        } else {
+            self.bidding.as_mut().filter(|_| fits).map_or(0.0, |bids| bids.density(view, rank.key))
+        };
         let Some(tenants) = self.tenants.as_ref().filter(|_| self.rules.order != Order::Submission)
         else {
             return Precedence::of(rank, density);

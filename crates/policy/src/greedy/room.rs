@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use het_core::{DeviceId, Millis, Phase, Placement, Reason, StageKey, Time};
+use het_core::{DeviceId, Millis, Phase, Placement, Priority, Reason, StageKey, Time};
 
 use super::{Next, PREEMPTION_SEARCHES_MAX, Pass};
 use crate::ends::Unknown;
@@ -91,10 +91,13 @@ impl<'a> Pass<'a> {
     pub(super) fn reserve(&mut self, line: &mut Line, id: GroupId, rank: Rank) {
         let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
         let group = line.group(id);
-        if self.bidding.is_some() || self.reservations >= RESERVATIONS_MAX || !group.can_be_passed {
+        if self.reservations >= RESERVATIONS_MAX || !group.can_be_passed {
             return;
         }
         let key = rank.key;
+        if self.bidding.is_some() && self.is_among_equals(group, &rank) {
+            return;
+        }
         if self.view.now < rank.since + after {
             self.wake_by(rank.since + after);
             return;
@@ -119,6 +122,16 @@ impl<'a> Pass<'a> {
         self.take(key, &placement);
         self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
         line.untold.insert(key);
+    }
+
+    /// Whether everybody who runs could be suspended for the stage by its bid alone.
+    fn is_among_equals(&self, group: &Group, rank: &Rank) -> bool {
+        let (state, own) = (self.view.state, group.priority());
+        let of_own = |other: Option<Priority>| other.is_none_or(|other| other == own);
+        !self.any_unsaving
+            && rank.level() == own as u64
+            && of_own(state.lowest_running())
+            && of_own(state.highest_running())
     }
 
     /// Where a stage will fit when everything that runs has ended, and may run.
@@ -221,7 +234,7 @@ impl<'a> Pass<'a> {
         span.is_some_and(|span| self.view.now + span + pause <= awaited.begins)
     }
 
-    fn is_wanted(&self, awaited: &Awaited, device: DeviceId) -> bool {
+    pub(super) fn is_wanted(&self, awaited: &Awaited, device: DeviceId) -> bool {
         let (_, spec, _) = self.view.state.stage(awaited.key);
         spec.alternatives[awaited.shape].selector.accepts(self.view.state.topology(), device)
     }

@@ -16,7 +16,8 @@ const SCENARIOS: u64 = 200;
 /// Shorter than most stages, so that time is shared.
 const ROUND: Millis = Millis::seconds(10);
 
-const QUANTUM: Millis = Millis::seconds(60);
+/// Shorter than most stages too.
+const QUANTUM: Millis = Millis::seconds(15);
 
 fn seeds() -> Vec<u64> {
     match std::env::var("HET_SEED") {

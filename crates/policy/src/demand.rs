@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Bytes, Domain, Isolation, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, RankRule,
+    Bytes, Domain, Isolation, Job, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, RankRule,
     Selector, Share, ShareMillis, Stage, StageKey, StageSpec, StageState, Time,
 };
 
@@ -44,6 +44,8 @@ pub(crate) struct Demand {
     pub tenant: Name,
     pub priority: Priority,
     pub submitted: Time,
+    /// Since when it could have run: those before it in its job had ended.
+    pub ready: Time,
     /// Its lease and the offer it runs on.
     pub running: Option<(LeaseId, usize)>,
     /// Suspending it might never let it finish: it cannot save, or its last stop saved nothing.
@@ -207,6 +209,7 @@ pub(crate) fn demand(
         tenant: job.spec.tenant.clone(),
         priority: job.priority(),
         submitted: job.submitted,
+        ready: ready(job, spec),
         running: at.and_then(|(id, offer)| Some((id, offer?))),
         stuck: lease.is_some_and(|(_, lease)| stuck(spec, stage, lease)),
         unripe: lease.is_some_and(|(_, lease)| unripe(view, lease, restart)),
@@ -220,6 +223,12 @@ pub(crate) fn demand(
         starting: lease.is_some_and(|(_, lease)| lease.phase == Phase::Starting),
         attempts: stage.attempts,
     }
+}
+
+/// Since when a stage could have run, as far as its job is concerned.
+fn ready(job: &Job, spec: &StageSpec) -> Time {
+    let before = spec.after.iter().filter_map(|stage| job.stages[stage.index()].ended);
+    before.fold(job.submitted, Time::max)
 }
 
 /// Steps per second of an offer in a domain of this size.
@@ -420,6 +429,7 @@ impl Demand {
             tenant: tenant.into(),
             priority: Priority::Normal,
             submitted: Time::ZERO,
+            ready: Time::ZERO,
             running: None,
             stuck: false,
             unripe: false,

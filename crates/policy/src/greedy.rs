@@ -63,7 +63,6 @@ pub(crate) fn decide(
     let state = view.state;
     let Kept { line, choosers, awaited, market } = memory.of::<Kept>();
     let chooser_ids: Vec<LeaseId> = match rules.balancing {
-        _ if weights.is_some() => choosers.update(state).collect(),
         Balancing::Throughout => choosers.update(state).collect(),
         Balancing::Never => Vec::new(),
     };
@@ -135,6 +134,8 @@ struct Pass<'a> {
     head: Option<StageKey>,
     /// Somebody better placed in the order waits on.
     passed: bool,
+    /// Units that stages wait for although others are free to them.
+    ahead: u32,
     /// Where prices decide.
     bidding: Option<Bidding<'a>>,
     /// Whom stages have to consider that choose their devices.
@@ -182,6 +183,7 @@ impl<'a> Pass<'a> {
             wake_at: None,
             head: None,
             passed: false,
+            ahead: 0,
             bidding,
             crowd,
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
@@ -249,7 +251,8 @@ impl<'a> Pass<'a> {
                 self.go(id, lease, placement, StopCause::Drain);
             }
         }
-        let Some(crowd) = self.crowd.take() else { return };
+        let balances = self.rules.balancing == Balancing::Throughout;
+        let Some(crowd) = self.crowd.take().filter(|_| balances) else { return };
         for &id in choosers.iter().filter(|id| !self.stopped.contains(id)).collect::<Vec<_>>() {
             if self.moves.len() >= MOVES_MAX {
                 break;
@@ -300,6 +303,14 @@ impl<'a> Pass<'a> {
                 self.passed = true;
                 match *reasons {
                     [Reason::WouldDelay { blocker }] => self.refuse(group, blocker),
+                    // One that waits for something better says nothing about the others.
+                    [Reason::BetterToWait { .. }] => {
+                        let best = group.by_worth(self.crowd.as_ref())[0];
+                        self.ahead += group.spec().alternatives[best].count;
+                        self.want(rank, Want::Wait { reasons });
+                        line.untold.insert(key);
+                        Next::OfGroup
+                    }
                     _ => {
                         group.misfit = Some((self.view.state.releases(), reasons));
                         self.misfit(line, id, rank, News::Misfit)

@@ -19,11 +19,9 @@ use crate::place::{never, place};
 use crate::pool::{Accepted, accepted};
 use crate::rules::{Choice, Rules};
 use crate::speed::steps_left;
+use crate::value::WORTHWHILE;
 use crate::worth::{Crowd, Shape, shapes};
 use crate::{Pool, View};
-
-/// Part of the fastest speed from which on an alternative is worth other people's time.
-const WORTHWHILE: f64 = 1.0 / 16.0;
 
 /// Of each group so many of the first and of the last are on the shortlist, and so many stages in
 /// all, about.
@@ -381,6 +379,12 @@ impl Group {
             news: None,
             told: Vec::new(),
         }
+    }
+
+    /// They say how far there is to go, and may have more or fewer devices.
+    pub fn has_sizes(&self) -> bool {
+        let counts = || self.spec().alternatives.iter().map(|alternative| alternative.count);
+        self.request.steps_known && counts().min() != counts().max()
     }
 
     /// What each of them asks for.

@@ -203,6 +203,7 @@ pub(crate) fn hand_out(
         let wanted = best(0..offers.len(), |offer| surplus(row, offer));
         if let Some((offer, gain)) = wanted
             && gain >= 0.0
+            && utilities[row][offer] > 0.0
             && left.fits(demands[row], &offers[offer])
         {
             left.take(demands[row], &offers[offer]);
@@ -214,7 +215,9 @@ pub(crate) fn hand_out(
         if chosen[row].is_some() {
             continue;
         }
-        let fitting = (0..offers.len()).filter(|&offer| left.fits(demands[row], &offers[offer]));
+        let fits =
+            |&offer: &usize| utilities[row][offer] > 0.0 && left.fits(demands[row], &offers[offer]);
+        let fitting = (0..offers.len()).filter(fits);
         if let Some((offer, _)) = best(fitting, |offer| surplus(row, offer)) {
             left.take(demands[row], &offers[offer]);
             chosen[row] = Some(offer);

@@ -133,7 +133,7 @@ pub(crate) static ADAPTIVE: Rules = Rules {
     order: Order::AgedShortest,
     passing: Passing::Backfill { reserve_after: Some(RESERVE_AFTER) },
     choice: Choice::ByPrice,
-    balancing: Balancing::Never,
+    balancing: Balancing::Throughout,
     preempts: Preempts::ForHigherPriority,
     sharing: Sharing::ByPrice,
 };

@@ -27,6 +27,10 @@ use crate::{Cadence, View};
 /// rest of its priority, a priority two above the one below.
 const RANK: f64 = 1e3;
 
+/// Part of the fastest speed from which on an offer is worth a stage's while; it waits for a faster
+/// one before it takes a slower one.
+pub(crate) const WORTHWHILE: f64 = 1.0 / 16.0;
+
 /// How long a running stage is left alone where nobody knows what a stop costs, or it is free.
 const QUANTUM_DEFAULT: Millis = Millis::seconds(360);
 const QUANTUM_MIN: Millis = Millis::seconds(60);
@@ -102,13 +106,20 @@ impl Standing {
         (standing, values)
     }
 
-    /// What a stage gives for each of its offers.
+    /// What a stage gives for each of its offers; nothing for those that are not worth its while.
     pub fn values(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
         self.ranked(weights, demand, self.progress(view, weights, demand))
     }
 
     /// Of one priority, critical or not.
     fn progress(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
+        let least = demand.fastest().rate * WORTHWHILE;
+        let values = self.progress_anywhere(view, weights, demand);
+        let rows = demand.offers.iter().zip(values);
+        rows.map(|(offer, value)| if offer.rate < least { 0.0 } else { value }).collect()
+    }
+
+    fn progress_anywhere(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
         let slowest = demand.offers.iter().map(|offer| offer.rate).fold(f64::INFINITY, f64::min);
         let damped = kept_by_a_change(demand, weights, view);
         let stays = |index: usize| demand.running.is_some_and(|(_, at)| at == index);
@@ -125,16 +136,32 @@ impl Standing {
         let price = |offer: &Offer| f64::from(offer.units) * self.horizon.prices[offer.class];
         let steps = demand.offers.iter().map(|offer| price(offer) / offer.rate);
         let step = steps.fold(f64::MAX, f64::min);
-        let waited = view.now.since(demand.submitted).as_seconds();
+        let waited = view.now.since(demand.ready).as_seconds();
         let alone = alone_seconds(&self.capacity, self.present, demand);
         let earliest = waited + demand.seconds_on(&demand.fastest());
         let late = (earliest / alone / weights.late).max(1.0).powf(self.late_power);
         let raised = (1.0 + self.ageing * (waited / self.all_s).powi(2)) * late;
+        let fewest = demand.offers.iter().map(|offer| offer.units).min().unwrap_or(1);
         let value = |(index, offer): (usize, &Offer)| {
-            let kept = if stays(index) { 1.0 } else { damped };
-            (1.0 / demand.remaining + self.common * step) * offer.rate * raised * kept
+            let crowded = self.crowded(weights, offer.class, offer.units)
+                / self.crowded(weights, offer.class, fewest);
+            let stop = demand.restart.as_seconds() / demand.seconds_on(offer);
+            let kept = match demand.running {
+                Some(_) if stays(index) => 1.0 + weights.stop * stop,
+                Some(_) => damped / (1.0 + weights.stop * stop),
+                None => damped,
+            };
+            let progress = (1.0 / demand.remaining + self.common * step) * offer.rate;
+            progress / crowded * raised * kept
         };
         demand.offers.iter().enumerate().map(value).collect()
+    }
+
+    /// Seconds that a second on so many units of a class costs a stage and all others together, those
+    /// included that will come before it ends.
+    fn crowded(&self, weights: &Weights, class: usize, units: u32) -> f64 {
+        let part = f64::from(units) / f64::from(self.capacity[class].max(1));
+        1.0 + weights.to_come * self.present.saturating_sub(1) as f64 * part
     }
 
     /// The critical above the rest, and priorities above each other.
@@ -146,8 +173,11 @@ impl Standing {
             return progress.into_iter().map(|value| value * rank).collect();
         }
         let urgency = RANK * self.highest * length.powf(weights.critical_power) * rank;
-        let value = |offer: &Offer| urgency * f64::from(offer.units) * offer.rate / fastest.rate;
-        demand.offers.iter().map(value).collect()
+        let value = |(offer, progress): (&Offer, f64)| match progress > 0.0 {
+            true => urgency * f64::from(offer.units) * offer.rate / fastest.rate,
+            false => 0.0,
+        };
+        demand.offers.iter().zip(progress).map(value).collect()
     }
 
     /// The offers of a stage, those first that are worth most beyond their price.

@@ -14,11 +14,17 @@ use crate::speed::rate_within;
 /// seeds 101 to 106 of the mixes of `docs/studies/headline.md`, which shows others.
 const TO_COME: f64 = 5.0;
 
+/// What a second of waiting costs where everybody waits, and how much more where nobody does.
+/// Chosen on the same seeds.
+const WAITING: (f64, f64) = (0.3, 1.5);
+
 /// How crowded the cluster is.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     /// Stages that run or wait, but one.
     others: f64,
+    /// Stages that wait, for each accelerator.
+    queue: f64,
 }
 
 /// How one alternative does.
@@ -42,12 +48,22 @@ impl Shape {
 impl Crowd {
     pub fn of(state: &State) -> Self {
         let everybody = state.leases().len() + state.waiting_count();
-        Self { others: everybody.saturating_sub(1) as f64 }
+        let accelerators = state.index().accelerators.max(1) as f64;
+        Self {
+            others: everybody.saturating_sub(1) as f64,
+            queue: state.waiting_count() as f64 / accelerators,
+        }
     }
 
     /// Seconds that a second on a shape costs its own stage and all others together.
     pub fn price(&self, shape: Shape) -> f64 {
         1.0 + TO_COME * self.others * shape.part
+    }
+
+    /// Seconds that a second of waiting for something better costs. What a stage leaves free idles
+    /// where nobody else waits, and is taken at once where many do.
+    pub fn price_of_waiting(&self) -> f64 {
+        WAITING.0 + WAITING.1 / (1.0 + self.queue)
     }
 
     /// What a step costs on a shape.
@@ -97,7 +113,7 @@ mod tests {
         let one = Shape { rate: 1.0, guessed: false, part: 0.125 };
         let eight = Shape { rate: 6.4, guessed: false, part: 1.0 };
         let check = |others: f64, best: Shape| {
-            let crowd = Crowd { others };
+            let crowd = Crowd { others, queue: 0.0 };
             let found = if crowd.cost(one) <= crowd.cost(eight) { one } else { eight };
             assert_eq!(found, best, "{others} others");
         };

@@ -23,14 +23,19 @@ struct Published {
 }
 
 impl Data {
+    /// Published policies play in the rounds of their simulator, ours as it ships.
     fn play(&self, trace: &str, sizes: &str, policy: &str, noise: Noise, restart: u64) -> Outcome {
+        let cadence = match policy {
+            "adaptive" => Cadence::default(),
+            _ => Cadence::Rounds(Millis::seconds(360)),
+        };
         let folder = self.root.join("gavel");
         let jobs = read_jobs(&folder.join(trace), None).expect("a published trace");
         let table = folder.join("simulation_throughputs.json");
         let speeds = read_speeds(&table).expect("a published table");
         let topology = cluster(&format!("gavel:{sizes}")).expect("three counts");
         let assumptions = Assumptions {
-            cadence: Cadence::Rounds(Millis::seconds(360)),
+            cadence,
             restart: Restart::Fixed(Millis::seconds(restart)),
             noise,
             saving: Saving::default(),
@@ -106,16 +111,16 @@ fn check_adaptive(trace: &str, sizes: &str, jct: f64, p99: f64, makespan: f64) {
 
 #[test]
 fn adaptive_shortens_a_long_queue() {
-    check_adaptive("minimize_makespan.trace", "8,16,24", 0.80, 1.05, 1.08);
-    check_adaptive("minimize_makespan.trace", "12,12,12", 0.80, 1.05, 1.08);
-    check_adaptive("generated_cont160_seed0.trace", "12,12,12", 0.80, 1.05, 1.08);
-    check_adaptive("generated_static120_seed1.trace", "12,12,12", 0.80, 1.05, 1.08);
+    check_adaptive("minimize_makespan.trace", "8,16,24", 0.76, 1.09, 1.10);
+    check_adaptive("minimize_makespan.trace", "12,12,12", 0.76, 1.09, 1.10);
+    check_adaptive("generated_cont160_seed0.trace", "12,12,12", 0.76, 1.09, 1.10);
+    check_adaptive("generated_static120_seed1.trace", "12,12,12", 0.76, 1.09, 1.10);
 }
 
 #[test]
 fn adaptive_does_not_pay_for_it_at_light_load() {
-    check_adaptive("max_min_fairness.trace", "8,16,24", 0.90, f64::INFINITY, 1.09);
-    check_adaptive("max_min_fairness.trace", "12,12,12", 0.90, f64::INFINITY, 1.11);
+    check_adaptive("max_min_fairness.trace", "8,16,24", 0.90, 1.09, 1.10);
+    check_adaptive("max_min_fairness.trace", "12,12,12", 0.90, 1.09, 1.10);
 }
 
 #[test]
@@ -130,6 +135,6 @@ fn the_ranking_survives_restarts_and_wrong_numbers() {
         let ours = data.play(trace, sizes, "adaptive", noise, 60);
         let theirs = data.play(trace, sizes, "max-min-fairness-perf", noise, 60);
         let ratio = ours.avg_jct_s / theirs.avg_jct_s;
-        assert!(ratio <= 0.90, "{trace} {sizes}: {ratio:.3}");
+        assert!(ratio <= 0.85, "{trace} {sizes}: {ratio:.3}");
     }
 }

@@ -6,13 +6,15 @@ use het_core::{Domain, Millis, Name, Placement, Reason, Share, StageKey};
 use super::Pass;
 use crate::Rules;
 use crate::demand::rate_apart;
+use crate::ends::Unknown;
 use crate::line::Group;
 use crate::order::{Order, Precedence, Quota, Rank};
 use crate::place::{on_class, place_among};
 use crate::rules::{Choice, Preempts};
+use crate::speed::steps_left;
 use crate::tenants::Tenants;
 use crate::value::Bid;
-use crate::worth::{Shape, shape};
+use crate::worth::{Crowd, Shape, shape};
 
 impl<'a> Pass<'a> {
     /// Where a stage of the group fits now, and why there; or why it fits nowhere.
@@ -40,7 +42,8 @@ impl<'a> Pass<'a> {
         }
         if let Some(bidding) = &mut self.bidding {
             let bids = bidding.bids(self.view, rank.key);
-            if !bids.is_empty() {
+            // Who may have more or fewer devices weighs them against the crowd instead.
+            if !bids.is_empty() && !group.has_sizes() {
                 return self.fitting_bid(group, rank, &bids);
             }
         }
@@ -68,6 +71,10 @@ impl<'a> Pass<'a> {
             });
         };
         let index = placement.alternative;
+        if index != best && self.waiting_pays(group, rank.key, best, &placement) {
+            let word = group.spec().alternatives[best].selector.word.clone();
+            return Err(vec![Reason::BetterToWait { word }]);
+        }
         let spec = group.spec();
         let word = spec.alternatives[index].selector.word.clone();
         let reason = match (spec.alternatives.len(), index == best) {
@@ -90,9 +97,11 @@ impl<'a> Pass<'a> {
         let apart = group.spec().planned.differ();
         let mut delayed = None;
         let mut open: Vec<(f64, usize, Placement)> = Vec::new();
-        let by_bid = bids.iter().map(|bid| (bid.offer.alternative, Some(*bid)));
+        let worthwhile = bids.iter().filter(|bid| bid.value > 0.0);
+        let by_bid = worthwhile.map(|bid| (bid.offer.alternative, Some(*bid)));
         // A gang on several classes, or of unknown speed, is better than idle devices.
-        let anywhere = (0..group.accepted.len()).map(|index| (index, None));
+        let anywhere: Vec<usize> = group.worthwhile(None).collect();
+        let anywhere = anywhere.into_iter().map(|index| (index, None));
         for (position, (index, bid)) in by_bid.chain(anywhere).enumerate() {
             let class = bid.map(|bid| bid.offer.class);
             if bid.is_none() && !open.is_empty() {
@@ -114,7 +123,7 @@ impl<'a> Pass<'a> {
         let Some((_, position, placement)) = best else {
             return Err(match delayed {
                 Some(blocker) => vec![Reason::WouldDelay { blocker }],
-                None => self.reasons_why_not(group),
+                None => self.reasons_to_wait(group),
             });
         };
         let spec = group.spec();
@@ -127,6 +136,23 @@ impl<'a> Pass<'a> {
             _ => Reason::FreeNow { word },
         };
         Ok((placement, reason))
+    }
+
+    /// Whether the better shape, once its present users end, still finishes before the free one.
+    fn waiting_pays(&self, group: &Group, key: StageKey, best: usize, free: &Placement) -> bool {
+        if self.bidding.is_none() {
+            return false;
+        }
+        let (_, spec, stage) = self.view.state.stage(key);
+        let Some(left) = steps_left(spec, stage) else { return false };
+        let (fast, slow) = (group.span(best, left), self.span_on(group, free, left));
+        let (Some(fast), Some(slow)) = (fast, slow) else { return false };
+        let alternative = &group.spec().alternatives[best];
+        // For those who wait for the same before it too.
+        let wanted = alternative.count + self.ahead;
+        let wait = self.ends().until_free(alternative, wanted, Unknown::Never);
+        let price = self.crowd.as_ref().map_or(1.0, Crowd::price_of_waiting);
+        wait.is_some_and(|wait| price * wait.as_seconds() + fast.as_seconds() < slow.as_seconds())
     }
 
     /// The part of the speed of an offer that is left where its gang really stands.
@@ -173,6 +199,16 @@ impl<'a> Pass<'a> {
             Domain::Node => group.span(placement.alternative, steps),
             _ => self.shape_on(group, placement).map(|shape| shape.span(steps)),
         }
+    }
+
+    /// The same where alternatives that fit were left because they are far too slow.
+    fn reasons_to_wait(&mut self, group: &mut Group) -> Vec<Reason> {
+        let mut reasons = self.reasons_why_not(group);
+        if reasons.len() < group.accepted.len() {
+            let word = group.spec().alternatives[group.ranked[0]].selector.word.clone();
+            reasons.push(Reason::BetterToWait { word });
+        }
+        reasons
     }
 
     /// One reason an alternative, telling *never* from *not now*.

@@ -64,7 +64,7 @@ fn gavel(data: &Path) -> Result<()> {
                 let words = [words, cadence, &["--policies", policies]].concat();
                 items(&[&["sim", "compare", "--cluster", &cluster], &words[..]].concat(), &paths)
             };
-            // Ours as it ships, on every event; the published ones in the rounds of their simulator.
+            // Ours as it ships, on every event; the published ones in their simulator's rounds.
             let mut rows = play("adaptive", &[])?;
             rows.extend(play(GAVEL_POLICIES, &["--round", "360"])?);
             for row in rows {
@@ -100,7 +100,7 @@ fn sia(data: &Path) -> Result<()> {
         let profiles = folder.join("profiles");
         let play = |words: &[&str]| {
             let common = ["sim", "compare", "--cluster", "sia:default", "--format", "sia"];
-            let words = [&common, &["--restart-cost", "profile"], words].concat();
+            let words = [&common[..], &["--restart-cost", "profile"], words].concat();
             items(&words, &[("--trace", &trace), ("--profiles", &profiles)])
         };
         let mut rows = play(&["--policies", "adaptive"])?;

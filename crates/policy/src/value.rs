@@ -157,8 +157,8 @@ impl Standing {
         demand.offers.iter().enumerate().map(value).collect()
     }
 
-    /// Seconds that a second on so many units of a class costs a stage and all others together, those
-    /// included that will come before it ends.
+    /// Seconds that a second on so many units of a class costs a stage and all others together,
+    /// those included that will come before it ends.
     fn crowded(&self, weights: &Weights, class: usize, units: u32) -> f64 {
         let part = f64::from(units) / f64::from(self.capacity[class].max(1));
         1.0 + weights.to_come * self.present.saturating_sub(1) as f64 * part

@@ -48,8 +48,8 @@ pub struct Weights {
 impl Weights {
     /// The first nine were chosen on Gavel's six inputs and those of unknown length on three of
     /// Sia's, all in rounds, by an earlier search; `to_come` and `stop` on the mixes of the
-    /// headline study; `quantum` and the second `late_power` on all of these. `lab/examples/market_weights`
-    /// shows what each is worth on drawn workloads.
+    /// headline study; `quantum` and the second `late_power` on all of these.
+    /// `lab/examples/market_weights` shows what each is worth on drawn workloads.
     pub const SHIPPED: Self = Self {
         load: (1.2, 1.6),
         common: (2.0, 16.0),

@@ -4,7 +4,7 @@
 use crate::rules::ADAPTIVE;
 use crate::{Decision, Memory, Policy, View, greedy};
 
-/// Prices choose. See [`crate::value`] for what an offer is worth, [`crate::market`] for prices.
+/// Prices choose. See `value` for what an offer is worth, `market` for prices.
 #[derive(Debug, Clone, Copy)]
 pub struct Adaptive(pub Weights);
 

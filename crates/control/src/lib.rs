@@ -6,9 +6,11 @@
 mod learn;
 mod log;
 mod past;
+mod redecide;
 mod turn;
 
 pub use het_policy::Cadence;
 pub use log::{Log, LogError, MemoryLog};
 pub use past::Past;
+pub use redecide::{Difference, Outcome, redecide};
 pub use turn::{ControlError, Controller, Retention, Turn};

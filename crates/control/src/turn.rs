@@ -6,7 +6,7 @@ use std::sync::Arc;
 use het_core::{Event, Finding, JobId, Plan, State, Time};
 use het_engine::Engine;
 use het_perf::Rates;
-use het_policy::{Cadence, Memory, Policy, View};
+use het_policy::{Cache, Cadence, Policy, View};
 use het_scheduler::{Round, Situation, round};
 use thiserror::Error;
 
@@ -53,7 +53,7 @@ pub struct Controller<E, L> {
     state: State,
     rates: Rates,
     policy: &'static dyn Policy,
-    memory: Memory,
+    cache: Cache,
     cadence: Cadence,
     retention: Retention,
     /// Jobs that have ended, in that order, where not all are kept.
@@ -74,7 +74,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
             state,
             rates,
             policy,
-            memory: Memory::default(),
+            cache: Cache::default(),
             cadence: Cadence::default(),
             retention: Retention::All,
             ended: VecDeque::new(),
@@ -127,7 +127,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
     pub fn situation(&self) -> Situation<'_> {
         let Self { state, rates, cadence, .. } = self;
         let view = View { state, rates, now: self.engine.now(), cadence: *cadence };
-        Situation { view, policy: self.policy, memory: &self.memory }
+        Situation { view, policy: self.policy }
     }
 
     /// The engine's present.
@@ -170,12 +170,19 @@ impl<E: Engine, L: Log> Controller<E, L> {
     /// When the log cannot be written or the policy breaks a law; nothing was submitted then.
     pub fn turn(&mut self, until: Option<Time>) -> Result<Turn, ControlError> {
         let mut events = self.gather(until);
+        let revision = self.rates.revision();
+        let mut is_news = !self.has_looked;
         for (at, event) in &events {
+            is_news |= self.is_news(event);
             self.apply(*at, event);
         }
         let now = self.engine.now();
-        if events.is_empty() && self.has_looked && self.wake_at().is_none_or(|at| now < at) {
-            return Ok(Turn::default());
+        is_news |= self.rates.revision() != revision;
+        if !is_news && self.wake_at().is_none_or(|at| now < at) {
+            if !events.is_empty() {
+                self.commit(&events, Vec::new())?;
+            }
+            return Ok(Turn { events, rounds: 0 });
         }
         self.has_looked = true;
         let mut plans = Vec::new();
@@ -189,20 +196,30 @@ impl<E: Engine, L: Log> Controller<E, L> {
                 return Err(ControlError::BrokenLaw { policy: self.policy.name(), findings });
             }
             self.wake_at = round.wake_at;
-            if round.plan.is_empty() {
-                break;
+            let acts = !round.plan.is_empty();
+            for event in round.into_events() {
+                self.state.apply(now, &event);
+                if let Event::PlanCommitted { plan } = &event {
+                    plans.push(Arc::clone(plan));
+                }
+                events.push((now, event));
             }
-            let plan = Arc::new(round.plan);
-            let committed = Event::PlanCommitted { plan: Arc::clone(&plan) };
-            self.state.apply(now, &committed);
-            events.push((now, committed));
-            plans.push(plan);
-            if self.is_settled() {
+            if !acts || self.is_settled() {
                 break;
             }
         }
         self.commit(&events, plans)?;
         Ok(Turn { events, rounds })
+    }
+
+    /// Whether a fact that is not applied yet may change what should be. A report of progress does
+    /// not, unless it says for the first time how far there is to go; or speeds are known better
+    /// by it.
+    fn is_news(&self, event: &Event) -> bool {
+        let Event::Progressed { lease, progress } = event else { return true };
+        let Some(lease) = self.state.leases().get(lease) else { return false };
+        let known = self.state.stage(lease.stage).2.progress.total;
+        progress.total.is_some_and(|total| known != Some(total))
     }
 
     fn apply(&mut self, at: Time, event: &Event) {
@@ -244,7 +261,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
     fn round(&mut self, now: Time) -> Round {
         let Self { state, rates, cadence, .. } = self;
         let view = View { state, rates, now, cadence: *cadence };
-        round(&view, self.policy, &mut self.memory)
+        round(&view, self.policy, &mut self.cache)
     }
 
     /// Nobody runs or waits: only an event can bring work.

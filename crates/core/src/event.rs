@@ -52,6 +52,10 @@ pub enum Event {
     PlanCommitted {
         plan: Arc<Plan>,
     },
+    /// What a policy carries from its last decision to the next.
+    PolicyRemembered {
+        memory: Arc<PolicyMemory>,
+    },
     /// All ranks of the gang run.
     StageStarted {
         lease: LeaseId,
@@ -108,6 +112,16 @@ pub enum Event {
     DeviceVacated {
         device: DeviceId,
     },
+}
+
+/// What a policy carries from one decision to the next and could not work out again from the rest
+/// of the state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyMemory {
+    /// Name of the policy; to any other it means nothing.
+    pub policy: Name,
+    /// JSON of a shape that the policy alone knows.
+    pub json: String,
 }
 
 /// Whoever uses a device beside all jobs.

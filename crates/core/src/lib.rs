@@ -18,7 +18,7 @@ mod state;
 mod topology;
 mod units;
 
-pub use event::{Event, Failure, JobChange, Measured, Occupant, Outcome, Progress};
+pub use event::{Event, Failure, JobChange, Measured, Occupant, Outcome, PolicyMemory, Progress};
 pub use finding::Finding;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, Index, Sort};

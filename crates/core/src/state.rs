@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::{
     Bytes, Checkpoint, DeviceId, Failure, Generation, Index, JobId, JobSpec, LeaseId, Name, NodeId,
-    Occupant, Placement, Priority, Progress, Quotas, Reason, Share, ShareMillis, StageIndex,
-    StageKey, StageSpec, StopCause, Time, Topology,
+    Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason, Share, ShareMillis,
+    StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
 };
 
 pub use parts::{PartsError, StateParts};
@@ -56,6 +56,7 @@ pub struct State {
     /// Running stages that somebody wants to make room, and for whom.
     yielding: BTreeMap<LeaseId, StageKey>,
     quotas: Arc<Quotas>,
+    policy_memory: Option<Arc<PolicyMemory>>,
     /// By tenant, and by device class: what it and those below it hold.
     used: BTreeMap<Name, Vec<Share>>,
     /// By node.
@@ -239,6 +240,7 @@ impl State {
             last_checkpoint: None,
             yielding: BTreeMap::new(),
             quotas: Arc::default(),
+            policy_memory: None,
             used: BTreeMap::new(),
             lost: vec![false; topology.nodes.len()],
             suspected: vec![false; topology.nodes.len()],
@@ -439,6 +441,11 @@ impl State {
     /// Memory of the node that no rank holds.
     pub fn memory_free(&self, node: NodeId) -> Bytes {
         self.topology.node(node).memory - self.memory_held[node.index()]
+    }
+
+    /// What a policy carried from its last decision.
+    pub fn policy_memory(&self) -> Option<&Arc<PolicyMemory>> {
+        self.policy_memory.as_ref()
     }
 
     pub fn quotas(&self) -> &Arc<Quotas> {

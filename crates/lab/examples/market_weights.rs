@@ -2,11 +2,13 @@
 //! ones: every weight is set to other values, one at a time, and the score is printed beside that
 //! of the weights that ship.
 //!
-//! `cargo run --release -p het-lab --example market_weights [WEIGHT…]`; about 20 minutes for all on
-//! two cores of an AMD EPYC (Zen 3) virtual machine.
+//! `cargo run --release -p het-lab --example market_weights [WEIGHT…]` tries the named weights, or
+//! all of them; `-- search` looks for better ones, one weight after the other: a value has to be
+//! ahead on the instances of the first seed before it is tried on those of the others.
 //!
 //! The score of an instance is the mean completion time, over that of the weights that ship, times
-//! a penalty for makespan and the 99th percentile; scores are averaged geometrically.
+//! a penalty for a longer makespan, a longer 99th percentile and worse finish-time fairness; scores
+//! are averaged geometrically, every family counting alike.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -9,7 +9,7 @@ use het_core::{
     RankRule, Selector, Share, StageKind, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
-use het_policy::{Memory, Policy, View};
+use het_policy::{Cache, Policy, View};
 use het_scheduler::round;
 
 use crate::{Cadence, Draw};
@@ -43,7 +43,7 @@ struct Bench {
     draw: Draw,
     now: Time,
     rates: Rates,
-    memory: Memory,
+    cache: Cache,
 }
 
 /// Times rounds: each follows the end of one running job and the submit of another, so the queue
@@ -79,7 +79,7 @@ impl Bench {
             draw: Draw::new(size.seed, 0),
             now: Time(1),
             rates: Rates::default(),
-            memory: Memory::default(),
+            cache: Cache::default(),
         }
     }
 
@@ -106,12 +106,10 @@ impl Bench {
         let Self { state, rates, now, cadence, .. } = self;
         let view = View { state, rates, now: *now, cadence: *cadence };
         let began = Instant::now();
-        let round = round(&view, policy, &mut self.memory);
+        let round = round(&view, policy, &mut self.cache);
         let took = began.elapsed();
         assert!(round.findings.is_empty(), "the plan breaks a law: {:?}", round.findings);
-        if !round.plan.is_empty() {
-            self.apply(&Event::PlanCommitted { plan: Arc::new(round.plan) });
-        }
+        round.into_events().for_each(|event| self.apply(&event));
         took
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use het_control::{ControlError, Controller, Log, Turn};
-use het_core::State;
+use het_core::{Event, State};
 use het_policy::Policy;
 use het_sim::Sim;
 use thiserror::Error;
@@ -61,7 +61,8 @@ pub(crate) fn observe<L: Log>(
         let began = Instant::now();
         let turn = control.turn(None)?;
         see(&turn, began.elapsed(), control.state());
-        let nothing = turn.events.is_empty();
+        let only_remembers = |(_, event): &_| matches!(event, Event::PolicyRemembered { .. });
+        let nothing = turn.events.iter().all(only_remembers);
         // A long stage may work through many rounds in silence.
         let at_work = !control.state().leases().is_empty();
         quiet = if nothing && !at_work { quiet + 1 } else { 0 };

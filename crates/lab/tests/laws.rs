@@ -7,7 +7,7 @@ use std::sync::Arc;
 use het_control::MemoryLog;
 use het_core::{Action, Event, Millis, Reason, State, StopCause};
 use het_lab::{Cadence, Retention, Scenario, drive};
-use het_policy::by_name;
+use het_policy::{Cache, Decision, Policy, View, by_name};
 use het_testkit::oracle::{Oracle, Strictness};
 
 /// Scenarios a policy; five policies of ours make the thousand of a CI run.
@@ -169,6 +169,47 @@ fn the_same_seed_gives_the_same_bytes() {
         let first = play_sharing(seed, "adaptive").map(bytes);
         let second = play_sharing(seed, "adaptive").map(bytes);
         assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+/// A policy of which nothing but the state outlives a decision.
+#[derive(Debug)]
+struct Forgetful(&'static dyn Policy);
+
+impl Policy for Forgetful {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn decide(&self, view: &View<'_>, _: &mut Cache) -> Decision {
+        self.0.decide(view, &mut Cache::default())
+    }
+}
+
+/// Whatever a policy keeps beside the state only saves work: a restart changes no decision.
+#[test]
+fn a_decision_follows_from_the_state() {
+    let events = Cadence::EveryEvent { quantum: Some(QUANTUM) };
+    let rounds = Cadence::Rounds(ROUND);
+    let ours = ["fifo", "static", "dynamic", "hybrid", "feedback", "adaptive", "fgd"];
+    let theirs = ["adaptive", "max-min-fairness-perf"];
+    let ours = ours.map(|name| (name, events));
+    for (name, cadence) in ours.into_iter().chain(theirs.map(|name| (name, rounds))) {
+        let policy = by_name(name).expect("the table has it");
+        let forgetful: &'static dyn Policy = Box::leak(Box::new(Forgetful(policy)));
+        for seed in seeds().into_iter().take(100) {
+            let scenario = Scenario { cadence, ..Scenario::random(seed) };
+            let log = |policy| {
+                let control = drive(&scenario, policy, MemoryLog::default(), |_, _| ());
+                control.expect("it ends").log().0.clone()
+            };
+            let (kept, forgotten) = (log(policy), log(forgetful));
+            let differ = |(one, other): &(&_, &_)| one != other;
+            if let Some((one, other)) = kept.iter().zip(&forgotten).find(differ) {
+                panic!("{name}, seed {seed}:\n  {one:?}\nwithout its cache\n  {other:?}");
+            }
+            assert_eq!(kept.len(), forgotten.len(), "{name}, seed {seed}");
+        }
     }
 }
 

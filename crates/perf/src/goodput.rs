@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use het_core::{Measured, Name};
 
 use crate::RateSource;
+use crate::rates::REVISED_FROM;
 
 /// What is known about a job before it runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,15 +79,23 @@ impl Goodput {
         &self.profile
     }
 
-    /// Learns from a step on `devices` devices of `class` that stand in `nodes` nodes.
-    pub fn observe(&mut self, class: &Name, nodes: u32, devices: u32, measured: &Measured) {
-        self.noise = Some(measured.gradient_noise.as_f64());
+    /// Learns from a step on `devices` devices of `class` that stand in `nodes` nodes. Whether any
+    /// rate is another one now.
+    pub fn observe(&mut self, class: &Name, nodes: u32, devices: u32, measured: &Measured) -> bool {
+        let noise = measured.gradient_noise.as_f64();
+        let known = |known: f64| (noise - known).abs() <= REVISED_FROM * known;
+        let mut is_news = !self.noise.is_some_and(known);
+        if is_news {
+            self.noise = Some(noise);
+        }
         let seen = self.seen.entry(class.clone()).or_default();
         let times = (measured.step.as_f64(), measured.exchange.as_f64());
         if seen.insert((nodes, devices, measured.batch), times).is_none() {
             let fitted = StepTime::fit(seen);
             self.fitted.insert(class.clone(), fitted);
+            is_news = true;
         }
+        is_news
     }
 
     /// Progress per second on `devices` devices of a class, in batches of the initial size, and

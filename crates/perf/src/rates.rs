@@ -3,6 +3,7 @@
 mod learned;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use het_core::{DeviceClass, Domain, Measured, Millis, Name, PlannedSpeeds, Speeds};
 
@@ -50,7 +51,38 @@ pub struct Gang<'a> {
 type ByShape<T> = BTreeMap<Name, BTreeMap<u32, T>>;
 
 /// What was observed of a shape, by where it stood: [`Domain::Node`] where nobody asked.
-type ByDomain = BTreeMap<Domain, Moments>;
+type ByDomain = BTreeMap<Domain, Seen>;
+
+/// A mean that has moved by more than this part of what is told becomes what is told: a report
+/// that says what is known changes no rate.
+pub(crate) const REVISED_FROM: f64 = 0.02;
+
+/// What was observed, and what is told of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Seen {
+    moments: Moments,
+    /// Steps per second.
+    told: f64,
+}
+
+impl Seen {
+    fn first(rate: f64) -> Self {
+        let mut moments = Moments::default();
+        moments.add(rate);
+        Self { moments, told: rate }
+    }
+
+    /// Whether another rate is told from now on.
+    fn add(&mut self, rate: f64) -> bool {
+        self.moments.add(rate);
+        let mean = self.moments.mean().unwrap_or(rate);
+        let is_news = (mean - self.told).abs() > REVISED_FROM * self.told;
+        if is_news {
+            self.told = mean;
+        }
+        is_news
+    }
+}
 
 /// Throughput table and history of one cluster.
 #[derive(Debug, Clone, Default)]
@@ -107,8 +139,9 @@ impl Rates {
         measured: &Measured,
     ) {
         if let Some(goodput) = self.elastic.get_mut(profile) {
-            goodput.observe(class, nodes, devices, measured);
-            self.revise(profile);
+            if goodput.observe(class, nodes, devices, measured) {
+                self.revise(profile);
+            }
         }
     }
 
@@ -139,7 +172,6 @@ impl Rates {
         if self.table.contains_key(profile) || self.elastic.contains_key(profile) {
             return;
         }
-        self.revise(profile);
         if let Some(peak) = class.peak_gflops {
             self.peaks.insert(class.id.clone(), peak);
         }
@@ -147,7 +179,16 @@ impl Rates {
         let by_units = by_class.entry(class.id.clone()).or_default();
         let within = planned.speeds(&class.id, units).map_or(Domain::Node, |_| within);
         let by_domain = by_units.entry(units).or_default();
-        by_domain.entry(within).or_default().add(steps_per_second);
+        let is_news = match by_domain.entry(within) {
+            Entry::Occupied(mut seen) => seen.get_mut().add(steps_per_second),
+            Entry::Vacant(first) => {
+                first.insert(Seen::first(steps_per_second));
+                true
+            }
+        };
+        if is_news {
+            self.revise(profile);
+        }
     }
 
     /// Steps per second of `profile` as a gang; `None` if nothing is known about the profile, or if
@@ -188,14 +229,14 @@ impl Rates {
     fn scaled(&self, observed: &ByShape<ByDomain>, class: &DeviceClass, units: u32) -> Option<f64> {
         let per_unit = observed.iter().filter_map(|(other, by_units)| {
             let (seen_units, by_domain) = by_units.iter().next()?;
-            let moments = by_domain.values().next()?;
+            let seen = by_domain.values().next()?;
             let same_class = *other == class.id;
             let ratio = match (same_class, class.peak_gflops, self.peaks.get(other)) {
                 (true, _, _) => 1.0,
                 (false, Some(ours), Some(&theirs)) if theirs > 0 => ours as f64 / theirs as f64,
                 _ => return None,
             };
-            Some((same_class, moments.mean()? / f64::from(*seen_units) * ratio))
+            Some((same_class, seen.told / f64::from(*seen_units) * ratio))
         });
         per_unit.max_by_key(|(same_class, _)| *same_class).map(|(_, rate)| rate * f64::from(units))
     }
@@ -204,21 +245,21 @@ impl Rates {
 /// What was observed in a domain of this size; where it never stood in one, what was observed in
 /// another, made faster or slower as planned.
 fn observed(by_domain: &ByDomain, speeds: Option<Speeds>, within: Domain) -> Option<f64> {
-    let Some(speeds) = speeds else { return by_domain.values().next()?.mean() };
-    if let Some(moments) = by_domain.get(&within) {
-        return moments.mean();
+    let Some(speeds) = speeds else { return Some(by_domain.values().next()?.told) };
+    if let Some(seen) = by_domain.get(&within) {
+        return Some(seen.told);
     }
-    let (seen, moments) = by_domain.iter().next()?;
-    Some(moments.mean()? * speeds.part(within) / speeds.part(*seen))
+    let (elsewhere, seen) = by_domain.iter().next()?;
+    Some(seen.told * speeds.part(within) / speeds.part(*elsewhere))
 }
 
 /// What other shapes of a profile made of their planned speed; of the same class if any did.
 fn kept_of_plan(history: &ByShape<ByDomain>, planned: &PlannedSpeeds, class: &Name) -> Option<f64> {
-    let parts = history.iter().flat_map(|(seen, by_units)| {
+    let parts = history.iter().flat_map(|(other, by_units)| {
         by_units.iter().filter_map(move |(units, by_domain)| {
-            let (domain, moments) = by_domain.iter().next()?;
-            let expected = planned.speeds(seen, *units)?.within(*domain).as_f64();
-            Some((seen == class, moments.mean()? / expected))
+            let (domain, seen) = by_domain.iter().next()?;
+            let expected = planned.speeds(other, *units)?.within(*domain).as_f64();
+            Some((other == class, seen.told / expected))
         })
     });
     parts.max_by_key(|(same_class, _)| *same_class).map(|(_, part)| part)
@@ -289,6 +330,19 @@ mod tests {
         rates.observe(&job, &planned, apart(of(&slow, 2)), 1.0);
         assert_eq!(rate(&rates, apart(of(&slow, 2))), Some((1.0, RateSource::History)));
         assert_eq!(rate(&rates, of(&slow, 2)), Some((3.0, RateSource::History)));
+    }
+
+    #[test]
+    fn a_report_of_what_is_known_changes_no_rate() {
+        let (class, job, nothing) = (class("gpu", 10), Name::from("job"), PlannedSpeeds::default());
+        let mut rates = Rates::default();
+        let told = |rates: &Rates| rates.rate(&job, &nothing, of(&class, 1)).map(|(rate, _)| rate);
+        rates.observe(&job, &nothing, of(&class, 1), 10.0);
+        let revision = rates.revision();
+        rates.observe(&job, &nothing, of(&class, 1), 10.3);
+        assert_eq!((told(&rates), rates.revision()), (Some(10.0), revision));
+        rates.observe(&job, &nothing, of(&class, 1), 10.9);
+        assert!(told(&rates) > Some(10.2) && rates.revision() > revision);
     }
 
     #[test]

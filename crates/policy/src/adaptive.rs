@@ -2,7 +2,7 @@
 //! market that orders it, chooses devices and lets equals share time.
 
 use crate::rules::ADAPTIVE;
-use crate::{Decision, Memory, Policy, View, greedy};
+use crate::{Cache, Decision, Policy, View, greedy};
 
 /// Prices choose. See `value` for what an offer is worth, `market` for prices.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +75,7 @@ impl Policy for Adaptive {
         ADAPTIVE.name
     }
 
-    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        greedy::decide(&ADAPTIVE, Some(&self.0), view, memory)
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
+        greedy::decide(&ADAPTIVE, Some(&self.0), view, cache)
     }
 }

@@ -1,7 +1,10 @@
 //! What a policy is shown and what it answers.
 
+use std::sync::Arc;
+
 use het_core::{
-    Lease, LeaseId, Millis, Placement, Reason, StageKey, State, StopCause, StopCost, Time,
+    Lease, LeaseId, Millis, Placement, PolicyMemory, Reason, StageKey, State, StopCause, StopCost,
+    Time,
 };
 use het_perf::{Rates, stop_cost};
 
@@ -39,6 +42,8 @@ pub struct Decision {
     /// for the reasons that it has.
     pub wants: Vec<(StageKey, Want)>,
     pub stops: Vec<StopOrder>,
+    /// What the next decision needs to know beside the state, where that has changed.
+    pub remembers: Option<Arc<PolicyMemory>>,
     /// When to decide again even if nothing happens.
     pub wake_at: Option<Time>,
 }

@@ -9,6 +9,7 @@ use het_core::{
 };
 
 use het_perf::{Gang, RateSource};
+use serde::{Deserialize, Serialize};
 
 use crate::place::on_class;
 use crate::{Pool, View};
@@ -73,7 +74,7 @@ pub(crate) struct Demand {
 }
 
 /// One shape of a request on one device class.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Offer {
     /// Index into the alternatives of the stage.
     pub alternative: usize,
@@ -81,6 +82,7 @@ pub(crate) struct Offer {
     pub class: usize,
     pub units: u32,
     /// Steps per second.
+    #[serde(with = "crate::memory::exact")]
     pub rate: f64,
     /// That rate is a model's word about more devices than were ever observed.
     pub extrapolated: bool,

@@ -18,7 +18,7 @@ use crate::demand::{Demand, Demands, Offer};
 use crate::exchange::{Party, exchange};
 use crate::left::Left;
 use crate::turns::{self, Turns};
-use crate::{Decision, Memory, Policy, View};
+use crate::{Cache, Decision, Policy, View};
 
 /// `sia`: power of the goodput; below zero the slow gain most.
 const SIA_POWER: f64 = -0.5;
@@ -38,8 +38,8 @@ impl Policy for Sia {
         "sia"
     }
 
-    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        turns::once_a_round(view, memory, |demands, _, (): &mut ()| {
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
+        turns::once_a_round(self.name(), view, cache, |demands, _, (): &mut ()| {
             let gains = demands.stages.iter().map(|demand| sia_gains(demand, view.now)).collect();
             let kept = |demand: &Demand| demand.stuck || demand.starting;
             share_out(demands, gains, kept)

@@ -13,21 +13,26 @@ mod room;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time};
+use het_core::{
+    Generation, Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time,
+};
+use serde::{Deserialize, Serialize};
 
 use crate::adaptive::Weights;
+use crate::demand::Book;
 use crate::ends::Ends;
 use crate::levels;
-use crate::line::{Ask, Group, GroupId, Line};
-use crate::memory::Remembered;
+use crate::line::{Ask, Group, GroupId, Line, Misfit};
+use crate::memory::Recalled;
 use crate::moves::{self, Choosers, Improvement};
 use crate::order::{AGEING_STEP, Rank};
 use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
 use crate::speed::slower_apart;
 use crate::tenants::Tenants;
+use crate::value::Prices;
 use crate::worth::Crowd;
-use crate::{Decision, Memory, Pool, Rules, StopOrder, View, Want, preempt};
-use contest::{Bidding, Market};
+use crate::{Cache, Decision, Pool, Rules, StopOrder, View, Want, preempt};
+use contest::Bidding;
 use heads::Heads;
 use room::{Awaited, reserved};
 
@@ -38,30 +43,35 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 /// Stages that are sent elsewhere in one round.
 const MOVES_MAX: usize = 16;
 
-/// What is kept between rounds.
-#[derive(Debug, Clone, Default)]
+/// What is not worked out anew for every decision.
+#[derive(Debug, Default)]
 struct Kept {
     line: Line,
     choosers: Choosers,
-    /// Who others may not hold up any more, although nothing is reserved for it yet.
-    awaited: Option<Awaited>,
-    market: Market,
+    book: Book,
+    memory: Recalled<Remembered>,
 }
 
-impl Remembered for Kept {
-    fn tell_again(&mut self) {
-        self.line = Line::default();
-    }
+/// What follows from earlier decisions alone.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+struct Remembered {
+    /// Who others may not hold up any more, although nothing is reserved for it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    awaited: Option<Awaited>,
+    /// Where there is a market.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prices: Option<Prices>,
 }
 
 pub(crate) fn decide(
     rules: &Rules,
     weights: Option<&Weights>,
     view: &View<'_>,
-    memory: &mut Memory,
+    cache: &mut Cache,
 ) -> Decision {
     let state = view.state;
-    let Kept { line, choosers, awaited, market } = memory.of::<Kept>();
+    let Kept { line, choosers, book, memory } = cache.of::<Kept>();
+    let Remembered { awaited, prices } = memory.recall(state, rules.name);
     let chooser_ids: Vec<LeaseId> = match rules.balancing {
         Balancing::Throughout => choosers.update(state).collect(),
         Balancing::Never => Vec::new(),
@@ -73,13 +83,13 @@ pub(crate) fn decide(
     line.update(rules, view);
     let crowd = rules.balancing != Balancing::Never;
     let crowd = crowd.then(|| Crowd::of(state));
-    let bidding = weights.map(|weights| Bidding::open(view, weights, market));
+    let bidding = weights.map(|weights| Bidding::open(view, weights, book, prices));
     let mut pass = Pass::new(rules, view, crowd, bidding);
     pass.any_unsaving = choosers.any_unsaving();
-    pass.awaited = awaited.take().and_then(|known| pass.awaits(line, known));
+    pass.awaited = awaited.and_then(|known| pass.awaits(line, known));
     pass.claims(line);
-    if let Some(bidding) = pass.bidding.as_mut().filter(|_| line.has_choice(view.state)) {
-        bidding.search(view, line);
+    if pass.bidding.is_some() && line.has_choice(|group| pass.may_fit(group)) {
+        pass.bidding.iter_mut().for_each(|bidding| bidding.search(view, line));
     }
     let mut heads = Heads::of(&mut pass, line);
     while let Some((precedence, rank, id)) = heads.pop() {
@@ -100,15 +110,10 @@ pub(crate) fn decide(
     }
     pass.contest(line, !chooser_ids.is_empty());
     pass.moves(&chooser_ids);
-    *awaited = pass.awaited;
-    pass.finish(line)
-}
-
-/// Whether there is anything new to say to those who fit nowhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
-    None,
-    Misfit,
+    let prices = pass.bidding.as_mut().and_then(Bidding::close);
+    let remembered = Remembered { awaited: pass.awaited, prices };
+    let remembers = memory.remember(rules.name, remembered);
+    Decision { remembers, ..pass.finish(line) }
 }
 
 /// Whether the rest of a group has to be looked at.
@@ -122,6 +127,8 @@ struct Pass<'a> {
     rules: &'a Rules,
     view: &'a View<'a>,
     pool: Pool<'a>,
+    /// It is no longer what the state leaves.
+    touched: bool,
     /// Where they have quotas.
     tenants: Option<Tenants<'a>>,
     wants: Vec<(Rank, Want)>,
@@ -175,6 +182,7 @@ impl<'a> Pass<'a> {
             rules,
             view,
             pool: Pool::of(view.state),
+            touched: false,
             tenants: Tenants::of(view.state),
             wants: Vec::new(),
             decided: BTreeSet::new(),
@@ -287,12 +295,13 @@ impl<'a> Pass<'a> {
         }
         let group = line.group(id);
         self.wake_when_freed(group, &rank);
-        if group.still_misfits(self.view.state, &self.widened) {
-            self.passed = true;
-            return self.misfit(line, id, rank, News::None);
-        }
         if let Some(blocker) = self.delays_anyhow(group, &rank) {
             return self.refuse(group, blocker);
+        }
+        if group.still_misfits(self.view.state, &self.widened) {
+            self.passed = true;
+            self.renew_reasons(group);
+            return self.misfit(line, id, rank);
         }
         match self.fitting(group, &rank) {
             Ok((placement, reason)) => {
@@ -312,24 +321,43 @@ impl<'a> Pass<'a> {
                         Next::OfGroup
                     }
                     _ => {
-                        group.misfit = Some((self.view.state.releases(), reasons));
-                        self.misfit(line, id, rank, News::Misfit)
+                        let (releases, as_of) = (self.view.state.releases(), self.untouched());
+                        group.misfit = Some(Misfit { releases, reasons, as_of });
+                        self.misfit(line, id, rank)
                     }
                 }
             }
         }
     }
 
+    /// The last plan, while this pass has not touched what that left.
+    fn untouched(&self) -> Option<Generation> {
+        let untouched = !self.touched && self.stops.is_empty();
+        untouched.then(|| self.view.state.generation())
+    }
+
+    /// Why nobody of a group fits, where somebody may have come between since that was found out.
+    fn renew_reasons(&mut self, group: &mut Group) {
+        let now = self.untouched();
+        let is_known = |misfit: &Misfit| now.is_some() && misfit.as_of == now;
+        if group.misfit.as_ref().is_some_and(is_known) {
+            return;
+        }
+        let reasons = self.reasons_to_wait(group);
+        if let Some(misfit) = &mut group.misfit {
+            (misfit.reasons, misfit.as_of) = (reasons, now);
+        }
+    }
+
     /// A group that fits nowhere: preempt or reserve for its first, or let all wait.
-    fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank, news: News) -> Next {
+    fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
         let group = line.group(id);
-        let reasons = || group.misfit.iter().flat_map(|(_, reasons)| reasons);
+        let reasons = || group.misfit.iter().flat_map(|misfit| &misfit.reasons);
         let refused = reasons().all(|reason| {
             matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. })
         });
-        let mut told: Option<Vec<Reason>> =
-            (news == News::Misfit).then(|| reasons().cloned().collect());
+        let mut told: Vec<Reason> = reasons().cloned().collect();
         if self.rules.passing == Passing::Never && !refused {
             self.head = Some(key);
             let reasons = reasons().cloned().collect();
@@ -357,7 +385,7 @@ impl<'a> Pass<'a> {
                     return Next::OfGroup;
                 }
                 Ok(_) => {}
-                Err(too_dear) => told = Some(reasons().cloned().chain(too_dear).collect()),
+                Err(too_dear) => told.extend(too_dear),
             }
         }
         if let Some((placement, orders)) = self.reclaim(group, key) {
@@ -371,7 +399,7 @@ impl<'a> Pass<'a> {
             return Next::OfGroup;
         }
         let group = line.group(id);
-        group.news = told;
+        group.news = Some(told);
         if refused {
             return Next::Nobody;
         }
@@ -478,6 +506,7 @@ impl<'a> Pass<'a> {
             wants: self.moves.into_iter().chain(in_order).collect(),
             stops: self.stops,
             wake_at: self.wake_at,
+            remembers: None,
         }
     }
 }

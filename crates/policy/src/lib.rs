@@ -37,17 +37,18 @@ mod worth;
 pub use adaptive::{Adaptive, Weights};
 pub use candidates::{Candidate, Stands, Terms, candidates};
 pub use decision::{Cadence, Decision, StopOrder, View, Want};
-pub use memory::Memory;
+pub use memory::Cache;
 pub use place::{place, reasons_why_not};
 pub use pool::Pool;
 pub use preempt::{PREEMPTIONS_MAX, preemption};
 pub use registry::{POLICIES, by_name};
 pub use rules::Rules;
 
-/// A pure chooser: the same views in the same order give the same decisions.
+/// A pure chooser: the same view gives the same decision.
 pub trait Policy: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// What should be, given what is. `memory` is this policy's own, empty at first.
-    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision;
+    /// What should be, given what is. `cache` is this policy's own, empty at first; it saves work
+    /// and changes nothing.
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision;
 }

@@ -7,9 +7,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Domain, Isolation, JobSpec, Millis, Name, PlannedSpeeds,
-    Priority, Quotas, RankRule, Reason, Selector, StageIndex, StageKey, StageSpec, State, Ticket,
-    Time,
+    Alternative, Bytes, Companions, Domain, Generation, Isolation, JobSpec, Millis, Name,
+    PlannedSpeeds, Priority, Quotas, RankRule, Reason, Selector, StageIndex, StageKey, StageSpec,
+    State, Ticket, Time,
 };
 
 use crate::demand::Book;
@@ -103,6 +103,16 @@ pub(crate) fn ask(spec: &StageSpec, index: usize, class: Option<usize>) -> Ask {
     (devices, (spec.companions.cores, spec.companions.memory), spec.within, spec.ranks, class)
 }
 
+/// That nobody of a group fitted.
+#[derive(Debug, Clone)]
+pub(crate) struct Misfit {
+    /// When the state had counted so many releases.
+    pub releases: u64,
+    pub reasons: Vec<Reason>,
+    /// The last plan by then, if the reasons are those of exactly what it left.
+    pub as_of: Option<Generation>,
+}
+
 /// Stages that ask for the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
@@ -129,8 +139,8 @@ pub(crate) struct Group {
     queue: BTreeSet<Rank>,
     /// That all of them have to go, as far as is known.
     steps: u64,
-    /// Why none of them fitted when the state had counted so many releases.
-    pub misfit: Option<(u64, Vec<Reason>)>,
+    /// That none of them fitted, and why.
+    pub misfit: Option<Misfit>,
     /// What this round has to say to all of them, and what they were told last.
     pub news: Option<Vec<Reason>>,
     pub told: Vec<Reason>,
@@ -203,7 +213,7 @@ impl Line {
     pub fn shortlist(&self, state: &State) -> Vec<StageKey> {
         let units = state.topology().units_by_class();
         let mut listed = BTreeSet::new();
-        for group in self.groups.values() {
+        for group in self.by_request.values().map(|id| &self.groups[id]) {
             let most: u32 = group.classes.iter().map(|&class| units[class]).sum();
             let smallest = group.spec().alternatives.iter().map(|shape| shape.count).min();
             let room = (most / smallest.unwrap_or(1).max(1)) as usize;
@@ -219,24 +229,28 @@ impl Line {
     /// The work of those who are not `listed`, group by group; `book` knows the offers of those who
     /// are.
     pub fn rest(&self, book: &Book, listed: &[StageKey]) -> Vec<Work> {
-        let mut steps: BTreeMap<GroupId, (u64, StageKey)> = BTreeMap::new();
-        for key in listed {
-            if let Some(filed) = self.filed.get(key) {
-                steps.entry(filed.group).or_insert((0, *key)).0 += filed.steps;
-            }
+        let mut listed_steps: BTreeMap<GroupId, u64> = BTreeMap::new();
+        let mut firsts: Vec<(GroupId, StageKey)> = Vec::new();
+        for &key in listed {
+            let Some(filed) = self.filed.get(&key) else { continue };
+            let steps = listed_steps.entry(filed.group).or_insert_with(|| {
+                firsts.push((filed.group, key));
+                0
+            });
+            *steps += filed.steps;
         }
-        let rows = steps.into_iter().filter_map(|(id, (listed, key))| {
-            let steps = self.groups[&id].steps.saturating_sub(listed);
+        let rows = firsts.into_iter().filter_map(|(id, key)| {
+            let steps = self.groups[&id].steps.saturating_sub(listed_steps[&id]);
             let offers = Arc::clone(book.look_up(key)?);
             (steps > 0 && !offers.is_empty()).then_some(Work { steps: steps as f64, offers })
         });
         rows.collect()
     }
 
-    /// Whether it matters who is looked at first, or what devices they choose.
-    pub fn has_choice(&self, state: &State) -> bool {
-        let none = BTreeSet::new();
-        let mut fitting = self.groups.values().filter(|group| !group.still_misfits(state, &none));
+    /// Whether it matters who is looked at first, or what devices they choose, of those groups that
+    /// `may_fit`.
+    pub fn has_choice(&self, mut may_fit: impl FnMut(&Group) -> bool) -> bool {
+        let mut fitting = self.groups.values().filter(|group| may_fit(group));
         let several = |group: &Group| group.classes.len() > 1 || group.accepted.len() > 1;
         fitting.next().is_some_and(several) || fitting.next().is_some()
     }
@@ -431,7 +445,7 @@ impl Group {
     /// Whether nothing became free that any of them could use since none of them fitted, and
     /// nothing of the classes in `widened` would do.
     pub fn still_misfits(&self, state: &State, widened: &BTreeSet<usize>) -> bool {
-        let Some((at, _)) = &self.misfit else { return false };
+        let Some(Misfit { releases: at, .. }) = &self.misfit else { return false };
         match state.quotas().is_empty() {
             true => {
                 let unchanged =

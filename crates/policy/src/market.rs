@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::demand::{Demand, Demands, Offer};
 use crate::left::Left;
+use crate::memory;
 use crate::value::density;
 
 /// Rounds of price correction; each moves a price by at most the square root of its imbalance, and
@@ -23,10 +26,12 @@ const CLEARING_STEPS: usize = 12;
 const SETTLED: f64 = 1e-3;
 
 /// How long all remaining work takes at least, in seconds, and prices per class.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Horizon {
+    #[serde(with = "memory::exact")]
     pub seconds: f64,
     /// Seconds of the horizon that a unit of the class saves; prices over all units sum to one.
+    #[serde(with = "memory::exact_list")]
     pub prices: Vec<f64>,
 }
 

@@ -5,17 +5,18 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Bytes, DeviceId, NodeId, Placement, Reason, Share, StageKey, StageSpec, Ticket};
+use het_core::{
+    Bytes, DeviceId, JobId, NodeId, Placement, Reason, Share, StageKey, StageSpec, Ticket,
+};
 
 use crate::line::{Ask, ask};
-use crate::memory::Remembered;
 use crate::packing::{Bin, Item, Mix, PackingRule, best_bin};
 use crate::place::{never, place, place_among};
 use crate::pool::{Accepted, accepted};
 use crate::tenants::Tenants;
-use crate::{Decision, Memory, Policy, Pool, View, Want};
+use crate::{Cache, Decision, Policy, Pool, View, Want};
 
-/// The mix of requests is counted anew once so many parts of it are new.
+/// The mix of requests is counted anew each time that there is one more for so many.
 const NEW_PARTS: usize = 20;
 
 /// In order of arrival, by a packing rule.
@@ -25,15 +26,12 @@ pub struct InOrder(pub(crate) PackingRule);
 /// What has come so far.
 #[derive(Debug, Clone, Default)]
 struct Kept {
-    seen: Ticket,
+    /// All jobs below it were looked at.
+    seen: JobId,
     items: Vec<Item>,
+    /// So many of them are in the mix.
     counted: usize,
     mix: Mix,
-}
-
-impl Remembered for Kept {
-    /// Everybody is told in every decision.
-    fn tell_again(&mut self) {}
 }
 
 impl Policy for InOrder {
@@ -41,8 +39,8 @@ impl Policy for InOrder {
         self.0.name()
     }
 
-    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        let kept = memory.of::<Kept>();
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
+        let kept = cache.of::<Kept>();
         kept.update(view);
         let mut pass = Pass {
             view,
@@ -62,15 +60,23 @@ impl Policy for InOrder {
 
 impl Kept {
     fn update(&mut self, view: &View<'_>) {
-        for (ticket, key) in view.state.waiting_since(self.seen) {
-            self.seen = ticket;
-            self.items.push(item(view, view.state.stage(key).1, 0));
+        for (_, job) in view.state.jobs().range(self.seen..) {
+            self.items.extend(job.spec.stages.iter().map(|stage| item(view, stage, 0)));
         }
-        if self.items.len() > self.counted + self.counted / NEW_PARTS {
-            self.mix = Mix::of(&self.items);
-            self.counted = self.items.len();
+        self.seen = view.state.next_job();
+        let counted = to_count(self.items.len());
+        if counted != self.counted {
+            self.mix = Mix::of(&self.items[..counted]);
+            self.counted = counted;
         }
     }
+}
+
+/// How many of those that have come are in the mix.
+fn to_count(come: usize) -> usize {
+    let more = |counted: &usize| Some(counted + counted / NEW_PARTS + 1);
+    let steps = std::iter::successors(Some(0), more).take_while(|counted| *counted <= come);
+    steps.last().unwrap_or(0)
 }
 
 /// What one alternative takes of a node.

@@ -4,7 +4,7 @@
 use crate::demand::{Demand, Demands, Offer};
 use crate::left::Left;
 use crate::turns::{self, Turns};
-use crate::{Decision, Memory, Policy, View};
+use crate::{Cache, Decision, Policy, View};
 
 /// A sorted queue, served from the front.
 #[derive(Debug, Clone, Copy)]
@@ -27,8 +27,10 @@ impl Policy for Queue {
         self.name
     }
 
-    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        turns::once_a_round(view, memory, |demands, _, (): &mut ()| serve(demands, self.order))
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
+        turns::once_a_round(self.name, view, cache, |demands, _, (): &mut ()| {
+            serve(demands, self.order)
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use het_core::Millis;
 
 use crate::order::Order;
-use crate::{Decision, Memory, Policy, View, greedy};
+use crate::{Cache, Decision, Policy, View, greedy};
 
 /// May a stage start past one that does not fit?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl Policy for Rules {
         self.name
     }
 
-    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
-        greedy::decide(self, None, view, memory)
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
+        greedy::decide(self, None, view, cache)
     }
 }

@@ -13,11 +13,12 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Millis, StageKey, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::demand::{Demand, Demands, Offer};
 use crate::left::Left;
 use crate::turns::{self, Turns};
-use crate::{Cadence, Decision, Memory, Policy, View};
+use crate::{Cache, Cadence, Decision, Policy, View, memory};
 
 pub(crate) use objective::Objective;
 
@@ -41,17 +42,22 @@ pub struct Shares {
 }
 
 /// What was shared out, and who received how much of it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 struct Ledger {
+    #[serde(with = "memory::millis_if_any")]
     reset_at: Option<Time>,
     /// Jobs came or went since the shares were computed.
     stale: bool,
+    #[serde(with = "memory::exact_by_stage")]
     shares: BTreeMap<StageKey, Vec<f64>>,
     /// Seconds received since the reset, by stage and class.
+    #[serde(with = "memory::exact_by_stage")]
     received: BTreeMap<StageKey, Vec<f64>>,
     /// The same summed over stages, gone ones included.
+    #[serde(with = "memory::exact_list")]
     given: Vec<f64>,
     /// Share × time that was owed and not received at resets, in seconds.
+    #[serde(with = "memory::exact_by_stage")]
     deficits: BTreeMap<StageKey, Vec<f64>>,
 }
 
@@ -60,13 +66,13 @@ impl Policy for Shares {
         self.name
     }
 
-    fn decide(&self, view: &View<'_>, memory: &mut Memory) -> Decision {
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
         let now = view.now;
         let round = match view.cadence {
             Cadence::Rounds(every) => every.as_seconds(),
             Cadence::EveryEvent { .. } => ROUND_DEFAULT.as_seconds(),
         };
-        turns::once_a_round(view, memory, |demands, before, ledger: &mut Ledger| {
+        turns::once_a_round(self.name, view, cache, |demands, before, ledger: &mut Ledger| {
             ledger.meet(demands, round);
             if let Some((at, turns)) = before {
                 ledger.book(turns, now.since(at).as_seconds());

@@ -7,53 +7,82 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Lease, Placement, Reason, StageKey, StopCause, Time};
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
 use crate::demand::{Book, Demands, Offer};
-use crate::memory::Remembered;
+use crate::memory::{self, Recalled};
 use crate::place::{on_class, place};
 use crate::speed::slower_apart;
 use crate::tenants::Tenants;
-use crate::{Decision, Memory, Pool, StopOrder, View, Want};
+use crate::{Cache, Decision, Pool, StopOrder, View, Want};
 
 /// Who is to run on what.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Turns {
     /// Most deserving first.
+    #[serde(with = "memory::pairs")]
     pub chosen: Vec<(StageKey, Offer)>,
     /// Those who may have what is still free after them, on any devices.
+    #[serde(with = "memory::stages")]
     pub leftovers: Vec<StageKey>,
     /// Those who run where no turn can be given, and so are left alone.
+    #[serde(with = "memory::stages")]
     pub spanning: Vec<StageKey>,
 }
 
-/// A planner's memory: what it decided in the present round, and what it carries to the next.
-#[derive(Debug, Clone, Default)]
+/// A planner's memory: what it decided in the last round, and what it carries to the next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Round<T> {
-    at: Option<Time>,
+    #[serde(with = "memory::millis")]
+    at: Time,
     turns: Turns,
-    book: Book,
     carried: T,
 }
 
-impl<T: Default + Clone + Send + 'static> Remembered for Round<T> {
-    /// Everybody is told in every round.
-    fn tell_again(&mut self) {}
+/// What is not worked out anew for every decision.
+#[derive(Debug)]
+struct Kept<T> {
+    book: Book,
+    memory: Recalled<Option<Round<T>>>,
 }
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { book: Book::default(), memory: Recalled::default() }
+    }
+}
+
+/// What a planner may carry from one round to the next.
+pub(crate) trait Carried:
+    Default + Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static
+{
+}
+
+impl<T: Default + Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static> Carried for T {}
 
 /// Plans once a round and carries that out, however often the round is looked at: what is stopped
 /// has to go before what takes its place can start. `plan` is shown the turns of the round before
 /// and when that was.
-pub(crate) fn once_a_round<T: Default + Clone + Send + 'static>(
+pub(crate) fn once_a_round<T: Carried>(
+    policy: &str,
     view: &View<'_>,
-    memory: &mut Memory,
+    cache: &mut Cache,
     plan: impl FnOnce(&Demands, Option<(Time, &Turns)>, &mut T) -> Turns,
 ) -> Decision {
-    let round = memory.of::<Round<T>>();
-    if round.at != Some(view.now) {
-        let before = round.at.map(|at| (at, &round.turns));
-        round.turns = plan(&Demands::survey(view, &mut round.book), before, &mut round.carried);
-        round.at = Some(view.now);
-    }
-    carry_out(view, &round.turns)
+    let Kept { book, memory } = cache.of::<Kept<T>>();
+    let last = memory.recall(view.state, policy);
+    let round = match last {
+        Some(round) if round.at == view.now => round,
+        last => {
+            let before = last.as_ref().map(|round| (round.at, &round.turns));
+            let mut carried = last.as_ref().map(|r| r.carried.clone()).unwrap_or_default();
+            let turns = plan(&Demands::survey(view, book), before, &mut carried);
+            Round { at: view.now, turns, carried }
+        }
+    };
+    let decision = carry_out(view, &round.turns);
+    Decision { remembers: memory.remember(policy, Some(round)), ..decision }
 }
 
 /// What has to happen for everybody in `turns`, and nobody else, to run.

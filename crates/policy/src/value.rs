@@ -17,11 +17,12 @@
 //! is overloaded, because only it decides when everything is done.
 
 use het_core::{Millis, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::adaptive::Weights;
 use crate::demand::{Demand, Demands, Offer, alone_seconds};
 use crate::market::{self, Horizon, Work};
-use crate::{Cadence, View};
+use crate::{Cadence, View, memory};
 
 /// What outranks everything that a weight can do: a critical stage stands one such step above the
 /// rest of its priority, a priority two above the one below.
@@ -37,8 +38,9 @@ const QUANTUM_MIN: Millis = Millis::seconds(60);
 const QUANTUM_MAX: Millis = Millis::seconds(1_800);
 
 /// What was found when prices were last searched: enough to say what any stage gives for what.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Standing {
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Prices {
+    #[serde(with = "memory::millis")]
     pub searched_at: Time,
     /// Stages that took part in the search.
     pub parties: usize,
@@ -48,18 +50,25 @@ pub(crate) struct Standing {
     present: usize,
     horizon: Horizon,
     /// Seconds that everything takes.
+    #[serde(with = "memory::exact")]
     all_s: f64,
+    #[serde(with = "memory::exact")]
     common: f64,
+    #[serde(with = "memory::exact")]
     critical: f64,
+    #[serde(with = "memory::exact")]
     ageing: f64,
+    #[serde(with = "memory::exact")]
     late_power: f64,
     /// The most that anybody gives who is not critical.
+    #[serde(with = "memory::exact")]
     highest: f64,
     /// Per unit, by class, at which demand fits supply.
-    pub prices: Vec<f64>,
+    #[serde(with = "memory::exact_list")]
+    pub per_unit: Vec<f64>,
 }
 
-impl Standing {
+impl Prices {
     /// Searches prices from where the last search ended. `rest` is work of those who are not among
     /// `demands`. Also what everybody gives for each offer.
     pub fn search(
@@ -82,7 +91,7 @@ impl Standing {
         let quiet = now.since(newest).as_seconds() / all_s;
         let pressed = heavy.max(between(quiet, (0.0, weights.draining_after)));
         let at = |(light, loaded): (f64, f64), part: f64| light + (loaded - light) * part;
-        let mut standing = Self {
+        let mut found = Self {
             searched_at: now,
             parties: demands.stages.len(),
             capacity: demands.capacity.clone(),
@@ -94,16 +103,16 @@ impl Standing {
             ageing: weights.ageing * heavy,
             late_power: at(weights.late_power, heavy),
             highest: 0.0,
-            prices: Vec::new(),
+            per_unit: Vec::new(),
         };
-        let progress = demands.stages.iter().map(|demand| standing.progress(view, weights, demand));
+        let progress = demands.stages.iter().map(|demand| found.progress(view, weights, demand));
         let progress: Vec<Vec<f64>> = progress.collect();
-        standing.highest = progress.iter().flatten().copied().fold(0.0, f64::max);
+        found.highest = progress.iter().flatten().copied().fold(0.0, f64::max);
         let rows = demands.stages.iter().zip(progress);
         let values: Vec<Vec<f64>> =
-            rows.map(|(demand, row)| standing.ranked(weights, demand, row)).collect();
-        standing.prices = market::clearing(demands, &values);
-        (standing, values)
+            rows.map(|(demand, row)| found.ranked(weights, demand, row)).collect();
+        found.per_unit = market::clearing(demands, &values);
+        (found, values)
     }
 
     /// What a stage gives for each of its offers; nothing for those that are not worth its while.
@@ -183,7 +192,7 @@ impl Standing {
     /// The offers of a stage, those first that are worth most beyond their price.
     pub fn bids(&self, demand: &Demand, values: &[f64]) -> Vec<Bid> {
         let bid = |(offer, &value): (&Offer, &f64)| {
-            let price = self.prices.get(offer.class).copied().unwrap_or_default();
+            let price = self.per_unit.get(offer.class).copied().unwrap_or_default();
             Bid { offer: *offer, value, price: f64::from(offer.units) * price }
         };
         let mut bids: Vec<Bid> = demand.offers.iter().zip(values).map(bid).collect();

@@ -8,7 +8,7 @@ use het_core::{
     Speeds, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
-use het_policy::{Cadence, Candidate, Memory, Stands, View, Want, by_name, candidates};
+use het_policy::{Cache, Cadence, Candidate, Stands, View, Want, by_name, candidates};
 use het_testkit::build::{alternative, job, key, stage, submitted, topology};
 
 /// Classes of the nodes, each with two devices.
@@ -49,7 +49,7 @@ fn given(state: &mut State, spec: JobSpec) -> (Vec<Name>, Vec<Reason>) {
     let rates = Rates::default();
     let view = View { state, rates: &rates, now: Time::ZERO, cadence: Cadence::default() };
     let policy = by_name("adaptive").expect("the table has it");
-    let decision = policy.decide(&view, &mut Memory::default());
+    let decision = policy.decide(&view, &mut Cache::default());
     match decision.wants.first() {
         Some((_, Want::Run { placement, reasons })) => {
             let name = |grant: Grant| {

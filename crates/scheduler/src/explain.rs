@@ -6,7 +6,7 @@ use het_core::{
     DeviceId, Domain, Event, JobId, JobSpec, Name, Occupant, Priority, Reason, Stage, StageIndex,
     StageKey, StageSpec, StageState, State,
 };
-use het_policy::{Decision, Memory, Policy, Pool, View, Want, place, reasons_why_not};
+use het_policy::{Cache, Decision, Policy, Pool, View, Want, place, reasons_why_not};
 
 /// Everything there is to say about a stage's fate.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,24 +59,23 @@ pub enum WhatIf {
     HigherPriority { priority: Priority, stops: Vec<StageKey> },
 }
 
-/// What a question is put to: what is, and a policy with what it remembers.
+/// What a question is put to: what is, the memory of the policy included.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation<'a> {
     pub view: View<'a>,
     pub policy: &'a dyn Policy,
-    pub memory: &'a Memory,
 }
 
 impl Situation<'_> {
     /// What would be decided now if `state` were true.
     fn decide(&self, state: &State) -> Decision {
-        self.policy.decide(&View { state, ..self.view }, &mut self.memory.fork())
+        self.policy.decide(&View { state, ..self.view }, &mut Cache::default())
     }
 }
 
 /// Explains a stage. Reasons are those that were recorded with the decision; where a stage stands
-/// in the order, and what would start it, come from deciding again on a copy of all that the policy
-/// remembers, for an option with one constraint relaxed.
+/// in the order, and what would start it, come from deciding again on a copy of the state, for an option
+/// with one constraint relaxed.
 pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
     let state = situation.view.state;
     let (job, spec, stage) = state.stage(key);

@@ -14,8 +14,10 @@ pub use explain::{Blocker, Explanation, Holder, Situation, WhatIf, explain};
 pub use reconcile::reconcile;
 pub use yielding::{Yielding, yielding};
 
-use het_core::{Finding, Plan, Time};
-use het_policy::{Memory, Policy, View};
+use std::sync::Arc;
+
+use het_core::{Event, Finding, Plan, PolicyMemory, Time};
+use het_policy::{Cache, Policy, View};
 
 /// What one round came to.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,18 +25,35 @@ pub struct Round {
     pub plan: Plan,
     /// Broken laws; a plan with any must not be committed.
     pub findings: Vec<Finding>,
+    /// What the next round needs to know beside the state, where that has changed.
+    pub remembers: Option<Arc<PolicyMemory>>,
     /// When to hold the next round even if nothing happens.
     pub wake_at: Option<Time>,
 }
 
+impl Round {
+    /// Whether there is anything to commit.
+    pub fn is_empty(&self) -> bool {
+        self.plan.is_empty() && self.remembers.is_none()
+    }
+
+    /// What is to be committed, in this order.
+    pub fn into_events(self) -> impl Iterator<Item = Event> {
+        let plan = (!self.plan.is_empty()).then(|| Arc::new(self.plan));
+        let plan = plan.map(|plan| Event::PlanCommitted { plan });
+        let memory = self.remembers.map(|memory| Event::PolicyRemembered { memory });
+        plan.into_iter().chain(memory)
+    }
+}
+
 /// Decides, reconciles and checks.
-pub fn round(view: &View<'_>, policy: &dyn Policy, memory: &mut Memory) -> Round {
+pub fn round(view: &View<'_>, policy: &dyn Policy, cache: &mut Cache) -> Round {
     let View { state, now, .. } = *view;
-    let mut decision = policy.decide(view, memory);
+    let mut decision = policy.decide(view, cache);
     yielding::heed(view, &mut decision);
     let plan = reconcile(state, &decision, now);
     let findings = check(state, &plan);
     let limits = reconcile::time_limits(state).map(|(_, at)| at).filter(|at| *at > now);
     let wake_at = limits.chain(decision.wake_at).min();
-    Round { plan, findings, wake_at }
+    Round { plan, findings, remembers: decision.remembers, wake_at }
 }

@@ -16,7 +16,7 @@ use het_core::{
     Action, Event, JobId, JobSpec, Launch, Outcome, Plan, Priority, Progress, Time, Topology,
 };
 use het_perf::Rates;
-use het_policy::{Cadence, Memory, View, by_name};
+use het_policy::{Cache, Cadence, View, by_name};
 use het_server::{Draft, EventStore, Keeping};
 use het_testkit::build;
 
@@ -61,7 +61,7 @@ impl Story {
         let policy = by_name("fifo").expect("the table has it");
         let (state, rates) = (&self.past.state, Rates::default());
         let view = View { state, rates: &rates, now: Time(self.at), cadence: Cadence::default() };
-        let plan: Plan = het_scheduler::round(&view, policy, &mut Memory::default()).plan;
+        let plan: Plan = het_scheduler::round(&view, policy, &mut Cache::default()).plan;
         let lease = plan.actions.iter().find_map(|action| match action {
             Action::Start { lease, .. } => Some(*lease),
             _ => None,

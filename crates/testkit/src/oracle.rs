@@ -162,7 +162,9 @@ impl Oracle {
             }
             Event::QuotasSet { quotas } => self.quotas(quotas),
             Event::PlanCommitted { plan } => self.plan(plan),
-            Event::StageStarted { .. } | Event::Progressed { .. } => {}
+            Event::StageStarted { .. }
+            | Event::Progressed { .. }
+            | Event::PolicyRemembered { .. } => {}
             Event::StagePublished { lease } => self.published(*lease),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),

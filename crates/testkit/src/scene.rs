@@ -24,7 +24,7 @@ use het_core::{
     Topology,
 };
 use het_perf::Rates;
-use het_policy::{Cadence, Memory, Policy, View, by_name};
+use het_policy::{Cache, Cadence, Policy, View, by_name};
 use het_scheduler::round;
 
 use crate::build;
@@ -40,7 +40,7 @@ pub fn play(policy: &str, rates: &Rates, scene: &str) -> String {
     let mut player = Player {
         state: State::new(Arc::new(read_cluster(&nodes))),
         policy,
-        memory: Memory::default(),
+        cache: Cache::default(),
         rates,
         told: String::new(),
     };
@@ -78,7 +78,7 @@ fn number<N: std::str::FromStr>(text: &str) -> N {
 struct Player<'a> {
     state: State,
     policy: &'static dyn Policy,
-    memory: Memory,
+    cache: Cache,
     rates: &'a Rates,
     told: String,
 }
@@ -149,12 +149,12 @@ impl Player<'_> {
     fn round(&mut self, at: Time) {
         let view =
             View { state: &self.state, rates: self.rates, now: at, cadence: Cadence::default() };
-        let round = round(&view, self.policy, &mut self.memory);
+        let round = round(&view, self.policy, &mut self.cache);
         assert_eq!(round.findings, [], "the plan breaks a law");
         self.tell(at, &round.plan);
-        if !round.plan.is_empty() {
-            let plan = Arc::new(round.plan);
-            self.state.apply(at, &Event::PlanCommitted { plan: Arc::clone(&plan) });
+        for event in round.into_events() {
+            self.state.apply(at, &event);
+            let Event::PlanCommitted { plan } = event else { continue };
             for action in &plan.actions {
                 if let Action::Start { lease, .. } = action {
                     self.state.apply(at, &Event::StageStarted { lease: *lease });

@@ -4,6 +4,7 @@
 //! The shapes stand apart from `core` so that a rename there cannot make an old log unreadable.
 
 mod event;
+mod memory;
 mod plan;
 mod quotas;
 mod snapshot;

@@ -1,5 +1,12 @@
 //! What operators and users do to jobs and devices of a server while they run.
 
+use std::sync::Arc;
+
+use het_control::{Past, redecide};
+use het_policy::{Cadence, by_name};
+use het_server::EventStore;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::commands::wait_for;
@@ -199,4 +206,47 @@ run:
     assert!(told["recompute_s"].as_f64().is_some_and(|seconds| seconds > 0.0), "{told}");
     let summary = served.run(&["describe", "mends"]).stdout;
     assert!(String::from_utf8_lossy(&summary).contains("came back from 1 fault: "));
+}
+
+/// Kills the server, which its keeper starts again.
+fn kill_server(served: &Served) {
+    let pid = served.json(&["server", "status"])["pid"].as_i64().expect("a process id");
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("it runs");
+    wait_for("the next server", || served.code(&["server", "status"]) == Some(0));
+}
+
+#[test]
+fn every_decision_follows_from_the_log() {
+    let served = Served::new();
+    served.0.write("saves.yaml", SAVES);
+    let whole = whole_machine(&served, "whole", "normal", "[\"true\"]", "");
+    let whole = std::fs::read_to_string(whole).expect("it is there");
+    let units = whole.lines().find_map(|line| line.trim().strip_prefix("devices: "));
+    served.0.write("saves.yaml", &SAVES.replace("cpu:1", units.expect("a number of cores")));
+    served.run(&["submit", "saves.yaml"]);
+    wait_for("the job to begin", || begun(&served) == 1);
+    let crashes = served.submit("exit 7").to_string();
+    let waits = served.submit("sleep 0.2").to_string();
+    served.run(&["set", &waits, "--priority", "urgent"]);
+    assert_eq!(served.code(&["wait", &waits]), Some(0));
+    kill_server(&served);
+    wait_for("the first to go on", || begun(&served) == 2);
+    let name = device(&served);
+    served.run(&["devices", "drain", &name]);
+    wait_for("it to have left", || state(&served, "saves") != "running");
+    kill_server(&served);
+    served.run(&["devices", "undrain", &name]);
+    wait_for("the job to go on", || begun(&served) == 3);
+    served.run(&["set", &crashes, "--priority", "high"]);
+    assert_ne!(served.code(&["wait", &crashes]), Some(0));
+    served.run(&["server", "stop"]);
+
+    let store = EventStore::open(&served.0.path().join("home/server/events.redb"));
+    let store = store.expect("nobody else has it open").reader();
+    let past = Past::new(Arc::new(store.topology().expect("it is there")));
+    let events = store.events().expect("all of them are there");
+    let policy = by_name("adaptive").expect("the table has it");
+    let (decisions, differences) = redecide(past, &events, policy, Cadence::default());
+    assert!(decisions > 8, "{decisions} decisions");
+    assert_eq!(differences, []);
 }

@@ -42,6 +42,7 @@ impl State {
                 self.all_released();
             }
             Event::PlanCommitted { plan } => self.commit(plan),
+            Event::PolicyRemembered { memory } => self.policy_memory = Some(Arc::clone(memory)),
             Event::StageStarted { lease } => self.started(*lease),
             Event::Progressed { lease, progress } => self.progressed(*lease, progress),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),

@@ -8,8 +8,8 @@ use thiserror::Error;
 use super::apply::Booked;
 use super::{Claim, Job, Lease, StageState, State, Ticket};
 use crate::{
-    DeviceId, Generation, JobId, LeaseId, Name, Occupant, Placement, Quotas, Share, ShareMillis,
-    StageKey, Time, Topology,
+    DeviceId, Generation, JobId, LeaseId, Name, Occupant, Placement, PolicyMemory, Quotas, Share,
+    ShareMillis, StageKey, Time, Topology,
 };
 
 /// Everything of a state that follows neither from its topology nor from the rest.
@@ -31,6 +31,7 @@ pub struct StateParts {
     pub last_checkpoint: Option<Time>,
     pub yielding: BTreeMap<LeaseId, StageKey>,
     pub quotas: Arc<Quotas>,
+    pub policy_memory: Option<Arc<PolicyMemory>>,
     /// By tenant, and by device class.
     pub used: BTreeMap<Name, Vec<Share>>,
     /// By node.
@@ -98,6 +99,7 @@ impl State {
             last_checkpoint: self.last_checkpoint,
             yielding: self.yielding,
             quotas: self.quotas,
+            policy_memory: self.policy_memory,
             used: self.used,
             lost: self.lost,
             suspected: self.suspected,
@@ -133,6 +135,7 @@ impl State {
         state.last_checkpoint = parts.last_checkpoint;
         state.yielding = parts.yielding;
         state.quotas = parts.quotas;
+        state.policy_memory = parts.policy_memory;
         state.used = parts.used;
         state.lost = parts.lost;
         state.suspected = parts.suspected;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use het_core::{Domain, Name};
 
-use super::Rates;
+use super::{Rates, Seen};
 use crate::Moments;
 
 /// Everything that was observed. What was declared is not in it: whoever begins anew declares it
@@ -26,6 +26,8 @@ pub struct Observed {
     pub units: u32,
     pub within: Domain,
     pub moments: Moments,
+    /// Steps per second as told since the mean last moved far.
+    pub told: f64,
 }
 
 impl Rates {
@@ -37,12 +39,13 @@ impl Rates {
             by_units.iter().map(move |(&units, by_domain)| (profile, class, units, by_domain))
         });
         let history = by_units.flat_map(|(profile, class, units, by_domain)| {
-            by_domain.iter().map(move |(&within, &moments)| Observed {
+            by_domain.iter().map(move |(&within, seen)| Observed {
                 profile: profile.clone(),
                 class: class.clone(),
                 units,
                 within,
-                moments,
+                moments: seen.moments,
+                told: seen.told,
             })
         });
         Learned {
@@ -61,10 +64,10 @@ impl Rates {
             revisions: learned.revisions,
             ..Self::default()
         };
-        for Observed { profile, class, units, within, moments } in learned.history {
+        for Observed { profile, class, units, within, moments, told } in learned.history {
             let by_class = rates.history.entry(profile).or_default();
             let by_domain = by_class.entry(class).or_default().entry(units).or_default();
-            by_domain.insert(within, moments);
+            by_domain.insert(within, Seen { moments, told });
         }
         rates
     }

@@ -15,7 +15,7 @@ use crate::left::Left;
 use crate::line::Line;
 use crate::market;
 use crate::place::on_class;
-use crate::value::{Bid, Standing, density, quantum};
+use crate::value::{Bid, Prices, density, quantum};
 use crate::{StopOrder, View, Want};
 
 /// Between two searches there is at least this much time for each stage that took part in the last
@@ -27,50 +27,54 @@ const PAUSE_MAX: Millis = Millis::seconds(1_800);
 /// becomes later.
 const SEARCH_AGAIN: Millis = Millis::seconds(360);
 
-/// What the market remembers.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Market {
-    pub book: Book,
-    pub standing: Option<Standing>,
-}
-
 /// The market as one decision uses it.
 #[derive(Debug)]
 pub(super) struct Bidding<'a> {
     weights: &'a Weights,
-    market: &'a mut Market,
+    book: &'a mut Book,
+    prices: Option<Prices>,
     /// Everybody who took part if prices were searched just now, and what each gives.
     searched: Option<(Demands, Vec<Vec<f64>>)>,
 }
 
 impl<'a> Bidding<'a> {
-    pub fn open(view: &View<'_>, weights: &'a Weights, market: &'a mut Market) -> Self {
+    /// `last` is what the last search found.
+    pub fn open(
+        view: &View<'_>,
+        weights: &'a Weights,
+        book: &'a mut Book,
+        last: Option<Prices>,
+    ) -> Self {
         let classes = view.state.topology().classes.len();
-        market.standing = market.standing.take().filter(|last| last.prices.len() == classes);
-        market.book.open(view);
-        Self { weights, market, searched: None }
+        book.open(view);
+        let prices = last.filter(|last| last.per_unit.len() == classes);
+        Self { weights, book, prices, searched: None }
+    }
+
+    /// What the next decision has to know.
+    pub fn close(&mut self) -> Option<Prices> {
+        self.prices.take()
     }
 
     /// Searches prices anew where that is due.
     pub fn search(&mut self, view: &View<'_>, line: &Line) {
-        let last = self.market.standing.as_ref();
+        let last = self.prices.as_ref();
         if self.searched.is_some() || last.is_some_and(|last| view.now < next_search(last)) {
             return;
         }
-        let book = &mut self.market.book;
         let listed = line.shortlist(view.state);
-        let demands = Demands::of(view, book, listed.iter().copied());
-        let rest = line.rest(book, &listed);
-        let (standing, values) = Standing::search(view, self.weights, &demands, &rest, last);
-        self.market.standing = Some(standing);
+        let demands = Demands::of(view, self.book, listed.iter().copied());
+        let rest = line.rest(self.book, &listed);
+        let (prices, values) = Prices::search(view, self.weights, &demands, &rest, last);
+        self.prices = Some(prices);
         self.searched = Some((demands, values));
     }
 
     /// Who a waiting stage is to the market, and what it gives for each of its offers.
     fn bid(&mut self, view: &View<'_>, key: StageKey) -> Option<(Demand, Vec<f64>)> {
-        let demand = demand(view, &mut self.market.book, key, None);
-        let standing = self.market.standing.as_ref().filter(|_| !demand.offers.is_empty())?;
-        let values = standing.values(view, self.weights, &demand);
+        let demand = demand(view, self.book, key, None);
+        let prices = self.prices.as_ref().filter(|_| !demand.offers.is_empty())?;
+        let values = prices.values(view, self.weights, &demand);
         Some((demand, values))
     }
 
@@ -78,8 +82,8 @@ impl<'a> Bidding<'a> {
     /// their price; nothing where no class alone has enough devices.
     pub fn bids(&mut self, view: &View<'_>, key: StageKey) -> Vec<Bid> {
         let Some((demand, values)) = self.bid(view, key) else { return Vec::new() };
-        let standing = self.market.standing.as_ref();
-        standing.map_or_else(Vec::new, |standing| standing.bids(&demand, &values))
+        let prices = self.prices.as_ref();
+        prices.map_or_else(Vec::new, |prices| prices.bids(&demand, &values))
     }
 
     /// What a device brings to a waiting stage where it brings most.
@@ -89,7 +93,7 @@ impl<'a> Bidding<'a> {
 }
 
 /// When prices may be searched again at the earliest.
-fn next_search(last: &Standing) -> Time {
+fn next_search(last: &Prices) -> Time {
     let pause = Millis(PAUSE_PER_PARTY.0 * last.parties as u64);
     last.searched_at + pause.min(PAUSE_MAX)
 }
@@ -114,17 +118,23 @@ struct Outcome<'a> {
 impl Pass<'_> {
     /// Hands out anew what is free and what those hold whose quantum is over.
     pub(super) fn contest(&mut self, line: &mut Line, any_chooser: bool) {
-        let Some(mut bidding) = self.bidding.take() else { return };
+        if let Some(mut bidding) = self.bidding.take() {
+            self.contest_by(&mut bidding, line, any_chooser);
+            self.bidding = Some(bidding);
+        }
+    }
+
+    fn contest_by(&mut self, bidding: &mut Bidding<'_>, line: &mut Line, any_chooser: bool) {
         let open = self.view.state.waiting().any(|key| self.is_open(key));
         if open || any_chooser {
             bidding.search(self.view, line);
         }
         let Some((demands, values)) = &bidding.searched else {
-            self.wake_for_contest(bidding.market.standing.as_ref(), None);
+            self.wake_for_contest(bidding.prices.as_ref(), None);
             return;
         };
         let (running, next) = self.running(demands, bidding.weights);
-        self.wake_for_contest(bidding.market.standing.as_ref(), next);
+        self.wake_for_contest(bidding.prices.as_ref(), next);
         let waits = |demand: &Demand| {
             self.view.state.is_waiting(demand.key)
                 && line.place_of(demand.key).is_some()
@@ -141,7 +151,7 @@ impl Pass<'_> {
         let holders = running.iter().map(|r| party(r.row, Some(r.offer), r.ripe));
         let parties: Vec<Party<'_>> =
             holders.chain(waiting.map(|row| party(row, None, true))).collect();
-        let prices = bidding.market.standing.as_ref().map_or(&[][..], |s| s.prices.as_slice());
+        let prices = bidding.prices.as_ref().map_or(&[][..], |s| s.per_unit.as_slice());
         let chosen = share_out(demands, &parties, prices, &self.pool.units_by_class());
         self.carry_out(line, &Outcome { running, parties, chosen });
     }
@@ -166,12 +176,12 @@ impl Pass<'_> {
     }
 
     /// Who waits is looked at again once somebody's quantum is over, and as time passes.
-    fn wake_for_contest(&mut self, standing: Option<&Standing>, next: Option<Time>) {
+    fn wake_for_contest(&mut self, prices: Option<&Prices>, next: Option<Time>) {
         let waits = self.view.state.waiting().any(|key| self.is_open(key));
-        if let Some(standing) = standing.filter(|_| waits) {
-            let again = standing.searched_at + SEARCH_AGAIN;
+        if let Some(prices) = prices.filter(|_| waits) {
+            let again = prices.searched_at + SEARCH_AGAIN;
             let next = next.map_or(again, |next| next.min(again));
-            self.wake_by(next.max(next_search(standing)));
+            self.wake_by(next.max(next_search(prices)));
         }
     }
 

@@ -23,22 +23,16 @@ impl<'a> Pass<'a> {
         group: &mut Group,
         rank: &Rank,
     ) -> Result<(Placement, Reason), Vec<Reason>> {
-        if let Some(fixed) = group.bound() {
-            let index = match self.rules.choice {
-                Choice::FixedUntil(_) => group.by_worth(self.crowd.as_ref())[0],
-                _ => fixed,
-            };
+        if let Some(index) = self.only(group) {
             let word = group.spec().alternatives[index].selector.word.clone();
             let bound = Reason::FixedAtSubmission { word };
             let fit = self.place(group, index);
             if let Some(blocker) = fit.as_ref().ok().and_then(|p| self.delays(group, rank, p)) {
                 return Err(vec![Reason::WouldDelay { blocker }]);
             }
-            return fit.map(|placement| (placement, bound.clone())).map_err(|_| {
-                let mut reasons = self.reasons_why_not(group);
-                reasons.push(bound);
-                reasons
-            });
+            return fit
+                .map(|placement| (placement, bound))
+                .map_err(|_| self.reasons_to_wait(group));
         }
         if let Some(bidding) = &mut self.bidding {
             let bids = bidding.bids(self.view, rank.key);
@@ -67,7 +61,7 @@ impl<'a> Pass<'a> {
         let Some(placement) = found else {
             return Err(match delayed {
                 Some(blocker) => vec![Reason::WouldDelay { blocker }],
-                None => self.reasons_why_not(group),
+                None => self.reasons_to_wait(group),
             });
         };
         let index = placement.alternative;
@@ -85,6 +79,21 @@ impl<'a> Pass<'a> {
             (_, false) => Reason::FreeNow { word },
         };
         Ok((placement, reason))
+    }
+
+    /// The alternative that will do for a group, where no other does.
+    fn only(&self, group: &Group) -> Option<usize> {
+        let fixed = group.bound()?;
+        Some(match self.rules.choice {
+            Choice::FixedUntil(_) => group.by_worth(self.crowd.as_ref())[0],
+            _ => fixed,
+        })
+    }
+
+    /// Whether enough devices are free for any alternative of a group, wherever they are.
+    pub(super) fn may_fit(&mut self, group: &Group) -> bool {
+        let mut shapes = group.spec().alternatives.iter().zip(&group.accepted);
+        shapes.any(|(shape, accepted)| self.pool.units(accepted) >= shape.count)
     }
 
     /// The same by what a stage gives for its offers, the best first.
@@ -201,10 +210,14 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The same where alternatives that fit were left because they are far too slow.
-    fn reasons_to_wait(&mut self, group: &mut Group) -> Vec<Reason> {
+    /// One reason an alternative, and that the others are far too slow where some are, or that only
+    /// one will do.
+    pub(super) fn reasons_to_wait(&mut self, group: &mut Group) -> Vec<Reason> {
         let mut reasons = self.reasons_why_not(group);
-        if reasons.len() < group.accepted.len() {
+        if let Some(fixed) = self.only(group) {
+            let word = group.spec().alternatives[fixed].selector.word.clone();
+            reasons.push(Reason::FixedAtSubmission { word });
+        } else if reasons.len() < group.accepted.len() {
             let word = group.spec().alternatives[group.ranked[0]].selector.word.clone();
             reasons.push(Reason::BetterToWait { word });
         }
@@ -276,6 +289,7 @@ impl<'a> Pass<'a> {
 
     /// Uses a placement for a stage, or keeps it for it.
     pub(super) fn take(&mut self, key: StageKey, placement: &Placement) {
+        self.touched = true;
         self.pool.take(placement);
         if let Some(tenants) = &mut self.tenants {
             tenants.take(&self.view.state.stage(key).0.spec.tenant, placement);
@@ -283,6 +297,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn give_back(&mut self, key: StageKey, placement: &Placement) {
+        self.touched = true;
         self.pool.give_back(placement);
         if let Some(tenants) = &mut self.tenants {
             tenants.give_back(&self.view.state.stage(key).0.spec.tenant, placement);
@@ -292,10 +307,10 @@ impl<'a> Pass<'a> {
     /// Where a group stands among tenants.
     pub(super) fn precedence(&mut self, group: &Group, rank: &Rank) -> Precedence {
         let view = self.view;
-        // Among those who fit nowhere it does not matter who brings most, and who has risen by
+        // Among those for whom too little is free it does not matter who brings most, and who has risen by
         // waiting is not weighed any more.
         let has_risen = self.bidding.is_some() && rank.level() > group.priority() as u64;
-        let fits = !group.still_misfits(view.state, &self.widened);
+        let fits = self.bidding.is_some() && self.may_fit(group);
         let density = if has_risen {
             f64::INFINITY
         } else {

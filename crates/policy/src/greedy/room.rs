@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use het_core::{DeviceId, Millis, Phase, Placement, Priority, Reason, StageKey, Time};
+use serde::{Deserialize, Serialize};
 
 use super::{Next, PREEMPTION_SEARCHES_MAX, Pass};
 use crate::ends::Unknown;
@@ -13,7 +14,7 @@ use crate::place::place_among;
 use crate::pool::Accepted;
 use crate::rules::{Passing, Preempts};
 use crate::speed::steps_left;
-use crate::{Pool, StopOrder, View, Want, preempt};
+use crate::{Pool, StopOrder, View, Want, memory, preempt};
 
 /// Gangs that may have devices reserved at a time, so that reservations cannot idle a cluster.
 const RESERVATIONS_MAX: usize = 1;
@@ -30,15 +31,18 @@ const FRESH_MIN: Millis = Millis::seconds(10);
 const DELAYS_MAX: usize = 256;
 
 /// A stage that should be able to begin at some time, if nobody holds it up.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Awaited {
+    #[serde(with = "memory::stage")]
     pub key: StageKey,
     /// Its priority, raised by one for every [`AGEING_STEP`] that it has waited.
     level: u64,
     /// Its alternative that is waited for.
     shape: usize,
+    #[serde(with = "memory::millis")]
     begins: Time,
     /// When that was worked out.
+    #[serde(with = "memory::millis")]
     as_of: Time,
 }
 

@@ -4,7 +4,7 @@ use het_core::{
     JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, StageKey, StageState, State,
 };
 use het_perf::Rates;
-use het_policy::{Cadence, Candidate, Memory, Policy, Stands, Terms, View, candidates};
+use het_policy::{Cadence, Candidate, Policy, Stands, Terms, View, candidates};
 use het_scheduler::{Blocker, Explanation, Situation, WhatIf};
 use het_wire::API_VERSION;
 use het_wire::report::{
@@ -59,9 +59,9 @@ pub fn explanation_of_record(
     id: JobId,
     how: (Lang, Detail),
 ) -> Option<ExplanationReport> {
-    let (rates, memory) = (Rates::default(), Memory::default());
+    let rates = Rates::default();
     let view = View { state, rates: &rates, now: state.now(), cadence: Cadence::default() };
-    explanation(&Situation { view, policy, memory: &memory }, id, how)
+    explanation(&Situation { view, policy }, id, how)
 }
 
 fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExplanation {

@@ -13,7 +13,7 @@ use het_core::{
 };
 use het_lab::{Scenario, drive};
 use het_perf::Rates;
-use het_policy::{Cadence, Memory, View, by_name};
+use het_policy::{Cache, Cadence, View, by_name};
 use het_server::{Draft, EventStore, Keeping, Recovered, SnapshotFault, StoreError};
 use het_testkit::build;
 use redb::{Database, ReadableTable, TableDefinition};
@@ -362,7 +362,7 @@ impl Line {
         let policy = by_name("fifo").expect("the table has it");
         let (state, rates) = (&self.past.state, Rates::default());
         let view = View { state, rates: &rates, now: Time(self.at), cadence: Cadence::default() };
-        let plan: Plan = het_scheduler::round(&view, policy, &mut Memory::default()).plan;
+        let plan: Plan = het_scheduler::round(&view, policy, &mut Cache::default()).plan;
         let started = plan.actions.iter().find_map(|action| match action {
             Action::Start { lease, .. } => Some(*lease),
             _ => None,

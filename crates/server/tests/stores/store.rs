@@ -5,7 +5,7 @@ use std::sync::Arc;
 use het_control::Log;
 use het_core::{Action, Event, Outcome, Plan, Priority, State, Time, Topology};
 use het_perf::Rates;
-use het_policy::{Cadence, Memory, View, by_name};
+use het_policy::{Cache, Cadence, View, by_name};
 use het_server::{EventStore, StoreError};
 use het_testkit::build;
 
@@ -40,7 +40,7 @@ fn plan(state: &State, at: u64) -> Plan {
     let policy = by_name("adaptive").expect("the table has it");
     let rates = Rates::default();
     let view = View { state, rates: &rates, now: Time(at), cadence: Cadence::default() };
-    let plan = het_scheduler::round(&view, policy, &mut Memory::default()).plan;
+    let plan = het_scheduler::round(&view, policy, &mut Cache::default()).plan;
     assert!(matches!(plan.actions[..], [Action::Start { .. }]), "{plan:?}");
     plan
 }

@@ -8,8 +8,10 @@ use het_core::{
     Outcome, Priority, Progress, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use thiserror::Error;
 
+use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
 use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
@@ -72,6 +74,10 @@ enum EventRecord {
     },
     PlanCommitted {
         plan: PlanRecord,
+    },
+    PolicyRemembered {
+        policy: String,
+        memory: Value,
     },
     StageStarted {
         lease: u64,
@@ -219,6 +225,10 @@ fn write(event: &Event) -> EventRecord {
         },
         Event::QuotasSet { quotas } => EventRecord::QuotasSet { tenants: write_quotas(quotas) },
         Event::PlanCommitted { plan } => EventRecord::PlanCommitted { plan: write_plan(plan) },
+        Event::PolicyRemembered { memory } => {
+            let PolicyMemoryRecord { policy, memory } = write_memory(memory);
+            EventRecord::PolicyRemembered { policy, memory }
+        }
         Event::StageStarted { lease } => EventRecord::StageStarted { lease: lease.0 },
         Event::Progressed { lease, progress } => {
             EventRecord::Progressed { lease: lease.0, progress: write_progress(progress) }
@@ -279,6 +289,9 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         }
         EventRecord::PlanCommitted { plan } => {
             Event::PlanCommitted { plan: Arc::new(read_plan(plan)) }
+        }
+        EventRecord::PolicyRemembered { policy, memory } => {
+            Event::PolicyRemembered { memory: Arc::new(read_memory(policy, memory)) }
         }
         EventRecord::StageStarted { lease } => Event::StageStarted { lease: LeaseId(*lease) },
         EventRecord::Progressed { lease, progress } => {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::RecordError;
+use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
 use super::plan::{
     CauseRecord, KeyRecord, PlacementRecord, read_cause, read_key, read_placement, write_cause,
     write_key, write_placement,
@@ -69,6 +70,9 @@ pub struct ObservedRecord {
     pub count: u64,
     pub mean_bits: u64,
     pub sum_of_squares_bits: u64,
+    /// Absent in snapshots of version 0.1, which told the mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_bits: Option<u64>,
 }
 
 impl ObservedRecord {
@@ -114,6 +118,8 @@ struct StateRecord {
     last_checkpoint_ms: Option<u64>,
     yielding: Vec<(u64, KeyRecord)>,
     tenants: BTreeMap<String, QuotaRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    policy: Option<PolicyMemoryRecord>,
     used: BTreeMap<String, Vec<u32>>,
     lost: Vec<bool>,
     suspected: Vec<bool>,
@@ -233,6 +239,7 @@ fn write_state(state: &StateParts) -> StateRecord {
         last_checkpoint_ms: state.last_checkpoint.map(|at| at.0),
         yielding: state.yielding.iter().map(|(id, key)| (id.0, write_key(*key))).collect(),
         tenants: write_quotas(&state.quotas),
+        policy: state.policy_memory.as_deref().map(write_memory),
         used: state.used.iter().map(|(name, used)| (name.to_string(), shares(used))).collect(),
         lost: state.lost.clone(),
         suspected: state.suspected.clone(),
@@ -265,6 +272,10 @@ fn read_state(record: &StateRecord) -> Result<StateParts, RecordError> {
         last_checkpoint: record.last_checkpoint_ms.map(Time),
         yielding: record.yielding.iter().map(|(id, to)| (LeaseId(*id), key(to))).collect(),
         quotas: Arc::new(read_quotas(&record.tenants)),
+        policy_memory: record
+            .policy
+            .as_ref()
+            .map(|record| Arc::new(read_memory(&record.policy, &record.memory))),
         used: record.used.iter().map(read_used).collect(),
         lost: record.lost.clone(),
         suspected: record.suspected.clone(),
@@ -329,6 +340,7 @@ mod tests {
             count: 3,
             mean_bits: 0.1_f64.to_bits(),
             sum_of_squares_bits: f64::MIN_POSITIVE.to_bits(),
+            told_bits: Some(0.3_f64.to_bits()),
         };
         let learned = LearnedRecord { history: vec![observed], ..LearnedRecord::default() };
         Snapshot { sequence: 7, hash: [0xa5; 32], state, learned }

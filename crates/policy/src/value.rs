@@ -11,10 +11,9 @@
 //! with the device time that it has had: of unknown lengths those that have had little are likely
 //! to end first (Nuyens and Wierman 2008).
 //!
-//! Two corrections keep the tail short. Lateness raises a stage, and while more work waits than the
-//! longest job takes, so does waiting (no starvation). And a stage that takes nearly as long as all
-//! work together goes first, longest first (Graham 1969), once no new work arrives or the cluster
-//! is overloaded, because only it decides when everything is done.
+//! Two corrections keep the tail short. Lateness raises a stage (no starvation). And a stage that
+//! takes nearly as long as all work together goes first, longest first (Graham 1969), once no new
+//! work arrives or the cluster is overloaded, because only it decides when everything is done.
 
 use het_core::{Millis, Time};
 use serde::{Deserialize, Serialize};
@@ -57,8 +56,6 @@ pub(crate) struct Prices {
     #[serde(with = "memory::exact")]
     critical: f64,
     #[serde(with = "memory::exact")]
-    ageing: f64,
-    #[serde(with = "memory::exact")]
     late_power: f64,
     /// The most that anybody gives who is not critical.
     #[serde(with = "memory::exact")]
@@ -99,8 +96,7 @@ impl Prices {
             horizon,
             all_s,
             common: at(weights.common, heavy) * demands.present as f64 / all_s,
-            critical: at(weights.critical, pressed),
-            ageing: weights.ageing * heavy,
+            critical: if pressed < 1.0 { f64::INFINITY } else { weights.critical },
             late_power: at(weights.late_power, heavy),
             highest: 0.0,
             per_unit: Vec::new(),
@@ -109,15 +105,14 @@ impl Prices {
         let progress: Vec<Vec<f64>> = progress.collect();
         found.highest = progress.iter().flatten().copied().fold(0.0, f64::max);
         let rows = demands.stages.iter().zip(progress);
-        let values: Vec<Vec<f64>> =
-            rows.map(|(demand, row)| found.ranked(weights, demand, row)).collect();
+        let values: Vec<Vec<f64>> = rows.map(|(demand, row)| found.ranked(demand, row)).collect();
         found.per_unit = market::clearing(demands, &values);
         (found, values)
     }
 
     /// What a stage gives for each of its offers; nothing for those that are not worth its while.
     pub fn values(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
-        self.ranked(weights, demand, self.progress(view, weights, demand))
+        self.ranked(demand, self.progress(view, weights, demand))
     }
 
     /// Of one priority, critical or not.
@@ -149,7 +144,6 @@ impl Prices {
         let alone = alone_seconds(&self.capacity, self.present, demand);
         let earliest = waited + demand.seconds_on(&demand.fastest());
         let late = (earliest / alone / weights.late).max(1.0).powf(self.late_power);
-        let raised = (1.0 + self.ageing * (waited / self.all_s).powi(2)) * late;
         let fewest = demand.offers.iter().map(|offer| offer.units).min().unwrap_or(1);
         let value = |(index, offer): (usize, &Offer)| {
             let crowded = self.crowded(weights, offer.class, offer.units)
@@ -161,7 +155,7 @@ impl Prices {
                 None => damped,
             };
             let progress = (1.0 / demand.remaining + self.common * step) * offer.rate;
-            progress / crowded * raised * kept
+            progress / crowded * late * kept
         };
         demand.offers.iter().enumerate().map(value).collect()
     }
@@ -174,14 +168,14 @@ impl Prices {
     }
 
     /// The critical above the rest, and priorities above each other.
-    fn ranked(&self, weights: &Weights, demand: &Demand, progress: Vec<f64>) -> Vec<f64> {
+    fn ranked(&self, demand: &Demand, progress: Vec<f64>) -> Vec<f64> {
         let fastest = demand.fastest();
         let length = demand.seconds_on(&fastest) / self.all_s;
         let rank = RANK.powi(2 * demand.priority as i32);
         if !demand.known || length < self.critical {
             return progress.into_iter().map(|value| value * rank).collect();
         }
-        let urgency = RANK * self.highest * length.powf(weights.critical_power) * rank;
+        let urgency = RANK * self.highest * length * rank;
         let value = |(offer, progress): (&Offer, f64)| match progress > 0.0 {
             true => urgency * f64::from(offer.units) * offer.rate / fastest.rate,
             false => 0.0,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::{Round, round};
 use het_core::{
-    DeviceId, Domain, Event, JobId, JobSpec, Name, Occupant, Priority, Reason, Stage, StageIndex,
-    StageKey, StageSpec, StageState, State,
+    Action, DeviceId, Domain, Event, JobChange, JobId, JobSpec, Name, Occupant, Plan, Priority,
+    Reason, Stage, StageIndex, StageKey, StageSpec, StageState, State,
 };
-use het_policy::{Cache, Decision, Policy, Pool, View, Want, place, reasons_why_not};
+use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
 
 /// Everything there is to say about a stage's fate.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,6 +71,11 @@ impl Situation<'_> {
     /// What would be decided now if `state` were true.
     fn decide(&self, state: &State) -> Decision {
         self.policy.decide(&View { state, ..self.view }, &mut Cache::default())
+    }
+
+    /// What that would come to.
+    fn round(&self, state: &State) -> Round {
+        round(&View { state, ..self.view }, self.policy, &mut Cache::default())
     }
 }
 
@@ -143,15 +149,15 @@ fn occupied(state: &State, id: DeviceId) -> Option<(Name, Occupant)> {
 fn what_if(situation: &Situation<'_>, key: StageKey) -> Vec<WhatIf> {
     let state = situation.view.state;
     let (job, spec, _) = state.stage(key);
-    let try_out = |spec: StageSpec, priority| starts(situation, key, spec, priority);
+    let starts_as =
+        |spec: StageSpec| resubmitted(situation, key, spec).is_some_and(|s| s.is_empty());
     let mut found = Vec::new();
     for (index, alternative) in spec.alternatives.iter().enumerate() {
         let fewer = (1..alternative.count).rev().find(|&count| {
             let mut relaxed = spec.clone();
             relaxed.alternatives = vec![alternative.clone()];
             relaxed.alternatives[0].count = count;
-            place(&mut Pool::of(state), &relaxed, 0).is_ok()
-                && try_out(relaxed, job.priority()).is_some_and(|stops| stops.is_empty())
+            place(&mut Pool::of(state), &relaxed, 0).is_ok() && starts_as(relaxed)
         });
         if let Some(count) = fewer {
             let word = spec.alternatives[index].selector.word.clone();
@@ -159,44 +165,68 @@ fn what_if(situation: &Situation<'_>, key: StageKey) -> Vec<WhatIf> {
         }
     }
     if spec.within != Domain::Any {
-        let relaxed = StageSpec { within: Domain::Any, ..spec.clone() };
-        let starts = try_out(relaxed, job.priority()).is_some_and(|stops| stops.is_empty());
+        let starts = starts_as(StageSpec { within: Domain::Any, ..spec.clone() });
         found.extend(starts.then_some(WhatIf::AnyDomain));
     }
     let higher = Priority::ALL.into_iter().rev().filter(|&other| other > job.priority());
     let raised = higher.filter_map(|priority| {
-        try_out(spec.clone(), priority).map(|stops| WhatIf::HigherPriority { priority, stops })
+        raised(situation, key, priority).map(|stops| WhatIf::HigherPriority { priority, stops })
     });
     found.extend(raised.take(1));
     found
 }
 
-/// Whether a job of this one stage would be given devices now, and whom that would stop.
-fn starts(
+/// Whom it would stop if a job of this one stage were submitted in the place of the stage's own;
+/// `None` if it would be given no devices now.
+fn resubmitted(
     situation: &Situation<'_>,
     key: StageKey,
     stage: StageSpec,
-    priority: Priority,
 ) -> Option<Vec<StageKey>> {
     let View { state, now, .. } = situation.view;
     let job: JobId = state.next_job();
     let stage = StageSpec { after: Vec::new(), follows: Vec::new(), ..stage };
-    let spec = JobSpec { priority, stages: vec![stage], ..(*state.stage(key).0.spec).clone() };
-    let mut relaxed = state.clone();
-    relaxed.apply(now, &Event::JobCancelled { job: key.job });
+    let spec = JobSpec { stages: vec![stage], ..(*state.stage(key).0.spec).clone() };
+    let mut fork = state.clone();
+    fork.apply(now, &Event::JobCancelled { job: key.job });
     let submitted = Event::JobSubmitted {
         job,
         spec: Arc::new(spec),
         succeeded: Vec::new(),
         checkpoints: Vec::new(),
     };
-    relaxed.apply(now, &submitted);
-    let decision = situation.decide(&relaxed);
-    let wanted = StageKey { job, stage: StageIndex(0) };
-    let runs = decision
-        .wants
-        .iter()
-        .any(|(other, want)| *other == wanted && matches!(want, Want::Run { .. }));
-    let stops = decision.stops.iter().map(|order| relaxed.leases()[&order.lease].stage);
-    runs.then(|| stops.collect())
+    fork.apply(now, &submitted);
+    given(situation, &fork, StageKey { job, stage: StageIndex(0) })
+}
+
+/// The same if the job of the stage had another priority.
+fn raised(situation: &Situation<'_>, key: StageKey, priority: Priority) -> Option<Vec<StageKey>> {
+    let View { state, now, .. } = situation.view;
+    let change = JobChange { priority: Some(priority), time_limit: None };
+    let mut fork = state.clone();
+    fork.apply(now, &Event::JobChanged { job: key.job, change });
+    given(situation, &fork, key)
+}
+
+/// Whom the next plan on `fork` stops who would not be stopped anyway, if it starts a stage or makes
+/// room for it.
+fn given(situation: &Situation<'_>, fork: &State, key: StageKey) -> Option<Vec<StageKey>> {
+    let anyway = stopped(situation.view.state, &situation.round(situation.view.state).plan);
+    let plan = situation.round(fork).plan;
+    let mut stops = stopped(fork, &plan);
+    stops.retain(|stage| !anyway.contains(stage) && stage.job != key.job);
+    let is_given = |action: &Action| match action {
+        Action::Start { stage, .. } => *stage == key,
+        Action::Claim { stage, .. } => *stage == key && !stops.is_empty(),
+        Action::Stop { .. } | Action::Unclaim { .. } => false,
+    };
+    plan.actions.iter().any(is_given).then_some(stops)
+}
+
+fn stopped(state: &State, plan: &Plan) -> Vec<StageKey> {
+    let stage = |action: &Action| match action {
+        Action::Stop { lease, .. } => Some(state.leases()[lease].stage),
+        _ => None,
+    };
+    plan.actions.iter().filter_map(stage).collect()
 }

@@ -241,8 +241,13 @@ fn every_decision_follows_from_the_log() {
     assert_ne!(served.code(&["wait", &crashes]), Some(0));
     served.run(&["server", "stop"]);
 
-    let store = EventStore::open(&served.0.path().join("home/server/events.redb"));
-    let store = store.expect("nobody else has it open").reader();
+    let path = served.0.path().join("home/server/events.redb");
+    let mut store = None;
+    wait_for("the store to be closed", || {
+        store = EventStore::open(&path).ok();
+        store.is_some()
+    });
+    let store = store.expect("it was opened").reader();
     let past = Past::new(Arc::new(store.topology().expect("it is there")));
     let events = store.events().expect("all of them are there");
     let policy = by_name("adaptive").expect("the table has it");

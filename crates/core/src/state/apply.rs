@@ -170,7 +170,8 @@ impl State {
                     }
                     self.yielding.remove(id);
                 }
-                Action::Claim { stage, placement, .. } => {
+                Action::Claim { stage, placement, reasons } => {
+                    self.stage_mut(*stage).wait_reasons.clone_from(reasons);
                     let claim = Claim { placement: Arc::clone(placement), since: self.now };
                     if let Some(before) = self.claims.insert(*stage, claim) {
                         self.released(&before.placement);

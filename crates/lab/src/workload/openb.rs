@@ -6,17 +6,17 @@ use std::path::Path;
 use het_core::{Bytes, Priority, Share, Topology};
 use het_policy::packing::Item;
 
-use super::{CsvTable, TraceJob, Work, WorkloadError};
+use super::{CsvTable, Fields, TraceError, TraceJob, Work, WorkloadError};
 
 /// The same pods as jobs: each takes the time from when it was scheduled (where it never was, from
 /// when it was created) until it was deleted, on as many GPUs as it asked for, or on cores if it
 /// asked for none. A part of a GPU is taken whole.
 pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
-    let [name, cores, count, models, qos, created, deleted, scheduled] = table.columns([
+    let models = table.column_if_any("gpu_spec");
+    let [name, cores, count, qos, created, deleted, scheduled] = table.columns([
         "name",
         "cpu_milli",
         "num_gpu",
-        "gpu_spec",
         "qos",
         "creation_time",
         "deletion_time",
@@ -31,7 +31,7 @@ pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
         let until: f64 = row.number(deleted, "deletion_time")?;
         let devices: u32 = row.number(count, "num_gpu")?;
         let milli: u32 = row.number(cores, "cpu_milli")?;
-        let classes = row.text(models, "gpu_spec")?.split('|').map(str::trim);
+        let classes = text_if_any(&row, models, "gpu_spec")?.split('|').map(str::trim);
         let classes = classes.filter(|class| !class.is_empty()).map(str::to_owned);
         let (units, classes) = match devices {
             0 => (milli.div_ceil(1_000).max(1), vec!["cpu".to_owned()]),
@@ -48,14 +48,28 @@ pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
     })
 }
 
-/// Reads a pod list against the device classes of a cluster, of which a pod may accept some.
+/// What a column says that some lists do not have: nothing.
+fn text_if_any<'a>(
+    row: &Fields<'a>,
+    column: Option<usize>,
+    name: &str,
+) -> Result<&'a str, TraceError> {
+    column.map_or(Ok(""), |column| row.text(column, name)).map(str::trim)
+}
+
+/// Reads a pod list against the device classes of a cluster, of which a pod may accept some; all of
+/// them where the list has no such column.
 ///
 /// # Errors
 /// When the file cannot be read, or with the place of the first malformed line.
 pub fn read_pods(path: &Path, topology: &Topology) -> Result<Vec<Item>, WorkloadError> {
-    let table = CsvTable::read(path)?;
-    let [cores, memory, count, milli, models] =
-        table.columns(["cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec"])?;
+    pods(&CsvTable::read(path)?, topology)
+}
+
+fn pods(table: &CsvTable, topology: &Topology) -> Result<Vec<Item>, WorkloadError> {
+    let [cores, memory, count, milli] =
+        table.columns(["cpu_milli", "memory_mib", "num_gpu", "gpu_milli"])?;
+    let models = table.column_if_any("gpu_spec");
     let accepts = |words: &str| {
         let named = |id: &str| words.is_empty() || words.split('|').any(|word| word == id);
         let rows = topology.classes.iter().enumerate();
@@ -73,7 +87,21 @@ pub fn read_pods(path: &Path, topology: &Topology) -> Result<Vec<Item>, Workload
             memory: Bytes(mebibytes << 20),
             devices: row.number(count, "num_gpu")?,
             share: Share(share * 10),
-            models: accepts(row.text(models, "gpu_spec")?.trim()),
+            models: accepts(text_if_any(&row, models, "gpu_spec")?),
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_without_models_accepts_all_of_them() {
+        let topology = crate::cluster("gavel:1,1,1").expect("three counts");
+        let text = "num_gpu,name,cpu_milli,gpu_milli,memory_mib\n2,pod,4000,1000,1024\n";
+        let table = CsvTable::of(Path::new("pods.csv"), text);
+        let pods = pods(&table, &topology).expect("all that is needed is there");
+        assert_eq!((pods[0].devices, pods[0].models), (2, 0b111));
+    }
 }

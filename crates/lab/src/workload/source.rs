@@ -102,15 +102,23 @@ impl CsvTable {
     /// # Errors
     /// With the first name that the header does not have.
     pub fn columns<const N: usize>(&self, names: [&str; N]) -> Result<[usize; N], TraceError> {
-        let empty = Fields::split(&self.path, 1, "", self.separator);
-        let header = self.lines().next().unwrap_or(empty);
+        let header = self.header();
         let mut found = [0; N];
         for (place, name) in found.iter_mut().zip(names) {
-            let named = |index: &usize| header.fields[*index].1.trim() == name;
             let missing = || header.wrong(0, format!("the header has no `{name}`"));
-            *place = (0..header.len()).find(named).ok_or_else(missing)?;
+            *place = header.position(name).ok_or_else(missing)?;
         }
         Ok(found)
+    }
+
+    /// Where a column stands that not every file of its kind has.
+    pub fn column_if_any(&self, name: &str) -> Option<usize> {
+        self.header().position(name)
+    }
+
+    fn header(&self) -> Fields<'_> {
+        let empty = Fields::split(&self.path, 1, "", self.separator);
+        self.lines().next().unwrap_or(empty)
     }
 
     /// Every row below the header.
@@ -163,6 +171,10 @@ impl<'a> Fields<'a> {
 
     pub fn len(&self) -> usize {
         self.fields.len()
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|(_, field)| field.trim() == name)
     }
 
     /// # Errors

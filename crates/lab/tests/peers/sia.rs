@@ -52,9 +52,13 @@ fn sia_lands_where_its_simulator_did() {
 #[test]
 fn adaptive_is_ahead_of_sia() {
     let Some(data) = Data::find("sia") else { return };
-    for ((workload, jct, makespan), bar) in PUBLISHED.into_iter().zip([0.90, 0.95, 0.95]) {
+    // Single runs scatter by 2 %: whatever changes one decision changes all that follow.
+    let mut sum = 0.0;
+    for ((workload, jct, makespan), bar) in PUBLISHED.into_iter().zip([0.90, 0.97, 0.97]) {
         let ours = play(&data, workload, "adaptive");
         let ratios = (ours.avg_jct_s / jct, ours.makespan_s / makespan);
         assert!(ratios.0 <= bar && ratios.1 < 1.06, "{workload}: {ratios:.3?} of the published");
+        sum += ratios.0;
     }
+    assert!(sum / 3.0 <= 0.93, "{:.3} of the published on the mean", sum / 3.0);
 }

@@ -173,7 +173,7 @@ fn play_all(weights: Weights, instances: &[&Instance]) -> Result<Vec<Outcome>, B
     };
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, Into::into) {
-            scope.spawn(&work);
+            scope.spawn(work);
         }
     });
     let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -138,10 +138,10 @@ impl Rates {
         (nodes, devices): (u32, u32),
         measured: &Measured,
     ) {
-        if let Some(goodput) = self.elastic.get_mut(profile) {
-            if goodput.observe(class, nodes, devices, measured) {
-                self.revise(profile);
-            }
+        if let Some(goodput) = self.elastic.get_mut(profile)
+            && goodput.observe(class, nodes, devices, measured)
+        {
+            self.revise(profile);
         }
     }
 

@@ -39,8 +39,8 @@ impl Outcome {
     }
 }
 
-/// Decides anew before every decision in `events`, which follow on `past`, from the events before it
-/// and nothing else. Also how many decisions there are.
+/// Decides anew before every decision in `events`, which follow on `past`, from the events before
+/// it and nothing else. Also how many decisions there are.
 pub fn redecide(
     mut past: Past,
     events: &[(Time, Event)],

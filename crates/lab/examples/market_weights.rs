@@ -223,8 +223,8 @@ fn score(ours: &Outcome, theirs: &Outcome) -> f64 {
         * worse(fairness(ours), fairness(theirs), FAIRNESS)
 }
 
-/// 120 jobs of 12 kinds, each with a speed of its own on each class; all at once on a small cluster,
-/// or so that the cluster is loaded to a part of what it could do.
+/// 120 jobs of 12 kinds, each with a speed of its own on each class; all at once on a small
+/// cluster, or so that the cluster is loaded to a part of what it could do.
 fn rigid(seed: u64, load: Option<f64>, restart_s: u64) -> Result<Scenario, Box<dyn Error>> {
     let mut draw = Draw::new(seed, 1);
     let sizes = match load {

@@ -33,6 +33,11 @@ impl fmt::Debug for Cache {
     }
 }
 
+/// What can stand in a state.
+pub(crate) trait Stored: Serialize + DeserializeOwned {}
+
+impl<T: Serialize + DeserializeOwned> Stored for T {}
+
 /// The memory of a state as the policy's own type, read once.
 #[derive(Debug, Default)]
 pub(crate) struct Recalled<T> {
@@ -40,7 +45,7 @@ pub(crate) struct Recalled<T> {
     from: Option<Arc<PolicyMemory>>,
 }
 
-impl<T: Serialize + DeserializeOwned + Clone + Default + PartialEq> Recalled<T> {
+impl<T: Stored + Clone + Default + PartialEq> Recalled<T> {
     /// What `policy` remembers in a state. Of a shape that this version does not know it remembers
     /// nothing.
     pub fn recall(&mut self, state: &State, policy: &str) -> T {

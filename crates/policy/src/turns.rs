@@ -7,11 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Lease, Placement, Reason, StageKey, StopCause, Time};
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::demand::{Book, Demands, Offer};
-use crate::memory::{self, Recalled};
+use crate::memory::{self, Recalled, Stored};
 use crate::place::{on_class, place};
 use crate::speed::slower_apart;
 use crate::tenants::Tenants;
@@ -54,12 +53,9 @@ impl<T> Default for Kept<T> {
 }
 
 /// What a planner may carry from one round to the next.
-pub(crate) trait Carried:
-    Default + Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static
-{
-}
+pub(crate) trait Carried: Default + Clone + PartialEq + Send + 'static + Stored {}
 
-impl<T: Default + Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static> Carried for T {}
+impl<T: Default + Clone + PartialEq + Send + 'static + Stored> Carried for T {}
 
 /// Plans once a round and carries that out, however often the round is looked at: what is stopped
 /// has to go before what takes its place can start. `plan` is shown the turns of the round before

@@ -80,8 +80,8 @@ impl Situation<'_> {
 }
 
 /// Explains a stage. Reasons are those that were recorded with the decision; where a stage stands
-/// in the order, and what would start it, come from deciding again on a copy of the state, for an option
-/// with one constraint relaxed.
+/// in the order, and what would start it, come from deciding again on a copy of the state, for an
+/// option with one constraint relaxed.
 pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
     let state = situation.view.state;
     let (job, spec, stage) = state.stage(key);
@@ -208,8 +208,8 @@ fn raised(situation: &Situation<'_>, key: StageKey, priority: Priority) -> Optio
     given(situation, &fork, key)
 }
 
-/// Whom the next plan on `fork` stops who would not be stopped anyway, if it starts a stage or makes
-/// room for it.
+/// Whom the next plan on `fork` stops who would not be stopped anyway, if it starts a stage or
+/// makes room for it.
 fn given(situation: &Situation<'_>, fork: &State, key: StageKey) -> Option<Vec<StageKey>> {
     let anyway = stopped(situation.view.state, &situation.round(situation.view.state).plan);
     let plan = situation.round(fork).plan;

@@ -307,8 +307,8 @@ impl<'a> Pass<'a> {
     /// Where a group stands among tenants.
     pub(super) fn precedence(&mut self, group: &Group, rank: &Rank) -> Precedence {
         let view = self.view;
-        // Among those for whom too little is free it does not matter who brings most, and who has risen by
-        // waiting is not weighed any more.
+        // Among those for whom too little is free it does not matter who brings most, and who has
+        // risen by waiting is not weighed any more.
         let has_risen = self.bidding.is_some() && rank.level() > group.priority() as u64;
         let fits = self.bidding.is_some() && self.may_fit(group);
         let density = if has_risen {

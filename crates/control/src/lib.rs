@@ -12,5 +12,5 @@ mod turn;
 pub use het_policy::Cadence;
 pub use log::{Log, LogError, MemoryLog};
 pub use past::Past;
-pub use redecide::{Difference, Outcome, redecide};
+pub use redecide::{Commit, Difference, redecide};
 pub use turn::{ControlError, Controller, Retention, Turn};

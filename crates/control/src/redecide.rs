@@ -12,18 +12,18 @@ use crate::Past;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     pub at: Time,
-    pub committed: Outcome,
-    pub decided: Outcome,
+    pub committed: Commit,
+    pub decided: Commit,
 }
 
-/// What a decision came to.
+/// What is committed of one decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outcome {
+pub struct Commit {
     pub plan: Option<Arc<Plan>>,
     pub memory: Option<Arc<PolicyMemory>>,
 }
 
-impl Outcome {
+impl Commit {
     /// Takes in an event if it is the next part of the same decision.
     fn add(&mut self, event: &Event) -> bool {
         match event {
@@ -50,7 +50,7 @@ pub fn redecide(
     let (mut decisions, mut differences) = (0, Vec::new());
     let mut rest = events;
     while let Some((at, event)) = rest.first() {
-        let mut committed = Outcome::default();
+        let mut committed = Commit::default();
         let parts = rest.iter().take_while(|(when, part)| when == at && committed.add(part));
         let parts = parts.count();
         if parts == 0 {
@@ -59,7 +59,7 @@ pub fn redecide(
             continue;
         }
         let view = View { state: &past.state, rates: &past.rates, now: *at, cadence };
-        let mut decided = Outcome::default();
+        let mut decided = Commit::default();
         for event in round(&view, policy, &mut Cache::default()).into_events() {
             decided.add(&event);
         }

@@ -14,8 +14,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Generation, Lease, LeaseId, Placement, Priority, Reason, StageKey, State, StopCause, StopCost,
-    Time,
+    Generation, Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,40 +49,7 @@ struct Kept {
     line: Line,
     choosers: Choosers,
     book: Book,
-    taken: Taken,
     memory: Recalled<Remembered>,
-}
-
-/// When devices were last given to somebody, by what was seen before decisions.
-#[derive(Debug, Default)]
-struct Taken {
-    /// All below were looked at.
-    seen_until: LeaseId,
-    /// By class of a node that was touched, the last plan before that was seen.
-    by_class: Vec<Generation>,
-}
-
-impl Taken {
-    fn update(&mut self, state: &State) {
-        self.by_class.resize(state.topology().classes.len(), Generation(0));
-        let leases = state.leases().range(self.seen_until..).map(|(_, lease)| &lease.placement);
-        let claims = state.claims().values().map(|claim| &claim.placement);
-        for class in leases.chain(claims).flat_map(|placement| touched(state, placement)) {
-            self.by_class[class] = state.generation();
-        }
-        self.seen_until = state.next_lease();
-    }
-
-    /// Whether none of these classes was touched since a plan.
-    fn none_since(&self, plan: Generation, classes: &[usize]) -> bool {
-        classes.iter().all(|&class| self.by_class[class] <= plan)
-    }
-}
-
-/// Classes of the devices on the nodes of a placement.
-fn touched<'a>(state: &'a State, placement: &Placement) -> impl Iterator<Item = usize> + use<'a> {
-    let nodes: Vec<usize> = placement.ranks.iter().map(|rank| rank.node.index()).collect();
-    nodes.into_iter().flat_map(|node| state.index().classes[node].iter().copied())
 }
 
 /// What follows from earlier decisions alone.
@@ -104,7 +70,7 @@ pub(crate) fn decide(
     cache: &mut Cache,
 ) -> Decision {
     let state = view.state;
-    let Kept { line, choosers, book, taken, memory } = cache.of::<Kept>();
+    let Kept { line, choosers, book, memory } = cache.of::<Kept>();
     let Remembered { awaited, prices } = memory.recall(state, rules.name);
     let chooser_ids: Vec<LeaseId> = match rules.balancing {
         Balancing::Throughout => choosers.update(state).collect(),
@@ -115,18 +81,14 @@ pub(crate) fn decide(
         return Decision::default();
     }
     line.update(rules, view);
-    taken.update(state);
     let crowd = rules.balancing != Balancing::Never;
     let crowd = crowd.then(|| Crowd::of(state));
     let bidding = weights.map(|weights| Bidding::open(view, weights, book, prices));
-    let mut pass = Pass::new(rules, view, taken, (crowd, bidding));
+    let mut pass = Pass::new(rules, view, crowd, bidding);
     pass.any_unsaving = choosers.any_unsaving();
     pass.awaited = awaited.and_then(|known| pass.awaits(line, known));
     pass.claims(line);
-    if pass.bidding.is_some() {
-        line.groups().for_each(|group| pass.settle(group));
-    }
-    if pass.bidding.is_some() && line.has_choice(state) {
+    if pass.bidding.is_some() && line.has_choice(|group| pass.may_fit(group)) {
         pass.bidding.iter_mut().for_each(|bidding| bidding.search(view, line));
     }
     let mut heads = Heads::of(&mut pass, line);
@@ -165,9 +127,8 @@ struct Pass<'a> {
     rules: &'a Rules,
     view: &'a View<'a>,
     pool: Pool<'a>,
-    /// Classes on nodes where the pool is no longer what the state leaves.
-    touched: BTreeSet<usize>,
-    taken: &'a Taken,
+    /// It is no longer what the state leaves.
+    touched: bool,
     /// Where they have quotas.
     tenants: Option<Tenants<'a>>,
     wants: Vec<(Rank, Want)>,
@@ -191,11 +152,8 @@ struct Pass<'a> {
     /// Device classes of nodes on which the pool has more than the state says: what victims will
     /// leave.
     widened: BTreeSet<usize>,
-    /// What does not fit into the pool, and why it did not when so many placements had been taken
-    /// or given back.
-    unfit: BTreeMap<Ask, (usize, Reason)>,
-    /// How many have been by now.
-    changes: usize,
+    /// What does not fit into the pool.
+    unfit: BTreeMap<Ask, Reason>,
     stopped: BTreeSet<LeaseId>,
     searches: usize,
     /// When what runs should end, once somebody asked.
@@ -216,16 +174,15 @@ impl<'a> Pass<'a> {
     fn new(
         rules: &'a Rules,
         view: &'a View<'a>,
-        taken: &'a Taken,
-        (crowd, bidding): (Option<Crowd>, Option<Bidding<'a>>),
+        crowd: Option<Crowd>,
+        bidding: Option<Bidding<'a>>,
     ) -> Self {
         let preempts = rules.preempts == Preempts::ForHigherPriority;
         Self {
             rules,
             view,
             pool: Pool::of(view.state),
-            touched: BTreeSet::new(),
-            taken,
+            touched: false,
             tenants: Tenants::of(view.state),
             wants: Vec::new(),
             decided: BTreeSet::new(),
@@ -240,7 +197,6 @@ impl<'a> Pass<'a> {
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
             widened: BTreeSet::new(),
             unfit: BTreeMap::new(),
-            changes: 0,
             stopped: BTreeSet::new(),
             searches: 0,
             ends: OnceCell::new(),
@@ -365,7 +321,8 @@ impl<'a> Pass<'a> {
                         Next::OfGroup
                     }
                     _ => {
-                        self.note_misfit(group, reasons);
+                        let (releases, as_of) = (self.view.state.releases(), self.untouched());
+                        group.misfit = Some(Misfit { releases, reasons, as_of });
                         self.misfit(line, id, rank)
                     }
                 }
@@ -373,37 +330,22 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The last plan, if this pass has not touched what that left to a group.
-    fn untouched(&self, group: &Group) -> Option<Generation> {
-        let quotas = !self.view.state.quotas().is_empty();
-        let touched = quotas || group.classes().iter().any(|class| self.touched.contains(class));
-        (!touched).then(|| self.view.state.generation())
-    }
-
-    fn note_misfit(&self, group: &mut Group, reasons: Vec<Reason>) {
-        let (releases, as_of) = (self.view.state.releases(), self.untouched(group));
-        group.misfit = Some(Misfit { releases, reasons, as_of });
-    }
-
-    /// Finds out whether anybody of a group fits, where that is not known.
-    fn settle(&mut self, group: &mut Group) {
-        if !group.still_misfits(self.view.state, &self.widened) && !self.fits(group) {
-            let reasons = self.reasons_to_wait(group);
-            self.note_misfit(group, reasons);
-        }
+    /// The last plan, while this pass has not touched what that left.
+    fn untouched(&self) -> Option<Generation> {
+        let untouched = !self.touched && self.stops.is_empty();
+        untouched.then(|| self.view.state.generation())
     }
 
     /// Why nobody of a group fits, where somebody may have come between since that was found out.
     fn renew_reasons(&mut self, group: &mut Group) {
-        let untouched = self.untouched(group);
-        let known = group.misfit.as_ref().and_then(|misfit| misfit.as_of);
-        let is_known = |plan| self.taken.none_since(plan, group.classes());
-        if untouched.is_some() && known.is_some_and(is_known) {
+        let now = self.untouched();
+        let is_known = |misfit: &Misfit| now.is_some() && misfit.as_of == now;
+        if group.misfit.as_ref().is_some_and(is_known) {
             return;
         }
         let reasons = self.reasons_to_wait(group);
         if let Some(misfit) = &mut group.misfit {
-            (misfit.reasons, misfit.as_of) = (reasons, untouched);
+            (misfit.reasons, misfit.as_of) = (reasons, now);
         }
     }
 

@@ -109,7 +109,7 @@ pub(crate) struct Misfit {
     /// When the state had counted so many releases.
     pub releases: u64,
     pub reasons: Vec<Reason>,
-    /// The last plan by then, if the reasons are those of exactly what it left to them.
+    /// The last plan by then, if the reasons are those of exactly what it left.
     pub as_of: Option<Generation>,
 }
 
@@ -247,10 +247,10 @@ impl Line {
         rows.collect()
     }
 
-    /// Whether it matters who is looked at first, or what devices they choose.
-    pub fn has_choice(&self, state: &State) -> bool {
-        let none = BTreeSet::new();
-        let mut fitting = self.groups.values().filter(|group| !group.still_misfits(state, &none));
+    /// Whether it matters who is looked at first, or what devices they choose, of those groups that
+    /// `may_fit`.
+    pub fn has_choice(&self, mut may_fit: impl FnMut(&Group) -> bool) -> bool {
+        let mut fitting = self.groups.values().filter(|group| may_fit(group));
         let several = |group: &Group| group.classes.len() > 1 || group.accepted.len() > 1;
         fitting.next().is_some_and(several) || fitting.next().is_some()
     }
@@ -440,11 +440,6 @@ impl Group {
             _ => true,
         };
         self.by_worth(crowd).into_iter().filter(worth)
-    }
-
-    /// That any alternative accepts.
-    pub fn classes(&self) -> &[usize] {
-        &self.classes
     }
 
     /// Whether nothing became free that any of them could use since none of them fitted, and

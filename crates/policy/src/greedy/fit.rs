@@ -3,7 +3,7 @@
 
 use het_core::{Domain, Millis, Name, Placement, Reason, Share, StageKey};
 
-use super::{Pass, touched};
+use super::Pass;
 use crate::Rules;
 use crate::demand::rate_apart;
 use crate::ends::Unknown;
@@ -90,13 +90,10 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// Whether any alternative of a group that [`Pass::fitting`] would try fits.
-    pub(super) fn fits(&mut self, group: &Group) -> bool {
-        let shapes: Vec<usize> = match group.bound().is_some() || group.has_sizes() {
-            true => (0..group.accepted.len()).collect(),
-            false => group.worthwhile(None).collect(),
-        };
-        shapes.into_iter().any(|index| self.place(group, index).is_ok())
+    /// Whether enough devices are free for any alternative of a group, wherever they are.
+    pub(super) fn may_fit(&mut self, group: &Group) -> bool {
+        let mut shapes = group.spec().alternatives.iter().zip(&group.accepted);
+        shapes.any(|(shape, accepted)| self.pool.units(accepted) >= shape.count)
     }
 
     /// The same by what a stage gives for its offers, the best first.
@@ -232,7 +229,7 @@ impl<'a> Pass<'a> {
         let group = group.with_nevers(self.view);
         let why = |index: usize| match &group.nevers[index] {
             Some(never) => Some(never.clone()),
-            None => self.place_anew(group, index).err(),
+            None => self.place(group, index).err(),
         };
         (0..group.accepted.len()).filter_map(why).collect()
     }
@@ -243,15 +240,6 @@ impl<'a> Pass<'a> {
         self.place_on(group, index, None)
     }
 
-    /// The same, with the reason that holds now.
-    fn place_anew(&mut self, group: &Group, index: usize) -> Result<Placement, Reason> {
-        let ask = group.ask(index, None);
-        if self.unfit.get(&ask).is_some_and(|(changes, _)| *changes < self.changes) {
-            self.unfit.remove(&ask);
-        }
-        self.place(group, index)
-    }
-
     /// The same on devices of one class, if one is named.
     fn place_on(
         &mut self,
@@ -260,7 +248,7 @@ impl<'a> Pass<'a> {
         class: Option<usize>,
     ) -> Result<Placement, Reason> {
         let ask = group.ask(index, class);
-        if let Some((_, reason)) = self.unfit.get(&ask) {
+        if let Some(reason) = self.unfit.get(&ask) {
             return Err(reason.clone());
         }
         let found = match class {
@@ -268,7 +256,7 @@ impl<'a> Pass<'a> {
             None => place_among(&mut self.pool, group.spec(), index, &group.accepted[index]),
         };
         if let Err(reason) = &found {
-            self.unfit.insert(ask, (self.changes, reason.clone()));
+            self.unfit.insert(ask, reason.clone());
         }
         if class.is_some() {
             let refused = |placement| self.refusal(group.tenant(), placement);
@@ -301,8 +289,7 @@ impl<'a> Pass<'a> {
 
     /// Uses a placement for a stage, or keeps it for it.
     pub(super) fn take(&mut self, key: StageKey, placement: &Placement) {
-        self.changes += 1;
-        self.touched.extend(touched(self.view.state, placement));
+        self.touched = true;
         self.pool.take(placement);
         if let Some(tenants) = &mut self.tenants {
             tenants.take(&self.view.state.stage(key).0.spec.tenant, placement);
@@ -310,8 +297,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn give_back(&mut self, key: StageKey, placement: &Placement) {
-        self.changes += 1;
-        self.touched.extend(touched(self.view.state, placement));
+        self.touched = true;
         self.pool.give_back(placement);
         if let Some(tenants) = &mut self.tenants {
             tenants.give_back(&self.view.state.stage(key).0.spec.tenant, placement);
@@ -321,10 +307,10 @@ impl<'a> Pass<'a> {
     /// Where a group stands among tenants.
     pub(super) fn precedence(&mut self, group: &Group, rank: &Rank) -> Precedence {
         let view = self.view;
-        // Among those who fit nowhere it does not matter who brings most, and who has risen by
-        // waiting is not weighed any more.
+        // Among those for whom too little is free it does not matter who brings most, and who has
+        // risen by waiting is not weighed any more.
         let has_risen = self.bidding.is_some() && rank.level() > group.priority() as u64;
-        let fits = !group.still_misfits(view.state, &self.widened);
+        let fits = self.bidding.is_some() && self.may_fit(group);
         let density = if has_risen {
             f64::INFINITY
         } else {

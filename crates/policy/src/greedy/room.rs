@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use het_core::{DeviceId, Millis, Phase, Placement, Priority, Reason, StageKey, Time};
 use serde::{Deserialize, Serialize};
 
-use super::{Next, PREEMPTION_SEARCHES_MAX, Pass, touched};
+use super::{Next, PREEMPTION_SEARCHES_MAX, Pass};
 use crate::ends::Unknown;
 use crate::line::{Group, GroupId, Line};
 use crate::order::{AGEING_STEP, Rank};
@@ -77,7 +77,6 @@ impl<'a> Pass<'a> {
             self.stopped.insert(order.lease);
             let lease = &self.view.state.leases()[&order.lease];
             self.pool.give_back(&lease.placement);
-            self.touched.extend(touched(self.view.state, &lease.placement));
             let nodes = lease.placement.ranks.iter().map(|rank| rank.node.index());
             let classes = nodes.flat_map(|node| &self.view.state.index().classes[node]);
             self.widened.extend(classes);

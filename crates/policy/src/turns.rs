@@ -52,15 +52,10 @@ impl<T> Default for Kept<T> {
     }
 }
 
-/// What a planner may carry from one round to the next.
-pub(crate) trait Carried: Default + Clone + PartialEq + Send + 'static + Stored {}
-
-impl<T: Default + Clone + PartialEq + Send + 'static + Stored> Carried for T {}
-
 /// Plans once a round and carries that out, however often the round is looked at: what is stopped
 /// has to go before what takes its place can start. `plan` is shown the turns of the round before
 /// and when that was.
-pub(crate) fn once_a_round<T: Carried>(
+pub(crate) fn once_a_round<T: Stored + Send + 'static>(
     policy: &str,
     view: &View<'_>,
     cache: &mut Cache,

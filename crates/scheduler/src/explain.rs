@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::{Round, round};
 use het_core::{
     Action, DeviceId, Domain, Event, JobChange, JobId, JobSpec, Name, Occupant, Plan, Priority,
     Reason, Stage, StageIndex, StageKey, StageSpec, StageState, State,
 };
 use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
+
+use crate::{Round, round};
 
 /// Everything there is to say about a stage's fate.
 #[derive(Debug, Clone, PartialEq)]
@@ -149,8 +150,11 @@ fn occupied(state: &State, id: DeviceId) -> Option<(Name, Occupant)> {
 fn what_if(situation: &Situation<'_>, key: StageKey) -> Vec<WhatIf> {
     let state = situation.view.state;
     let (job, spec, _) = state.stage(key);
-    let starts_as =
-        |spec: StageSpec| resubmitted(situation, key, spec).is_some_and(|s| s.is_empty());
+    let anyway = stopped(state, &situation.round(state).plan);
+    let starts_as = |stage: StageSpec| {
+        let (fork, key) = resubmitted(situation, key, stage);
+        given(situation, &fork, key, &anyway).is_some_and(|stops| stops.is_empty())
+    };
     let mut found = Vec::new();
     for (index, alternative) in spec.alternatives.iter().enumerate() {
         let fewer = (1..alternative.count).rev().find(|&count| {
@@ -170,19 +174,15 @@ fn what_if(situation: &Situation<'_>, key: StageKey) -> Vec<WhatIf> {
     }
     let higher = Priority::ALL.into_iter().rev().filter(|&other| other > job.priority());
     let raised = higher.filter_map(|priority| {
-        raised(situation, key, priority).map(|stops| WhatIf::HigherPriority { priority, stops })
+        let stops = given(situation, &raised(situation, key, priority), key, &anyway)?;
+        Some(WhatIf::HigherPriority { priority, stops })
     });
     found.extend(raised.take(1));
     found
 }
 
-/// Whom it would stop if a job of this one stage were submitted in the place of the stage's own;
-/// `None` if it would be given no devices now.
-fn resubmitted(
-    situation: &Situation<'_>,
-    key: StageKey,
-    stage: StageSpec,
-) -> Option<Vec<StageKey>> {
+/// The state with a job of one stage submitted in the place of the stage's own, and that stage.
+fn resubmitted(situation: &Situation<'_>, key: StageKey, stage: StageSpec) -> (State, StageKey) {
     let View { state, now, .. } = situation.view;
     let job: JobId = state.next_job();
     let stage = StageSpec { after: Vec::new(), follows: Vec::new(), ..stage };
@@ -196,22 +196,26 @@ fn resubmitted(
         checkpoints: Vec::new(),
     };
     fork.apply(now, &submitted);
-    given(situation, &fork, StageKey { job, stage: StageIndex(0) })
+    (fork, StageKey { job, stage: StageIndex(0) })
 }
 
-/// The same if the job of the stage had another priority.
-fn raised(situation: &Situation<'_>, key: StageKey, priority: Priority) -> Option<Vec<StageKey>> {
+/// The state with another priority of a stage's job.
+fn raised(situation: &Situation<'_>, key: StageKey, priority: Priority) -> State {
     let View { state, now, .. } = situation.view;
     let change = JobChange { priority: Some(priority), time_limit: None };
     let mut fork = state.clone();
     fork.apply(now, &Event::JobChanged { job: key.job, change });
-    given(situation, &fork, key)
+    fork
 }
 
-/// Whom the next plan on `fork` stops who would not be stopped anyway, if it starts a stage or
-/// makes room for it.
-fn given(situation: &Situation<'_>, fork: &State, key: StageKey) -> Option<Vec<StageKey>> {
-    let anyway = stopped(situation.view.state, &situation.round(situation.view.state).plan);
+/// Whom the next plan on `fork` stops beside those who are stopped `anyway`, if it starts a stage
+/// or makes room for it.
+fn given(
+    situation: &Situation<'_>,
+    fork: &State,
+    key: StageKey,
+    anyway: &[StageKey],
+) -> Option<Vec<StageKey>> {
     let plan = situation.round(fork).plan;
     let mut stops = stopped(fork, &plan);
     stops.retain(|stage| !anyway.contains(stage) && stage.job != key.job);

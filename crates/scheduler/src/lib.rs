@@ -32,11 +32,6 @@ pub struct Round {
 }
 
 impl Round {
-    /// Whether there is anything to commit.
-    pub fn is_empty(&self) -> bool {
-        self.plan.is_empty() && self.remembers.is_none()
-    }
-
     /// What is to be committed, in this order.
     pub fn into_events(self) -> impl Iterator<Item = Event> {
         let plan = (!self.plan.is_empty()).then(|| Arc::new(self.plan));

@@ -19,10 +19,21 @@ pub struct Sort {
     pub peak_gflops: u64,
 }
 
+/// Where a device stands among those of its sort.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Membership {
+    /// Row of [`Index::sorts`].
+    pub sort: usize,
+    /// Row of [`Sort::members`].
+    pub row: usize,
+}
+
 /// Derived tables of a topology; rows as there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
     pub sorts: Vec<Sort>,
+    /// Of each device.
+    pub memberships: Arc<[Membership]>,
     /// Devices of each node.
     pub devices: Arc<[Vec<DeviceId>]>,
     /// Device classes of each node; rows of [`Topology::classes`].
@@ -78,9 +89,20 @@ impl Index {
             accelerators: topology.accelerators().count(),
             memory: topology.nodes.iter().map(|node| node.memory).collect(),
             peak_gflops: sorts.iter().map(|sort| sort.peak_gflops * sort.units(topology)).sum(),
+            memberships: memberships(topology, &sorts).into(),
             sorts,
         }
     }
+}
+
+fn memberships(topology: &Topology, sorts: &[Sort]) -> Vec<Membership> {
+    let mut memberships = vec![Membership::default(); topology.devices.len()];
+    for (sort, of) in sorts.iter().enumerate() {
+        for (row, (_, devices)) in of.members.iter().enumerate() {
+            devices.iter().for_each(|id| memberships[id.index()] = Membership { sort, row });
+        }
+    }
+    memberships
 }
 
 /// From all sockets at once, by the fewest links and through no other device: what is reached first

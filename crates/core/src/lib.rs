@@ -21,7 +21,7 @@ mod units;
 pub use event::{Event, Failure, JobChange, Measured, Occupant, Outcome, PolicyMemory, Progress};
 pub use finding::Finding;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
-pub use index::{ByNode, Index, Sort};
+pub use index::{ByNode, Index, Membership, Sort};
 pub use job::{
     Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
     Isolation, JobSpec, Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector,

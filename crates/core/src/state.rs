@@ -33,7 +33,7 @@ pub struct State {
     jobs: BTreeMap<JobId, Job>,
     leases: BTreeMap<LeaseId, Lease>,
     /// How many of them jobs of each priority have.
-    leases_by_priority: BTreeMap<Priority, usize>,
+    leases_by_priority: BTreeMap<Priority, BTreeSet<LeaseId>>,
     claims: BTreeMap<StageKey, Claim>,
     /// Stages that could start as far as their job is concerned, and the ticket that each drew when
     /// it began to wait; kept so that a round does not walk over every job ever submitted.
@@ -309,6 +309,11 @@ impl State {
         self.leases_by_priority.keys().next_back().copied()
     }
 
+    /// Leases of jobs of one priority.
+    pub fn leases_of(&self, priority: Priority) -> impl Iterator<Item = LeaseId> + '_ {
+        self.leases_by_priority.get(&priority).into_iter().flatten().copied()
+    }
+
     pub fn claims(&self) -> &BTreeMap<StageKey, Claim> {
         &self.claims
     }
@@ -355,6 +360,11 @@ impl State {
     /// way.
     pub fn last_release(&self, class: usize) -> u64 {
         self.released[class]
+    }
+
+    /// How the stage of a key that came from this state stands.
+    pub fn stage_record(&self, key: StageKey) -> &Stage {
+        &self.jobs[&key.job].stages[key.stage.index()]
     }
 
     /// The job and stage of a key that came from this state.

@@ -1,32 +1,44 @@
-//! How long a round takes on a cluster with a long queue.
+//! How long a decision takes on a full cluster with a long queue.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use het_control::Controller;
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, Isolation,
-    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, Outcome, PlannedSpeeds, Priority,
-    RankRule, Selector, Share, StageKind, StageSpec, State, Time, Topology,
+    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Priority, RankRule,
+    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, State, Time, Topology,
 };
 use het_perf::Rates;
-use het_policy::{Cache, Policy, View};
-use het_scheduler::round;
+use het_policy::Policy;
+use het_sim::{Sim, StageModel};
 
 use crate::{Cadence, Draw};
+
+/// Decisions before this time fill the cluster and are not timed.
+const WARM_AFTER: Time = Time(60_000);
+
+/// Device-seconds of a job on the fastest class: ten minutes to ten hours.
+const WORK_S: (u64, u64) = (600, 36_000);
+
+/// Programs save, and report their progress, this often.
+const CHECKPOINT_S: u64 = 600;
 
 /// A cluster and the length of its queue.
 #[derive(Debug, Clone)]
 pub struct RoundBench {
     pub topology: Topology,
-    /// Waiting jobs, kept at this number.
+    /// Waiting jobs; about as many come as end.
     pub jobs: u64,
+    /// Decisions to time.
     pub rounds: u32,
     pub seed: u64,
     /// Rounds at boundaries, in which equals share time; on every event where absent.
     pub cadence: Cadence,
 }
 
-/// Times of single rounds, in milliseconds.
+/// Times of single decisions, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RoundTimes {
     pub p50_ms: f64,
@@ -34,92 +46,71 @@ pub struct RoundTimes {
     pub max_ms: f64,
 }
 
-/// A full cluster and its queue, ready for rounds.
-struct Bench {
-    state: State,
-    cadence: Cadence,
-    /// Classes of its accelerators, each as often as it has devices.
-    classes: Vec<Name>,
-    draw: Draw,
-    now: Time,
-    rates: Rates,
-    cache: Cache,
-}
-
-/// Times rounds: each follows the end of one running job and the submit of another, so the queue
-/// stays as long as it was.
+/// Times the turns of the control loop in which something is decided, from the facts to the
+/// committed plan: jobs come and end, programs start, save, report progress and are suspended, and
+/// quanta pass. Nothing is declared about speeds; they are learned on the way.
 pub fn bench_rounds(size: &RoundBench, policy: &'static dyn Policy) -> RoundTimes {
-    let mut bench = Bench::new(size);
-    while bench.state.waiting().count() < size.jobs as usize {
-        for _ in bench.state.waiting().count()..size.jobs as usize {
-            bench.submit();
+    let Load { submits, models } = Load::draw(size);
+    let topology = Arc::new(size.topology.clone());
+    let engine = Sim::new(Arc::clone(&topology), models, submits, []);
+    let mut control = Controller::new(State::new(topology), Rates::default(), policy, engine, ())
+        .with_cadence(size.cadence);
+    let mut times: Vec<Duration> = Vec::new();
+    while times.len() < size.rounds as usize {
+        let began = Instant::now();
+        let turn = control.turn(None).expect("no plan breaks a law, and this log never fails");
+        let took = began.elapsed();
+        let is_timed = turn.rounds > 0 && control.now() > WARM_AFTER;
+        times.extend(is_timed.then_some(took));
+        let is_over = turn.events.is_empty() && control.wake_at().is_none();
+        if is_over {
+            break;
         }
-        bench.round(policy);
     }
-    let mut times: Vec<Duration> = (0..size.rounds)
-        .map(|_| {
-            bench.end_one();
-            bench.submit();
-            bench.round(policy)
-        })
-        .collect();
     times.sort_unstable();
-    let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
+    let last = times.len().saturating_sub(1) as f64;
+    let at = |part: f64| times.get((last * part) as usize).map_or(0.0, |t| t.as_secs_f64() * 1e3);
     RoundTimes { p50_ms: at(0.5), p99_ms: at(0.99), max_ms: at(1.0) }
 }
 
-impl Bench {
-    fn new(size: &RoundBench) -> Self {
+/// Jobs, as they come and as they are.
+struct Load {
+    submits: Vec<(Time, Event)>,
+    models: BTreeMap<StageKey, Arc<StageModel>>,
+}
+
+impl Load {
+    /// Enough to fill the cluster and the queue at once, and then as many as should end.
+    fn draw(size: &RoundBench) -> Self {
         let topology = &size.topology;
-        let accelerators = topology.accelerators().map(|id| topology.class_of(id));
-        Self {
-            cadence: size.cadence,
-            classes: accelerators.map(|class| class.id.clone()).collect(),
-            state: State::new(Arc::new(topology.clone())),
-            draw: Draw::new(size.seed, 0),
-            now: Time(1),
-            rates: Rates::default(),
-            cache: Cache::default(),
+        let mut draw = Draw::new(size.seed, 0);
+        let all = topology.accelerators().map(|id| topology.class_of(id));
+        let classes: Vec<DeviceClass> = all.cloned().collect();
+        let peak = |class: &DeviceClass| class.peak_gflops.unwrap_or(1) as f64;
+        let fastest = classes.iter().map(peak).fold(1.0, f64::max);
+        let speed = classes.iter().map(peak).sum::<f64>() / fastest;
+        let mean_work_s = (WORK_S.0 + WORK_S.1) as f64 / 2.0;
+        let mut load = Self { submits: Vec::new(), models: BTreeMap::new() };
+        let (mut at_s, mut units) = (0.0, 0);
+        // Of what is timed some is no arrival.
+        let come = size.jobs + u64::from(size.rounds);
+        let mut waiting = 0;
+        while waiting < come {
+            let (spec, model) = job(&mut draw, &classes, fastest);
+            if units < classes.len() as u32 {
+                units += spec.stages[0].alternatives[0].count;
+            } else {
+                waiting += 1;
+                at_s +=
+                    if waiting > size.jobs { draw.exponential(mean_work_s / speed) } else { 0.0 };
+            }
+            let job = JobId(load.submits.len() as u64 + 1);
+            load.models.insert(StageKey { job, stage: StageIndex(0) }, Arc::new(model));
+            let (spec, succeeded, checkpoints) = (Arc::new(spec), Vec::new(), Vec::new());
+            let event = Event::JobSubmitted { job, spec, succeeded, checkpoints };
+            load.submits.push((Time((at_s * 1e3) as u64), event));
         }
-    }
-
-    fn submit(&mut self) {
-        let spec = job(&mut self.draw, &self.classes);
-        let event = Event::JobSubmitted {
-            job: self.state.next_job(),
-            spec: Arc::new(spec),
-            succeeded: Vec::new(),
-            checkpoints: Vec::new(),
-        };
-        self.apply(&event);
-    }
-
-    fn apply(&mut self, event: &Event) {
-        self.now = self.now + Millis(37);
-        self.state.apply(self.now, event);
-    }
-
-    fn round(&mut self, policy: &dyn Policy) -> Duration {
-        if let Cadence::Rounds(every) = self.cadence {
-            self.now = self.now + every;
-        }
-        let Self { state, rates, now, cadence, .. } = self;
-        let view = View { state, rates, now: *now, cadence: *cadence };
-        let began = Instant::now();
-        let round = round(&view, policy, &mut self.cache);
-        let took = began.elapsed();
-        assert!(round.findings.is_empty(), "the plan breaks a law: {:?}", round.findings);
-        round.into_events().for_each(|event| self.apply(&event));
-        took
-    }
-
-    fn end_one(&mut self) {
-        let leases: Vec<_> = self.state.leases().keys().copied().collect();
-        if !leases.is_empty() {
-            let lease = *self.draw.pick(&leases);
-            self.apply(&Event::StageEnded { lease, outcome: Outcome::Finished });
-        }
-        debug_assert!(self.state.next_job() > JobId(0), "jobs were submitted before");
+        load
     }
 }
 
@@ -167,30 +158,42 @@ pub fn mixed_cluster(nodes: u32, devices_per_node: u32) -> Topology {
     topology
 }
 
-/// Gangs of 1 to 16, half with a second choice, all four priorities.
-fn job(draw: &mut Draw, classes: &[Name]) -> JobSpec {
+/// A gang of 1 to 16, half of them with a second choice, of any priority; and how it really runs.
+fn job(draw: &mut Draw, classes: &[DeviceClass], fastest: f64) -> (JobSpec, StageModel) {
     let count = *draw.pick(&[1, 1, 1, 2, 4, 8, 8, 16]);
     let first = draw.pick(classes);
     let second = draw.pick(classes);
-    let mut alternatives = vec![alternative(first, count)];
-    if draw.chance(50) && second != first {
-        alternatives.push(alternative(second, count * 2));
+    let mut shapes = vec![(first, count)];
+    if draw.chance(50) && second.id != first.id {
+        shapes.push((second, count * 2));
+    }
+    let steps = draw.between(WORK_S.0, WORK_S.1);
+    let mut model = StageModel {
+        steps,
+        load: Millis::seconds(10),
+        save: Some(Millis::seconds(2)),
+        checkpoint_every: CHECKPOINT_S,
+        ..StageModel::default()
+    };
+    for &(class, count) in &shapes {
+        let speed = f64::from(count) * class.peak_gflops.unwrap_or(1) as f64 / fastest;
+        model.step_ns.entry(class.id.clone()).or_default().insert(count, (1e9 / speed) as u64);
     }
     let stage = StageSpec {
         name: "train".into(),
         kind: StageKind::Train,
         after: Vec::new(),
         follows: Vec::new(),
-        alternatives,
+        alternatives: shapes.iter().map(|(class, count)| alternative(&class.id, *count)).collect(),
         companions: Companions { cores: 2, memory: Bytes::gib(8) },
         within: if draw.chance(80) { Domain::Any } else { Domain::Rack },
         ranks: RankRule::PerNode,
         retries: 0,
         profile: format!("p{}", draw.between(0, 9)).into(),
-        steps: Some(draw.between(100, 10_000)),
+        steps: Some(steps),
         planned: PlannedSpeeds::default(),
     };
-    JobSpec {
+    let spec = JobSpec {
         name: "bench".into(),
         tenant: "team".into(),
         priority: *draw.pick(&Priority::ALL),
@@ -198,7 +201,8 @@ fn job(draw: &mut Draw, classes: &[Name]) -> JobSpec {
         time_limit: None,
         workdir: String::new(),
         key: None,
-    }
+    };
+    (spec, model)
 }
 
 fn alternative(word: &Name, count: u32) -> Alternative {

@@ -17,4 +17,4 @@ pub use rates::{Gang, Learned, Observed, RateSource, Rates};
 pub use saving::{
     FAILURES_PER_DEVICE_DAY, SAVE_EVERY_MAX, checkpoint_interval, mean_time_between_failures,
 };
-pub use stopping::{LOAD_DEFAULT, SAVE_DEFAULT, stop_cost};
+pub use stopping::{Held, LOAD_DEFAULT, SAVE_DEFAULT, cost_of, stop_cost};

@@ -10,15 +10,35 @@ pub const SAVE_DEFAULT: Millis = Millis::seconds(10);
 /// data is 22.7 s.
 pub const LOAD_DEFAULT: Millis = Millis::seconds(23);
 
+/// What a running stage holds, as far as a stop has to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// It can be suspended.
+    pub saves: bool,
+    /// Of all its devices together.
+    pub share: Share,
+}
+
+impl Held {
+    pub fn of(spec: &StageSpec, lease: &Lease) -> Self {
+        let share = lease.placement.grants().map(|grant| grant.share).sum();
+        Self { saves: spec.saves(lease.placement.alternative), share }
+    }
+}
+
 /// The cost side of a stop at `now`: save + load + work since the newest complete checkpoint, over
 /// the share held. A stage without checkpoints loses everything and saves nothing. `gain` is left
 /// at zero for the policy.
 pub fn stop_cost(spec: &StageSpec, stage: &Stage, lease: &Lease, now: Time) -> StopCost {
-    let saves = spec.saves(lease.placement.alternative);
+    cost_of(Held::of(spec, lease), stage, lease.since, now)
+}
+
+/// The same for a stage that holds so much `since` a time.
+pub fn cost_of(held: Held, stage: &Stage, since: Time, now: Time) -> StopCost {
+    let Held { saves, share } = held;
     let (save, load) = if saves { (SAVE_DEFAULT, LOAD_DEFAULT) } else { (Millis(0), LOAD_DEFAULT) };
-    let safe_since = stage.checkpoint_at.map_or(lease.since, |at| at.max(lease.since));
+    let safe_since = stage.checkpoint_at.map_or(since, |at| at.max(since));
     let lost = now.since(safe_since);
-    let share: Share = lease.placement.grants().map(|grant| grant.share).sum();
     let cost = share.over(save + load + lost);
     StopCost { save, load, lost, cost, gain: ShareMillis::ZERO }
 }

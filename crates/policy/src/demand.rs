@@ -384,10 +384,9 @@ fn current(view: &View<'_>, offers: &[Offer], lease: &Lease) -> Option<usize> {
     offers.iter().position(same)
 }
 
-/// Steps that are done and not lost: the last word of the program and, while it runs, what its
-/// rate adds since; a stage that does not run has what its checkpoint holds.
+/// Steps that are done and not lost; a stage that does not run has what its checkpoint holds.
 pub(crate) fn steps_done(view: &View<'_>, key: StageKey, rate: f64) -> f64 {
-    let (_, _, stage) = view.state.stage(key);
+    let stage = view.state.stage_record(key);
     let StageState::Active { lease } = stage.state else { return steps_kept(stage) };
     steps_made(view, stage, &view.state.leases()[&lease], rate)
 }
@@ -397,8 +396,9 @@ fn steps_kept(stage: &Stage) -> f64 {
     stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step) as f64
 }
 
-/// The same of a stage that runs.
-fn steps_made(view: &View<'_>, stage: &Stage, lease: &Lease, rate: f64) -> f64 {
+/// Steps that are done and not lost: the last word of the program and, while it runs, what its
+/// rate adds since.
+pub(crate) fn steps_made(view: &View<'_>, stage: &Stage, lease: &Lease, rate: f64) -> f64 {
     let saved = stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step);
     let Phase::Running { since } = lease.phase else { return saved as f64 };
     let (step, at) = match (stage.progress.step, stage.progressed_at) {

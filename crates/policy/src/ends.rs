@@ -3,8 +3,9 @@
 use het_core::{Alternative, Grant, Lease, Millis};
 
 use crate::View;
-use crate::demand::steps_done;
-use crate::speed::rate_on;
+use crate::demand::steps_made;
+use crate::pool::accepted;
+use crate::running::{Runner, Running};
 
 /// What is taken of a running stage whose end is unknown.
 #[derive(Debug, Clone, Copy)]
@@ -25,10 +26,11 @@ pub(crate) struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    pub fn of(view: &'a View<'a>) -> Self {
+    pub fn of(view: &'a View<'a>, running: &Running) -> Self {
         let mut ends = Self { view, known: Vec::new(), unknown: Vec::new() };
-        for lease in view.state.leases().values() {
-            match expected_span(view, lease) {
+        for (id, lease) in view.state.leases() {
+            let span = running.get(*id).and_then(|runner| expected_span(view, lease, runner));
+            match span {
                 Some(end) => ends.known.push((end, lease)),
                 None => ends.unknown.push(lease),
             }
@@ -45,8 +47,8 @@ impl<'a> Ends<'a> {
         wanted: u32,
         unknown: Unknown,
     ) -> Option<Millis> {
-        let topology = self.view.state.topology();
-        let ours = |grant: &Grant| alternative.selector.accepts(topology, grant.device);
+        let accepted = accepted(self.view.state, &alternative.selector, None);
+        let ours = |grant: &Grant| accepted.has(self.view.state, grant.device);
         let units = |lease: &Lease| -> u32 {
             lease.placement.devices().filter(ours).map(|grant| grant.share.whole_units()).sum()
         };
@@ -74,12 +76,12 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// How long the rest of a running stage should take where it is; `None` if its steps or rate are
-/// unknown.
-fn expected_span(view: &View<'_>, lease: &Lease) -> Option<Millis> {
-    let (_, spec, stage) = view.state.stage(lease.stage);
-    let total = spec.steps.or(stage.progress.total)? as f64;
-    let (rate, _) = rate_on(view, spec, &lease.placement)?;
-    let left = (total - steps_done(view, lease.stage, rate)).max(0.0);
+/// How long the rest of a running stage should take where it is; `None` if nobody says how many
+/// steps there are or how fast they go.
+fn expected_span(view: &View<'_>, lease: &Lease, runner: &Runner) -> Option<Millis> {
+    let stage = view.state.stage_record(lease.stage);
+    let rate = runner.here?.rate;
+    let total = runner.steps.or(stage.progress.total)? as f64;
+    let left = (total - steps_made(view, stage, lease, rate)).max(0.0);
     Some(Millis((left / rate * 1_000.0) as u64))
 }

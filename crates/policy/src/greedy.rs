@@ -13,20 +13,22 @@ mod room;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{
-    Generation, Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time,
-};
+use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::adaptive::Weights;
+use crate::asks::AskId;
 use crate::demand::Book;
 use crate::ends::Ends;
+use crate::footprint::FootprintId;
 use crate::levels;
-use crate::line::{Ask, Group, GroupId, Line, Misfit};
+use crate::line::{Group, GroupId, Head, Line};
 use crate::memory::Recalled;
-use crate::moves::{self, Choosers, Improvement};
+use crate::moves::{self, Improvement};
 use crate::order::{AGEING_STEP, Rank};
+use crate::preempt::Stoppable;
 use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
+use crate::running::Running;
 use crate::speed::slower_apart;
 use crate::tenants::Tenants;
 use crate::value::Prices;
@@ -47,7 +49,7 @@ const MOVES_MAX: usize = 16;
 #[derive(Debug, Default)]
 struct Kept {
     line: Line,
-    choosers: Choosers,
+    running: Running,
     book: Book,
     memory: Recalled<Remembered>,
 }
@@ -70,46 +72,35 @@ pub(crate) fn decide(
     cache: &mut Cache,
 ) -> Decision {
     let state = view.state;
-    let Kept { line, choosers, book, memory } = cache.of::<Kept>();
+    let Kept { line, running, book, memory } = cache.of::<Kept>();
     let Remembered { awaited, prices } = memory.recall(state, rules.name);
-    let chooser_ids: Vec<LeaseId> = match rules.balancing {
-        Balancing::Throughout => choosers.update(state).collect(),
+    running.update(view);
+    let choosers: Vec<LeaseId> = match rules.balancing {
+        Balancing::Throughout => running.choosers().collect(),
         Balancing::Never => Vec::new(),
     };
     let idle = state.waiting().next().is_none() && state.claims().is_empty();
-    if idle && !state.empties_any() && chooser_ids.is_empty() {
+    if idle && !state.empties_any() && choosers.is_empty() {
         return Decision::default();
     }
     line.update(rules, view);
     let crowd = rules.balancing != Balancing::Never;
     let crowd = crowd.then(|| Crowd::of(state));
     let bidding = weights.map(|weights| Bidding::open(view, weights, book, prices));
-    let mut pass = Pass::new(rules, view, crowd, bidding);
-    pass.any_unsaving = choosers.any_unsaving();
+    let mut pass = Pass::new(rules, view, running, crowd, bidding);
     pass.awaited = awaited.and_then(|known| pass.awaits(line, known));
     pass.claims(line);
-    if pass.bidding.is_some() && line.has_choice(|group| pass.may_fit(group)) {
+    if pass.bidding.is_some() && line.has_choice(|line, id| !pass.is_unfit(line, id)) {
         pass.bidding.iter_mut().for_each(|bidding| bidding.search(view, line));
     }
-    let mut heads = Heads::of(&mut pass, line);
-    while let Some((precedence, rank, id)) = heads.pop() {
-        // Others of its tenant may have got something since.
-        let now = pass.precedence(line.look_up(id), &rank);
-        if now > precedence {
-            heads.later.insert((now, rank, id));
-            continue;
-        }
-        if pass.look(line, id, rank) == Next::OfGroup
-            && let Some(next) = line.next(id, rank)
-        {
-            heads.later.insert((pass.precedence(line.look_up(id), &next), next, id));
-        }
+    for level in heads::levels(&pass, line) {
+        pass.serve(line, level);
         if pass.head.is_some() {
             break;
         }
     }
-    pass.contest(line, !chooser_ids.is_empty());
-    pass.moves(&chooser_ids);
+    pass.contest(line, !choosers.is_empty());
+    pass.moves(&choosers);
     let prices = pass.bidding.as_mut().and_then(Bidding::close);
     let remembered = Remembered { awaited: pass.awaited, prices };
     let remembers = memory.remember(rules.name, remembered);
@@ -123,12 +114,22 @@ enum Next {
     Nobody,
 }
 
+/// Whether anything of a footprint fits into the pool.
+#[derive(Debug, Clone, Copy, Default)]
+enum Verdict {
+    #[default]
+    Unknown,
+    /// It did when the pool had changed so often.
+    Fits { changes: u64 },
+    /// While the pool only shrinks that stays so.
+    Unfit,
+}
+
 struct Pass<'a> {
     rules: &'a Rules,
     view: &'a View<'a>,
+    running: &'a Running,
     pool: Pool<'a>,
-    /// It is no longer what the state leaves.
-    touched: bool,
     /// Where they have quotas.
     tenants: Option<Tenants<'a>>,
     wants: Vec<(Rank, Want)>,
@@ -149,22 +150,27 @@ struct Pass<'a> {
     crowd: Option<Crowd>,
     /// The lowest priority that runs: only higher ones need to look for victims.
     lowest_running: Option<Priority>,
-    /// Device classes of nodes on which the pool has more than the state says: what victims will
-    /// leave.
-    widened: BTreeSet<usize>,
-    /// What does not fit into the pool.
-    unfit: BTreeMap<Ask, Reason>,
+    /// What does not fit into the pool, on one class where one is named.
+    unfit: BTreeMap<(AskId, Option<usize>), Reason>,
+    /// Whether anything of a footprint fits, by its number.
+    verdicts: Vec<Verdict>,
+    /// Grows with every change of the pool.
+    changes: u64,
+    /// Those for whom nobody was found to stop, and whether there is somebody who is worth more.
+    spared: BTreeMap<(FootprintId, Priority, Vec<usize>), Option<Reason>>,
+    /// Footprints of which somebody was found not to fit, and why.
+    refused: BTreeMap<FootprintId, Vec<Reason>>,
+    /// What groups are to be told that were looked at by themselves.
+    news: BTreeMap<GroupId, Vec<Reason>>,
     stopped: BTreeSet<LeaseId>,
     searches: usize,
     /// When what runs should end, once somebody asked.
     ends: OnceCell<Ends<'a>>,
     /// Who may be stopped for equals, once somebody asked.
     at_boundary: OnceCell<Vec<(LeaseId, StopCost)>>,
-    /// Whom a stage of a priority may stop, by that priority, once somebody asked.
-    candidates: BTreeMap<Priority, Vec<(LeaseId, StopCost)>>,
+    /// Who may be stopped for others, by priority from low to urgent, once somebody asked.
+    stoppable: [OnceCell<Vec<Stoppable>>; Priority::ALL.len()],
     reservations: usize,
-    /// Somebody runs who cannot be suspended.
-    any_unsaving: bool,
     awaited: Option<Awaited>,
     /// Stages that were refused because they would hold it up.
     delays: usize,
@@ -174,6 +180,7 @@ impl<'a> Pass<'a> {
     fn new(
         rules: &'a Rules,
         view: &'a View<'a>,
+        running: &'a Running,
         crowd: Option<Crowd>,
         bidding: Option<Bidding<'a>>,
     ) -> Self {
@@ -181,8 +188,8 @@ impl<'a> Pass<'a> {
         Self {
             rules,
             view,
+            running,
             pool: Pool::of(view.state),
-            touched: false,
             tenants: Tenants::of(view.state),
             wants: Vec::new(),
             decided: BTreeSet::new(),
@@ -195,15 +202,18 @@ impl<'a> Pass<'a> {
             bidding,
             crowd,
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
-            widened: BTreeSet::new(),
             unfit: BTreeMap::new(),
+            verdicts: Vec::new(),
+            changes: 0,
+            spared: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            news: BTreeMap::new(),
             stopped: BTreeSet::new(),
             searches: 0,
             ends: OnceCell::new(),
             at_boundary: OnceCell::new(),
-            candidates: BTreeMap::new(),
+            stoppable: Default::default(),
             reservations: reserved(view),
-            any_unsaving: false,
             awaited: None,
             delays: 0,
         }
@@ -225,7 +235,6 @@ impl<'a> Pass<'a> {
             }
             let Some((rank, id)) = line.place_of(key) else { continue };
             line.untold.insert(key);
-            let group = line.group(id);
             self.give_back(key, placement);
             let is_free = self.pool.covers(placement);
             let may_have = self.may_have(key, placement);
@@ -237,7 +246,7 @@ impl<'a> Pass<'a> {
             if is_free {
                 let reasons = self.start_reasons(key, placement, Reason::ClaimReady);
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
-            } else if let Ok((elsewhere, reason)) = self.fitting(group, &rank) {
+            } else if let Ok((elsewhere, reason)) = self.fitting(line.group(id), &rank) {
                 self.start(rank, elsewhere, reason);
             } else if in_service() {
                 let reasons = vec![Reason::ClaimPending];
@@ -266,7 +275,8 @@ impl<'a> Pass<'a> {
                 break;
             }
             let lease = &state.leases()[&id];
-            match moves::improvement(self.view, &mut self.pool, &crowd, lease) {
+            let Some(runner) = self.running.get(id) else { continue };
+            match moves::improvement(self.view, &mut self.pool, &crowd, lease, runner) {
                 Improvement::To(placement) if self.may_have(lease.stage, &placement) => {
                     self.go(id, lease, placement, StopCause::Migration);
                 }
@@ -287,6 +297,35 @@ impl<'a> Pass<'a> {
         self.moves.push((lease.stage, Want::Run { placement, reasons }));
     }
 
+    /// Looks at everybody of one level, best first.
+    fn serve(&mut self, line: &mut Line, level: Vec<Head>) {
+        let mut heads = Heads::of(self, line, level);
+        while let Some((precedence, head)) = heads.pop() {
+            let Head { rank, group: id, footprint, .. } = head;
+            if self.is_unfit(line, footprint) {
+                self.passed = true;
+                if !self.refused.contains_key(&footprint) {
+                    let reasons = self.reasons_to_wait(line.group(id));
+                    self.refused.insert(footprint, reasons);
+                }
+                if self.may_get_room(&head) && self.misfit(line, id, rank) == Next::OfGroup {
+                    heads.come_up(self, line, id, rank);
+                }
+            } else if self.tenants.is_some()
+                // Others of its tenant may have got something since.
+                && let now = self.precedence(line, &head)
+                && now > precedence
+            {
+                heads.later.insert((now, head));
+            } else if self.look(line, id, rank) == Next::OfGroup {
+                heads.come_up(self, line, id, rank);
+            }
+            if self.head.is_some() {
+                break;
+            }
+        }
+    }
+
     /// What becomes of one stage, the first of its group that was not looked at.
     fn look(&mut self, line: &mut Line, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
@@ -296,12 +335,7 @@ impl<'a> Pass<'a> {
         let group = line.group(id);
         self.wake_when_freed(group, &rank);
         if let Some(blocker) = self.delays_anyhow(group, &rank) {
-            return self.refuse(group, blocker);
-        }
-        if group.still_misfits(self.view.state, &self.widened) {
-            self.passed = true;
-            self.renew_reasons(group);
-            return self.misfit(line, id, rank);
+            return self.refuse(id, blocker);
         }
         match self.fitting(group, &rank) {
             Ok((placement, reason)) => {
@@ -311,7 +345,7 @@ impl<'a> Pass<'a> {
             Err(reasons) => {
                 self.passed = true;
                 match *reasons {
-                    [Reason::WouldDelay { blocker }] => self.refuse(group, blocker),
+                    [Reason::WouldDelay { blocker }] => self.refuse(id, blocker),
                     // One that waits for something better says nothing about the others.
                     [Reason::BetterToWait { .. }] => {
                         let best = group.by_worth(self.crowd.as_ref())[0];
@@ -321,8 +355,7 @@ impl<'a> Pass<'a> {
                         Next::OfGroup
                     }
                     _ => {
-                        let (releases, as_of) = (self.view.state.releases(), self.untouched());
-                        group.misfit = Some(Misfit { releases, reasons, as_of });
+                        self.news.insert(id, reasons);
                         self.misfit(line, id, rank)
                     }
                 }
@@ -330,81 +363,137 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The last plan, while this pass has not touched what that left.
-    fn untouched(&self) -> Option<Generation> {
-        let untouched = !self.touched && self.stops.is_empty();
-        untouched.then(|| self.view.state.generation())
+    /// Whether anything could still be done for one that fits nowhere.
+    fn may_get_room(&self, head: &Head) -> bool {
+        let searches = self.searches < PREEMPTION_SEARCHES_MAX;
+        self.rules.passing == Passing::Never
+            || self.rules.sharing == Sharing::ByLevels
+            || self.tenants.is_some()
+            || (searches && self.is_above_somebody(head.priority))
+            || (head.can_be_passed && self.may_reserve())
     }
 
-    /// Why nobody of a group fits, where somebody may have come between since that was found out.
-    fn renew_reasons(&mut self, group: &mut Group) {
-        let now = self.untouched();
-        let is_known = |misfit: &Misfit| now.is_some() && misfit.as_of == now;
-        if group.misfit.as_ref().is_some_and(is_known) {
-            return;
-        }
-        let reasons = self.reasons_to_wait(group);
-        if let Some(misfit) = &mut group.misfit {
-            (misfit.reasons, misfit.as_of) = (reasons, now);
-        }
+    /// Whether somebody runs whose priority is lower.
+    fn is_above_somebody(&self, priority: Priority) -> bool {
+        self.lowest_running.is_some_and(|lowest| lowest < priority)
     }
 
     /// A group that fits nowhere: preempt or reserve for its first, or let all wait.
     fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
+        if self.decided.contains(&key) {
+            return Next::OfGroup;
+        }
         let group = line.group(id);
-        let reasons = || group.misfit.iter().flat_map(|misfit| &misfit.reasons);
-        let refused = reasons().all(|reason| {
-            matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. })
-        });
-        let mut told: Vec<Reason> = reasons().cloned().collect();
+        let refused = self.tenants.is_some() && self.is_refused(group);
         if self.rules.passing == Passing::Never && !refused {
             self.head = Some(key);
-            let reasons = reasons().cloned().collect();
+            let reasons = self.reasons_to_wait(group);
             self.want(rank, Want::Wait { reasons });
             line.untold.insert(key);
             return Next::Nobody;
         }
-        let higher = self.lowest_running.is_some_and(|lowest| lowest < group.priority());
-        if higher && !refused && self.searches < PREEMPTION_SEARCHES_MAX {
-            self.searches += 1;
-            let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
-            let of_priority = || preempt::lower_than(self.view, group.priority());
-            let all = self.candidates.entry(group.priority()).or_insert_with(of_priority);
-            let open: Vec<_> =
-                all.iter().copied().filter(|(id, _)| !self.stopped.contains(id)).collect();
-            let left = match &self.tenants {
-                Some(tenants) => preempt::unprotected(self.view, tenants, group, open),
-                None => open,
-            };
-            let ends = self.ends.get_or_init(|| Ends::of(self.view));
-            match preempt::find(self.view, ends, &self.pool, key, &shapes, &left) {
-                Ok((placement, orders)) if self.may_have(key, &placement) => {
-                    self.preempt(rank, placement, orders);
-                    line.untold.insert(key);
-                    return Next::OfGroup;
-                }
-                Ok(_) => {}
-                Err(too_dear) => told.extend(too_dear),
-            }
-        }
-        if let Some((placement, orders)) = self.reclaim(group, key) {
-            self.preempt(rank, placement, orders);
-            line.untold.insert(key);
-            return Next::OfGroup;
-        }
-        if !refused && let Some((placement, orders)) = self.take_turn(line.look_up(id), key) {
-            self.preempt(rank, placement, orders);
-            line.untold.insert(key);
-            return Next::OfGroup;
-        }
-        let group = line.group(id);
-        group.news = Some(told);
-        if refused {
+        if self.delays_anyhow(group, &rank).is_some() {
             return Next::Nobody;
         }
-        self.reserve(line, id, rank);
+        let made = self.room_by_priority(group, key, refused);
+        let made = made.or_else(|| self.reclaim(group, key));
+        let made = made.or_else(|| self.take_turn(group, key).filter(|_| !refused));
+        if let Some((placement, orders)) = made {
+            self.preempt(rank, placement, orders);
+            line.untold.insert(key);
+            return Next::OfGroup;
+        }
+        if !refused {
+            self.reserve(line, id, rank);
+        }
         Next::Nobody
+    }
+
+    /// Whether its tenant may not have what is free.
+    fn is_refused(&mut self, group: &Group) -> bool {
+        self.reasons_to_wait(group)
+            .iter()
+            .all(|reason| matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. }))
+    }
+
+    /// Whom to stop for a stage that stands above them.
+    fn room_by_priority(
+        &mut self,
+        group: &Group,
+        key: StageKey,
+        refused: bool,
+    ) -> Option<(Placement, Vec<StopOrder>)> {
+        if refused || !self.is_above_somebody(group.priority()) {
+            return None;
+        }
+        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+        let alike = (group.footprint, group.priority(), shapes);
+        let too_dear = match self.spared.get(&alike) {
+            Some(known) => known.clone(),
+            None if self.searches >= PREEMPTION_SEARCHES_MAX => return None,
+            None => {
+                self.searches += 1;
+                let found = self.victims(group, key, &alike.2);
+                match found {
+                    Ok((placement, orders)) if self.may_have(key, &placement) => {
+                        return Some((placement, orders));
+                    }
+                    Ok(_) => return None,
+                    Err(too_dear) => {
+                        self.spared.insert(alike, too_dear.clone());
+                        too_dear
+                    }
+                }
+            }
+        };
+        if let Some(too_dear) = too_dear {
+            let mut reasons = self.reasons_to_wait(group);
+            reasons.push(too_dear);
+            self.news.insert(group.id, reasons);
+        }
+        None
+    }
+
+    fn victims(
+        &self,
+        group: &Group,
+        key: StageKey,
+        shapes: &[usize],
+    ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
+        let lower = || {
+            let lower = self.stoppable(|other| other < group.priority());
+            self.not_stopped(lower.filter(|row| !row.spared))
+        };
+        let Self { view, pool, .. } = self;
+        match &self.tenants {
+            Some(tenants) => {
+                let left = preempt::unprotected(view, tenants, group, lower().collect());
+                preempt::find(view, || self.ends(), pool, key, shapes, || left.iter().copied())
+            }
+            None => preempt::find(view, || self.ends(), pool, key, shapes, lower),
+        }
+    }
+
+    /// Who may be stopped of priorities that `may`: the lowest first, and of those the cheapest.
+    fn stoppable<'s>(
+        &'s self,
+        may: impl Fn(Priority) -> bool + 's,
+    ) -> impl Iterator<Item = &'s Stoppable> {
+        let priorities = Priority::ALL.into_iter().rev().filter(move |priority| may(*priority));
+        priorities.flat_map(|priority| {
+            let rows = &self.stoppable[priority as usize];
+            rows.get_or_init(|| preempt::stoppable(self.view, self.running, priority))
+        })
+    }
+
+    /// Those of them who go on as far as was decided yet.
+    fn not_stopped<'s>(
+        &'s self,
+        rows: impl Iterator<Item = &'s Stoppable>,
+    ) -> impl Iterator<Item = (LeaseId, StopCost)> {
+        let open = rows.filter(|row| !self.stopped.contains(&row.lease));
+        open.map(|row| (row.lease, row.cost))
     }
 
     /// What equals that have had more leave to a stage, where they do.
@@ -466,21 +555,22 @@ impl<'a> Pass<'a> {
     }
 
     fn ends(&self) -> &Ends<'a> {
-        self.ends.get_or_init(|| Ends::of(self.view))
+        self.ends.get_or_init(|| Ends::of(self.view, self.running))
     }
 
     /// Tells those who wait what is new to them, and puts everything in order.
     fn finish(mut self, line: &mut Line) -> Decision {
-        if let Some(blocker) = self.head {
-            let behind = vec![Reason::HeadOfLine { blocker }];
-            line.groups().for_each(|group| group.news = Some(behind.clone()));
-        }
         let mut waits: Vec<(Rank, Vec<Reason>)> = Vec::new();
-        for group in line.groups() {
-            if let Some(news) = group.news.take().filter(|news| *news != group.told) {
-                waits.extend(group.members().map(|rank| (rank, news.clone())));
-                group.told = news;
+        let mut news = std::mem::take(&mut self.news);
+        if let Some(blocker) = self.head {
+            news = line.groups().map(|id| (id, vec![Reason::HeadOfLine { blocker }])).collect();
+        } else {
+            for (id, reasons) in std::mem::take(&mut self.refused) {
+                line.tell_all(id, reasons, |group| news.contains_key(&group), &mut waits);
             }
+        }
+        for (id, reasons) in news {
+            line.tell(id, reasons, &mut waits);
         }
         // Whoever has reasons of its own now has to hear those of its group later.
         for key in std::mem::take(&mut line.untold) {
@@ -488,7 +578,7 @@ impl<'a> Pass<'a> {
                 Some(_) if self.decided.contains(&key) => {
                     line.untold.insert(key);
                 }
-                Some((rank, id)) => waits.push((rank, line.group(id).told.clone())),
+                Some((rank, id)) => waits.push((rank, line.told(id).to_vec())),
                 None => {}
             }
         }

@@ -4,6 +4,7 @@
 //! Must never know: engines, clocks, or another policy's name.
 
 mod adaptive;
+mod asks;
 mod assign;
 mod candidates;
 mod decision;
@@ -11,6 +12,7 @@ mod demand;
 mod elastic;
 mod ends;
 mod exchange;
+mod footprint;
 mod greedy;
 mod left;
 mod levels;
@@ -27,6 +29,7 @@ mod preempt;
 mod queue;
 mod registry;
 mod rules;
+mod running;
 mod shares;
 mod speed;
 mod tenants;

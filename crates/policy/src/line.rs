@@ -7,21 +7,20 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Domain, Generation, Isolation, JobSpec, Millis, Name,
-    PlannedSpeeds, Priority, Quotas, RankRule, Reason, Selector, StageIndex, StageKey, StageSpec,
-    State, Ticket, Time,
+    Bytes, Companions, Domain, JobSpec, Millis, Name, PlannedSpeeds, Priority, Quotas, RankRule,
+    Reason, StageIndex, StageKey, StageSpec, State, Ticket, Time,
 };
 
+use crate::View;
+use crate::asks::{Ask, Asks, Wanted, wanted};
 use crate::demand::Book;
+use crate::footprint::{Footprint, FootprintId, Footprints};
 use crate::market::Work;
 use crate::order::{Rank, rank};
-use crate::place::{never, place};
-use crate::pool::{Accepted, accepted};
 use crate::rules::{Choice, Rules};
 use crate::speed::steps_left;
 use crate::value::WORTHWHILE;
 use crate::worth::{Crowd, Shape, shapes};
-use crate::{Pool, View};
 
 /// Of each group so many of the first and of the last are on the shortlist, and so many stages in
 /// all, about.
@@ -43,6 +42,10 @@ pub(crate) struct Line {
     /// Of the rates that ranks were made with.
     rates_revision: u64,
     groups: BTreeMap<GroupId, Group>,
+    /// The first of every group.
+    heads: BTreeMap<Rank, Head>,
+    asks: Asks,
+    footprints: Footprints,
     by_request: BTreeMap<Request, GroupId>,
     next_group: GroupId,
     filed: BTreeMap<StageKey, Filed>,
@@ -50,6 +53,8 @@ pub(crate) struct Line {
     changes: BTreeSet<(Time, StageKey)>,
     /// Those who have to be told why they wait, whatever their group was told.
     pub untold: BTreeSet<StageKey>,
+    /// What groups were told last that were told something else than all of their footprint.
+    told: BTreeMap<GroupId, Vec<Reason>>,
 }
 
 /// Number of a group; later ones are higher.
@@ -64,6 +69,16 @@ struct Filed {
     changes: Option<Time>,
     /// That it has to go, as far as is known.
     steps: u64,
+}
+
+/// The first of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Head {
+    pub rank: Rank,
+    pub group: GroupId,
+    pub footprint: FootprintId,
+    pub priority: Priority,
+    pub can_be_passed: bool,
 }
 
 /// What makes requests alike.
@@ -84,39 +99,12 @@ struct Request {
     tenant: Option<Name>,
 }
 
-/// The devices of an alternative: word, number, least memory, and whether it may have those that
-/// only containers can.
-type Wanted = (Name, u32, Bytes, Isolation);
-
-fn wanted(alternative: &Alternative) -> Wanted {
-    let Selector { word, memory_min, isolation, .. } = &alternative.selector;
-    (word.clone(), alternative.count, *memory_min, *isolation)
-}
-
-/// What decides where one alternative fits: its devices, cores and memory beside them, domain,
-/// ranks.
-pub(crate) type Ask = (Wanted, (u32, Bytes), Domain, RankRule, Option<usize>);
-
-/// What decides where an alternative of a stage fits, on one class if one is named.
-pub(crate) fn ask(spec: &StageSpec, index: usize, class: Option<usize>) -> Ask {
-    let devices = wanted(&spec.alternatives[index]);
-    (devices, (spec.companions.cores, spec.companions.memory), spec.within, spec.ranks, class)
-}
-
-/// That nobody of a group fitted.
-#[derive(Debug, Clone)]
-pub(crate) struct Misfit {
-    /// When the state had counted so many releases.
-    pub releases: u64,
-    pub reasons: Vec<Reason>,
-    /// The last plan by then, if the reasons are those of exactly what it left.
-    pub as_of: Option<Generation>,
-}
-
 /// Stages that ask for the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
+    pub id: GroupId,
     request: Request,
+    pub footprint: FootprintId,
     /// The job of one of them.
     job: Arc<JobSpec>,
     stage: StageIndex,
@@ -128,22 +116,15 @@ pub(crate) struct Group {
     pub preferred: usize,
     /// By alternative.
     shapes: Vec<Option<Shape>>,
-    pub accepted: Vec<Accepted>,
+    pub asks: Vec<Arc<Ask>>,
     /// That any alternative accepts.
     classes: Vec<usize>,
     /// They need several devices at once, or cores or memory beside them, so that others who need
     /// less could slip past them for ever.
     pub can_be_passed: bool,
-    /// By alternative, once somebody asked: that it does not fit even the empty cluster.
-    pub nevers: Vec<Option<Reason>>,
     queue: BTreeSet<Rank>,
     /// That all of them have to go, as far as is known.
     steps: u64,
-    /// That none of them fitted, and why.
-    pub misfit: Option<Misfit>,
-    /// What this round has to say to all of them, and what they were told last.
-    pub news: Option<Vec<Reason>>,
-    pub told: Vec<Reason>,
 }
 
 impl Line {
@@ -203,9 +184,9 @@ impl Line {
         }
     }
 
-    /// The first of every group.
-    pub fn heads(&self) -> impl Iterator<Item = (Rank, GroupId)> + '_ {
-        self.groups.iter().filter_map(|(id, group)| Some((*group.queue.first()?, *id)))
+    /// The first of every group, by rank.
+    pub fn heads(&self) -> impl Iterator<Item = Head> + '_ {
+        self.heads.values().copied()
     }
 
     /// Those who are most likely to get something if everything were handed out anew: of each group
@@ -247,12 +228,25 @@ impl Line {
         rows.collect()
     }
 
-    /// Whether it matters who is looked at first, or what devices they choose, of those groups that
-    /// `may_fit`.
-    pub fn has_choice(&self, mut may_fit: impl FnMut(&Group) -> bool) -> bool {
-        let mut fitting = self.groups.values().filter(|group| may_fit(group));
-        let several = |group: &Group| group.classes.len() > 1 || group.accepted.len() > 1;
-        fitting.next().is_some_and(several) || fitting.next().is_some()
+    /// Whether it matters who is looked at first, or what devices they choose, of those footprints
+    /// that `may_fit`.
+    pub fn has_choice(&self, mut may_fit: impl FnMut(&Self, FootprintId) -> bool) -> bool {
+        // All are asked, so that the answers do not depend on how they are numbered.
+        let rows = self.footprints.iter().filter(|(id, _)| may_fit(self, *id));
+        let fitting: Vec<&Footprint> = rows.map(|(_, footprint)| footprint).collect();
+        match *fitting {
+            [] => false,
+            [only] => {
+                let one = &self.groups[&only.one()];
+                only.groups.len() > 1 || one.classes.len() > 1 || one.asks.len() > 1
+            }
+            _ => true,
+        }
+    }
+
+    /// A group of a footprint: they differ in nothing that decides whether they fit.
+    pub fn one_of(&self, footprint: FootprintId) -> &Group {
+        &self.groups[&self.footprints.get(footprint).one()]
     }
 
     /// Whoever waits next in a group, after one that was looked at.
@@ -261,16 +255,58 @@ impl Line {
         self.groups.get(&id)?.queue.range(later).next().copied()
     }
 
-    pub fn group(&mut self, id: GroupId) -> &mut Group {
-        self.groups.get_mut(&id).expect("ids come from heads of this line")
-    }
-
-    pub fn look_up(&self, id: GroupId) -> &Group {
+    pub fn group(&self, id: GroupId) -> &Group {
         &self.groups[&id]
     }
 
-    pub fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
-        self.groups.values_mut()
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.groups.keys().copied()
+    }
+
+    /// What the members of a group were told last.
+    pub fn told(&self, id: GroupId) -> &[Reason] {
+        let of_all = || &self.footprints.get(self.groups[&id].footprint).told;
+        self.told.get(&id).unwrap_or_else(of_all)
+    }
+
+    /// Says something to the members of one group; those who have not heard it before are added to
+    /// `waits`.
+    pub fn tell(&mut self, id: GroupId, news: Vec<Reason>, waits: &mut Vec<(Rank, Vec<Reason>)>) {
+        if self.told(id) != news {
+            waits.extend(self.groups[&id].members().map(|rank| (rank, news.clone())));
+            self.told.insert(id, news);
+        }
+    }
+
+    /// Says something to everybody of a footprint, but for the groups of which `told_apart` is
+    /// true.
+    pub fn tell_all(
+        &mut self,
+        id: FootprintId,
+        news: Vec<Reason>,
+        told_apart: impl Fn(GroupId) -> bool,
+        waits: &mut Vec<(Rank, Vec<Reason>)>,
+    ) {
+        let footprint = self.footprints.get_mut(id);
+        let is_new = footprint.told != news;
+        if !is_new && self.told.is_empty() {
+            return;
+        }
+        let before = std::mem::replace(&mut footprint.told, news);
+        for &group in &footprint.groups {
+            if told_apart(group) {
+                // It was told what all were told until now.
+                if is_new && !self.told.contains_key(&group) {
+                    self.told.insert(group, before.clone());
+                }
+            } else {
+                let last = self.told.remove(&group);
+                if last.map_or(is_new, |last| last != footprint.told) {
+                    let members = self.groups[&group].members();
+                    waits.extend(members.map(|rank| (rank, footprint.told.clone())));
+                }
+            }
+        }
     }
 
     /// Where a waiting stage stands.
@@ -291,11 +327,18 @@ impl Line {
         let tenant = (!self.quotas.is_empty()).then(|| job.spec.tenant.clone());
         let request = Request::of(spec, job.priority(), left.is_some(), bound, tenant);
         let id = self.group_of(view, request, key);
-        let group = self.group(id);
+        let group = self.groups.get_mut(&id).expect("it is there, or was made just now");
         let device_time =
             left.and_then(|left| group.device_time(spec, left)).unwrap_or(Millis(u64::MAX));
         let (rank, rises) = rank(view, rules.order, key, device_time);
+        let first = group.queue.first().copied();
         group.queue.insert(rank);
+        if first.is_none_or(|first| rank < first) {
+            if let Some(first) = first {
+                self.heads.remove(&first);
+            }
+            self.heads.insert(rank, group.head(rank));
+        }
         let steps = left.unwrap_or(0);
         group.steps += steps;
         let changes = [freed, rises].into_iter().flatten().min();
@@ -311,7 +354,9 @@ impl Line {
         let id = self.next_group;
         self.next_group = GroupId(id.0 + 1);
         self.by_request.insert(request.clone(), id);
-        self.groups.insert(id, Group::new(view, request, key));
+        let mut group = Group::new(view, &mut self.asks, (id, request), key);
+        group.footprint = self.footprints.join(id, &group);
+        self.groups.insert(id, group);
         id
     }
 
@@ -321,13 +366,20 @@ impl Line {
         if let Some(at) = filed.changes {
             self.changes.remove(&(at, key));
         }
-        let group = self.group(filed.group);
+        let Some(group) = self.groups.get_mut(&filed.group) else { return false };
         group.queue.remove(&filed.rank);
         group.steps -= filed.steps;
-        if group.queue.is_empty() {
-            let request = group.request.clone();
-            self.by_request.remove(&request);
-            self.groups.remove(&filed.group);
+        if self.heads.remove(&filed.rank).is_some()
+            && let Some(first) = group.queue.first()
+        {
+            self.heads.insert(*first, group.head(*first));
+        }
+        if group.queue.is_empty()
+            && let Some(group) = self.groups.remove(&filed.group)
+        {
+            self.by_request.remove(&group.request);
+            self.footprints.leave(filed.group, &group);
+            self.told.remove(&filed.group);
         }
         true
     }
@@ -362,7 +414,12 @@ impl Request {
 }
 
 impl Group {
-    fn new(view: &View<'_>, request: Request, key: StageKey) -> Self {
+    fn new(
+        view: &View<'_>,
+        asks: &mut Asks,
+        (id, request): (GroupId, Request),
+        key: StageKey,
+    ) -> Self {
         let (job, spec, _) = view.state.stage(key);
         let indices = 0..spec.alternatives.len();
         let shapes = shapes(view, spec);
@@ -372,26 +429,26 @@ impl Group {
                 |index: &usize| shapes[*index].map_or(f64::INFINITY, |shape| 1.0 / shape.rate);
             ranked.sort_by(|a, b| slowness(a).total_cmp(&slowness(b)));
         }
-        let accepts = |alternative: &Alternative| accepted(view.state, &alternative.selector, None);
-        let accepted: Vec<Accepted> = spec.alternatives.iter().map(accepts).collect();
+        let count = spec.alternatives.len();
+        let asks: Vec<Arc<Ask>> =
+            (0..count).map(|index| asks.of(view.state, spec, index)).collect();
         let classes: BTreeSet<usize> =
-            accepted.iter().flat_map(|accepted| accepted.classes(view.state)).collect();
+            asks.iter().flat_map(|ask| ask.accepted.classes(view.state)).collect();
+        let possible = ranked.iter().copied().find(|&index| asks[index].never.is_none());
         Self {
-            preferred: preferred(view, spec, &ranked),
+            preferred: possible.unwrap_or(ranked[0]),
             job: Arc::clone(&job.spec),
             stage: key.stage,
-            accepted,
+            asks,
             classes: classes.into_iter().collect(),
             can_be_passed: can_be_passed(spec),
+            id,
             request,
+            footprint: FootprintId::default(),
             ranked,
             shapes,
-            nevers: Vec::new(),
             queue: BTreeSet::new(),
             steps: 0,
-            misfit: None,
-            news: None,
-            told: Vec::new(),
         }
     }
 
@@ -401,6 +458,12 @@ impl Group {
         self.request.steps_known && counts().min() != counts().max()
     }
 
+    /// One of them as its head.
+    pub fn head(&self, rank: Rank) -> Head {
+        let Self { id: group, footprint, can_be_passed, .. } = *self;
+        Head { rank, group, footprint, priority: self.priority(), can_be_passed }
+    }
+
     /// What each of them asks for.
     pub fn spec(&self) -> &StageSpec {
         self.job.stage(self.stage)
@@ -408,6 +471,11 @@ impl Group {
 
     pub fn priority(&self) -> Priority {
         self.request.priority
+    }
+
+    /// Whose they are, where tenants have quotas.
+    pub fn quota_of(&self) -> Option<&Name> {
+        self.request.tenant.as_ref()
     }
 
     /// Whose they are.
@@ -442,25 +510,11 @@ impl Group {
         self.by_worth(crowd).into_iter().filter(worth)
     }
 
-    /// Whether nothing became free that any of them could use since none of them fitted, and
-    /// nothing of the classes in `widened` would do.
-    pub fn still_misfits(&self, state: &State, widened: &BTreeSet<usize>) -> bool {
-        let Some(Misfit { releases: at, .. }) = &self.misfit else { return false };
-        match state.quotas().is_empty() {
-            true => {
-                let unchanged =
-                    |class| state.last_release(class) <= *at && !widened.contains(&class);
-                self.classes.iter().all(|&class| unchanged(class))
-            }
-            false => state.releases() == *at && widened.is_empty(),
-        }
-    }
-
     /// The classes that would do, and how many of each.
     pub fn by_class<'a>(&'a self, state: &'a State) -> impl Iterator<Item = (usize, u32)> + 'a {
-        let alternatives = self.spec().alternatives.iter().zip(&self.accepted);
-        alternatives.flat_map(|(alternative, accepted)| {
-            accepted.classes(state).map(|class| (class, alternative.count))
+        let alternatives = self.spec().alternatives.iter().zip(&self.asks);
+        alternatives.flat_map(|(alternative, ask)| {
+            ask.accepted.classes(state).map(|class| (class, alternative.count))
         })
     }
 
@@ -471,10 +525,6 @@ impl Group {
 
     pub fn members(&self) -> impl Iterator<Item = Rank> + '_ {
         self.queue.iter().copied()
-    }
-
-    pub fn ask(&self, index: usize, class: Option<usize>) -> Ask {
-        ask(self.spec(), index, class)
     }
 
     /// How long so many steps take on an alternative; `None` if nothing is known about its speed.
@@ -491,29 +541,9 @@ impl Group {
         });
         times.min()
     }
-
-    /// The same, with `nevers` filled in.
-    pub fn with_nevers(&mut self, view: &View<'_>) -> &Self {
-        if self.nevers.is_empty() {
-            let mut cluster = Pool::empty_cluster(view.state);
-            let spec = self.job.stage(self.stage);
-            let indices = 0..spec.alternatives.len();
-            self.nevers = indices.map(|index| never(&mut cluster, spec, index)).collect();
-        }
-        self
-    }
 }
 
 fn can_be_passed(spec: &StageSpec) -> bool {
     let several = spec.alternatives.iter().all(|alternative| alternative.count > 1);
     several || spec.companions != Companions::default()
-}
-
-fn preferred(view: &View<'_>, spec: &StageSpec, ranked: &[usize]) -> usize {
-    if let [only] = ranked {
-        return *only;
-    }
-    let mut cluster = Pool::empty_cluster(view.state);
-    let possible = ranked.iter().copied().find(|&index| place(&mut cluster, spec, index).is_ok());
-    possible.unwrap_or(ranked[0])
 }

@@ -42,7 +42,7 @@ pub(crate) fn on_class(
 /// # Errors
 /// Why it does not fit now.
 pub(crate) fn place_among(
-    pool: &mut Pool<'_>,
+    pool: &Pool<'_>,
     spec: &StageSpec,
     index: usize,
     accepted: &Accepted,
@@ -53,17 +53,16 @@ pub(crate) fn place_among(
     if pool.units(accepted) < need {
         return Err(Reason::NotEnough { word, need });
     }
-    let rooms = || {
-        let measured = accepted.by_node.iter();
-        let measured = measured.map(|(node, ids)| Room::measure(pool, spec, *node, ids));
-        measured.filter(|room| room.units > 0)
+    let rooms = |least: u32| {
+        let enough = accepted.free(pool).filter(move |(.., free)| *free >= least);
+        enough.map(|(node, ids, free)| Room::measure(pool, spec, node, ids, free))
     };
     let one_node =
-        rooms().filter(|room| room.units >= need).min_by_key(|room| (room.units, room.node));
+        rooms(need).filter(|room| room.units >= need).min_by_key(|room| (room.units, room.node));
     if let Some(room) = one_node {
         return Ok(Placement { alternative: index, ranks: fill(pool, spec, &[room], need) });
     }
-    let rooms: Vec<Room<'_>> = rooms().collect();
+    let rooms: Vec<Room<'_>> = rooms(1).filter(|room| room.units > 0).collect();
     if rooms.iter().map(|room| room.units).sum::<u32>() < need {
         return Err(Reason::NoCompanions { word });
     }
@@ -104,10 +103,6 @@ pub(crate) fn never(cluster: &mut Pool<'_>, spec: &StageSpec, index: usize) -> O
     Some(Reason::NeverFits { word, need: alternative.count, largest })
 }
 
-fn units(pool: &Pool<'_>, device: DeviceId) -> u32 {
-    pool.free(device).whole_units()
-}
-
 /// What one node could contribute to a gang.
 #[derive(Debug, Clone, Copy)]
 struct Room<'a> {
@@ -118,8 +113,14 @@ struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    fn measure(pool: &Pool<'_>, spec: &StageSpec, node: NodeId, devices: &'a [DeviceId]) -> Self {
-        let free: u32 = devices.iter().map(|&id| units(pool, id)).sum();
+    /// `free` whole units of these devices are.
+    fn measure(
+        pool: &Pool<'_>,
+        spec: &StageSpec,
+        node: NodeId,
+        devices: &'a [DeviceId],
+        free: u32,
+    ) -> Self {
         let Companions { cores, memory } = spec.companions;
         if cores == 0 && memory == Bytes::ZERO {
             return Self { node, devices, units: free };

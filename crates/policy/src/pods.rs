@@ -9,10 +9,10 @@ use het_core::{
     Bytes, DeviceId, JobId, NodeId, Placement, Reason, Share, StageKey, StageSpec, Ticket,
 };
 
-use crate::line::{Ask, ask};
+use crate::asks::{AskId, Asks};
 use crate::packing::{Bin, Item, Mix, PackingRule, best_bin};
-use crate::place::{never, place, place_among};
-use crate::pool::{Accepted, accepted};
+use crate::place::place_among;
+use crate::pool::accepted;
 use crate::tenants::Tenants;
 use crate::{Cache, Decision, Policy, Pool, View, Want};
 
@@ -32,6 +32,7 @@ struct Kept {
     /// So many of them are in the mix.
     counted: usize,
     mix: Mix,
+    asks: Asks,
 }
 
 impl Policy for InOrder {
@@ -46,6 +47,7 @@ impl Policy for InOrder {
             view,
             rule: self.0,
             mix: &kept.mix,
+            asks: &mut kept.asks,
             pool: Pool::of(view.state),
             tenants: Tenants::of(view.state),
             bins: Vec::new(),
@@ -107,11 +109,12 @@ struct Pass<'a> {
     view: &'a View<'a>,
     rule: PackingRule,
     mix: &'a Mix,
+    asks: &'a mut Asks,
     pool: Pool<'a>,
     tenants: Option<Tenants<'a>>,
     /// One a node and class of its accelerators.
     bins: Vec<(NodeId, Bin)>,
-    unfit: BTreeMap<Ask, Reason>,
+    unfit: BTreeMap<AskId, Reason>,
 }
 
 impl Pass<'_> {
@@ -149,30 +152,24 @@ impl Pass<'_> {
 
     /// Where the rule puts an alternative; one that no node has room for goes where it fits.
     fn find(&mut self, key: StageKey, spec: &StageSpec, index: usize) -> Result<Placement, Reason> {
-        let ask = ask(spec, index, None);
-        if let Some(reason) = self.unfit.get(&ask) {
+        let ask = self.asks.of(self.view.state, spec, index);
+        if let Some(reason) = self.unfit.get(&ask.id) {
             return Err(reason.clone());
         }
         let wanted = item(self.view, spec, index);
         let bins = self.bins.iter().map(|(_, bin)| bin);
         if let Some(row) = best_bin(self.rule, self.mix, bins, &wanted, draw(key)) {
-            let there = self.on_node(spec, index, self.bins[row].0);
-            if let Ok(placement) = place_among(&mut self.pool, spec, index, &there) {
+            let there = ask.accepted.only(self.bins[row].0);
+            if let Ok(placement) = place_among(&self.pool, spec, index, &there) {
                 return Ok(placement);
             }
         }
-        let found = place(&mut self.pool, spec, index);
+        let found = place_among(&self.pool, spec, index, &ask.accepted);
         found.map_err(|reason| {
-            let mut cluster = Pool::empty_cluster(self.view.state);
-            let reason = never(&mut cluster, spec, index).unwrap_or(reason);
-            self.unfit.insert(ask, reason.clone());
+            let reason = ask.never.clone().unwrap_or(reason);
+            self.unfit.insert(ask.id, reason.clone());
             reason
         })
-    }
-
-    fn on_node(&self, spec: &StageSpec, index: usize, node: NodeId) -> Accepted {
-        let all = accepted(self.view.state, &spec.alternatives[index].selector, None);
-        all.only(node)
     }
 
     fn take(&mut self, placement: &Placement) {

@@ -15,14 +15,33 @@ use het_core::{
 pub(crate) struct Accepted {
     /// Rows of [`het_core::Index::sorts`].
     sorts: Arc<[usize]>,
-    pub by_node: ByNode,
+    by_node: ByNode,
+    /// The one sort whose members these are.
+    all_of: Option<usize>,
 }
 
 impl Accepted {
     /// The same on one node only.
     pub fn only(&self, node: NodeId) -> Self {
         let rows = self.by_node.iter().filter(|(of, _)| *of == node).cloned();
-        Self { sorts: Arc::clone(&self.sorts), by_node: rows.collect() }
+        Self { sorts: Arc::clone(&self.sorts), by_node: rows.collect(), all_of: None }
+    }
+
+    /// Whether this device is one of them.
+    pub fn has(&self, state: &State, device: DeviceId) -> bool {
+        self.sorts.contains(&state.index().memberships[device.index()].sort)
+    }
+
+    /// By node: the devices, and free whole units among them.
+    pub fn free<'p>(
+        &'p self,
+        pool: &'p Pool<'_>,
+    ) -> impl Iterator<Item = (NodeId, &'p [DeviceId], u32)> + 'p {
+        let counted = self.all_of.map(|sort| pool.units[sort].by_row.as_slice());
+        self.by_node.iter().enumerate().map(move |(row, (node, ids))| {
+            let sum = || ids.iter().map(|&id| pool.free(id).whole_units()).sum();
+            (*node, ids.as_slice(), counted.map_or_else(sum, |units| units[row]))
+        })
     }
 
     /// Rows of [`het_core::Index::sorts`].
@@ -46,10 +65,18 @@ pub struct Pool<'a> {
     shares: Vec<i64>,
     /// By node, in bytes; likewise.
     memory: Vec<i64>,
-    /// Free whole units of each sort of device; counted when first asked for after a change.
-    units: Option<Vec<u32>>,
+    /// By sort of device.
+    units: Vec<Units>,
     /// Filled when first asked for.
     accepted: BTreeMap<(Name, Bytes, Isolation, Option<usize>), Accepted>,
+}
+
+/// Free whole units of one sort of device.
+#[derive(Debug, Clone, Default)]
+struct Units {
+    all: u32,
+    /// By row of [`het_core::Sort::members`].
+    by_row: Vec<u32>,
 }
 
 impl<'a> Pool<'a> {
@@ -94,7 +121,15 @@ impl<'a> Pool<'a> {
     }
 
     fn with(state: &'a State, shares: Vec<i64>, memory: Vec<i64>) -> Self {
-        Self { state, shares, memory, units: None, accepted: BTreeMap::new() }
+        let by_sort = state.index().sorts.iter();
+        let none = |sort: &Sort| Units { all: 0, by_row: vec![0; sort.members.len()] };
+        let mut units: Vec<Units> = by_sort.map(none).collect();
+        for (share, at) in shares.iter().zip(&*state.index().memberships) {
+            let free = whole_units(*share);
+            units[at.sort].all += free;
+            units[at.sort].by_row[at.row] += free;
+        }
+        Self { state, shares, memory, units, accepted: BTreeMap::new() }
     }
 
     pub fn state(&self) -> &'a State {
@@ -137,24 +172,16 @@ impl<'a> Pool<'a> {
     }
 
     /// Free whole units among accepted devices.
-    pub(crate) fn units(&mut self, accepted: &Accepted) -> u32 {
-        if self.units.is_none() {
-            let of_sort = |sort: &Sort| {
-                let ids = sort.members.iter().flat_map(|(_, ids)| ids);
-                ids.map(|&id| self.free(id).whole_units()).sum()
-            };
-            self.units = Some(self.state.index().sorts.iter().map(of_sort).collect());
-        }
-        let units = self.units.as_deref().unwrap_or_default();
-        accepted.sorts.iter().map(|&sort| units[sort]).sum()
+    pub(crate) fn units(&self, accepted: &Accepted) -> u32 {
+        accepted.sorts.iter().map(|&sort| self.units[sort].all).sum()
     }
 
     /// Free whole units by device class.
     pub(crate) fn units_by_class(&self) -> Vec<u32> {
         let topology = self.state.topology();
         let mut units = vec![0; topology.classes.len()];
-        for id in topology.device_ids() {
-            units[topology.device(id).class] += self.free(id).whole_units();
+        for (sort, free) in self.state.index().sorts.iter().zip(&self.units) {
+            units[topology.device(sort.exemplar).class] += free.all;
         }
         units
     }
@@ -170,9 +197,16 @@ impl<'a> Pool<'a> {
     }
 
     fn change(&mut self, placement: &Placement, sign: i64) {
-        self.units = None;
+        let memberships = &self.state.index().memberships;
         for Grant { device, share } in placement.grants() {
-            self.shares[device.index()] += sign * i64::from(share.0);
+            let free = &mut self.shares[device.index()];
+            let before = whole_units(*free);
+            *free += sign * i64::from(share.0);
+            let after = whole_units(*free);
+            let at = memberships[device.index()];
+            let units = &mut self.units[at.sort];
+            units.all = units.all - before + after;
+            units.by_row[at.row] = units.by_row[at.row] - before + after;
         }
         for rank in &placement.ranks {
             self.memory[rank.node.index()] += sign * rank.memory.0 as i64;
@@ -194,6 +228,11 @@ impl<'a> Pool<'a> {
     }
 }
 
+/// Of what may be below zero.
+fn whole_units(share: i64) -> u32 {
+    Share(share.max(0) as u32).whole_units()
+}
+
 /// The devices of all sorts that a selector accepts, of one class if one is named. Mostly that is
 /// one sort, and nothing is copied.
 pub(crate) fn accepted(state: &State, selector: &Selector, class: Option<usize>) -> Accepted {
@@ -205,12 +244,12 @@ pub(crate) fn accepted(state: &State, selector: &Selector, class: Option<usize>)
     let all = &state.index().sorts;
     let sorts: Arc<[usize]> = (0..all.len()).filter(|&row| accepts(&all[row])).collect();
     if let [only] = *sorts {
-        return Accepted { sorts, by_node: Arc::clone(&all[only].members) };
+        return Accepted { all_of: Some(only), by_node: Arc::clone(&all[only].members), sorts };
     }
     let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
     for (node, ids) in sorts.iter().flat_map(|&row| all[row].members.iter()) {
         by_node.entry(*node).or_default().extend(ids);
     }
     by_node.values_mut().for_each(|ids| ids.sort_unstable());
-    Accepted { sorts, by_node: by_node.into_iter().collect() }
+    Accepted { sorts, by_node: by_node.into_iter().collect(), all_of: None }
 }

@@ -4,15 +4,18 @@
 use std::collections::BTreeSet;
 
 use het_core::{
-    Grant, Job, LeaseId, Millis, Placement, Priority, Reason, Share, ShareMillis, Stage, StageKey,
+    Grant, LeaseId, Millis, Placement, Priority, Rank, Reason, Share, ShareMillis, StageKey,
     StopCause, StopCost,
 };
-use het_perf::stop_cost;
+use het_perf::{cost_of, stop_cost};
 
 use crate::ends::{Ends, Unknown};
 use crate::line::Group;
+use crate::place::place_among;
+use crate::pool::accepted;
+use crate::running::Running;
 use crate::tenants::Tenants;
-use crate::{Pool, StopOrder, View, place};
+use crate::{Pool, StopOrder, View};
 
 /// How often one stage may be preempted in its life (law 7).
 pub const PREEMPTIONS_MAX: u32 = 3;
@@ -25,20 +28,19 @@ const REMAINING_DEFAULT: Millis = Millis::seconds(1_800);
 ///
 /// # Errors
 /// [`Reason::PreemptionTooDear`] where victims exist but are worth more; `None` where none exist.
-pub(crate) fn find(
+pub(crate) fn find<'a, C: Iterator<Item = (LeaseId, StopCost)>>(
     view: &View<'_>,
-    ends: &Ends<'_>,
+    ends: impl Fn() -> &'a Ends<'a>,
     pool: &Pool<'_>,
     key: StageKey,
     shapes: &[usize],
-    candidates: &[(LeaseId, StopCost)],
+    candidates: impl Fn() -> C,
 ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
     for &index in shapes {
-        let candidates = candidates.iter().copied();
-        let Some((placement, victims)) = sufficient(view, pool, key, index, candidates) else {
+        let Some((placement, victims)) = sufficient(view, pool, key, index, candidates()) else {
             continue;
         };
-        let orders = priced(view, ends, key, &placement, &victims);
+        let orders = priced(view, ends(), key, &placement, &victims);
         let total: ShareMillis = orders.iter().map(|order| order.cost.cost).sum();
         let gain = orders.first().map_or(ShareMillis::ZERO, |order| order.cost.gain);
         if gain <= total {
@@ -73,7 +75,10 @@ pub fn preemption(
     let (placement, victims) = (0..spec.alternatives.len())
         .filter_map(|index| sufficient(view, pool, key, index, [(victim, cost)].into_iter()))
         .find(|(placement, victims)| !victims.is_empty() && within_limits(placement))?;
-    let order = priced(view, &Ends::of(view), key, &placement, &victims).pop()?;
+    let mut running = Running::default();
+    running.update(view);
+    let ends = Ends::of(view, &running);
+    let order = priced(view, &ends, key, &placement, &victims).pop()?;
     Some((placement, order))
 }
 
@@ -106,7 +111,7 @@ pub(crate) fn unprotected(
     candidates
 }
 
-/// The least sufficient set of leases that hold what the tenant of a stage is entitled to and
+/// The least sufficient set among the leases `open` that hold what the tenant of a stage is entitled to and
 /// others borrowed, for the first of `shapes` that can be had.
 pub(crate) fn reclaim(
     view: &View<'_>,
@@ -114,12 +119,11 @@ pub(crate) fn reclaim(
     pool: &Pool<'_>,
     key: StageKey,
     shapes: &[usize],
-    stopped: &BTreeSet<LeaseId>,
+    open: &[(LeaseId, StopCost)],
 ) -> Option<(Placement, Vec<StopOrder>)> {
     let (job, spec, _) = view.state.stage(key);
     let tenant = &job.spec.tenant;
     let topology = view.state.topology();
-    let borrowers = candidates(view, |_, _| true);
     for &index in shapes {
         let alternative = &spec.alternatives[index];
         for class in 0..topology.classes.len() {
@@ -136,15 +140,14 @@ pub(crate) fn reclaim(
                 };
                 let theirs = &view.state.stage(lease.stage).0.spec.tenant;
                 let newcomer = (tenant, alternative.count);
-                let borrowed = !stopped.contains(id)
-                    && lease.placement.grants().any(useful)
+                let borrowed = lease.placement.grants().any(useful)
                     && !rest.is_protected(theirs, class, newcomer);
                 if borrowed {
                     rest.will_free(theirs, &lease.placement);
                 }
                 borrowed
             };
-            let borrowers = borrowers.iter().copied().filter(gives_back);
+            let borrowers = open.iter().copied().filter(gives_back);
             if let Some((placement, victims)) = sufficient(view, pool, key, index, borrowers)
                 && tenants.is_entitled(tenant, &placement)
                 && tenants.over_limit(tenant, &placement).is_none()
@@ -175,25 +178,28 @@ pub(crate) fn take_turn(
     })
 }
 
-/// Leases that may be stopped for jobs of `priority`, cheapest first.
-pub(crate) fn lower_than(view: &View<'_>, priority: Priority) -> Vec<(LeaseId, StopCost)> {
-    candidates(view, |job, stage| job.priority() < priority && stage.preemptions < PREEMPTIONS_MAX)
+/// A running stage that may be stopped for others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stoppable {
+    pub lease: LeaseId,
+    pub cost: StopCost,
+    /// It was preempted as often as a stage may be.
+    pub spared: bool,
 }
 
-/// Leases that `may` be stopped, cheapest first: lowest priority, then least lost.
-fn candidates(view: &View<'_>, may: impl Fn(&Job, &Stage) -> bool) -> Vec<(LeaseId, StopCost)> {
-    let mut rows: Vec<_> = view
-        .state
-        .leases()
-        .iter()
-        .filter(|(_, lease)| !lease.phase.is_stopping())
-        .filter_map(|(&id, lease)| {
-            let (job, spec, stage) = view.state.stage(lease.stage);
-            may(job, stage).then(|| (job.priority(), stop_cost(spec, stage, lease, view.now), id))
-        })
-        .collect();
-    rows.sort_by_key(|&(priority, cost, id)| (priority, cost.cost, id));
-    rows.into_iter().map(|(_, cost, id)| (id, cost)).collect()
+/// Leases of one priority that may be stopped, the cheapest first.
+pub(crate) fn stoppable(view: &View<'_>, running: &Running, priority: Priority) -> Vec<Stoppable> {
+    let row = |id: LeaseId| {
+        let lease = &view.state.leases()[&id];
+        let held = running.get(id)?.held;
+        let stage = view.state.stage_record(lease.stage);
+        let cost = cost_of(held, stage, lease.since, view.now);
+        let spared = stage.preemptions >= PREEMPTIONS_MAX;
+        (!lease.phase.is_stopping()).then_some(Stoppable { lease: id, cost, spared })
+    };
+    let mut rows: Vec<Stoppable> = view.state.leases_of(priority).filter_map(row).collect();
+    rows.sort_unstable_by_key(|row| (row.cost.cost, row.lease));
+    rows
 }
 
 /// Adds candidates until the alternative fits, then drops those that the placement does not touch.
@@ -205,44 +211,62 @@ fn sufficient(
     candidates: impl Iterator<Item = (LeaseId, StopCost)>,
 ) -> Option<(Placement, Vec<(LeaseId, StopCost)>)> {
     let (_, spec, _) = view.state.stage(key);
-    let selector = &spec.alternatives[index].selector;
-    let mut freed = pool.clone();
-    let accepted = freed.accepted(selector, None);
-    let mut free = freed.units(&accepted);
-    let mut chosen: Vec<(LeaseId, StopCost)> = Vec::new();
-    let mut found = None;
-    for (id, cost) in candidates {
-        let placement = &view.state.leases()[&id].placement;
-        let topology = view.state.topology();
-        let useful = placement.grants().filter(|grant| selector.accepts(topology, grant.device));
-        let units: u32 = useful.map(|grant| grant.share.whole_units()).sum();
-        if units == 0 {
-            continue;
+    let alternative = &spec.alternatives[index];
+    let accepted = accepted(view.state, &alternative.selector, None);
+    let placement_of = |id: LeaseId| &view.state.leases()[&id].placement;
+    let units = |id: LeaseId| -> u32 {
+        let ours = placement_of(id).grants().filter(|grant| accepted.has(view.state, grant.device));
+        ours.map(|grant| grant.share.whole_units()).sum()
+    };
+    let with_units = |(id, cost)| Some((id, cost, units(id))).filter(|(.., units)| *units > 0);
+    let mut candidates = candidates.filter_map(with_units);
+    let mut useful: Vec<(LeaseId, StopCost)> = Vec::new();
+    let mut free = pool.units(&accepted);
+    let fits = |useful: &[(LeaseId, StopCost)]| {
+        let mut freed = pool.clone();
+        useful.iter().for_each(|(id, _)| freed.give_back(placement_of(*id)));
+        place_among(&freed, spec, index, &accepted).ok()
+    };
+    // What fits beside fewer fits beside more: the number doubles until it fits, and is then halved
+    // to where it just does.
+    let mut too_few = 0;
+    let mut found = loop {
+        let least = (2 * too_few).max(1);
+        while useful.len() < least || free < alternative.count {
+            let Some((id, cost, units)) = candidates.next() else { break };
+            free += units;
+            useful.push((id, cost));
+            too_few = if free < alternative.count { useful.len() } else { too_few };
         }
-        free += units;
-        freed.give_back(placement);
-        chosen.push((id, cost));
-        if free < spec.alternatives[index].count {
-            continue;
+        if useful.len() <= too_few {
+            return None;
         }
-        if let Ok(placement) = place(&mut freed, spec, index) {
-            found = Some(placement);
-            break;
+        match fits(&useful) {
+            Some(placement) => break placement,
+            None => too_few = useful.len(),
+        }
+    };
+    let mut enough = useful.len();
+    while enough - too_few > 1 {
+        let middle = usize::midpoint(too_few, enough);
+        match fits(&useful[..middle]) {
+            Some(placement) => (enough, found) = (middle, placement),
+            None => too_few = middle,
         }
     }
-    let placement = found?;
-    // Latest first: the dearest victims are tried for sparing first.
-    for &(id, cost) in chosen.clone().iter().rev() {
+    let mut chosen = useful[..enough].to_vec();
+    let is_near = |rank: &Rank| found.uses_node(rank.node);
+    chosen.retain(|(id, _)| placement_of(*id).ranks.iter().any(is_near));
+    // The dearest victims are tried for sparing first.
+    for position in (0..chosen.len()).rev() {
         let mut fewer = pool.clone();
-        let rest: Vec<_> = chosen.iter().copied().filter(|&(other, _)| other != id).collect();
-        for (other, _) in &rest {
-            fewer.give_back(&view.state.leases()[other].placement);
-        }
-        if fewer.covers(&placement) {
-            chosen.retain(|&row| row != (id, cost));
+        let rest = chosen.iter().enumerate().filter(|(other, _)| *other != position);
+        rest.for_each(|(_, (id, _))| fewer.give_back(placement_of(*id)));
+        if fewer.covers(&found) {
+            chosen.remove(position);
         }
     }
-    Some((placement, chosen))
+    Some((found, chosen))
 }
 
 /// Writes the gain beside each cost: the wait that is spared, until as much becomes free by itself,

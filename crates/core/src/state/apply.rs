@@ -132,10 +132,11 @@ impl State {
         spec.priority = change.priority.unwrap_or(before);
         spec.time_limit = change.time_limit.or(spec.time_limit);
         let after = spec.priority;
-        let held = self.leases.values().filter(|lease| lease.stage.job == id).count();
-        for _ in 0..held {
-            self.count_lease(before, Booked::Freed);
-            self.count_lease(after, Booked::Taken);
+        let of_job = self.leases.iter().filter(|(_, lease)| lease.stage.job == id);
+        let held: Vec<LeaseId> = of_job.map(|(lease, _)| *lease).collect();
+        for lease in held {
+            self.list_lease(before, lease, Booked::Freed);
+            self.list_lease(after, lease, Booked::Taken);
         }
         let waiting: Vec<StageKey> =
             self.waiting.keys().filter(|key| key.job == id).copied().collect();
@@ -201,7 +202,7 @@ impl State {
             phase: Phase::Starting,
         };
         self.leases.insert(id, lease);
-        self.count_lease(self.jobs[&key.job].priority(), Booked::Taken);
+        self.list_lease(self.jobs[&key.job].priority(), id, Booked::Taken);
         let stage = self.stage_mut(key);
         stage.state = StageState::Active { lease: id };
         stage.attempts = attempt;
@@ -278,13 +279,13 @@ impl State {
         }
     }
 
-    pub(super) fn count_lease(&mut self, priority: Priority, booked: Booked) {
-        let count = self.leases_by_priority.entry(priority).or_default();
+    pub(super) fn list_lease(&mut self, priority: Priority, id: LeaseId, booked: Booked) {
+        let leases = self.leases_by_priority.entry(priority).or_default();
         match booked {
-            Booked::Taken => *count += 1,
-            Booked::Freed => *count -= 1,
-        }
-        if *count == 0 {
+            Booked::Taken => leases.insert(id),
+            Booked::Freed => leases.remove(&id),
+        };
+        if leases.is_empty() {
             self.leases_by_priority.remove(&priority);
         }
     }
@@ -347,7 +348,7 @@ impl State {
         let charge = self.release(&lease.placement, now.since(lease.since));
         let key = lease.stage;
         self.book_use(key.job, &lease.placement, Booked::Freed);
-        self.count_lease(self.jobs[&key.job].priority(), Booked::Freed);
+        self.list_lease(self.jobs[&key.job].priority(), id, Booked::Freed);
         self.yielding.remove(&id);
         let job = self.job_mut(key.job);
         let ending = job.ending.is_some();

@@ -161,11 +161,11 @@ impl State {
                 self.limited.insert(id);
             }
         }
-        let leases: Vec<_> =
-            self.leases.values().map(|it| (it.stage.job, Arc::clone(&it.placement))).collect();
-        for (job, placement) in leases {
+        let row = |(&id, it): (&LeaseId, &Lease)| (id, it.stage.job, Arc::clone(&it.placement));
+        let leases: Vec<_> = self.leases.iter().map(row).collect();
+        for (id, job, placement) in leases {
             self.hold(&placement);
-            self.count_lease(self.jobs[&job].priority(), Booked::Taken);
+            self.list_lease(self.jobs[&job].priority(), id, Booked::Taken);
         }
     }
 }

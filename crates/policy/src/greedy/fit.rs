@@ -1,15 +1,19 @@
 //! Where a stage fits now, whether its tenant may have that, and whether something better is worth
 //! waiting for.
 
-use het_core::{Domain, Millis, Name, Placement, Reason, Share, StageKey};
+use std::sync::Arc;
 
-use super::Pass;
+use het_core::{Alternative, Domain, Millis, Name, Placement, Reason, Share, StageKey};
+
+use super::{Pass, Verdict};
 use crate::Rules;
+use crate::asks::Ask;
 use crate::demand::rate_apart;
 use crate::ends::Unknown;
-use crate::line::Group;
+use crate::footprint::FootprintId;
+use crate::line::{Group, Head, Line};
 use crate::order::{Order, Precedence, Quota, Rank};
-use crate::place::{on_class, place_among};
+use crate::place::place_among;
 use crate::rules::{Choice, Preempts};
 use crate::speed::steps_left;
 use crate::tenants::Tenants;
@@ -20,7 +24,7 @@ impl<'a> Pass<'a> {
     /// Where a stage of the group fits now, and why there; or why it fits nowhere.
     pub(super) fn fitting(
         &mut self,
-        group: &mut Group,
+        group: &Group,
         rank: &Rank,
     ) -> Result<(Placement, Reason), Vec<Reason>> {
         if let Some(index) = self.only(group) {
@@ -90,16 +94,32 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// Whether enough devices are free for any alternative of a group, wherever they are.
-    pub(super) fn may_fit(&mut self, group: &Group) -> bool {
-        let mut shapes = group.spec().alternatives.iter().zip(&group.accepted);
-        shapes.any(|(shape, accepted)| self.pool.units(accepted) >= shape.count)
+    /// Whether nothing that would do for any of a footprint fits now.
+    pub(super) fn is_unfit(&mut self, line: &Line, id: FootprintId) -> bool {
+        if self.verdicts.len() <= id.index() {
+            self.verdicts.resize(id.index() + 1, Verdict::Unknown);
+        }
+        match self.verdicts[id.index()] {
+            Verdict::Unfit => return true,
+            Verdict::Fits { changes } if changes == self.changes => return false,
+            Verdict::Fits { .. } | Verdict::Unknown => {}
+        }
+        let group = line.one_of(id);
+        let fits = match (group.bound(), self.rules.choice) {
+            // Which one will do is for each group to say.
+            (Some(_), Choice::FixedUntil(_)) => true,
+            (Some(fixed), _) => self.place(group, fixed).is_ok(),
+            (None, _) => (0..group.asks.len()).any(|index| self.place(group, index).is_ok()),
+        };
+        let changes = self.changes;
+        self.verdicts[id.index()] = if fits { Verdict::Fits { changes } } else { Verdict::Unfit };
+        !fits
     }
 
     /// The same by what a stage gives for its offers, the best first.
     fn fitting_bid(
         &mut self,
-        group: &mut Group,
+        group: &Group,
         rank: &Rank,
         bids: &[Bid],
     ) -> Result<(Placement, Reason), Vec<Reason>> {
@@ -212,12 +232,12 @@ impl<'a> Pass<'a> {
 
     /// One reason an alternative, and that the others are far too slow where some are, or that only
     /// one will do.
-    pub(super) fn reasons_to_wait(&mut self, group: &mut Group) -> Vec<Reason> {
+    pub(super) fn reasons_to_wait(&mut self, group: &Group) -> Vec<Reason> {
         let mut reasons = self.reasons_why_not(group);
         if let Some(fixed) = self.only(group) {
             let word = group.spec().alternatives[fixed].selector.word.clone();
             reasons.push(Reason::FixedAtSubmission { word });
-        } else if reasons.len() < group.accepted.len() {
+        } else if reasons.len() < group.asks.len() {
             let word = group.spec().alternatives[group.ranked[0]].selector.word.clone();
             reasons.push(Reason::BetterToWait { word });
         }
@@ -225,13 +245,12 @@ impl<'a> Pass<'a> {
     }
 
     /// One reason an alternative, telling *never* from *not now*.
-    fn reasons_why_not(&mut self, group: &mut Group) -> Vec<Reason> {
-        let group = group.with_nevers(self.view);
-        let why = |index: usize| match &group.nevers[index] {
+    fn reasons_why_not(&mut self, group: &Group) -> Vec<Reason> {
+        let why = |(index, ask): (usize, &Arc<Ask>)| match &ask.never {
             Some(never) => Some(never.clone()),
             None => self.place(group, index).err(),
         };
-        (0..group.accepted.len()).filter_map(why).collect()
+        group.asks.iter().enumerate().filter_map(why).collect()
     }
 
     /// Where an alternative of a group fits now. The pool only shrinks while the line is looked at,
@@ -247,16 +266,13 @@ impl<'a> Pass<'a> {
         index: usize,
         class: Option<usize>,
     ) -> Result<Placement, Reason> {
-        let ask = group.ask(index, class);
-        if let Some(reason) = self.unfit.get(&ask) {
+        let ask = &group.asks[index];
+        if let Some(reason) = self.unfit.get(&(ask.id, class)) {
             return Err(reason.clone());
         }
-        let found = match class {
-            Some(class) => on_class(&mut self.pool, group.spec(), index, class),
-            None => place_among(&mut self.pool, group.spec(), index, &group.accepted[index]),
-        };
+        let found = self.place_ask(group, index, class);
         if let Err(reason) = &found {
-            self.unfit.insert(ask, reason.clone());
+            self.unfit.insert((ask.id, class), reason.clone());
         }
         if class.is_some() {
             let refused = |placement| self.refusal(group.tenant(), placement);
@@ -270,12 +286,30 @@ impl<'a> Pass<'a> {
         // Another class that will do may be open to its tenant.
         let classes = 0..self.view.state.topology().classes.len();
         let mut open = classes.filter_map(|class| {
-            let found = on_class(&mut self.pool, group.spec(), index, class).ok()?;
+            let found = self.place_ask(group, index, Some(class)).ok()?;
             let tenants = self.tenants.as_ref();
             let refused = tenants.and_then(|t| refusal(t, self.rules, group.tenant(), &found));
             refused.is_none().then_some(found)
         });
         open.next().ok_or(reason)
+    }
+
+    /// Where an alternative of a group fits, on devices of one class if one is named.
+    fn place_ask(
+        &self,
+        group: &Group,
+        index: usize,
+        class: Option<usize>,
+    ) -> Result<Placement, Reason> {
+        let ask = &group.asks[index];
+        let accepted = class.map_or(Some(&ask.accepted), |class| ask.on_class(class));
+        match accepted {
+            Some(accepted) => place_among(&self.pool, group.spec(), index, accepted),
+            None => {
+                let Alternative { selector, count, .. } = &group.spec().alternatives[index];
+                Err(Reason::NotEnough { word: selector.word.clone(), need: *count })
+            }
+        }
     }
 
     /// Why a tenant may not have a placement that is free.
@@ -289,7 +323,7 @@ impl<'a> Pass<'a> {
 
     /// Uses a placement for a stage, or keeps it for it.
     pub(super) fn take(&mut self, key: StageKey, placement: &Placement) {
-        self.touched = true;
+        self.changes += 1;
         self.pool.take(placement);
         if let Some(tenants) = &mut self.tenants {
             tenants.take(&self.view.state.stage(key).0.spec.tenant, placement);
@@ -297,29 +331,35 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn give_back(&mut self, key: StageKey, placement: &Placement) {
-        self.touched = true;
+        self.widen();
         self.pool.give_back(placement);
         if let Some(tenants) = &mut self.tenants {
             tenants.give_back(&self.view.state.stage(key).0.spec.tenant, placement);
         }
     }
 
-    /// Where a group stands among tenants.
-    pub(super) fn precedence(&mut self, group: &Group, rank: &Rank) -> Precedence {
-        let view = self.view;
-        // Among those for whom too little is free it does not matter who brings most, and who has
-        // risen by waiting is not weighed any more.
-        let has_risen = self.bidding.is_some() && rank.level() > group.priority() as u64;
-        let fits = self.bidding.is_some() && self.may_fit(group);
-        let density = if has_risen {
-            f64::INFINITY
-        } else {
-            self.bidding.as_mut().filter(|_| fits).map_or(0.0, |bids| bids.density(view, rank.key))
+    /// Something becomes free: what did not fit may do so now.
+    pub(super) fn widen(&mut self) {
+        self.changes += 1;
+        self.unfit.clear();
+        self.verdicts.clear();
+        self.spared.clear();
+    }
+
+    /// Where one stands of those who wait: by what a device brings to it, where there is a market,
+    /// and where tenants have quotas, among those.
+    pub(super) fn precedence(&mut self, line: &Line, head: &Head) -> Precedence {
+        let rank = &head.rank;
+        let density = match self.bidding.is_some() && !self.is_unfit(line, head.footprint) {
+            true => self.density(line.group(head.group), rank),
+            // Among those for whom nothing is free it does not matter who brings most.
+            false => 0.0,
         };
         let Some(tenants) = self.tenants.as_ref().filter(|_| self.rules.order != Order::Submission)
         else {
             return Precedence::of(rank, density);
         };
+        let group = line.group(head.group);
         let owns =
             |(class, units): (usize, u32)| tenants.owns(group.tenant(), class, Share::units(units));
         let quota = match group.by_class(self.view.state).any(owns) {
@@ -327,6 +367,16 @@ impl<'a> Pass<'a> {
             false => Quota::Borrowed,
         };
         Precedence::among_tenants(rank, quota, tenants.standing(group.tenant()), density)
+    }
+
+    /// What a device brings to a stage where it brings most; who has risen by waiting is not weighed
+    /// any more.
+    fn density(&mut self, group: &Group, rank: &Rank) -> f64 {
+        if rank.level() > group.priority() as u64 {
+            return f64::INFINITY;
+        }
+        let view = self.view;
+        self.bidding.as_mut().map_or(0.0, |bidding| bidding.density(view, rank.key))
     }
 }
 

@@ -11,7 +11,6 @@ use crate::ends::Unknown;
 use crate::line::{Group, GroupId, Line};
 use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
-use crate::pool::Accepted;
 use crate::rules::{Passing, Preempts};
 use crate::speed::steps_left;
 use crate::{Pool, StopOrder, View, Want, memory, preempt};
@@ -67,19 +66,17 @@ impl<'a> Pass<'a> {
         }
         let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
         self.searches += 1;
-        preempt::reclaim(self.view, tenants, &self.pool, key, &shapes, &self.stopped)
+        let open: Vec<_> = self.not_stopped(self.stoppable(|_| true)).collect();
+        preempt::reclaim(self.view, tenants, &self.pool, key, &shapes, &open)
     }
 
     pub(super) fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {
         // What the victims free beyond the placement may fit others.
-        self.unfit.clear();
+        self.widen();
         for order in &orders {
             self.stopped.insert(order.lease);
             let lease = &self.view.state.leases()[&order.lease];
             self.pool.give_back(&lease.placement);
-            let nodes = lease.placement.ranks.iter().map(|rank| rank.node.index());
-            let classes = nodes.flat_map(|node| &self.view.state.index().classes[node]);
-            self.widened.extend(classes);
             if let Some(tenants) = &mut self.tenants {
                 tenants
                     .will_free(&self.view.state.stage(lease.stage).0.spec.tenant, &lease.placement);
@@ -90,12 +87,18 @@ impl<'a> Pass<'a> {
         self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
     }
 
+    /// Whether one more may have devices reserved.
+    pub(super) fn may_reserve(&self) -> bool {
+        let reserves = matches!(self.rules.passing, Passing::Backfill { reserve_after: Some(_) });
+        reserves && self.reservations < RESERVATIONS_MAX
+    }
+
     /// Reserves the devices of running stages, without stopping anybody, for the first of a group
     /// that others have passed for too long because they need less at once.
     pub(super) fn reserve(&mut self, line: &mut Line, id: GroupId, rank: Rank) {
         let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
         let group = line.group(id);
-        if self.reservations >= RESERVATIONS_MAX || !group.can_be_passed {
+        if !group.can_be_passed || !self.may_reserve() {
             return;
         }
         let key = rank.key;
@@ -132,17 +135,18 @@ impl<'a> Pass<'a> {
     fn is_among_equals(&self, group: &Group, rank: &Rank) -> bool {
         let (state, own) = (self.view.state, group.priority());
         let of_own = |other: Option<Priority>| other.is_none_or(|other| other == own);
-        !self.any_unsaving
-            && rank.level() == own as u64
+        rank.level() == own as u64
             && of_own(state.lowest_running())
             && of_own(state.highest_running())
+            && !self.running.any_unsaving()
     }
 
     /// Where a stage will fit when everything that runs has ended, and may run.
     fn once_drained(&self, group: &Group, key: StageKey) -> Option<Placement> {
-        let mut drained = self.drained();
+        let drained = self.drained();
         let spec = group.spec();
-        let fits = |index| place_among(&mut drained, spec, index, &group.accepted[index]).ok();
+        let fits =
+            |index: usize| place_among(&drained, spec, index, &group.asks[index].accepted).ok();
         let found = group.worthwhile(self.crowd.as_ref()).find_map(fits);
         found.filter(|placement| self.may_have(key, placement))
     }
@@ -171,7 +175,7 @@ impl<'a> Pass<'a> {
     /// When a stage should be able to begin on a shape, if that can be told.
     fn await_stage(&mut self, group: &Group, rank: &Rank, shape: usize) -> Option<Awaited> {
         let alternative = &group.spec().alternatives[shape];
-        let free = self.pool.units(&group.accepted[shape]);
+        let free = self.pool.units(&group.asks[shape].accepted);
         // Where enough is free, but in the wrong places, nobody can tell.
         let missing = alternative.count.checked_sub(free).filter(|missing| *missing > 0)?;
         let wait = self.ends().until_free(alternative, missing, Unknown::Never)?;
@@ -183,10 +187,10 @@ impl<'a> Pass<'a> {
     }
 
     /// Lets one wait that would hold up another; those behind it may be shorter.
-    pub(super) fn refuse(&mut self, group: &mut Group, blocker: StageKey) -> Next {
+    pub(super) fn refuse(&mut self, id: GroupId, blocker: StageKey) -> Next {
         self.passed = true;
         self.delays += 1;
-        group.news = Some(vec![Reason::WouldDelay { blocker }]);
+        self.news.insert(id, vec![Reason::WouldDelay { blocker }]);
         if self.delays < DELAYS_MAX { Next::OfGroup } else { Next::Nobody }
     }
 
@@ -195,7 +199,7 @@ impl<'a> Pass<'a> {
     pub(super) fn delays_anyhow(&self, group: &Group, rank: &Rank) -> Option<StageKey> {
         let awaited = self.awaited?;
         let everywhere = || {
-            let mut sorts = group.accepted.iter().flat_map(Accepted::sorts);
+            let mut sorts = group.asks.iter().flat_map(|ask| ask.accepted.sorts());
             sorts.all(|sort| self.is_wanted(&awaited, self.view.state.index().sorts[sort].exemplar))
         };
         let fastest = |left| group.span(group.ranked[0], left);

@@ -1,0 +1,106 @@
+//! What runs, as far as it stays the same while it runs: kept between decisions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use het_core::{JobSpec, Lease, LeaseId, StageIndex, StageSpec};
+
+use het_perf::Held;
+
+use crate::View;
+use crate::worth::{Shape, shape, shapes};
+
+/// Everything that runs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Running {
+    /// All below were looked at.
+    seen_until: LeaseId,
+    /// Of the rates that speeds were found with.
+    revision: u64,
+    leases: BTreeMap<LeaseId, Runner>,
+}
+
+/// One stage that runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Runner {
+    job: Arc<JobSpec>,
+    stage: StageIndex,
+    pub held: Held,
+    /// That it has in all, where its job says so.
+    pub steps: Option<u64>,
+    /// Where it stands.
+    pub here: Option<Shape>,
+    /// Its alternatives, each in the best place that the cluster could have for it; empty for one
+    /// that has no choice.
+    pub shapes: Vec<Option<Shape>>,
+}
+
+impl Running {
+    /// Takes in who began since the last decision, and drops who ended.
+    pub fn update(&mut self, view: &View<'_>) {
+        let state = view.state;
+        let new = state.leases().range(self.seen_until..);
+        self.leases.extend(new.map(|(&id, lease)| (id, Runner::new(view, lease))));
+        self.seen_until = state.next_lease();
+        if self.leases.len() != state.leases().len() {
+            self.leases.retain(|id, _| state.leases().contains_key(id));
+        }
+        if self.revision != view.rates.revision() {
+            let revision = std::mem::replace(&mut self.revision, view.rates.revision());
+            for (id, runner) in &mut self.leases {
+                let last = view.rates.revision_of(&runner.spec().profile);
+                if last.is_some_and(|last| last > revision) {
+                    runner.weigh(view, &state.leases()[id]);
+                }
+            }
+        }
+    }
+
+    pub fn get(&self, id: LeaseId) -> Option<&Runner> {
+        self.leases.get(&id)
+    }
+
+    /// Those that have a choice of devices.
+    pub fn choosers(&self) -> impl Iterator<Item = LeaseId> + '_ {
+        let choosers = self.leases.iter().filter(|(_, runner)| runner.has_choice());
+        choosers.map(|(id, _)| *id)
+    }
+
+    /// Whether somebody runs who cannot save: nobody takes turns with those.
+    pub fn any_unsaving(&self) -> bool {
+        self.leases.values().any(|runner| !runner.held.saves)
+    }
+}
+
+impl Runner {
+    fn new(view: &View<'_>, lease: &Lease) -> Self {
+        let (job, spec, _) = view.state.stage(lease.stage);
+        let mut runner = Self {
+            job: Arc::clone(&job.spec),
+            stage: lease.stage.stage,
+            held: Held::of(spec, lease),
+            steps: spec.steps,
+            here: None,
+            shapes: Vec::new(),
+        };
+        runner.weigh(view, lease);
+        runner
+    }
+
+    /// What it asked for.
+    pub fn spec(&self) -> &StageSpec {
+        self.job.stage(self.stage)
+    }
+
+    fn has_choice(&self) -> bool {
+        self.spec().alternatives.len() > 1
+    }
+
+    /// Finds its speeds.
+    fn weigh(&mut self, view: &View<'_>, lease: &Lease) {
+        let spec = self.job.stage(self.stage);
+        let within = spec.spread(view.state.topology(), &lease.placement);
+        self.here = shape(view, spec, lease.placement.alternative, within);
+        self.shapes = if spec.alternatives.len() > 1 { shapes(view, spec) } else { Vec::new() };
+    }
+}

@@ -36,8 +36,6 @@ pub struct Index {
     pub memberships: Arc<[Membership]>,
     /// Devices of each node.
     pub devices: Arc<[Vec<DeviceId>]>,
-    /// Device classes of each node; rows of [`Topology::classes`].
-    pub classes: Arc<[Vec<usize>]>,
     /// CPU sockets of each node.
     pub sockets: Arc<[Vec<DeviceId>]>,
     /// The socket to which each device is nearest, as far as links say.
@@ -56,17 +54,12 @@ impl Index {
     pub fn of(topology: &Topology) -> Self {
         let mut sockets = vec![Vec::new(); topology.nodes.len()];
         let mut devices = sockets.clone();
-        let mut classes = vec![Vec::new(); topology.nodes.len()];
         let mut sorts: BTreeMap<_, BTreeMap<NodeId, Vec<DeviceId>>> = BTreeMap::new();
         for id in topology.device_ids() {
             let device = topology.device(id);
             let sort = (device.class, &device.drivers, topology.memory_of(id));
             sorts.entry(sort).or_default().entry(device.node).or_default().push(id);
             devices[device.node.index()].push(id);
-            let here: &mut Vec<usize> = &mut classes[device.node.index()];
-            if !here.contains(&device.class) {
-                here.push(device.class);
-            }
             if topology.class_of(id).kind == "cpu" {
                 sockets[device.node.index()].push(id);
             }
@@ -83,7 +76,6 @@ impl Index {
         Self {
             hosts: hosts(topology, sockets.iter().flatten().copied()).into(),
             devices: devices.into(),
-            classes: classes.into(),
             sockets: sockets.into(),
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
             accelerators: topology.accelerators().count(),

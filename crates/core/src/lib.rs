@@ -7,6 +7,7 @@
 
 mod event;
 mod finding;
+mod free;
 mod ids;
 mod index;
 mod job;
@@ -20,6 +21,7 @@ mod units;
 
 pub use event::{Event, Failure, JobChange, Measured, Occupant, Outcome, PolicyMemory, Progress};
 pub use finding::Finding;
+pub use free::Free;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, Index, Membership, Sort};
 pub use job::{

@@ -9,9 +9,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, Checkpoint, DeviceId, Failure, Generation, Index, JobId, JobSpec, LeaseId, Name, NodeId,
-    Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason, Share, ShareMillis,
-    StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
+    Bytes, Checkpoint, DeviceId, Failure, Free, Generation, Index, JobId, JobSpec, LeaseId, Name,
+    NodeId, Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason, Share,
+    ShareMillis, StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
 };
 
 pub use parts::{PartsError, StateParts};
@@ -43,10 +43,8 @@ pub struct State {
     next_ticket: Ticket,
     /// How often a stage stopped waiting.
     departures: u64,
-    /// How often something that was held or claimed became free, or came back into service.
-    releases: u64,
-    /// The count at the last time that this happened on a node with devices of each class.
-    released: Vec<u64>,
+    /// What is in service and no lease holds.
+    free: Free,
     /// Jobs whose running stages are to be stopped: ended by somebody, or held.
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
@@ -233,8 +231,7 @@ impl State {
             tickets: BTreeMap::new(),
             next_ticket: Ticket(1),
             departures: 0,
-            releases: 0,
-            released: vec![0; topology.classes.len()],
+            free: Free::all_of(&index, &index.capacity),
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
             last_checkpoint: None,
@@ -349,19 +346,6 @@ impl State {
         self.departures
     }
 
-    /// Grows whenever something that was held or claimed becomes free or comes back into service:
-    /// while it stands still, what did not fit still does not.
-    pub fn releases(&self) -> u64 {
-        self.releases
-    }
-
-    /// Its value when that last happened on a node that has devices of a class: since then, what
-    /// asks for nothing else and did not fit still does not, unless quotas changed or were in the
-    /// way.
-    pub fn last_release(&self, class: usize) -> u64 {
-        self.released[class]
-    }
-
     /// How the stage of a key that came from this state stands.
     pub fn stage_record(&self, key: StageKey) -> &Stage {
         &self.jobs[&key.job].stages[key.stage.index()]
@@ -438,14 +422,19 @@ impl State {
         &self.held
     }
 
-    /// The capacity of each device that is up, zero for those that are down.
-    pub fn service(&self) -> &[Share] {
-        &self.service
-    }
-
     /// What is held of each node's memory.
     pub fn memory_held(&self) -> &[Bytes] {
         &self.memory_held
+    }
+
+    /// What is in service and no lease holds, whether or not it is claimed.
+    pub fn free(&self) -> &Free {
+        &self.free
+    }
+
+    /// The capacity of each device that is up, zero for those that are down.
+    pub fn service(&self) -> &[Share] {
+        &self.service
     }
 
     /// Memory of the node that no rank holds.

@@ -1,6 +1,7 @@
 //! How long a decision takes on a full cluster with a long queue.
 
 use std::collections::BTreeMap;
+use std::iter::repeat_n;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,8 +47,8 @@ pub struct RoundTimes {
     pub max_ms: f64,
 }
 
-/// Times the turns of the control loop in which something is decided, from the facts to the
-/// committed plan: jobs come and end, programs start, save, report progress and are suspended, and
+/// Times the decisions of the control loop, from the facts to the committed plan, each as its part
+/// of the turn in which it was made: jobs come and end, programs start, save, report progress and are suspended, and
 /// quanta pass. Nothing is declared about speeds; they are learned on the way.
 pub fn bench_rounds(size: &RoundBench, policy: &'static dyn Policy) -> RoundTimes {
     let Load { submits, models } = Load::draw(size);
@@ -60,8 +61,10 @@ pub fn bench_rounds(size: &RoundBench, policy: &'static dyn Policy) -> RoundTime
         let began = Instant::now();
         let turn = control.turn(None).expect("no plan breaks a law, and this log never fails");
         let took = began.elapsed();
-        let is_timed = turn.rounds > 0 && control.now() > WARM_AFTER;
-        times.extend(is_timed.then_some(took));
+        if turn.rounds > 0 && control.now() > WARM_AFTER {
+            // A decision is followed by another until nothing more is to be done.
+            times.extend(repeat_n(took / turn.rounds as u32, turn.rounds));
+        }
         let is_over = turn.events.is_empty() && control.wake_at().is_none();
         if is_over {
             break;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    ByNode, Bytes, DeviceId, Grant, Isolation, Name, NodeId, Placement, Selector, Share, Sort,
-    StageKey, State,
+    ByNode, Bytes, DeviceId, Free, Grant, Isolation, Name, NodeId, Placement, Selector, Share,
+    Sort, StageKey, State,
 };
 
 /// Devices that a selector accepts.
@@ -37,7 +37,7 @@ impl Accepted {
         &'p self,
         pool: &'p Pool<'_>,
     ) -> impl Iterator<Item = (NodeId, &'p [DeviceId], u32)> + 'p {
-        let counted = self.all_of.map(|sort| pool.units[sort].by_row.as_slice());
+        let counted = self.all_of.map(|sort| pool.free.units_by_node(sort));
         self.by_node.iter().enumerate().map(move |(row, (node, ids))| {
             let sum = || ids.iter().map(|&id| pool.free(id).whole_units()).sum();
             (*node, ids.as_slice(), counted.map_or_else(sum, |units| units[row]))
@@ -61,22 +61,10 @@ impl Accepted {
 #[derive(Debug, Clone)]
 pub struct Pool<'a> {
     state: &'a State,
-    /// By device, in 1/10,000; below zero where what is reserved is still in use.
-    shares: Vec<i64>,
-    /// By node, in bytes; likewise.
-    memory: Vec<i64>,
-    /// By sort of device.
-    units: Vec<Units>,
+    /// Below zero where what is reserved is still in use.
+    free: Free,
     /// Filled when first asked for.
     accepted: BTreeMap<(Name, Bytes, Isolation, Option<usize>), Accepted>,
-}
-
-/// Free whole units of one sort of device.
-#[derive(Debug, Clone, Default)]
-struct Units {
-    all: u32,
-    /// By row of [`het_core::Sort::members`].
-    by_row: Vec<u32>,
 }
 
 impl<'a> Pool<'a> {
@@ -91,13 +79,7 @@ impl<'a> Pool<'a> {
     }
 
     fn with_claims_of_others(state: &'a State, key: Option<StageKey>) -> Self {
-        let shares = state.service().iter().zip(state.held_shares());
-        let memory = state.index().memory.iter().zip(state.memory_held());
-        let mut pool = Self::with(
-            state,
-            shares.map(|(whole, held)| i64::from(whole.0) - i64::from(held.0)).collect(),
-            memory.map(|(whole, held)| whole.0 as i64 - held.0 as i64).collect(),
-        );
+        let mut pool = Self::with(state, state.free().clone());
         for (_, claim) in state.claims().iter().filter(|(stage, _)| Some(**stage) != key) {
             pool.take(&claim.placement);
         }
@@ -116,20 +98,11 @@ impl<'a> Pool<'a> {
     }
 
     fn unused(state: &'a State, capacity: &[Share]) -> Self {
-        let shares = capacity.iter().map(|share| i64::from(share.0)).collect();
-        Self::with(state, shares, state.index().memory.iter().map(|m| m.0 as i64).collect())
+        Self::with(state, Free::all_of(state.index(), capacity))
     }
 
-    fn with(state: &'a State, shares: Vec<i64>, memory: Vec<i64>) -> Self {
-        let by_sort = state.index().sorts.iter();
-        let none = |sort: &Sort| Units { all: 0, by_row: vec![0; sort.members.len()] };
-        let mut units: Vec<Units> = by_sort.map(none).collect();
-        for (share, at) in shares.iter().zip(&*state.index().memberships) {
-            let free = whole_units(*share);
-            units[at.sort].all += free;
-            units[at.sort].by_row[at.row] += free;
-        }
-        Self { state, shares, memory, units, accepted: BTreeMap::new() }
+    fn with(state: &'a State, free: Free) -> Self {
+        Self { state, free, accepted: BTreeMap::new() }
     }
 
     pub fn state(&self) -> &'a State {
@@ -137,11 +110,11 @@ impl<'a> Pool<'a> {
     }
 
     pub fn free(&self, device: DeviceId) -> Share {
-        Share(self.shares[device.index()].max(0) as u32)
+        self.free.share(device)
     }
 
     pub fn memory(&self, node: NodeId) -> Bytes {
-        Bytes(self.memory[node.index()].max(0) as u64)
+        self.free.memory(node)
     }
 
     pub fn sockets(&self, node: NodeId) -> &'a [DeviceId] {
@@ -173,44 +146,27 @@ impl<'a> Pool<'a> {
 
     /// Free whole units among accepted devices.
     pub(crate) fn units(&self, accepted: &Accepted) -> u32 {
-        accepted.sorts.iter().map(|&sort| self.units[sort].all).sum()
+        accepted.sorts.iter().map(|&sort| self.free.units(sort)).sum()
     }
 
     /// Free whole units by device class.
     pub(crate) fn units_by_class(&self) -> Vec<u32> {
         let topology = self.state.topology();
         let mut units = vec![0; topology.classes.len()];
-        for (sort, free) in self.state.index().sorts.iter().zip(&self.units) {
-            units[topology.device(sort.exemplar).class] += free.all;
+        for (row, sort) in self.state.index().sorts.iter().enumerate() {
+            units[topology.device(sort.exemplar).class] += self.free.units(row);
         }
         units
     }
 
     /// Uses a placement, or keeps it for somebody, whoever uses it now.
     pub fn take(&mut self, placement: &Placement) {
-        self.change(placement, -1);
+        self.free.take(self.state.index(), placement);
     }
 
     /// The opposite of [`Pool::take`].
     pub fn give_back(&mut self, placement: &Placement) {
-        self.change(placement, 1);
-    }
-
-    fn change(&mut self, placement: &Placement, sign: i64) {
-        let memberships = &self.state.index().memberships;
-        for Grant { device, share } in placement.grants() {
-            let free = &mut self.shares[device.index()];
-            let before = whole_units(*free);
-            *free += sign * i64::from(share.0);
-            let after = whole_units(*free);
-            let at = memberships[device.index()];
-            let units = &mut self.units[at.sort];
-            units.all = units.all - before + after;
-            units.by_row[at.row] = units.by_row[at.row] - before + after;
-        }
-        for rank in &placement.ranks {
-            self.memory[rank.node.index()] += sign * rank.memory.0 as i64;
-        }
+        self.free.give_back(self.state.index(), placement);
     }
 
     /// Whether all of a placement is free.
@@ -226,11 +182,6 @@ impl<'a> Pool<'a> {
         need.iter().all(|(&device, &share)| share <= self.free(device))
             && memory.iter().all(|(&node, &bytes)| bytes <= self.memory(node))
     }
-}
-
-/// Of what may be below zero.
-fn whole_units(share: i64) -> u32 {
-    Share(share.max(0) as u32).whole_units()
 }
 
 /// The devices of all sorts that a selector accepts, of one class if one is named. Mostly that is

@@ -18,6 +18,8 @@ pub(crate) struct Running {
     /// Of the rates that speeds were found with.
     revision: u64,
     leases: BTreeMap<LeaseId, Runner>,
+    /// How many of them cannot save.
+    unsaving: usize,
 }
 
 /// One stage that runs.
@@ -39,11 +41,21 @@ impl Running {
     /// Takes in who began since the last decision, and drops who ended.
     pub fn update(&mut self, view: &View<'_>) {
         let state = view.state;
-        let new = state.leases().range(self.seen_until..);
-        self.leases.extend(new.map(|(&id, lease)| (id, Runner::new(view, lease))));
+        for (&id, lease) in state.leases().range(self.seen_until..) {
+            let runner = Runner::new(view, lease);
+            self.unsaving += usize::from(!runner.held.saves);
+            self.leases.insert(id, runner);
+        }
         self.seen_until = state.next_lease();
         if self.leases.len() != state.leases().len() {
-            self.leases.retain(|id, _| state.leases().contains_key(id));
+            let mut held = state.leases().keys().peekable();
+            let unsaving = &mut self.unsaving;
+            self.leases.retain(|id, runner| {
+                while held.next_if(|held| *held < id).is_some() {}
+                let runs = held.peek() == Some(&id);
+                *unsaving -= usize::from(!runs && !runner.held.saves);
+                runs
+            });
         }
         if self.revision != view.rates.revision() {
             let revision = std::mem::replace(&mut self.revision, view.rates.revision());
@@ -68,7 +80,7 @@ impl Running {
 
     /// Whether somebody runs who cannot save: nobody takes turns with those.
     pub fn any_unsaving(&self) -> bool {
-        self.leases.values().any(|runner| !runner.held.saves)
+        self.unsaving > 0
     }
 }
 

@@ -66,9 +66,8 @@ impl<'a> Tenants<'a> {
         stopping.iter().for_each(|lease| tenants.take(owner(lease.stage), &lease.placement));
         // What is held on devices that are down is no part of what is in service.
         tenants.free.fill(Share::ZERO);
-        for (index, device) in state.topology().devices.iter().enumerate() {
-            let unused = state.service()[index].saturating_sub(state.held_shares()[index]);
-            tenants.free[device.class] += unused;
+        for id in state.topology().device_ids() {
+            tenants.free[state.topology().device(id).class] += state.free().share(id);
         }
         for (&key, claim) in state.claims() {
             tenants.take(owner(key), &claim.placement);

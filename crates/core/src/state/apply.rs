@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Claim, Job, JobEnd, Lease, Phase, Recoveries, Stage, StageState, State, Ticket};
 use crate::{
-    Action, Checkpoint, Event, Failure, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
+    Action, Checkpoint, Event, Failure, Free, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
     Placement, Plan, Priority, Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
     lineage,
 };
@@ -38,8 +38,6 @@ impl State {
             Event::JobRetired { job } => self.retire(*job),
             Event::QuotasSet { quotas } => {
                 self.quotas = Arc::clone(quotas);
-                // What a limit kept waiting may fit now.
-                self.all_released();
             }
             Event::PlanCommitted { plan } => self.commit(plan),
             Event::PolicyRemembered { memory } => self.policy_memory = Some(Arc::clone(memory)),
@@ -174,11 +172,11 @@ impl State {
                 Action::Claim { stage, placement, reasons } => {
                     self.stage_mut(*stage).wait_reasons.clone_from(reasons);
                     let claim = Claim { placement: Arc::clone(placement), since: self.now };
-                    if let Some(before) = self.claims.insert(*stage, claim) {
-                        self.released(&before.placement);
-                    }
+                    self.claims.insert(*stage, claim);
                 }
-                Action::Unclaim { stage } => self.drop_claim(*stage),
+                Action::Unclaim { stage } => {
+                    self.claims.remove(stage);
+                }
             }
         }
         for (key, reasons) in &plan.waits {
@@ -190,7 +188,7 @@ impl State {
         assert!(id >= self.next_lease, "lease {id} was used before");
         assert!(self.stop_waiting(key), "stage {key} is not waiting to start");
         self.next_lease = LeaseId(id.0 + 1);
-        self.drop_claim(key);
+        self.claims.remove(&key);
         self.hold(placement);
         self.book_use(key.job, placement, Booked::Taken);
         let now = self.now;
@@ -216,6 +214,7 @@ impl State {
     }
 
     pub(super) fn hold(&mut self, placement: &Placement) {
+        self.free.take(&self.index, placement);
         for grant in placement.grants() {
             let capacity = self.topology.device(grant.device).capacity;
             let held = &mut self.held[grant.device.index()];
@@ -232,7 +231,7 @@ impl State {
 
     /// Frees what a lease holds and charges for the time it held it; returns the charge.
     fn release(&mut self, placement: &Placement, span: Millis) -> ShareMillis {
-        self.released(placement);
+        self.free.give_back(&self.index, placement);
         let mut total = ShareMillis::ZERO;
         for grant in placement.grants() {
             let charge = grant.share.over(span);
@@ -244,21 +243,6 @@ impl State {
             self.memory_held[rank.node.index()] -= rank.memory;
         }
         total
-    }
-
-    /// Something became free on the nodes of a placement.
-    fn released(&mut self, placement: &Placement) {
-        self.releases += 1;
-        for rank in &placement.ranks {
-            for &class in &self.index.classes[rank.node.index()] {
-                self.released[class] = self.releases;
-            }
-        }
-    }
-
-    fn all_released(&mut self) {
-        self.releases += 1;
-        self.released.fill(self.releases);
     }
 
     /// Books what is taken or freed to the tenant of a job and those above it.
@@ -381,11 +365,14 @@ impl State {
     }
 
     fn refresh_service(&mut self) {
-        self.all_released();
         self.count_service();
+        for lease in self.leases.values() {
+            self.free.take(&self.index, &lease.placement);
+        }
     }
 
-    /// What is up, by what is lost, suspected, failed, drained and occupied.
+    /// What is up, by what is lost, suspected, failed, drained and occupied, and free as long as
+    /// nobody holds it.
     pub(super) fn count_service(&mut self) {
         for id in self.topology.device_ids() {
             let (index, device) = (id.index(), self.topology.device(id));
@@ -395,6 +382,7 @@ impl State {
             let up = sound && !self.lost[node] && !self.suspected[node];
             self.service[index] = if up { device.capacity } else { Share::ZERO };
         }
+        self.free = Free::all_of(&self.index, &self.service);
     }
 
     /// Recomputes which stages of a job wait, and whether the job has ended.
@@ -407,7 +395,7 @@ impl State {
             let key = StageKey { job: id, stage: index };
             self.stop_waiting(key);
             if !self.is_moving(key) {
-                self.drop_claim(key);
+                self.claims.remove(&key);
             }
         }
         for index in ready {
@@ -448,12 +436,6 @@ impl State {
         self.departures += 1;
         self.yielding.retain(|_, beneficiary| *beneficiary != key);
         self.tickets.remove(&ticket).is_some()
-    }
-
-    fn drop_claim(&mut self, key: StageKey) {
-        if let Some(claim) = self.claims.remove(&key) {
-            self.released(&claim.placement);
-        }
     }
 
     fn job_mut(&mut self, id: JobId) -> &mut Job {

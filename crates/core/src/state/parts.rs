@@ -25,9 +25,7 @@ pub struct StateParts {
     pub waiting: BTreeMap<StageKey, Ticket>,
     pub next_ticket: Ticket,
     pub departures: u64,
-    pub releases: u64,
     /// By device class.
-    pub released: Vec<u64>,
     pub last_checkpoint: Option<Time>,
     pub yielding: BTreeMap<LeaseId, StageKey>,
     pub quotas: Arc<Quotas>,
@@ -48,13 +46,12 @@ pub struct StateParts {
 }
 
 impl StateParts {
-    /// The same on a topology that has the same rows and perhaps more behind them: of those nothing
-    /// has happened yet, and what is new has just become free.
+    /// The same on a topology that has the same rows and perhaps more behind them: to those nothing
+    /// has happened yet.
     #[must_use]
     pub fn on(mut self, topology: &Topology) -> Self {
         let (classes, nodes) = (topology.classes.len(), topology.nodes.len());
         let devices = topology.devices.len();
-        self.released.resize(self.released.len().max(classes), self.releases);
         self.used.values_mut().for_each(|used| reach(used, classes));
         [&mut self.lost, &mut self.suspected].into_iter().for_each(|flags| reach(flags, nodes));
         reach(&mut self.failed, devices);
@@ -94,8 +91,6 @@ impl State {
             waiting: self.waiting,
             next_ticket: self.next_ticket,
             departures: self.departures,
-            releases: self.releases,
-            released: self.released,
             last_checkpoint: self.last_checkpoint,
             yielding: self.yielding,
             quotas: self.quotas,
@@ -130,8 +125,6 @@ impl State {
         state.waiting = parts.waiting;
         state.next_ticket = parts.next_ticket;
         state.departures = parts.departures;
-        state.releases = parts.releases;
-        state.released = parts.released;
         state.last_checkpoint = parts.last_checkpoint;
         state.yielding = parts.yielding;
         state.quotas = parts.quotas;
@@ -173,7 +166,7 @@ impl State {
 fn check(topology: &Topology, parts: &StateParts) -> Result<(), PartsError> {
     let (nodes, devices) = (topology.nodes.len(), topology.devices.len());
     let classes = topology.classes.len();
-    let by_class = parts.used.values().map(Vec::len).chain([parts.released.len()]);
+    let by_class = parts.used.values().map(Vec::len);
     let by_device = [parts.charged.len(), parts.busy.len(), parts.useful.len(), parts.failed.len()];
     counted("class", classes, by_class)?;
     counted("node", nodes, [parts.lost.len(), parts.suspected.len()])?;

@@ -260,6 +260,9 @@ impl<'a> Pass<'a> {
 
 /// Reservations that stand: claims that no stop is making room for.
 pub(super) fn reserved(view: &View<'_>) -> usize {
+    if view.state.claims().is_empty() {
+        return 0;
+    }
     let leases = view.state.leases();
     let beneficiaries: BTreeSet<StageKey> = leases
         .values()

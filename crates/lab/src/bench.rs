@@ -48,8 +48,8 @@ pub struct RoundTimes {
 }
 
 /// Times the decisions of the control loop, from the facts to the committed plan, each as its part
-/// of the turn in which it was made: jobs come and end, programs start, save, report progress and are suspended, and
-/// quanta pass. Nothing is declared about speeds; they are learned on the way.
+/// of the turn in which it was made: jobs come and end, programs start, save, report progress and
+/// are suspended, and quanta pass. Nothing is declared about speeds; they are learned on the way.
 pub fn bench_rounds(size: &RoundBench, policy: &'static dyn Policy) -> RoundTimes {
     let Load { submits, models } = Load::draw(size);
     let topology = Arc::new(size.topology.clone());

@@ -24,8 +24,8 @@ fn scenario(seed: u64, cadence: Cadence) -> Scenario {
         let priority = *draw.pick(&["low", "normal", "normal", "high", "urgent"]);
         let (units, seconds) = (*draw.pick(&[1, 1, 2, 4]), draw.between(60, 6_000));
         format!(
-            "{{\"arrival_s\":{arrival_s}.{arrival_ms:03},\"priority\":\"{priority}\",\"stages\":[{{\"kind\":\"train\",\
-             \"units\":{units},\"seconds\":{seconds}.5}}]}}\n"
+            "{{\"arrival_s\":{arrival_s}.{arrival_ms:03},\"priority\":\"{priority}\",\
+             \"stages\":[{{\"kind\":\"train\",\"units\":{units},\"seconds\":{seconds}.5}}]}}\n"
         )
     };
     let lines: String = (0..60).map(&mut line).collect();

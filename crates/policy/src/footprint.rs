@@ -1,5 +1,5 @@
-//! Groups of waiting stages between which no device can tell: all of them fit, or none does. So what
-//! does not fit is settled once for all of them, and they are told together.
+//! Groups of waiting stages between which no device can tell: all of them fit, or none does. So
+//! what does not fit is settled once for all of them, and they are told together.
 
 use std::collections::{BTreeMap, BTreeSet};
 

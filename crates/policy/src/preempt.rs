@@ -111,8 +111,8 @@ pub(crate) fn unprotected(
     candidates
 }
 
-/// The least sufficient set among the leases `open` that hold what the tenant of a stage is entitled to and
-/// others borrowed, for the first of `shapes` that can be had.
+/// The least sufficient set among the leases `open` that hold what the tenant of a stage is
+/// entitled to and others borrowed, for the first of `shapes` that can be had.
 pub(crate) fn reclaim(
     view: &View<'_>,
     tenants: &Tenants<'_>,

@@ -369,8 +369,8 @@ impl<'a> Pass<'a> {
         Precedence::among_tenants(rank, quota, tenants.standing(group.tenant()), density)
     }
 
-    /// What a device brings to a stage where it brings most; who has risen by waiting is not weighed
-    /// any more.
+    /// What a device brings to a stage where it brings most; who has risen by waiting is not
+    /// weighed any more.
     fn density(&mut self, group: &Group, rank: &Rank) -> f64 {
         if rank.level() > group.priority() as u64 {
             return f64::INFINITY;

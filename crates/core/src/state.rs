@@ -32,7 +32,7 @@ pub struct State {
     next_lease: LeaseId,
     jobs: BTreeMap<JobId, Job>,
     leases: BTreeMap<LeaseId, Lease>,
-    /// How many of them jobs of each priority have.
+    /// Those of jobs of each priority.
     leases_by_priority: BTreeMap<Priority, BTreeSet<LeaseId>>,
     claims: BTreeMap<StageKey, Claim>,
     /// Stages that could start as far as their job is concerned, and the ticket that each drew when

@@ -33,61 +33,23 @@ struct Family {
 }
 
 const FAMILIES: [Family; 6] = [
-    Family {
-        name: "parts",
-        parts: 80,
-        several: 5,
-        none: 5,
-        picky: 0,
-        cores: (1, 8),
-        tenths: &[1, 2, 3, 4, 5, 6, 7, 8, 9],
-    },
-    Family {
-        name: "whole",
-        parts: 20,
-        several: 40,
-        none: 5,
-        picky: 0,
-        cores: (2, 12),
-        tenths: &[2, 5],
-    },
-    Family {
-        name: "picky",
-        parts: 45,
-        several: 10,
-        none: 10,
-        picky: 40,
-        cores: (1, 10),
-        tenths: &[1, 3, 5, 6, 8],
-    },
-    Family {
-        name: "cores",
-        parts: 40,
-        several: 15,
-        none: 30,
-        picky: 10,
-        cores: (4, 24),
-        tenths: &[2, 4, 5, 7],
-    },
-    Family {
-        name: "few shapes",
-        parts: 60,
-        several: 10,
-        none: 0,
-        picky: 0,
-        cores: (4, 4),
-        tenths: &[3, 6],
-    },
-    Family {
-        name: "large parts",
-        parts: 65,
-        several: 10,
-        none: 5,
-        picky: 20,
-        cores: (2, 8),
-        tenths: &[5, 6, 7, 8, 9],
-    },
+    family("parts", [80, 5, 5], 0, (1, 8), &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+    family("whole", [20, 40, 5], 0, (2, 12), &[2, 5]),
+    family("picky", [45, 10, 10], 40, (1, 10), &[1, 3, 5, 6, 8]),
+    family("cores", [40, 15, 30], 10, (4, 24), &[2, 4, 5, 7]),
+    family("few shapes", [60, 10, 0], 0, (4, 4), &[3, 6]),
+    family("large parts", [65, 10, 5], 20, (2, 8), &[5, 6, 7, 8, 9]),
 ];
+
+const fn family(
+    name: &'static str,
+    [parts, several, none]: [u64; 3],
+    picky: u64,
+    cores: (u64, u64),
+    tenths: &'static [u32],
+) -> Family {
+    Family { name, parts, several, none, picky, cores, tenths }
+}
 
 fn main() -> io::Result<()> {
     let mut out = io::stdout().lock();

@@ -23,9 +23,9 @@ pub(crate) fn wanted(alternative: &Alternative) -> Wanted {
 
 /// What decides where an alternative of a stage fits: its devices, cores and memory beside them,
 /// domain, ranks.
-type Words = (Wanted, (u32, Bytes), Domain, RankRule);
+pub(crate) type Words = (Wanted, (u32, Bytes), Domain, RankRule);
 
-fn words(spec: &StageSpec, index: usize) -> Words {
+pub(crate) fn words(spec: &StageSpec, index: usize) -> Words {
     let devices = wanted(&spec.alternatives[index]);
     (devices, (spec.companions.cores, spec.companions.memory), spec.within, spec.ranks)
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Bytes, Domain, Isolation, Job, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, RankRule,
-    Selector, Share, ShareMillis, Stage, StageKey, StageSpec, StageState, Time,
+    Domain, Job, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, Share, ShareMillis, Stage,
+    StageKey, StageSpec, StageState, Time,
 };
 
 use het_perf::{Gang, RateSource};
 use serde::{Deserialize, Serialize};
 
+use crate::asks::{Words, words};
 use crate::place::on_class;
 use crate::{Pool, View};
 
@@ -331,8 +332,8 @@ impl Book {
     }
 }
 
-/// What makes two requests on one class alike.
-type Request = ((Name, Bytes, Isolation), u32, Domain, RankRule, (u32, Bytes), usize);
+/// What an alternative asks for, and on which class.
+type Request = (Words, usize);
 
 /// Whether an alternative could ever run on the devices of one class; alike requests are looked at
 /// once.
@@ -342,13 +343,8 @@ fn is_feasible(
     spec: &StageSpec,
     (alternative, class): (usize, usize),
 ) -> bool {
-    let shape = &spec.alternatives[alternative];
-    let Selector { word, memory_min, isolation, .. } = &shape.selector;
-    let devices = (word.clone(), *memory_min, *isolation);
-    let beside = (spec.companions.cores, spec.companions.memory);
-    let alike = (devices, shape.count, spec.within, spec.ranks, beside, class);
     let fits = || on_class(&mut Pool::in_service(view.state), spec, alternative, class).is_ok();
-    *known.entry(alike).or_insert_with(fits)
+    *known.entry((words(spec, alternative), class)).or_insert_with(fits)
 }
 
 /// Every alternative on every class that could run it.

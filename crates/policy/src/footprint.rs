@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::{Name, Reason};
 
 use crate::asks::AskId;
-use crate::line::{Group, GroupId};
+use crate::group::{Group, GroupId};
 
 /// Number of a footprint; those of footprints that are gone are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -9,6 +9,7 @@ mod contest;
 mod fit;
 mod heads;
 mod room;
+mod victims;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +22,8 @@ use crate::asks::AskId;
 use crate::demand::Book;
 use crate::ends::Ends;
 use crate::footprint::FootprintId;
-use crate::levels;
-use crate::line::{Group, GroupId, Head, Line};
+use crate::group::{Group, GroupId, Head};
+use crate::line::Line;
 use crate::memory::Recalled;
 use crate::moves::{self, Improvement};
 use crate::order::{AGEING_STEP, Rank};
@@ -33,7 +34,7 @@ use crate::speed::slower_apart;
 use crate::tenants::Tenants;
 use crate::value::Prices;
 use crate::worth::Crowd;
-use crate::{Cache, Decision, Pool, Rules, StopOrder, View, Want, preempt};
+use crate::{Cache, Decision, Pool, Rules, StopOrder, View, Want};
 use contest::Bidding;
 use heads::Heads;
 use room::{Awaited, reserved};
@@ -373,11 +374,6 @@ impl<'a> Pass<'a> {
             || (head.can_be_passed && self.may_reserve())
     }
 
-    /// Whether somebody runs whose priority is lower.
-    fn is_above_somebody(&self, priority: Priority) -> bool {
-        self.lowest_running.is_some_and(|lowest| lowest < priority)
-    }
-
     /// A group that fits nowhere: preempt or reserve for its first, or let all wait.
     fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
@@ -408,116 +404,6 @@ impl<'a> Pass<'a> {
             self.reserve(line, id, rank);
         }
         Next::Nobody
-    }
-
-    /// Whether its tenant may not have what is free.
-    fn is_refused(&mut self, group: &Group) -> bool {
-        self.reasons_to_wait(group)
-            .iter()
-            .all(|reason| matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. }))
-    }
-
-    /// Whom to stop for a stage that stands above them.
-    fn room_by_priority(
-        &mut self,
-        group: &Group,
-        key: StageKey,
-        refused: bool,
-    ) -> Option<(Placement, Vec<StopOrder>)> {
-        if refused || !self.is_above_somebody(group.priority()) {
-            return None;
-        }
-        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
-        let alike = (group.footprint, group.priority(), shapes);
-        let too_dear = match self.spared.get(&alike) {
-            Some(known) => known.clone(),
-            None if self.searches >= PREEMPTION_SEARCHES_MAX => return None,
-            None => {
-                self.searches += 1;
-                let found = self.victims(group, key, &alike.2);
-                match found {
-                    Ok((placement, orders)) if self.may_have(key, &placement) => {
-                        return Some((placement, orders));
-                    }
-                    Ok(_) => return None,
-                    Err(too_dear) => {
-                        self.spared.insert(alike, too_dear.clone());
-                        too_dear
-                    }
-                }
-            }
-        };
-        if let Some(too_dear) = too_dear {
-            let mut reasons = self.reasons_to_wait(group);
-            reasons.push(too_dear);
-            self.news.insert(group.id, reasons);
-        }
-        None
-    }
-
-    fn victims(
-        &self,
-        group: &Group,
-        key: StageKey,
-        shapes: &[usize],
-    ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
-        let lower = || {
-            let lower = self.stoppable(|other| other < group.priority());
-            self.not_stopped(lower.filter(|row| !row.spared))
-        };
-        let Self { view, pool, .. } = self;
-        match &self.tenants {
-            Some(tenants) => {
-                let left = preempt::unprotected(view, tenants, group, lower().collect());
-                preempt::find(view, || self.ends(), pool, key, shapes, || left.iter().copied())
-            }
-            None => preempt::find(view, || self.ends(), pool, key, shapes, lower),
-        }
-    }
-
-    /// Who may be stopped of priorities that `may`: the lowest first, and of those the cheapest.
-    fn stoppable<'s>(
-        &'s self,
-        may: impl Fn(Priority) -> bool + 's,
-    ) -> impl Iterator<Item = &'s Stoppable> {
-        let priorities = Priority::ALL.into_iter().rev().filter(move |priority| may(*priority));
-        priorities.flat_map(|priority| {
-            let rows = &self.stoppable[priority as usize];
-            rows.get_or_init(|| preempt::stoppable(self.view, self.running, priority))
-        })
-    }
-
-    /// Those of them who go on as far as was decided yet.
-    fn not_stopped<'s>(
-        &'s self,
-        rows: impl Iterator<Item = &'s Stoppable>,
-    ) -> impl Iterator<Item = (LeaseId, StopCost)> {
-        let open = rows.filter(|row| !self.stopped.contains(&row.lease));
-        open.map(|row| (row.lease, row.cost))
-    }
-
-    /// What equals that have had more leave to a stage, where they do.
-    fn take_turn(&self, group: &Group, key: StageKey) -> Option<(Placement, Vec<StopOrder>)> {
-        if self.rules.sharing != Sharing::ByLevels {
-            return None;
-        }
-        let view = self.view;
-        let all = self.at_boundary.get_or_init(|| levels::at_boundary(view));
-        let gives_way = |id: &LeaseId| {
-            let lease = &view.state.leases()[id];
-            !self.stopped.contains(id) && levels::gives_way(view, lease.stage, key)
-        };
-        let open: Vec<_> = all.iter().copied().filter(|(id, _)| gives_way(id)).collect();
-        if open.is_empty() {
-            return None;
-        }
-        let left = match &self.tenants {
-            Some(tenants) => preempt::unprotected(view, tenants, group, open),
-            None => open,
-        };
-        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
-        let found = preempt::take_turn(view, &self.pool, key, &shapes, &left)?;
-        self.may_have(key, &found.0).then_some(found)
     }
 
     fn start(&mut self, rank: Rank, placement: Placement, reason: Reason) {

@@ -14,6 +14,7 @@ mod ends;
 mod exchange;
 mod footprint;
 mod greedy;
+mod group;
 mod left;
 mod levels;
 mod line;

@@ -10,7 +10,7 @@ use het_core::{
 use het_perf::{cost_of, stop_cost};
 
 use crate::ends::{Ends, Unknown};
-use crate::line::Group;
+use crate::group::Group;
 use crate::place::place_among;
 use crate::pool::accepted;
 use crate::running::Running;

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Pass;
-use crate::line::{GroupId, Head, Line};
+use crate::group::{GroupId, Head};
+use crate::line::Line;
 use crate::order::{Order, Precedence, Rank};
 
 /// The first of every group, level by level: nobody of a lower level comes before one of a higher.

@@ -1,19 +1,20 @@
-//! Room for those who do not fit: victims of preemption, borrowed quota that comes back, devices
-//! that are reserved, and waiting until reserving them costs little.
+//! Room for those who do not fit without stopping anybody: devices that are reserved, and waiting
+//! until reserving them costs little.
 
 use std::collections::BTreeSet;
 
 use het_core::{DeviceId, Millis, Phase, Placement, Priority, Reason, StageKey, Time};
 use serde::{Deserialize, Serialize};
 
-use super::{Next, PREEMPTION_SEARCHES_MAX, Pass};
+use super::{Next, Pass};
 use crate::ends::Unknown;
-use crate::line::{Group, GroupId, Line};
+use crate::group::{Group, GroupId};
+use crate::line::Line;
 use crate::order::{AGEING_STEP, Rank};
 use crate::place::place_among;
-use crate::rules::{Passing, Preempts};
+use crate::rules::Passing;
 use crate::speed::steps_left;
-use crate::{Pool, StopOrder, View, Want, memory, preempt};
+use crate::{Pool, View, Want, memory};
 
 /// Gangs that may have devices reserved at a time, so that reservations cannot idle a cluster.
 const RESERVATIONS_MAX: usize = 1;
@@ -54,39 +55,6 @@ impl Awaited {
 }
 
 impl<'a> Pass<'a> {
-    /// Whom to stop for a stage that is refused its tenant's own, because others borrowed it.
-    pub(super) fn reclaim(
-        &mut self,
-        group: &Group,
-        key: StageKey,
-    ) -> Option<(Placement, Vec<StopOrder>)> {
-        let tenants = self.tenants.as_ref()?;
-        if self.rules.preempts == Preempts::Never || self.searches >= PREEMPTION_SEARCHES_MAX {
-            return None;
-        }
-        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
-        self.searches += 1;
-        let open: Vec<_> = self.not_stopped(self.stoppable(|_| true)).collect();
-        preempt::reclaim(self.view, tenants, &self.pool, key, &shapes, &open)
-    }
-
-    pub(super) fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {
-        // What the victims free beyond the placement may fit others.
-        self.widen();
-        for order in &orders {
-            self.stopped.insert(order.lease);
-            let lease = &self.view.state.leases()[&order.lease];
-            self.pool.give_back(&lease.placement);
-            if let Some(tenants) = &mut self.tenants {
-                tenants
-                    .will_free(&self.view.state.stage(lease.stage).0.spec.tenant, &lease.placement);
-            }
-        }
-        self.take(rank.key, &placement);
-        self.stops.extend(orders);
-        self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
-    }
-
     /// Whether one more may have devices reserved.
     pub(super) fn may_reserve(&self) -> bool {
         let reserves = matches!(self.rules.passing, Passing::Backfill { reserve_after: Some(_) });

@@ -1,0 +1,165 @@
+//! Whom to stop for those who do not fit: those of a lower priority, those who borrowed from its
+//! tenant, and equals that have had more.
+
+use het_core::{LeaseId, Placement, Priority, Reason, StageKey, StopCost};
+
+use super::{PREEMPTION_SEARCHES_MAX, Pass};
+use crate::group::Group;
+use crate::order::Rank;
+use crate::preempt::Stoppable;
+use crate::rules::{Preempts, Sharing};
+use crate::{StopOrder, Want, levels, preempt};
+
+impl Pass<'_> {
+    /// Whether somebody runs whose priority is lower.
+    pub(super) fn is_above_somebody(&self, priority: Priority) -> bool {
+        self.lowest_running.is_some_and(|lowest| lowest < priority)
+    }
+
+    /// Whether its tenant may not have what is free.
+    pub(super) fn is_refused(&mut self, group: &Group) -> bool {
+        self.reasons_to_wait(group)
+            .iter()
+            .all(|reason| matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. }))
+    }
+
+    /// Whom to stop for a stage that stands above them.
+    pub(super) fn room_by_priority(
+        &mut self,
+        group: &Group,
+        key: StageKey,
+        refused: bool,
+    ) -> Option<(Placement, Vec<StopOrder>)> {
+        if refused || !self.is_above_somebody(group.priority()) {
+            return None;
+        }
+        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+        let alike = (group.footprint, group.priority(), shapes);
+        let too_dear = match self.spared.get(&alike) {
+            Some(known) => known.clone(),
+            None if self.searches >= PREEMPTION_SEARCHES_MAX => return None,
+            None => {
+                self.searches += 1;
+                let found = self.victims(group, key, &alike.2);
+                match found {
+                    Ok((placement, orders)) if self.may_have(key, &placement) => {
+                        return Some((placement, orders));
+                    }
+                    Ok(_) => return None,
+                    Err(too_dear) => {
+                        self.spared.insert(alike, too_dear.clone());
+                        too_dear
+                    }
+                }
+            }
+        };
+        if let Some(too_dear) = too_dear {
+            let mut reasons = self.reasons_to_wait(group);
+            reasons.push(too_dear);
+            self.news.insert(group.id, reasons);
+        }
+        None
+    }
+
+    fn victims(
+        &self,
+        group: &Group,
+        key: StageKey,
+        shapes: &[usize],
+    ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
+        let lower = || {
+            let lower = self.stoppable(|other| other < group.priority());
+            self.not_stopped(lower.filter(|row| !row.spared))
+        };
+        let Self { view, pool, .. } = self;
+        match &self.tenants {
+            Some(tenants) => {
+                let left = preempt::unprotected(view, tenants, group, lower().collect());
+                preempt::find(view, || self.ends(), pool, key, shapes, || left.iter().copied())
+            }
+            None => preempt::find(view, || self.ends(), pool, key, shapes, lower),
+        }
+    }
+
+    /// Who may be stopped of priorities that `may`: the lowest first, and of those the cheapest.
+    fn stoppable<'s>(
+        &'s self,
+        may: impl Fn(Priority) -> bool + 's,
+    ) -> impl Iterator<Item = &'s Stoppable> {
+        let priorities = Priority::ALL.into_iter().rev().filter(move |priority| may(*priority));
+        priorities.flat_map(|priority| {
+            let rows = &self.stoppable[priority as usize];
+            rows.get_or_init(|| preempt::stoppable(self.view, self.running, priority))
+        })
+    }
+
+    /// Those of them who go on as far as was decided yet.
+    fn not_stopped<'s>(
+        &'s self,
+        rows: impl Iterator<Item = &'s Stoppable>,
+    ) -> impl Iterator<Item = (LeaseId, StopCost)> {
+        let open = rows.filter(|row| !self.stopped.contains(&row.lease));
+        open.map(|row| (row.lease, row.cost))
+    }
+
+    /// What equals that have had more leave to a stage, where they do.
+    pub(super) fn take_turn(
+        &self,
+        group: &Group,
+        key: StageKey,
+    ) -> Option<(Placement, Vec<StopOrder>)> {
+        if self.rules.sharing != Sharing::ByLevels {
+            return None;
+        }
+        let view = self.view;
+        let all = self.at_boundary.get_or_init(|| levels::at_boundary(view));
+        let gives_way = |id: &LeaseId| {
+            let lease = &view.state.leases()[id];
+            !self.stopped.contains(id) && levels::gives_way(view, lease.stage, key)
+        };
+        let open: Vec<_> = all.iter().copied().filter(|(id, _)| gives_way(id)).collect();
+        if open.is_empty() {
+            return None;
+        }
+        let left = match &self.tenants {
+            Some(tenants) => preempt::unprotected(view, tenants, group, open),
+            None => open,
+        };
+        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+        let found = preempt::take_turn(view, &self.pool, key, &shapes, &left)?;
+        self.may_have(key, &found.0).then_some(found)
+    }
+
+    /// Whom to stop for a stage that is refused its tenant's own, because others borrowed it.
+    pub(super) fn reclaim(
+        &mut self,
+        group: &Group,
+        key: StageKey,
+    ) -> Option<(Placement, Vec<StopOrder>)> {
+        let tenants = self.tenants.as_ref()?;
+        if self.rules.preempts == Preempts::Never || self.searches >= PREEMPTION_SEARCHES_MAX {
+            return None;
+        }
+        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+        self.searches += 1;
+        let open: Vec<_> = self.not_stopped(self.stoppable(|_| true)).collect();
+        preempt::reclaim(self.view, tenants, &self.pool, key, &shapes, &open)
+    }
+
+    pub(super) fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {
+        // What the victims free beyond the placement may fit others.
+        self.widen();
+        for order in &orders {
+            self.stopped.insert(order.lease);
+            let lease = &self.view.state.leases()[&order.lease];
+            self.pool.give_back(&lease.placement);
+            if let Some(tenants) = &mut self.tenants {
+                tenants
+                    .will_free(&self.view.state.stage(lease.stage).0.spec.tenant, &lease.placement);
+            }
+        }
+        self.take(rank.key, &placement);
+        self.stops.extend(orders);
+        self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
+    }
+}

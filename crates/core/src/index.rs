@@ -36,6 +36,8 @@ pub struct Index {
     pub memberships: Arc<[Membership]>,
     /// Devices of each node.
     pub devices: Arc<[Vec<DeviceId>]>,
+    /// Of each node, where its accelerators stand among those of their sorts.
+    pub accelerators_of: Arc<[Vec<Membership>]>,
     /// CPU sockets of each node.
     pub sockets: Arc<[Vec<DeviceId>]>,
     /// The socket to which each device is nearest, as far as links say.
@@ -73,7 +75,16 @@ impl Index {
             })
             .collect();
         sorts.sort_by_key(|sort| sort.exemplar);
+        let mut accelerators_of = vec![Vec::new(); topology.nodes.len()];
+        for (row, sort) in sorts.iter().enumerate() {
+            if topology.class_of(sort.exemplar).kind != "cpu" {
+                for (member, (node, _)) in sort.members.iter().enumerate() {
+                    accelerators_of[node.index()].push(Membership { sort: row, row: member });
+                }
+            }
+        }
         Self {
+            accelerators_of: accelerators_of.into(),
             hosts: hosts(topology, sockets.iter().flatten().copied()).into(),
             devices: devices.into(),
             sockets: sockets.into(),

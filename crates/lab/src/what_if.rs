@@ -310,7 +310,7 @@ fn spec(
         after: after.into_iter().collect(),
         follows: Vec::new(),
         alternatives: shapes.map(|(class, units)| on(&class, units, &launch)).collect(),
-        companions: Companions::default(),
+        companions: Companions { cores: stage.cores, ..Companions::default() },
         within: Domain::Any,
         ranks: RankRule::PerNode,
         retries: 0,

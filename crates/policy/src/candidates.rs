@@ -1,8 +1,11 @@
 //! What a stage could have, and how each of its alternatives would do: for whoever asks why.
 
+use std::sync::Arc;
+
 use het_core::{Bytes, Millis, Name, Placement, Planned, Reason, StageKey, StageSpec, StageState};
 use het_perf::RateSource;
 
+use crate::packing::Expected;
 use crate::speed::{rate, rate_on, slower_apart, steps_left};
 use crate::worth::{Crowd, shape};
 use crate::{Pool, View, place};
@@ -58,7 +61,8 @@ pub fn candidates(view: &View<'_>, key: StageKey) -> Vec<Candidate> {
     };
     let crowd = Crowd::of(view.state);
     let left = steps_left(spec, stage);
-    let mut pool = Pool::for_stage(view.state, key);
+    let expected = Expected::of(view.state).mix(&Expected::default());
+    let mut pool = Pool::for_stage(view.state, key).expecting(expected.map(Arc::new));
     let candidate = |index: usize| {
         let alternative = &spec.alternatives[index];
         let stands = match running.filter(|placement| placement.alternative == index) {

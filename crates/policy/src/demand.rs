@@ -101,6 +101,12 @@ impl Demand {
         self.running.filter(|_| self.stuck || self.unripe).map(|(_, offer)| offer)
     }
 
+    /// It may have more or fewer devices, and can weigh what it gains by more against what others
+    /// lose, since it knows how far it has to go.
+    pub fn weighs_others(&self) -> bool {
+        self.known && self.offers.iter().any(|offer| offer.units != self.offers[0].units)
+    }
+
     /// Seconds to the end on an offer.
     pub fn seconds_on(&self, offer: &Offer) -> f64 {
         self.remaining / offer.rate

@@ -13,6 +13,7 @@ mod victims;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,7 @@ use crate::line::Line;
 use crate::memory::Recalled;
 use crate::moves::{self, Improvement};
 use crate::order::{AGEING_STEP, Rank};
+use crate::packing::Expected;
 use crate::preempt::Stoppable;
 use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
 use crate::running::Running;
@@ -88,7 +90,11 @@ pub(crate) fn decide(
     let crowd = rules.balancing != Balancing::Never;
     let crowd = crowd.then(|| Crowd::of(state));
     let bidding = weights.map(|weights| Bidding::open(view, weights, book, prices));
-    let mut pass = Pass::new(rules, view, running, crowd, bidding);
+    let expected = line.expected.mix(&running.expected);
+    debug_assert_eq!(expected, Expected::of(state).mix(&Expected::default()));
+    let expected = expected.map(Arc::new);
+    let pool = Pool::of(state).expecting(expected);
+    let mut pass = Pass::new(rules, view, running, (pool, crowd), bidding);
     pass.awaited = awaited.and_then(|known| pass.awaits(line, known));
     pass.claims(line);
     if pass.bidding.is_some() && line.has_choice(|line, id| !pass.is_unfit(line, id)) {
@@ -182,7 +188,7 @@ impl<'a> Pass<'a> {
         rules: &'a Rules,
         view: &'a View<'a>,
         running: &'a Running,
-        crowd: Option<Crowd>,
+        (pool, crowd): (Pool<'a>, Option<Crowd>),
         bidding: Option<Bidding<'a>>,
     ) -> Self {
         let preempts = rules.preempts == Preempts::ForHigherPriority;
@@ -190,7 +196,7 @@ impl<'a> Pass<'a> {
             rules,
             view,
             running,
-            pool: Pool::of(view.state),
+            pool,
             tenants: Tenants::of(view.state),
             wants: Vec::new(),
             decided: BTreeSet::new(),

@@ -12,6 +12,7 @@ use crate::View;
 use crate::asks::{Ask, Asks, Wanted, wanted};
 use crate::footprint::FootprintId;
 use crate::order::Rank;
+use crate::packing::{Part, waits};
 use crate::value::WORTHWHILE;
 use crate::worth::{Crowd, Shape, shapes};
 
@@ -68,6 +69,8 @@ pub(crate) struct Group {
     /// The alternative that rule and profile name whatever is free: the fastest that the cluster
     /// could ever run.
     pub preferred: usize,
+    /// What each of them adds to what is expected.
+    pub part: Part,
     /// By alternative.
     shapes: Vec<Option<Shape>>,
     pub asks: Vec<Arc<Ask>>,
@@ -135,6 +138,7 @@ impl Group {
             preferred: possible.unwrap_or(ranked[0]),
             job: Arc::clone(&job.spec),
             stage: key.stage,
+            part: waits(view.state, spec),
             asks,
             classes: classes.into_iter().collect(),
             can_be_passed: can_be_passed(spec),
@@ -196,9 +200,9 @@ impl Group {
     }
 
     /// Alternatives for which others may be stopped or kept waiting: not those that are far slower
-    /// than the fastest.
+    /// than the fastest that the cluster could ever run.
     pub fn worthwhile(&self, crowd: Option<&Crowd>) -> impl Iterator<Item = usize> + '_ {
-        let fastest = self.shapes[self.ranked[0]];
+        let fastest = self.shapes[self.preferred];
         let worth = move |index: &usize| match (self.shapes[*index], fastest) {
             (Some(shape), Some(fastest)) => shape.rate >= fastest.rate * WORTHWHILE,
             _ => true,

@@ -16,6 +16,7 @@ use crate::footprint::{Footprint, FootprintId, Footprints};
 use crate::group::{Group, GroupId, Head, Request};
 use crate::market::Work;
 use crate::order::{Rank, rank};
+use crate::packing::Expected;
 use crate::rules::{Choice, Rules};
 use crate::speed::steps_left;
 
@@ -46,6 +47,8 @@ pub(crate) struct Line {
     by_request: BTreeMap<Request, GroupId>,
     next_group: GroupId,
     filed: BTreeMap<StageKey, Filed>,
+    /// What they ask for.
+    pub expected: Expected,
     /// When the clock alone changes somebody's place.
     changes: BTreeSet<(Time, StageKey)>,
     /// Those who have to be told why they wait, whatever their group was told.
@@ -278,6 +281,7 @@ impl Line {
         }
         let steps = left.unwrap_or(0);
         group.steps += steps;
+        self.expected.add(&group.part);
         let changes = [freed, rises].into_iter().flatten().min();
         self.changes.extend(changes.map(|at| (at, key)));
         self.filed.insert(key, Filed { group: id, rank, changes, steps });
@@ -306,6 +310,7 @@ impl Line {
         let Some(group) = self.groups.get_mut(&filed.group) else { return false };
         group.queue.remove(&filed.rank);
         group.steps -= filed.steps;
+        self.expected.remove(&group.part);
         if self.heads.remove(&filed.rank).is_some()
             && let Some(first) = group.queue.first()
         {

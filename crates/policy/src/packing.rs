@@ -6,9 +6,15 @@
 //! could not use, because too few are free together, because the cores beside them are taken, or
 //! because it accepts other models only.
 
+mod contents;
+mod expected;
+
 use std::collections::BTreeMap;
 
 use het_core::{Bytes, Share};
+
+pub(crate) use contents::{Contents, Growth, item};
+pub(crate) use expected::{Expected, Part, runs, waits};
 
 /// Growth of fragmentation that makes a difference, as a share of an accelerator: less is noise in
 /// what is to be expected. Chosen on drawn pod lists: see `docs/studies/packing.md`.
@@ -124,7 +130,7 @@ impl Bin {
 }
 
 /// Requests that are to be expected, as parts of all.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mix {
     /// For each accelerator request: the cores that go with it, from few to many, each with the
     /// part of requests that need at most so many.
@@ -136,16 +142,26 @@ type AcceleratorRequest = (u32, Share, u64);
 
 impl Mix {
     pub fn of(items: &[Item]) -> Self {
-        let mut counts: BTreeMap<AcceleratorRequest, BTreeMap<Share, usize>> = BTreeMap::new();
+        let mut weights: BTreeMap<Item, u64> = BTreeMap::new();
         for item in items {
-            let by_cores = counts.entry((item.devices, item.share, item.models)).or_default();
-            *by_cores.entry(item.cores).or_default() += 1;
+            *weights.entry(*item).or_default() += 1;
         }
-        let shapes = counts.into_iter().map(|(shape, by_cores)| {
+        Self::weighted(weights)
+    }
+
+    /// Of items that count for so much each.
+    pub(crate) fn weighted(weights: BTreeMap<Item, u64>) -> Self {
+        let all: u64 = weights.values().sum();
+        let mut requests: BTreeMap<AcceleratorRequest, BTreeMap<Share, u64>> = BTreeMap::new();
+        for (item, weight) in weights {
+            let by_cores = requests.entry((item.devices, item.share, item.models)).or_default();
+            *by_cores.entry(item.cores).or_default() += weight;
+        }
+        let shapes = requests.into_iter().map(|(shape, by_cores)| {
             let mut sum = 0;
-            let rows = by_cores.into_iter().map(|(cores, count)| {
-                sum += count;
-                (cores, sum as f64 / items.len() as f64)
+            let rows = by_cores.into_iter().map(|(cores, weight)| {
+                sum += weight;
+                (cores, sum as f64 / all as f64)
             });
             (shape, rows.collect())
         });
@@ -261,18 +277,23 @@ fn score(rule: PackingRule, mix: &Mix, bin: &Bin, item: &Item) -> Scored {
     let ways = bin.ways(item).into_iter().map(|devices| {
         let mut after = bin.clone();
         after.take(item, &devices);
-        let grown = || (mix.fragmentation(&after) - before) / f64::from(Share::WHOLE.0);
+        let grown = || mix.fragmentation(&after) - before;
         let score = match rule {
             PackingRule::Random => 0.0,
             PackingRule::BestFit => fullness(&after, &devices),
-            PackingRule::LeastFragmentation => -(100.0 / (1.0 + grown().exp())).trunc(),
-            PackingRule::LeastSteps { step } => {
-                (grown() * f64::from(Share::WHOLE.0) / f64::from(step.0)).ceil()
+            PackingRule::LeastFragmentation => {
+                -(100.0 / (1.0 + (grown() / f64::from(Share::WHOLE.0)).exp())).trunc()
             }
+            PackingRule::LeastSteps { step } => steps(grown(), step),
         };
         (score, devices)
     });
     ways.min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// Growth of fragmentation, in shares, as so many steps.
+fn steps(grown: f64, step: Share) -> f64 {
+    (grown / f64::from(step.0)).ceil()
 }
 
 /// What is left on a node, in parts of a large one (104 cores, 8 accelerators), and of nearly

@@ -1,8 +1,10 @@
 //! Placement of one alternative on a pool: all ranks or nothing.
 //!
-//! Best fit: the domain that keeps the fewest devices free afterwards, so that large gangs find
-//! room later; inside a domain the fewest nodes, so that a gang talks over short links. A gang that
-//! is slower apart stands in the smallest domain that has room for it.
+//! On one node where any has room for it: the one where free devices become useless least to what is
+//! expected to come (see [`crate::packing`]), of equals the one that keeps the fewest free. Else the
+//! domain that keeps the fewest devices free afterwards, so that large gangs find room later; inside
+//! a domain the fewest nodes, so that a gang talks over short links. A gang that is slower apart
+//! stands in the smallest domain that has room for it.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +14,7 @@ use het_core::{
 };
 
 use crate::Pool;
+use crate::packing::{Growth, item};
 use crate::pool::Accepted;
 
 /// Finds exact devices for alternative number `index` of a stage. Takes nothing out of the pool.
@@ -53,16 +56,10 @@ pub(crate) fn place_among(
     if pool.units(accepted) < need {
         return Err(Reason::NotEnough { word, need });
     }
-    let rooms = |least: u32| {
-        let enough = accepted.free(pool).filter(move |(.., free)| *free >= least);
-        enough.map(|(node, ids, free)| Room::measure(pool, spec, node, ids, free))
-    };
-    let one_node =
-        rooms(need).filter(|room| room.units >= need).min_by_key(|room| (room.units, room.node));
-    if let Some(room) = one_node {
+    if let Some(room) = on_one_node(pool, spec, index, accepted) {
         return Ok(Placement { alternative: index, ranks: fill(pool, spec, &[room], need) });
     }
-    let rooms: Vec<Room<'_>> = rooms(1).filter(|room| room.units > 0).collect();
+    let rooms: Vec<Room<'_>> = rooms(pool, spec, accepted, 1).collect();
     if rooms.iter().map(|room| room.units).sum::<u32>() < need {
         return Err(Reason::NoCompanions { word });
     }
@@ -71,6 +68,45 @@ pub(crate) fn place_among(
         return Err(Reason::TooSpread { word, need, domain: spec.within.word().into() });
     };
     Ok(Placement { alternative: index, ranks: fill(pool, spec, &chosen, need) })
+}
+
+/// The node for all of it: where free devices become useless least, and of equals the fullest.
+fn on_one_node<'a>(
+    pool: &'a Pool<'_>,
+    spec: &'a StageSpec,
+    index: usize,
+    accepted: &'a Accepted,
+) -> Option<Room<'a>> {
+    let rooms = rooms(pool, spec, accepted, spec.alternatives[index].count);
+    let Some(mix) = pool.expected() else {
+        return rooms.min_by_key(|room| (room.units, room.node));
+    };
+    let mut growth = Growth::new(pool, mix, item(pool.state(), spec, index));
+    rooms.min_by_key(|room| (growth.on(room.node), room.units, room.node))
+}
+
+/// Whether [`place_among`] would find anything.
+pub(crate) fn has_room(
+    pool: &Pool<'_>,
+    spec: &StageSpec,
+    index: usize,
+    accepted: &Accepted,
+) -> bool {
+    let need = spec.alternatives[index].count;
+    rooms(pool, spec, accepted, need).next().is_some()
+        || place_among(pool, spec, index, accepted).is_ok()
+}
+
+/// Nodes with at least so many units.
+fn rooms<'a>(
+    pool: &'a Pool<'_>,
+    spec: &'a StageSpec,
+    accepted: &'a Accepted,
+    least: u32,
+) -> impl Iterator<Item = Room<'a>> {
+    let enough = accepted.free(pool).filter(move |(.., free)| *free >= least);
+    let rooms = enough.map(|(node, ids, free)| Room::measure(pool, spec, node, ids, free));
+    rooms.filter(move |room| room.units >= least)
 }
 
 /// Where a gang that no node holds may stand, the best first.

@@ -5,14 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{
-    Bytes, DeviceId, JobId, NodeId, Placement, Reason, Share, StageKey, StageSpec, Ticket,
-};
+use het_core::{JobId, NodeId, Placement, Reason, StageKey, StageSpec, Ticket};
 
 use crate::asks::{AskId, Asks};
-use crate::packing::{Bin, Item, Mix, PackingRule, best_bin};
+use crate::packing::{Bin, Contents, Item, Mix, PackingRule, best_bin, item};
 use crate::place::place_among;
-use crate::pool::accepted;
 use crate::tenants::Tenants;
 use crate::{Cache, Decision, Policy, Pool, View, Want};
 
@@ -63,7 +60,7 @@ impl Policy for InOrder {
 impl Kept {
     fn update(&mut self, view: &View<'_>) {
         for (_, job) in view.state.jobs().range(self.seen..) {
-            self.items.extend(job.spec.stages.iter().map(|stage| item(view, stage, 0)));
+            self.items.extend(job.spec.stages.iter().map(|stage| item(view.state, stage, 0)));
         }
         self.seen = view.state.next_job();
         let counted = to_count(self.items.len());
@@ -79,30 +76,6 @@ fn to_count(come: usize) -> usize {
     let more = |counted: &usize| Some(counted + counted / NEW_PARTS + 1);
     let steps = std::iter::successors(Some(0), more).take_while(|counted| *counted <= come);
     steps.last().unwrap_or(0)
-}
-
-/// What one alternative takes of a node.
-fn item(view: &View<'_>, spec: &StageSpec, index: usize) -> Item {
-    let alternative = &spec.alternatives[index];
-    let topology = view.state.topology();
-    let classes = accepted(view.state, &alternative.selector, None);
-    let of_devices = |class: &usize| topology.classes[*class].kind != "cpu";
-    let models =
-        classes.classes(view.state).filter(of_devices).fold(0, |all, class| all | bit(class));
-    let (devices, own_cores) =
-        if models == 0 { (0, alternative.count) } else { (alternative.count, 0) };
-    Item {
-        cores: Share::units(own_cores + spec.companions.cores),
-        memory: spec.companions.memory,
-        devices,
-        share: if devices == 0 { Share::ZERO } else { Share::WHOLE },
-        models,
-    }
-}
-
-/// Classes beyond the 64th share a bit, which only makes the score of a node coarser.
-fn bit(class: usize) -> u64 {
-    1 << (class % 64)
 }
 
 struct Pass<'a> {
@@ -156,7 +129,7 @@ impl Pass<'_> {
         if let Some(reason) = self.unfit.get(&ask.id) {
             return Err(reason.clone());
         }
-        let wanted = item(self.view, spec, index);
+        let wanted = item(self.view.state, spec, index);
         let bins = self.bins.iter().map(|(_, bin)| bin);
         if let Some(row) = best_bin(self.rule, self.mix, bins, &wanted, draw(key)) {
             let there = ask.accepted.only(self.bins[row].0);
@@ -190,24 +163,8 @@ impl Pass<'_> {
 
     /// What is free on a node now.
     fn bins_of(&self, node: NodeId) -> Vec<(NodeId, Bin)> {
-        let index = self.view.state.index();
-        let topology = self.view.state.topology();
-        let whole = |id: DeviceId| Share::units(self.pool.free(id).whole_units());
-        let mut by_class: BTreeMap<usize, Vec<Share>> = BTreeMap::new();
-        for &id in &index.devices[node.index()] {
-            if topology.class_of(id).kind != "cpu" {
-                by_class.entry(topology.device(id).class).or_default().push(whole(id));
-            }
-        }
-        if by_class.is_empty() {
-            by_class.insert(0, Vec::new());
-        }
-        let cores = Share::units(self.pool.free_cores(node));
-        let memory: Bytes = self.pool.memory(node);
-        let bin = |(class, devices): (usize, Vec<Share>)| {
-            (node, Bin { cores, memory, model: (class % 64) as u8, devices })
-        };
-        by_class.into_iter().map(bin).collect()
+        let bins = Contents::of(&self.pool, node).bins(&self.pool, node);
+        bins.into_iter().map(|bin| (node, bin)).collect()
     }
 }
 

@@ -10,6 +10,8 @@ use het_core::{
     Sort, StageKey, State,
 };
 
+use crate::packing::Mix;
+
 /// Devices that a selector accepts.
 #[derive(Debug, Clone)]
 pub(crate) struct Accepted {
@@ -63,6 +65,8 @@ pub struct Pool<'a> {
     state: &'a State,
     /// Below zero where what is reserved is still in use.
     free: Free,
+    /// What is expected to be asked for besides, where that matters.
+    expected: Option<Arc<Mix>>,
     /// Filled when first asked for.
     accepted: BTreeMap<(Name, Bytes, Isolation, Option<usize>), Accepted>,
 }
@@ -102,7 +106,16 @@ impl<'a> Pool<'a> {
     }
 
     fn with(state: &'a State, free: Free) -> Self {
-        Self { state, free, accepted: BTreeMap::new() }
+        Self { state, free, expected: None, accepted: BTreeMap::new() }
+    }
+
+    /// The same where such requests are expected: see [`crate::packing`].
+    pub(crate) fn expecting(self, expected: Option<Arc<Mix>>) -> Self {
+        Self { expected, ..self }
+    }
+
+    pub(crate) fn expected(&self) -> Option<&Mix> {
+        self.expected.as_deref()
     }
 
     pub fn state(&self) -> &'a State {
@@ -130,6 +143,15 @@ impl<'a> Pool<'a> {
         };
         sockets.sort_by_cached_key(|&socket| Reverse(near(socket)));
         sockets
+    }
+
+    /// Free whole units of a node's accelerators, by sort of device, each with its class.
+    pub(crate) fn accelerators(&self, node: NodeId) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let index = self.state.index();
+        index.accelerators_of[node.index()].iter().map(|at| {
+            let class = self.state.topology().device(index.sorts[at.sort].exemplar).class;
+            (class, self.free.units_by_node(at.sort)[at.row])
+        })
     }
 
     /// Whole free cores of a node's sockets.

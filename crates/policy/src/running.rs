@@ -1,6 +1,6 @@
 //! What runs, as far as it stays the same while it runs: kept between decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{JobSpec, Lease, LeaseId, StageIndex, StageSpec};
@@ -8,6 +8,7 @@ use het_core::{JobSpec, Lease, LeaseId, StageIndex, StageSpec};
 use het_perf::Held;
 
 use crate::View;
+use crate::packing::{Expected, Part, runs};
 use crate::worth::{Shape, shape, shapes};
 
 /// Everything that runs.
@@ -18,8 +19,12 @@ pub(crate) struct Running {
     /// Of the rates that speeds were found with.
     revision: u64,
     leases: BTreeMap<LeaseId, Runner>,
+    /// Those that have a choice of devices.
+    choosers: BTreeSet<LeaseId>,
     /// How many of them cannot save.
     unsaving: usize,
+    /// What they ask for.
+    pub expected: Expected,
 }
 
 /// One stage that runs.
@@ -28,6 +33,7 @@ pub(crate) struct Runner {
     job: Arc<JobSpec>,
     stage: StageIndex,
     pub held: Held,
+    part: Part,
     /// That it has in all, where its job says so.
     pub steps: Option<u64>,
     /// Where it stands.
@@ -44,16 +50,22 @@ impl Running {
         for (&id, lease) in state.leases().range(self.seen_until..) {
             let runner = Runner::new(view, lease);
             self.unsaving += usize::from(!runner.held.saves);
+            self.expected.add(&runner.part);
+            self.choosers.extend(runner.has_choice().then_some(id));
             self.leases.insert(id, runner);
         }
         self.seen_until = state.next_lease();
         if self.leases.len() != state.leases().len() {
             let mut held = state.leases().keys().peekable();
-            let unsaving = &mut self.unsaving;
-            self.leases.retain(|id, runner| {
+            let Self { leases, choosers, unsaving, expected, .. } = self;
+            leases.retain(|id, runner| {
                 while held.next_if(|held| *held < id).is_some() {}
                 let runs = held.peek() == Some(&id);
-                *unsaving -= usize::from(!runs && !runner.held.saves);
+                if !runs {
+                    *unsaving -= usize::from(!runner.held.saves);
+                    choosers.remove(id);
+                    expected.remove(&runner.part);
+                }
                 runs
             });
         }
@@ -74,8 +86,7 @@ impl Running {
 
     /// Those that have a choice of devices.
     pub fn choosers(&self) -> impl Iterator<Item = LeaseId> + '_ {
-        let choosers = self.leases.iter().filter(|(_, runner)| runner.has_choice());
-        choosers.map(|(id, _)| *id)
+        self.choosers.iter().copied()
     }
 
     /// Whether somebody runs who cannot save: nobody takes turns with those.
@@ -91,6 +102,7 @@ impl Runner {
             job: Arc::clone(&job.spec),
             stage: lease.stage.stage,
             held: Held::of(spec, lease),
+            part: runs(view.state, spec, lease.placement.alternative),
             steps: spec.steps,
             here: None,
             shapes: Vec::new(),

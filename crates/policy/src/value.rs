@@ -21,15 +21,20 @@ use serde::{Deserialize, Serialize};
 use crate::adaptive::Weights;
 use crate::demand::{Demand, Demands, Offer, alone_seconds};
 use crate::market::{self, Horizon, Work};
+use crate::worth::part_of;
 use crate::{Cadence, View, memory};
 
 /// What outranks everything that a weight can do: a critical stage stands one such step above the
 /// rest of its priority, a priority two above the one below.
 const RANK: f64 = 1e3;
 
-/// Part of the fastest speed from which on an offer is worth a stage's while; it waits for a faster
-/// one before it takes a slower one.
+/// Part of the speed of the fastest offer of no more devices from which on one is worth a stage's
+/// while; it waits for a faster one before it takes a slower one.
 pub(crate) const WORTHWHILE: f64 = 1.0 / 16.0;
+
+/// Part of the value of a stage that is left however long its start takes, so that who waits is
+/// worth something.
+const LEFT_MIN: f64 = 0.01;
 
 /// How long a running stage is left alone where nobody knows what a stop costs, or it is free.
 const QUANTUM_DEFAULT: Millis = Millis::seconds(360);
@@ -117,10 +122,13 @@ impl Prices {
 
     /// Of one priority, critical or not.
     fn progress(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
-        let least = demand.fastest().rate * WORTHWHILE;
+        let is_slow = |offer: &Offer| {
+            let no_larger = demand.offers.iter().filter(|other| other.units <= offer.units);
+            no_larger.map(|other| other.rate).fold(0.0, f64::max) * WORTHWHILE > offer.rate
+        };
         let values = self.progress_anywhere(view, weights, demand);
         let rows = demand.offers.iter().zip(values);
-        rows.map(|(offer, value)| if offer.rate < least { 0.0 } else { value }).collect()
+        rows.map(|(offer, value)| if is_slow(offer) { 0.0 } else { value }).collect()
     }
 
     fn progress_anywhere(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
@@ -144,10 +152,11 @@ impl Prices {
         let alone = alone_seconds(&self.capacity, self.present, demand);
         let earliest = waited + demand.seconds_on(&demand.fastest());
         let late = (earliest / alone / weights.late).max(1.0).powf(self.late_power);
-        let fewest = demand.offers.iter().map(|offer| offer.units).min().unwrap_or(1);
+        let crowded = |offer: &Offer| match demand.weighs_others() {
+            true => self.crowded(weights, part_of(view.state, offer.class, offer.units)),
+            false => 1.0,
+        };
         let value = |(index, offer): (usize, &Offer)| {
-            let crowded = self.crowded(weights, offer.class, offer.units)
-                / self.crowded(weights, offer.class, fewest);
             let stop = demand.restart.as_seconds() / demand.seconds_on(offer);
             let kept = match demand.running {
                 Some(_) if stays(index) => 1.0 + weights.stop * stop,
@@ -155,15 +164,14 @@ impl Prices {
                 None => damped,
             };
             let progress = (1.0 / demand.remaining + self.common * step) * offer.rate;
-            progress / crowded * late * kept
+            progress / crowded(offer) * late * kept
         };
         demand.offers.iter().enumerate().map(value).collect()
     }
 
-    /// Seconds that a second on so many units of a class costs a stage and all others together,
-    /// those included that will come before it ends.
-    fn crowded(&self, weights: &Weights, class: usize, units: u32) -> f64 {
-        let part = f64::from(units) / f64::from(self.capacity[class].max(1));
+    /// Seconds that a second on a part of the cluster costs a stage and all others together, those
+    /// included that will come before it ends.
+    fn crowded(&self, weights: &Weights, part: f64) -> f64 {
         1.0 + weights.to_come * self.present.saturating_sub(1) as f64 * part
     }
 
@@ -183,11 +191,13 @@ impl Prices {
         demand.offers.iter().zip(progress).map(value).collect()
     }
 
-    /// The offers of a stage, those first that are worth most beyond their price.
+    /// The offers of a stage, those first that are worth most beyond their price; there is none where
+    /// values weigh the others already.
     pub fn bids(&self, demand: &Demand, values: &[f64]) -> Vec<Bid> {
+        let priced = !demand.weighs_others();
         let bid = |(offer, &value): (&Offer, &f64)| {
-            let price = self.per_unit.get(offer.class).copied().unwrap_or_default();
-            Bid { offer: *offer, value, price: f64::from(offer.units) * price }
+            let price = self.per_unit.get(offer.class).filter(|_| priced).copied();
+            Bid { offer: *offer, value, price: f64::from(offer.units) * price.unwrap_or_default() }
         };
         let mut bids: Vec<Bid> = demand.offers.iter().zip(values).map(bid).collect();
         bids.sort_by(|a, b| b.surplus(1.0).total_cmp(&a.surplus(1.0)));
@@ -239,7 +249,7 @@ fn kept_by_a_change(demand: &Demand, weights: &Weights, view: &View<'_>) -> f64 
     let pause = demand.restart.as_seconds();
     if demand.known {
         let quantum = quantum(view, weights, demand.restart_known).as_seconds();
-        return (1.0 - pause / quantum).max(0.0);
+        return (1.0 - pause / quantum).max(LEFT_MIN);
     }
     let age = view.now.since(demand.submitted).as_seconds();
     if age < pause {

@@ -98,10 +98,17 @@ pub(crate) fn shape(
 fn part(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<f64> {
     let topology = view.state.topology();
     let alternative = &spec.alternatives[index];
-    let all = view.state.index();
     let accepts = |sort: &&Sort| alternative.selector.accepts(topology, sort.exemplar);
-    let peak = all.sorts.iter().find(accepts)?.peak_gflops;
-    Some(f64::from(alternative.count) * peak as f64 / all.peak_gflops.max(1) as f64)
+    let sort = view.state.index().sorts.iter().find(accepts)?;
+    Some(part_of(view.state, topology.device(sort.exemplar).class, alternative.count))
+}
+
+/// The part of the peak of the whole cluster that so many units of a class are.
+pub(crate) fn part_of(state: &State, class: usize, units: u32) -> f64 {
+    let all = state.index();
+    let of_class = |sort: &&Sort| state.topology().device(sort.exemplar).class == class;
+    let peak = all.sorts.iter().find(of_class).map_or(0, |sort| sort.peak_gflops);
+    f64::from(units) * peak as f64 / all.peak_gflops.max(1) as f64
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::{CsvTable, Fields, TraceError, TraceJob, Work, WorkloadError};
 
 /// The same pods as jobs: each takes the time from when it was scheduled (where it never was, from
 /// when it was created) until it was deleted, on as many GPUs as it asked for, or on cores if it
-/// asked for none. A part of a GPU is taken whole.
+/// asked for none, with the cores beside them. A part of a GPU is taken whole.
 pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
     let models = table.column_if_any("gpu_spec");
     let [name, cores, count, qos, created, deleted, scheduled] = table.columns([
@@ -33,9 +33,10 @@ pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
         let milli: u32 = row.number(cores, "cpu_milli")?;
         let classes = text_if_any(&row, models, "gpu_spec")?.split('|').map(str::trim);
         let classes = classes.filter(|class| !class.is_empty()).map(str::to_owned);
-        let (units, classes) = match devices {
-            0 => (milli.div_ceil(1_000).max(1), vec!["cpu".to_owned()]),
-            _ => (devices, classes.collect()),
+        let whole = milli.div_ceil(1_000);
+        let (units, cores, classes) = match devices {
+            0 => (whole.max(1), 0, vec!["cpu".to_owned()]),
+            _ => (devices, whole, classes.collect()),
         };
         let priority = match row.text(qos, "qos")? {
             "LS" | "Guaranteed" => Priority::High,
@@ -44,6 +45,7 @@ pub(super) fn jobs(table: &CsvTable) -> Result<Vec<TraceJob>, WorkloadError> {
         let work = Work::Seconds((until - from).max(1.0));
         let mut job = TraceJob::of_one_stage(arrival_s, priority, "openb", None, units, work);
         job.stages[0].classes = classes;
+        job.stages[0].cores = cores;
         Ok(TraceJob { name: row.text(name, "name")?.to_owned(), ..job })
     })
 }

@@ -39,6 +39,8 @@ pub struct TraceStage {
     pub classes: Vec<String>,
     /// How much slower it is where its devices stand apart; not at all where absent.
     pub apart: Option<Apart>,
+    /// CPU cores that it needs beside its devices, on each node where it has any.
+    pub cores: u32,
     pub work: Work,
 }
 
@@ -79,6 +81,8 @@ struct StageRecord {
     classes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     apart: Option<Apart>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    cores: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,21 +123,21 @@ impl TryFrom<StageRecord> for TraceStage {
         if record.apart.is_some_and(|apart| !apart.slows()) {
             return Err("`apart` names parts of a speed, from 1 down to above 0");
         }
-        let StageRecord { kind, profile, units, classes, apart, .. } = record;
-        Ok(Self { kind, profile, units, classes, apart, work })
+        let StageRecord { kind, profile, units, classes, apart, cores, .. } = record;
+        Ok(Self { kind, profile, units, classes, apart, cores, work })
     }
 }
 
 impl From<TraceStage> for StageRecord {
     fn from(stage: TraceStage) -> Self {
-        let TraceStage { kind, profile, units, classes, apart, work } = stage;
+        let TraceStage { kind, profile, units, classes, apart, cores, work } = stage;
         let (steps, seconds) = match work {
             Work::Steps(steps) => (Some(steps), None),
             Work::Seconds(seconds) => (None, Some(seconds)),
             Work::Epochs => (None, None),
         };
         let elastic = work == Work::Epochs;
-        Self { kind, profile, units, classes, apart, steps, seconds, elastic }
+        Self { kind, profile, units, classes, apart, cores, steps, seconds, elastic }
     }
 }
 
@@ -147,7 +151,7 @@ impl TraceJob {
         work: Work,
     ) -> Self {
         let (kind, classes, apart) = (StageKind::Train, Vec::new(), None);
-        let stage = TraceStage { kind, profile, units, classes, apart, work };
+        let stage = TraceStage { kind, profile, units, classes, apart, cores: 0, work };
         let (name, tenant) = (String::new(), tenant.to_owned());
         Self { name, arrival_s, tenant, priority, stages: vec![stage] }
     }

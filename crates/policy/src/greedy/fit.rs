@@ -14,7 +14,7 @@ use crate::footprint::FootprintId;
 use crate::group::{Group, Head};
 use crate::line::Line;
 use crate::order::{Order, Precedence, Quota, Rank};
-use crate::place::place_among;
+use crate::place::{has_room, place_among};
 use crate::rules::{Choice, Preempts};
 use crate::speed::steps_left;
 use crate::tenants::Tenants;
@@ -41,8 +41,7 @@ impl<'a> Pass<'a> {
         }
         if let Some(bidding) = &mut self.bidding {
             let bids = bidding.bids(self.view, rank.key);
-            // Who may have more or fewer devices weighs them against the crowd instead.
-            if !bids.is_empty() && !group.has_sizes() {
+            if !bids.is_empty() {
                 return self.fitting_bid(group, rank, &bids);
             }
         }
@@ -109,8 +108,8 @@ impl<'a> Pass<'a> {
         let fits = match (group.bound(), self.rules.choice) {
             // Which one will do is for each group to say.
             (Some(_), Choice::FixedUntil(_)) => true,
-            (Some(fixed), _) => self.place(group, fixed).is_ok(),
-            (None, _) => (0..group.asks.len()).any(|index| self.place(group, index).is_ok()),
+            (Some(fixed), _) => self.has_room(group, fixed),
+            (None, _) => (0..group.asks.len()).any(|index| self.has_room(group, index)),
         };
         let changes = self.changes;
         self.verdicts[id.index()] = if fits { Verdict::Fits { changes } } else { Verdict::Unfit };
@@ -156,6 +155,14 @@ impl<'a> Pass<'a> {
                 None => self.reasons_to_wait(group),
             });
         };
+        let first = bids[0].offer.alternative;
+        if group.has_sizes()
+            && placement.alternative != first
+            && self.waiting_pays(group, rank.key, first, &placement)
+        {
+            let word = group.spec().alternatives[first].selector.word.clone();
+            return Err(vec![Reason::BetterToWait { word }]);
+        }
         let spec = group.spec();
         let word = spec.alternatives[placement.alternative].selector.word.clone();
         let fastest = |bid: &Bid| bids.iter().all(|other| other.offer.rate <= bid.offer.rate);
@@ -252,6 +259,16 @@ impl<'a> Pass<'a> {
             None => self.place(group, index).err(),
         };
         group.asks.iter().enumerate().filter_map(why).collect()
+    }
+
+    /// Whether an alternative of a group fits now.
+    fn has_room(&mut self, group: &Group, index: usize) -> bool {
+        let ask = &group.asks[index];
+        let is_enough = || has_room(&self.pool, group.spec(), index, &ask.accepted);
+        if self.tenants.is_none() && !self.unfit.contains_key(&(ask.id, None)) && is_enough() {
+            return true;
+        }
+        self.place(group, index).is_ok()
     }
 
     /// Where an alternative of a group fits now. The pool only shrinks while the line is looked at,

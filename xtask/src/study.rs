@@ -2,6 +2,7 @@
 
 mod headline;
 mod planning;
+mod unseen;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,9 +15,10 @@ use serde_json::Value;
 type Study = (&'static str, fn(&Path) -> Result<()>);
 
 /// Every study.
-pub const STUDIES: [Study; 8] = [
+pub const STUDIES: [Study; 9] = [
     ("gavel", gavel),
     ("sia", sia),
+    ("unseen", unseen::unseen),
     ("packing", packing),
     ("headline", |_| headline::headline()),
     ("faults", |_| faults()),

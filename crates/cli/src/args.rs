@@ -620,7 +620,7 @@ pub enum SimCommand {
 #[derive(Debug, ClapArgs)]
 pub struct ScenarioArgs {
     /// A cluster file, `this`, templates as in `hgx-h100-8x4+rail`, `8xh100-sxm5-80`,
-    /// `uniform:NODESxDEVICES[/NODES_A_RACK]`, `gavel:V100,P100,K80`, `sia:default`,
+    /// `uniform:NODESxDEVICES[/NODES_A_RACK]`, `gavel:V100,P100,K80`, `sia:default`, `sia:TIMES`,
     /// `alibaba-openb:NODES.csv` or `spot2026:FILE`.
     #[arg(long, value_name = "CLUSTER")]
     pub cluster: String,

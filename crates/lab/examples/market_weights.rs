@@ -69,23 +69,23 @@ const ROWS: &[Row] = &[
 
 const FAMILIES: [&str; 5] = ["rigid", "at once", "elastic", "mixed", "sizes"];
 
-/// What a search begins with: every term that can be switched off is, the others have the middle
-/// one of the values that are tried.
+/// What a search begins with: every term that can be switched off is, the others have the upper one
+/// of the two middle values that are tried.
 const PLAIN: Weights = Weights {
-    load: (1.0, 2.0),
+    load: (1.2, 3.0),
     common: (0.0, 0.0),
     critical: 9.0,
-    draining_after: 0.3,
-    late: 1.0,
+    draining_after: 0.6,
+    late: 1.2,
     late_power: (0.0, 0.0),
-    unknown_power: 0.25,
+    unknown_power: 0.4,
     young_device_s: 10_000.0,
     young_power: 0.0,
     unknown_s: 3_600.0,
-    caution: 3.0,
+    caution: 5.0,
     to_come: 5.0,
-    stop: 2.0,
-    quantum: 2.0,
+    stop: 4.0,
+    quantum: 3.0,
 };
 
 /// One instance.
@@ -183,14 +183,15 @@ fn search(instances: &[Instance], words: &[String]) -> Result<(), Box<dyn Error>
         }
         if weights == before {
             writeln!(out, "{weights:#?}")?;
-            let compare = |title: &str, instances: &[&Instance]| -> Result<(), Box<dyn Error>> {
-                let found = play_all(weights, instances)?;
-                for (name, other) in [("plain", PLAIN), ("shipped", Weights::SHIPPED)] {
-                    let scores = Scores::of(instances, &found, &play_all(other, instances)?);
-                    println!("{title}: {:.4} of {name}", scores.all());
-                }
-                Ok(())
-            };
+            let mut compare =
+                |title: &str, instances: &[&Instance]| -> Result<(), Box<dyn Error>> {
+                    let found = play_all(weights, instances)?;
+                    for (name, other) in [("plain", PLAIN), ("shipped", Weights::SHIPPED)] {
+                        let scores = Scores::of(instances, &found, &play_all(other, instances)?);
+                        writeln!(out, "{title}: {:.4} of {name}", scores.all())?;
+                    }
+                    Ok(())
+                };
             compare("searched on", &kept)?;
             return if held.is_empty() { Ok(()) } else { compare("left out", &held) };
         }
@@ -336,7 +337,7 @@ fn sizes(seed: u64, load: f64, restart_s: u64) -> Result<Scenario, Box<dyn Error
     built(&topology, &jobs, &speeds, restart, seed)
 }
 
-/// 60 jobs on three classes, so many in a hundred of them elastic, of six drawn applications.
+/// 120 jobs on three classes, so many in a hundred of them elastic, of six drawn applications.
 fn elastic(seed: u64, load: f64, elastic_pct: u64) -> Result<Scenario, Box<dyn Error>> {
     let topology = cluster("sia:default")?;
     let mut draw = Draw::new(seed, 2);
@@ -357,7 +358,7 @@ fn elastic(seed: u64, load: f64, elastic_pct: u64) -> Result<Scenario, Box<dyn E
     }
     let mut jobs = Vec::new();
     let mut at = 0.0;
-    for _ in 0..60 {
+    for _ in 0..120 {
         let kind = draw.between(0, 5) as usize;
         at += draw.exponential(lengths[kind] * 4.0 / 64.0 / load);
         let work = match draw.chance(elastic_pct) {

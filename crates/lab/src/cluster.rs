@@ -1,6 +1,6 @@
 //! Clusters for simulations, from a word: `gavel:8,16,24`, `uniform:50x8`, `uniform:48x8/4` (four
-//! nodes a rack), `64xv100`, `sia:default`, `epyc-h100x8-910bx2`, or a published inventory,
-//! `alibaba-openb:NODES.csv`, `spot2026:FILE`.
+//! nodes a rack), `64xv100`, `sia:default`, `sia:4` (four times as many nodes),
+//! `epyc-h100x8-910bx2`, or a published inventory, `alibaba-openb:NODES.csv`, `spot2026:FILE`.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub fn cluster(word: &str) -> Result<Topology, ClusterError> {
     let nodes = match word.split_once(':') {
         Some(("gavel", counts)) => gavel(counts),
         Some(("uniform", size)) => uniform(size),
-        Some(("sia", "default")) => Some(sia()),
+        Some(("sia", times)) => sia(times),
         Some(("alibaba-openb", path)) => Some(openb(Path::new(path))?),
         Some(("spot2026", path)) => Some(spot2026(Path::new(path))?),
         None => mixed(word).or_else(|| counted(word)),
@@ -136,8 +136,13 @@ fn mixed(word: &str) -> Option<Vec<Shape>> {
     Some((0..nodes).map(node).collect())
 }
 
-fn sia() -> Vec<Shape> {
-    SIA.iter().flat_map(|&(class, nodes, devices)| alike(class, nodes, devices)).collect()
+/// `default`, or so many times its nodes.
+fn sia(times: &str) -> Option<Vec<Shape>> {
+    let times: u32 = if times == "default" { 1 } else { times.parse().ok()? };
+    let of_class = |(class, nodes, devices): (&'static str, u32, u32)| {
+        alike(class, nodes.saturating_mul(times), devices)
+    };
+    Some(SIA.into_iter().flat_map(of_class).collect())
 }
 
 /// The node list of Alibaba's 2023 GPU cluster (Weng et al., USENIX ATC 2023).
@@ -251,6 +256,7 @@ mod tests {
         assert_eq!(sizes("4xh100-sxm5-80"), Some((1, 4)));
         assert_eq!(sizes("20xh100-sxm5-80"), Some((3, 20)));
         assert_eq!(sizes("sia:default"), Some((11, 64)));
+        assert_eq!(sizes("sia:4"), Some((44, 256)));
         assert_eq!(sizes("epyc-h100x8-910bx2"), Some((2, 22)));
         let racks = cluster("uniform:5x8/2").map(|built| built.nodes[4].rack.clone()).ok();
         assert_eq!(racks, Some("rack2".into()));

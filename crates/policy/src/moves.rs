@@ -45,8 +45,15 @@ pub(crate) fn improvement(
     lease: &Lease,
     runner: &Runner,
 ) -> Improvement {
-    let (spec, stage) = (runner.spec(), view.state.stage_record(lease.stage));
     let current = lease.placement.alternative;
+    let Some(here) = runner.here else { return Improvement::None };
+    let is_cheaper = |(index, shape): (usize, &Option<Shape>)| {
+        index != current && shape.is_some_and(|shape| crowd.cost(shape) < crowd.cost(here))
+    };
+    if !runner.shapes.iter().enumerate().any(is_cheaper) {
+        return Improvement::None;
+    }
+    let (spec, stage) = (runner.spec(), view.state.stage_record(lease.stage));
     let Phase::Running { since } = lease.phase else { return Improvement::None };
     let Some(total) = runner.steps.or(stage.progress.total) else { return Improvement::None };
     if !runner.held.saves {
@@ -55,7 +62,6 @@ pub(crate) fn improvement(
     let pause = view.rates.restart(&spec.profile);
     let settled = since + Millis(pause.0 * SETTLED_AFTER).max(SETTLED_MIN);
     let within = |placement: &Placement| spec.spread(view.state.topology(), placement);
-    let Some(here) = runner.here else { return Improvement::None };
     let left = (total as f64 - steps_made(view, stage, lease, here.rate)).max(0.0);
     let stay = left * crowd.cost(here);
     let cost = |shape: Shape| left * crowd.cost(shape) + pause.as_seconds() * crowd.price(shape);

@@ -1,16 +1,16 @@
 //! Placement of one alternative on a pool: all ranks or nothing.
 //!
-//! On one node where any has room for it: the one where free devices become useless least to what is
-//! expected to come (see [`crate::packing`]), of equals the one that keeps the fewest free. Else the
-//! domain that keeps the fewest devices free afterwards, so that large gangs find room later; inside
-//! a domain the fewest nodes, so that a gang talks over short links. A gang that is slower apart
-//! stands in the smallest domain that has room for it.
+//! On one node where any has room for it: the one where free devices become useless least to what
+//! is expected to come (see [`crate::packing`]), of equals the one that keeps the fewest free. Else
+//! the domain that keeps the fewest devices free afterwards, so that large gangs find room later;
+//! inside a domain the fewest nodes, so that a gang talks over short links. A gang that is slower
+//! apart stands in the smallest domain that has room for it.
 
 use std::collections::BTreeMap;
 
 use het_core::{
     Bytes, Companions, DeviceId, Domain, Grant, Name, NodeId, Placement, Rank, RankRule, Reason,
-    Share, StageSpec,
+    Share, StageSpec, Topology,
 };
 
 use crate::Pool;
@@ -85,16 +85,15 @@ fn on_one_node<'a>(
     rooms.min_by_key(|room| (growth.on(room.node), room.units, room.node))
 }
 
-/// Whether [`place_among`] would find anything.
-pub(crate) fn has_room(
+/// Whether one node has room for all of it.
+pub(crate) fn fits_one_node(
     pool: &Pool<'_>,
     spec: &StageSpec,
     index: usize,
     accepted: &Accepted,
 ) -> bool {
     let need = spec.alternatives[index].count;
-    rooms(pool, spec, accepted, need).next().is_some()
-        || place_among(pool, spec, index, accepted).is_ok()
+    pool.units(accepted) >= need && rooms(pool, spec, accepted, need).next().is_some()
 }
 
 /// Nodes with at least so many units.
@@ -187,21 +186,32 @@ fn choose_domain<'a>(
         return None;
     }
     let topology = pool.state().topology();
-    let mut groups: BTreeMap<Name, Vec<Room<'a>>> = BTreeMap::new();
-    for room in rooms {
-        let node = topology.node(room.node);
+    let mut groups: BTreeMap<&Name, Vec<Room<'a>>> = BTreeMap::new();
+    let anywhere = Name::default();
+    for of_one in rooms.chunk_by(|a, b| same(topology, domain, a.node, b.node)) {
+        let node = topology.node(of_one[0].node);
         let group = match domain {
-            Domain::Node | Domain::Any => Name::default(),
-            Domain::Rack => node.rack.clone(),
-            Domain::Pod => node.pod.clone(),
+            Domain::Node | Domain::Any => &anywhere,
+            Domain::Rack => &node.rack,
+            Domain::Pod => &node.pod,
         };
-        groups.entry(group).or_default().push(*room);
+        groups.entry(group).or_default().extend(of_one);
     }
     let total = |group: &[Room<'_>]| group.iter().map(|room| room.units).sum::<u32>();
     let fitting = groups.into_values().filter(|group| total(group) >= need);
     let mut chosen = fitting.min_by_key(|group| total(group))?;
     chosen.sort_by_key(|room| (std::cmp::Reverse(room.units), room.node));
     Some(chosen)
+}
+
+/// Whether two nodes are in one domain.
+fn same(topology: &Topology, domain: Domain, one: NodeId, other: NodeId) -> bool {
+    match domain {
+        Domain::Node => one == other,
+        Domain::Rack => topology.node(one).rack == topology.node(other).rack,
+        Domain::Pod => topology.node(one).pod == topology.node(other).pod,
+        Domain::Any => true,
+    }
 }
 
 /// Hands out units room by room; the rooms are known to suffice.

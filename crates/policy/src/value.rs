@@ -191,8 +191,8 @@ impl Prices {
         demand.offers.iter().zip(progress).map(value).collect()
     }
 
-    /// The offers of a stage, those first that are worth most beyond their price; there is none where
-    /// values weigh the others already.
+    /// The offers of a stage, those first that are worth most beyond their price; there is none
+    /// where values weigh the others already.
     pub fn bids(&self, demand: &Demand, values: &[f64]) -> Vec<Bid> {
         let priced = !demand.weighs_others();
         let bid = |(offer, &value): (&Offer, &f64)| {

@@ -14,7 +14,7 @@ use crate::footprint::FootprintId;
 use crate::group::{Group, Head};
 use crate::line::Line;
 use crate::order::{Order, Precedence, Quota, Rank};
-use crate::place::{has_room, place_among};
+use crate::place::{fits_one_node, place_among};
 use crate::rules::{Choice, Preempts};
 use crate::speed::steps_left;
 use crate::tenants::Tenants;
@@ -264,11 +264,12 @@ impl<'a> Pass<'a> {
     /// Whether an alternative of a group fits now.
     fn has_room(&mut self, group: &Group, index: usize) -> bool {
         let ask = &group.asks[index];
-        let is_enough = || has_room(&self.pool, group.spec(), index, &ask.accepted);
-        if self.tenants.is_none() && !self.unfit.contains_key(&(ask.id, None)) && is_enough() {
-            return true;
+        if self.unfit.contains_key(&(ask.id, None)) {
+            return false;
         }
-        self.place(group, index).is_ok()
+        // Whether a tenant may have it depends on where it is.
+        self.tenants.is_none() && fits_one_node(&self.pool, group.spec(), index, &ask.accepted)
+            || self.place(group, index).is_ok()
     }
 
     /// Where an alternative of a group fits now. The pool only shrinks while the line is looked at,

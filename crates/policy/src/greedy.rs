@@ -283,6 +283,10 @@ impl<'a> Pass<'a> {
             }
             let lease = &state.leases()[&id];
             let Some(runner) = self.running.get(id) else { continue };
+            // Two who weigh sizes differently would send it to and fro.
+            if self.bidding.is_some() && runner.has_sizes() {
+                continue;
+            }
             match moves::improvement(self.view, &mut self.pool, &crowd, lease, runner) {
                 Improvement::To(placement) if self.may_have(lease.stage, &placement) => {
                     self.go(id, lease, placement, StopCause::Migration);

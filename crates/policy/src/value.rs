@@ -185,7 +185,7 @@ impl Prices {
         }
         let urgency = RANK * self.highest * length * rank;
         let value = |(offer, progress): (&Offer, f64)| match progress > 0.0 {
-            true => urgency * f64::from(offer.units) * offer.rate / fastest.rate,
+            true => urgency * f64::from(fastest.units) * offer.rate / fastest.rate,
             false => 0.0,
         };
         demand.offers.iter().zip(progress).map(value).collect()

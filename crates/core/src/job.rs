@@ -155,6 +155,11 @@ impl StageSpec {
         self.alternatives[alternative].launch.checkpoint.is_some()
     }
 
+    /// Whether it may have more or fewer devices.
+    pub fn has_sizes(&self) -> bool {
+        self.alternatives.iter().any(|other| other.count != self.alternatives[0].count)
+    }
+
     /// How far apart a placement stands, as far as that matters to the stage.
     pub fn spread(&self, topology: &Topology, placement: &Placement) -> Domain {
         match self.planned.is_empty() {

@@ -284,7 +284,7 @@ impl<'a> Pass<'a> {
             let lease = &state.leases()[&id];
             let Some(runner) = self.running.get(id) else { continue };
             // Two who weigh sizes differently would send it to and fro.
-            if self.bidding.is_some() && runner.has_sizes() {
+            if self.bidding.is_some() && runner.spec().has_sizes() {
                 continue;
             }
             match moves::improvement(self.view, &mut self.pool, &crowd, lease, runner) {

@@ -153,9 +153,8 @@ impl Group {
     }
 
     /// They say how far there is to go, and may have more or fewer devices.
-    pub fn has_sizes(&self) -> bool {
-        let counts = || self.spec().alternatives.iter().map(|alternative| alternative.count);
-        self.request.steps_known && counts().min() != counts().max()
+    pub fn weighs_others(&self) -> bool {
+        self.request.steps_known && self.spec().has_sizes()
     }
 
     /// One of them as its head.

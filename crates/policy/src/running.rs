@@ -120,12 +120,6 @@ impl Runner {
         self.spec().alternatives.len() > 1
     }
 
-    /// It may have more or fewer devices.
-    pub fn has_sizes(&self) -> bool {
-        let counts = || self.spec().alternatives.iter().map(|alternative| alternative.count);
-        counts().min() != counts().max()
-    }
-
     /// Finds its speeds.
     fn weigh(&mut self, view: &View<'_>, lease: &Lease) {
         let spec = self.job.stage(self.stage);

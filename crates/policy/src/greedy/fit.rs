@@ -156,7 +156,7 @@ impl<'a> Pass<'a> {
             });
         };
         let first = bids[0].offer.alternative;
-        if group.has_sizes()
+        if group.weighs_others()
             && placement.alternative != first
             && self.waiting_pays(group, rank.key, first, &placement)
         {

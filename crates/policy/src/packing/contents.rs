@@ -99,12 +99,12 @@ impl<'a> Growth<'a> {
         let all = |bins: &[Bin]| bins.iter().map(|bin| self.mix.fragmentation(bin)).sum::<f64>();
         let before = all(&bins);
         let grown = (0..bins.len()).filter_map(|row| {
-            let devices = bins[row].ways(&Item { memory: Bytes::ZERO, ..self.item });
+            // Memory decides nothing here: the node has room.
+            let ways = bins[row].ways(&Item { memory: Bytes::ZERO, ..self.item });
+            let devices = ways.first()?;
             let mut after = bins.clone();
             after.iter_mut().for_each(|bin| bin.cores -= self.item.cores);
-            for &device in devices.first()? {
-                after[row].devices[device] -= self.item.share;
-            }
+            devices.iter().for_each(|&device| after[row].devices[device] -= self.item.share);
             Some(all(&after) - before)
         });
         grown.min_by(f64::total_cmp).map_or(0.0, |grown| steps(grown, STEP))

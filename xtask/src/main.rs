@@ -14,7 +14,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
   example   build `het` and `het-train` for this machine and run the example
   ci        everything that must pass: arrows, tidy, fmt, clippy, tests, docs
   arrows    no crate uses another that ARCHITECTURE.md does not let it use
-  study     print the tables of a study: `study gavel|sia|unseen|packing|headline|faults DATA`
+  study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`
   tidy      no leftovers, no overlong lines, no files that tell two stories";
 
 fn main() -> ExitCode {

@@ -2,7 +2,6 @@
 
 mod headline;
 mod planning;
-mod unseen;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,10 +14,9 @@ use serde_json::Value;
 type Study = (&'static str, fn(&Path) -> Result<()>);
 
 /// Every study.
-pub const STUDIES: [Study; 9] = [
+pub const STUDIES: [Study; 8] = [
     ("gavel", gavel),
     ("sia", sia),
-    ("unseen", unseen::unseen),
     ("packing", packing),
     ("headline", |_| headline::headline()),
     ("faults", |_| faults()),

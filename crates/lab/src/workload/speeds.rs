@@ -31,6 +31,11 @@ impl Speeds {
         by_units.map(|by_units| by_units.keys().copied().collect()).unwrap_or_default()
     }
 
+    /// Rigid profiles, by name.
+    pub fn profiles(&self) -> impl Iterator<Item = &str> {
+        self.table.keys().map(String::as_str)
+    }
+
     pub fn knows(&self, profile: &str) -> bool {
         self.table.contains_key(profile)
     }

@@ -71,10 +71,10 @@ fn the_last_job_grows_onto_what_the_others_leave() {
     let sandbox = Sandbox::new();
     let speeds = "{\"gpu\": {\"('m', 1)\": {\"null\": 1.0}, \"('m', 2)\": {\"null\": 1.6}}}";
     sandbox.write("speeds.json", speeds);
-    let job = |steps: u32| {
-        format!("{{\"arrival_s\":0,\"stages\":[{{\"profile\":\"m\",\"steps\":{steps}}}]}}\n")
-    };
-    sandbox.write("two.jsonl", &(job(1_000) + &job(4_000)));
+    let job =
+        |asks: &str| format!("{{\"arrival_s\":0,\"stages\":[{{\"profile\":\"m\",{asks}}}]}}\n");
+    // The first may have one device only, the second one or both.
+    sandbox.write("two.jsonl", &(job(r#""units":1,"steps":1000"#) + &job(r#""steps":4000"#)));
     let words = ["sim", "run", "--cluster", "uniform:1x2", "--trace", "two.jsonl"];
     let more = ["--profiles", "speeds.json", "--policy", "adaptive", "-o", "json"];
     let output = sandbox.run(&[words.as_slice(), &more].concat());

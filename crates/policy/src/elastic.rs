@@ -1,12 +1,7 @@
 //! Jobs that may grow and shrink: every round each gets the shape with which they all together gain
-//! most, by the goodput that each has shown.
-//!
-//! - `sia` makes the sum of goodput^-0.5 small, as its simulator does (Jayaram Subramanya et al.,
-//!   SOSP 2023, "Sia: heterogeneity-aware, goodput-optimized ML-cluster scheduling").
-//! - `adaptive` makes the sum of weight · goodput^0.4 large. The weight falls with the device time
-//!   that a job has had: of unknown lengths those that have had little are likely to end first
-//!   (Nuyens and Wierman 2008). It starts jobs on more than one device, grows them faster, and
-//!   changes a running job only where the gain makes up for the pause several times.
+//! most, by the goodput that each has shown. `sia` makes the sum of goodput^-0.5 small, as its
+//! simulator does (Jayaram Subramanya et al., SOSP 2023, "Sia: heterogeneity-aware,
+//! goodput-optimized ML-cluster scheduling").
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

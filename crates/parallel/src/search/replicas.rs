@@ -212,13 +212,17 @@ fn held(request: &Request, recipe: &Recipe, teams: Vec<Team>, seconds: f64) -> V
     kept
 }
 
+/// A team that is as good in every way leaves no use for another. More stages are a way too: the
+/// exchange of gradients hides behind the bubble of a pipeline.
 fn dominates(team: &Team, other: &Team) -> bool {
-    let stages = |team: &Team| (team.kind.stages(), team.kind.blocks[0].tensor);
+    let (stages, others) = (team.kind.stages(), other.kind.stages());
+    let tensor = |team: &Team| team.kind.blocks[0].tensor;
     let few = other.kind.count <= COUNTS_ALL && team.kind.count > other.kind.count;
     !few && team.rate >= other.rate
         && team.fill_s <= other.fill_s
         && team.rung <= other.rung
-        && stages(team).0 * stages(team).1 >= stages(other).0 * stages(other).1
+        && stages >= others
+        && stages * tensor(team) >= others * tensor(other)
         && team.kind.granule() <= other.kind.granule()
 }
 

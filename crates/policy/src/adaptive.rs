@@ -21,9 +21,8 @@ pub struct Weights {
     pub critical: f64,
     /// Without arrivals for this part of the horizon the queue is taken to drain.
     pub draining_after: f64,
-    /// A stage that would end this many times later than alone on an equal part of the cluster is
-    /// late, and rises with a power of its lateness at light and at heavy load.
-    pub late: f64,
+    /// A stage that would end later than alone on an equal part of the cluster is late, and rises
+    /// with a power of its lateness at light and at heavy load.
     pub late_power: (f64, f64),
     /// Of unknown length: power of the speed, device-seconds from which on the weight falls, and
     /// how fast, and the seconds that it is taken to need.
@@ -52,7 +51,6 @@ impl Weights {
         common: (4.0, 16.0),
         critical: 0.9,
         draining_after: 0.3,
-        late: 1.2,
         late_power: (0.9, 2.0),
         unknown_power: 0.4,
         young_device_s: 30_000.0,

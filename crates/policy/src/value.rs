@@ -151,7 +151,7 @@ impl Prices {
         let waited = view.now.since(demand.ready).as_seconds();
         let alone = alone_seconds(&self.capacity, self.present, demand);
         let earliest = waited + demand.seconds_on(&demand.fastest());
-        let late = (earliest / alone / weights.late).max(1.0).powf(self.late_power);
+        let late = (earliest / alone).max(1.0).powf(self.late_power);
         let crowded = |offer: &Offer| match demand.weighs_others() {
             true => self.crowded(weights, part_of(view.state, offer.class, offer.units)),
             false => 1.0,

@@ -126,14 +126,19 @@ impl Demands {
             let stopping = lease.phase.is_stopping();
             (!stopping).then_some((lease.stage, Some((id, lease))))
         });
-        let everybody = running
-            .chain(waiting.map(|key| (key, None)))
-            .map(|(key, lease)| demand(view, book, key, lease));
-        let (mut stages, spanning): (Vec<Demand>, Vec<Demand>) =
-            everybody.partition(|demand| !demand.offers.is_empty());
+        let mut everybody: Vec<_> = running.chain(waiting.map(|key| (key, None))).collect();
+        everybody.sort_unstable_by_key(|(key, _)| *key);
+        let mut stages: Vec<Demand> = Vec::with_capacity(everybody.len());
+        let mut spanning: Vec<StageKey> = Vec::new();
+        for (key, lease) in everybody {
+            let demand = demand(view, book, key, lease);
+            if demand.offers.is_empty() {
+                spanning.push(key);
+            } else {
+                stages.push(demand);
+            }
+        }
         book.close();
-        stages.sort_unstable_by_key(|demand| demand.key);
-        let spanning = spanning.iter().map(|demand| demand.key).collect();
         let classes = view.state.topology().classes.iter().map(|class| class.id.clone()).collect();
         Self {
             present: view.state.leases().len() + view.state.waiting_count(),

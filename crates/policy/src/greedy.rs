@@ -266,13 +266,14 @@ impl<'a> Pass<'a> {
     /// off nodes that are going to fail first, then those of `choosers` that gain by it.
     fn moves(&mut self, choosers: &[LeaseId]) {
         let state = self.view.state;
-        let may_move = self.rules.choice != Choice::Fixed && state.empties_any();
-        for (&id, lease) in state.leases().iter().filter(|_| may_move) {
-            if !self.stopped.contains(&id)
-                && let Some(placement) = moves::evacuation(self.view, &mut self.pool, lease)
-                && self.may_have(lease.stage, &placement)
-            {
-                self.go(id, lease, placement, StopCause::Drain);
+        if self.rules.choice != Choice::Fixed && state.empties_any() {
+            for (&id, lease) in state.leases() {
+                if !self.stopped.contains(&id)
+                    && let Some(placement) = moves::evacuation(self.view, &mut self.pool, lease)
+                    && self.may_have(lease.stage, &placement)
+                {
+                    self.go(id, lease, placement, StopCause::Drain);
+                }
             }
         }
         let balances = self.rules.balancing == Balancing::Throughout;
@@ -284,7 +285,7 @@ impl<'a> Pass<'a> {
             let lease = &state.leases()[&id];
             let Some(runner) = self.running.get(id) else { continue };
             // Two who weigh sizes differently would send it to and fro.
-            if self.bidding.is_some() && runner.spec().has_sizes() {
+            if self.bidding.is_some() && runner.has_sizes {
                 continue;
             }
             match moves::improvement(self.view, &mut self.pool, &crowd, lease, runner) {

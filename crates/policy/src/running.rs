@@ -34,6 +34,8 @@ pub(crate) struct Runner {
     stage: StageIndex,
     pub held: Held,
     part: Part,
+    /// It may have more or fewer devices.
+    pub has_sizes: bool,
     /// That it has in all, where its job says so.
     pub steps: Option<u64>,
     /// Where it stands.
@@ -103,6 +105,7 @@ impl Runner {
             stage: lease.stage.stage,
             held: Held::of(spec, lease),
             part: runs(view.state, spec, lease.placement.alternative),
+            has_sizes: spec.has_sizes(),
             steps: spec.steps,
             here: None,
             shapes: Vec::new(),

@@ -184,6 +184,9 @@ impl<'a> Pass<'a> {
         let Some(left) = steps_left(spec, stage) else { return false };
         let (fast, slow) = (group.span(best, left), self.span_on(group, free, left));
         let (Some(fast), Some(slow)) = (fast, slow) else { return false };
+        if fast >= slow {
+            return false;
+        }
         let alternative = &group.spec().alternatives[best];
         // For those who wait for the same before it too.
         let wanted = alternative.count + self.ahead;

@@ -11,10 +11,14 @@ use crate::rig::{Rig, is_alive};
 const SCRIPT: &str = "env -i setsid sleep 60 & echo $! > helper; echo $$ > pid; \
      echo '{\"step\":1}' >> $HET_PROGRESS; until [ -e go ]; do sleep 0.01; done";
 
+fn owner(rig: &Rig, pid: &str) -> Owner {
+    let pid = pid.trim().parse().expect("an id");
+    LiveLeases::read(&rig.path("run")).owner_of(pid)
+}
+
 #[track_caller]
 fn check(rig: &Rig, pid: &str, expected: Owner) {
-    let pid = pid.trim().parse().expect("an id");
-    assert_eq!(LiveLeases::read(&rig.path("run")).owner_of(pid), expected);
+    assert_eq!(owner(rig, pid), expected);
 }
 
 #[test]
@@ -24,7 +28,7 @@ fn what_descends_from_a_rank_is_its_leases() {
     rig.await_step(1);
     check(&rig, &rig.read("pid"), Owner::Lease);
     let helper = rig.read("helper");
-    await_program(&helper, "sleep");
+    await_program(&rig, &helper, "sleep");
     check(&rig, &helper, Owner::Lease);
     check(&rig, &std::process::id().to_string(), Owner::Stranger);
     std::fs::write(rig.path("go"), "").expect("it is writable");
@@ -56,10 +60,12 @@ fn an_empty_environment_alone_makes_nobody() {
     bare.wait().expect("it is a child");
 }
 
-/// Until a process has become this program: while it changes from one to the next it is nobody's.
-fn await_program(pid: &str, name: &str) {
+/// Until a process has become this program: while it changes from one to the next it is nobody's,
+/// also for a moment after it has the name of the next.
+fn await_program(rig: &Rig, pid: &str, name: &str) {
     let path = format!("/proc/{}/comm", pid.trim());
-    while std::fs::read_to_string(&path).is_ok_and(|program| program.trim() != name) {
+    let is_another = || std::fs::read_to_string(&path).is_ok_and(|comm| comm.trim() != name);
+    while is_another() || (is_alive(pid.trim()) && owner(rig, pid) == Owner::Nobody) {
         std::thread::yield_now();
     }
 }

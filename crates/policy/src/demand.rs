@@ -107,6 +107,17 @@ impl Demand {
         self.known && self.offers.iter().any(|offer| offer.units != self.offers[0].units)
     }
 
+    /// Part of its life that it would not have spent on restarts if it were restarted now.
+    pub fn kept_after_a_restart(&self, now: Time) -> f64 {
+        let age = now.since(self.submitted).as_seconds();
+        let pause = self.restart.as_seconds();
+        if age < pause {
+            return 1.0;
+        }
+        let lost = f64::from(self.attempts.saturating_sub(1)) * pause;
+        ((age - lost) / (age + pause)).max(0.0)
+    }
+
     /// Seconds to the end on an offer.
     pub fn seconds_on(&self, offer: &Offer) -> f64 {
         self.remaining / offer.rate

@@ -2,12 +2,12 @@
 
 use crate::Policy;
 use crate::adaptive::{Adaptive, Weights};
-use crate::elastic::Sia;
 use crate::packing::PackingRule;
 use crate::pods::InOrder;
 use crate::queue::{Queue, QueueOrder};
 use crate::rules::{DYNAMIC, FEEDBACK, FIFO, HYBRID, STATIC};
 use crate::shares::{Objective, Shares};
+use crate::sia::Sia;
 
 /// Ours first, then the published ones, re-implemented for honest comparison.
 pub static POLICIES: &[&dyn Policy] = &[

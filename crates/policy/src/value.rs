@@ -246,15 +246,9 @@ fn between(value: f64, (low, high): (f64, f64)) -> f64 {
 
 /// The part of what a stage gains elsewhere that the pause of going there leaves.
 fn kept_by_a_change(demand: &Demand, weights: &Weights, view: &View<'_>) -> f64 {
-    let pause = demand.restart.as_seconds();
-    if demand.known {
-        let quantum = quantum(view, weights, demand.restart_known).as_seconds();
-        return (1.0 - pause / quantum).max(LEFT_MIN);
+    if !demand.known {
+        return demand.kept_after_a_restart(view.now).powf(weights.caution);
     }
-    let age = view.now.since(demand.submitted).as_seconds();
-    if age < pause {
-        return 1.0;
-    }
-    let lost = f64::from(demand.attempts.saturating_sub(1)) * pause;
-    ((age - lost) / (age + pause)).max(0.0).powf(weights.caution)
+    let quantum = quantum(view, weights, demand.restart_known).as_seconds();
+    (1.0 - demand.restart.as_seconds() / quantum).max(LEFT_MIN)
 }

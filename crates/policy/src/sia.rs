@@ -1,7 +1,6 @@
-//! Jobs that may grow and shrink: every round each gets the shape with which they all together gain
-//! most, by the goodput that each has shown. `sia` makes the sum of goodput^-0.5 small, as its
-//! simulator does (Jayaram Subramanya et al., SOSP 2023, "Sia: heterogeneity-aware,
-//! goodput-optimized ML-cluster scheduling").
+//! `sia`: jobs that may grow and shrink; every round each gets the shape with which the sum of
+//! goodput^-0.5 is smallest, as its simulator does (Jayaram Subramanya et al., SOSP 2023, "Sia:
+//! heterogeneity-aware, goodput-optimized ML-cluster scheduling").
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -15,14 +14,14 @@ use crate::left::Left;
 use crate::turns::{self, Turns};
 use crate::{Cache, Decision, Policy, View};
 
-/// `sia`: power of the goodput; below zero the slow gain most.
-const SIA_POWER: f64 = -0.5;
+/// Power of the goodput; below zero the slow gain most.
+const POWER: f64 = -0.5;
 
-/// `sia`: what it costs to leave a job without devices.
-const SIA_NOTHING: f64 = 1.1;
+/// What it costs to leave a job without devices.
+const NOTHING: f64 = 1.1;
 
-/// `sia`: costs are rounded to so many parts.
-const SIA_ROUNDED_TO: f64 = 100.0;
+/// Costs are rounded to so many parts.
+const ROUNDED_TO: f64 = 100.0;
 
 /// Goodput of every shape, fairly weighed.
 #[derive(Debug, Clone, Copy)]
@@ -35,56 +34,37 @@ impl Policy for Sia {
 
     fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
         turns::once_a_round(self.name(), view, cache, |demands, _, (): &mut ()| {
-            let gains = demands.stages.iter().map(|demand| sia_gains(demand, view.now)).collect();
-            let kept = |demand: &Demand| demand.stuck || demand.starting;
-            share_out(demands, gains, kept)
+            let gains = demands.stages.iter().map(|demand| gains(demand, view.now)).collect();
+            share_out(demands, gains)
         })
     }
 }
 
-/// What each offer spares its job, over having nothing.
-fn sia_gains(demand: &Demand, now: Time) -> Vec<f64> {
-    let damped = kept_after_a_restart(demand, now);
-    let gain = |speedup: f64, offer: &Offer| {
-        let cost = (speedup.powf(SIA_POWER) * SIA_ROUNDED_TO).round() / SIA_ROUNDED_TO;
-        if offer.extrapolated { f64::NEG_INFINITY } else { SIA_NOTHING - cost }
-    };
-    gains(demand, damped, |offer| !offer.extrapolated, gain)
-}
-
-/// `gain` of the goodput of each offer over that of the slowest that `counts`, `damped` where the
-/// job would have to be restarted for it.
-fn gains(
-    demand: &Demand,
-    damped: f64,
-    counts: impl Fn(&Offer) -> bool,
-    gain: impl Fn(f64, &Offer) -> f64,
-) -> Vec<f64> {
-    let rates = demand.offers.iter().filter(|offer| counts(offer)).map(|offer| offer.rate);
-    let slowest = rates.fold(f64::INFINITY, f64::min);
+/// What each offer spares its job, over having nothing: by its goodput over that of the slowest,
+/// less where the job would have to be restarted for it.
+fn gains(demand: &Demand, now: Time) -> Vec<f64> {
+    let damped = demand.kept_after_a_restart(now);
+    let measured = demand.offers.iter().filter(|offer| !offer.extrapolated);
+    let slowest = measured.map(|offer| offer.rate).fold(f64::INFINITY, f64::min);
     let running = demand.running.map(|(_, offer)| offer);
-    let row = |(index, offer): (usize, &Offer)| {
+    let gain = |(index, offer): (usize, &Offer)| {
+        if offer.extrapolated {
+            return f64::NEG_INFINITY;
+        }
         let stays = running.is_none_or(|running| running == index);
-        gain(offer.rate / slowest * if stays { 1.0 } else { damped }, offer)
+        let speedup = offer.rate / slowest * if stays { 1.0 } else { damped };
+        NOTHING - (speedup.powf(POWER) * ROUNDED_TO).round() / ROUNDED_TO
     };
-    demand.offers.iter().enumerate().map(row).collect()
+    demand.offers.iter().enumerate().map(gain).collect()
 }
 
-/// Part of its life that a job would not have spent on restarts if it were restarted now.
-fn kept_after_a_restart(demand: &Demand, now: Time) -> f64 {
-    let age = now.since(demand.submitted).as_seconds();
-    let pause = demand.restart.as_seconds();
-    if age < pause {
-        return 1.0;
-    }
-    let lost = f64::from(demand.attempts.saturating_sub(1)) * pause;
-    ((age - lost) / (age + pause)).max(0.0)
-}
-
-/// The turns with the largest sum of gains, a higher priority before a lower one. Those who are
-/// `kept` keep what they have.
-fn share_out(demands: &Demands, gains: Vec<Vec<f64>>, kept: impl Fn(&Demand) -> bool) -> Turns {
-    let offer = |demand: &Demand| Some(demand.running.filter(|_| kept(demand))?.1);
+/// The turns with the largest sum of gains, a higher priority before a lower one. Those who cannot
+/// be stopped keep what they have.
+fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Turns {
+    let offer = |demand: &Demand| {
+        let kept = demand.running.filter(|_| demand.stuck || demand.starting);
+        kept.map(|(_, offer)| offer)
+    };
     let mut chosen: Vec<Option<usize>> = demands.stages.iter().map(offer).collect();
     let mut left = Left::whole(demands);
     let kept = demands.stages.iter().zip(&chosen);

@@ -65,17 +65,17 @@ fn gavel(data: &Path) -> Result<()> {
                 items(&[&["sim", "compare", "--cluster", &cluster], &words[..]].concat(), &paths)
             };
             // Ours as it ships, on every event; the published ones in their simulator's rounds.
-            let mut rows = play("adaptive", &[])?;
+            let mut rows = play("adaptive", &["--bound"])?;
             rows.extend(play(GAVEL_POLICIES, &["--round", "360"])?);
             for row in rows {
                 println!(
-                    "| {sizes} {trace} | `{}` | {:.0} | {:.0} | {:.0} | {:.3} | {:.2} |",
+                    "| {sizes} {trace} | `{}` | {} | {} | {} | {} | {} |",
                     row["policy"].as_str().unwrap_or_default(),
-                    number(&row, "avg_jct_s"),
-                    number(&row, "p99_jct_s"),
-                    number(&row, "makespan_s"),
-                    number(&row, "busy"),
-                    number(&row, "worst_finish_time_fairness"),
+                    figure(&row, "avg_jct_s", 0),
+                    figure(&row, "p99_jct_s", 0),
+                    figure(&row, "makespan_s", 0),
+                    figure(&row, "busy", 3),
+                    figure(&row, "worst_finish_time_fairness", 2),
                 );
             }
         }
@@ -103,18 +103,19 @@ fn sia(data: &Path) -> Result<()> {
             let words = [&common[..], &["--restart-cost", "profile"], words].concat();
             items(&words, &[("--trace", &trace), ("--profiles", &profiles)])
         };
-        let mut rows = play(&["--policies", "adaptive"])?;
+        let mut rows = play(&["--policies", "adaptive", "--bound"])?;
         rows.extend(play(&["--policies", "sia", "--round", "60"])?);
         for row in rows {
+            let changes = ["migrations", "suspensions"].map(|field| row[field].as_f64());
             println!(
-                "| {workload} | `{}` | {:.0} | {:.0} | {:.0} | {:.0} | {:.3} | {:.0} |",
+                "| {workload} | `{}` | {} | {} | {} | {} | {} | {} |",
                 row["policy"].as_str().unwrap_or_default(),
-                number(&row, "avg_jct_s"),
-                number(&row, "p50_jct_s"),
-                number(&row, "p99_jct_s"),
-                number(&row, "makespan_s"),
-                number(&row, "busy"),
-                number(&row, "migrations") + number(&row, "suspensions"),
+                figure(&row, "avg_jct_s", 0),
+                figure(&row, "p50_jct_s", 0),
+                figure(&row, "p99_jct_s", 0),
+                figure(&row, "makespan_s", 0),
+                figure(&row, "busy", 3),
+                shown(changes.into_iter().sum(), 0),
             );
         }
     }
@@ -203,6 +204,15 @@ fn folder(data: &Path, name: &str) -> Result<PathBuf> {
 
 fn number(row: &Value, name: &str) -> f64 {
     row[name].as_f64().unwrap_or(f64::NAN)
+}
+
+/// The same for people; a bound has not every figure.
+fn figure(row: &Value, name: &str, digits: usize) -> String {
+    shown(row[name].as_f64(), digits)
+}
+
+fn shown(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
 }
 
 /// The list that `het` prints.

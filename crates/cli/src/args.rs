@@ -565,6 +565,9 @@ pub enum SimCommand {
         /// Scheduling policy.
         #[arg(long, default_value = "adaptive")]
         policy: String,
+        /// Also say what no schedule can beat: mean completion time and makespan.
+        #[arg(long)]
+        bound: bool,
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
@@ -599,6 +602,9 @@ pub enum SimCommand {
         /// Folder for a report: `index.html`, `results.csv`, and `trace.json` for Perfetto.
         #[arg(long, value_name = "FOLDER")]
         report: Option<PathBuf>,
+        /// A row more, `lower-bound`: what no schedule can beat.
+        #[arg(long)]
+        bound: bool,
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
     },

@@ -5,7 +5,7 @@ use std::path::Path;
 use anstream::{eprintln, println};
 use het_lab::report::{self, PolicyRuns, Spread};
 use het_lab::workload::read_pods;
-use het_lab::{Outcome, PACKING_SEED, Recording, Scenario, pack, record, simulate};
+use het_lab::{Bound, Outcome, PACKING_SEED, Recording, Scenario, pack, record, simulate};
 use het_policy::packing::PackingRule;
 use het_policy::{POLICIES, Policy};
 use het_wire::text::{self, Lang};
@@ -42,17 +42,26 @@ const COLUMNS: &[Column] = &[
 
 pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
     match &args.what {
-        SimCommand::Run { scenario, policy, output } => {
+        SimCommand::Run { scenario, policy, bound, output } => {
             let policy = run::policy(policy)?;
-            let outcome = play(&read(scenario, scenario.seed)?, policy)?;
-            output::object(&json(&outcome), *output, || tell(&outcome));
+            let scenario = read(scenario, scenario.seed)?;
+            let outcome = play(&scenario, policy)?;
+            let bound = bound.then(|| Bound::of(&scenario)).flatten();
+            let mut value = json(&outcome);
+            if let Some(bound) = bound {
+                value["bound"] = serde_json::to_value(bound).unwrap_or_default();
+            }
+            output::object(&value, *output, || tell(&outcome, bound));
         }
-        SimCommand::Compare { scenario, policies, seeds, report, output } => {
+        SimCommand::Compare { scenario, policies, seeds, report, bound, output } => {
             let rows = match report {
                 Some(folder) => reported(scenario, policies, *seeds, folder)?,
                 None => compared(scenario, policies, *seeds, play)?,
             };
-            let items: Vec<Value> = rows.iter().map(|outcomes| row(outcomes)).collect();
+            let mut items: Vec<Value> = rows.iter().map(|outcomes| row(outcomes)).collect();
+            if *bound {
+                items.push(bound_row(scenario, *seeds)?);
+            }
             output::list("SimulationList", &items, COLUMNS, *output);
             rows.iter()
                 .filter_map(|outcomes| never_done(outcomes))
@@ -201,6 +210,20 @@ fn row(outcomes: &[Outcome]) -> Value {
     mean
 }
 
+/// What no policy can beat, as a row beside theirs.
+fn bound_row(args: &ScenarioArgs, seeds: u64) -> Result<Value, Fail> {
+    let scenarios = (args.seed..args.seed + seeds).map(|seed| read(args, seed));
+    let bounds = scenarios.map(|scenario| scenario.map(|scenario| Bound::of(&scenario)));
+    let bounds: Vec<Bound> = bounds.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    let mean = |of: fn(&Bound) -> f64| Spread::of(bounds.iter().map(of)).mean;
+    let value = json!({
+        "policy": "lower-bound",
+        "avg_jct_s": mean(|bound| bound.avg_jct_s),
+        "makespan_s": mean(|bound| bound.makespan_s),
+    });
+    Ok(flat(&value))
+}
+
 fn lang() -> Lang {
     Lang::find(|name| std::env::var(name).ok())
 }
@@ -274,7 +297,7 @@ fn flat(value: &Value) -> Value {
     row
 }
 
-fn tell(outcome: &Outcome) {
+fn tell(outcome: &Outcome, bound: Option<Bound>) {
     println!(
         "{} · {} of {} jobs done · mean completion {:.0} s, p50 {:.0} s, p99 {:.0} s · makespan \
          {:.0} s",
@@ -301,4 +324,12 @@ fn tell(outcome: &Outcome) {
         "  {} decisions, p50 {:.2} ms, p99 {:.2} ms · {:.2} s of real time",
         outcome.decisions, outcome.decision_p50_ms, outcome.decision_p99_ms, outcome.wall_s
     );
+    if let Some(Bound { avg_jct_s, makespan_s }) = bound {
+        println!(
+            "  no schedule has a mean completion below {avg_jct_s:.0} s ({:.2} of it here) or a \
+             makespan below {makespan_s:.0} s ({:.2})",
+            outcome.avg_jct_s / avg_jct_s,
+            outcome.makespan_s / makespan_s
+        );
+    }
 }

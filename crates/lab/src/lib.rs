@@ -5,6 +5,7 @@
 //! Must never know: production servers.
 
 mod bench;
+mod bound;
 mod cluster;
 mod collectives;
 mod draw;
@@ -26,6 +27,7 @@ pub use het_control::{Cadence, Retention};
 pub use het_sim::Fault;
 
 pub use bench::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
+pub use bound::Bound;
 pub use cluster::{ClusterError, cluster};
 pub use collectives::{CollectiveScore, PublishedCollective, read_collectives, score_collectives};
 pub use draw::Draw;

@@ -5,8 +5,8 @@ use std::path::Path;
 use het_core::{ClassQuota, DeviceId, Millis, Quota, Quotas, Share, Time};
 use het_lab::workload::{Speeds, read_jobs};
 use het_lab::{
-    Assumptions, Cadence, Fault, Noise, Outcome, Restart, Saving, Scenario, cluster, simulate,
-    what_if,
+    Assumptions, Bound, Cadence, Fault, Noise, Outcome, Restart, Saving, Scenario, cluster,
+    simulate, what_if,
 };
 use het_policy::by_name;
 
@@ -39,6 +39,29 @@ fn scenario(
 
 fn play(scenario: &Scenario, policy: &str) -> Outcome {
     simulate(scenario, by_name(policy).expect("the table has it")).expect("it ends")
+}
+
+#[test]
+fn no_policy_beats_the_bound_and_one_machine_reaches_it() {
+    // Shortest remaining first on one device: 10 s from 5 s on, then the rest of 100 s.
+    let jobs = [(0.0, "team", "normal", 1, 100.0), (5.0, "team", "normal", 1, 10.0)];
+    let one = scenario("one machine", 1, &jobs, Cadence::default());
+    let bound = Bound::of(&one).expect("nothing is cancelled");
+    assert_eq!((bound.avg_jct_s, bound.makespan_s), (60.0, 110.0));
+    for seed in 0..300 {
+        let mut scenario = Scenario::random(seed);
+        scenario.words.clear();
+        let Some(bound) = Bound::of(&scenario) else { continue };
+        for policy in ["adaptive", "dynamic", "fifo"] {
+            let outcome = play(&scenario, policy);
+            let least = (bound.avg_jct_s, bound.makespan_s);
+            let seen = (outcome.avg_jct_s, outcome.makespan_s);
+            // Times are whole milliseconds.
+            let holds = seen.0 > least.0 - 0.002 && seen.1 > least.1 - 0.002;
+            let counts = outcome.jobs_done == outcome.jobs_total;
+            assert!(holds || !counts, "seed {seed}, {policy}: {seen:?} for {least:?}");
+        }
+    }
 }
 
 #[test]

@@ -24,17 +24,16 @@ pub struct Weights {
     /// A stage that would end later than alone on an equal part of the cluster is late, and rises
     /// with a power of its lateness at light and at heavy load.
     pub late_power: (f64, f64),
-    /// Of unknown length: power of the speed, device-seconds from which on the weight falls, and
-    /// how fast, and the seconds that it is taken to need.
-    pub unknown_power: f64,
+    /// Power of the progress of a stage that may have more or fewer devices, and of the speed of
+    /// one of unknown length.
+    pub diminishing: f64,
+    /// Of unknown length: device-seconds from which on the weight falls, and how fast, and the
+    /// seconds that it is taken to need.
     pub young_device_s: f64,
     pub young_power: f64,
     pub unknown_s: f64,
     /// How often the gain of a change must make up for what it costs.
     pub caution: f64,
-    /// For each stage that is there now, so many are taken to come before a running one ends: more
-    /// devices than a stage needs are weighed against what those could do with them.
-    pub to_come: f64,
     /// How often a change must make up for a restart, beside what is left to do.
     pub stop: f64,
     /// Length of a quantum, in costs of a stop.
@@ -42,7 +41,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// `common` at light load, `critical`, `young_device_s`, `caution`, `to_come` and `stop` were
+    /// `common` at light load, `critical`, `young_device_s`, `caution` and `stop` were
     /// found by `lab/examples/market_weights` on drawn workloads alone. For the others it found
     /// nothing better than what an earlier search on Gavel's and Sia's inputs had found.
     /// `docs/studies/weights.md` shows what each is worth.
@@ -52,12 +51,11 @@ impl Weights {
         critical: 0.9,
         draining_after: 0.3,
         late_power: (0.9, 2.0),
-        unknown_power: 0.4,
+        diminishing: 0.25,
         young_device_s: 30_000.0,
         young_power: 0.2,
         unknown_s: 3_600.0,
         caution: 5.0,
-        to_come: 2.0,
         stop: 1.0,
         quantum: 3.0,
     };

@@ -101,10 +101,9 @@ impl Demand {
         self.running.filter(|_| self.stuck || self.unripe).map(|(_, offer)| offer)
     }
 
-    /// It may have more or fewer devices, and can weigh what it gains by more against what others
-    /// lose, since it knows how far it has to go.
-    pub fn weighs_others(&self) -> bool {
-        self.known && self.offers.iter().any(|offer| offer.units != self.offers[0].units)
+    /// It may have more or fewer devices.
+    pub fn has_sizes(&self) -> bool {
+        self.offers.iter().any(|offer| offer.units != self.offers[0].units)
     }
 
     /// Part of its life that it would not have spent on restarts if it were restarted now.

@@ -153,7 +153,7 @@ impl Group {
     }
 
     /// They say how far there is to go, and may have more or fewer devices.
-    pub fn weighs_others(&self) -> bool {
+    pub fn knows_its_best_size(&self) -> bool {
         self.request.steps_known && self.spec().has_sizes()
     }
 

@@ -7,9 +7,11 @@
 //! - *common progress*, the work done per second at the prices of [`market::horizon`]: each class
 //!   does what it is comparatively best at. It counts for more the longer the queue is.
 //!
-//! Of a stage whose length nobody knows, own progress is a concave power of its speed, and falls
-//! with the device time that it has had: of unknown lengths those that have had little are likely
-//! to end first (Nuyens and Wierman 2008).
+//! Of a stage that may have more or fewer devices, only own progress counts, by a concave power:
+//! what a device more brings falls with those it has, so that the rest goes to others. So it is of
+//! a stage whose length nobody knows, with its speed in place of its progress, and falling with the
+//! device time that it has had: of unknown lengths those that have had little are likely to end
+//! first (Nuyens and Wierman 2008).
 //!
 //! Two corrections keep the tail short. Lateness raises a stage (no starvation). And a stage that
 //! takes nearly as long as all work together goes first, longest first (Graham 1969), once no new
@@ -21,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use crate::adaptive::Weights;
 use crate::demand::{Demand, Demands, Offer, alone_seconds};
 use crate::market::{self, Horizon, Work};
-use crate::worth::part_of;
 use crate::{Cadence, View, memory};
 
 /// What outranks everything that a weight can do: a critical stage stands one such step above the
@@ -132,47 +133,53 @@ impl Prices {
     }
 
     fn progress_anywhere(&self, view: &View<'_>, weights: &Weights, demand: &Demand) -> Vec<f64> {
-        let slowest = demand.offers.iter().map(|offer| offer.rate).fold(f64::INFINITY, f64::min);
         let damped = kept_by_a_change(demand, weights, view);
         let stays = |index: usize| demand.running.is_some_and(|(_, at)| at == index);
         if !demand.known {
+            let slowest = demand.offers.iter().map(|offer| offer.rate).fold(f64::MAX, f64::min);
             let young = 1.0 + demand.attained_device_s / weights.young_device_s;
             let own = young.powf(-weights.young_power) / weights.unknown_s;
             let kept =
                 |index: usize| if demand.running.is_none() || stays(index) { 1.0 } else { damped };
             let value = |(index, offer): (usize, &Offer)| {
-                own * (offer.rate / slowest * kept(index)).powf(weights.unknown_power)
+                own * (offer.rate / slowest * kept(index)).powf(weights.diminishing)
+            };
+            return demand.offers.iter().enumerate().map(value).collect();
+        }
+        let late = self.lateness(view, demand).powf(self.late_power);
+        let kept = |index: usize, offer: &Offer| {
+            let stop = weights.stop * demand.restart.as_seconds() / demand.seconds_on(offer);
+            match demand.running {
+                Some(_) if stays(index) => 1.0 + stop,
+                Some(_) => damped / (1.0 + stop),
+                None => damped,
+            }
+        };
+        if demand.has_sizes() {
+            // Of a rate to the power of one, so that it compares with what others give.
+            let usual = (self.present as f64 / self.all_s).powf(1.0 - weights.diminishing);
+            let value = |(index, offer): (usize, &Offer)| {
+                let progress = offer.rate * kept(index, offer) / demand.remaining;
+                usual * progress.powf(weights.diminishing) * late
             };
             return demand.offers.iter().enumerate().map(value).collect();
         }
         let price = |offer: &Offer| f64::from(offer.units) * self.horizon.prices[offer.class];
         let steps = demand.offers.iter().map(|offer| price(offer) / offer.rate);
         let step = steps.fold(f64::MAX, f64::min);
-        let waited = view.now.since(demand.ready).as_seconds();
-        let alone = alone_seconds(&self.capacity, self.present, demand);
-        let earliest = waited + demand.seconds_on(&demand.fastest());
-        let late = (earliest / alone).max(1.0).powf(self.late_power);
-        let crowded = |offer: &Offer| match demand.weighs_others() {
-            true => self.crowded(weights, part_of(view.state, offer.class, offer.units)),
-            false => 1.0,
-        };
         let value = |(index, offer): (usize, &Offer)| {
-            let stop = demand.restart.as_seconds() / demand.seconds_on(offer);
-            let kept = match demand.running {
-                Some(_) if stays(index) => 1.0 + weights.stop * stop,
-                Some(_) => damped / (1.0 + weights.stop * stop),
-                None => damped,
-            };
             let progress = (1.0 / demand.remaining + self.common * step) * offer.rate;
-            progress / crowded(offer) * late * kept
+            progress * late * kept(index, offer)
         };
         demand.offers.iter().enumerate().map(value).collect()
     }
 
-    /// Seconds that a second on a part of the cluster costs a stage and all others together, those
-    /// included that will come before it ends.
-    fn crowded(&self, weights: &Weights, part: f64) -> f64 {
-        1.0 + weights.to_come * self.present.saturating_sub(1) as f64 * part
+    /// By how many times later than alone on an equal part of the cluster it ends at the earliest,
+    /// counted from when it became ready; 1 where it is earlier.
+    fn lateness(&self, view: &View<'_>, demand: &Demand) -> f64 {
+        let waited = view.now.since(demand.ready).as_seconds();
+        let earliest = waited + demand.seconds_on(&demand.fastest());
+        (earliest / alone_seconds(&self.capacity, self.present, demand)).max(1.0)
     }
 
     /// The critical above the rest, and priorities above each other.
@@ -191,10 +198,12 @@ impl Prices {
         demand.offers.iter().zip(progress).map(value).collect()
     }
 
-    /// The offers of a stage, those first that are worth most beyond their price; there is none
-    /// where values weigh the others already.
+    /// The offers of a stage, those first that are worth most beyond their price. One that knows
+    /// how far it has to go and may have more or fewer devices begins on as many as are free: the
+    /// next search takes from it what others can use better, while one that begins on few and grows
+    /// lengthened the queues of the headline study at loads above one by a fifth.
     pub fn bids(&self, demand: &Demand, values: &[f64]) -> Vec<Bid> {
-        let priced = !demand.weighs_others();
+        let priced = !(demand.known && demand.has_sizes());
         let bid = |(offer, &value): (&Offer, &f64)| {
             let price = self.per_unit.get(offer.class).filter(|_| priced).copied();
             Bid { offer: *offer, value, price: f64::from(offer.units) * price.unwrap_or_default() }
@@ -246,7 +255,7 @@ fn between(value: f64, (low, high): (f64, f64)) -> f64 {
 
 /// The part of what a stage gains elsewhere that the pause of going there leaves.
 fn kept_by_a_change(demand: &Demand, weights: &Weights, view: &View<'_>) -> f64 {
-    if !demand.known {
+    if !demand.known || demand.has_sizes() {
         return demand.kept_after_a_restart(view.now).powf(weights.caution);
     }
     let quantum = quantum(view, weights, demand.restart_known).as_seconds();

@@ -55,6 +55,38 @@ impl Application {
         self.epochs.last().map_or(0, |steps| (steps * PROGRESS_PER_STEP).ceil() as u64)
     }
 
+    /// Seconds that it takes at least on so many devices of a class that stand as close together as
+    /// they can: each epoch with the best of batches 2 % apart. `None` where nothing was measured.
+    pub fn least_seconds(&self, class: &Name, devices: u32) -> Option<f64> {
+        let times = self.classes.get(class)?;
+        let limits = self.profile.classes.get(class)?;
+        let per_node = limits.devices_per_node.max(1);
+        let mut placement = vec![per_node; (devices / per_node) as usize];
+        placement.extend(Some(devices % per_node).filter(|&rest| rest > 0));
+        let local_max = times.local_max(&placement).unwrap_or(limits.local_max);
+        let local_max = local_max.min(limits.local_max).max(1);
+        let batches = std::iter::successors(Some(f64::from(devices)), |size| Some(size * 1.02));
+        let batches = batches.take_while(|&size| size <= f64::from(self.profile.batch_max));
+        let step = |size: f64| {
+            let local = size / f64::from(devices);
+            let parts = (local / f64::from(local_max)).ceil().max(1.0);
+            let (step_s, exchange_s) = times.at(&placement, local / parts);
+            (size, parts * step_s - (parts - 1.0) * exchange_s)
+        };
+        let steps: Vec<(f64, f64)> = batches.map(step).collect();
+        let initial = f64::from(self.profile.batch_initial);
+        let mut begins = 0.0;
+        let seconds = self.epochs.iter().enumerate().map(|(epoch, &ends)| {
+            let per_step = steps.iter().map(|&(size, seconds)| {
+                let scale = size / initial;
+                seconds * self.slowdown / (efficiency(scale, self.noise(size, epoch)) * scale)
+            });
+            let steps = ends - std::mem::replace(&mut begins, ends);
+            steps * per_step.fold(f64::INFINITY, f64::min)
+        });
+        Some(seconds.sum()).filter(|seconds: &f64| seconds.is_finite())
+    }
+
     /// The epoch in which it is after so much progress.
     fn epoch(&self, done: u64) -> usize {
         let last = self.epochs.len().saturating_sub(1);

@@ -39,6 +39,22 @@ fn a_comparison_is_a_list() {
 }
 
 #[test]
+fn a_bound_stands_beside_the_policies() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let words = ["sim", "compare", "--cluster", "2xgpu", "--trace", "queue.jsonl", "--bound"];
+    let words = [words.as_slice(), &["--policies", "fifo", "-o", "json"]].concat();
+    let output = sandbox.run(&words);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a list");
+    let row = &told["items"][1];
+    assert_eq!(row["policy"], "lower-bound");
+    // Each job alone takes as long as it says, and the longest is there from the beginning.
+    let alone = (100.0 + 300.0 + 100.0) / 3.0_f64;
+    assert!(row["avg_jct_s"].as_f64().is_some_and(|mean| mean >= alone.floor() && mean < 250.0));
+    assert_eq!(row["makespan_s"], 300.0);
+}
+
+#[test]
 fn a_published_trace_becomes_ours() {
     let sandbox = Sandbox::new();
     let line = "LM (batch size 5)\tpython\tlm\t--steps\t1\t90\t2\t1\t-1.0\t7\n";

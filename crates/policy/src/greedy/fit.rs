@@ -156,7 +156,7 @@ impl<'a> Pass<'a> {
             });
         };
         let first = bids[0].offer.alternative;
-        if group.weighs_others()
+        if group.knows_its_best_size()
             && placement.alternative != first
             && self.waiting_pays(group, rank.key, first, &placement)
         {

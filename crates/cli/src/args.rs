@@ -7,7 +7,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use het_core::Millis;
+use het_lab::Cadence;
 use het_server::Keeping;
+use het_wire::quantity;
 
 pub use fabric::{
     EcnArgs, FabricCommand, FabricKind, PathsArgs, RanksArgs, SimulateArgs, TrafficWord,
@@ -115,13 +118,29 @@ pub enum Command {
 #[derive(Debug, Clone, Copy, ClapArgs)]
 pub struct CadenceArgs {
     /// How long a running stage is left alone before it may be moved, resized or suspended for its
-    /// equals, in seconds; as long as its stops cost, from 1 to 30 minutes, where absent.
-    #[arg(long, value_name = "SECONDS", conflicts_with = "round")]
-    pub quantum: Option<f64>,
-    /// Decide in rounds of so many seconds, as some published schedulers do; on every event where
+    /// equals: seconds, or as in `6m`; as long as its stops cost, from 1 to 30 minutes, where
     /// absent.
-    #[arg(long, value_name = "SECONDS")]
-    pub round: Option<f64>,
+    #[arg(long, value_name = "TIME", value_parser = at_least_a_second, conflicts_with = "round")]
+    pub quantum: Option<Millis>,
+    /// Decide in rounds of so many seconds, or as in `6m`, as some published schedulers do; on
+    /// every event where absent.
+    #[arg(long, value_name = "TIME", value_parser = at_least_a_second)]
+    pub round: Option<Millis>,
+}
+
+impl CadenceArgs {
+    /// When decisions are made.
+    pub fn cadence(self) -> Cadence {
+        self.round.map_or(Cadence::EveryEvent { quantum: self.quantum }, Cadence::Rounds)
+    }
+}
+
+fn at_least_a_second(text: &str) -> Result<Millis, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| (0.0..1e9).contains(seconds));
+    let millis = |seconds: f64| Millis((seconds * 1e3).round() as u64);
+    let span = seconds.map(millis).or_else(|| quantity::duration(text));
+    let long_enough = span.filter(|span| *span >= Millis::seconds(1));
+    long_enough.ok_or_else(|| "give one second or more, as in `360` or `6m`".to_owned())
 }
 
 #[derive(Debug, ClapArgs)]

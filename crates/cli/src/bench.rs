@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::{Bench, BenchArgs, Form, NodeBenchArgs, RoundsArgs};
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Shown};
-use crate::{cluster, run, scenario};
+use crate::{cluster, run};
 
 /// Sizes of `--scaling`.
 const NODES: [u32; 4] = [64, 256, 1_024, 4_096];
@@ -74,7 +74,7 @@ fn rounds(args: &RoundsArgs) -> Result<u8, Fail> {
         output: form,
     } = args;
     let policy = run::policy(word)?;
-    let (rounds, seed, cadence) = ((*rounds).max(1), *seed, scenario::cadence(*cadence)?);
+    let (rounds, seed, cadence) = ((*rounds).max(1), *seed, cadence.cadence());
     let timed = |topology, jobs| {
         bench_rounds(&RoundBench { topology, jobs, rounds, seed, cadence }, policy)
     };

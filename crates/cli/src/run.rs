@@ -26,7 +26,6 @@ use crate::history::{home, read, select};
 use crate::live::Live;
 use crate::logs::{Follower, first_log};
 use crate::request::{JobText, Request};
-use crate::scenario::cadence;
 use crate::server::client_if_any;
 use crate::summary::{self, Keeper};
 use crate::{attach, output};
@@ -35,7 +34,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     if let Some(server) = client_if_any()? {
         return attach::attach(args, server);
     }
-    let scheduling = Scheduling { policy: policy(&args.policy)?, cadence: cadence(args.cadence)? };
+    let scheduling = Scheduling { policy: policy(&args.policy)?, cadence: args.cadence.cadence() };
     let machine = this_machine();
     let home = home()?;
     let run = match &args.resume {

@@ -6,12 +6,12 @@ use std::path::Path;
 use het_core::{Millis, Name, Quotas, Time, Topology};
 use het_lab::workload::{Speeds, read_jobs, read_speeds, roofline};
 use het_lab::{
-    Assumptions, Cadence, FAULT_RATES, Fault, FaultCourse, Noise, Restart, Saving, Scenario,
-    WhatIfError, draw_faults, read_faults, what_if,
+    Assumptions, FAULT_RATES, Fault, FaultCourse, Noise, Restart, Saving, Scenario, WhatIfError,
+    draw_faults, read_faults, what_if,
 };
 use het_wire::quotas::parse as parse_quotas;
 
-use crate::args::{CadenceArgs, ScenarioArgs};
+use crate::args::ScenarioArgs;
 use crate::cluster::cluster;
 use crate::fail::{Fail, code};
 use crate::trace;
@@ -29,7 +29,7 @@ pub fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
         None => Speeds::default(),
     };
     let assumptions = Assumptions {
-        cadence: cadence(args.cadence)?,
+        cadence: args.cadence.cadence(),
         restart: restart(&args.restart_cost)?,
         noise: noise(&args.noise)?,
         saving: Saving {
@@ -134,20 +134,6 @@ fn seconds(name: &str, value: f64) -> Result<Millis, Fail> {
         Fail::new(code::USAGE, format!("`{name} {value}` is no time"))
             .hint("give seconds, zero or more")
     })
-}
-
-/// When decisions are made.
-pub fn cadence(args: CadenceArgs) -> Result<Cadence, Fail> {
-    let span = |what: &str, seconds: Option<f64>| match seconds {
-        Some(seconds) if seconds < 1.0 => {
-            let message = format!("a {what} of {seconds} seconds is too short");
-            Err(Fail::new(code::USAGE, message).hint("give one second or more"))
-        }
-        seconds => Ok(seconds.map(millis)),
-    };
-    let quantum = span("quantum", args.quantum)?;
-    let rounds = span("round", args.round)?.map(Cadence::Rounds);
-    Ok(rounds.unwrap_or(Cadence::EveryEvent { quantum }))
 }
 
 fn restart(word: &str) -> Result<Restart, Fail> {

@@ -35,7 +35,6 @@ use crate::client::{Client, Place};
 use crate::fail::{Fail, code};
 use crate::history::home;
 use crate::output::{Column, Shown};
-use crate::scenario::cadence;
 use crate::{output, run};
 
 /// How long a server that was started on demand may take to answer.
@@ -142,7 +141,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
         events: args.keep_events,
         jobs: args.keep_jobs,
     };
-    let scheduling = Scheduling { policy, cadence: cadence(args.cadence)? };
+    let scheduling = Scheduling { policy, cadence: args.cadence.cadence() };
     let service = Service::start(&machine, scheduling, home.clone(), health_check, keeping);
     let service = service.map_err(Fail::from_error)?;
     for refused in &service.refused {

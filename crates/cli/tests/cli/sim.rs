@@ -55,6 +55,30 @@ fn a_bound_stands_beside_the_policies() {
 }
 
 #[test]
+fn a_round_is_seconds_or_a_time_with_units() {
+    let sandbox = Sandbox::new();
+    sandbox.write("queue.jsonl", TRACE);
+    let play = |round: &str| {
+        let words = ["sim", "run", "--cluster", "2xgpu", "--trace", "queue.jsonl", "-o", "json"];
+        sandbox.run(&[words.as_slice(), &["--policy", "fifo", "--round", round]].concat())
+    };
+    let told = |round: &str| {
+        let told: serde_json::Value = serde_json::from_slice(&play(round).stdout).expect("figures");
+        (told["makespan_s"].clone(), told["decisions"].clone())
+    };
+    for round in ["2m", "120.0", "1m60s"] {
+        assert_eq!(told(round), told("120"), "{round}");
+    }
+    for round in ["0", "0.5", "nan", "-6m", "6", "soon", ""] {
+        let output = play(round);
+        let is_read = output.status.success();
+        assert_eq!(is_read, round == "6", "{round}");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(is_read || told.contains("as in `360` or `6m`") || round == "-6m", "{told}");
+    }
+}
+
+#[test]
 fn a_published_trace_becomes_ours() {
     let sandbox = Sandbox::new();
     let line = "LM (batch size 5)\tpython\tlm\t--steps\t1\t90\t2\t1\t-1.0\t7\n";

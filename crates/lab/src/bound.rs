@@ -1,19 +1,18 @@
 //! What no schedule of a scenario can beat: lower bounds of mean completion time and makespan.
 //!
-//! Let a device of each class have a price, so that the whole cluster costs 1 a second. A job costs
-//! at least what each of its stages costs in its cheapest shape, so that any schedule is also one of
-//! a single machine of speed 1 on which the job takes that long. And it takes at least its fastest
-//! shapes, one stage after the other. Of such a machine two sums are known:
+//! Let a device of each class have a price, so that the whole cluster costs 1 a second. A job
+//! costs at least what each of its stages costs in its cheapest shape, so that any schedule is also
+//! one of a single machine of speed 1 on which the job takes that long. And it takes at least its
+//! fastest shapes, one stage after the other. Of such a machine two sums are known:
 //!
 //! - the least total completion time, shortest remaining time first (Schrage 1968);
 //! - the least total mean busy time, shortest first (Goemans 1997). A job ends at least half of its
 //!   fastest time after its mean busy time.
 //!
 //! Both hold for any prices, which are the multipliers of a linear program's capacities; those that
-//! bound best are searched. Pauses of stops, faults and how gangs stand are left out: a stage starts
-//! once, on the best place.
+//! bound best are searched. Pauses of stops, faults and how gangs stand are left out: a stage
+//! starts once, on the best place.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 

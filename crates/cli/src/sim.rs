@@ -60,7 +60,7 @@ pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
             };
             let mut items: Vec<Value> = rows.iter().map(|outcomes| row(outcomes)).collect();
             if *bound {
-                items.push(bound_row(scenario, *seeds)?);
+                items.extend(bound_row(scenario, *seeds)?);
             }
             output::list("SimulationList", &items, COLUMNS, *output);
             rows.iter()
@@ -210,18 +210,21 @@ fn row(outcomes: &[Outcome]) -> Value {
     mean
 }
 
-/// What no policy can beat, as a row beside theirs.
-fn bound_row(args: &ScenarioArgs, seeds: u64) -> Result<Value, Fail> {
+/// What no policy can beat, as a row beside theirs; none for an empty trace.
+fn bound_row(args: &ScenarioArgs, seeds: u64) -> Result<Option<Value>, Fail> {
     let scenarios = (args.seed..args.seed + seeds).map(|seed| read(args, seed));
     let bounds = scenarios.map(|scenario| scenario.map(|scenario| Bound::of(&scenario)));
     let bounds: Vec<Bound> = bounds.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    if bounds.is_empty() {
+        return Ok(None);
+    }
     let mean = |of: fn(&Bound) -> f64| Spread::of(bounds.iter().map(of)).mean;
     let value = json!({
         "policy": "lower-bound",
         "avg_jct_s": mean(|bound| bound.avg_jct_s),
         "makespan_s": mean(|bound| bound.makespan_s),
     });
-    Ok(flat(&value))
+    Ok(Some(flat(&value)))
 }
 
 fn lang() -> Lang {

@@ -13,6 +13,7 @@
 //! bound best are searched. Pauses of stops, faults and how gangs stand are left out: a stage
 //! starts once, on the best place.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 

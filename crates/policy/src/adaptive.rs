@@ -1,12 +1,9 @@
-//! What `adaptive` is made of: the rules of the pass over the waiting line, and the weights of the
-//! market that orders it, chooses devices and lets equals share time.
+//! What `adaptive` goes by beside its rules: what devices are worth to a stage, and the weights of
+//! that.
 
-use crate::rules::ADAPTIVE;
-use crate::{Cache, Decision, Policy, View, greedy};
+mod value;
 
-/// Prices choose. See `value` for what an offer is worth, `market` for prices.
-#[derive(Debug, Clone, Copy)]
-pub struct Adaptive(pub Weights);
+pub(crate) use value::{Bid, Prices, quantum};
 
 /// Every weight of ours.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,14 +56,4 @@ impl Weights {
         stop: 1.0,
         quantum: 3.0,
     };
-}
-
-impl Policy for Adaptive {
-    fn name(&self) -> &'static str {
-        ADAPTIVE.name
-    }
-
-    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
-        greedy::decide(&ADAPTIVE, Some(&self.0), view, cache)
-    }
 }

@@ -18,24 +18,16 @@ use std::sync::Arc;
 use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::adaptive::Weights;
-use crate::asks::AskId;
-use crate::demand::Book;
-use crate::ends::Ends;
-use crate::footprint::FootprintId;
-use crate::group::{Group, GroupId, Head};
-use crate::line::Line;
+use crate::adaptive::{Prices, Weights};
+use crate::market::Book;
 use crate::memory::Recalled;
-use crate::moves::{self, Improvement};
-use crate::order::{AGEING_STEP, Rank};
 use crate::packing::Expected;
-use crate::preempt::Stoppable;
+use crate::placement::{self, AskId, Ends, Improvement, OpportunityCost, Running};
+use crate::preemption::Stoppable;
+use crate::queue::{AGEING_STEP, FootprintId, Group, GroupId, Head, PendingQueue, Rank};
 use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
-use crate::running::Running;
 use crate::speed::slower_apart;
 use crate::tenants::Tenants;
-use crate::value::Prices;
-use crate::worth::Crowd;
 use crate::{Cache, Decision, Pool, Rules, StopOrder, View, Want};
 use contest::Bidding;
 use heads::Heads;
@@ -51,7 +43,7 @@ const MOVES_MAX: usize = 16;
 /// What is not worked out anew for every decision.
 #[derive(Debug, Default)]
 struct Kept {
-    line: Line,
+    line: PendingQueue,
     running: Running,
     book: Book,
     memory: Recalled<Remembered>,
@@ -87,14 +79,14 @@ pub(crate) fn decide(
         return Decision::default();
     }
     line.update(rules, view);
-    let crowd = rules.balancing != Balancing::Never;
-    let crowd = crowd.then(|| Crowd::of(state));
+    let opportunity_cost = rules.balancing != Balancing::Never;
+    let opportunity_cost = opportunity_cost.then(|| OpportunityCost::of(state));
     let bidding = weights.map(|weights| Bidding::open(view, weights, book, prices));
     let expected = line.expected.mix(&running.expected);
     debug_assert_eq!(expected, Expected::of(state).mix(&Expected::default()));
     let expected = expected.map(Arc::new);
     let pool = Pool::of(state).expecting(expected);
-    let mut pass = Pass::new(rules, view, running, (pool, crowd), bidding);
+    let mut pass = Pass::new(rules, view, running, (pool, opportunity_cost), bidding);
     pass.awaited = awaited.and_then(|known| pass.awaits(line, known));
     pass.claims(line);
     if pass.bidding.is_some() && line.has_choice(|line, id| !pass.is_unfit(line, id)) {
@@ -154,7 +146,7 @@ struct Pass<'a> {
     /// Where prices decide.
     bidding: Option<Bidding<'a>>,
     /// Whom stages have to consider that choose their devices.
-    crowd: Option<Crowd>,
+    opportunity_cost: Option<OpportunityCost>,
     /// The lowest priority that runs: only higher ones need to look for victims.
     lowest_running: Option<Priority>,
     /// What does not fit into the pool, on one class where one is named.
@@ -188,7 +180,7 @@ impl<'a> Pass<'a> {
         rules: &'a Rules,
         view: &'a View<'a>,
         running: &'a Running,
-        (pool, crowd): (Pool<'a>, Option<Crowd>),
+        (pool, opportunity_cost): (Pool<'a>, Option<OpportunityCost>),
         bidding: Option<Bidding<'a>>,
     ) -> Self {
         let preempts = rules.preempts == Preempts::ForHigherPriority;
@@ -207,7 +199,7 @@ impl<'a> Pass<'a> {
             passed: false,
             ahead: 0,
             bidding,
-            crowd,
+            opportunity_cost,
             lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
             unfit: BTreeMap::new(),
             verdicts: Vec::new(),
@@ -229,7 +221,7 @@ impl<'a> Pass<'a> {
     /// A claim that is free now becomes a start; one on a device that went down is given up; any
     /// other is waited for, unless the stage fits elsewhere already. Those of stages that still
     /// have to stop where they are stand.
-    fn claims(&mut self, line: &mut Line) {
+    fn claims(&mut self, line: &mut PendingQueue) {
         let state = self.view.state;
         for (&key, claim) in state.claims() {
             let placement = &claim.placement;
@@ -269,7 +261,7 @@ impl<'a> Pass<'a> {
         if self.rules.choice != Choice::Fixed && state.empties_any() {
             for (&id, lease) in state.leases() {
                 if !self.stopped.contains(&id)
-                    && let Some(placement) = moves::evacuation(self.view, &mut self.pool, lease)
+                    && let Some(placement) = placement::evacuation(self.view, &mut self.pool, lease)
                     && self.may_have(lease.stage, &placement)
                 {
                     self.go(id, lease, placement, StopCause::Drain);
@@ -277,7 +269,9 @@ impl<'a> Pass<'a> {
             }
         }
         let balances = self.rules.balancing == Balancing::Throughout;
-        let Some(crowd) = self.crowd.take().filter(|_| balances) else { return };
+        let Some(opportunity_cost) = self.opportunity_cost.take().filter(|_| balances) else {
+            return;
+        };
         for &id in choosers.iter().filter(|id| !self.stopped.contains(id)).collect::<Vec<_>>() {
             if self.moves.len() >= MOVES_MAX {
                 break;
@@ -288,7 +282,13 @@ impl<'a> Pass<'a> {
             if self.bidding.is_some() && runner.has_sizes {
                 continue;
             }
-            match moves::improvement(self.view, &mut self.pool, &crowd, lease, runner) {
+            match placement::improvement(
+                self.view,
+                &mut self.pool,
+                &opportunity_cost,
+                lease,
+                runner,
+            ) {
                 Improvement::To(placement) if self.may_have(lease.stage, &placement) => {
                     self.go(id, lease, placement, StopCause::Migration);
                 }
@@ -310,7 +310,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Looks at everybody of one level, best first.
-    fn serve(&mut self, line: &mut Line, level: Vec<Head>) {
+    fn serve(&mut self, line: &mut PendingQueue, level: Vec<Head>) {
         let mut heads = Heads::of(self, line, level);
         while let Some((precedence, head)) = heads.pop() {
             let Head { rank, group: id, footprint, .. } = head;
@@ -339,7 +339,7 @@ impl<'a> Pass<'a> {
     }
 
     /// What becomes of one stage, the first of its group that was not looked at.
-    fn look(&mut self, line: &mut Line, id: GroupId, rank: Rank) -> Next {
+    fn look(&mut self, line: &mut PendingQueue, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
         if self.decided.contains(&key) {
             return Next::OfGroup;
@@ -360,7 +360,7 @@ impl<'a> Pass<'a> {
                     [Reason::WouldDelay { blocker }] => self.refuse(id, blocker),
                     // One that waits for something better says nothing about the others.
                     [Reason::BetterToWait { .. }] => {
-                        let best = group.by_worth(self.crowd.as_ref())[0];
+                        let best = group.by_cost(self.opportunity_cost.as_ref())[0];
                         self.ahead += group.spec().alternatives[best].count;
                         self.want(rank, Want::Wait { reasons });
                         line.untold.insert(key);
@@ -386,7 +386,7 @@ impl<'a> Pass<'a> {
     }
 
     /// A group that fits nowhere: preempt or reserve for its first, or let all wait.
-    fn misfit(&mut self, line: &mut Line, id: GroupId, rank: Rank) -> Next {
+    fn misfit(&mut self, line: &mut PendingQueue, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
         if self.decided.contains(&key) {
             return Next::OfGroup;
@@ -456,7 +456,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Tells those who wait what is new to them, and puts everything in order.
-    fn finish(mut self, line: &mut Line) -> Decision {
+    fn finish(mut self, line: &mut PendingQueue) -> Decision {
         let mut waits: Vec<(Rank, Vec<Reason>)> = Vec::new();
         let mut news = std::mem::take(&mut self.news);
         if let Some(blocker) = self.head {

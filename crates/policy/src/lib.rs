@@ -4,48 +4,25 @@
 //! Must never know: engines, clocks, or another policy's name.
 
 mod adaptive;
-mod asks;
-mod assign;
-mod candidates;
 mod decision;
-mod demand;
-mod ends;
-mod exchange;
-mod footprint;
 mod greedy;
-mod group;
-mod left;
-mod levels;
-mod line;
 mod market;
 mod memory;
-mod moves;
-mod order;
-pub mod packing;
-mod place;
-mod pods;
-mod pool;
-mod preempt;
+mod peers;
+mod placement;
+mod preemption;
 mod queue;
 mod registry;
 mod rules;
-mod running;
-mod shares;
-mod sia;
 mod speed;
 mod tenants;
-mod turns;
-mod value;
-mod worth;
 
-pub use adaptive::{Adaptive, Weights};
-pub use candidates::{Candidate, Stands, Terms, candidates};
+pub use adaptive::Weights;
 pub use decision::{Cadence, Decision, StopOrder, View, Want};
 pub use memory::Cache;
-pub use place::{place, reasons_why_not};
-pub use pool::Pool;
-pub use preempt::{PREEMPTIONS_MAX, preemption};
-pub use registry::{POLICIES, by_name};
+pub use placement::{Candidate, Pool, Stands, Terms, candidates, packing, place, reasons_why_not};
+pub use preemption::{PREEMPTIONS_MAX, preemption};
+pub use registry::{Adaptive, POLICIES, by_name};
 pub use rules::Rules;
 
 /// A pure chooser: the same view gives the same decision.

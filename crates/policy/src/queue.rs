@@ -1,66 +1,13 @@
-//! Policies that sort everybody anew in every round and serve the first: what fits runs on the
-//! fastest class that still has room, what does not is passed.
+//! Who is looked at first: waiting stages in order, in groups that ask for the same.
 
-use crate::demand::{Demand, Demands, Offer};
-use crate::left::Left;
-use crate::turns::{self, Turns};
-use crate::{Cache, Decision, Policy, View};
+mod footprint;
+mod group;
+mod levels;
+mod order;
+mod pending;
 
-/// A sorted queue, served from the front.
-#[derive(Debug, Clone, Copy)]
-pub struct Queue {
-    pub(crate) name: &'static str,
-    pub(crate) order: QueueOrder,
-}
-
-/// Who stands in front.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum QueueOrder {
-    /// Least device time to go on the class where that is least (Schrage 1968).
-    ShortestRemaining,
-    /// Least device time had so far (Gu et al., NSDI 2019, "Tiresias", without its levels).
-    LeastAttained,
-}
-
-impl Policy for Queue {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
-        turns::once_a_round(self.name, view, cache, |demands, _, (): &mut ()| {
-            serve(demands, self.order)
-        })
-    }
-}
-
-fn serve(demands: &Demands, order: QueueOrder) -> Turns {
-    let place = |demand: &Demand| match order {
-        QueueOrder::ShortestRemaining => {
-            let device_time = |offer: &Offer| demand.seconds_on(offer) * f64::from(offer.units);
-            demand.offers.iter().map(device_time).fold(f64::INFINITY, f64::min)
-        }
-        QueueOrder::LeastAttained => demand.attained_device_s,
-    };
-    let mut queue: Vec<(f64, &Demand)> =
-        demands.stages.iter().map(|demand| (place(demand), demand)).collect();
-    queue.sort_by(|(a, one), (b, other)| a.total_cmp(b).then(one.key.cmp(&other.key)));
-    let mut left = Left::of(demands);
-    let mut turns = Turns {
-        leftovers: demands.spanning.clone(),
-        spanning: demands.spanning.clone(),
-        ..Turns::default()
-    };
-    for (_, demand) in queue {
-        let pinned = demand.pinned().map(|offer| demand.offers[offer]);
-        let room = demand.offers.iter().filter(|offer| left.fits(demand, offer)).copied();
-        let fastest = room.reduce(|best, next| if next.rate > best.rate { next } else { best });
-        if let Some(offer) = pinned.or(fastest) {
-            if pinned.is_none() {
-                left.take(demand, &offer);
-            }
-            turns.chosen.push((demand.key, offer));
-        }
-    }
-    turns
-}
+pub(crate) use footprint::FootprintId;
+pub(crate) use group::{Group, GroupId, Head};
+pub(crate) use levels::{at_boundary, gives_way};
+pub(crate) use order::{AGEING_STEP, Precedence, Quota, Rank};
+pub(crate) use pending::PendingQueue;

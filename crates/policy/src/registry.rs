@@ -1,13 +1,10 @@
 //! Every policy by name: the table that commands and reports choose from.
 
-use crate::Policy;
-use crate::adaptive::{Adaptive, Weights};
+use crate::adaptive::Weights;
 use crate::packing::PackingRule;
-use crate::pods::InOrder;
-use crate::queue::{Queue, QueueOrder};
-use crate::rules::{DYNAMIC, FEEDBACK, FIFO, HYBRID, STATIC};
-use crate::shares::{Objective, Shares};
-use crate::sia::Sia;
+use crate::peers::{InOrder, Index, IndexPolicy, Objective, Shares, Sia};
+use crate::rules::{ADAPTIVE, DYNAMIC, FEEDBACK, FIFO, HYBRID, Rules, STATIC};
+use crate::{Cache, Decision, Policy, View, greedy};
 
 /// Ours first, then the published ones, re-implemented for honest comparison.
 pub static POLICIES: &[&dyn Policy] = &[
@@ -21,8 +18,8 @@ pub static POLICIES: &[&dyn Policy] = &[
     &InOrder(PackingRule::LeastFragmentation),
     &InOrder(PackingRule::BestFit),
     &InOrder(PackingRule::Random),
-    &Queue { name: "srpt", order: QueueOrder::ShortestRemaining },
-    &Queue { name: "las", order: QueueOrder::LeastAttained },
+    &IndexPolicy { name: "srpt", order: Index::ShortestRemaining },
+    &IndexPolicy { name: "las", order: Index::LeastAttained },
     &Shares { name: "fifo-perf", objective: Objective::FirstComeFastest },
     &Shares { name: "isolated", objective: Objective::Isolated },
     &Shares { name: "max-min-fairness", objective: Objective::MaxMinTime },
@@ -35,4 +32,28 @@ pub static POLICIES: &[&dyn Policy] = &[
 /// The policy of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Policy> {
     POLICIES.iter().copied().find(|policy| policy.name() == name)
+}
+
+impl Policy for Rules {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
+        greedy::decide(self, None, view, cache)
+    }
+}
+
+/// Prices choose. See `adaptive::value` for what an offer is worth, `market` for prices.
+#[derive(Debug, Clone, Copy)]
+pub struct Adaptive(pub Weights);
+
+impl Policy for Adaptive {
+    fn name(&self) -> &'static str {
+        ADAPTIVE.name
+    }
+
+    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
+        greedy::decide(&ADAPTIVE, Some(&self.0), view, cache)
+    }
 }

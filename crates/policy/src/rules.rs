@@ -2,8 +2,19 @@
 
 use het_core::Millis;
 
-use crate::order::Order;
-use crate::{Cache, Decision, Policy, View, greedy};
+/// How waiting stages are sorted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Strictly by submission.
+    Submission,
+    /// By priority, then submission.
+    Priority,
+    /// By raised priority, then least expected device time beside the time waited; those of whom
+    /// that is not known come last, by level.
+    AgedShortest,
+    /// By raised priority, then level, then submission.
+    Feedback,
+}
 
 /// May a stage start past one that does not fit?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +138,7 @@ pub(crate) static FEEDBACK: Rules = Rules {
     sharing: Sharing::ByLevels,
 };
 
-/// Ordered, placed and shared by prices: see [`crate::value`].
+/// Ordered, placed and shared by prices: see `adaptive::value`.
 pub(crate) static ADAPTIVE: Rules = Rules {
     name: "adaptive",
     order: Order::AgedShortest,
@@ -137,13 +148,3 @@ pub(crate) static ADAPTIVE: Rules = Rules {
     preempts: Preempts::ForHigherPriority,
     sharing: Sharing::ByPrice,
 };
-
-impl Policy for Rules {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
-        greedy::decide(self, None, view, cache)
-    }
-}

@@ -1,6 +1,6 @@
 //! How much a stage has left to do, and how fast each of its shapes does it where.
 
-use het_core::{Domain, Placement, Reason, Stage, StageSpec};
+use het_core::{Domain, Lease, Phase, Placement, Reason, Stage, StageKey, StageSpec, StageState};
 use het_perf::{Gang, RateSource};
 
 use crate::View;
@@ -9,6 +9,30 @@ use crate::View;
 pub(crate) fn steps_left(spec: &StageSpec, stage: &Stage) -> Option<u64> {
     let total = spec.steps.or(stage.progress.total)?;
     Some(total.saturating_sub(stage.progress.step.unwrap_or(0)))
+}
+
+/// Steps that are done and not lost; a stage that does not run has what its checkpoint holds.
+pub(crate) fn steps_done(view: &View<'_>, key: StageKey, rate: f64) -> f64 {
+    let stage = view.state.stage_record(key);
+    let StageState::Active { lease } = stage.state else { return steps_kept(stage) };
+    steps_made(view, stage, &view.state.leases()[&lease], rate)
+}
+
+/// What the checkpoint of a stage holds.
+pub(crate) fn steps_kept(stage: &Stage) -> f64 {
+    stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step) as f64
+}
+
+/// Steps that are done and not lost: the last word of the program and, while it runs, what its
+/// rate adds since.
+pub(crate) fn steps_made(view: &View<'_>, stage: &Stage, lease: &Lease, rate: f64) -> f64 {
+    let saved = stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step);
+    let Phase::Running { since } = lease.phase else { return saved as f64 };
+    let (step, at) = match (stage.progress.step, stage.progressed_at) {
+        (Some(step), Some(at)) if at >= since => (step, at),
+        _ => (saved, since),
+    };
+    step as f64 + rate * view.now.since(at).as_seconds()
 }
 
 /// Steps per second of an alternative, in the best place that the cluster could have for it.

@@ -1,7 +1,7 @@
 //! What tenants hold, and what they may still have where quotas are set.
 //!
 //! - A tenant that stays within its quota has what is its own: it goes first, nobody of a higher
-//!   priority elsewhere stops it, and what others borrowed of it comes back ([`crate::preempt`]).
+//!   priority elsewhere stops it, and what others borrowed of it comes back (`preemption`).
 //! - What is left goes to whoever has least of it by weight (Ghodsi et al., NSDI 2011, "Dominant
 //!   Resource Fairness"), at every level of the tree of tenants, inside a priority.
 //! - Nobody goes beyond a limit.

@@ -8,14 +8,11 @@ use het_core::{
 };
 
 use super::Pass;
-use crate::adaptive::Weights;
-use crate::demand::{Book, Demand, Demands, Offer, demand};
-use crate::exchange::{Party, exchange};
-use crate::left::Left;
-use crate::line::Line;
+use crate::adaptive::{Bid, Prices, Weights, quantum};
 use crate::market;
-use crate::place::on_class;
-use crate::value::{Bid, Prices, density, quantum};
+use crate::market::{Book, Demand, Demands, Offer, Party, Remaining, demand, density, exchange};
+use crate::placement::on_class;
+use crate::queue::PendingQueue;
 use crate::{StopOrder, View, Want};
 
 /// Between two searches there is at least this much time for each stage that took part in the last
@@ -57,7 +54,7 @@ impl<'a> Bidding<'a> {
     }
 
     /// Searches prices anew where that is due.
-    pub fn search(&mut self, view: &View<'_>, line: &Line) {
+    pub fn search(&mut self, view: &View<'_>, line: &PendingQueue) {
         let last = self.prices.as_ref();
         if self.searched.is_some() || last.is_some_and(|last| view.now < next_search(last)) {
             return;
@@ -117,14 +114,19 @@ struct Outcome<'a> {
 
 impl Pass<'_> {
     /// Hands out anew what is free and what those hold whose quantum is over.
-    pub(super) fn contest(&mut self, line: &mut Line, any_chooser: bool) {
+    pub(super) fn contest(&mut self, line: &mut PendingQueue, any_chooser: bool) {
         if let Some(mut bidding) = self.bidding.take() {
             self.contest_by(&mut bidding, line, any_chooser);
             self.bidding = Some(bidding);
         }
     }
 
-    fn contest_by(&mut self, bidding: &mut Bidding<'_>, line: &mut Line, any_chooser: bool) {
+    fn contest_by(
+        &mut self,
+        bidding: &mut Bidding<'_>,
+        line: &mut PendingQueue,
+        any_chooser: bool,
+    ) {
         let open = self.view.state.waiting().any(|key| self.is_open(key));
         if open || any_chooser {
             bidding.search(self.view, line);
@@ -208,7 +210,7 @@ impl Pass<'_> {
     }
 
     /// Stops who leaves, and claims or starts what was handed out.
-    fn carry_out(&mut self, line: &mut Line, result: &Outcome<'_>) {
+    fn carry_out(&mut self, line: &mut PendingQueue, result: &Outcome<'_>) {
         let state = self.view.state;
         let Outcome { running, parties, chosen } = result;
         let changes = |(r, to): &(&Running, &Option<usize>)| **to != Some(r.offer);
@@ -324,7 +326,7 @@ fn share_out(
     prices: &[f64],
     free: &[u32],
 ) -> Vec<Option<usize>> {
-    let mut left = Left::whole(demands);
+    let mut left = Remaining::whole(demands);
     left.keep_to_parts(demands);
     for demand in &demands.stages {
         if let Some((_, offer)) = demand.running {
@@ -344,7 +346,7 @@ fn share_out(
 }
 
 /// Of what comes of the present by exchange, and of prices by exchange, what is worth more.
-fn among_equals(parties: &[Party<'_>], prices: &[f64], left: &mut Left) -> Vec<Option<usize>> {
+fn among_equals(parties: &[Party<'_>], prices: &[f64], left: &mut Remaining) -> Vec<Option<usize>> {
     let has: Vec<Option<usize>> = parties.iter().map(|party| party.has).collect();
     let mut anew = left.clone();
     let (worth, chosen) = exchange(parties, has.clone(), left);

@@ -7,19 +7,13 @@ use het_core::{Alternative, Domain, Millis, Name, Placement, Reason, Share, Stag
 
 use super::{Pass, Verdict};
 use crate::Rules;
-use crate::asks::Ask;
-use crate::demand::rate_apart;
-use crate::ends::Unknown;
-use crate::footprint::FootprintId;
-use crate::group::{Group, Head};
-use crate::line::Line;
-use crate::order::{Order, Precedence, Quota, Rank};
-use crate::place::{fits_one_node, place_among};
-use crate::rules::{Choice, Preempts};
+use crate::adaptive::Bid;
+use crate::market::rate_apart;
+use crate::placement::{Ask, OpportunityCost, Shape, Unknown, fits_one_node, place_among, shape};
+use crate::queue::{FootprintId, Group, Head, PendingQueue, Precedence, Quota, Rank};
+use crate::rules::{Choice, Order, Preempts};
 use crate::speed::steps_left;
 use crate::tenants::Tenants;
-use crate::value::Bid;
-use crate::worth::{Crowd, Shape, shape};
 
 impl<'a> Pass<'a> {
     /// Where a stage of the group fits now, and why there; or why it fits nowhere.
@@ -45,7 +39,7 @@ impl<'a> Pass<'a> {
                 return self.fitting_bid(group, rank, &bids);
             }
         }
-        let ranked = group.by_worth(self.crowd.as_ref());
+        let ranked = group.by_cost(self.opportunity_cost.as_ref());
         let best = ranked[0];
         let mut delayed = None;
         let mut fits = |&index: &usize| {
@@ -89,13 +83,13 @@ impl<'a> Pass<'a> {
     fn only(&self, group: &Group) -> Option<usize> {
         let fixed = group.bound()?;
         Some(match self.rules.choice {
-            Choice::FixedUntil(_) => group.by_worth(self.crowd.as_ref())[0],
+            Choice::FixedUntil(_) => group.by_cost(self.opportunity_cost.as_ref())[0],
             _ => fixed,
         })
     }
 
     /// Whether nothing that would do for any of a footprint fits now.
-    pub(super) fn is_unfit(&mut self, line: &Line, id: FootprintId) -> bool {
+    pub(super) fn is_unfit(&mut self, line: &PendingQueue, id: FootprintId) -> bool {
         if self.verdicts.len() <= id.index() {
             self.verdicts.resize(id.index() + 1, Verdict::Unknown);
         }
@@ -191,7 +185,7 @@ impl<'a> Pass<'a> {
         // For those who wait for the same before it too.
         let wanted = alternative.count + self.ahead;
         let wait = self.ends().until_free(alternative, wanted, Unknown::Never);
-        let price = self.crowd.as_ref().map_or(1.0, Crowd::price_of_waiting);
+        let price = self.opportunity_cost.as_ref().map_or(1.0, OpportunityCost::price_of_waiting);
         wait.is_some_and(|wait| price * wait.as_seconds() + fast.as_seconds() < slow.as_seconds())
     }
 
@@ -208,8 +202,9 @@ impl<'a> Pass<'a> {
     fn least_costly(&self, group: &Group, open: Vec<Placement>) -> Option<Placement> {
         let cost = |placement: &Placement| {
             let shape = self.shape_on(group, placement);
-            let cost =
-                |shape: Shape| self.crowd.as_ref().map_or(1.0 / shape.rate, |c| c.cost(shape));
+            let cost = |shape: Shape| {
+                self.opportunity_cost.as_ref().map_or(1.0 / shape.rate, |c| c.cost(shape))
+            };
             (shape.map_or(f64::INFINITY, cost), self.domain_of(group, placement))
         };
         let costed = open.into_iter().map(|placement| (cost(&placement), placement));
@@ -370,7 +365,7 @@ impl<'a> Pass<'a> {
 
     /// Where one stands of those who wait: by what a device brings to it, where there is a market,
     /// and where tenants have quotas, among those.
-    pub(super) fn precedence(&mut self, line: &Line, head: &Head) -> Precedence {
+    pub(super) fn precedence(&mut self, line: &PendingQueue, head: &Head) -> Precedence {
         let rank = &head.rank;
         let density = match self.bidding.is_some() && !self.is_unfit(line, head.footprint) {
             true => self.density(line.group(head.group), rank),

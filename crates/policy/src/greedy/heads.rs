@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::Pass;
-use crate::group::{GroupId, Head};
-use crate::line::Line;
-use crate::order::{Order, Precedence, Rank};
+use crate::queue::{GroupId, Head, PendingQueue, Precedence, Rank};
+use crate::rules::Order;
 
 /// The first of every group, level by level: nobody of a lower level comes before one of a higher.
 /// One level where tenants have quotas, which stand above it.
-pub(super) fn levels(pass: &Pass<'_>, line: &Line) -> Vec<Vec<Head>> {
+pub(super) fn levels(pass: &Pass<'_>, line: &PendingQueue) -> Vec<Vec<Head>> {
     let heads: Vec<Head> = line.heads().collect();
     if pass.tenants.is_some() && pass.rules.order != Order::Submission {
         return vec![heads];
@@ -27,7 +26,7 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    pub fn of(pass: &mut Pass<'_>, line: &Line, level: Vec<Head>) -> Self {
+    pub fn of(pass: &mut Pass<'_>, line: &PendingQueue, level: Vec<Head>) -> Self {
         let row = |head: Head| (pass.precedence(line, &head), head);
         let mut sorted: Vec<_> = level.into_iter().map(row).collect();
         sorted.sort_unstable_by(|a, b| b.cmp(a));
@@ -35,7 +34,7 @@ impl Heads {
     }
 
     /// Whoever waits next in a group comes to stand at its head.
-    pub fn come_up(&mut self, pass: &mut Pass<'_>, line: &Line, id: GroupId, after: Rank) {
+    pub fn come_up(&mut self, pass: &mut Pass<'_>, line: &PendingQueue, id: GroupId, after: Rank) {
         if let Some(rank) = line.next(id, after) {
             let head = line.group(id).head(rank);
             self.later.insert((pass.precedence(line, &head), head));

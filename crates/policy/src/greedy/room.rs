@@ -7,11 +7,8 @@ use het_core::{DeviceId, Millis, Phase, Placement, Priority, Reason, StageKey, T
 use serde::{Deserialize, Serialize};
 
 use super::{Next, Pass};
-use crate::ends::Unknown;
-use crate::group::{Group, GroupId};
-use crate::line::Line;
-use crate::order::{AGEING_STEP, Rank};
-use crate::place::place_among;
+use crate::placement::{Unknown, place_among};
+use crate::queue::{AGEING_STEP, Group, GroupId, PendingQueue, Rank};
 use crate::rules::Passing;
 use crate::speed::steps_left;
 use crate::{Pool, View, Want, memory};
@@ -63,7 +60,7 @@ impl<'a> Pass<'a> {
 
     /// Reserves the devices of running stages, without stopping anybody, for the first of a group
     /// that others have passed for too long because they need less at once.
-    pub(super) fn reserve(&mut self, line: &mut Line, id: GroupId, rank: Rank) {
+    pub(super) fn reserve(&mut self, line: &mut PendingQueue, id: GroupId, rank: Rank) {
         let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
         let group = line.group(id);
         if !group.can_be_passed || !self.may_reserve() {
@@ -115,7 +112,7 @@ impl<'a> Pass<'a> {
         let spec = group.spec();
         let fits =
             |index: usize| place_among(&drained, spec, index, &group.asks[index].accepted).ok();
-        let found = group.worthwhile(self.crowd.as_ref()).find_map(fits);
+        let found = group.worthwhile(self.opportunity_cost.as_ref()).find_map(fits);
         found.filter(|placement| self.may_have(key, placement))
     }
 
@@ -125,7 +122,7 @@ impl<'a> Pass<'a> {
     }
 
     /// The same stage as in the round before, if it still waits and nothing is reserved for it.
-    pub(super) fn awaits(&mut self, line: &mut Line, known: Awaited) -> Option<Awaited> {
+    pub(super) fn awaits(&mut self, line: &mut PendingQueue, known: Awaited) -> Option<Awaited> {
         let (state, key) = (self.view.state, known.key);
         if !state.is_waiting(key) || state.claims().contains_key(&key) {
             return None;

@@ -4,11 +4,10 @@
 use het_core::{LeaseId, Placement, Priority, Reason, StageKey, StopCost};
 
 use super::{PREEMPTION_SEARCHES_MAX, Pass};
-use crate::group::Group;
-use crate::order::Rank;
-use crate::preempt::Stoppable;
+use crate::preemption::Stoppable;
+use crate::queue::{Group, Rank};
 use crate::rules::{Preempts, Sharing};
-use crate::{StopOrder, Want, levels, preempt};
+use crate::{StopOrder, Want, preemption, queue};
 
 impl Pass<'_> {
     /// Whether somebody runs whose priority is lower.
@@ -33,7 +32,7 @@ impl Pass<'_> {
         if refused || !self.is_above_somebody(group.priority()) {
             return None;
         }
-        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+        let shapes: Vec<usize> = group.worthwhile(self.opportunity_cost.as_ref()).collect();
         let alike = (group.footprint, group.priority(), shapes);
         let too_dear = match self.spared.get(&alike) {
             Some(known) => known.clone(),
@@ -74,10 +73,10 @@ impl Pass<'_> {
         let Self { view, pool, .. } = self;
         match &self.tenants {
             Some(tenants) => {
-                let left = preempt::unprotected(view, tenants, group, lower().collect());
-                preempt::find(view, || self.ends(), pool, key, shapes, || left.iter().copied())
+                let left = preemption::unprotected(view, tenants, group, lower().collect());
+                preemption::find(view, || self.ends(), pool, key, shapes, || left.iter().copied())
             }
-            None => preempt::find(view, || self.ends(), pool, key, shapes, lower),
+            None => preemption::find(view, || self.ends(), pool, key, shapes, lower),
         }
     }
 
@@ -89,7 +88,7 @@ impl Pass<'_> {
         let priorities = Priority::ALL.into_iter().rev().filter(move |priority| may(*priority));
         priorities.flat_map(|priority| {
             let rows = &self.stoppable[priority as usize];
-            rows.get_or_init(|| preempt::stoppable(self.view, self.running, priority))
+            rows.get_or_init(|| preemption::stoppable(self.view, self.running, priority))
         })
     }
 
@@ -112,21 +111,21 @@ impl Pass<'_> {
             return None;
         }
         let view = self.view;
-        let all = self.at_boundary.get_or_init(|| levels::at_boundary(view));
+        let all = self.at_boundary.get_or_init(|| queue::at_boundary(view));
         let gives_way = |id: &LeaseId| {
             let lease = &view.state.leases()[id];
-            !self.stopped.contains(id) && levels::gives_way(view, lease.stage, key)
+            !self.stopped.contains(id) && queue::gives_way(view, lease.stage, key)
         };
         let open: Vec<_> = all.iter().copied().filter(|(id, _)| gives_way(id)).collect();
         if open.is_empty() {
             return None;
         }
         let left = match &self.tenants {
-            Some(tenants) => preempt::unprotected(view, tenants, group, open),
+            Some(tenants) => preemption::unprotected(view, tenants, group, open),
             None => open,
         };
-        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
-        let found = preempt::take_turn(view, &self.pool, key, &shapes, &left)?;
+        let shapes: Vec<usize> = group.worthwhile(self.opportunity_cost.as_ref()).collect();
+        let found = preemption::take_turn(view, &self.pool, key, &shapes, &left)?;
         self.may_have(key, &found.0).then_some(found)
     }
 
@@ -140,10 +139,10 @@ impl Pass<'_> {
         if self.rules.preempts == Preempts::Never || self.searches >= PREEMPTION_SEARCHES_MAX {
             return None;
         }
-        let shapes: Vec<usize> = group.worthwhile(self.crowd.as_ref()).collect();
+        let shapes: Vec<usize> = group.worthwhile(self.opportunity_cost.as_ref()).collect();
         self.searches += 1;
         let open: Vec<_> = self.not_stopped(self.stoppable(|_| true)).collect();
-        preempt::reclaim(self.view, tenants, &self.pool, key, &shapes, &open)
+        preemption::reclaim(self.view, tenants, &self.pool, key, &shapes, &open)
     }
 
     pub(super) fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {

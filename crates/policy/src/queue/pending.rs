@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use het_core::{Millis, Quotas, Reason, StageKey, State, Ticket, Time};
 
+use super::footprint::{Footprint, FootprintId, Footprints};
+use super::group::{Group, GroupId, Head, Request};
+use super::order::{Rank, rank};
 use crate::View;
-use crate::asks::Asks;
-use crate::demand::Book;
-use crate::footprint::{Footprint, FootprintId, Footprints};
-use crate::group::{Group, GroupId, Head, Request};
-use crate::market::Work;
-use crate::order::{Rank, rank};
+use crate::market::{Book, Work};
 use crate::packing::Expected;
+use crate::placement::Asks;
 use crate::rules::{Choice, Rules};
 use crate::speed::steps_left;
 
@@ -28,7 +27,7 @@ const SHORTLIST_MAX: usize = 4_096;
 
 /// Everybody who waits.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Line {
+pub(crate) struct PendingQueue {
     /// Everybody up to this ticket has been filed.
     filed_until: Ticket,
     /// So many of whom had left by then.
@@ -67,7 +66,7 @@ struct Filed {
     steps: u64,
 }
 
-impl Line {
+impl PendingQueue {
     /// Files who came since the last round, and those whose place time or new rates have changed,
     /// and strikes off who left.
     pub fn update(&mut self, rules: &Rules, view: &View<'_>) {

@@ -4,8 +4,9 @@ use std::cmp::{Ordering, Reverse};
 
 use het_core::{Millis, Priority, StageKey, Time};
 
+use super::levels::{self, Level};
 use crate::View;
-use crate::levels::{self, Level};
+use crate::rules::Order;
 use crate::tenants::Standing;
 
 /// A waiting stage rises by one priority each time it has waited this long (law 10); where the
@@ -15,22 +16,8 @@ const RISES_AFTER: u64 = 10;
 
 /// Where the shortest go first, a stage lets others of its priority pass that come until it has
 /// waited for so many times as long as it takes. This and [`RISES_AFTER`] were chosen with
-/// [`crate::worth::Crowd`].
+/// [`crate::placement::OpportunityCost`].
 const PASSED_FOR: u64 = 30;
-
-/// How waiting stages are sorted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Strictly by submission.
-    Submission,
-    /// By priority, then submission.
-    Priority,
-    /// By raised priority, then least expected device time beside the time waited; those of whom
-    /// that is not known come last, by level.
-    AgedShortest,
-    /// By raised priority, then level, then submission.
-    Feedback,
-}
 
 /// Sorts before the rank of whoever is looked at later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,9 +8,9 @@ use het_core::{
     Alternative, Bytes, Domain, Isolation, Name, RankRule, Reason, Selector, StageSpec, State,
 };
 
+use super::place::never;
+use super::pool::{Accepted, accepted};
 use crate::Pool;
-use crate::place::never;
-use crate::pool::{Accepted, accepted};
 
 /// The devices of an alternative: word, number, least memory, and whether it may have those that
 /// only containers can.

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{ClassQuota, Name, lineage};
 
-use crate::demand::{Demand, Demands, Offer};
+use super::demand::{Demand, Demands, Offer};
 
 /// Units by tenant and class.
 type ByTenant = BTreeMap<Name, Vec<u32>>;
 
 /// Whole units of each class that are still to be shared out.
 #[derive(Debug, Clone)]
-pub(crate) struct Left {
+pub(crate) struct Remaining {
     units: Vec<u32>,
     parts: Option<Parts>,
 }
@@ -29,7 +29,7 @@ struct Parts {
     most: ByTenant,
 }
 
-impl Left {
+impl Remaining {
     /// What those leave who must be left where they are.
     pub fn of(demands: &Demands) -> Self {
         let mut left = Self::whole(demands);

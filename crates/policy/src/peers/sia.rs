@@ -2,17 +2,18 @@
 //! goodput^-0.5 is smallest, as its simulator does (Jayaram Subramanya et al., SOSP 2023, "Sia:
 //! heterogeneity-aware, goodput-optimized ML-cluster scheduling").
 
+mod assign;
+
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use het_core::{Name, Priority, Time};
 
-use crate::assign::{Choice, assign};
-use crate::demand::{Demand, Demands, Offer};
-use crate::exchange::{Party, exchange};
-use crate::left::Left;
-use crate::turns::{self, Turns};
+use super::rounds::{self, Allocations};
+use crate::market::{Demand, Demands, Offer, Party, Remaining, exchange};
 use crate::{Cache, Decision, Policy, View};
+
+use assign::{Choice, assign};
 
 /// Power of the goodput; below zero the slow gain most.
 const POWER: f64 = -0.5;
@@ -33,7 +34,7 @@ impl Policy for Sia {
     }
 
     fn decide(&self, view: &View<'_>, cache: &mut Cache) -> Decision {
-        turns::once_a_round(self.name(), view, cache, |demands, _, (): &mut ()| {
+        rounds::once_a_round(self.name(), view, cache, |demands, _, (): &mut ()| {
             let gains = demands.stages.iter().map(|demand| gains(demand, view.now)).collect();
             share_out(demands, gains)
         })
@@ -60,13 +61,13 @@ fn gains(demand: &Demand, now: Time) -> Vec<f64> {
 
 /// The turns with the largest sum of gains, a higher priority before a lower one. Those who cannot
 /// be stopped keep what they have.
-fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Turns {
+fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Allocations {
     let offer = |demand: &Demand| {
         let kept = demand.running.filter(|_| demand.stuck || demand.starting);
         kept.map(|(_, offer)| offer)
     };
     let mut chosen: Vec<Option<usize>> = demands.stages.iter().map(offer).collect();
-    let mut left = Left::whole(demands);
+    let mut left = Remaining::whole(demands);
     let kept = demands.stages.iter().zip(&chosen);
     kept.for_each(|(demand, offer)| {
         offer.iter().for_each(|&o| left.take(demand, &demand.offers[o]))
@@ -95,7 +96,7 @@ fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Turns {
     let mut chosen: Vec<_> = demands.stages.iter().zip(chosen).filter_map(turn).collect();
     // The largest first, so that they find whole nodes.
     chosen.sort_by_key(|(key, offer)| (Reverse(offer.units), *key));
-    Turns { chosen, leftovers: demands.spanning.clone(), spanning: demands.spanning.clone() }
+    Allocations { chosen, leftovers: demands.spanning.clone(), spanning: demands.spanning.clone() }
 }
 
 /// Gives everybody without devices what brings most, one priority after the other and where tenants
@@ -103,7 +104,7 @@ fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Turns {
 fn serve(
     demands: &Demands,
     gains: &[Vec<f64>],
-    left: &mut Left,
+    left: &mut Remaining,
     chosen: &mut [Option<usize>],
 ) -> Option<()> {
     let names: BTreeSet<&Name> = demands.stages.iter().map(|demand| &demand.tenant).collect();

@@ -1,7 +1,7 @@
 //! Placement of one alternative on a pool: all ranks or nothing.
 //!
 //! On one node where any has room for it: the one where free devices become useless least to what
-//! is expected to come (see [`crate::packing`]), of equals the one that keeps the fewest free. Else
+//! is expected to come (see `packing`), of equals the one that keeps the fewest free. Else
 //! the domain that keeps the fewest devices free afterwards, so that large gangs find room later;
 //! inside a domain the fewest nodes, so that a gang talks over short links. A gang that is slower
 //! apart stands in the smallest domain that has room for it.
@@ -13,9 +13,9 @@ use het_core::{
     Share, StageSpec, Topology,
 };
 
+use super::packing::{Growth, item};
+use super::pool::Accepted;
 use crate::Pool;
-use crate::packing::{Growth, item};
-use crate::pool::Accepted;
 
 /// Finds exact devices for alternative number `index` of a stage. Takes nothing out of the pool.
 ///

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use het_core::Priority;
 
-use crate::demand::{Demand, Offer};
-use crate::left::Left;
+use super::demand::{Demand, Offer};
+use super::remaining::Remaining;
 
 /// Exchanges that one stage may take part in.
 const LOOKS_MAX: u8 = 4;
@@ -47,7 +47,7 @@ struct Way {
 pub(crate) fn exchange(
     parties: &[Party<'_>],
     has: Vec<Option<usize>>,
-    left: &mut Left,
+    left: &mut Remaining,
 ) -> (f64, Vec<Option<usize>>) {
     let mut exchange =
         Exchange { parties, has, looks: vec![0; parties.len()], left, ways: BTreeMap::new() };
@@ -60,7 +60,7 @@ struct Exchange<'a> {
     parties: &'a [Party<'a>],
     has: Vec<Option<usize>>,
     looks: Vec<u8>,
-    left: &'a mut Left,
+    left: &'a mut Remaining,
     /// By class and priority, the cheapest first.
     ways: BTreeMap<(usize, Priority), Vec<Way>>,
 }

@@ -7,9 +7,9 @@
 
 use het_core::{Domain, Lease, Millis, Phase, Placement, StageSpec, Time};
 
-use crate::demand::steps_made;
-use crate::running::Runner;
-use crate::worth::{Crowd, Shape, shape};
+use super::opportunity_cost::{OpportunityCost, Shape, shape};
+use super::running::Runner;
+use crate::speed::steps_made;
 use crate::{Pool, View, place};
 
 /// Between two moves a stage works for this many times as long as a move takes, and no less than
@@ -41,14 +41,15 @@ pub(crate) enum Improvement {
 pub(crate) fn improvement(
     view: &View<'_>,
     pool: &mut Pool<'_>,
-    crowd: &Crowd,
+    opportunity_cost: &OpportunityCost,
     lease: &Lease,
     runner: &Runner,
 ) -> Improvement {
     let current = lease.placement.alternative;
     let Some(here) = runner.here else { return Improvement::None };
     let is_cheaper = |(index, shape): (usize, &Option<Shape>)| {
-        index != current && shape.is_some_and(|shape| crowd.cost(shape) < crowd.cost(here))
+        index != current
+            && shape.is_some_and(|shape| opportunity_cost.cost(shape) < opportunity_cost.cost(here))
     };
     if !runner.shapes.iter().enumerate().any(is_cheaper) {
         return Improvement::None;
@@ -63,8 +64,10 @@ pub(crate) fn improvement(
     let settled = since + Millis(pause.0 * SETTLED_AFTER).max(SETTLED_MIN);
     let within = |placement: &Placement| spec.spread(view.state.topology(), placement);
     let left = (total as f64 - steps_made(view, stage, lease, here.rate)).max(0.0);
-    let stay = left * crowd.cost(here);
-    let cost = |shape: Shape| left * crowd.cost(shape) + pause.as_seconds() * crowd.price(shape);
+    let stay = left * opportunity_cost.cost(here);
+    let cost = |shape: Shape| {
+        left * opportunity_cost.cost(shape) + pause.as_seconds() * opportunity_cost.price(shape)
+    };
     let there = |(index, shape): (usize, &Option<Shape>)| {
         let shape = shape.filter(|shape: &Shape| index != current && !shape.guessed)?;
         (cost(shape) < stay).then_some((cost(shape), index))

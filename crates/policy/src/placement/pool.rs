@@ -10,7 +10,7 @@ use het_core::{
     Sort, StageKey, State,
 };
 
-use crate::packing::Mix;
+use super::packing::Mix;
 
 /// Devices that a selector accepts.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl<'a> Pool<'a> {
         Self { state, free, expected: None, accepted: BTreeMap::new() }
     }
 
-    /// The same where such requests are expected: see [`crate::packing`].
+    /// The same where such requests are expected: see `packing`.
     pub(crate) fn expecting(self, expected: Option<Arc<Mix>>) -> Self {
         Self { expected, ..self }
     }

@@ -4,7 +4,7 @@ use het_core::{Bytes, NodeId, RankRule, Share, StageSpec, State};
 
 use super::{Bin, Item, Mix, STEP, steps};
 use crate::Pool;
-use crate::pool::accepted;
+use crate::placement::accepted;
 
 /// Classes of accelerators that are told apart on one node; more only make scores coarser.
 const CLASSES: usize = 4;

@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use het_core::{JobId, NodeId, Placement, Reason, StageKey, StageSpec, Ticket};
 
-use crate::asks::{AskId, Asks};
 use crate::packing::{Bin, Contents, Item, Mix, PackingRule, best_bin, item};
-use crate::place::place_among;
+use crate::placement::{AskId, Asks, place_among};
 use crate::tenants::Tenants;
 use crate::{Cache, Decision, Policy, Pool, View, Want};
 

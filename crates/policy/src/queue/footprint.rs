@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Name, Reason};
 
-use crate::asks::AskId;
-use crate::group::{Group, GroupId};
+use super::group::{Group, GroupId};
+use crate::placement::AskId;
 
 /// Number of a footprint; those of footprints that are gone are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -15,9 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::{Millis, StageKey, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::demand::{Demand, Demands, Offer};
-use crate::left::Left;
-use crate::turns::{self, Turns};
+use super::rounds::{self, Allocations};
+use crate::market::{Demand, Demands, Offer, Remaining};
 use crate::{Cache, Cadence, Decision, Policy, View, memory};
 
 pub(crate) use objective::Objective;
@@ -72,7 +71,7 @@ impl Policy for Shares {
             Cadence::Rounds(every) => every.as_seconds(),
             Cadence::EveryEvent { .. } => ROUND_DEFAULT.as_seconds(),
         };
-        turns::once_a_round(self.name, view, cache, |demands, before, ledger: &mut Ledger| {
+        rounds::once_a_round(self.name, view, cache, |demands, before, ledger: &mut Ledger| {
             ledger.meet(demands, round);
             if let Some((at, turns)) = before {
                 ledger.book(turns, now.since(at).as_seconds());
@@ -110,7 +109,7 @@ impl Ledger {
     }
 
     /// Books the turns of the last round, which took `seconds`.
-    fn book(&mut self, turns: &Turns, seconds: f64) {
+    fn book(&mut self, turns: &Allocations, seconds: f64) {
         for (key, offer) in &turns.chosen {
             if let Some(received) = self.received.get_mut(key) {
                 received[offer.class] += seconds;
@@ -148,7 +147,7 @@ impl Ledger {
     }
 
     /// Greedily by how far each is behind its share; who does not fit is passed.
-    fn take_turns(&self, demands: &Demands, objective: Objective) -> Turns {
+    fn take_turns(&self, demands: &Demands, objective: Objective) -> Allocations {
         let rows = demands.stages.iter().flat_map(|demand| {
             demand.offers.iter().map(move |offer| (self.due(demand, offer), demand, offer))
         });
@@ -158,7 +157,7 @@ impl Ledger {
             let first = order.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then);
             here.class.cmp(&there.class).then(first).then(one.key.cmp(&other.key))
         });
-        let mut left = Left::of(demands);
+        let mut left = Remaining::of(demands);
         let pinned = demands
             .stages
             .iter()
@@ -173,7 +172,7 @@ impl Ledger {
             }
         }
         let spanning = demands.spanning.clone();
-        Turns { chosen, leftovers: spanning.clone(), spanning }
+        Allocations { chosen, leftovers: spanning.clone(), spanning }
     }
 
     /// How due a stage is on an offer: share over received part, then what it is owed, then share.

@@ -18,9 +18,13 @@ const TO_COME: f64 = 5.0;
 /// Chosen on the same seeds.
 const WAITING: (f64, f64) = (0.3, 1.5);
 
+/// Part of the speed of the fastest offer of no more devices from which on one is worth a stage's
+/// while; it waits for a faster one before it takes a slower one.
+pub(crate) const WORTHWHILE: f64 = 1.0 / 16.0;
+
 /// How crowded the cluster is.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct OpportunityCost {
     /// Stages that run or wait, but one.
     others: f64,
     /// Stages that wait, for each accelerator.
@@ -45,7 +49,7 @@ impl Shape {
     }
 }
 
-impl Crowd {
+impl OpportunityCost {
     pub fn of(state: &State) -> Self {
         let everybody = state.leases().len() + state.waiting_count();
         let accelerators = state.index().accelerators.max(1) as f64;
@@ -120,7 +124,7 @@ mod tests {
         let one = Shape { rate: 1.0, guessed: false, part: 0.125 };
         let eight = Shape { rate: 6.4, guessed: false, part: 1.0 };
         let check = |others: f64, best: Shape| {
-            let crowd = Crowd { others, queue: 0.0 };
+            let crowd = OpportunityCost { others, queue: 0.0 };
             let found = if crowd.cost(one) <= crowd.cost(eight) { one } else { eight };
             assert_eq!(found, best, "{others} others");
         };

@@ -9,11 +9,8 @@ use het_core::{
 };
 use het_perf::{cost_of, stop_cost};
 
-use crate::ends::{Ends, Unknown};
-use crate::group::Group;
-use crate::place::place_among;
-use crate::pool::accepted;
-use crate::running::Running;
+use crate::placement::{Ends, Running, Unknown, accepted, place_among};
+use crate::queue::Group;
 use crate::tenants::Tenants;
 use crate::{Pool, StopOrder, View};
 

@@ -8,13 +8,11 @@ use het_core::{
     StageIndex, StageKey, StageSpec, State,
 };
 
+use super::footprint::FootprintId;
+use super::order::Rank;
 use crate::View;
-use crate::asks::{Ask, Asks, Wanted, wanted};
-use crate::footprint::FootprintId;
-use crate::order::Rank;
 use crate::packing::{Part, waits};
-use crate::value::WORTHWHILE;
-use crate::worth::{Crowd, Shape, shapes};
+use crate::placement::{Ask, Asks, OpportunityCost, Shape, WORTHWHILE, Wanted, shapes, wanted};
 
 /// Number of a group; later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -188,11 +186,13 @@ impl Group {
     }
 
     /// Alternatives, the best first: the fastest, or in a crowd the one that costs all least.
-    pub fn by_worth(&self, crowd: Option<&Crowd>) -> Vec<usize> {
+    pub fn by_cost(&self, opportunity_cost: Option<&OpportunityCost>) -> Vec<usize> {
         let mut order = self.ranked.clone();
         let choice = order.len() > 1 && self.request.weighs_speeds();
-        if let Some(crowd) = crowd.filter(|_| choice) {
-            let cost = |index: &usize| self.shapes[*index].map_or(f64::INFINITY, |s| crowd.cost(s));
+        if let Some(opportunity_cost) = opportunity_cost.filter(|_| choice) {
+            let cost = |index: &usize| {
+                self.shapes[*index].map_or(f64::INFINITY, |s| opportunity_cost.cost(s))
+            };
             order.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
         }
         order
@@ -200,13 +200,16 @@ impl Group {
 
     /// Alternatives for which others may be stopped or kept waiting: not those that are far slower
     /// than the fastest that the cluster could ever run.
-    pub fn worthwhile(&self, crowd: Option<&Crowd>) -> impl Iterator<Item = usize> + '_ {
+    pub fn worthwhile(
+        &self,
+        opportunity_cost: Option<&OpportunityCost>,
+    ) -> impl Iterator<Item = usize> + '_ {
         let fastest = self.shapes[self.preferred];
         let worth = move |index: &usize| match (self.shapes[*index], fastest) {
             (Some(shape), Some(fastest)) => shape.rate >= fastest.rate * WORTHWHILE,
             _ => true,
         };
-        self.by_worth(crowd).into_iter().filter(worth)
+        self.by_cost(opportunity_cost).into_iter().filter(worth)
     }
 
     /// The classes that would do, and how many of each.

@@ -1,4 +1,4 @@
-//! Turns: a planner names who is to run where in this round; this carries it out.
+//! Allocations: a planner names who is to run where in this round; this carries it out.
 //!
 //! Whoever runs and has its turn where it is goes on. Whoever runs and has none, or has it
 //! elsewhere, is suspended. Whoever waits and has its turn starts once its devices are free.
@@ -9,16 +9,16 @@ use het_core::{Lease, Placement, Reason, StageKey, StopCause, Time};
 
 use serde::{Deserialize, Serialize};
 
-use crate::demand::{Book, Demands, Offer};
+use crate::market::{Book, Demands, Offer};
 use crate::memory::{self, Recalled, Stored};
-use crate::place::{on_class, place};
+use crate::placement::{on_class, place};
 use crate::speed::slower_apart;
 use crate::tenants::Tenants;
 use crate::{Cache, Decision, Pool, StopOrder, View, Want};
 
 /// Who is to run on what.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub(crate) struct Turns {
+pub(crate) struct Allocations {
     /// Most deserving first.
     #[serde(with = "memory::pairs")]
     pub chosen: Vec<(StageKey, Offer)>,
@@ -35,7 +35,7 @@ pub(crate) struct Turns {
 struct Round<T> {
     #[serde(with = "memory::millis")]
     at: Time,
-    turns: Turns,
+    turns: Allocations,
     carried: T,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn once_a_round<T: Stored + Send + 'static>(
     policy: &str,
     view: &View<'_>,
     cache: &mut Cache,
-    plan: impl FnOnce(&Demands, Option<(Time, &Turns)>, &mut T) -> Turns,
+    plan: impl FnOnce(&Demands, Option<(Time, &Allocations)>, &mut T) -> Allocations,
 ) -> Decision {
     let Kept { book, memory } = cache.of::<Kept<T>>();
     let last = memory.recall(view.state, policy);
@@ -77,7 +77,7 @@ pub(crate) fn once_a_round<T: Stored + Send + 'static>(
 }
 
 /// What has to happen for everybody in `turns`, and nobody else, to run.
-fn carry_out(view: &View<'_>, turns: &Turns) -> Decision {
+fn carry_out(view: &View<'_>, turns: &Allocations) -> Decision {
     let state = view.state;
     let chosen: BTreeMap<StageKey, &Offer> =
         turns.chosen.iter().map(|(key, offer)| (*key, offer)).collect();
@@ -147,7 +147,7 @@ fn permitted(
 }
 
 /// Whoever began in this very round, or runs where no turn can be given, is left alone.
-fn stays(view: &View<'_>, turns: &Turns, lease: &Lease, offer: Option<&Offer>) -> bool {
+fn stays(view: &View<'_>, turns: &Allocations, lease: &Lease, offer: Option<&Offer>) -> bool {
     if lease.since == view.now || turns.spanning.contains(&lease.stage) {
         return true;
     }

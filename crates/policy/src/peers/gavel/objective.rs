@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use het_core::{StageKey, Time};
 
-use crate::demand::{Demand, Demands, alone_seconds};
+use crate::market::{Demand, Demands, alone_seconds};
 
 use super::linear::{Goal, Program};
 

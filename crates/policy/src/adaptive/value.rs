@@ -20,18 +20,14 @@
 use het_core::{Millis, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::adaptive::Weights;
-use crate::demand::{Demand, Demands, Offer, alone_seconds};
-use crate::market::{self, Horizon, Work};
+use super::Weights;
+use crate::market::{self, Demand, Demands, Horizon, Offer, Work, alone_seconds};
+use crate::placement::WORTHWHILE;
 use crate::{Cadence, View, memory};
 
 /// What outranks everything that a weight can do: a critical stage stands one such step above the
 /// rest of its priority, a priority two above the one below.
 const RANK: f64 = 1e3;
-
-/// Part of the speed of the fastest offer of no more devices from which on one is worth a stage's
-/// while; it waits for a faster one before it takes a slower one.
-pub(crate) const WORTHWHILE: f64 = 1.0 / 16.0;
 
 /// Part of the value of a stage that is left however long its start takes, so that who waits is
 /// worth something.
@@ -227,12 +223,6 @@ impl Bid {
     pub fn surplus(&self, part: f64) -> f64 {
         self.value * part - self.price
     }
-}
-
-/// What a device brings to a stage where it brings most.
-pub(crate) fn density(demand: &Demand, values: &[f64]) -> f64 {
-    let per_unit = demand.offers.iter().zip(values);
-    per_unit.map(|(offer, value)| value / f64::from(offer.units)).fold(0.0, f64::max)
 }
 
 /// How long a running stage is left alone whose restart takes so long; `None` if nobody knows.

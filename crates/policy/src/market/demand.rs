@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use het_core::{
     Domain, Job, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, Share, ShareMillis, Stage,
-    StageKey, StageSpec, StageState, Time,
+    StageKey, StageSpec, Time,
 };
 
 use het_perf::{Gang, RateSource};
 use serde::{Deserialize, Serialize};
 
-use crate::asks::{Words, words};
-use crate::place::on_class;
+use crate::placement::{Words, on_class, words};
+use crate::speed::{steps_kept, steps_made};
 use crate::{Pool, View};
 
 /// Part of the declared work that a stage is taken to have left once it has done more than all.
@@ -171,6 +171,12 @@ fn equal_part_rate(capacity: &[u32], demand: &Demand) -> f64 {
     let everything: f64 = capacity.iter().map(|&units| f64::from(units)).sum();
     let part = |class: usize| f64::from(capacity[class]) / everything;
     demand.offers.iter().map(|offer| offer.rate * part(offer.class)).sum()
+}
+
+/// What a device brings to a stage where it brings most.
+pub(crate) fn density(demand: &Demand, values: &[f64]) -> f64 {
+    let per_unit = demand.offers.iter().zip(values);
+    per_unit.map(|(offer, value)| value / f64::from(offer.units)).fold(0.0, f64::max)
 }
 
 /// Seconds for all of a stage on an equal part of the cluster, shared by everybody `present`.
@@ -399,30 +405,6 @@ fn current(view: &View<'_>, offers: &[Offer], lease: &Lease) -> Option<usize> {
     let same =
         |offer: &Offer| offer.class == class && offer.alternative == lease.placement.alternative;
     offers.iter().position(same)
-}
-
-/// Steps that are done and not lost; a stage that does not run has what its checkpoint holds.
-pub(crate) fn steps_done(view: &View<'_>, key: StageKey, rate: f64) -> f64 {
-    let stage = view.state.stage_record(key);
-    let StageState::Active { lease } = stage.state else { return steps_kept(stage) };
-    steps_made(view, stage, &view.state.leases()[&lease], rate)
-}
-
-/// What the checkpoint of a stage holds.
-fn steps_kept(stage: &Stage) -> f64 {
-    stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step) as f64
-}
-
-/// Steps that are done and not lost: the last word of the program and, while it runs, what its
-/// rate adds since.
-pub(crate) fn steps_made(view: &View<'_>, stage: &Stage, lease: &Lease, rate: f64) -> f64 {
-    let saved = stage.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step);
-    let Phase::Running { since } = lease.phase else { return saved as f64 };
-    let (step, at) = match (stage.progress.step, stage.progressed_at) {
-        (Some(step), Some(at)) if at >= since => (step, at),
-        _ => (saved, since),
-    };
-    step as f64 + rate * view.now.since(at).as_seconds()
 }
 
 /// Device time that the stage has held, and holds.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use het_core::{Bytes, Millis, Name, Placement, Planned, Reason, StageKey, StageSpec, StageState};
 use het_perf::RateSource;
 
-use crate::packing::Expected;
+use super::opportunity_cost::{OpportunityCost, shape};
+use super::packing::Expected;
 use crate::speed::{rate, rate_on, slower_apart, steps_left};
-use crate::worth::{Crowd, shape};
 use crate::{Pool, View, place};
 
 /// An alternative, where it would stand now, and the terms that it is weighed by.
@@ -59,7 +59,7 @@ pub fn candidates(view: &View<'_>, key: StageKey) -> Vec<Candidate> {
         StageState::Active { lease } => Some(&view.state.leases()[&lease].placement),
         _ => None,
     };
-    let crowd = Crowd::of(view.state);
+    let opportunity_cost = OpportunityCost::of(view.state);
     let left = steps_left(spec, stage);
     let expected = Expected::of(view.state).mix(&Expected::default());
     let mut pool = Pool::for_stage(view.state, key).expecting(expected.map(Arc::new));
@@ -76,7 +76,7 @@ pub fn candidates(view: &View<'_>, key: StageKey) -> Vec<Candidate> {
             lacks: lacks(spec, alternative.count, |class| {
                 alternative.selector.accepts_class(view.state.topology(), class)
             }),
-            terms: stands.placement().and_then(|at| terms(view, &crowd, spec, at, left)),
+            terms: stands.placement().and_then(|at| terms(view, &opportunity_cost, spec, at, left)),
             stands,
         }
     };
@@ -94,7 +94,7 @@ impl Stands {
 
 fn terms(
     view: &View<'_>,
-    crowd: &Crowd,
+    opportunity_cost: &OpportunityCost,
     spec: &StageSpec,
     placement: &Placement,
     left: Option<u64>,
@@ -106,8 +106,8 @@ fn terms(
         rate,
         apart: slower_apart(view, spec, placement),
         part: shape.part,
-        price: crowd.price(shape),
-        step_cost_s: crowd.cost(shape),
+        price: opportunity_cost.price(shape),
+        step_cost_s: opportunity_cost.cost(shape),
         ends_in: left.map(|steps| shape.span(steps)),
     })
 }

@@ -7,9 +7,9 @@ use het_core::{JobSpec, Lease, LeaseId, StageIndex, StageSpec};
 
 use het_perf::Held;
 
+use super::opportunity_cost::{Shape, shape, shapes};
+use super::packing::{Expected, Part, runs};
 use crate::View;
-use crate::packing::{Expected, Part, runs};
-use crate::worth::{Shape, shape, shapes};
 
 /// Everything that runs.
 #[derive(Debug, Clone, Default)]

@@ -13,8 +13,7 @@ use het_core::{
 use het_perf::stop_cost;
 
 use crate::View;
-use crate::demand::steps_done;
-use crate::speed::{rate, steps_left};
+use crate::speed::{rate, steps_done, steps_left};
 
 /// Device-seconds, on the fastest class of the machine, from which a stage stands one level lower.
 const LEVELS: [f64; 3] = [600.0, 4_800.0, 38_400.0];

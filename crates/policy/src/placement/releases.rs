@@ -2,10 +2,10 @@
 
 use het_core::{Alternative, Grant, Lease, Millis};
 
+use super::pool::accepted;
+use super::running::{Runner, Running};
 use crate::View;
-use crate::demand::steps_made;
-use crate::pool::accepted;
-use crate::running::{Runner, Running};
+use crate::speed::steps_made;
 
 /// What is taken of a running stage whose end is unknown.
 #[derive(Debug, Clone, Copy)]

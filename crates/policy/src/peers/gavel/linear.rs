@@ -4,7 +4,7 @@
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettings, DefaultSolver, IPSolver, SolverStatus, SupportedConeT};
 
-use crate::demand::Demands;
+use crate::market::Demands;
 
 use super::objective::SharesByStage;
 

@@ -2,6 +2,7 @@
 
 mod arrows;
 mod ci;
+mod circles;
 mod example;
 mod study;
 mod tidy;
@@ -13,14 +14,15 @@ const USAGE: &str = "usage: cargo xtask CHORE
 
   example   build `het` and `het-train` for this machine and run the example
   ci        everything that must pass: arrows, tidy, fmt, clippy, tests, docs
-  arrows    no crate uses another that ARCHITECTURE.md does not let it use
+  arrows    no crate uses another that ARCHITECTURE.md does not let it use, and no modules of a
+            crate use each other in a circle
   study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`
   tidy      no leftovers, no overlong lines, no files that tell two stories";
 
 fn main() -> ExitCode {
     let chore = std::env::args().nth(1).unwrap_or_default();
     let done = match chore.as_str() {
-        "arrows" => arrows::check(),
+        "arrows" => arrows::check().and_then(|()| circles::check()),
         "ci" => ci::run(),
         "example" => example::run(std::env::args().skip(2).collect()),
         "study" => study(&std::env::args().skip(2).collect::<Vec<_>>()),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Bytes, DeviceId, Millis, Name, Placement, PlannedSpeeds, StageIndex, Topology};
+use crate::{
+    Bytes, DeviceId, Domain, Millis, Name, Placement, PlannedSpeeds, StageIndex, Topology,
+};
 
 /// urgent > high > normal > low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -198,29 +200,6 @@ impl Selector {
 pub struct Companions {
     pub cores: u32,
     pub memory: Bytes,
-}
-
-/// A subtree of the topology that holds a whole gang.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Domain {
-    Node,
-    Rack,
-    Pod,
-    #[default]
-    Any,
-}
-
-impl Domain {
-    pub const ALL: [Self; 4] = [Self::Node, Self::Rack, Self::Pod, Self::Any];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Rack => "rack",
-            Self::Pod => "pod",
-            Self::Any => "any",
-        }
-    }
 }
 
 /// How many processes a gang has.

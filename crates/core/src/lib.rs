@@ -11,6 +11,7 @@ mod free;
 mod ids;
 mod index;
 mod job;
+mod placement;
 mod plan;
 mod planned;
 mod quota;
@@ -25,11 +26,12 @@ pub use free::Free;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, Index, Membership, Sort};
 pub use job::{
-    Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
-    Isolation, JobSpec, Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector,
-    StageKind, StageSpec,
+    Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Isolation,
+    JobSpec, Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector, StageKind,
+    StageSpec,
 };
-pub use plan::{Action, Checkpoint, Grant, Placement, Plan, Rank, StopCause, StopCost};
+pub use placement::{Grant, Placement, Rank};
+pub use plan::{Action, Checkpoint, Plan, StopCause, StopCost};
 pub use planned::{Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
@@ -37,5 +39,7 @@ pub use state::{
     Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, Recoveries, Recovery, RecoveryPhase,
     Stage, StageState, State, StateParts, Ticket,
 };
-pub use topology::{Device, DeviceClass, Link, Node, Topology, TopologyError, VNPU, Vertex};
+pub use topology::{
+    Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,
+};
 pub use units::{Bytes, Micro, Millis, Share, ShareMillis, Time};

@@ -1,86 +1,8 @@
 //! Plans: ordered actions that leave no choice to the engine.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::{
-    Bytes, DeviceId, Domain, Generation, Launch, LeaseId, Millis, Name, NodeId, Reason, Share,
-    ShareMillis, StageKey, Topology,
-};
-
-/// A part of one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Grant {
-    pub device: DeviceId,
-    pub share: Share,
-}
-
-/// One process of a gang and what it holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rank {
-    pub node: NodeId,
-    /// The requested devices, by device id.
-    pub grants: Vec<Grant>,
-    /// Companion cores, parts of the node's sockets.
-    pub companions: Vec<Grant>,
-    /// Companion memory of the node.
-    pub memory: Bytes,
-}
-
-/// Which exact devices for which ranks, for one alternative of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placement {
-    /// Index into [`crate::StageSpec::alternatives`].
-    pub alternative: usize,
-    pub ranks: Vec<Rank>,
-}
-
-impl Placement {
-    /// Everything held on devices, requested and companion.
-    pub fn grants(&self) -> impl Iterator<Item = Grant> + '_ {
-        self.ranks.iter().flat_map(|rank| rank.grants.iter().chain(&rank.companions).copied())
-    }
-
-    /// The requested devices only.
-    pub fn devices(&self) -> impl Iterator<Item = Grant> + '_ {
-        self.ranks.iter().flat_map(|rank| rank.grants.iter().copied())
-    }
-
-    pub fn uses_node(&self, node: NodeId) -> bool {
-        self.ranks.iter().any(|rank| rank.node == node)
-    }
-
-    /// How many different nodes it stands in.
-    pub fn nodes(&self) -> u32 {
-        let nodes: BTreeSet<NodeId> = self.ranks.iter().map(|rank| rank.node).collect();
-        nodes.len() as u32
-    }
-
-    /// The smallest domain that holds all of it.
-    pub fn domain(&self, topology: &Topology) -> Domain {
-        let holds = |domain: &Domain| self.domains(topology, *domain) <= 1;
-        Domain::ALL.into_iter().find(holds).unwrap_or_default()
-    }
-
-    /// In how many domains of this size it stands.
-    pub fn domains(&self, topology: &Topology, domain: Domain) -> u32 {
-        let of = |name: fn(&crate::Node) -> &Name| {
-            let nodes = self.ranks.iter().map(|rank| name(topology.node(rank.node)));
-            nodes.collect::<BTreeSet<_>>().len() as u32
-        };
-        match domain {
-            Domain::Node => self.nodes(),
-            Domain::Rack => of(|node| &node.rack),
-            Domain::Pod => of(|node| &node.pod),
-            Domain::Any => 1,
-        }
-    }
-
-    /// Whole units of the requested devices.
-    pub fn units(&self) -> u32 {
-        self.devices().map(|grant| grant.share.whole_units()).sum()
-    }
-}
+use crate::{Generation, Launch, LeaseId, Millis, Placement, Reason, ShareMillis, StageKey};
 
 /// Saved training state.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

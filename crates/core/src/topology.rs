@@ -7,6 +7,29 @@ use thiserror::Error;
 
 use crate::{Bytes, DeviceId, Name, NodeId, Share};
 
+/// A subtree of the topology that holds a whole gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Domain {
+    Node,
+    Rack,
+    Pod,
+    #[default]
+    Any,
+}
+
+impl Domain {
+    pub const ALL: [Self; 4] = [Self::Node, Self::Rack, Self::Pod, Self::Any];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Rack => "rack",
+            Self::Pod => "pod",
+            Self::Any => "any",
+        }
+    }
+}
+
 /// A device model with the same performance wherever it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceClass {

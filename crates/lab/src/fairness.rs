@@ -2,9 +2,16 @@
 //! would have on an equal part of the cluster to itself.
 
 use het_core::{Domain, Job, JobId, StageKey, State, Time};
+use serde::Serialize;
 
 use crate::Scenario;
-use crate::outcome::Fairness;
+
+/// Time to finish shared, over time to finish alone on an equal part of the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Fairness {
+    pub mean: f64,
+    pub worst: f64,
+}
 
 /// Mean and worst over the jobs that ended. The equal part is one over the mean number of jobs in
 /// the system while the job was there.

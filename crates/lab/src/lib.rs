@@ -36,8 +36,9 @@ pub use fabric::{
     ControlName, ErrorSummary, FlowError, FlowScenario, FlowScore, PATH_HOSTS_MAX, PublishedFlow,
     parse_flows, read_flows, score_flows, summarise,
 };
+pub use fairness::Fairness;
 pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults};
-pub use outcome::{Fairness, Outcome, TenantOutcome, Utilisation, simulate};
+pub use outcome::{Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
 pub use recording::{Recording, record};
 pub use scenario::Scenario;

@@ -10,7 +10,7 @@ use het_wire::catalogue;
 use serde::Serialize;
 
 use crate::drive::{DriveError, observe};
-use crate::{Scenario, fairness};
+use crate::{Fairness, Scenario, fairness};
 
 /// Figures of one run. Times are in seconds, shares of device time are fractions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -74,13 +74,6 @@ pub struct Utilisation {
     pub allocated: f64,
     pub busy: f64,
     pub useful: f64,
-}
-
-/// Time to finish shared, over time to finish alone on an equal part of the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Fairness {
-    pub mean: f64,
-    pub worst: f64,
 }
 
 /// What is counted while a scenario plays.

@@ -2,6 +2,8 @@
 //! would do is best, and when devices that are in use become free.
 
 mod candidates;
+mod contents;
+mod expected;
 mod migration;
 mod opportunity_cost;
 pub mod packing;
@@ -15,6 +17,8 @@ pub use candidates::{Candidate, Stands, Terms, candidates};
 pub use place::{place, reasons_why_not};
 pub use pool::Pool;
 
+pub(crate) use contents::{Contents, item};
+pub(crate) use expected::{Expected, Part, waits};
 pub(crate) use migration::{Improvement, evacuation, improvement};
 pub(crate) use opportunity_cost::{OpportunityCost, Shape, WORTHWHILE, shape, shapes};
 pub(crate) use place::{fits_one_node, on_class, place_among};

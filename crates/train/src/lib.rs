@@ -15,6 +15,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod cpu;
 pub mod dataset;
+pub mod digest;
 pub mod driver;
 pub mod error;
 pub mod evaluate;

@@ -3,12 +3,12 @@
 //! Matrices are row-major `[out, in]` in Hugging Face's row order. Projections that read the same
 //! input lie in one matrix (`qkv`, `gate_up`), so that one product serves them all.
 
-use crate::error::{Error, IoContext, Result, bad_weights};
+use crate::digest::sha256_file;
+use crate::error::{Error, Result, bad_weights};
 use crate::gguf::{Gguf, Value};
 use crate::hub::Hub;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -151,27 +151,6 @@ impl Source {
 
     pub fn sha256(&self) -> Result<String> {
         sha256_file(&self.file())
-    }
-}
-
-/// Lower-case hexadecimal SHA-256 of a file.
-pub fn sha256_file(path: &Path) -> Result<String> {
-    let mut file = std::fs::File::open(path).at("open", path)?;
-    let mut hasher = Sha256::new();
-    std::io::copy(&mut file, &mut DigestWriter(&mut hasher)).at("read", path)?;
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-struct DigestWriter<'a>(&'a mut Sha256);
-
-impl std::io::Write for DigestWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The shapes stand apart from `core` so that a rename there cannot make an old log unreadable.
 
+mod error;
 mod event;
 mod memory;
 mod plan;
@@ -11,6 +12,7 @@ mod snapshot;
 mod spec;
 mod topology;
 
-pub use event::{Record, RecordError};
+pub use error::RecordError;
+pub use event::Record;
 pub use snapshot::{LearnedRecord, ObservedRecord, Snapshot, SnapshotError};
 pub use topology::{TopologyRecord, read_topology, write_topology};

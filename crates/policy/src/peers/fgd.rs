@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use het_core::{JobId, NodeId, Placement, Reason, StageKey, StageSpec, Ticket};
 
-use crate::packing::{Bin, Contents, Item, Mix, PackingRule, best_bin, item};
-use crate::placement::{AskId, Asks, place_among};
+use crate::packing::{Bin, Item, Mix, PackingRule, best_bin};
+use crate::placement::{AskId, Asks, Contents, item, place_among};
 use crate::tenants::Tenants;
 use crate::{Cache, Decision, Policy, Pool, View, Want};
 

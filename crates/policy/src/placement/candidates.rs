@@ -5,8 +5,8 @@ use std::sync::Arc;
 use het_core::{Bytes, Millis, Name, Placement, Planned, Reason, StageKey, StageSpec, StageState};
 use het_perf::RateSource;
 
+use super::expected::Expected;
 use super::opportunity_cost::{OpportunityCost, shape};
-use super::packing::Expected;
 use crate::speed::{rate, rate_on, slower_apart, steps_left};
 use crate::{Pool, View, place};
 

@@ -6,19 +6,13 @@
 //! could not use, because too few are free together, because the cores beside them are taken, or
 //! because it accepts other models only.
 
-mod contents;
-mod expected;
-
 use std::collections::BTreeMap;
 
 use het_core::{Bytes, Share};
 
-pub(crate) use contents::{Contents, Growth, item};
-pub(crate) use expected::{Expected, Part, runs, waits};
-
 /// Growth of fragmentation that makes a difference, as a share of an accelerator: less is noise in
 /// what is to be expected. Chosen on drawn pod lists: see `docs/studies/packing.md`.
-const STEP: Share = Share(3_000);
+pub(super) const STEP: Share = Share(3_000);
 
 /// What is free on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +90,7 @@ impl Bin {
     }
 
     /// The ways to put an item here that differ.
-    fn ways(&self, item: &Item) -> Vec<Vec<usize>> {
+    pub(super) fn ways(&self, item: &Item) -> Vec<Vec<usize>> {
         let accepted = item.devices == 0 || item.models >> self.model & 1 == 1;
         if !accepted || item.cores > self.cores || item.memory > self.memory {
             return Vec::new();
@@ -169,7 +163,7 @@ impl Mix {
     }
 
     /// Expected share of a bin's free accelerators that a request cannot use.
-    fn fragmentation(&self, bin: &Bin) -> f64 {
+    pub(super) fn fragmentation(&self, bin: &Bin) -> f64 {
         let free = f64::from(bin.free().0);
         if free == 0.0 {
             return 0.0;
@@ -292,7 +286,7 @@ fn score(rule: PackingRule, mix: &Mix, bin: &Bin, item: &Item) -> Scored {
 }
 
 /// Growth of fragmentation, in shares, as so many steps.
-fn steps(grown: f64, step: Share) -> f64 {
+pub(super) fn steps(grown: f64, step: Share) -> f64 {
     (grown / f64::from(step.0)).ceil()
 }
 

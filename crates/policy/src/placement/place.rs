@@ -13,7 +13,7 @@ use het_core::{
     Share, StageSpec, Topology,
 };
 
-use super::packing::{Growth, item};
+use super::contents::{Growth, item};
 use super::pool::Accepted;
 use crate::Pool;
 

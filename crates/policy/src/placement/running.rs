@@ -7,8 +7,8 @@ use het_core::{JobSpec, Lease, LeaseId, StageIndex, StageSpec};
 
 use het_perf::Held;
 
+use super::expected::{Expected, Part, runs};
 use super::opportunity_cost::{Shape, shape, shapes};
-use super::packing::{Expected, Part, runs};
 use crate::View;
 
 /// Everything that runs.

@@ -5,18 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Name, Reason};
 
-use super::group::{Group, GroupId};
+use super::group::{FootprintId, Group, GroupId};
 use crate::placement::AskId;
-
-/// Number of a footprint; those of footprints that are gone are used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct FootprintId(usize);
-
-impl FootprintId {
-    pub fn index(self) -> usize {
-        self.0
-    }
-}
 
 /// What decides whether any of them fits: what each alternative asks for, the only one that will do
 /// where the policy binds them to one, and where tenants have quotas, whose they are.
@@ -53,17 +43,17 @@ impl Footprints {
         let row = *ids.entry(words(group)).or_insert_with(|| {
             vacant.pop().unwrap_or_else(|| {
                 rows.push(Footprint::default());
-                FootprintId(rows.len() - 1)
+                FootprintId::new(rows.len() - 1)
             })
         });
-        self.rows[row.0].groups.insert(id);
+        self.rows[row.index()].groups.insert(id);
         row
     }
 
     /// Takes a group out.
     pub fn leave(&mut self, id: GroupId, group: &Group) {
         let row = group.footprint;
-        let footprint = &mut self.rows[row.0];
+        let footprint = &mut self.rows[row.index()];
         footprint.groups.remove(&id);
         if footprint.groups.is_empty() {
             footprint.told.clear();
@@ -75,15 +65,15 @@ impl Footprints {
     /// Those with groups.
     pub fn iter(&self) -> impl Iterator<Item = (FootprintId, &Footprint)> {
         let rows = self.rows.iter().enumerate().filter(|(_, row)| !row.groups.is_empty());
-        rows.map(|(index, row)| (FootprintId(index), row))
+        rows.map(|(index, row)| (FootprintId::new(index), row))
     }
 
     pub fn get(&self, id: FootprintId) -> &Footprint {
-        &self.rows[id.0]
+        &self.rows[id.index()]
     }
 
     pub fn get_mut(&mut self, id: FootprintId) -> &mut Footprint {
-        &mut self.rows[id.0]
+        &mut self.rows[id.index()]
     }
 }
 

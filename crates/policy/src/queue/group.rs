@@ -8,11 +8,11 @@ use het_core::{
     StageIndex, StageKey, StageSpec, State,
 };
 
-use super::footprint::FootprintId;
 use super::order::Rank;
 use crate::View;
-use crate::packing::{Part, waits};
-use crate::placement::{Ask, Asks, OpportunityCost, Shape, WORTHWHILE, Wanted, shapes, wanted};
+use crate::placement::{
+    Ask, Asks, OpportunityCost, Part, Shape, WORTHWHILE, Wanted, shapes, waits, wanted,
+};
 
 /// Number of a group; later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -21,6 +21,20 @@ pub(crate) struct GroupId(u64);
 impl GroupId {
     pub fn next(self) -> Self {
         Self(self.0 + 1)
+    }
+}
+
+/// Number of a footprint; those of footprints that are gone are used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct FootprintId(usize);
+
+impl FootprintId {
+    pub fn new(index: usize) -> Self {
+        Self(index)
+    }
+
+    pub fn index(self) -> usize {
+        self.0
     }
 }
 

@@ -9,13 +9,12 @@ use std::sync::Arc;
 
 use het_core::{Millis, Quotas, Reason, StageKey, State, Ticket, Time};
 
-use super::footprint::{Footprint, FootprintId, Footprints};
-use super::group::{Group, GroupId, Head, Request};
+use super::footprint::{Footprint, Footprints};
+use super::group::{FootprintId, Group, GroupId, Head, Request};
 use super::order::{Rank, rank};
 use crate::View;
 use crate::market::{Book, Work};
-use crate::packing::Expected;
-use crate::placement::Asks;
+use crate::placement::{Asks, Expected};
 use crate::rules::{Choice, Rules};
 use crate::speed::steps_left;
 

@@ -4,6 +4,7 @@ use super::arguments::{Dataset, Evaluate, Finetune, Precision, Tokenize, Weights
 use super::{show, warn};
 use crate::batch::Sequence;
 use crate::cpu::forward::Model;
+use crate::digest::sha256_file;
 use crate::error::{IoContext, Result};
 use crate::evaluate::{self, Sample};
 use crate::finetune::{Outcome, Places, Settings};
@@ -12,7 +13,7 @@ use crate::notice::{EXIT_SAVED, Notice};
 use crate::progress::{Progress, Totals};
 use crate::saves::Saves;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Source, check_length, sha256_file};
+use crate::weights::{Source, check_length};
 use crate::{dataset, driver, finetune, int8, tokens};
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;

@@ -9,23 +9,14 @@ use het_core::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use thiserror::Error;
 
+use super::error::RecordError;
 use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
 use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
 use super::spec::{JobRecord, by_word, read_job, write_job};
-
-/// Why a stored record cannot be read.
-#[derive(Debug, Error)]
-pub enum RecordError {
-    #[error("the record is not the JSON this version writes")]
-    Json(#[from] serde_json::Error),
-    #[error("the record uses the word `{word}`, which this version does not know")]
-    UnknownWord { word: String },
-}
 
 /// An event with its time, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use het_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::event::RecordError;
+use super::error::RecordError;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobRecord {

@@ -1,12 +1,17 @@
 //! Linear programs over shares of time, solved by an interior-point method, as the published
 //! policies are: among equal optima it lands in the middle, where a simplex would take a corner.
 
+use std::collections::BTreeMap;
+
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettings, DefaultSolver, IPSolver, SolverStatus, SupportedConeT};
 
+use het_core::StageKey;
+
 use crate::market::Demands;
 
-use super::objective::SharesByStage;
+/// Shares of time by class.
+pub(crate) type SharesByStage = BTreeMap<StageKey, Vec<f64>>;
 
 /// What is to be made large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

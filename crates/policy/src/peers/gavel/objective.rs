@@ -1,12 +1,10 @@
 //! What shares are good for: the published objectives.
 
-use std::collections::BTreeMap;
-
-use het_core::{StageKey, Time};
+use het_core::Time;
 
 use crate::market::{Demand, Demands, alone_seconds};
 
-use super::linear::{Goal, Program};
+use super::linear::{Goal, Program, SharesByStage};
 
 /// Makespans are searched between these, in seconds.
 const MAKESPAN_RANGE: (f64, f64) = (100.0, 1e6);
@@ -35,9 +33,6 @@ pub(crate) enum Objective {
     /// Nobody ends later, against having an equal part to itself, than the worst must.
     FinishTimeFairness,
 }
-
-/// Shares of time by class.
-pub(crate) type SharesByStage = BTreeMap<StageKey, Vec<f64>>;
 
 impl Objective {
     /// Nobody runs beyond its share, even where devices idle.

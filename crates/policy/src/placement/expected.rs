@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use het_core::{Share, StageSpec, State};
 
 use super::contents::item;
-use super::{Item, Mix};
+use super::packing::{Item, Mix};
 
 /// Weight of one stage; its alternatives share it.
 const STAGE: u64 = 840;

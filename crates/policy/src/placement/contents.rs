@@ -2,9 +2,8 @@
 
 use het_core::{Bytes, NodeId, RankRule, Share, StageSpec, State};
 
-use super::{Bin, Item, Mix, STEP, steps};
-use crate::Pool;
-use crate::placement::accepted;
+use super::packing::{Bin, Item, Mix, STEP, steps};
+use super::pool::{Pool, accepted};
 
 /// Classes of accelerators that are told apart on one node; more only make scores coarser.
 const CLASSES: usize = 4;

@@ -1,0 +1,12 @@
+//! Why a stored record cannot be read.
+
+use thiserror::Error;
+
+/// Why a stored record cannot be read.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    #[error("the record is not the JSON this version writes")]
+    Json(#[from] serde_json::Error),
+    #[error("the record uses the word `{word}`, which this version does not know")]
+    UnknownWord { word: String },
+}

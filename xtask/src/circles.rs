@@ -1,8 +1,8 @@
 //! Circles of modules inside a crate: siblings that use each other, at whatever level.
 //!
-//! A reference from one module to another counts between the two siblings that hold them, and a name
-//! that a parent re-exports counts for the child that has it. Parents and children may use each
-//! other. Tests at the end of a file do not count.
+//! A reference from one module to another counts between the two siblings that hold them, and a
+//! name that a parent re-exports counts for the child that has it. Parents and children may use
+//! each other. Tests at the end of a file do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

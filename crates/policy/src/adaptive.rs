@@ -38,9 +38,9 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// `common` at light load, `critical`, `young_device_s`, `caution` and `stop` were
-    /// found by `lab/examples/market_weights` on drawn workloads alone. For the others it found
-    /// nothing better than what an earlier search on Gavel's and Sia's inputs had found.
+    /// `common` at light load, `critical`, `diminishing`, `young_device_s`, `caution` and `stop`
+    /// were found by `lab/examples/market_weights` on drawn workloads alone. For the others it
+    /// found nothing better than what an earlier search on Gavel's and Sia's inputs had found.
     /// `docs/studies/weights.md` shows what each is worth.
     pub const SHIPPED: Self = Self {
         load: (1.2, 1.6),

@@ -1,4 +1,4 @@
-//! One pass over the waiting line, best first: the shared core of our policies.
+//! One pass over the pending queue, best first: the shared core of our policies.
 //!
 //! - A stage whose claim became free starts on it.
 //! - Every other stage, in order, starts where it fits.
@@ -42,7 +42,7 @@ const MOVES_MAX: usize = 16;
 /// What is not worked out anew for every decision.
 #[derive(Debug, Default)]
 struct Kept {
-    line: PendingQueue,
+    queue: PendingQueue,
     running: Running,
     book: Book,
     memory: Recalled<Remembered>,
@@ -66,7 +66,7 @@ pub(crate) fn decide(
     cache: &mut Cache,
 ) -> Decision {
     let state = view.state;
-    let Kept { line, running, book, memory } = cache.of::<Kept>();
+    let Kept { queue, running, book, memory } = cache.of::<Kept>();
     let Remembered { awaited, prices } = memory.recall(state, rules.name);
     running.update(view);
     let choosers: Vec<LeaseId> = match rules.balancing {
@@ -77,32 +77,32 @@ pub(crate) fn decide(
     if idle && !state.empties_any() && choosers.is_empty() {
         return Decision::default();
     }
-    line.update(rules, view);
+    queue.update(rules, view);
     let opportunity_cost = rules.balancing != Balancing::Never;
     let opportunity_cost = opportunity_cost.then(|| OpportunityCost::of(state));
     let bidding = weights.map(|weights| Bidding::open(view, weights, book, prices));
-    let expected = line.expected.mix(&running.expected);
+    let expected = queue.expected.mix(&running.expected);
     debug_assert_eq!(expected, Expected::of(state).mix(&Expected::default()));
     let expected = expected.map(Arc::new);
     let pool = Pool::of(state).expecting(expected);
     let mut pass = Pass::new(rules, view, running, (pool, opportunity_cost), bidding);
-    pass.awaited = awaited.and_then(|known| pass.awaits(line, known));
-    pass.claims(line);
-    if pass.bidding.is_some() && line.has_choice(|line, id| !pass.is_unfit(line, id)) {
-        pass.bidding.iter_mut().for_each(|bidding| bidding.search(view, line));
+    pass.awaited = awaited.and_then(|known| pass.awaits(queue, known));
+    pass.claims(queue);
+    if pass.bidding.is_some() && queue.has_choice(|queue, id| !pass.is_unfit(queue, id)) {
+        pass.bidding.iter_mut().for_each(|bidding| bidding.search(view, queue));
     }
-    for level in heads::levels(&pass, line) {
-        pass.serve(line, level);
+    for level in heads::levels(&pass, queue) {
+        pass.serve(queue, level);
         if pass.head.is_some() {
             break;
         }
     }
-    pass.contest(line, !choosers.is_empty());
+    pass.contest(queue, !choosers.is_empty());
     pass.moves(&choosers);
     let prices = pass.bidding.as_mut().and_then(Bidding::close);
     let remembered = Remembered { awaited: pass.awaited, prices };
     let remembers = memory.remember(rules.name, remembered);
-    Decision { remembers, ..pass.finish(line) }
+    Decision { remembers, ..pass.finish(queue) }
 }
 
 /// Whether the rest of a group has to be looked at.
@@ -220,7 +220,7 @@ impl<'a> Pass<'a> {
     /// A claim that is free now becomes a start; one on a device that went down is given up; any
     /// other is waited for, unless the stage fits elsewhere already. Those of stages that still
     /// have to stop where they are stand.
-    fn claims(&mut self, line: &mut PendingQueue) {
+    fn claims(&mut self, queue: &mut PendingQueue) {
         let state = self.view.state;
         for (&key, claim) in state.claims() {
             let placement = &claim.placement;
@@ -231,8 +231,8 @@ impl<'a> Pass<'a> {
                 self.moves.extend(placement.map(|p| (key, Want::Run { placement: p, reasons })));
                 continue;
             }
-            let Some((rank, id)) = line.place_of(key) else { continue };
-            line.untold.insert(key);
+            let Some((rank, id)) = queue.place_of(key) else { continue };
+            queue.untold.insert(key);
             self.give_back(key, placement);
             let is_free = self.pool.covers(placement);
             let may_have = self.may_have(key, placement);
@@ -244,7 +244,7 @@ impl<'a> Pass<'a> {
             if is_free {
                 let reasons = self.start_reasons(key, placement, Reason::ClaimReady);
                 self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
-            } else if let Ok((elsewhere, reason)) = self.fitting(line.group(id), &rank) {
+            } else if let Ok((elsewhere, reason)) = self.fitting(queue.group(id), &rank) {
                 self.start(rank, elsewhere, reason);
             } else if in_service() {
                 let reasons = vec![Reason::ClaimPending];
@@ -309,27 +309,27 @@ impl<'a> Pass<'a> {
     }
 
     /// Looks at everybody of one level, best first.
-    fn serve(&mut self, line: &mut PendingQueue, level: Vec<Head>) {
-        let mut heads = Heads::of(self, line, level);
+    fn serve(&mut self, queue: &mut PendingQueue, level: Vec<Head>) {
+        let mut heads = Heads::of(self, queue, level);
         while let Some((precedence, head)) = heads.pop() {
             let Head { rank, group: id, footprint, .. } = head;
-            if self.is_unfit(line, footprint) {
+            if self.is_unfit(queue, footprint) {
                 self.passed = true;
                 if !self.refused.contains_key(&footprint) {
-                    let reasons = self.reasons_to_wait(line.group(id));
+                    let reasons = self.reasons_to_wait(queue.group(id));
                     self.refused.insert(footprint, reasons);
                 }
-                if self.may_get_room(&head) && self.misfit(line, id, rank) == Next::OfGroup {
-                    heads.come_up(self, line, id, rank);
+                if self.may_get_room(&head) && self.misfit(queue, id, rank) == Next::OfGroup {
+                    heads.come_up(self, queue, id, rank);
                 }
             } else if self.tenants.is_some()
                 // Others of its tenant may have got something since.
-                && let now = self.precedence(line, &head)
+                && let now = self.precedence(queue, &head)
                 && now > precedence
             {
                 heads.later.insert((now, head));
-            } else if self.look(line, id, rank) == Next::OfGroup {
-                heads.come_up(self, line, id, rank);
+            } else if self.look(queue, id, rank) == Next::OfGroup {
+                heads.come_up(self, queue, id, rank);
             }
             if self.head.is_some() {
                 break;
@@ -338,12 +338,12 @@ impl<'a> Pass<'a> {
     }
 
     /// What becomes of one stage, the first of its group that was not looked at.
-    fn look(&mut self, line: &mut PendingQueue, id: GroupId, rank: Rank) -> Next {
+    fn look(&mut self, queue: &mut PendingQueue, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
         if self.decided.contains(&key) {
             return Next::OfGroup;
         }
-        let group = line.group(id);
+        let group = queue.group(id);
         self.wake_when_freed(group, &rank);
         if let Some(blocker) = self.delays_anyhow(group, &rank) {
             return self.refuse(id, blocker);
@@ -362,12 +362,12 @@ impl<'a> Pass<'a> {
                         let best = group.by_cost(self.opportunity_cost.as_ref())[0];
                         self.ahead += group.spec().alternatives[best].count;
                         self.want(rank, Want::Wait { reasons });
-                        line.untold.insert(key);
+                        queue.untold.insert(key);
                         Next::OfGroup
                     }
                     _ => {
                         self.news.insert(id, reasons);
-                        self.misfit(line, id, rank)
+                        self.misfit(queue, id, rank)
                     }
                 }
             }
@@ -385,18 +385,18 @@ impl<'a> Pass<'a> {
     }
 
     /// A group that fits nowhere: preempt or reserve for its first, or let all wait.
-    fn misfit(&mut self, line: &mut PendingQueue, id: GroupId, rank: Rank) -> Next {
+    fn misfit(&mut self, queue: &mut PendingQueue, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
         if self.decided.contains(&key) {
             return Next::OfGroup;
         }
-        let group = line.group(id);
+        let group = queue.group(id);
         let refused = self.tenants.is_some() && self.is_refused(group);
         if self.rules.passing == Passing::Never && !refused {
             self.head = Some(key);
             let reasons = self.reasons_to_wait(group);
             self.want(rank, Want::Wait { reasons });
-            line.untold.insert(key);
+            queue.untold.insert(key);
             return Next::Nobody;
         }
         if self.delays_anyhow(group, &rank).is_some() {
@@ -407,11 +407,11 @@ impl<'a> Pass<'a> {
         let made = made.or_else(|| self.take_turn(group, key).filter(|_| !refused));
         if let Some((placement, orders)) = made {
             self.preempt(rank, placement, orders);
-            line.untold.insert(key);
+            queue.untold.insert(key);
             return Next::OfGroup;
         }
         if !refused {
-            self.reserve(line, id, rank);
+            self.reserve(queue, id, rank);
         }
         Next::Nobody
     }
@@ -455,26 +455,26 @@ impl<'a> Pass<'a> {
     }
 
     /// Tells those who wait what is new to them, and puts everything in order.
-    fn finish(mut self, line: &mut PendingQueue) -> Decision {
+    fn finish(mut self, queue: &mut PendingQueue) -> Decision {
         let mut waits: Vec<(Rank, Vec<Reason>)> = Vec::new();
         let mut news = std::mem::take(&mut self.news);
         if let Some(blocker) = self.head {
-            news = line.groups().map(|id| (id, vec![Reason::HeadOfLine { blocker }])).collect();
+            news = queue.groups().map(|id| (id, vec![Reason::HeadOfLine { blocker }])).collect();
         } else {
             for (id, reasons) in std::mem::take(&mut self.refused) {
-                line.tell_all(id, reasons, |group| news.contains_key(&group), &mut waits);
+                queue.tell_all(id, reasons, |group| news.contains_key(&group), &mut waits);
             }
         }
         for (id, reasons) in news {
-            line.tell(id, reasons, &mut waits);
+            queue.tell(id, reasons, &mut waits);
         }
         // Whoever has reasons of its own now has to hear those of its group later.
-        for key in std::mem::take(&mut line.untold) {
-            match line.place_of(key) {
+        for key in std::mem::take(&mut queue.untold) {
+            match queue.place_of(key) {
                 Some(_) if self.decided.contains(&key) => {
-                    line.untold.insert(key);
+                    queue.untold.insert(key);
                 }
-                Some((rank, id)) => waits.push((rank, line.told(id).to_vec())),
+                Some((rank, id)) => waits.push((rank, queue.told(id).to_vec())),
                 None => {}
             }
         }
@@ -485,7 +485,7 @@ impl<'a> Pass<'a> {
             }
         }
         let starting = self.wants.iter().filter(|(_, want)| matches!(want, Want::Run { .. }));
-        line.to_start.extend(starting.map(|(rank, _)| rank.key));
+        queue.to_start.extend(starting.map(|(rank, _)| rank.key));
         self.wants.sort_unstable_by_key(|(rank, _)| *rank);
         let in_order = self.wants.into_iter().map(|(rank, want)| (rank.key, want));
         Decision {

@@ -1,4 +1,4 @@
-//! Published policies, re-implemented to be compared with: all decide in rounds.
+//! Published policies, re-implemented to be compared with. All but `fgd` decide in rounds.
 
 mod fgd;
 mod gavel;

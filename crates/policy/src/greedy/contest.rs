@@ -54,14 +54,14 @@ impl<'a> Bidding<'a> {
     }
 
     /// Searches prices anew where that is due.
-    pub fn search(&mut self, view: &View<'_>, line: &PendingQueue) {
+    pub fn search(&mut self, view: &View<'_>, queue: &PendingQueue) {
         let last = self.prices.as_ref();
         if self.searched.is_some() || last.is_some_and(|last| view.now < next_search(last)) {
             return;
         }
-        let listed = line.shortlist(view.state);
+        let listed = queue.shortlist(view.state);
         let demands = Demands::of(view, self.book, listed.iter().copied());
-        let rest = line.rest(self.book, &listed);
+        let rest = queue.rest(self.book, &listed);
         let (prices, values) = Prices::search(view, self.weights, &demands, &rest, last);
         self.prices = Some(prices);
         self.searched = Some((demands, values));
@@ -114,9 +114,9 @@ struct Outcome<'a> {
 
 impl Pass<'_> {
     /// Hands out anew what is free and what those hold whose quantum is over.
-    pub(super) fn contest(&mut self, line: &mut PendingQueue, any_chooser: bool) {
+    pub(super) fn contest(&mut self, queue: &mut PendingQueue, any_chooser: bool) {
         if let Some(mut bidding) = self.bidding.take() {
-            self.contest_by(&mut bidding, line, any_chooser);
+            self.contest_by(&mut bidding, queue, any_chooser);
             self.bidding = Some(bidding);
         }
     }
@@ -124,12 +124,12 @@ impl Pass<'_> {
     fn contest_by(
         &mut self,
         bidding: &mut Bidding<'_>,
-        line: &mut PendingQueue,
+        queue: &mut PendingQueue,
         any_chooser: bool,
     ) {
         let open = self.view.state.waiting().any(|key| self.is_open(key));
         if open || any_chooser {
-            bidding.search(self.view, line);
+            bidding.search(self.view, queue);
         }
         let Some((demands, values)) = &bidding.searched else {
             self.wake_for_contest(bidding.prices.as_ref(), None);
@@ -139,7 +139,7 @@ impl Pass<'_> {
         self.wake_for_contest(bidding.prices.as_ref(), next);
         let waits = |demand: &Demand| {
             self.view.state.is_waiting(demand.key)
-                && line.place_of(demand.key).is_some()
+                && queue.place_of(demand.key).is_some()
                 && self.is_open(demand.key)
                 && !self.is_awaited_on(demand)
         };
@@ -155,7 +155,7 @@ impl Pass<'_> {
             holders.chain(waiting.map(|row| party(row, None, true))).collect();
         let prices = bidding.prices.as_ref().map_or(&[][..], |s| s.per_unit.as_slice());
         let chosen = share_out(demands, &parties, prices, &self.pool.units_by_class());
-        self.carry_out(line, &Outcome { running, parties, chosen });
+        self.carry_out(queue, &Outcome { running, parties, chosen });
     }
 
     /// A stage would get devices that another one has waited for too long: those who run there are
@@ -210,7 +210,7 @@ impl Pass<'_> {
     }
 
     /// Stops who leaves, and claims or starts what was handed out.
-    fn carry_out(&mut self, line: &mut PendingQueue, result: &Outcome<'_>) {
+    fn carry_out(&mut self, queue: &mut PendingQueue, result: &Outcome<'_>) {
         let state = self.view.state;
         let Outcome { running, parties, chosen } = result;
         let changes = |(r, to): &(&Running, &Option<usize>)| **to != Some(r.offer);
@@ -254,7 +254,7 @@ impl Pass<'_> {
         for (party, placement) in placed {
             let key = parties[party].demand.key;
             let reasons = vec![Reason::ClaimPending];
-            let Some((rank, _)) = line.place_of(key) else {
+            let Some((rank, _)) = queue.place_of(key) else {
                 self.moves.push((key, Want::Run { placement, reasons }));
                 continue;
             };
@@ -272,7 +272,7 @@ impl Pass<'_> {
                 }
             }
             self.want(rank, Want::Run { placement, reasons });
-            line.untold.insert(key);
+            queue.untold.insert(key);
         }
     }
 
@@ -326,30 +326,34 @@ fn share_out(
     prices: &[f64],
     free: &[u32],
 ) -> Vec<Option<usize>> {
-    let mut left = Remaining::whole(demands);
-    left.keep_to_parts(demands);
+    let mut remaining = Remaining::whole(demands);
+    remaining.keep_to_parts(demands);
     for demand in &demands.stages {
         if let Some((_, offer)) = demand.running {
-            left.take(demand, &demand.offers[offer]);
+            remaining.take(demand, &demand.offers[offer]);
         }
     }
-    left.only(free);
+    remaining.only(free);
     let mut chosen: Vec<Option<usize>> = parties.iter().map(|party| party.has).collect();
     for priority in Priority::ALL {
         let is_next = |party: &usize| parties[*party].demand.priority == priority;
         let rows: Vec<usize> = (0..parties.len()).filter(is_next).collect();
         let equals: Vec<Party<'_>> = rows.iter().map(|&row| parties[row]).collect();
-        let found = among_equals(&equals, prices, &mut left);
+        let found = among_equals(&equals, prices, &mut remaining);
         rows.iter().zip(found).for_each(|(&row, offer)| chosen[row] = offer);
     }
     chosen
 }
 
 /// Of what comes of the present by exchange, and of prices by exchange, what is worth more.
-fn among_equals(parties: &[Party<'_>], prices: &[f64], left: &mut Remaining) -> Vec<Option<usize>> {
+fn among_equals(
+    parties: &[Party<'_>],
+    prices: &[f64],
+    remaining: &mut Remaining,
+) -> Vec<Option<usize>> {
     let has: Vec<Option<usize>> = parties.iter().map(|party| party.has).collect();
-    let mut anew = left.clone();
-    let (worth, chosen) = exchange(parties, has.clone(), left);
+    let mut anew = remaining.clone();
+    let (worth, chosen) = exchange(parties, has.clone(), remaining);
     let open: Vec<usize> = (0..parties.len()).filter(|&party| parties[party].loses).collect();
     let mut start = has;
     for &party in &open {
@@ -363,7 +367,7 @@ fn among_equals(parties: &[Party<'_>], prices: &[f64], left: &mut Remaining) -> 
     open.iter().zip(handed).for_each(|(&party, offer)| start[party] = offer);
     let (other, found) = exchange(parties, start, &mut anew);
     if other > worth {
-        *left = anew;
+        *remaining = anew;
         return found;
     }
     chosen

@@ -89,7 +89,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Whether nothing that would do for any of a footprint fits now.
-    pub(super) fn is_unfit(&mut self, line: &PendingQueue, id: FootprintId) -> bool {
+    pub(super) fn is_unfit(&mut self, queue: &PendingQueue, id: FootprintId) -> bool {
         if self.verdicts.len() <= id.index() {
             self.verdicts.resize(id.index() + 1, Verdict::Unknown);
         }
@@ -98,7 +98,7 @@ impl<'a> Pass<'a> {
             Verdict::Fits { changes } if changes == self.changes => return false,
             Verdict::Fits { .. } | Verdict::Unknown => {}
         }
-        let group = line.one_of(id);
+        let group = queue.one_of(id);
         let fits = match (group.bound(), self.rules.choice) {
             // Which one will do is for each group to say.
             (Some(_), Choice::FixedUntil(_)) => true,
@@ -270,8 +270,8 @@ impl<'a> Pass<'a> {
             || self.place(group, index).is_ok()
     }
 
-    /// Where an alternative of a group fits now. The pool only shrinks while the line is looked at,
-    /// so that what did not fit once need not be tried again.
+    /// Where an alternative of a group fits now. The pool only shrinks while the queue is looked
+    /// at, so that what did not fit once need not be tried again.
     fn place(&mut self, group: &Group, index: usize) -> Result<Placement, Reason> {
         self.place_on(group, index, None)
     }
@@ -365,10 +365,10 @@ impl<'a> Pass<'a> {
 
     /// Where one stands of those who wait: by what a device brings to it, where there is a market,
     /// and where tenants have quotas, among those.
-    pub(super) fn precedence(&mut self, line: &PendingQueue, head: &Head) -> Precedence {
+    pub(super) fn precedence(&mut self, queue: &PendingQueue, head: &Head) -> Precedence {
         let rank = &head.rank;
-        let density = match self.bidding.is_some() && !self.is_unfit(line, head.footprint) {
-            true => self.density(line.group(head.group), rank),
+        let density = match self.bidding.is_some() && !self.is_unfit(queue, head.footprint) {
+            true => self.density(queue.group(head.group), rank),
             // Among those for whom nothing is free it does not matter who brings most.
             false => 0.0,
         };
@@ -376,7 +376,7 @@ impl<'a> Pass<'a> {
         else {
             return Precedence::of(rank, density);
         };
-        let group = line.group(head.group);
+        let group = queue.group(head.group);
         let owns =
             |(class, units): (usize, u32)| tenants.owns(group.tenant(), class, Share::units(units));
         let quota = match group.by_class(self.view.state).any(owns) {

@@ -8,8 +8,8 @@ use crate::rules::Order;
 
 /// The first of every group, level by level: nobody of a lower level comes before one of a higher.
 /// One level where tenants have quotas, which stand above it.
-pub(super) fn levels(pass: &Pass<'_>, line: &PendingQueue) -> Vec<Vec<Head>> {
-    let heads: Vec<Head> = line.heads().collect();
+pub(super) fn levels(pass: &Pass<'_>, queue: &PendingQueue) -> Vec<Vec<Head>> {
+    let heads: Vec<Head> = queue.heads().collect();
     if pass.tenants.is_some() && pass.rules.order != Order::Submission {
         return vec![heads];
     }
@@ -26,18 +26,18 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    pub fn of(pass: &mut Pass<'_>, line: &PendingQueue, level: Vec<Head>) -> Self {
-        let row = |head: Head| (pass.precedence(line, &head), head);
+    pub fn of(pass: &mut Pass<'_>, queue: &PendingQueue, level: Vec<Head>) -> Self {
+        let row = |head: Head| (pass.precedence(queue, &head), head);
         let mut sorted: Vec<_> = level.into_iter().map(row).collect();
         sorted.sort_unstable_by(|a, b| b.cmp(a));
         Self { sorted, later: BTreeSet::new() }
     }
 
     /// Whoever waits next in a group comes to stand at its head.
-    pub fn come_up(&mut self, pass: &mut Pass<'_>, line: &PendingQueue, id: GroupId, after: Rank) {
-        if let Some(rank) = line.next(id, after) {
-            let head = line.group(id).head(rank);
-            self.later.insert((pass.precedence(line, &head), head));
+    pub fn come_up(&mut self, pass: &mut Pass<'_>, queue: &PendingQueue, id: GroupId, after: Rank) {
+        if let Some(rank) = queue.next(id, after) {
+            let head = queue.group(id).head(rank);
+            self.later.insert((pass.precedence(queue, &head), head));
         }
     }
 

@@ -60,9 +60,9 @@ impl<'a> Pass<'a> {
 
     /// Reserves the devices of running stages, without stopping anybody, for the first of a group
     /// that others have passed for too long because they need less at once.
-    pub(super) fn reserve(&mut self, line: &mut PendingQueue, id: GroupId, rank: Rank) {
+    pub(super) fn reserve(&mut self, queue: &mut PendingQueue, id: GroupId, rank: Rank) {
         let Passing::Backfill { reserve_after: Some(after) } = self.rules.passing else { return };
-        let group = line.group(id);
+        let group = queue.group(id);
         if !group.can_be_passed || !self.may_reserve() {
             return;
         }
@@ -93,7 +93,7 @@ impl<'a> Pass<'a> {
         self.reservations += 1;
         self.take(key, &placement);
         self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
-        line.untold.insert(key);
+        queue.untold.insert(key);
     }
 
     /// Whether everybody who runs could be suspended for the stage by its bid alone.
@@ -122,7 +122,7 @@ impl<'a> Pass<'a> {
     }
 
     /// The same stage as in the round before, if it still waits and nothing is reserved for it.
-    pub(super) fn awaits(&mut self, line: &mut PendingQueue, known: Awaited) -> Option<Awaited> {
+    pub(super) fn awaits(&mut self, queue: &mut PendingQueue, known: Awaited) -> Option<Awaited> {
         let (state, key) = (self.view.state, known.key);
         if !state.is_waiting(key) || state.claims().contains_key(&key) {
             return None;
@@ -131,8 +131,8 @@ impl<'a> Pass<'a> {
             self.wake_by(known.fresh_until());
             return Some(known);
         }
-        let (rank, id) = line.place_of(key)?;
-        let group = line.group(id);
+        let (rank, id) = queue.place_of(key)?;
+        let group = queue.group(id);
         let shape = self.once_drained(group, key)?.alternative;
         self.await_stage(group, &rank, shape)
     }

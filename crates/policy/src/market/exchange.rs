@@ -43,14 +43,14 @@ struct Way {
     loss: f64,
 }
 
-/// What everybody should have, by party; `left` is what nobody has.
+/// What everybody should have, by party; `remaining` is what nobody has.
 pub(crate) fn exchange(
     parties: &[Party<'_>],
     has: Vec<Option<usize>>,
-    left: &mut Remaining,
+    remaining: &mut Remaining,
 ) -> (f64, Vec<Option<usize>>) {
     let mut exchange =
-        Exchange { parties, has, looks: vec![0; parties.len()], left, ways: BTreeMap::new() };
+        Exchange { parties, has, looks: vec![0; parties.len()], remaining, ways: BTreeMap::new() };
     exchange.run();
     let worth = (0..parties.len()).map(|party| exchange.value(party, exchange.has[party]));
     (worth.sum(), exchange.has)
@@ -60,7 +60,7 @@ struct Exchange<'a> {
     parties: &'a [Party<'a>],
     has: Vec<Option<usize>>,
     looks: Vec<u8>,
-    left: &'a mut Remaining,
+    remaining: &'a mut Remaining,
     /// By class and priority, the cheapest first.
     ways: BTreeMap<(usize, Priority), Vec<Way>>,
 }
@@ -123,12 +123,12 @@ impl<'a> Exchange<'a> {
     fn change(&mut self, changes: &[(usize, Option<usize>)]) {
         for &(party, _) in changes {
             if let Some(offer) = self.offer(party, self.has[party]) {
-                self.left.put_back(self.parties[party].demand, offer);
+                self.remaining.put_back(self.parties[party].demand, offer);
             }
         }
         for &(party, to) in changes {
             if let Some(offer) = self.offer(party, to) {
-                self.left.take(self.parties[party].demand, offer);
+                self.remaining.take(self.parties[party].demand, offer);
             }
             self.has[party] = to;
         }
@@ -160,11 +160,11 @@ impl<'a> Exchange<'a> {
         let Party { demand, .. } = self.parties[party];
         let offer = &demand.offers[index];
         let own = self.offer(party, self.has[party]);
-        if !self.left.may_have(demand, own, offer) {
+        if !self.remaining.may_have(demand, own, offer) {
             return None;
         }
         let back = own.filter(|own| own.class == offer.class).map_or(0, |own| own.units);
-        let free = self.left.units(offer.class) + back;
+        let free = self.remaining.units(offer.class) + back;
         let missing = offer.units.saturating_sub(free);
         if missing == 0 {
             return Some(Vec::new());
@@ -205,7 +205,7 @@ impl<'a> Exchange<'a> {
                     && there.class != offer.class
                 {
                     let room = spare.entry(there.class).or_default();
-                    if self.left.units(there.class) + *room < there.units {
+                    if self.remaining.units(there.class) + *room < there.units {
                         continue;
                     }
                     *room = (*room).saturating_sub(there.units);

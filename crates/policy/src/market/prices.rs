@@ -191,7 +191,7 @@ pub(crate) fn hand_out(
     demands: &[&Demand],
     utilities: &[&[f64]],
     prices: &[f64],
-    left: &mut Remaining,
+    remaining: &mut Remaining,
 ) -> Vec<Option<usize>> {
     let surplus = |row: usize, offer: usize| {
         let shape = &demands[row].offers[offer];
@@ -208,9 +208,9 @@ pub(crate) fn hand_out(
         if let Some((offer, gain)) = wanted
             && gain >= 0.0
             && utilities[row][offer] > 0.0
-            && left.fits(demands[row], &offers[offer])
+            && remaining.fits(demands[row], &offers[offer])
         {
-            left.take(demands[row], &offers[offer]);
+            remaining.take(demands[row], &offers[offer]);
             chosen[row] = Some(offer);
         }
     }
@@ -219,11 +219,12 @@ pub(crate) fn hand_out(
         if chosen[row].is_some() {
             continue;
         }
-        let fits =
-            |&offer: &usize| utilities[row][offer] > 0.0 && left.fits(demands[row], &offers[offer]);
+        let fits = |&offer: &usize| {
+            utilities[row][offer] > 0.0 && remaining.fits(demands[row], &offers[offer])
+        };
         let fitting = (0..offers.len()).filter(fits);
         if let Some((offer, _)) = best(fitting, |offer| surplus(row, offer)) {
-            left.take(demands[row], &offers[offer]);
+            remaining.take(demands[row], &offers[offer]);
             chosen[row] = Some(offer);
         }
     }

@@ -32,13 +32,13 @@ struct Parts {
 impl Remaining {
     /// What those leave who must be left where they are.
     pub fn of(demands: &Demands) -> Self {
-        let mut left = Self::whole(demands);
+        let mut remaining = Self::whole(demands);
         for demand in &demands.stages {
             if let Some(pinned) = demand.pinned() {
-                left.take(demand, &demand.offers[pinned]);
+                remaining.take(demand, &demand.offers[pinned]);
             }
         }
-        left
+        remaining
     }
 
     /// Everything, whoever has it now, up to the limits of tenants.

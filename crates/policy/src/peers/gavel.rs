@@ -73,8 +73,8 @@ impl Policy for Shares {
         };
         rounds::once_a_round(self.name, view, cache, |demands, before, ledger: &mut Ledger| {
             ledger.meet(demands, round);
-            if let Some((at, turns)) = before {
-                ledger.book(turns, now.since(at).as_seconds());
+            if let Some((at, allocations)) = before {
+                ledger.book(allocations, now.since(at).as_seconds());
             }
             ledger.part_with(demands);
             let due = ledger.reset_at.is_none_or(|at| Ledger::is_due(at, now));
@@ -108,9 +108,9 @@ impl Ledger {
         }
     }
 
-    /// Books the turns of the last round, which took `seconds`.
-    fn book(&mut self, turns: &Allocations, seconds: f64) {
-        for (key, offer) in &turns.chosen {
+    /// Books the allocations of the last round, which took `seconds`.
+    fn book(&mut self, allocations: &Allocations, seconds: f64) {
+        for (key, offer) in &allocations.chosen {
             if let Some(received) = self.received.get_mut(key) {
                 received[offer.class] += seconds;
                 self.given[offer.class] += seconds;
@@ -157,7 +157,7 @@ impl Ledger {
             let first = order.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then);
             here.class.cmp(&there.class).then(first).then(one.key.cmp(&other.key))
         });
-        let mut left = Remaining::of(demands);
+        let mut remaining = Remaining::of(demands);
         let pinned = demands
             .stages
             .iter()
@@ -166,8 +166,8 @@ impl Ledger {
         let mut served: BTreeSet<StageKey> = chosen.iter().map(|(key, _)| *key).collect();
         for (due, demand, offer) in rows {
             let idle = due[0] <= 0.0 && objective.is_strict();
-            if !idle && left.fits(demand, offer) && served.insert(demand.key) {
-                left.take(demand, offer);
+            if !idle && remaining.fits(demand, offer) && served.insert(demand.key) {
+                remaining.take(demand, offer);
                 chosen.push((demand.key, *offer));
             }
         }

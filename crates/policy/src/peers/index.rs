@@ -44,22 +44,22 @@ fn serve(demands: &Demands, order: Index) -> Allocations {
     let mut queue: Vec<(f64, &Demand)> =
         demands.stages.iter().map(|demand| (place(demand), demand)).collect();
     queue.sort_by(|(a, one), (b, other)| a.total_cmp(b).then(one.key.cmp(&other.key)));
-    let mut left = Remaining::of(demands);
-    let mut turns = Allocations {
+    let mut remaining = Remaining::of(demands);
+    let mut allocations = Allocations {
         leftovers: demands.spanning.clone(),
         spanning: demands.spanning.clone(),
         ..Allocations::default()
     };
     for (_, demand) in queue {
         let pinned = demand.pinned().map(|offer| demand.offers[offer]);
-        let room = demand.offers.iter().filter(|offer| left.fits(demand, offer)).copied();
+        let room = demand.offers.iter().filter(|offer| remaining.fits(demand, offer)).copied();
         let fastest = room.reduce(|best, next| if next.rate > best.rate { next } else { best });
         if let Some(offer) = pinned.or(fastest) {
             if pinned.is_none() {
-                left.take(demand, &offer);
+                remaining.take(demand, &offer);
             }
-            turns.chosen.push((demand.key, offer));
+            allocations.chosen.push((demand.key, offer));
         }
     }
-    turns
+    allocations
 }

@@ -1,7 +1,7 @@
-//! Allocations: a planner names who is to run where in this round; this carries it out.
+//! Rounds: a planner allocates devices until the next one; this carries it out.
 //!
-//! Whoever runs and has its turn where it is goes on. Whoever runs and has none, or has it
-//! elsewhere, is suspended. Whoever waits and has its turn starts once its devices are free.
+//! Whoever runs and is allocated what it has goes on. Whoever runs and is allocated nothing, or
+//! something else, is suspended. Whoever waits and is allocated devices starts once they are free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub(crate) struct Allocations {
     /// Those who may have what is still free after them, on any devices.
     #[serde(with = "memory::stages")]
     pub leftovers: Vec<StageKey>,
-    /// Those who run where no turn can be given, and so are left alone.
+    /// Those who run where nothing can be allocated, and so are left alone.
     #[serde(with = "memory::stages")]
     pub spanning: Vec<StageKey>,
 }
@@ -35,7 +35,9 @@ pub(crate) struct Allocations {
 struct Round<T> {
     #[serde(with = "memory::millis")]
     at: Time,
-    turns: Allocations,
+    /// Under the word that logs have had for it from the beginning.
+    #[serde(rename = "turns")]
+    allocations: Allocations,
     carried: T,
 }
 
@@ -53,8 +55,8 @@ impl<T> Default for Kept<T> {
 }
 
 /// Plans once a round and carries that out, however often the round is looked at: what is stopped
-/// has to go before what takes its place can start. `plan` is shown the turns of the round before
-/// and when that was.
+/// has to go before what takes its place can start. `plan` is shown the allocations of the round
+/// before and when that was.
 pub(crate) fn once_a_round<T: Stored + Send + 'static>(
     policy: &str,
     view: &View<'_>,
@@ -66,21 +68,21 @@ pub(crate) fn once_a_round<T: Stored + Send + 'static>(
     let round = match last {
         Some(round) if round.at == view.now => round,
         last => {
-            let before = last.as_ref().map(|round| (round.at, &round.turns));
+            let before = last.as_ref().map(|round| (round.at, &round.allocations));
             let mut carried = last.as_ref().map(|r| r.carried.clone()).unwrap_or_default();
-            let turns = plan(&Demands::survey(view, book), before, &mut carried);
-            Round { at: view.now, turns, carried }
+            let allocations = plan(&Demands::survey(view, book), before, &mut carried);
+            Round { at: view.now, allocations, carried }
         }
     };
-    let decision = carry_out(view, &round.turns);
+    let decision = carry_out(view, &round.allocations);
     Decision { remembers: memory.remember(policy, Some(round)), ..decision }
 }
 
-/// What has to happen for everybody in `turns`, and nobody else, to run.
-fn carry_out(view: &View<'_>, turns: &Allocations) -> Decision {
+/// What has to happen for everybody in `allocations`, and nobody else, to run.
+fn carry_out(view: &View<'_>, allocations: &Allocations) -> Decision {
     let state = view.state;
     let chosen: BTreeMap<StageKey, &Offer> =
-        turns.chosen.iter().map(|(key, offer)| (*key, offer)).collect();
+        allocations.chosen.iter().map(|(key, offer)| (*key, offer)).collect();
     let mut pool = Pool::of(state);
     let mut tenants = Tenants::of(state);
     let mut decision = Decision::default();
@@ -89,7 +91,7 @@ fn carry_out(view: &View<'_>, turns: &Allocations) -> Decision {
         if lease.phase.is_stopping() {
             pool.give_back(&lease.placement);
             moves.insert(lease.stage);
-        } else if !stays(view, turns, lease, chosen.get(&lease.stage).copied()) {
+        } else if !stays(view, allocations, lease, chosen.get(&lease.stage).copied()) {
             pool.give_back(&lease.placement);
             moves.insert(lease.stage);
             let elsewhere = chosen.contains_key(&lease.stage);
@@ -98,7 +100,7 @@ fn carry_out(view: &View<'_>, turns: &Allocations) -> Decision {
         }
     }
     let mut told = BTreeSet::new();
-    for (key, offer) in &turns.chosen {
+    for (key, offer) in &allocations.chosen {
         if state.is_waiting(*key) {
             told.insert(*key);
             let want = begin(view, &mut pool, *key, offer);
@@ -111,10 +113,12 @@ fn carry_out(view: &View<'_>, turns: &Allocations) -> Decision {
             }
         }
     }
-    for &key in turns.leftovers.iter().filter(|key| state.is_waiting(**key)) {
+    for &key in allocations.leftovers.iter().filter(|key| state.is_waiting(**key)) {
         if told.insert(key) {
-            // A gang on several classes could be given no turn later: only those get that anyway.
-            let may_mix = if turns.spanning.contains(&key) { Mixing::Allowed } else { Mixing::Not };
+            // A gang on several classes could be allocated nothing later: only those get that
+            // anyway.
+            let may_mix =
+                if allocations.spanning.contains(&key) { Mixing::Allowed } else { Mixing::Not };
             let want = anywhere(view, &mut pool, key, may_mix);
             decision.wants.push((key, permitted(view, &mut tenants, key, want)));
         }
@@ -146,9 +150,9 @@ fn permitted(
     }
 }
 
-/// Whoever began in this very round, or runs where no turn can be given, is left alone.
-fn stays(view: &View<'_>, turns: &Allocations, lease: &Lease, offer: Option<&Offer>) -> bool {
-    if lease.since == view.now || turns.spanning.contains(&lease.stage) {
+/// Whoever began in this very round, or runs where nothing can be allocated, is left alone.
+fn stays(view: &View<'_>, allocations: &Allocations, lease: &Lease, offer: Option<&Offer>) -> bool {
+    if lease.since == view.now || allocations.spanning.contains(&lease.stage) {
         return true;
     }
     let state = view.state;

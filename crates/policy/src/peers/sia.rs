@@ -59,24 +59,24 @@ fn gains(demand: &Demand, now: Time) -> Vec<f64> {
     demand.offers.iter().enumerate().map(gain).collect()
 }
 
-/// The turns with the largest sum of gains, a higher priority before a lower one. Those who cannot
-/// be stopped keep what they have.
+/// The allocations with the largest sum of gains, a higher priority before a lower one. Those who
+/// cannot be stopped keep what they have.
 fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Allocations {
     let offer = |demand: &Demand| {
         let kept = demand.running.filter(|_| demand.stuck || demand.starting);
         kept.map(|(_, offer)| offer)
     };
     let mut chosen: Vec<Option<usize>> = demands.stages.iter().map(offer).collect();
-    let mut left = Remaining::whole(demands);
+    let mut remaining = Remaining::whole(demands);
     let kept = demands.stages.iter().zip(&chosen);
     kept.for_each(|(demand, offer)| {
-        offer.iter().for_each(|&o| left.take(demand, &demand.offers[o]))
+        offer.iter().for_each(|&o| remaining.take(demand, &demand.offers[o]))
     });
-    left.keep_to_parts(demands);
-    let mut exact = serve(demands, &gains, &mut left, &mut chosen);
-    if left.has_parts() && exact.is_some() {
-        left.open_to_limits(demands);
-        exact = serve(demands, &gains, &mut left, &mut chosen);
+    remaining.keep_to_parts(demands);
+    let mut exact = serve(demands, &gains, &mut remaining, &mut chosen);
+    if remaining.has_parts() && exact.is_some() {
+        remaining.open_to_limits(demands);
+        exact = serve(demands, &gains, &mut remaining, &mut chosen);
     }
     if exact.is_none() {
         // Too many devices for the exact answer.
@@ -89,11 +89,11 @@ fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Allocations {
             loses: has[row].is_none(),
         };
         let parties: Vec<Party<'_>> = (0..has.len()).map(party).collect();
-        chosen = exchange(&parties, has.clone(), &mut left).1;
+        chosen = exchange(&parties, has.clone(), &mut remaining).1;
     }
-    let turn =
+    let allocated =
         |(demand, offer): (&Demand, Option<usize>)| Some((demand.key, demand.offers[offer?]));
-    let mut chosen: Vec<_> = demands.stages.iter().zip(chosen).filter_map(turn).collect();
+    let mut chosen: Vec<_> = demands.stages.iter().zip(chosen).filter_map(allocated).collect();
     // The largest first, so that they find whole nodes.
     chosen.sort_by_key(|(key, offer)| (Reverse(offer.units), *key));
     Allocations { chosen, leftovers: demands.spanning.clone(), spanning: demands.spanning.clone() }
@@ -104,12 +104,12 @@ fn share_out(demands: &Demands, gains: Vec<Vec<f64>>) -> Allocations {
 fn serve(
     demands: &Demands,
     gains: &[Vec<f64>],
-    left: &mut Remaining,
+    remaining: &mut Remaining,
     chosen: &mut [Option<usize>],
 ) -> Option<()> {
     let names: BTreeSet<&Name> = demands.stages.iter().map(|demand| &demand.tenant).collect();
     let tenants: Vec<Option<&Name>> =
-        if left.has_parts() { names.into_iter().map(Some).collect() } else { vec![None] };
+        if remaining.has_parts() { names.into_iter().map(Some).collect() } else { vec![None] };
     for priority in Priority::ALL {
         for tenant in &tenants {
             let is_next = |demand: &Demand| {
@@ -120,10 +120,10 @@ fn serve(
                 .collect();
             let choices: Vec<Vec<Choice>> =
                 rows.iter().map(|&row| choices(&demands.stages[row], &gains[row])).collect();
-            let units = left.units_for(tenant.unwrap_or(&Name::default()));
+            let units = remaining.units_for(tenant.unwrap_or(&Name::default()));
             for (row, offer) in rows.into_iter().zip(assign(&units, &choices)?) {
                 let demand = &demands.stages[row];
-                offer.iter().for_each(|&offer| left.take(demand, &demand.offers[offer]));
+                offer.iter().for_each(|&offer| remaining.take(demand, &demand.offers[offer]));
                 chosen[row] = offer;
             }
         }

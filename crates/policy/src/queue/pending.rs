@@ -1,4 +1,4 @@
-//! The line of waiting stages, kept between decisions: sorted by rank, in groups that ask for the
+//! The queue of waiting stages, kept between decisions: sorted by rank, in groups that ask for the
 //! same, and those in footprints between which no device can tell. If one of a footprint does not
 //! fit, none does, so a decision costs what changed and how many groups there are, not how many
 //! wait.
@@ -55,7 +55,7 @@ pub(crate) struct PendingQueue {
     told: BTreeMap<GroupId, Vec<Reason>>,
 }
 
-/// Where a stage stands in the line.
+/// Where a stage stands in the queue.
 #[derive(Debug, Clone, Copy)]
 struct Filed {
     group: GroupId,

@@ -178,14 +178,8 @@ impl<'a> Crate<'a> {
 
 /// Every path that begins with `crate`, `super` or in a `use`.
 fn paths(text: &str) -> Vec<Vec<String>> {
-    let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).fold(
-        String::new(),
-        |mut code, line| {
-            code.push_str(line);
-            code.push('\n');
-            code
-        },
-    );
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code = code.collect::<Vec<_>>().join("\n");
     let mut found = uses(&code, "");
     for start in ["crate::", "super::"] {
         for (at, _) in code.match_indices(start) {

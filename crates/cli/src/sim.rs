@@ -54,13 +54,15 @@ pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
             output::object(&value, *output, || tell(&outcome, bound));
         }
         SimCommand::Compare { scenario, policies, seeds, report, bound, output } => {
+            let scenarios = (scenario.seed..scenario.seed + seeds).map(|seed| read(scenario, seed));
+            let scenarios: Vec<Scenario> = scenarios.collect::<Result<_, _>>()?;
             let rows = match report {
-                Some(folder) => reported(scenario, policies, *seeds, folder)?,
-                None => compared(scenario, policies, *seeds, play)?,
+                Some(folder) => reported(scenario, &scenarios, policies, folder)?,
+                None => compared(&scenarios, policies, play)?,
             };
             let mut items: Vec<Value> = rows.iter().map(|outcomes| row(outcomes)).collect();
             if *bound {
-                items.extend(bound_row(scenario, *seeds)?);
+                items.extend(bound_row(&scenarios));
             }
             output::list("SimulationList", &items, COLUMNS, *output);
             rows.iter()
@@ -142,15 +144,13 @@ fn style() -> ProgressStyle {
 
 /// Outcomes of every policy with every seed; the first seed of each is played by `first`.
 fn compared(
-    args: &ScenarioArgs,
+    scenarios: &[Scenario],
     names: &[String],
-    seeds: u64,
     mut first: impl FnMut(&Scenario, &'static dyn Policy) -> Result<Outcome, Fail>,
 ) -> Result<Vec<Vec<Outcome>>, Fail> {
     let policies = chosen(names)?;
-    let scenarios: Vec<Scenario> =
-        (args.seed..args.seed + seeds).map(|seed| read(args, seed)).collect::<Result<_, _>>()?;
-    let bar = ProgressBar::new(policies.len() as u64 * seeds).with_style(style());
+    let runs = policies.len() * scenarios.len();
+    let bar = ProgressBar::new(runs as u64).with_style(style());
     let mut rows = Vec::with_capacity(policies.len());
     for policy in policies {
         bar.set_message(policy.name());
@@ -169,12 +169,12 @@ fn compared(
 /// The same, with a report of them in `folder`; what happened is kept of the first seed.
 fn reported(
     args: &ScenarioArgs,
+    scenarios: &[Scenario],
     names: &[String],
-    seeds: u64,
     folder: &Path,
 ) -> Result<Vec<Vec<Outcome>>, Fail> {
     let mut recordings = Vec::new();
-    let rows = compared(args, names, seeds, |scenario, policy| {
+    let rows = compared(scenarios, names, |scenario, policy| {
         let recording = keep(scenario, policy)?;
         let outcome = recording.outcome.clone();
         recordings.push(recording);
@@ -211,20 +211,15 @@ fn row(outcomes: &[Outcome]) -> Value {
 }
 
 /// What no policy can beat, as a row beside theirs; none for an empty trace.
-fn bound_row(args: &ScenarioArgs, seeds: u64) -> Result<Option<Value>, Fail> {
-    let scenarios = (args.seed..args.seed + seeds).map(|seed| read(args, seed));
-    let bounds = scenarios.map(|scenario| scenario.map(|scenario| Bound::of(&scenario)));
-    let bounds: Vec<Bound> = bounds.filter_map(Result::transpose).collect::<Result<_, _>>()?;
-    if bounds.is_empty() {
-        return Ok(None);
-    }
+fn bound_row(scenarios: &[Scenario]) -> Option<Value> {
+    let bounds: Vec<Bound> = scenarios.iter().map(Bound::of).collect::<Option<_>>()?;
     let mean = |of: fn(&Bound) -> f64| Spread::of(bounds.iter().map(of)).mean;
     let value = json!({
         "policy": "lower-bound",
         "avg_jct_s": mean(|bound| bound.avg_jct_s),
         "makespan_s": mean(|bound| bound.makespan_s),
     });
-    Ok(Some(flat(&value)))
+    Some(flat(&value))
 }
 
 fn lang() -> Lang {

@@ -67,24 +67,28 @@ impl Application {
         let local_max = local_max.min(limits.local_max).max(1);
         let batches = std::iter::successors(Some(f64::from(devices)), |size| Some(size * 1.02));
         let batches = batches.take_while(|&size| size <= f64::from(self.profile.batch_max));
-        let step = |size: f64| {
+        let measured = |size: f64| {
             let local = size / f64::from(devices);
             let parts = (local / f64::from(local_max)).ceil().max(1.0);
-            let (step_s, exchange_s) = times.at(&placement, local / parts);
-            (size, parts * step_s - (parts - 1.0) * exchange_s)
+            (size, parts, times.at(&placement, local / parts))
         };
-        let steps: Vec<(f64, f64)> = batches.map(step).collect();
-        let initial = f64::from(self.profile.batch_initial);
+        let tried: Vec<_> = batches.map(measured).collect();
         let mut begins = 0.0;
         let seconds = self.epochs.iter().enumerate().map(|(epoch, &ends)| {
-            let per_step = steps.iter().map(|&(size, seconds)| {
-                let scale = size / initial;
-                seconds * self.slowdown / (efficiency(scale, self.noise(size, epoch)) * scale)
-            });
+            let per_step =
+                tried.iter().map(|&(size, parts, times)| self.seconds(epoch, size, parts, times));
             let steps = ends - std::mem::replace(&mut begins, ends);
             steps * per_step.fold(f64::INFINITY, f64::min)
         });
         Some(seconds.sum()).filter(|seconds: &f64| seconds.is_finite())
+    }
+
+    /// Seconds of what a step at the initial batch brings, in batches of so many samples that each
+    /// device takes in so many parts: a step of one part, and the exchange in it, take `times`.
+    fn seconds(&self, epoch: usize, batch: f64, parts: f64, (step, exchange): (f64, f64)) -> f64 {
+        let scale = batch / f64::from(self.profile.batch_initial);
+        let gain = efficiency(scale, self.noise(batch, epoch)) * scale / self.slowdown;
+        (step + (parts - 1.0) * (step - exchange)) / gain
     }
 
     /// The epoch in which it is after so much progress.
@@ -223,12 +227,9 @@ impl Trainer {
         let Batch { local, accumulation } = self.batch;
         let devices: u32 = self.placement.iter().sum();
         let whole = f64::from(devices * local * (accumulation + 1));
-        let scale = whole / f64::from(application.profile.batch_initial);
-        let noise = application.noise(whole, application.epoch(done));
-        let (step, exchange) = self.truth(local);
-        let seconds = step + f64::from(accumulation) * (step - exchange);
-        let gain = efficiency(scale, noise) * scale / application.slowdown;
-        (seconds / gain / PROGRESS_PER_STEP * 1e9).round().max(1.0) as u64
+        let (epoch, parts) = (application.epoch(done), f64::from(accumulation + 1));
+        let seconds = application.seconds(epoch, whole, parts, self.truth(local));
+        (seconds / PROGRESS_PER_STEP * 1e9).round().max(1.0) as u64
     }
 
     /// Measures a step, and learns from it.

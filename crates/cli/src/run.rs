@@ -5,14 +5,15 @@ use std::env;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anstream::eprintln;
-use het_core::{Event, JobSpec};
+use het_core::{Event, JobSpec, State, Time};
 use het_policy::{POLICIES, Policy, by_name};
 use het_server::{
-    Busy, Embedded, Home, Impossible, JobDir, Machine, Orphans, Scheduling, Turnstile, impossible,
-    models, orphans, plan, this_machine,
+    Home, Impossible, JobDir, LockHolder, Machine, MachineLock, PreparedRun, Run, Scheduling,
+    Unsupervised, impossible, models, plan, this_machine, unsupervised,
 };
 use het_wire::job::{Context, TrainingJob, parse};
 use het_wire::report::RunReport;
@@ -37,11 +38,19 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     let scheduling = Scheduling { policy: policy(&args.policy)?, cadence: args.cadence.cadence() };
     let machine = this_machine();
     let home = home()?;
-    let run = match &args.resume {
-        Some(selector) => resume(args, selector, &machine, scheduling, &home)?,
-        None => submit(args, &machine, scheduling, &home)?,
+    let (run, lock) = match &args.resume {
+        Some(selector) => resume(args, selector, &machine, &home)?,
+        None => submit(args, &machine, &home)?,
     };
-    attach(args, run)
+    // Caught first: an interrupt that comes while the job starts holds it.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
+    let live = Arc::new(Mutex::new(Live::new(args.quiet)));
+    let run = run.start(&machine, scheduling, &home, lock, observe(args, &live))?;
+    stop_on_signals(signals, &run);
+    let report = run.wait()?;
+    live.lock().unwrap_or_else(PoisonError::into_inner).finish();
+    finish(args, &report)
 }
 
 /// The policy of that name.
@@ -56,16 +65,15 @@ pub fn policy(name: &str) -> Result<&'static dyn Policy, Fail> {
 fn submit(
     args: &RunArgs,
     machine: &Machine,
-    scheduling: Scheduling,
     home: &Home,
-) -> Result<Embedded, Fail> {
+) -> Result<(PreparedRun, MachineLock), Fail> {
     let job = job_file(args)?;
     if !job.warnings.is_empty() {
         eprintln!("{}", job.warnings.to_string().trim_end());
     }
     let unplaced = resolve(&job, machine, Path::new("/"))?;
     refuse_impossible(&impossible(&machine.topology, &unplaced))?;
-    let mut turnstile = enter(args, home, None)?;
+    let mut lock = acquire(args, home, None)?;
     let dir = home.new_job()?;
     let workdir = match &args.workdir {
         Some(path) => std::path::absolute(path).map_err(|error| Fail::file(path, error))?,
@@ -76,26 +84,25 @@ fn submit(
     for warning in plan(&job.file, &machine.topology, &home.calibrations(), &mut spec) {
         eprintln!("{} {warning}", "warning:".yellow());
     }
-    announce(&mut turnstile, home, &dir, spec.name.as_str())?;
-    Ok(Embedded::submit(machine, scheduling, dir, spec, turnstile)?)
+    announce(&mut lock, home, &dir, spec.name.as_str())?;
+    Ok((PreparedRun::submit(machine, dir, spec)?, lock))
 }
 
 fn resume(
     args: &RunArgs,
     selector: &str,
     machine: &Machine,
-    scheduling: Scheduling,
     home: &Home,
-) -> Result<Embedded, Fail> {
+) -> Result<(PreparedRun, MachineLock), Fail> {
     let named = match &args.file {
         Some(_) if selector == "last" => job_file(args)?.file.metadata.name,
         _ => selector.to_owned(),
     };
     let dir = select(home, &named)?;
-    let mut turnstile = enter(args, home, Some(&dir))?;
+    let mut lock = acquire(args, home, Some(&dir))?;
     let name = read(&dir).map_or_else(|| dir.id.to_string(), |report| report.name);
-    announce(&mut turnstile, home, &dir, &name)?;
-    Ok(Embedded::resume(machine, scheduling, dir, || home.new_job(), turnstile)?)
+    announce(&mut lock, home, &dir, &name)?;
+    Ok((PreparedRun::resume(machine, dir, || home.new_job())?, lock))
 }
 
 /// The job file, or one made from the command line.
@@ -140,38 +147,38 @@ fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
     Err(Fail::Report { code: code::USAGE, text })
 }
 
-/// Takes the machine, where nothing runs that nobody watches.
-fn enter(args: &RunArgs, home: &Home, resumed: Option<&JobDir>) -> Result<Turnstile, Fail> {
-    let turnstile = wait_for_the_machine(args, home)?;
-    refuse_orphans(home, resumed.map(|dir| dir.run.as_path()))?;
-    Ok(turnstile)
+/// Takes the machine, where nothing runs without a supervisor.
+fn acquire(args: &RunArgs, home: &Home, resumed: Option<&JobDir>) -> Result<MachineLock, Fail> {
+    let lock = wait_for_the_machine(args, home)?;
+    refuse_unsupervised(home, resumed.map(|dir| dir.run.as_path()))?;
+    Ok(lock)
 }
 
 /// Programs that a killed run or a stopped server left would share devices with new ones.
-pub fn refuse_orphans(home: &Home, own_run_dir: Option<&Path>) -> Result<(), Fail> {
-    match orphans(home, own_run_dir) {
+pub fn refuse_unsupervised(home: &Home, own_run_dir: Option<&Path>) -> Result<(), Fail> {
+    match unsupervised(home, own_run_dir) {
         None => Ok(()),
-        Some(Orphans::OfJob(id)) => Err(Fail::new(
+        Some(Unsupervised::OfJob(id)) => Err(Fail::new(
             code::CONFLICT,
             format!("programs of job {id} run, and nobody watches them"),
         )
         .hint(format!("`het run --resume {id}` ends them and goes on from its newest checkpoint"))),
-        Some(Orphans::OfServer) => {
+        Some(Unsupervised::OfServer) => {
             Err(Fail::new(code::CONFLICT, "jobs of the server that ended still run")
                 .hint("`het server` takes them up again, and new jobs beside them"))
         }
     }
 }
 
-/// Waits for whoever has the machine, unless told not to.
-fn wait_for_the_machine(args: &RunArgs, home: &Home) -> Result<Turnstile, Fail> {
+/// Waits for the holder of the machine's lock, unless told not to.
+fn wait_for_the_machine(args: &RunArgs, home: &Home) -> Result<MachineLock, Fail> {
     let path = home.lock_file();
     let broken = |error: io::Error| Fail::file(&path, error);
-    match Turnstile::try_enter(&path).map_err(broken)? {
-        Ok(turnstile) => Ok(turnstile),
-        Err(busy) => {
-            let whom = match busy {
-                Some(busy) => busy.to_string(),
+    match MachineLock::try_acquire(&path).map_err(broken)? {
+        Ok(lock) => Ok(lock),
+        Err(holder) => {
+            let whom = match holder {
+                Some(holder) => holder.to_string(),
                 None => "another run".to_owned(),
             };
             if args.no_wait {
@@ -179,31 +186,32 @@ fn wait_for_the_machine(args: &RunArgs, home: &Home) -> Result<Turnstile, Fail> 
                     .hint("run it without `--no-wait` to wait for its end"));
             }
             eprintln!("waiting for {whom}, which uses this machine");
-            Turnstile::enter(&path).map_err(broken)
+            MachineLock::acquire(&path).map_err(broken)
         }
     }
 }
 
-fn announce(turnstile: &mut Turnstile, home: &Home, dir: &JobDir, name: &str) -> Result<(), Fail> {
-    turnstile.announce(&Busy::here(dir, name)).map_err(|error| Fail::file(&home.lock_file(), error))
+fn announce(lock: &mut MachineLock, home: &Home, dir: &JobDir, name: &str) -> Result<(), Fail> {
+    lock.announce(&LockHolder::here(dir, name))
+        .map_err(|error| Fail::file(&home.lock_file(), error))
 }
 
-/// Runs to the end, showing what happens, and tells how it went.
-fn attach(args: &RunArgs, run: Embedded) -> Result<u8, Fail> {
-    stop_on_signals(&run)?;
-    let mut live = Live::new(args.quiet);
+/// Shows what happens, batch by batch.
+fn observe(
+    args: &RunArgs,
+    live: &Arc<Mutex<Live>>,
+) -> impl FnMut(&State, &[(Time, Event)], &RunReport) + Send + 'static {
+    let live = Arc::clone(live);
     let mut follower = None;
     let follows = !args.command.is_empty() && args.output == Form::Table;
-    let report = run.run(|state, events, report| {
-        live.update(state, events, report);
+    move |state, events, report| {
+        live.lock().unwrap_or_else(PoisonError::into_inner).update(state, events, report);
         if follows {
             let log = || Follower::new(first_log(&report.workdir));
             // What cannot be shown now stays in the log file.
             let _ = follower.get_or_insert_with(log).copy();
         }
-    })?;
-    live.finish();
-    finish(args, &report)
+    }
 }
 
 /// Tells how a run went; its code is the command's.
@@ -225,19 +233,16 @@ pub fn finish(args: &RunArgs, report: &RunReport) -> Result<u8, Fail> {
 }
 
 /// The first interrupt holds the job: its programs save and stop. The second cancels it.
-fn stop_on_signals(run: &Embedded) -> Result<(), Fail> {
-    let (job, inlet) = (run.job(), run.inlet());
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
+fn stop_on_signals(mut signals: Signals, run: &Run) {
+    let (job, service) = (run.job(), run.handle().clone());
     thread::spawn(move || {
         let mut received = signals.forever();
         if received.next().is_some() {
             eprintln!("saving and stopping · press Ctrl-C again to cancel the job for good");
-            inlet.send(Event::JobHeld { job });
+            service.report(Event::JobHeld { job });
         }
         if received.next().is_some() {
-            inlet.send(Event::JobCancelled { job });
+            service.report(Event::JobCancelled { job });
         }
     });
-    Ok(())
 }

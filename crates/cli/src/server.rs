@@ -18,10 +18,9 @@ use het_devices::{System, mps_answers, mps_pipe};
 use het_server::api::{
     Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
 };
-use het_server::service::Service;
 use het_server::{
-    Busy, Home, Keeping, Machine, Scheduling, Turnstile, keep, machine_with_shares, pass_on,
-    raise_descriptor_limit, share_one_heap,
+    Home, Keeping, LockHolder, Machine, MachineLock, MachineService, Scheduling, keep,
+    machine_with_shares, pass_on, raise_descriptor_limit, share_one_heap,
 };
 use het_wire::api::ServerInfo;
 use nix::sys::signal::Signal;
@@ -43,7 +42,7 @@ const START_LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long a server may take to go down.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a server waits for the machine.
-const ENTER_LIMIT: Duration = Duration::from_secs(2);
+const ACQUIRE_LIMIT: Duration = Duration::from_secs(2);
 
 pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
     match &args.command {
@@ -131,8 +130,8 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let policy = run::policy(&args.policy)?;
     let home = home()?;
     home.server_dir()?;
-    let _turnstile = enter(&home)?;
-    run::refuse_orphans(&home, Some(&home.run_dir("server")))?;
+    let _lock = acquire(&home)?;
+    run::refuse_unsupervised(&home, Some(&home.run_dir("server")))?;
     let machine = shared(&args.share)?;
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;
@@ -142,7 +141,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
         jobs: args.keep_jobs,
     };
     let scheduling = Scheduling { policy, cadence: args.cadence.cadence() };
-    let service = Service::start(&machine, scheduling, home.clone(), health_check, keeping);
+    let service = MachineService::start(&machine, scheduling, home.clone(), health_check, keeping);
     let service = service.map_err(Fail::from_error)?;
     for refused in &service.refused {
         let why = refused.source().map(ToString::to_string).unwrap_or_default();
@@ -156,10 +155,10 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
     let network = args.listen.map(|address| Network { address, certificate });
     let listen = Listen { socket: home.socket(), network };
-    let on_signal = service.desk.clone();
+    let on_signal = service.handle().clone();
     thread::spawn(move || {
         if signals.forever().next().is_some() {
-            on_signal.leave_soon();
+            on_signal.stop_soon();
         }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -172,7 +171,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
         serve(api, &listen).await.map_err(Fail::from_error)
     });
     // Why the loop ended says more than that nobody could be served any more.
-    service.desk.leave_soon();
+    service.handle().stop_soon();
     service.join().map_err(Fail::from_error)?;
     served?;
     Ok(code::OK)
@@ -197,18 +196,18 @@ fn shared(shares: &[(String, u32)]) -> Result<Machine, Fail> {
 
 /// Takes the machine. A process that a killed server was about to start may hold its lock for a
 /// moment longer.
-fn enter(home: &Home) -> Result<Turnstile, Fail> {
+fn acquire(home: &Home) -> Result<MachineLock, Fail> {
     let path = home.lock_file();
     let broken = |error: io::Error| Fail::file(&path, error);
-    let deadline = Instant::now() + ENTER_LIMIT;
+    let deadline = Instant::now() + ACQUIRE_LIMIT;
     loop {
-        match Turnstile::try_enter(&path).map_err(broken)? {
-            Ok(mut turnstile) => {
-                turnstile.announce(&Busy::server()).map_err(broken)?;
-                return Ok(turnstile);
+        match MachineLock::try_acquire(&path).map_err(broken)? {
+            Ok(mut lock) => {
+                lock.announce(&LockHolder::server()).map_err(broken)?;
+                return Ok(lock);
             }
-            Err(busy) if Instant::now() > deadline => {
-                let whom = busy.map_or_else(|| "another run".to_owned(), |busy| busy.to_string());
+            Err(holder) if Instant::now() > deadline => {
+                let whom = holder.map_or_else(|| "another run".to_owned(), |who| who.to_string());
                 return Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
                     .hint("one loop decides on a machine: wait for it or stop it"));
             }
@@ -249,12 +248,12 @@ pub fn on_demand() -> Result<Client, Fail> {
 /// What would keep a server from starting is told at once.
 fn refuse_busy(home: &Home) -> Result<(), Fail> {
     let path = home.lock_file();
-    match Turnstile::try_enter(&path).map_err(|error| Fail::file(&path, error))? {
+    match MachineLock::try_acquire(&path).map_err(|error| Fail::file(&path, error))? {
         // One that is just starting answers in a moment.
-        Err(None | Some(Busy { job: 0, .. })) => Ok(()),
-        Err(Some(busy)) => Err(Fail::new(code::CONFLICT, format!("{busy} uses this machine"))
+        Err(None | Some(LockHolder { job: 0, .. })) => Ok(()),
+        Err(Some(holder)) => Err(Fail::new(code::CONFLICT, format!("{holder} uses this machine"))
             .hint("wait for its end, or stop it with Ctrl-C where it runs")),
-        Ok(_) => run::refuse_orphans(home, Some(&home.run_dir("server"))),
+        Ok(_) => run::refuse_unsupervised(home, Some(&home.run_dir("server"))),
     }
 }
 

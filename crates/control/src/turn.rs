@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use het_core::{Event, Finding, JobId, Plan, State, Time};
-use het_engine::Engine;
+use het_engine::{Engine, Waker};
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, View};
 use het_scheduler::{Round, Situation, round};
@@ -121,6 +121,20 @@ impl<E: Engine, L: Log> Controller<E, L> {
 
     pub fn policy(&self) -> &'static dyn Policy {
         self.policy
+    }
+
+    pub fn cadence(&self) -> Cadence {
+        self.cadence
+    }
+
+    /// Ends a wait for facts from another thread.
+    pub fn waker(&mut self) -> Waker {
+        self.engine.waker()
+    }
+
+    /// Has the engine take up what runs according to the state.
+    pub fn adopt(&mut self) {
+        self.engine.adopt(&self.state);
     }
 
     /// What questions are put to; asking changes nothing.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Action, Event, Failure, Generation, LeaseId, Millis, Outcome, Plan, StageKey, Time,
+    Action, Event, Failure, Generation, LeaseId, Millis, Outcome, Phase, Plan, StageKey, State,
+    Time,
 };
 
 use crate::Engine;
@@ -28,9 +29,11 @@ pub struct Fake {
     now: Time,
     generation: Generation,
     live: BTreeMap<LeaseId, Script>,
-    /// Agenda in order of time, then lease, then position in a lease's life.
-    agenda: BTreeSet<(Time, LeaseId, u8)>,
+    /// In order of time, then lease, then position in a lease's life.
+    queue: BTreeSet<(Time, LeaseId, u8)>,
     endings: BTreeMap<LeaseId, Outcome>,
+    /// Ends that were reported and may not be durable yet.
+    uncommitted: Vec<(LeaseId, Outcome)>,
 }
 
 const STARTED: u8 = 0;
@@ -44,7 +47,7 @@ impl Fake {
     fn start(&mut self, lease: LeaseId, stage: StageKey) {
         let script = self.scripts.get(&stage).copied().unwrap_or(Script::Finish(Millis(0)));
         self.live.insert(lease, script);
-        self.agenda.insert((self.now, lease, STARTED));
+        self.queue.insert((self.now, lease, STARTED));
         match script {
             Script::Finish(after) => self.end_at(self.now + after, lease, Outcome::Finished),
             Script::Fail(after, exit_code) => {
@@ -65,13 +68,38 @@ impl Fake {
     }
 
     fn end_at(&mut self, at: Time, lease: LeaseId, outcome: Outcome) {
-        self.agenda.retain(|&(_, other, part)| (other, part) != (lease, ENDED));
-        self.agenda.insert((at, lease, ENDED));
+        self.queue.retain(|&(_, other, part)| (other, part) != (lease, ENDED));
+        self.queue.insert((at, lease, ENDED));
         self.endings.insert(lease, outcome);
     }
 }
 
 impl Engine for Fake {
+    fn adopt(&mut self, state: &State) {
+        self.generation = state.generation();
+        for (lease, outcome) in std::mem::take(&mut self.uncommitted) {
+            self.end_at(self.now, lease, outcome);
+        }
+        for (&lease, held) in state.leases() {
+            if self.live.contains_key(&lease) {
+                if held.phase == Phase::Starting {
+                    self.queue.insert((self.now, lease, STARTED));
+                }
+            } else if held.phase == Phase::Starting {
+                self.start(lease, held.stage);
+            } else if !self.endings.contains_key(&lease) {
+                self.end_at(self.now, lease, Outcome::Lost);
+            }
+            if held.phase.is_stopping() {
+                self.stop(lease, Millis(0));
+            }
+        }
+        let known = |lease: &LeaseId| state.leases().contains_key(lease);
+        self.live.retain(|lease, _| known(lease));
+        self.endings.retain(|lease, _| known(lease));
+        self.queue.retain(|(_, lease, _)| known(lease));
+    }
+
     fn submit(&mut self, plan: &Plan) {
         if plan.generation <= self.generation {
             return;
@@ -87,19 +115,24 @@ impl Engine for Fake {
     }
 
     fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
-        let due = self.agenda.first().copied().filter(|&(at, ..)| until.is_none_or(|u| at <= u));
+        let due = self.queue.first().copied().filter(|&(at, ..)| until.is_none_or(|u| at <= u));
         let Some((at, lease, part)) = due else {
             self.now = self.now.max(until.unwrap_or(self.now));
             return None;
         };
-        self.agenda.pop_first();
+        self.queue.pop_first();
         self.now = at;
         if part == STARTED {
             return Some((at, Event::StageStarted { lease }));
         }
         self.live.remove(&lease);
-        let outcome = self.endings.remove(&lease).expect("an ending is stored with its agenda row");
+        let outcome = self.endings.remove(&lease).expect("an ending is stored with its row");
+        self.uncommitted.push((lease, outcome.clone()));
         Some((at, Event::StageEnded { lease, outcome }))
+    }
+
+    fn committed(&mut self) {
+        self.uncommitted.clear();
     }
 
     fn now(&self) -> Time {

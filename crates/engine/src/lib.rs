@@ -6,10 +6,12 @@
 
 pub mod contract;
 mod fake;
+mod waker;
 
 pub use fake::{Fake, Script};
+pub use waker::Waker;
 
-use het_core::{Event, Plan, Time};
+use het_core::{Event, Plan, State, Time};
 
 /// Makes plans real and reports facts.
 ///
@@ -21,8 +23,16 @@ use het_core::{Event, Plan, Time};
 /// - `Stop` ends the lease within its grace; `Stop` for an unknown or ended lease does nothing.
 /// - A plan whose generation is not newer than the last one submitted does nothing, so submitting
 ///   twice equals submitting once.
+/// - After [`Engine::adopt`] every live lease of the state is answered by one `StageEnded`, as if
+///   this engine had started it: what runs is supervised, what is gone is reported, what was
+///   planned and never begun begins. What runs and is of no lease of the state is stopped.
 /// - Times never go backwards.
 pub trait Engine {
+    /// Takes up what runs according to a state read from the log: at a start, after a change of the
+    /// leader, or after a gap in what was heard. Makes plans of generations up to the state's old
+    /// ones. The facts it finds come from [`Engine::next_event`].
+    fn adopt(&mut self, state: &State);
+
     /// Takes a committed plan and begins to carry it out. Does not wait for it.
     fn submit(&mut self, plan: &Plan);
 
@@ -33,6 +43,12 @@ pub trait Engine {
     /// Every fact that [`Engine::next_event`] gave so far is durable: what was kept in case that it
     /// has to be told again may go.
     fn committed(&mut self) {}
+
+    /// Makes [`Engine::next_event`] return early, from any thread. An engine in virtual time never
+    /// blocks and needs none.
+    fn waker(&mut self) -> Waker {
+        Waker::default()
+    }
 
     /// The engine's present: a clock on real machines, virtual time in a simulation.
     fn now(&self) -> Time;

@@ -1,7 +1,7 @@
 //! Scenarios × policies × seeds: the same scheduling code as on real machines, in virtual time.
 //!
-//! Knows: published workloads and clusters, how scenarios are made from them or from seeds and
-//! driven through the control loop, and what came of it.
+//! Knows: published workloads and clusters, how scenarios are made from them or from seeds,
+//! and what came of playing them.
 //! Must never know: production servers.
 
 mod bench;
@@ -9,7 +9,6 @@ mod bound;
 mod cluster;
 mod collectives;
 mod draw;
-mod drive;
 mod fabric;
 mod fairness;
 mod faults;
@@ -19,19 +18,16 @@ pub mod planner;
 mod random;
 mod recording;
 pub mod report;
-mod scenario;
 mod what_if;
 pub mod workload;
 
-pub use het_control::{Cadence, Retention};
-pub use het_sim::Fault;
+pub use het_forecast::{Cadence, Fault, PlayError, Retention, Scenario, play};
 
 pub use bench::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
 pub use bound::Bound;
 pub use cluster::{ClusterError, cluster};
 pub use collectives::{CollectiveScore, PublishedCollective, read_collectives, score_collectives};
 pub use draw::Draw;
-pub use drive::{DriveError, drive};
 pub use fabric::{
     ControlName, ErrorSummary, FlowError, FlowScenario, FlowScore, PATH_HOSTS_MAX, PublishedFlow,
     parse_flows, read_flows, score_flows, summarise,
@@ -40,6 +36,6 @@ pub use fairness::Fairness;
 pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults};
 pub use outcome::{Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
+pub use random::random_scenario;
 pub use recording::{Recording, record};
-pub use scenario::Scenario;
 pub use what_if::{Assumptions, Noise, Restart, Saving, WhatIfError, what_if};

@@ -9,8 +9,8 @@ use het_policy::Policy;
 use het_wire::catalogue;
 use serde::Serialize;
 
-use crate::drive::{DriveError, observe};
 use crate::{Fairness, Scenario, fairness};
+use het_forecast::{PlayError, play_timed};
 
 /// Figures of one run. Times are in seconds, shares of device time are fractions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -90,10 +90,10 @@ pub(crate) struct Tally {
 ///
 /// # Errors
 /// When the policy breaks a law that the check knows, or the scenario never ends.
-pub fn simulate(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outcome, DriveError> {
+pub fn simulate(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outcome, PlayError> {
     let began = Instant::now();
     let mut tally = Tally::default();
-    let control = observe(scenario, policy, (), |turn, took, _| tally.count(turn, took))?;
+    let control = play_timed(scenario, policy, (), |turn, took, _| tally.count(turn, took))?;
     Ok(tally.sum_up(scenario, policy.name(), control.state(), began.elapsed()))
 }
 

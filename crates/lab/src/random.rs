@@ -28,43 +28,41 @@ const FIRST_JOB: u64 = 100;
 /// All arrivals and faults fall into the first ten minutes.
 const HORIZON_MS: u64 = 600_000;
 
-impl Scenario {
-    /// A random scenario in which every job can finish once all nodes are back.
-    pub fn random(seed: u64) -> Self {
-        let topology = cluster(&mut Draw::new(seed, CLUSTER));
-        let count = Draw::new(seed, FIRST_JOB - 1).between(3, 24);
-        let mut scenario = Self {
-            seed,
-            jobs: Vec::new(),
-            models: BTreeMap::new(),
-            rates: Rates::default(),
-            cadence: Cadence::default(),
-            retention: Retention::All,
-            quotas: Quotas::default(),
-            prices: BTreeMap::new(),
-            faults: faults(seed, &topology),
-            words: words(&mut Draw::new(seed, WORDS), count),
-            topology,
-        };
-        let mut jobs: Vec<_> = (0..count)
-            .map(|index| {
-                let mut draw = Draw::new(seed, FIRST_JOB + index);
-                let at = Time(draw.between(0, HORIZON_MS) * u64::from(draw.chance(80)));
-                (at, draw)
-            })
-            .collect();
-        jobs.sort_by_key(|(at, _)| *at);
-        for (index, (at, mut draw)) in jobs.into_iter().enumerate() {
-            let spec = job(&mut draw, &scenario.topology);
-            for stage in spec.stage_indices() {
-                let key = StageKey { job: JobId(index as u64 + 1), stage };
-                scenario.models.insert(key, Arc::new(model(&mut draw, spec.stage(stage))));
-            }
-            scenario.jobs.push((at, Arc::new(spec)));
+/// A random scenario in which every job can finish once all nodes are back.
+pub fn random_scenario(seed: u64) -> Scenario {
+    let topology = cluster(&mut Draw::new(seed, CLUSTER));
+    let count = Draw::new(seed, FIRST_JOB - 1).between(3, 24);
+    let mut scenario = Scenario {
+        seed,
+        jobs: Vec::new(),
+        models: BTreeMap::new(),
+        rates: Rates::default(),
+        cadence: Cadence::default(),
+        retention: Retention::All,
+        quotas: Quotas::default(),
+        prices: BTreeMap::new(),
+        faults: faults(seed, &topology),
+        words: words(&mut Draw::new(seed, WORDS), count),
+        topology,
+    };
+    let mut jobs: Vec<_> = (0..count)
+        .map(|index| {
+            let mut draw = Draw::new(seed, FIRST_JOB + index);
+            let at = Time(draw.between(0, HORIZON_MS) * u64::from(draw.chance(80)));
+            (at, draw)
+        })
+        .collect();
+    jobs.sort_by_key(|(at, _)| *at);
+    for (index, (at, mut draw)) in jobs.into_iter().enumerate() {
+        let spec = job(&mut draw, &scenario.topology);
+        for stage in spec.stage_indices() {
+            let key = StageKey { job: JobId(index as u64 + 1), stage };
+            scenario.models.insert(key, Arc::new(model(&mut draw, spec.stage(stage))));
         }
-        share_out(&mut Draw::new(seed, TENANTS), &mut scenario);
-        scenario
+        scenario.jobs.push((at, Arc::new(spec)));
     }
+    share_out(&mut Draw::new(seed, TENANTS), &mut scenario);
+    scenario
 }
 
 fn cluster(draw: &mut Draw) -> Topology {

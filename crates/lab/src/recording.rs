@@ -8,8 +8,8 @@ use het_core::{Action, Event, LeaseId, Name, Placement, Reason, StageKey, State,
 use het_policy::Policy;
 
 use crate::Scenario;
-use crate::drive::{DriveError, observe};
 use crate::outcome::{Outcome, Tally};
+use het_forecast::{PlayError, play_timed};
 
 /// A stage on devices.
 #[derive(Debug, Clone)]
@@ -76,11 +76,11 @@ struct Recorder {
 ///
 /// # Errors
 /// When the policy breaks a law that the check knows, or the scenario never ends.
-pub fn record(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Recording, DriveError> {
+pub fn record(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Recording, PlayError> {
     let began = std::time::Instant::now();
     let mut tally = Tally::default();
     let mut recorder = Recorder::default();
-    let control = observe(scenario, policy, (), |turn, took, state| {
+    let control = play_timed(scenario, policy, (), |turn, took, state| {
         tally.count(turn, took);
         recorder.see(turn, state);
     })?;

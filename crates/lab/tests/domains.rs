@@ -11,7 +11,8 @@ use het_core::{
 };
 use het_lab::workload::{Speeds as Table, read_jobs};
 use het_lab::{
-    Assumptions, Cadence, Draw, Noise, Restart, Saving, Scenario, cluster, drive, simulate, what_if,
+    Assumptions, Cadence, Draw, Noise, Restart, Saving, Scenario, cluster, play, random_scenario,
+    simulate, what_if,
 };
 use het_policy::by_name;
 
@@ -117,7 +118,7 @@ fn with_level_speeds(scenario: &Scenario) -> Scenario {
 
 fn plans(scenario: &Scenario, policy: &str) -> Vec<(Time, Plan)> {
     let policy = by_name(policy).expect("the table has it");
-    let control = drive(scenario, policy, MemoryLog::default(), |_, _| {}).expect("it ends");
+    let control = play(scenario, policy, MemoryLog::default(), |_, _| {}).expect("it ends");
     let plan = |(at, event): &(Time, Event)| match event {
         Event::PlanCommitted { plan, .. } => Some((*at, (**plan).clone())),
         _ => None,
@@ -129,7 +130,7 @@ fn plans(scenario: &Scenario, policy: &str) -> Vec<(Time, Plan)> {
 fn where_all_domains_are_equal_nothing_changes() {
     for policy in ["fifo", "static", "dynamic", "hybrid", "feedback", "adaptive", "fgd"] {
         for seed in 1..=40 {
-            let known = with_known_speeds(&Scenario::random(seed));
+            let known = with_known_speeds(&random_scenario(seed));
             let level = with_level_speeds(&known);
             assert_eq!(plans(&known, policy), plans(&level, policy), "{policy}, seed {seed}");
         }
@@ -140,7 +141,7 @@ fn where_all_domains_are_equal_nothing_changes() {
 fn where_all_domains_are_equal_nothing_changes_in_rounds() {
     let cadence = Cadence::Rounds(Millis::seconds(10));
     for seed in 1..=20 {
-        let random = Scenario { cadence, ..Scenario::random(seed) };
+        let random = Scenario { cadence, ..random_scenario(seed) };
         let known = with_known_speeds(&random);
         let level = with_level_speeds(&known);
         assert_eq!(plans(&known, "adaptive"), plans(&level, "adaptive"), "seed {seed}");

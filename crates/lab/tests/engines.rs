@@ -9,7 +9,7 @@ use het_core::{Event, Millis, Plan, State, Time};
 use het_engine::{Fake, Script};
 use het_lab::workload::{Speeds, read_jobs};
 use het_lab::{
-    Assumptions, Cadence, Draw, Noise, Restart, Saving, Scenario, cluster, drive, what_if,
+    Assumptions, Cadence, Draw, Noise, Restart, Saving, Scenario, cluster, play, what_if,
 };
 use het_policy::{Policy, by_name};
 
@@ -88,7 +88,7 @@ fn the_fake_engine_and_the_simulator_are_given_the_same_plans() {
         let policy = by_name(name).expect("the table has it");
         for seed in 1..=20 {
             let scenario = scenario(seed, Cadence::default());
-            let sim = drive(&scenario, policy, MemoryLog::default(), |_, _| ()).expect("it ends");
+            let sim = play(&scenario, policy, MemoryLog::default(), |_, _| ()).expect("it ends");
             let (simulated, played) = (plans(&sim.log().0), on_fake(&scenario, policy));
             let differ = |(one, other): &(&_, &_)| one != other;
             if let Some((one, other)) = simulated.iter().zip(&played).find(differ) {

@@ -9,7 +9,7 @@ use het_control::{MemoryLog, Past};
 use het_core::{
     Action, Domain, Event, JobChange, JobSpec, StageIndex, StageKey, StageSpec, State, Time,
 };
-use het_lab::{Draw, Scenario, drive};
+use het_lab::{Draw, Scenario, play, random_scenario};
 use het_policy::{Cache, Policy, View, by_name};
 use het_scheduler::{Situation, WhatIf, explain, round};
 
@@ -26,7 +26,7 @@ fn what_is_told_is_what_was_decided_and_what_would_be() {
     };
     let (mut questions, mut options) = (0, 0);
     for seed in seeds {
-        let (asked, told) = ask(&Scenario::random(seed));
+        let (asked, told) = ask(&random_scenario(seed));
         questions += asked;
         options += told;
     }
@@ -36,7 +36,7 @@ fn what_is_told_is_what_was_decided_and_what_would_be() {
 /// Plays a scenario and asks now and then; how often, and how many options were told.
 fn ask(scenario: &Scenario) -> (usize, usize) {
     let policy = by_name("adaptive").expect("the table has it");
-    let played = drive(scenario, policy, MemoryLog::default(), |_, _| ()).expect("it ends");
+    let played = play(scenario, policy, MemoryLog::default(), |_, _| ()).expect("it ends");
     let mut past = Past {
         state: State::new(Arc::new(scenario.topology.clone())),
         rates: scenario.rates.clone(),

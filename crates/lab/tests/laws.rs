@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use het_control::MemoryLog;
 use het_core::{Action, Event, Millis, Reason, State, StopCause};
-use het_lab::{Cadence, Retention, Scenario, drive};
+use het_lab::{Cadence, Retention, Scenario, play, random_scenario};
 use het_policy::{Cache, Decision, Policy, View, by_name};
 use het_testkit::oracle::{Oracle, Strictness};
 
@@ -31,19 +31,19 @@ fn strictness(policy: &str) -> Strictness {
 }
 
 /// Plays one scenario under the oracle; the log if no law was broken.
-fn play(seed: u64, policy: &str) -> Result<MemoryLog, String> {
-    play_scenario(&Scenario::random(seed), policy, strictness(policy))
+fn play_seed(seed: u64, policy: &str) -> Result<MemoryLog, String> {
+    play_scenario(&random_scenario(seed), policy, strictness(policy))
 }
 
 /// The same with the shortest quantum, so that equals share time.
 fn play_sharing(seed: u64, policy: &str) -> Result<MemoryLog, String> {
     let cadence = Cadence::EveryEvent { quantum: Some(QUANTUM) };
-    play_scenario(&Scenario { cadence, ..Scenario::random(seed) }, policy, strictness(policy))
+    play_scenario(&Scenario { cadence, ..random_scenario(seed) }, policy, strictness(policy))
 }
 
 /// The same with decisions in rounds. Which stages wait on purpose is then up to the round.
 fn play_in_rounds(seed: u64, policy: &str) -> Result<MemoryLog, String> {
-    let scenario = Scenario { cadence: Cadence::Rounds(ROUND), ..Scenario::random(seed) };
+    let scenario = Scenario { cadence: Cadence::Rounds(ROUND), ..random_scenario(seed) };
     play_scenario(&scenario, policy, Strictness::EveryPolicy)
 }
 
@@ -70,7 +70,7 @@ fn play_scenario(
         assert_eq!(&shadow, live, "seed {seed}: replaying the log gives another state");
     };
     let control =
-        drive(scenario, by_name(policy).expect("the table has it"), MemoryLog::default(), observe)
+        play(scenario, by_name(policy).expect("the table has it"), MemoryLog::default(), observe)
             .map_err(|error| format!("{error}"))?;
     oracle.all_ended();
     match oracle.violations() {
@@ -80,14 +80,14 @@ fn play_scenario(
 }
 
 fn check(policy: &str) {
-    check_with(policy, play);
+    check_with(policy, play_seed);
 }
 
-fn check_with(policy: &str, play: impl Fn(u64, &str) -> Result<MemoryLog, String>) {
+fn check_with(policy: &str, play_seed: impl Fn(u64, &str) -> Result<MemoryLog, String>) {
     let failed: Vec<String> = seeds()
         .into_iter()
         .filter_map(|seed| {
-            let why = play(seed, policy).err()?;
+            let why = play_seed(seed, policy).err()?;
             Some(format!(
                 "{} breaks laws with seed {seed}:\n  {why}\n  replay: HET_SEED={seed} cargo test \
                  -p het-lab --test laws {}",
@@ -101,7 +101,7 @@ fn check_with(policy: &str, play: impl Fn(u64, &str) -> Result<MemoryLog, String
 /// The state forgets ended jobs almost at once.
 fn play_forgetting(seed: u64, policy: &str) -> Result<MemoryLog, String> {
     let retention = Retention::Newest(seed as usize % 4);
-    let scenario = Scenario { retention, ..Scenario::random(seed) };
+    let scenario = Scenario { retention, ..random_scenario(seed) };
     play_scenario(&scenario, policy, strictness(policy))
 }
 
@@ -198,9 +198,9 @@ fn a_decision_follows_from_the_state() {
         let policy = by_name(name).expect("the table has it");
         let forgetful: &'static dyn Policy = Box::leak(Box::new(Forgetful(policy)));
         for seed in seeds().into_iter().take(100) {
-            let scenario = Scenario { cadence, ..Scenario::random(seed) };
+            let scenario = Scenario { cadence, ..random_scenario(seed) };
             let log = |policy| {
-                let control = drive(&scenario, policy, MemoryLog::default(), |_, _| ());
+                let control = play(&scenario, policy, MemoryLog::default(), |_, _| ());
                 control.expect("it ends").log().0.clone()
             };
             let (kept, forgotten) = (log(policy), log(forgetful));

@@ -9,7 +9,7 @@ use het_core::{
     StopCause, StopCost, Time,
 };
 use het_engine::Engine;
-use het_lab::Scenario;
+use het_lab::{Scenario, random_scenario};
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, Pool, View, by_name, place};
 use het_scheduler::{check, round};
@@ -224,7 +224,7 @@ fn change_placement(
 
 /// Plays a scenario with the bug in every plan it can spoil; what the oracle says first.
 fn play(seed: u64, bug: Bug) -> Option<String> {
-    let scenario = Scenario::random(seed);
+    let scenario = random_scenario(seed);
     let topology = Arc::new(scenario.topology.clone());
     let policy = by_name("adaptive").expect("the table has it");
     let mut oracle = Oracle::new(Arc::clone(&topology), Strictness::Ours);
@@ -284,7 +284,7 @@ fn without_a_bug_nothing_is_blamed() {
 fn the_check_before_commit_catches_what_would_break_a_law() {
     let mut caught = 0;
     for seed in 1..=50 {
-        let scenario = Scenario::random(seed);
+        let scenario = random_scenario(seed);
         let mut state = State::new(Arc::new(scenario.topology.clone()));
         for (_, event) in (Scenario { words: Vec::new(), ..scenario }).said() {
             state.apply(Time(1), &event);

@@ -6,7 +6,7 @@ use het_core::{ClassQuota, DeviceId, Millis, Quota, Quotas, Share, Time};
 use het_lab::workload::{Speeds, read_jobs};
 use het_lab::{
     Assumptions, Bound, Cadence, Fault, Noise, Outcome, Restart, Saving, Scenario, cluster,
-    simulate, what_if,
+    random_scenario, simulate, what_if,
 };
 use het_policy::by_name;
 
@@ -50,7 +50,7 @@ fn no_policy_beats_the_bound_and_one_machine_reaches_it() {
     assert_eq!((bound.avg_jct_s, bound.makespan_s), (60.0, 110.0));
     let mut held = 0;
     for seed in 0..300 {
-        let mut scenario = Scenario::random(seed);
+        let mut scenario = random_scenario(seed);
         scenario.words.clear();
         let Some(bound) = Bound::of(&scenario) else { continue };
         for policy in ["adaptive", "dynamic", "fifo"] {

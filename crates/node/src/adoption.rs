@@ -27,7 +27,7 @@ impl Node {
     /// left that died, or was detached. Programs that run go on; how those ended that are gone is
     /// told as soon as it is known; what was planned but never begun begins now. Also makes plans
     /// of generations up to the state's old ones.
-    pub fn adopt(&mut self, state: &State) {
+    pub(crate) fn take_up_all(&mut self, state: &State) {
         self.generation = state.generation();
         let (mut found, unread) = record::readable(&self.config.run_dir);
         // Where a number was given twice, by a state that is gone, the newest is the state's.

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use het_core::{
     Action, Checkpoint, DeviceId, Event, Failure, Generation, Launch, LeaseId, Millis, NodeId,
-    Outcome, Placement, Plan, Time, Topology,
+    Outcome, Placement, Plan, State, Time, Topology,
 };
-use het_engine::Engine;
+use het_engine::{Engine, Waker};
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 use thiserror::Error;
@@ -377,6 +377,10 @@ enum Heard {
 }
 
 impl Engine for Node {
+    fn adopt(&mut self, state: &State) {
+        self.take_up_all(state);
+    }
+
     fn submit(&mut self, plan: &Plan) {
         if plan.generation <= self.generation {
             return;
@@ -414,6 +418,11 @@ impl Engine for Node {
                 return None;
             }
         }
+    }
+
+    fn waker(&mut self) -> Waker {
+        let inlet = self.inlet();
+        Waker::new(move || inlet.wake())
     }
 
     fn committed(&mut self) {

@@ -6,11 +6,13 @@
 
 mod check;
 mod explain;
+mod impossible;
 mod reconcile;
 mod yielding;
 
 pub use check::check;
 pub use explain::{Blocker, Explanation, Holder, Situation, WhatIf, explain};
+pub use impossible::{Impossible, Remedy, impossible};
 pub use reconcile::reconcile;
 pub use yielding::{Yielding, yielding};
 

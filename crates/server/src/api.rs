@@ -1,6 +1,7 @@
-//! The HTTP interface: `/api/v1`, what it is made of ([`routes`]), who may ask for what ([`auth`]).
+//! The HTTP interface: `/api/v1`, what it is made of ([`routes`]), who is asking ([`auth`]).
 //!
-//! Handlers look at the board or ask the loop; they decide nothing about jobs themselves.
+//! Handlers read a request, make a call of the service, and write the answer; they decide nothing
+//! about jobs themselves.
 
 pub mod auth;
 mod bounded;
@@ -24,15 +25,14 @@ mod watch;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use het_control::Controller;
 use het_core::{DeviceId, Time, Topology};
-use het_node::Node;
+use het_host::Home;
+use het_service::{Handle, Selection, Unavailable, Which};
 
-use crate::service::{Desk, NotHeard, Service, Wanted, Which};
-use crate::{EventStore, Home, StoreReader};
-pub use auth::{Caller, Role};
+use crate::{MachineService, StoreReader};
+pub use het_service::{Caller, Code, Role};
 pub use listen::{Listen, ListenError, Network, serve};
-pub use refuse::{ApiError, Code};
+pub use refuse::ApiError;
 pub use tls::{Certificate, CertificateError};
 pub use tokens::{TokenError, TokenRow, Tokens};
 
@@ -40,9 +40,7 @@ pub use tokens::{TokenError, TokenRow, Tokens};
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Longest job file.
 pub const FILE_BYTES_MAX: usize = 256 << 10;
-/// Jobs that have not ended; further submissions are refused.
-pub const LIVE_JOBS_MAX: usize = 200_000;
-/// Lines of one page of a list.
+/// Rows of one page of a list.
 pub const PAGE_MAX: usize = 1_000;
 /// Longest idempotency key.
 pub const KEY_CHARS_MAX: usize = 128;
@@ -53,10 +51,10 @@ pub struct Api(pub(crate) Arc<Parts>);
 
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) desk: Desk,
+    pub(crate) service: Handle,
     pub(crate) home: Home,
     pub(crate) topology: Arc<Topology>,
-    pub(crate) gone: BTreeSet<DeviceId>,
+    pub(crate) gone: Arc<BTreeSet<DeviceId>>,
     pub(crate) started: Time,
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
@@ -68,13 +66,17 @@ impl Api {
     ///
     /// # Errors
     /// When its loop is gone already.
-    pub async fn new(service: &Service, home: Home, tokens: Tokens) -> Result<Self, NotHeard> {
-        let (desk, gone) = (service.desk.clone(), service.gone.clone());
-        let topology = Arc::clone(&service.topology);
-        let look = |control: &Controller<Node, EventStore>| (control.now(), control.log().reader());
-        let (started, log) = desk.look(look).await?;
-        let everything = Wanted { after: 0, limit: usize::MAX, which: Which::All };
-        let keys = submit::Keys::of(&desk.board().list(&everything, |_| true), &home);
-        Ok(Self(Arc::new(Parts { desk, home, topology, gone, started, tokens, keys, log })))
+    pub async fn new(
+        machine: &MachineService,
+        home: Home,
+        tokens: Tokens,
+    ) -> Result<Self, Unavailable> {
+        let service = machine.handle().clone();
+        let (topology, log) = (Arc::clone(&machine.topology), machine.log.clone());
+        let gone = Arc::new(machine.gone.clone());
+        let started = service.query(|replica| replica.now()).await?;
+        let everything = Selection { after: 0, limit: usize::MAX, which: Which::All };
+        let keys = submit::Keys::of(&service.jobs().list(&everything, |_| true), &home);
+        Ok(Self(Arc::new(Parts { service, home, topology, gone, started, tokens, keys, log })))
     }
 }

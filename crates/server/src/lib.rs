@@ -1,38 +1,31 @@
-//! The composition root: this machine's devices, the node engine, the event store and the control
-//! loop, tied together: for one job (`het run`) or as a service for many (`het server`).
+//! The composition root: this machine's engine, an event store and the service, tied together, and
+//! the interface to it.
 //!
-//! Knows: which parts make a running system, where they keep their files, and how they are asked.
+//! Knows: which parts make a running system (`assembly`), for one job (`run`) or for many; the
+//! event store on disk (`store`, `archive`); the HTTP interface (`api`).
 //! Must never know: the inside of a policy.
 
 pub mod api;
+mod archive;
+mod assembly;
 pub mod bench;
-mod calibrations;
-mod embedded;
-mod home;
-mod inventory;
-mod lookout;
-mod machine;
-mod orphans;
-mod planned;
-mod report;
-mod scheduling;
-pub mod service;
+mod planning;
+mod run;
 mod store;
-mod turnstile;
 
-pub use het_node::{
-    ControlGroupFinding, control_groups, keep, pass_on, raise_descriptor_limit, share_one_heap,
+pub use het_host::{
+    CalibrationFault, Calibrations, ControlGroupFinding, Home, HomeError, JobDir, LockHolder,
+    Machine, MachineLock, Unsupervised, control_groups, keep, machine, machine_with_shares,
+    pass_on, raise_descriptor_limit, share_one_heap, this_machine, unsupervised,
 };
+pub use het_planner::models;
+pub use het_scheduler::{Impossible, Remedy, impossible};
+pub use het_service::report::{Detail, explanation_of_record};
+pub use het_service::{Handle, Scheduling};
 
-pub use calibrations::{CalibrationFault, Calibrations};
-pub use embedded::{Embedded, Impossible, Remedy, RunError, impossible};
-pub use home::{Home, HomeError, JobDir};
-pub use machine::{Machine, machine, machine_with_shares, this_machine};
-pub use orphans::{Orphans, orphans};
-pub use planned::{models, plan};
-pub use report::{Detail, explanation, explanation_of_record, report};
-pub use scheduling::Scheduling;
+pub use assembly::{MachineService, StartError};
+pub use planning::plan;
+pub use run::{PreparedRun, Run, RunError};
 pub use store::{
     Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
 };
-pub use turnstile::{Busy, Turnstile};

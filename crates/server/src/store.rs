@@ -272,16 +272,13 @@ impl EventStore {
         StoreReader(Arc::clone(&self.database))
     }
 
-    /// Writes the last line of a job together with the next batch.
-    ///
-    /// # Errors
-    /// When the row cannot become JSON.
-    pub fn keep_row(&mut self, row: &JobRow) -> Result<(), StoreError> {
-        self.rows.push((JobId(row.id), Some(serde_json::to_vec(row)?)));
-        Ok(())
+    /// Writes the last row of a job together with the next batch.
+    pub fn keep_row(&mut self, row: &JobRow) {
+        let json = serde_json::to_vec(row).expect("texts and numbers always become JSON");
+        self.rows.push((JobId(row.id), Some(json)));
     }
 
-    /// Removes the last line of a job together with the next batch.
+    /// Removes the last row of a job together with the next batch.
     pub fn drop_row(&mut self, job: JobId) {
         self.rows.push((job, None));
     }

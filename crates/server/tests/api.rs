@@ -9,11 +9,10 @@ use axum::http::{Request, StatusCode};
 use axum::routing::Router;
 use het_lab::Draw;
 use het_policy::by_name;
-use het_server::api::auth::{Door, Whose, may};
+use het_server::api::auth::{Listener, Whose, may};
 use het_server::api::routes::{ROUTES, Route, router};
 use het_server::api::{Api, BODY_BYTES_MAX, FILE_BYTES_MAX, KEY_CHARS_MAX, PAGE_MAX, Role, Tokens};
-use het_server::service::Service;
-use het_server::{Home, Keeping, this_machine};
+use het_server::{Home, Keeping, MachineService, this_machine};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -25,7 +24,7 @@ const STORM: u64 = 100_000;
 /// A service in a home of its own, and its router behind both doors.
 struct Rig {
     runtime: Runtime,
-    service: Option<Service>,
+    service: Option<MachineService>,
     own: Router,
     network: Router,
     home: Home,
@@ -47,22 +46,22 @@ impl Rig {
         let machine = this_machine();
         let policy = by_name("adaptive").expect("the table has it");
         let service =
-            Service::start(&machine, policy.into(), home.clone(), None, Keeping::default());
+            MachineService::start(&machine, policy.into(), home.clone(), None, Keeping::default());
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("they can be read");
         let api = Api::new(&service, home.clone(), tokens);
         let api = runtime.block_on(api).expect("the loop runs");
         let app = router(api);
-        let own = app.clone().layer(Extension(Door::Own));
-        let network = app.layer(Extension(Door::Network));
+        let own = app.clone().layer(Extension(Listener::Socket));
+        let network = app.layer(Extension(Listener::Network));
         Self { runtime, service: Some(service), own, network, home, _dir: dir }
     }
 
-    fn send(&self, door: Door, request: Request<Body>) -> Answer {
+    fn send(&self, door: Listener, request: Request<Body>) -> Answer {
         let app = match door {
-            Door::Own => self.own.clone(),
-            Door::Network => self.network.clone(),
+            Listener::Socket => self.own.clone(),
+            Listener::Network => self.network.clone(),
         };
         self.runtime.block_on(async {
             let answer = app.oneshot(request).await.expect("a router always answers");
@@ -74,7 +73,7 @@ impl Rig {
     }
 
     fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
-        self.send(Door::Own, request(method, path, &[], body.to_string()))
+        self.send(Listener::Socket, request(method, path, &[], body.to_string()))
     }
 
     fn submit(&self, tenant: &str) -> u64 {
@@ -87,7 +86,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         if let Some(service) = self.service.take() {
-            service.desk.leave_soon();
+            service.handle().stop_soon();
             service.join().expect("the loop ends well");
         }
     }
@@ -112,6 +111,8 @@ fn submission(tenant: &str) -> Value {
     json!({ "file": file.to_string(), "cwd": "/", "begin": "held" })
 }
 
+const OPERATIONS: &[&str] = &["cancel", "hold", "release", "drain", "undrain", "", "drop"];
+
 const QUOTAS: &str =
     "{ apiVersion: heterosis.dev/v1alpha1, kind: Quotas, tenants: { lab: { weight: 2 } } }";
 
@@ -123,8 +124,8 @@ fn opened(home: &Home) -> Tokens {
 
 /// The routes with a verb, as a caller asks for a job's.
 fn asked(route: &Route, job: u64) -> String {
-    let path = route.path.replace("{job}", &job.to_string()).replace("{deed}", "hold");
-    path.replace("{device}", "cpu0").replace("{service}", "undrain")
+    let path = route.path.replace("{device}/{operation}", "cpu0/undrain");
+    path.replace("{job}", &job.to_string()).replace("{operation}", "hold")
 }
 
 #[test]
@@ -157,7 +158,7 @@ fn every_role_may_exactly_what_the_table_says() {
                 let headers = [("authorization", header.as_str())];
                 let path = asked(route, *job);
                 let answer = rig.send(
-                    Door::Network,
+                    Listener::Network,
                     request(route.method.to_uppercase().as_str(), &path, &headers, body),
                 );
                 let submits = (route.method, route.path) == ("post", "/api/v1/jobs");
@@ -191,7 +192,8 @@ fn a_list_shows_only_what_the_caller_may_see() {
     let own = rig.submit("lab");
     let header = format!("Bearer {secret}");
     let headers = [("authorization", header.as_str())];
-    let answer = rig.send(Door::Network, request("GET", "/api/v1/jobs", &headers, String::new()));
+    let answer =
+        rig.send(Listener::Network, request("GET", "/api/v1/jobs", &headers, String::new()));
     let ids: Vec<u64> = answer.body["items"]
         .as_array()
         .expect("a list")
@@ -200,7 +202,7 @@ fn a_list_shows_only_what_the_caller_may_see() {
         .collect();
     assert_eq!(ids, [own]);
     let last =
-        rig.send(Door::Network, request("GET", "/api/v1/jobs/demo", &headers, String::new()));
+        rig.send(Listener::Network, request("GET", "/api/v1/jobs/demo", &headers, String::new()));
     assert_eq!(last.body["id"].as_u64(), Some(own));
 }
 
@@ -210,7 +212,7 @@ fn without_a_token_the_network_gets_nothing() {
     for route in ROUTES {
         let method = route.method.to_uppercase();
         let answer =
-            rig.send(Door::Network, request(&method, &asked(route, 1), &[], String::new()));
+            rig.send(Listener::Network, request(&method, &asked(route, 1), &[], String::new()));
         let expected = if route.verb.is_some() { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
         // A body that does not fit is refused before anybody asks who sent it.
         let early = route.body.is_some() && answer.status.is_client_error();
@@ -223,7 +225,10 @@ fn a_second_submission_of_a_key_is_the_first() {
     let rig = Rig::new(no_tokens);
     let send = |key: &str, tenant: &str| {
         let body = submission(tenant).to_string();
-        rig.send(Door::Own, request("POST", "/api/v1/jobs", &[("idempotency-key", key)], body))
+        rig.send(
+            Listener::Socket,
+            request("POST", "/api/v1/jobs", &[("idempotency-key", key)], body),
+        )
     };
     let first = send("k", "lab");
     let second = send("k", "lab");
@@ -235,7 +240,7 @@ fn a_second_submission_of_a_key_is_the_first() {
     let file = other["file"].as_str().expect("text").replace("true", "false");
     other["file"] = file.into();
     let other = request("POST", "/api/v1/jobs", &[("idempotency-key", "k")], other.to_string());
-    let refused = rig.send(Door::Own, other);
+    let refused = rig.send(Listener::Socket, other);
     assert_eq!(refused.status, StatusCode::CONFLICT, "a key stands for one job");
 }
 
@@ -252,7 +257,7 @@ fn a_client_that_goes_away_takes_nothing_back() {
             // Whether it is answered in time is left to chance.
             let _ = tokio::time::timeout(patience, app.oneshot(send())).await;
         });
-        assert!(rig.send(Door::Own, send()).status.is_success());
+        assert!(rig.send(Listener::Socket, send()).status.is_success());
     }
     let jobs = rig.ask("GET", "/api/v1/jobs", &Value::Null).body;
     assert_eq!(jobs["items"].as_array().map(Vec::len), Some(40), "one job a key");
@@ -264,8 +269,11 @@ fn limits_hold_at_the_limit_and_not_beyond() {
     let key = |length: usize| {
         let body = submission("lab").to_string();
         let key = "k".repeat(length);
-        rig.send(Door::Own, request("POST", "/api/v1/jobs", &[("idempotency-key", &key)], body))
-            .status
+        rig.send(
+            Listener::Socket,
+            request("POST", "/api/v1/jobs", &[("idempotency-key", &key)], body),
+        )
+        .status
     };
     assert_eq!(key(KEY_CHARS_MAX), StatusCode::CREATED);
     assert_eq!(key(KEY_CHARS_MAX + 1), StatusCode::BAD_REQUEST);
@@ -288,7 +296,7 @@ fn limits_hold_at_the_limit_and_not_beyond() {
     let body = |length: usize| {
         let text = submission("lab").to_string();
         let padded = format!("{text}{}", " ".repeat(length - text.len()));
-        rig.send(Door::Own, request("POST", "/api/v1/jobs", &[], padded)).status
+        rig.send(Listener::Socket, request("POST", "/api/v1/jobs", &[], padded)).status
     };
     assert_eq!(body(BODY_BYTES_MAX), StatusCode::CREATED);
     assert_eq!(body(BODY_BYTES_MAX + 1), StatusCode::PAYLOAD_TOO_LARGE);
@@ -409,9 +417,8 @@ fn storm_request(draw: &mut Draw) -> Option<Request<Body>> {
     let mut path: String = route
         .path
         .replace("{job}", word(draw, WORDS))
-        .replace("{deed}", word(draw, &["cancel", "hold", "release", "", "drop"]))
         .replace("{device}", word(draw, &["cpu0", "x", "", "%2F", "node/cpu0"]))
-        .replace("{service}", word(draw, &["drain", "undrain", ""]));
+        .replace("{operation}", word(draw, OPERATIONS));
     if below(draw, 3) == 0 {
         let (name, value) = (
             word(draw, &["all", "after", "limit", "tenant", "state", "lang", "x"]),
@@ -460,7 +467,7 @@ fn a_storm_of_nonsense_breaks_nothing() {
     while sent < STORM {
         let Some(request) = storm_request(&mut draw) else { continue };
         let told = format!("{request:?}");
-        let answer = rig.send(Door::Own, request);
+        let answer = rig.send(Listener::Socket, request);
         let server_error = answer.status.is_server_error();
         assert!(
             !server_error || answer.status == StatusCode::SERVICE_UNAVAILABLE,

@@ -40,6 +40,14 @@ impl Agenda {
         self.rows.keys().next().map(|&(at, _)| at)
     }
 
+    /// Facts that are on their way.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.rows.values().filter_map(|due| match due {
+            Due::Tell(event) => Some(event.as_ref()),
+            _ => None,
+        })
+    }
+
     pub fn pop(&mut self) -> Option<(Time, Due)> {
         self.rows.pop_first().map(|((at, _), due)| (at, due))
     }

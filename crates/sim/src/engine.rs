@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Checkpoint, DeviceId, Domain, Event, Failure, Generation, Grant, LeaseId, Measured,
-    Micro, Millis, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, Time, Topology,
+    Micro, Millis, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, State, Time,
+    Topology,
 };
 use het_engine::Engine;
 
@@ -21,9 +22,11 @@ pub struct Sim {
     /// The programs of elastic stages, which remember what they measured.
     trainers: BTreeMap<StageKey, Trainer>,
     now: Time,
-    generation: Generation,
-    agenda: Agenda,
-    runs: BTreeMap<LeaseId, Run>,
+    pub(crate) generation: Generation,
+    pub(crate) agenda: Agenda,
+    pub(crate) runs: BTreeMap<LeaseId, Run>,
+    /// Ends that were reported and may not be durable yet.
+    pub(crate) uncommitted: Vec<(LeaseId, Outcome)>,
     lost: Vec<bool>,
     failed: BTreeSet<DeviceId>,
     /// Percent of the normal step time, by node.
@@ -36,13 +39,13 @@ pub struct Sim {
 
 /// A gang at work.
 #[derive(Debug)]
-struct Run {
+pub(crate) struct Run {
     stage: StageKey,
     placement: Arc<Placement>,
     /// Steps done when `since_ns` began.
     done: u64,
     /// Steps that are safe in a checkpoint.
-    saved: u64,
+    pub(crate) saved: u64,
     /// Since when the present step is worked on.
     since_ns: u64,
     step_ns: u64,
@@ -50,7 +53,7 @@ struct Run {
     worked_ns: u64,
     kept_ns: u64,
     epoch: u32,
-    stopping: bool,
+    pub(crate) stopping: bool,
     /// A rank of it hangs or computes nonsense: it neither ends nor saves anything of worth.
     broken: bool,
     /// When an elastic job next looks at its own speed.
@@ -123,6 +126,7 @@ impl Sim {
             generation: Generation(0),
             agenda,
             runs: BTreeMap::new(),
+            uncommitted: Vec::new(),
             failed_once: BTreeSet::new(),
         }
     }
@@ -131,7 +135,7 @@ impl Sim {
         self.models.get(&stage).cloned().unwrap_or_default()
     }
 
-    fn start(
+    pub(crate) fn start(
         &mut self,
         lease: LeaseId,
         stage: StageKey,
@@ -205,7 +209,7 @@ impl Sim {
         of_rank.max().unwrap_or(1)
     }
 
-    fn tell(&mut self, event: Event) {
+    pub(crate) fn tell(&mut self, event: Event) {
         self.agenda.add(self.now, Due::Tell(Box::new(event)));
     }
 
@@ -314,7 +318,7 @@ impl Sim {
         self.tell(Event::StageEnded { lease, outcome });
     }
 
-    fn stop(&mut self, lease: LeaseId, grace: Millis) {
+    pub(crate) fn stop(&mut self, lease: LeaseId, grace: Millis) {
         let now = self.now;
         let Some(run) = self.runs.get_mut(&lease) else { return };
         run.settle(now);
@@ -435,12 +439,16 @@ fn devices_by_node(placement: &Placement) -> Vec<u32> {
     counts.into_values().collect()
 }
 
-fn checkpointed(lease: LeaseId, step: u64) -> Event {
+pub(crate) fn checkpointed(lease: LeaseId, step: u64) -> Event {
     let checkpoint = Checkpoint { step, path: format!("checkpoint-{step}") };
     Event::Checkpointed { lease, checkpoint }
 }
 
 impl Engine for Sim {
+    fn adopt(&mut self, state: &State) {
+        self.take_up(state);
+    }
+
     fn submit(&mut self, plan: &Plan) {
         if plan.generation <= self.generation {
             return;
@@ -467,7 +475,12 @@ impl Engine for Sim {
             let (at, due) = self.agenda.pop()?;
             self.now = self.now.max(at);
             match due {
-                Due::Tell(event) if self.still_true(&event) => return Some((self.now, *event)),
+                Due::Tell(event) if self.still_true(&event) => {
+                    if let Event::StageEnded { lease, outcome } = event.as_ref() {
+                        self.uncommitted.push((*lease, outcome.clone()));
+                    }
+                    return Some((self.now, *event));
+                }
                 Due::Tell(_) => {}
                 Due::Stopped { lease, saved } => {
                     if let (Some(run), true) = (self.runs.get_mut(&lease), saved) {
@@ -483,6 +496,10 @@ impl Engine for Sim {
                 }
             }
         }
+    }
+
+    fn committed(&mut self) {
+        self.uncommitted.clear();
     }
 
     fn now(&self) -> Time {

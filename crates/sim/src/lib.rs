@@ -5,6 +5,7 @@
 //! Knows: virtual time, how long the work of each stage really takes, and what goes wrong when.
 //! Must never know: which policy runs, or a clock.
 
+mod adoption;
 mod agenda;
 mod elastic;
 mod engine;

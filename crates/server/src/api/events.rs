@@ -5,9 +5,9 @@ use axum::extract::{Query, State as Shared};
 use het_wire::api::EventPage;
 use serde::Deserialize;
 
-use super::auth::{Caller, Verb};
-use super::refuse::{ApiError, Code};
-use super::{Api, PAGE_MAX};
+use super::auth::{Auth, Verb};
+use super::refuse::ApiError;
+use super::{Api, Code, PAGE_MAX};
 use crate::StoreError;
 
 /// Which events.
@@ -21,7 +21,7 @@ pub struct EventsQuery {
 
 pub async fn events(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     Query(query): Query<EventsQuery>,
 ) -> Result<Json<EventPage>, ApiError> {
     caller.check_server(Verb::ReadLog)?;

@@ -2,21 +2,19 @@
 
 use axum::Json;
 use axum::extract::{Path, Query, State as Shared};
-use het_control::Controller;
-use het_core::{Event, Job, JobChange, JobId, Millis, Priority};
-use het_node::Node;
+use het_core::{JobChange, JobId, Millis, Priority};
+use het_service::calls::{self, change_job, find, live_report, operate};
+use het_service::report::Detail;
+use het_service::{Selection, Which};
 use het_wire::api::{JobChanges, JobList, JobRow};
 use het_wire::quantity;
 use het_wire::report::{ExplanationReport, RunReport};
 use het_wire::text::Lang;
 use serde::Deserialize;
 
-use super::auth::{Caller, Verb};
-use super::refuse::{ApiError, Code, Sent};
-use super::{Api, PAGE_MAX};
-use crate::EventStore;
-use crate::report::{Detail, explanation, report};
-use crate::service::{Asked, Wanted, Which};
+use super::auth::{Auth, Verb};
+use super::refuse::{ApiError, Body};
+use super::{Api, Caller, Code, PAGE_MAX};
 
 /// Which jobs a list shows.
 #[derive(Debug, Default, Deserialize)]
@@ -42,7 +40,7 @@ enum Switch {
 
 pub async fn list(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     Query(query): Query<ListQuery>,
 ) -> Result<Json<JobList>, ApiError> {
     let limit = query.limit.unwrap_or(PAGE_MAX);
@@ -51,51 +49,34 @@ pub async fn list(
         return Err(ApiError::new(Code::BadRequest, text));
     }
     let which = if query.all == Switch::On { Which::All } else { Which::Live };
-    let wanted = Wanted { after: query.after, limit: limit + 1, which };
+    let selection = Selection { after: query.after, limit: limit + 1, which };
     let shown = |row: &JobRow| {
         caller.may(Verb::ReadJobs, &row.tenant)
             && query.tenant.as_ref().is_none_or(|tenant| *tenant == row.tenant)
             && query.state.as_ref().is_none_or(|state| *state == row.state)
     };
-    let mut rows = api.0.desk.board().list(&wanted, shown);
+    let mut rows = api.0.service.jobs().list(&selection, shown);
     let more = rows.len() > limit;
     rows.truncate(limit);
     let next = rows.last().filter(|_| more).map(|row| row.id);
     Ok(Json(JobList::new(rows.iter().map(|row| (**row).clone()).collect(), next)))
 }
 
-/// The line of the job that a selector names: an id, `last`, or a name (its newest job).
-pub(super) fn find(api: &Api, caller: &Caller, selector: &str) -> Result<JobRow, ApiError> {
-    let board = api.0.desk.board();
-    let may_see = |row: &JobRow| caller.may(Verb::ReadJobs, &row.tenant);
-    let row = match selector.parse::<u64>() {
-        Ok(id) => board.row(JobId(id)).filter(|row| may_see(row)),
-        Err(_) if selector == "last" => board.newest(may_see),
-        Err(_) => board.named(selector, may_see),
-    };
-    // Somebody else's job is not there, rather than forbidden: its id says nothing.
-    row.map(|row| (*row).clone()).ok_or_else(|| ApiError::no_job(selector))
-}
-
 pub async fn row(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     Path(selector): Path<String>,
 ) -> Result<Json<JobRow>, ApiError> {
-    Ok(Json(find(&api, &caller, &selector)?))
+    Ok(Json((*find(&api.0.service, &caller, &selector)?).clone()))
 }
 
 pub async fn show(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     Path(selector): Path<String>,
 ) -> Result<Json<RunReport>, ApiError> {
-    let id = JobId(find(&api, &caller, &selector)?.id);
-    let live = api
-        .0
-        .desk
-        .look(move |control| report(control.state(), id, control.policy().name(), control.now()));
-    if let Some(report) = live.await? {
+    let id = JobId(find(&api.0.service, &caller, &selector)?.id);
+    if let Some(report) = live_report(&api.0.service, id).await? {
         return Ok(Json(report));
     }
     let text = std::fs::read_to_string(api.0.home.job(id.0).report()).ok();
@@ -118,60 +99,63 @@ pub struct ExplainQuery {
 
 pub async fn explain(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     Path(selector): Path<String>,
     Query(query): Query<ExplainQuery>,
 ) -> Result<Json<ExplanationReport>, ApiError> {
-    let id = JobId(find(&api, &caller, &selector)?.id);
+    let id = JobId(find(&api.0.service, &caller, &selector)?.id);
     let lang = if query.lang.starts_with("zh") { Lang::Zh } else { Lang::En };
     let detail = if query.placement { Detail::Placement } else { Detail::Reasons };
-    let look = move |control: &Controller<Node, EventStore>| {
-        explanation(&control.situation(), id, (lang, detail))
-    };
-    let told = api.0.desk.look(look).await?;
-    told.map(Json).ok_or_else(|| {
-        ApiError::new(Code::NotFound, format!("job {id} ended long ago"))
-            .hint(format!("`het describe {id}` has its report"))
-    })
+    Ok(Json(calls::explain(&api.0.service, id, (lang, detail)).await?))
 }
 
-/// What can be done to a job that is there.
+/// What can be done to a job that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Deed {
+pub enum Operation {
     Cancel,
     Hold,
     Release,
 }
 
-impl Deed {
-    /// The fact that it brings, unless it is one already.
-    fn event(self, job: &Job, id: JobId) -> Option<Event> {
-        match self {
-            Self::Cancel => Some(Event::JobCancelled { job: id }),
-            Self::Hold => (!job.held).then_some(Event::JobHeld { job: id }),
-            Self::Release => job.held.then_some(Event::JobReleased { job: id }),
-        }
-    }
-}
-
 pub async fn change(
     Shared(api): Shared<Api>,
-    caller: Caller,
-    Path((selector, deed)): Path<(String, Deed)>,
+    Auth(caller): Auth,
+    Path((selector, operation)): Path<(String, Operation)>,
 ) -> Result<Json<JobRow>, ApiError> {
-    to_live_job(&api, &caller, &selector, move |job, id| deed.event(job, id)).await
+    let id = changeable(&api, &caller, &selector)?;
+    let operation = match operation {
+        Operation::Cancel => calls::Operation::Cancel,
+        Operation::Hold => calls::Operation::Hold,
+        Operation::Release => calls::Operation::Release,
+    };
+    operate(&api.0.service, id, operation).await?;
+    row_of(&api, &caller, id)
 }
 
 pub async fn set(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     Path(selector): Path<String>,
-    Sent(changes): Sent<JobChanges>,
+    Body(changes): Body<JobChanges>,
 ) -> Result<Json<JobRow>, ApiError> {
     let change = read(&changes)?;
-    let event = move |_: &Job, job| Some(Event::JobChanged { job, change });
-    to_live_job(&api, &caller, &selector, event).await
+    let id = changeable(&api, &caller, &selector)?;
+    change_job(&api.0.service, id, change).await?;
+    row_of(&api, &caller, id)
+}
+
+/// # Errors
+/// When there is no such job, or the caller may not change it.
+fn changeable(api: &Api, caller: &Caller, selector: &str) -> Result<JobId, ApiError> {
+    let row = find(&api.0.service, caller, selector)?;
+    caller.check(Verb::ChangeJobs, &row.tenant)?;
+    Ok(JobId(row.id))
+}
+
+fn row_of(api: &Api, caller: &Caller, id: JobId) -> Result<Json<JobRow>, ApiError> {
+    let row = find(&api.0.service, caller, &id.to_string())?;
+    Ok(Json((*row).clone()))
 }
 
 /// # Errors
@@ -191,28 +175,4 @@ fn read(changes: &JobChanges) -> Result<JobChange, ApiError> {
         priority: changes.priority.as_ref().map(priority).transpose()?,
         time_limit: changes.time_limit.as_ref().map(span).transpose()?,
     })
-}
-
-/// Brings a fact about a job that has not ended, and answers with its line.
-async fn to_live_job(
-    api: &Api,
-    caller: &Caller,
-    selector: &str,
-    event: impl FnOnce(&Job, JobId) -> Option<Event> + Send + 'static,
-) -> Result<Json<JobRow>, ApiError> {
-    let row = find(api, caller, selector)?;
-    caller.check(Verb::ChangeJobs, &row.tenant)?;
-    let id = JobId(row.id);
-    let told = api.0.desk.tell(move |control| {
-        match control.state().job(id).filter(|job| job.end.is_none()) {
-            Some(job) => Asked { events: event(job, id).into_iter().collect(), answer: Ok(()) },
-            None => {
-                let text = format!("job {id} has ended");
-                let refused = ApiError::new(Code::Conflict, text).hint("submit it again");
-                Asked { events: Vec::new(), answer: Err(refused) }
-            }
-        }
-    });
-    told.await??;
-    Ok(Json(find(api, caller, &row.id.to_string())?))
 }

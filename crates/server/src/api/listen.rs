@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use axum::serve::Listener;
 use axum::{Extension, Router};
+use het_service::Handle;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
 use super::Api;
-use super::auth::Door;
+use super::auth::Listener as Origin;
 use super::bounded::Bounded;
 use super::routes::router;
 use super::serve::{REQUEST_LIMIT, serve as answer};
 use super::tls::{Certificate, CertificateError, TlsListener};
-use crate::service::Desk;
 
 /// Longest path of a Unix socket on Linux, without the zero at its end (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -81,25 +81,25 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
         Some(network) => Some((bound(&api, network).await?, network.acceptor()?)),
         None => None,
     };
-    let desk = api.0.desk.clone();
+    let service = api.0.service.clone();
     let app = router(api);
-    let at_own = serve_at(own, app.clone().layer(Extension(Door::Own)), &desk);
-    let app = app.layer(Extension(Door::Network));
+    let at_own = serve_at(own, app.clone().layer(Extension(Origin::Socket)), &service);
+    let app = app.layer(Extension(Origin::Network));
     let served = async {
         match network {
             Some((listener, Some(acceptor))) => {
                 let listener = TlsListener::new(listener, acceptor)?;
-                tokio::join!(at_own, serve_at(listener, app, &desk));
+                tokio::join!(at_own, serve_at(listener, app, &service));
             }
             Some((listener, None)) => {
-                tokio::join!(at_own, serve_at(listener, app, &desk));
+                tokio::join!(at_own, serve_at(listener, app, &service));
             }
             None => at_own.await,
         }
         Ok(())
     };
     let too_long = async {
-        desk.gone().await;
+        service.ended().await;
         sleep(LAST_ANSWERS).await;
     };
     let served = tokio::select! {
@@ -111,11 +111,11 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     served
 }
 
-async fn serve_at(listener: impl Listener, app: Router, desk: &Desk) {
-    answer(Bounded::new(listener, CONNECTIONS_MAX), app, REQUEST_LIMIT, desk.gone()).await;
+async fn serve_at(listener: impl Listener, app: Router, service: &Handle) {
+    answer(Bounded::new(listener, CONNECTIONS_MAX), app, REQUEST_LIMIT, service.ended()).await;
 }
 
-/// Whoever holds the machine's turnstile owns the path: a socket that lies there is a dead one.
+/// The holder of the machine's lock owns the path: a socket that lies there is a dead one.
 fn own_socket(path: &Path) -> Result<UnixListener, ListenError> {
     if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         return Err(ListenError::LongPath { path: path.to_owned() });

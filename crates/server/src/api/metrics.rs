@@ -6,9 +6,8 @@ use std::sync::atomic::AtomicU64;
 use axum::extract::State as Shared;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use het_control::Controller;
 use het_core::State;
-use het_node::Node;
+use het_service::{Code, Replica};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
@@ -16,9 +15,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Api;
-use super::auth::{Caller, Verb};
-use super::refuse::{ApiError, Code};
-use crate::EventStore;
+use super::auth::{Auth, Verb};
+use super::refuse::ApiError;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -28,23 +26,23 @@ type Shares = Family<Labels, Gauge<f64, AtomicU64>>;
 
 pub async fn metrics(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
 ) -> Result<impl IntoResponse, ApiError> {
     caller.check_server(Verb::ReadServer)?;
-    let registry = api.0.desk.look(read).await?;
+    let registry = api.0.service.query(read).await?;
     let mut text = String::new();
     encode(&mut text, &registry)
         .map_err(|_| ApiError::new(Code::Busy, "the figures could not be written down"))?;
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], text))
 }
 
-fn read(control: &Controller<Node, EventStore>) -> Registry {
-    let state = control.state();
+fn read(replica: &Replica) -> Registry {
+    let state = replica.state();
     let mut registry = Registry::with_prefix("het");
     jobs(&mut registry, state);
     waiting(&mut registry, state);
     devices(&mut registry, state);
-    let events = ConstCounter::new(control.log().length());
+    let events = ConstCounter::new(replica.sequence());
     registry.register("log_events", "Events written to the log", events);
     let plans = ConstCounter::new(state.generation().0);
     registry.register("plans", "Plans committed", plans);

@@ -13,10 +13,10 @@ use het_wire::api::{
 use het_wire::report::{ExplanationReport, RunReport};
 
 use super::auth::Verb;
-use super::refuse::{ApiError, Code};
+use super::refuse::ApiError;
 use super::{
-    Api, BODY_BYTES_MAX, devices, events, jobs, metrics, openapi, preempt, quotas, site, submit,
-    watch,
+    Api, BODY_BYTES_MAX, Code, devices, events, jobs, metrics, openapi, preempt, quotas, site,
+    submit, watch,
 };
 
 /// One route.
@@ -68,7 +68,7 @@ pub const ROUTES: &[Route] = &[
         method: "get",
         path: "/readyz",
         verb: None,
-        about: "Recovery is over and the control loop hears",
+        about: "Recovery is over and the control loop runs",
         query: &[],
         body: None,
         answer: Answer::Text,
@@ -126,9 +126,9 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "post",
-        path: "/api/v1/devices/{device}/{service}",
+        path: "/api/v1/devices/{device}/{operation}",
         verb: Some(Verb::ServeDevices),
-        about: "Take a device out of service (`{service}` is `drain`) or back (`undrain`): what \
+        about: "Take a device out of service (`{operation}` is `drain`) or back (`undrain`): what \
                 runs there and saves goes elsewhere, what does not may end there",
         query: &[],
         body: None,
@@ -227,7 +227,7 @@ pub const ROUTES: &[Route] = &[
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(PreemptionList)),
-        handler: || get(preempt::weigh),
+        handler: || get(preempt::preview),
     },
     Route {
         method: "post",
@@ -242,9 +242,9 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "post",
-        path: "/api/v1/jobs/{job}/{deed}",
+        path: "/api/v1/jobs/{job}/{operation}",
         verb: Some(Verb::ChangeJobs),
-        about: "Change a job: `{deed}` is `cancel`, `hold` or `release`",
+        about: "Change a job: `{operation}` is `cancel`, `hold` or `release`",
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(JobRow)),

@@ -14,21 +14,21 @@ use hyper_util::service::TowerToHyperService;
 /// Clients that rest for longer connect anew.
 pub(super) const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
-/// Serves until `gone`, and then until whoever asked before has its answer.
+/// Serves until `ended`, and then until whoever asked before has its answer.
 pub(super) async fn serve<L: Listener>(
     mut listener: L,
     app: Router,
     request_limit: Duration,
-    gone: impl Future<Output = ()>,
+    ended: impl Future<Output = ()>,
 ) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(request_limit);
     let answers = GracefulShutdown::new();
-    let mut gone = std::pin::pin!(gone);
+    let mut ended = std::pin::pin!(ended);
     loop {
         let (connection, _) = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = &mut gone => break,
+            () = &mut ended => break,
         };
         let service = TowerToHyperService::new(app.clone());
         let served = answers.watch(http.serve_connection(TokioIo::new(connection), service));

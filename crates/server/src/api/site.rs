@@ -2,15 +2,14 @@
 
 use axum::Json;
 use axum::extract::State as Shared;
+use het_service::report::stamp;
 use het_wire::API_VERSION;
 use het_wire::api::ServerInfo;
 use serde_json::{Value, json};
 
 use super::Api;
-use super::auth::{Caller, Verb};
+use super::auth::{Auth, Verb};
 use super::refuse::ApiError;
-use crate::report::stamp;
-use crate::service::Leaving;
 
 /// The process lives.
 pub async fn healthz() -> &'static str {
@@ -19,14 +18,17 @@ pub async fn healthz() -> &'static str {
 
 /// The loop hears: recovery is over and the log can be written.
 pub async fn readyz(Shared(api): Shared<Api>) -> Result<&'static str, ApiError> {
-    api.0.desk.look(|_| ()).await?;
+    api.0.service.ready().await?;
     Ok("ok\n")
 }
 
-pub async fn info(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<ServerInfo>, ApiError> {
+pub async fn info(
+    Shared(api): Shared<Api>,
+    Auth(caller): Auth,
+) -> Result<Json<ServerInfo>, ApiError> {
     caller.check_server(Verb::ReadServer)?;
-    let look = api.0.desk.look(|control| (control.policy().name(), control.log().length()));
-    let (policy, events) = look.await?;
+    let query = api.0.service.query(|replica| (replica.policy().name(), replica.sequence()));
+    let (policy, events) = query.await?;
     Ok(Json(ServerInfo {
         api_version: API_VERSION.to_owned(),
         kind: "Server".to_owned(),
@@ -34,14 +36,14 @@ pub async fn info(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<Serve
         pid: std::process::id(),
         policy: policy.to_owned(),
         started_at: stamp(api.0.started),
-        jobs_live: api.0.desk.board().live_count(),
+        jobs_live: api.0.service.jobs().live_count(),
         events,
     }))
 }
 
 /// Ends the service; running jobs go on and are taken up by the next one.
-pub async fn stop(Shared(api): Shared<Api>, caller: Caller) -> Result<Json<Value>, ApiError> {
+pub async fn stop(Shared(api): Shared<Api>, Auth(caller): Auth) -> Result<Json<Value>, ApiError> {
     caller.check_server(Verb::StopServer)?;
-    api.0.desk.leave(Leaving::JobsGoOn).await?;
-    Ok(Json(json!({ "stopped": true, "jobs_running": api.0.desk.board().live_count() })))
+    api.0.service.stop().await?;
+    Ok(Json(json!({ "stopped": true, "jobs_running": api.0.service.jobs().live_count() })))
 }

@@ -10,20 +10,20 @@ use axum::Json;
 use axum::extract::{Path as PathOf, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use het_core::{Event, Job, JobEnd, JobId, JobSpec, Name, State};
+use het_core::{JobId, JobSpec, Name};
+use het_host::{Home, newest_checkpoint};
+use het_planner::models;
+use het_scheduler::impossible;
+use het_service::{Unavailable, calls, carried};
 use het_wire::API_VERSION;
-use het_wire::api::{Begin, JobRow, Submission, Submitted};
+use het_wire::api::{JobRow, Submission, Submitted};
 use het_wire::job::{Context, TrainingJob, parse};
 use tokio::sync::OnceCell;
 
-use super::auth::{Caller, Verb};
-use super::jobs::find;
-use super::refuse::{ApiError, Code, Sent};
-use super::{Api, FILE_BYTES_MAX, KEY_CHARS_MAX, LIVE_JOBS_MAX, Parts};
-use crate::Home;
-use crate::embedded::{carried, impossible};
-use crate::planned::{models, plan};
-use crate::service::{Asked, NotHeard};
+use super::auth::{Auth, Verb};
+use super::refuse::{ApiError, Body};
+use super::{Api, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
+use crate::planning::plan;
 
 /// The header that makes a second submission the same as the first.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -53,9 +53,9 @@ impl Answer {
 
 pub async fn submit(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     headers: HeaderMap,
-    Sent(submission): Sent<Submission>,
+    Body(submission): Body<Submission>,
 ) -> Result<impl IntoResponse, ApiError> {
     let job = read(&submission)?;
     let tenant = job.file.metadata.tenant.clone().unwrap_or_else(|| "default".to_owned());
@@ -84,7 +84,7 @@ pub async fn submit(
         }
         Ok((StatusCode::CREATED, accepted?))
     });
-    let accepted = accepted.await.map_err(|_| NotHeard::Gone)?;
+    let accepted = accepted.await.map_err(|_| Unavailable::Gone)?;
     accepted.map(|(status, submitted)| (status, Json(submitted)))
 }
 
@@ -95,9 +95,9 @@ async fn accept(
     job: &TrainingJob,
     key: Option<Name>,
 ) -> Result<Submitted, ApiError> {
-    check_room(parts)?;
+    calls::check_room(&parts.service)?;
     refuse_impossible(parts, submission, job)?;
-    let id = parts.desk.new_job_id();
+    let id = parts.service.new_job_id();
     let workdir = workdir(parts, submission, id)?;
     let spec = resolve(parts, submission, job, &workdir)?;
     let (spec, too_large) = with_planned_speeds(parts, job, spec).await?;
@@ -105,14 +105,8 @@ async fn accept(
     let warnings = warnings.chain(too_large).collect();
     let answer = submitted(id, spec.name.to_string(), workdir, warnings);
     let spec = Arc::new(JobSpec { key, ..spec });
-    let begin = submission.begin;
-    let tell = move |_: &_| {
-        let (succeeded, checkpoints) = (Vec::new(), Vec::new());
-        let submitted = Event::JobSubmitted { job: id, spec, succeeded, checkpoints };
-        let held = (begin == Begin::Held).then_some(Event::JobHeld { job: id });
-        Asked { events: std::iter::once(submitted).chain(held).collect(), answer }
-    };
-    Ok(parts.desk.tell(tell).await?)
+    calls::submit(&parts.service, id, spec, submission.begin).await?;
+    Ok(answer)
 }
 
 /// The job with what the planner expects of it, and what is to be said of that. A search may take
@@ -131,60 +125,27 @@ async fn with_planned_speeds(
         let warnings = plan(&file, &topology, &calibrations, &mut spec);
         (spec, warnings)
     });
-    Ok(planning.await.map_err(|_| NotHeard::Gone)?)
-}
-
-fn check_room(parts: &Parts) -> Result<(), ApiError> {
-    if parts.desk.board().live_count() < LIVE_JOBS_MAX {
-        return Ok(());
-    }
-    let text = format!("{LIVE_JOBS_MAX} jobs wait or run already");
-    Err(ApiError::new(Code::TooMany, text).hint("wait for some of them to end"))
+    Ok(planning.await.map_err(|_| Unavailable::Gone)?)
 }
 
 /// `POST /api/v1/jobs/{job}/requeue`: a new job that goes on where an ended one left off.
 pub async fn requeue(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     PathOf(selector): PathOf<String>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let row = find(&api, &caller, &selector)?;
+    let service = &api.0.service;
+    let row = calls::find(service, &caller, &selector)?;
     caller.check(Verb::SubmitJobs, &row.tenant)?;
-    check_room(&api.0)?;
-    let (old, new) = (JobId(row.id), api.0.desk.new_job_id());
-    let told = api.0.desk.tell(move |control| match again(control.state(), old, new) {
-        Ok((event, answer)) => Asked { events: vec![event], answer: Ok(answer) },
-        Err(refused) => Asked { events: Vec::new(), answer: Err(refused) },
-    });
-    Ok((StatusCode::CREATED, Json(told.await??)))
-}
-
-fn again(state: &State, old: JobId, new: JobId) -> Result<(Event, Submitted), ApiError> {
-    let Some(job) = state.job(old) else {
-        let text = format!("job {old} ended too long ago to go on");
-        return Err(ApiError::new(Code::NotFound, text).hint("submit it again"));
-    };
-    let refused = match job.end {
-        Some((_, JobEnd::Failed | JobEnd::Cancelled)) => None,
-        Some((_, JobEnd::Succeeded)) => Some(("has succeeded", "submit it again".to_owned())),
-        None => {
-            let hint = format!("`het hold {old}` and `het release {old}` start it again");
-            Some(("has not ended", hint))
-        }
-    };
-    if let Some((why, hint)) = refused {
-        return Err(ApiError::new(Code::Conflict, format!("job {old} {why}")).hint(hint));
-    }
-    let same =
-        |(_, other): &(&JobId, &Job)| other.end.is_none() && other.spec.workdir == job.spec.workdir;
-    if let Some((other, _)) = state.jobs().iter().find(same) {
-        let text = format!("job {other} works in the directory of job {old} already");
-        return Err(ApiError::new(Code::Conflict, text).hint("wait for its end or cancel it"));
-    }
-    let (succeeded, checkpoints) = carried(state, old);
-    let spec = Arc::new(JobSpec { key: None, ..job.spec.as_ref().clone() });
+    calls::check_room(service)?;
+    let old = JobId(row.id);
+    let job = calls::requeue_source(service, old).await?;
+    let carried = tokio::task::spawn_blocking(move || carried(&job, newest_checkpoint));
+    let carried = carried.await.map_err(|_| Unavailable::Gone)?;
+    let new = service.new_job_id();
+    let spec = calls::requeue(service, old, new, carried).await?;
     let answer = submitted(new, spec.name.to_string(), spec.workdir.clone(), Vec::new());
-    Ok((Event::JobSubmitted { job: new, spec, succeeded, checkpoints }, answer))
+    Ok((StatusCode::CREATED, Json(answer)))
 }
 
 fn submitted(id: JobId, name: String, workdir: String, warnings: Vec<String>) -> Submitted {

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
+use het_host::write_private;
+use het_service::{Caller, Role};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
-
-use super::auth::{Caller, Role};
-use crate::home::write_private;
 
 /// Digits of a hash by which people name a token.
 const ID_DIGITS: usize = 8;

@@ -5,14 +5,14 @@ use std::convert::Infallible;
 use axum::extract::{Query, State as Shared};
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use het_core::JobId;
+use het_service::calls::find;
 use het_wire::api::Change;
 use serde::Deserialize;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::{Stream, StreamExt};
 
 use super::Api;
-use super::auth::{Caller, Verb};
-use super::jobs::find;
+use super::auth::{Auth, Verb};
 use super::refuse::ApiError;
 
 /// Whose changes.
@@ -28,15 +28,15 @@ pub struct WatchQuery {
 /// was too slow: it has to look at the list again.
 pub async fn watch(
     Shared(api): Shared<Api>,
-    caller: Caller,
+    Auth(caller): Auth,
     Query(query): Query<WatchQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Sent, Infallible>>>, ApiError> {
-    let board = api.0.desk.board();
+    let jobs = api.0.service.jobs();
     // Listening begins before the look, so that nothing falls between the two.
-    let changes = BroadcastStream::new(board.watch());
-    let row = query.job.map(|selector| find(&api, &caller, &selector)).transpose()?;
+    let changes = BroadcastStream::new(jobs.watch());
+    let row = query.job.map(|selector| find(&api.0.service, &caller, &selector)).transpose()?;
     let only = row.as_ref().map(|row| JobId(row.id));
-    let first = row.map(|job| sent(&Change { sequence: board.sequence(), job }));
+    let first = row.map(|job| sent(&Change { sequence: jobs.sequence(), job: (*job).clone() }));
     let later = changes.filter_map(move |change| match change {
         Ok(change) => {
             let wanted = only.is_none_or(|id| id.0 == change.job.id);

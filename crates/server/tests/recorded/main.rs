@@ -1,6 +1,6 @@
 //! Machines with an Ascend 910B that were recorded as trees of files: who uses it, and who may.
 
-mod lookout;
+mod external;
 mod vnpus;
 
 use std::fs;

@@ -11,7 +11,7 @@ use het_core::{
     Outcome, Phase, Plan, Priority, Progress, RecoveryPhase, StageState, StateParts, Time,
     Topology,
 };
-use het_lab::{Scenario, drive};
+use het_lab::{Scenario, play, random_scenario};
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, View, by_name};
 use het_server::{Draft, EventStore, Keeping, Recovered, SnapshotFault, StoreError};
@@ -37,9 +37,9 @@ fn history(seed: u64) -> (Arc<Topology>, Events) {
         0 => Cadence::Rounds(Millis::seconds(10)),
         _ => Cadence::default(),
     };
-    let scenario = Scenario { retention, cadence, ..Scenario::random(seed) };
+    let scenario = Scenario { retention, cadence, ..random_scenario(seed) };
     let policy = by_name(POLICIES[seed as usize % POLICIES.len()]).expect("the table has it");
-    let control = drive(&scenario, policy, MemoryLog::default(), |_, _| ()).expect("it ends");
+    let control = play(&scenario, policy, MemoryLog::default(), |_, _| ()).expect("it ends");
     // Simulated gangs say nothing before they are where the one before had failed.
     let told = |(at, event): &(Time, Event)| {
         let first = Progress { step: Some(1), ..Progress::default() };

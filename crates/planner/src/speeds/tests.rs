@@ -8,12 +8,11 @@ use super::*;
 
 /// The only stage of a job that trains, as it is kept, and what was said of it.
 fn planned(topology: &Topology, devices: &str, trains: &str) -> (StageSpec, Vec<String>) {
-    let none = Calibrations::below("/nowhere".into());
-    planned_with(&none, topology, devices, trains)
+    planned_with(&Measured::new(), topology, devices, trains)
 }
 
 fn planned_with(
-    calibrations: &Calibrations,
+    measured: &Measured,
     topology: &Topology,
     devices: &str,
     trains: &str,
@@ -24,7 +23,7 @@ fn planned_with(
     let classes = &topology.classes;
     let context = Context { workdir: "/w", cwd: "/", classes, models: models(), env: &env };
     let mut spec = job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"));
-    let warnings = plan(&job.file, topology, calibrations, &mut spec);
+    let warnings = plan(&job.file, topology, measured, &mut spec);
     (spec.stages.remove(0), warnings)
 }
 
@@ -98,23 +97,17 @@ fn what_lacks_memory_is_told_and_not_planned() {
 
 #[test]
 fn what_was_measured_of_a_class_goes_first() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let calibrations = Calibrations::below(dir.path().to_owned());
     let cluster = cluster("hgx-h100-8");
-    let speed = |calibrations: &Calibrations| {
-        let (stage, warnings) = planned_with(calibrations, &cluster, "h100:8", SMALL);
+    let speed = |measured: &Measured| {
+        let (stage, warnings) = planned_with(measured, &cluster, "h100:8", SMALL);
         let speeds = stage.planned.speeds(&"h100-sxm5-80".into(), 8);
         (speeds.expect("planned").within(Domain::Node), warnings.len())
     };
-    let (before, _) = speed(&calibrations);
+    let (before, _) = speed(&Measured::new());
 
     let factors = CalibrationFactors { matrix: 2.0, elementwise: 2.0, exchange: 2.0 };
     let file = CalibrationFile::new("h100-sxm5-80", factors, 0.02, 3, Vec::new());
-    calibrations.store(&file).expect("it is written");
-    let (after, warnings) = speed(&calibrations);
+    let (after, warnings) = speed(&Measured::from([(file.class.clone(), file)]));
     assert_eq!(warnings, 0);
     assert!((before.as_f64() / after.as_f64() - 2.0).abs() < 0.1, "{before:?} {after:?}");
-
-    std::fs::write(dir.path().join("h100-sxm5-80.json"), "{}").expect("it is written");
-    assert_eq!(speed(&calibrations), (before, 1));
 }

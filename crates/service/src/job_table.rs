@@ -1,4 +1,4 @@
-//! One line a job, readable without the control loop, and the changes as they happen.
+//! One row a job, readable without the control loop, and the changes as they happen.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -13,18 +13,18 @@ use crate::report::row;
 /// Changes that a slow watcher may be behind before it misses some.
 const CHANGES_MAX: usize = 4_096;
 
-/// Lines that go at a time: there may be many where fewer are kept than before.
-const LET_GO_MAX: usize = 1_000;
+/// Rows that are dropped at a time: there may be many where fewer are kept than before.
+const DROPPED_MAX: usize = 1_000;
 
-/// The lines of all jobs, ended ones included.
+/// The rows of all jobs, ended ones included.
 #[derive(Debug)]
-pub struct Board {
-    lines: RwLock<Lines>,
+pub struct JobTable {
+    table: RwLock<Table>,
     changes: broadcast::Sender<Arc<Change>>,
 }
 
 #[derive(Debug)]
-struct Lines {
+struct Table {
     rows: BTreeMap<JobId, Arc<JobRow>>,
     live: BTreeSet<JobId>,
     /// The others, in the order of their ends.
@@ -35,9 +35,9 @@ struct Lines {
     sequence: u64,
 }
 
-/// Which lines are asked for.
+/// Which rows of a list.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct Selection {
     /// Only jobs with a later id.
     pub after: u64,
     pub limit: usize,
@@ -52,9 +52,9 @@ pub enum Which {
     All,
 }
 
-impl Board {
-    /// With the lines of at most so many ended jobs.
-    pub(super) fn of(
+impl JobTable {
+    /// With the rows of at most `ended_max` ended jobs.
+    pub(crate) fn new(
         mut ended: Vec<JobRow>,
         state: &State,
         sequence: u64,
@@ -62,21 +62,21 @@ impl Board {
     ) -> Self {
         ended.sort_by(|one, other| (&one.ended_at, one.id).cmp(&(&other.ended_at, other.id)));
         let (rows, live, order) = Default::default();
-        let mut lines = Lines { rows, live, ended: order, ended_max, sequence };
-        ended.into_iter().for_each(|row| lines.put(Arc::new(row)));
+        let mut table = Table { rows, live, ended: order, ended_max, sequence };
+        ended.into_iter().for_each(|row| table.put(Arc::new(row)));
         for (&id, job) in state.jobs() {
-            lines.put(Arc::new(row(state, id, job)));
+            table.put(Arc::new(row(state, id, job)));
         }
-        Self { lines: RwLock::new(lines), changes: broadcast::Sender::new(CHANGES_MAX) }
+        Self { table: RwLock::new(table), changes: broadcast::Sender::new(CHANGES_MAX) }
     }
 
-    /// Takes new lines, and lets those go that ended before the newest so many: gives their jobs.
-    pub(super) fn put(&self, rows: Vec<Arc<JobRow>>, sequence: u64) -> Vec<JobId> {
+    /// Takes new rows, and drops the oldest of those that ended; returns the jobs dropped.
+    pub(crate) fn put(&self, rows: Vec<Arc<JobRow>>, sequence: u64) -> Vec<JobId> {
         let gone = {
-            let mut lines = self.lines.write().unwrap_or_else(PoisonError::into_inner);
-            lines.sequence = sequence;
-            rows.iter().for_each(|row| lines.put(Arc::clone(row)));
-            lines.let_go()
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            table.sequence = sequence;
+            rows.iter().for_each(|row| table.put(Arc::clone(row)));
+            table.drop_oldest()
         };
         if self.changes.receiver_count() > 0 {
             for row in rows {
@@ -87,24 +87,28 @@ impl Board {
         gone
     }
 
-    pub(super) fn has_ended(&self, id: JobId) -> bool {
-        let lines = self.read();
-        lines.rows.contains_key(&id) && !lines.live.contains(&id)
+    pub(crate) fn has_ended(&self, id: JobId) -> bool {
+        let table = self.read();
+        table.rows.contains_key(&id) && !table.live.contains(&id)
     }
 
-    /// Lines by id, for which `may_see` holds; at most `limit` of them.
-    pub fn list(&self, wanted: &Wanted, may_see: impl Fn(&JobRow) -> bool) -> Vec<Arc<JobRow>> {
-        let lines = self.read();
-        let after = (Bound::Excluded(JobId(wanted.after)), Bound::Unbounded);
-        let all = lines.rows.range(after).map(|(_, row)| row);
+    /// Rows by id, for which `may_see` holds; at most `limit` of them.
+    pub fn list(
+        &self,
+        selection: &Selection,
+        may_see: impl Fn(&JobRow) -> bool,
+    ) -> Vec<Arc<JobRow>> {
+        let table = self.read();
+        let after = (Bound::Excluded(JobId(selection.after)), Bound::Unbounded);
+        let all = table.rows.range(after).map(|(_, row)| row);
         let shown = |row: &&Arc<JobRow>| {
-            (wanted.which == Which::All || row.ended_at.is_none()) && may_see(row)
+            (selection.which == Which::All || row.ended_at.is_none()) && may_see(row)
         };
-        match wanted.which {
-            Which::All => all.filter(shown).take(wanted.limit).cloned().collect(),
+        match selection.which {
+            Which::All => all.filter(shown).take(selection.limit).cloned().collect(),
             Which::Live => {
-                let live = lines.live.range(after).filter_map(|id| lines.rows.get(id));
-                live.filter(shown).take(wanted.limit).cloned().collect()
+                let live = table.live.range(after).filter_map(|id| table.rows.get(id));
+                live.filter(shown).take(selection.limit).cloned().collect()
             }
         }
     }
@@ -115,8 +119,8 @@ impl Board {
 
     /// The newest job of a name for which `may_see` holds.
     pub fn named(&self, name: &str, may_see: impl Fn(&JobRow) -> bool) -> Option<Arc<JobRow>> {
-        let lines = self.read();
-        lines.rows.values().rev().find(|row| row.name == name && may_see(row)).cloned()
+        let table = self.read();
+        table.rows.values().rev().find(|row| row.name == name && may_see(row)).cloned()
     }
 
     /// The newest job for which `may_see` holds.
@@ -128,7 +132,7 @@ impl Board {
         self.read().live.len()
     }
 
-    /// Events in the log when the board was last changed.
+    /// Events in the log when the table was last changed.
     pub fn sequence(&self) -> u64 {
         self.read().sequence
     }
@@ -138,12 +142,12 @@ impl Board {
         self.changes.subscribe()
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Lines> {
-        self.lines.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lines {
+impl Table {
     fn put(&mut self, row: Arc<JobRow>) {
         let (id, has_ended) = (JobId(row.id), row.ended_at.is_some());
         let before = self.rows.insert(id, row);
@@ -155,8 +159,8 @@ impl Lines {
         }
     }
 
-    fn let_go(&mut self) -> Vec<JobId> {
-        let many = self.ended.len().saturating_sub(self.ended_max).min(LET_GO_MAX);
+    fn drop_oldest(&mut self) -> Vec<JobId> {
+        let many = self.ended.len().saturating_sub(self.ended_max).min(DROPPED_MAX);
         let gone: Vec<JobId> = self.ended.drain(..many).collect();
         gone.iter().for_each(|id| drop(self.rows.remove(id)));
         gone
@@ -173,9 +177,9 @@ mod tests {
         JobRow { id, ended_at: ended_at.map(str::to_owned), ..JobRow::default() }
     }
 
-    fn ids(board: &Board) -> Vec<u64> {
-        let wanted = Wanted { limit: 10, which: Which::All, ..Wanted::default() };
-        board.list(&wanted, |_| true).iter().map(|row| row.id).collect()
+    fn ids(table: &JobTable) -> Vec<u64> {
+        let selection = Selection { limit: 10, which: Which::All, ..Selection::default() };
+        table.list(&selection, |_| true).iter().map(|row| row.id).collect()
     }
 
     #[test]
@@ -188,14 +192,14 @@ mod tests {
             links: Vec::new(),
         };
         let state = State::new(Arc::new(nothing));
-        let board = Board::of(kept, &state, 0, 2);
-        let put = |id, ended_at| board.put(vec![Arc::new(line(id, ended_at))], 1);
+        let table = JobTable::new(kept, &state, 0, 2);
+        let put = |id, ended_at| table.put(vec![Arc::new(line(id, ended_at))], 1);
         assert_eq!(put(1, None), []);
         assert_eq!(put(1, Some("2026-01-03")), [JobId(2)]);
         assert_eq!(put(1, Some("2026-01-03")), [], "it ended once");
-        assert_eq!(ids(&board), [1, 3]);
+        assert_eq!(ids(&table), [1, 3]);
         assert_eq!(put(4, None), [], "what lives is no matter of this");
         assert_eq!(put(4, Some("2026-01-04")), [JobId(3)]);
-        assert_eq!((ids(&board), board.live_count()), (vec![1, 4], 0));
+        assert_eq!((ids(&table), table.live_count()), (vec![1, 4], 0));
     }
 }

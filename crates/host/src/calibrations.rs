@@ -1,5 +1,5 @@
-//! What was measured of device classes: a file each, below the folder of state. `het profile`
-//! writes them; `het size` and planning at submission go by them.
+//! What was measured of device classes: a file each, in the state directory. `het profile` writes
+//! them; `het size` and planning at submission read them.
 
 use std::collections::BTreeMap;
 use std::fs;

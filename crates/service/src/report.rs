@@ -18,7 +18,7 @@ pub use run::report;
 const INTERRUPTED: i32 = 130;
 
 /// RFC 3339, UTC.
-pub(crate) fn stamp(at: Time) -> String {
+pub fn stamp(at: Time) -> String {
     let stamp = Timestamp::from_millisecond(at.0 as i64);
     stamp.map_or_else(|_| format!("{} ms", at.0), |stamp| stamp.to_string())
 }

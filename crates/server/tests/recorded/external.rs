@@ -12,11 +12,10 @@ use axum::http::Request;
 use axum::routing::Router;
 use het_devices::System;
 use het_policy::by_name;
-use het_server::api::auth::Door;
+use het_server::api::auth::Listener;
 use het_server::api::routes::router;
 use het_server::api::{Api, Tokens};
-use het_server::service::Service;
-use het_server::{Home, Keeping, machine};
+use het_server::{Home, Keeping, MachineService, machine};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -29,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Rig {
     root: TempDir,
-    service: Service,
+    service: MachineService,
     runtime: Runtime,
     app: Router,
 }
@@ -43,18 +42,18 @@ impl Rig {
         home.server_dir().expect("a directory can be made");
         let policy = by_name("adaptive").expect("the table has it");
         let service =
-            Service::start(&machine, policy.into(), home.clone(), None, Keeping::default());
+            MachineService::start(&machine, policy.into(), home.clone(), None, Keeping::default());
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("none is a list too");
         let api = Api::new(&service, home, tokens);
         let api = runtime.block_on(api).expect("the loop runs");
-        Self { root, service, runtime, app: router(api).layer(Extension(Door::Own)) }
+        Self { root, service, runtime, app: router(api).layer(Extension(Listener::Socket)) }
     }
 
     /// The machine goes on without it.
     fn end(self) -> TempDir {
-        self.service.desk.leave_soon();
+        self.service.handle().stop_soon();
         self.service.join().expect("the loop ends well");
         self.root
     }

@@ -1,9 +1,9 @@
 //! The machine as it is now, in the rows that its store knows. An id keeps its meaning for as long
-//! as the store lives: what is new comes behind, and what is gone keeps its row.
+//! as the store lives: a new device is appended, one that is gone keeps its row.
 
 use std::collections::BTreeSet;
 
-use het_core::{Device, DeviceClass, DeviceId, Link, Name, Node, Topology, Vertex};
+use het_core::{Device, DeviceClass, DeviceId, Event, Link, Name, Node, State, Topology, Vertex};
 
 /// Of the memory that was there before, less than this part is told of. A kernel's update takes or
 /// gives some.
@@ -11,7 +11,7 @@ const ABOUT_ALL: f64 = 0.98;
 
 /// What was found, in known rows.
 #[derive(Debug)]
-pub(crate) struct Inventory {
+pub struct Inventory {
     pub topology: Topology,
     /// The row of every device that was found, in the order of discovery.
     pub rows: Vec<DeviceId>,
@@ -62,7 +62,20 @@ impl Inventory {
     }
 }
 
-/// Where a class stands, with what is known of it now.
+/// Devices that are gone go out of service; those that were out of service for that and are back
+/// return to it.
+pub fn availability_changes(
+    state: &State,
+    gone_before: &BTreeSet<DeviceId>,
+    gone: &BTreeSet<DeviceId>,
+) -> Vec<Event> {
+    let fails = gone.iter().filter(|id| !state.has_failed(**id));
+    let fails = fails.map(|&device| Event::DeviceFailed { device });
+    let returns = gone_before.difference(gone).filter(|id| state.has_failed(**id));
+    fails.chain(returns.map(|&device| Event::DeviceRepaired { device })).collect()
+}
+
+/// The row of a class, brought up to date.
 fn class_row(known: &mut Vec<DeviceClass>, class: &DeviceClass) -> usize {
     match known.iter().position(|row| row.id == class.id) {
         Some(row) => {

@@ -186,7 +186,10 @@ impl JobDir {
 }
 
 /// Replaces a file that only its owner may read.
-pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_extension("tmp");
     let mut file =
         fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;

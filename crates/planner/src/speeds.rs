@@ -1,5 +1,5 @@
 //! Planned speeds: what the planner expects of every gang that a stage may become, in each domain
-//! of a cluster. Asked once, when a job is submitted; the answers are kept in its specification.
+//! of a cluster. Worked out once, when a job is submitted, and kept in its specification.
 
 mod network;
 
@@ -20,7 +20,6 @@ use het_wire::job::{JobFile, PrecisionFile, TrainsFile, TuningFile};
 use het_wire::text::{self, Lang};
 use het_wire::topology::{Reach, reaches};
 
-use crate::calibrations::Calibrations;
 use network::Network;
 
 /// Rank of adapters where nothing is said.
@@ -38,24 +37,22 @@ pub fn models() -> &'static [&'static str] {
     &MODELS
 }
 
-/// Plans the stages of a job that say what they train, and tells of those that fit nowhere.
-///
-/// What was measured of a class goes before what is known of it; a calibration that cannot be read
-/// is told of as well.
+/// Calibrations by the class that they were measured on.
+pub type Measured = BTreeMap<String, CalibrationFile>;
+
+/// Plans the stages of a job that say what they train: keeps the speeds in `spec`, and returns a
+/// sentence for each gang that lacks memory. What was measured of a class takes the place of its
+/// catalogue figures.
 pub fn plan(
     file: &JobFile,
     topology: &Topology,
-    calibrations: &Calibrations,
+    measured: &Measured,
     spec: &mut JobSpec,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     if !file.spec.stages.iter().any(|shape| shape.needs.trains.is_some()) {
         return warnings;
     }
-    let measured = calibrations.all().unwrap_or_else(|fault| {
-        warnings.push(format!("{fault}; {}", fault.hint()));
-        BTreeMap::new()
-    });
     let ground = Ground { topology, reaches: reaches(topology), measured };
     for (stage, shape) in spec.stages.iter_mut().zip(&file.spec.stages) {
         let Some(trains) = &shape.needs.trains else { continue };
@@ -85,8 +82,7 @@ struct Ground<'a> {
     topology: &'a Topology,
     /// By class.
     reaches: Vec<Reach>,
-    /// By the class's name.
-    measured: BTreeMap<String, CalibrationFile>,
+    measured: &'a Measured,
 }
 
 impl Ground<'_> {

@@ -19,34 +19,37 @@ const QUIET_ROUNDS_MAX: usize = 1_000;
 
 /// Why a scenario did not reach its end.
 #[derive(Debug, Error)]
-pub enum DriveError {
+pub enum PlayError {
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error("the scenario did not end within {TURNS_MAX} turns")]
     Endless,
 }
 
-/// Runs a scenario until nothing more can happen. `see` is shown every turn with the state after
+/// Runs a scenario until nothing more can happen. `observe` gets every turn with the state after
 /// it.
 ///
 /// # Errors
 /// When the policy breaks a law that the check knows, or the scenario never ends.
-pub fn drive<L: Log>(
+pub fn play<L: Log>(
     scenario: &Scenario,
     policy: &'static dyn Policy,
     log: L,
-    mut see: impl FnMut(&Turn, &State),
-) -> Result<Controller<Sim, L>, DriveError> {
-    observe(scenario, policy, log, |turn, _, state| see(turn, state))
+    mut observe: impl FnMut(&Turn, &State),
+) -> Result<Controller<Sim, L>, PlayError> {
+    play_timed(scenario, policy, log, |turn, _, state| observe(turn, state))
 }
 
-/// The same; `see` is also told how long the turn really took.
-pub(crate) fn observe<L: Log>(
+/// The same; `observe` also gets how long the turn really took.
+///
+/// # Errors
+/// As [`play`].
+pub fn play_timed<L: Log>(
     scenario: &Scenario,
     policy: &'static dyn Policy,
     log: L,
-    mut see: impl FnMut(&Turn, Duration, &State),
-) -> Result<Controller<Sim, L>, DriveError> {
+    mut observe: impl FnMut(&Turn, Duration, &State),
+) -> Result<Controller<Sim, L>, PlayError> {
     let topology = Arc::new(scenario.topology.clone());
     let faults = scenario.faults.iter().copied();
     let sim = Sim::new(Arc::clone(&topology), scenario.models.clone(), scenario.said(), faults);
@@ -60,7 +63,7 @@ pub(crate) fn observe<L: Log>(
         let last = control.wake_at().is_none();
         let began = Instant::now();
         let turn = control.turn(None)?;
-        see(&turn, began.elapsed(), control.state());
+        observe(&turn, began.elapsed(), control.state());
         let only_remembers = |(_, event): &_| matches!(event, Event::PolicyRemembered { .. });
         let nothing = turn.events.iter().all(only_remembers);
         // A long stage may work through many rounds in silence.
@@ -70,5 +73,5 @@ pub(crate) fn observe<L: Log>(
             return Ok(control);
         }
     }
-    Err(DriveError::Endless)
+    Err(PlayError::Endless)
 }

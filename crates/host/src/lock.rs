@@ -1,4 +1,4 @@
-//! One embedded loop on a machine at a time: two of them would promise the same devices.
+//! One control loop on a machine at a time: two of them would promise the same devices.
 //!
 //! A lock on a file, held by the process as long as it lives, so a crash frees it. The file says
 //! who holds it.
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::JobDir;
 
-/// Who uses the machine.
+/// The control loop that has the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Busy {
+pub struct LockHolder {
     pub pid: u32,
-    /// 0 where it serves many.
+    /// 0 for a server, which has many.
     pub job: u64,
     pub name: String,
 }
 
-impl fmt::Display for Busy {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self { pid, job: 0, .. } => write!(f, "a server (process {pid})"),
@@ -32,7 +32,7 @@ impl fmt::Display for Busy {
     }
 }
 
-impl Busy {
+impl LockHolder {
     /// This process, running the job of a directory.
     pub fn here(dir: &JobDir, name: &str) -> Self {
         Self { pid: std::process::id(), job: dir.id, name: name.to_owned() }
@@ -44,18 +44,18 @@ impl Busy {
     }
 }
 
-/// The right to run jobs here; given back when dropped.
+/// The right to run jobs on this machine; released when dropped.
 #[derive(Debug)]
-pub struct Turnstile {
+pub struct MachineLock {
     lock: Flock<File>,
 }
 
-impl Turnstile {
-    /// Takes the machine, or says who has it.
+impl MachineLock {
+    /// Takes the lock, or returns who holds it.
     ///
     /// # Errors
     /// When the lock file cannot be used.
-    pub fn try_enter(path: &Path) -> io::Result<Result<Self, Option<Busy>>> {
+    pub fn try_acquire(path: &Path) -> io::Result<Result<Self, Option<LockHolder>>> {
         match Flock::lock(open(path)?, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Ok(Self { lock })),
             Err((mut file, Errno::EAGAIN)) => Ok(Err(read(&mut file))),
@@ -63,23 +63,23 @@ impl Turnstile {
         }
     }
 
-    /// Waits until the machine is free.
+    /// Waits until the lock is free.
     ///
     /// # Errors
     /// When the lock file cannot be used, or a signal came ([`io::ErrorKind::Interrupted`]).
-    pub fn enter(path: &Path) -> io::Result<Self> {
+    pub fn acquire(path: &Path) -> io::Result<Self> {
         match Flock::lock(open(path)?, FlockArg::LockExclusive) {
             Ok(lock) => Ok(Self { lock }),
             Err((_, errno)) => Err(errno.into()),
         }
     }
 
-    /// Says for whom the machine is held.
+    /// Writes down who holds the lock.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn announce(&mut self, busy: &Busy) -> io::Result<()> {
-        let text = serde_json::to_string(busy)?;
+    pub fn announce(&mut self, holder: &LockHolder) -> io::Result<()> {
+        let text = serde_json::to_string(holder)?;
         self.lock.set_len(0)?;
         self.lock.rewind()?;
         self.lock.write_all(text.as_bytes())
@@ -90,7 +90,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-fn read(file: &mut File) -> Option<Busy> {
+fn read(file: &mut File) -> Option<LockHolder> {
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()

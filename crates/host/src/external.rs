@@ -1,5 +1,5 @@
-//! Who uses devices beside all jobs, and which devices their drivers call broken: facts for the
-//! loop, from a thread that looks.
+//! External processes, which use devices and are of no job, and devices that their drivers report
+//! as failed: facts for the control loop, from a thread of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,55 +13,57 @@ use het_devices::{Discovery, Lookout, Sight, System};
 use het_node::{Inlet, LiveLeases, Owner};
 use nix::unistd::{Uid, User};
 
-/// How often it is looked, unless a driver tells of a fault before.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long after the first look the second one comes that makes sure, before anything starts.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Between two samples, unless a driver reports a fault before.
+const SAMPLE_EVERY: Duration = Duration::from_secs(2);
+/// Between the first sample and the second, which confirms it before anything starts.
+const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
-/// The beginning of what the processes of NVIDIA's Multi-Process Service are called: they stand on
-/// a shared device for everybody.
+/// How the names of processes of NVIDIA's Multi-Process Service begin: they use a shared device on
+/// behalf of everybody.
 const SHARING_SERVICE: &str = "nvidia-cuda-mps";
 
-/// What the loop was told.
+/// What was reported to the control loop.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     occupied: BTreeSet<DeviceId>,
     broken: BTreeSet<DeviceId>,
-    /// Who was seen at the look before, at which device.
+    /// Processes of the sample before, by device.
     seen: BTreeSet<(DeviceId, u32)>,
 }
 
-/// What there is to be known before the first decision, and who is to hear of repairs.
-pub(crate) struct Watch {
-    pub(crate) first: Vec<Event>,
-    pub(crate) repairs: Repairs,
+/// A monitor that runs.
+#[derive(Debug)]
+pub struct Monitor {
+    /// Facts that have to be known before the first decision.
+    pub first: Vec<Event>,
+    pub repairs: Repairs,
 }
 
-/// Tells the one who looks which devices somebody says are whole again: what befalls them from then
-/// on is news.
+/// Lets the monitor know which devices an operator calls repaired: what fails from then on is
+/// reported anew.
 #[derive(Debug)]
-pub(crate) struct Repairs(Sender<DeviceId>);
+pub struct Repairs(Sender<DeviceId>);
 
 impl Repairs {
-    pub(crate) fn tell(&self, event: &Event) {
+    pub fn observe(&self, event: &Event) {
         if let Event::DeviceRepaired { device } = event {
-            // Where nobody looks, nobody needs to know.
+            // Where no thread samples, none needs to know.
             let _ = self.0.send(*device);
         }
     }
 }
 
-/// Looks now, and then for as long as this process lives. Gives what is to be known before the
-/// first decision; the rest goes through the inlet.
-pub(crate) fn watch(
+/// Samples now, and then for as long as this process lives. Facts after the first go through the
+/// inlet.
+pub fn monitor(
     system: &System,
     discovery: &Discovery,
     state: &State,
     run_dir: PathBuf,
     inlet: Inlet,
-) -> Watch {
+) -> Monitor {
     let devices = || state.topology().device_ids();
-    let mut told = Told {
+    let mut reported = Reported {
         occupied: devices().filter(|&id| state.occupant(id).is_some()).collect(),
         broken: devices().filter(|&id| state.has_failed(id)).collect(),
         seen: BTreeSet::new(),
@@ -69,53 +71,53 @@ pub(crate) fn watch(
     let (tell, repaired) = channel();
     let repairs = Repairs(tell);
     let Some(mut lookout) = Lookout::open(system, discovery) else {
-        // Who used a device that is gone does so no longer.
-        return Watch { first: told.news(&Sight::default(), &Strangers::new()), repairs };
+        // A device that cannot be sampled any more counts as free.
+        return Monitor { first: reported.news(&Sight::default(), &External::new()), repairs };
     };
-    let mut first = look_now(&mut lookout, &mut told, &run_dir);
-    if !told.seen.is_empty() {
-        thread::sleep(LOOK_AGAIN);
-        first.extend(look_now(&mut lookout, &mut told, &run_dir));
+    let mut first = sample(&mut lookout, &mut reported, &run_dir);
+    if !reported.seen.is_empty() {
+        thread::sleep(CONFIRM_AFTER);
+        first.extend(sample(&mut lookout, &mut reported, &run_dir));
     }
-    let look = move || go_on_looking(lookout, told, &run_dir, &repaired, &inlet);
-    // Without the thread devices are only looked at when a server starts.
-    let _ = thread::Builder::new().name("lookout".to_owned()).spawn(look);
-    Watch { first, repairs }
+    let run = move || keep_sampling(lookout, reported, &run_dir, &repaired, &inlet);
+    // Without the thread devices are only sampled when a server starts.
+    let _ = thread::Builder::new().name("monitor".to_owned()).spawn(run);
+    Monitor { first, repairs }
 }
 
-fn look_now(lookout: &mut Lookout, told: &mut Told, run_dir: &Path) -> Vec<Event> {
+fn sample(lookout: &mut Lookout, reported: &mut Reported, run_dir: &Path) -> Vec<Event> {
     let sight = lookout.look();
-    told.news(&sight, &strangers(&sight, run_dir))
+    reported.news(&sight, &external(&sight, run_dir))
 }
 
-fn go_on_looking(
+fn keep_sampling(
     mut lookout: Lookout,
-    mut told: Told,
+    mut reported: Reported,
     run_dir: &Path,
     repaired: &Receiver<DeviceId>,
     inlet: &Inlet,
 ) {
     loop {
-        let sight = lookout.look_after(LOOK_EVERY);
+        let sight = lookout.look_after(SAMPLE_EVERY);
         for device in repaired.try_iter() {
-            told.broken.remove(&device);
+            reported.broken.remove(&device);
         }
-        for event in told.news(&sight, &strangers(&sight, run_dir)) {
+        for event in reported.news(&sight, &external(&sight, run_dir)) {
             inlet.send(event);
         }
     }
 }
 
-impl Told {
-    /// What changed since the last look.
-    fn news(&mut self, sight: &Sight, strangers: &Strangers) -> Vec<Event> {
+impl Reported {
+    /// What changed since the sample before.
+    fn news(&mut self, sight: &Sight, external: &External) -> Vec<Event> {
         let mut news = Vec::new();
-        for (&device, found) in strangers.iter().filter(|(id, _)| !self.occupied.contains(id)) {
-            // Once may be a moment in the life of a job's process: one that is seen twice stays.
+        for (&device, found) in external.iter().filter(|(id, _)| !self.occupied.contains(id)) {
+            // A job's own process may look external for a moment at its start: two samples count.
             let by = found.iter().find(|by| self.seen.contains(&(device, by.process)));
             news.extend(by.map(|by| Event::DeviceOccupied { device, by: by.clone() }));
         }
-        let left = self.occupied.iter().filter(|id| !strangers.contains_key(id));
+        let left = self.occupied.iter().filter(|id| !external.contains_key(id));
         news.extend(left.map(|&device| Event::DeviceVacated { device }));
         for event in &news {
             match event {
@@ -124,23 +126,23 @@ impl Told {
                 _ => false,
             };
         }
-        // One that is broken stays so until somebody says otherwise: `het devices undrain`.
+        // A failed device stays failed until an operator says otherwise: `het devices undrain`.
         let broke = sight.broken.keys().filter(|id| self.broken.insert(**id));
         news.extend(broke.map(|&device| Event::DeviceFailed { device }));
         let at = |(id, found): (&DeviceId, &Vec<Occupant>)| {
             found.iter().map(|by| (*id, by.process)).collect::<Vec<_>>()
         };
-        self.seen = strangers.iter().flat_map(at).collect();
+        self.seen = external.iter().flat_map(at).collect();
         news
     }
 }
 
-/// Who uses which device and is of no job.
-type Strangers = BTreeMap<DeviceId, Vec<Occupant>>;
+/// External processes by device.
+type External = BTreeMap<DeviceId, Vec<Occupant>>;
 
-fn strangers(sight: &Sight, run_dir: &Path) -> Strangers {
+fn external(sight: &Sight, run_dir: &Path) -> External {
     if sight.users.is_empty() {
-        return Strangers::new();
+        return External::new();
     }
     let leases = LiveLeases::read(run_dir);
     let at = |users: &BTreeSet<u32>| {
@@ -176,20 +178,20 @@ mod tests {
         Sight { broken, ..Sight::default() }
     }
 
-    fn stranger(device: u32, process: u32) -> (Strangers, Event) {
+    fn external_process(device: u32, process: u32) -> (External, Event) {
         let by = Occupant { process, user: "ada".into(), command: "python".into() };
         let device = DeviceId(device);
-        let found = Strangers::from([(device, vec![by.clone()])]);
+        let found = External::from([(device, vec![by.clone()])]);
         (found, Event::DeviceOccupied { device, by })
     }
 
     #[test]
-    fn a_stranger_is_news_when_he_is_seen_twice() {
-        let mut told = Told::default();
-        let (ada, came) = stranger(1, 7);
-        let (other, _) = stranger(1, 8);
-        let nobody = Strangers::new();
-        let mut look = |strangers| told.news(&sight(&[]), strangers);
+    fn an_external_process_is_reported_when_it_is_seen_twice() {
+        let mut reported = Reported::default();
+        let (ada, came) = external_process(1, 7);
+        let (other, _) = external_process(1, 8);
+        let nobody = External::new();
+        let mut look = |external| reported.news(&sight(&[]), external);
         assert_eq!([look(&ada), look(&nobody), look(&ada), look(&other)], [const { vec![] }; 4]);
         assert_eq!([look(&ada), look(&ada), look(&ada)], [vec![], vec![came], vec![]]);
         let left = Event::DeviceVacated { device: DeviceId(1) };
@@ -197,16 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_news_once_and_again_after_a_repair() {
-        let mut told = Told::default();
+    fn a_fault_is_reported_once_and_again_after_a_repair() {
+        let mut reported = Reported::default();
         let failed = Event::DeviceFailed { device: DeviceId(0) };
-        let nobody = Strangers::new();
-        assert_eq!(told.news(&sight(&[0]), &nobody), std::slice::from_ref(&failed));
-        assert_eq!(told.news(&sight(&[]), &nobody), []);
-        assert_eq!(told.news(&sight(&[0]), &nobody), []);
-        told.broken.remove(&DeviceId(0));
-        assert_eq!(told.news(&sight(&[]), &nobody), []);
-        assert_eq!(told.news(&sight(&[0]), &nobody), [failed]);
+        let nobody = External::new();
+        assert_eq!(reported.news(&sight(&[0]), &nobody), std::slice::from_ref(&failed));
+        assert_eq!(reported.news(&sight(&[]), &nobody), []);
+        assert_eq!(reported.news(&sight(&[0]), &nobody), []);
+        reported.broken.remove(&DeviceId(0));
+        assert_eq!(reported.news(&sight(&[]), &nobody), []);
+        assert_eq!(reported.news(&sight(&[0]), &nobody), [failed]);
     }
 
     #[test]

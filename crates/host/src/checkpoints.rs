@@ -1,0 +1,49 @@
+//! Checkpoints on disk: which are complete, and what of them the log has missed.
+
+use std::fs;
+use std::path::Path;
+
+use het_core::{Checkpoint, Event, Job, JobId, Outcome, StageIndex, State};
+
+/// Written last into a checkpoint: by het-train, which renames the directory into place with it,
+/// and by Hugging Face.
+const MARKERS: [&str; 2] = ["state.json", "trainer_state.json"];
+
+/// The newest complete checkpoint of a stage that the log or the disk knows.
+pub fn newest_checkpoint(job: &Job, index: StageIndex) -> Option<Checkpoint> {
+    let logged = job.stages[index.index()].checkpoint.clone();
+    let launches = job.spec.stage(index).alternatives.iter().map(|shape| &shape.launch);
+    let dirs = launches.filter_map(|launch| Some(launch.checkpoint.as_ref()?.dir.clone()));
+    let on_disk = dirs.flat_map(|dir| complete_checkpoints(Path::new(&dir)));
+    logged.into_iter().chain(on_disk).max_by_key(|checkpoint| checkpoint.step)
+}
+
+/// What happened to a job while no control loop ran, where its processes are gone: newer
+/// checkpoints may be complete, live leases are lost, and its user wants it to go on.
+pub fn missed_facts(state: &State, id: JobId) -> Vec<Event> {
+    let Some(job) = state.job(id) else { return Vec::new() };
+    let mut facts = Vec::new();
+    for (&lease, held) in state.leases() {
+        if let Some(checkpoint) = newest_checkpoint(job, held.stage.stage)
+            && job.stages[held.stage.stage.index()].checkpoint.as_ref() != Some(&checkpoint)
+        {
+            facts.push(Event::Checkpointed { lease, checkpoint });
+        }
+        facts.push(Event::StageEnded { lease, outcome: Outcome::Lost });
+    }
+    if job.held {
+        facts.push(Event::JobReleased { job: id });
+    }
+    facts
+}
+
+fn complete_checkpoints(dir: &Path) -> Vec<Checkpoint> {
+    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let complete = entries.filter_map(|entry| {
+        let path = entry.path();
+        let step = entry.file_name().to_str()?.strip_prefix("checkpoint-")?.parse().ok()?;
+        let is_complete = MARKERS.iter().any(|marker| path.join(marker).exists());
+        is_complete.then(|| Checkpoint { step, path: path.to_string_lossy().into_owned() })
+    });
+    complete.collect()
+}

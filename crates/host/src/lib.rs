@@ -1,0 +1,29 @@
+//! Keeping one machine: what it has, who else uses it, and where its state lies on disk.
+//!
+//! Knows: this machine's devices and how they change between starts, processes at devices that are
+//! of no job, programs that nobody supervises, the lock that one control loop holds, the state
+//! directory, and which checkpoints on disk are complete.
+//! Must never know: HTTP, policies, or how a job is decided.
+
+mod calibrations;
+mod checkpoints;
+mod external;
+mod home;
+mod inventory;
+mod lock;
+mod machine;
+mod unsupervised;
+
+pub use het_node::{
+    ControlGroupFinding, control_groups, give_memory_back, keep, pass_on, raise_descriptor_limit,
+    share_one_heap,
+};
+
+pub use calibrations::{CalibrationFault, Calibrations};
+pub use checkpoints::{missed_facts, newest_checkpoint};
+pub use external::{Monitor, Repairs, monitor};
+pub use home::{Home, HomeError, JobDir, write_private};
+pub use inventory::{Inventory, availability_changes};
+pub use lock::{LockHolder, MachineLock};
+pub use machine::{Machine, machine, machine_with_shares, this_machine};
+pub use unsupervised::{Unsupervised, unsupervised};

@@ -1,0 +1,71 @@
+//! The event store with the reports of ended jobs beside it, as the service takes them.
+
+use std::fs;
+
+use het_control::{Log, LogError, Past};
+use het_core::{Event, JobId, Time};
+use het_host::{Home, give_memory_back};
+use het_service::{MakeSnapshot, Store};
+use het_wire::api::JobRow;
+use het_wire::report::RunReport;
+
+use crate::store::{Draft, EventStore};
+
+/// An event store in a state directory.
+#[derive(Debug)]
+pub struct Archive {
+    pub events: EventStore,
+    home: Home,
+}
+
+impl Archive {
+    pub fn new(events: EventStore, home: Home) -> Self {
+        Self { events, home }
+    }
+}
+
+impl Log for Archive {
+    fn append(&mut self, batch: &[(Time, Event)]) -> Result<(), LogError> {
+        self.events.append(batch)
+    }
+}
+
+impl Store for Archive {
+    type Snapshot = Draft;
+
+    fn length(&self) -> u64 {
+        self.events.length()
+    }
+
+    fn keep_row(&mut self, row: &JobRow) {
+        self.events.keep_row(row);
+    }
+
+    fn drop_row(&mut self, job: JobId) {
+        self.events.drop_row(job);
+    }
+
+    fn archive(&mut self, report: &RunReport) {
+        let dir = self.home.job(report.id);
+        let text = serde_json::to_string_pretty(report).unwrap_or_default();
+        // Without it `het describe` has less to tell; the log has everything.
+        let _ = fs::create_dir_all(&dir.path).and_then(|()| dir.write_report(&text));
+    }
+
+    fn is_archived(&self, job: JobId) -> bool {
+        self.home.job(job.0).report().exists()
+    }
+
+    fn due_snapshot(&self) -> Option<MakeSnapshot<Draft>> {
+        let mark = self.events.snapshot_is_due().then(|| self.events.mark())?;
+        Some(Box::new(move |past: Past| {
+            let draft = Draft::new(mark, past);
+            give_memory_back();
+            draft
+        }))
+    }
+
+    fn put_snapshot(&mut self, draft: Draft) {
+        self.events.put_snapshot(draft);
+    }
+}

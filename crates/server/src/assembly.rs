@@ -1,0 +1,190 @@
+//! The one composition root: this machine's engine, a store and the service, tied together.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use het_control::{Controller, Past, Retention};
+use het_core::{DeviceId, Event, NodeId, Topology};
+use het_devices::Discovery;
+use het_host::{Home, HomeError, Inventory, Machine, Monitor, availability_changes, monitor};
+use het_node::{Config, ControlGroups, Node, NodeError};
+use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup};
+use het_wire::api::JobRow;
+use thiserror::Error;
+
+use crate::archive::Archive;
+use crate::store::{EventStore, Keeping, Recovered, StoreError, StoreReader};
+
+/// Ended jobs that stay in the state; of older ones the last row and the report are kept.
+const ENDED_KEPT: usize = 1_000;
+
+/// How often a store that is in use is tried again, and how long after.
+const OPEN_TRIES: usize = 100;
+const OPEN_PAUSE: Duration = Duration::from_millis(5);
+
+/// Why a service on this machine cannot begin or go on.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+}
+
+/// What the parts of a service are made from.
+pub(crate) struct Parts<'a> {
+    pub(crate) machine: &'a Machine,
+    /// Its devices in the rows of the store's topology.
+    pub(crate) discovery: &'a Discovery,
+    pub(crate) scheduling: Scheduling,
+    pub(crate) home: Home,
+    /// For files of live leases.
+    pub(crate) run_dir: PathBuf,
+    pub(crate) store: EventStore,
+    pub(crate) past: Past,
+    pub(crate) retention: Retention,
+    pub(crate) health_check: Option<PathBuf>,
+    /// Where a restarting supervisor writes how processes ended.
+    pub(crate) exits: Option<PathBuf>,
+    /// Facts of the first turn.
+    pub(crate) facts: Vec<Event>,
+}
+
+/// A controller over this machine that has adopted what runs, and an observer that belongs to it.
+pub(crate) fn assemble(
+    parts: Parts<'_>,
+) -> Result<(Controller<Node, Archive>, Observer), StartError> {
+    let Parts { machine, discovery, scheduling, past: Past { state, rates }, .. } = parts;
+    let mut node = Node::new(Config {
+        topology: Arc::clone(state.topology()),
+        node: NodeId(0),
+        cores: discovery.cores.clone(),
+        visible_env: het_devices::visible_devices,
+        container_access: het_devices::container_access,
+        run_dir: parts.run_dir.clone(),
+        control_groups: ControlGroups::Auto,
+        health_check: parts.health_check,
+        exits: parts.exits,
+    })?;
+    let inlet = node.inlet();
+    let Monitor { first, repairs } =
+        monitor(&machine.system, discovery, &state, parts.run_dir, inlet);
+    let log = Archive::new(parts.store, parts.home);
+    let Scheduling { policy, cadence } = scheduling;
+    let mut control = Controller::new(state, rates, policy, node, log)
+        .with_cadence(cadence)
+        .with_retention(parts.retention);
+    control.adopt();
+    first.into_iter().chain(parts.facts).for_each(|event| control.accept(event));
+    let observer: Observer =
+        Box::new(move |_, batch| batch.iter().for_each(|(_, event)| repairs.observe(event)));
+    Ok((control, observer))
+}
+
+/// A service for many jobs on this machine.
+#[derive(Debug)]
+pub struct MachineService {
+    service: Service<Node>,
+    pub log: StoreReader,
+    /// Every device that the store knows, also those that are gone.
+    pub topology: Arc<Topology>,
+    /// Devices that the store knows and the machine has no longer.
+    pub gone: BTreeSet<DeviceId>,
+    /// What changed about the machine since the service before, a sentence each.
+    pub news: Vec<String>,
+    /// Snapshots that were damaged; older ones and the events stood in for them.
+    pub refused: Vec<StoreError>,
+}
+
+impl MachineService {
+    /// Opens or creates the store of `home`, takes up what ran, and begins to decide. Where there
+    /// is a health check, every rank passes it before its program begins.
+    ///
+    /// The machine may have changed: new devices are taken in, those that are gone are out of
+    /// service until a start that finds them.
+    ///
+    /// # Errors
+    /// When the store or the engine cannot be used.
+    pub fn start(
+        machine: &Machine,
+        scheduling: Scheduling,
+        home: Home,
+        health_check: Option<PathBuf>,
+        keeping: Keeping,
+    ) -> Result<Self, StartError> {
+        let mut store = open_or_create(&home.store(), &machine.topology)?.with_keeping(keeping);
+        let log = store.reader();
+        let (known, gone_before) = (log.topology()?, log.gone()?);
+        let Inventory { topology, rows, gone, news } = Inventory::of(&known, &machine.topology);
+        if topology != known {
+            store.extend_topology(&topology)?;
+        }
+        let Recovered { past, refused } = store.recover()?;
+        let topology = Arc::clone(past.state.topology());
+        let setup_rows: Vec<JobRow> = log.rows()?;
+        let last_job = home.jobs()?.last().map_or(0, |job| job.id);
+        let (mut control, observer) = assemble(Parts {
+            machine,
+            discovery: &machine.discovery.in_rows(&topology, &rows),
+            scheduling,
+            run_dir: home.run_dir("server"),
+            store,
+            retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
+            health_check,
+            exits: Some(home.exits()),
+            facts: availability_changes(&past.state, &gone_before, &gone),
+            past,
+            home,
+        })?;
+        if gone != gone_before {
+            // Written after the turn that takes devices out of service for it or brings them back:
+            // after a death in between the next start does the same again.
+            let now = control.now();
+            control.turn(Some(now)).map_err(ServiceError::Control)?;
+            control.log_mut().events.put_gone(&gone)?;
+        }
+        let setup = Setup {
+            rows: setup_rows,
+            ended_max: keeping.jobs,
+            next_job: last_job + 1,
+            observers: vec![observer],
+        };
+        let service = Service::start(control, setup)?;
+        Ok(Self { service, log, topology, gone, news, refused })
+    }
+
+    pub fn handle(&self) -> &Handle {
+        &self.service.handle
+    }
+
+    /// Waits for the loop's end. However it ends, what runs goes on: the next service takes it up.
+    ///
+    /// # Errors
+    /// Why it ended, unless it was asked to.
+    pub fn join(self) -> Result<(), ServiceError> {
+        let (node, ended) = self.service.join();
+        node.detach();
+        ended
+    }
+}
+
+fn open_or_create(path: &Path, topology: &Topology) -> Result<EventStore, StoreError> {
+    if !path.exists() {
+        return EventStore::create(path, topology);
+    }
+    // A process that a killed server was about to start may hold the store's lock a moment longer.
+    for _ in 0..OPEN_TRIES {
+        match EventStore::open(path) {
+            Err(StoreError::InUse) => thread::sleep(OPEN_PAUSE),
+            opened => return opened,
+        }
+    }
+    EventStore::open(path)
+}

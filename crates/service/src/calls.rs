@@ -1,0 +1,15 @@
+//! What can be asked of a service, and what can be changed, whoever carries the call.
+
+mod devices;
+mod jobs;
+mod preemption;
+mod quotas;
+mod requeue;
+mod submission;
+
+pub use devices::{Availability, device_named, device_rows, set_availability};
+pub use jobs::{Operation, change_job, explain, find, live_report, operate};
+pub use preemption::{preempt, preview_preemption};
+pub use quotas::{quota_rows, set_quotas};
+pub use requeue::{requeue, requeue_source};
+pub use submission::{LIVE_JOBS_MAX, check_room, submit};

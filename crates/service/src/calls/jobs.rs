@@ -1,0 +1,100 @@
+//! One job: finding, explaining and changing it.
+
+use std::sync::Arc;
+
+use het_core::{Event, Job, JobChange, JobId, State};
+use het_wire::api::JobRow;
+use het_wire::report::{ExplanationReport, RunReport};
+use het_wire::text::Lang;
+
+use crate::report::{Detail, explanation, report};
+use crate::{CallError, Caller, Change, Code, Handle, Verb};
+
+/// What can be done to a job that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    Cancel,
+    Hold,
+    Release,
+}
+
+impl Operation {
+    /// The fact that it brings, unless it is one already.
+    fn event(self, job: &Job, id: JobId) -> Option<Event> {
+        match self {
+            Self::Cancel => Some(Event::JobCancelled { job: id }),
+            Self::Hold => (!job.held).then_some(Event::JobHeld { job: id }),
+            Self::Release => job.held.then_some(Event::JobReleased { job: id }),
+        }
+    }
+}
+
+/// The row of the job that a selector names: an id, `last`, or a name (its newest job).
+///
+/// # Errors
+/// When there is none that the caller may see.
+pub fn find(handle: &Handle, caller: &Caller, selector: &str) -> Result<Arc<JobRow>, CallError> {
+    let jobs = handle.jobs();
+    let may_see = |row: &JobRow| caller.may(Verb::ReadJobs, &row.tenant);
+    let row = match selector.parse::<u64>() {
+        Ok(id) => jobs.row(JobId(id)).filter(|row| may_see(row)),
+        Err(_) if selector == "last" => jobs.newest(may_see),
+        Err(_) => jobs.named(selector, may_see),
+    };
+    // A job that the caller may not see is not there, rather than forbidden: its id says nothing.
+    row.ok_or_else(|| CallError::no_job(selector))
+}
+
+/// The report of a job of the state; `None` once it has left it.
+///
+/// # Errors
+/// When the replica cannot be reached.
+pub async fn live_report(handle: &Handle, id: JobId) -> Result<Option<RunReport>, CallError> {
+    let live = handle
+        .query(move |replica| report(replica.state(), id, replica.policy().name(), replica.now()));
+    Ok(live.await?)
+}
+
+/// Why the stages of a job stand where they stand or wait.
+///
+/// # Errors
+/// When it has left the state, or the replica cannot be reached.
+pub async fn explain(
+    handle: &Handle,
+    id: JobId,
+    how: (Lang, Detail),
+) -> Result<ExplanationReport, CallError> {
+    let found = handle.query(move |replica| explanation(&replica.situation(), id, how)).await?;
+    found.ok_or_else(|| {
+        CallError::new(Code::NotFound, format!("job {id} ended long ago"))
+            .hint(format!("`het describe {id}` has its report"))
+    })
+}
+
+/// # Errors
+/// When the job has ended, or the loop cannot be reached.
+pub async fn operate(handle: &Handle, id: JobId, operation: Operation) -> Result<(), CallError> {
+    change_live(handle, id, move |job| operation.event(job, id)).await
+}
+
+/// # Errors
+/// When the job has ended, or the loop cannot be reached.
+pub async fn change_job(handle: &Handle, id: JobId, change: JobChange) -> Result<(), CallError> {
+    change_live(handle, id, move |_| Some(Event::JobChanged { job: id, change })).await
+}
+
+async fn change_live(
+    handle: &Handle,
+    id: JobId,
+    event: impl FnOnce(&Job) -> Option<Event> + Send + 'static,
+) -> Result<(), CallError> {
+    let change = move |state: &State| match state.job(id).filter(|job| job.end.is_none()) {
+        Some(job) => Change { events: event(job).into_iter().collect(), answer: Ok(()) },
+        None => {
+            let text = format!("job {id} has ended");
+            let refused = CallError::new(Code::Conflict, text).hint("submit it again");
+            Change { events: Vec::new(), answer: Err(refused) }
+        }
+    };
+    handle.change(change).await?
+}

@@ -1,0 +1,58 @@
+//! Taking up what runs according to a state read from the log: the loop before may have died
+//! between a fact and its commit, or between a commit and its submission.
+
+use het_core::{CheckpointSpec, Event, LeaseId, Outcome, Phase, State};
+
+use crate::Sim;
+use crate::engine::checkpointed;
+
+impl Sim {
+    pub(crate) fn take_up(&mut self, state: &State) {
+        self.generation = state.generation();
+        for (lease, outcome) in std::mem::take(&mut self.uncommitted) {
+            self.tell(Event::StageEnded { lease, outcome });
+        }
+        for (&lease, held) in state.leases() {
+            let (_, spec, stage) = state.stage(held.stage);
+            if self.runs.contains_key(&lease) {
+                self.report_again(state, lease);
+            } else if self.will_end(lease) {
+                continue;
+            } else if held.phase == Phase::Starting {
+                self.start(lease, held.stage, &held.placement, stage.checkpoint.as_ref());
+            } else {
+                self.tell(Event::StageEnded { lease, outcome: Outcome::Lost });
+            }
+            let stops = self.runs.get(&lease).is_some_and(|run| !run.stopping);
+            if held.phase.is_stopping() && stops {
+                let launch = &spec.alternatives[held.placement.alternative].launch;
+                let grace = launch.checkpoint.as_ref().map(|checkpoint| checkpoint.grace);
+                self.stop(lease, grace.unwrap_or(CheckpointSpec::GRACE_DEFAULT));
+            }
+        }
+        self.runs.retain(|lease, _| state.leases().contains_key(lease));
+    }
+
+    /// What was reported of a live run and may not have been heard.
+    fn report_again(&mut self, state: &State, lease: LeaseId) {
+        let held = &state.leases()[&lease];
+        let starts =
+            |event: &Event| matches!(event, Event::StageStarted { lease: of } if *of == lease);
+        if held.phase == Phase::Starting && !self.will_tell(starts) {
+            self.tell(Event::StageStarted { lease });
+        }
+        let saved = self.runs[&lease].saved;
+        let known = state.stage(held.stage).2.checkpoint.as_ref().map_or(0, |newest| newest.step);
+        if saved > known {
+            self.tell(checkpointed(lease, saved));
+        }
+    }
+
+    fn will_end(&self, lease: LeaseId) -> bool {
+        self.will_tell(|event| matches!(event, Event::StageEnded { lease: of, .. } if *of == lease))
+    }
+
+    fn will_tell(&self, wanted: impl Fn(&Event) -> bool) -> bool {
+        self.agenda.events().any(wanted)
+    }
+}

@@ -143,11 +143,12 @@ impl MachineService {
             past,
             home,
         })?;
+        // Whoever asks first sees the machine as it is now.
+        let now = control.now();
+        control.turn(Some(now)).map_err(ServiceError::Control)?;
         if gone != gone_before {
-            // Written after the turn that takes devices out of service for it or brings them back:
-            // after a death in between the next start does the same again.
-            let now = control.now();
-            control.turn(Some(now)).map_err(ServiceError::Control)?;
+            // After the turn that takes devices out of service for it or brings them back: after a
+            // death in between the next start does the same again.
             control.log_mut().events.put_gone(&gone)?;
         }
         let setup = Setup {

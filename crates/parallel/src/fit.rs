@@ -3,7 +3,7 @@
 use het_core::Bytes;
 use het_perf::training::{Offload, Optimizer, Recompute, Tuning, Zero};
 
-use crate::layout::Candidate;
+use crate::candidate::Candidate;
 use crate::problem::{Problem, checked};
 use crate::request::{Choices, Request};
 use crate::search::shortest;

@@ -11,6 +11,8 @@
 //! not win, [`Problem`] what is wrong with the question and what would work. [`fit`] answers the
 //! small team, [`Rule`] the envelope.
 
+mod candidate;
+mod class_defaults;
 mod finish;
 mod fit;
 mod layout;
@@ -25,15 +27,15 @@ mod search;
 mod shares;
 mod space;
 mod stages;
-mod standing;
 
+pub use candidate::{Candidate, Launch};
+pub use class_defaults::{has_bf16, pool_of_class};
 pub use finish::Finish;
 pub use fit::{Fit, Outcome, Trick, fit, small_team};
-pub use layout::{Candidate, Launch, Layout, RankPlace, Replicas, Stage};
+pub use layout::{Layout, RankPlace, Replicas, Stage};
 pub use lost::{Lost, Why, words};
 pub use models::{KnownModel, known_model, known_models};
 pub use problem::{Problem, Remedy, Shortfall};
 pub use request::{Batch, Choices, Collectives, Dataset, Pins, Pool, Request};
 pub use rule::{Cause, Comparison, Rule};
 pub use search::{Ranking, search};
-pub use standing::{has_bf16, standing};

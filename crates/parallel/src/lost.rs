@@ -6,7 +6,7 @@ use std::fmt;
 use het_core::Bytes;
 use het_perf::training::{Limit, ParallelConfig};
 
-use crate::layout::Candidate;
+use crate::candidate::Candidate;
 use crate::price::saveable;
 
 /// Configurations that are no answer for the same reason.

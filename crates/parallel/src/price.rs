@@ -11,7 +11,8 @@ use het_perf::training::{
 };
 
 use crate::Finish;
-use crate::layout::{Candidate, Launch, Layout, Replicas, Stage};
+use crate::candidate::{Candidate, Launch};
+use crate::layout::{Layout, Replicas, Stage};
 use crate::outline::{Block, Kind, Outline};
 use crate::request::Request;
 use crate::shares::{Runner, Share, share};
@@ -439,7 +440,7 @@ fn assembled(
         f64::from(outline.devices_of(pool)) * peak
     };
     let peaks: f64 = (0..request.pools.len()).map(peak).sum();
-    let flops = request.model.tuned_step_flops(outline.batch, outline.recipe.tuning);
+    let flops = outline.recipe.tuning.step_flops(&request.model, outline.batch);
     let model_utilisation = flops / (peaks * total_s);
     let again = time.hardware_utilisation / time.model_utilisation;
     let step = StepTime {

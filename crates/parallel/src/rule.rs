@@ -3,7 +3,7 @@
 
 use het_perf::training::{Limit, Transformer, days};
 
-use crate::layout::Candidate;
+use crate::candidate::Candidate;
 use crate::price::saveable;
 
 /// A calculation on the back of an envelope.
@@ -64,7 +64,7 @@ impl Rule {
     pub fn against(&self, model: &Transformer, plan: &Candidate) -> Option<Comparison> {
         let finish = plan.finish?;
         let batch = plan.layout.batch;
-        let flops = model.tuned_step_flops(batch, plan.layout.config().tuning);
+        let flops = plan.layout.config().tuning.step_flops(model, batch);
         let step = &plan.step;
         let peaks = flops / (step.model_utilisation * step.total_s);
         let per_token = flops / (f64::from(batch) * f64::from(model.sequence));

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 
 use het_core::{Measured, Name};
 
-use crate::RateSource;
-use crate::rates::REVISED_FROM;
+use crate::rate_source::{REVISION_THRESHOLD, RateSource};
 
 /// What is known about a job before it runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,7 +82,7 @@ impl Goodput {
     /// rate is another one now.
     pub fn observe(&mut self, class: &Name, nodes: u32, devices: u32, measured: &Measured) -> bool {
         let noise = measured.gradient_noise.as_f64();
-        let known = |known: f64| (noise - known).abs() <= REVISED_FROM * known;
+        let known = |known: f64| (noise - known).abs() <= REVISION_THRESHOLD * known;
         let mut is_news = !self.noise.is_some_and(known);
         if is_news {
             self.noise = Some(noise);

@@ -6,6 +6,7 @@
 pub mod fabric;
 mod goodput;
 mod moments;
+mod rate_source;
 mod rates;
 mod saving;
 mod stopping;
@@ -13,7 +14,8 @@ pub mod training;
 
 pub use goodput::{Batch, ElasticClass, ElasticProfile, Goodput, efficiency};
 pub use moments::Moments;
-pub use rates::{Gang, Learned, Observed, RateSource, Rates};
+pub use rate_source::RateSource;
+pub use rates::{Gang, Learned, Observed, Rates};
 pub use saving::{
     FAILURES_PER_DEVICE_DAY, SAVE_EVERY_MAX, checkpoint_interval, mean_time_between_failures,
 };

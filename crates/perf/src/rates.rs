@@ -8,36 +8,10 @@ use std::collections::btree_map::Entry;
 use het_core::{DeviceClass, Domain, Measured, Millis, Name, PlannedSpeeds, Speeds};
 
 use crate::goodput::{ElasticProfile, Goodput};
+use crate::rate_source::{REVISION_THRESHOLD, RateSource};
 use crate::{LOAD_DEFAULT, Moments};
 
 pub use learned::{Learned, Observed};
-
-/// Where a rate comes from, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RateSource {
-    /// Given by a throughput table.
-    Table,
-    /// Observed on this class before.
-    History,
-    /// Planned for this class, and corrected by what was observed of the plan elsewhere.
-    Planned,
-    /// Observed on another class, scaled by the ratio of the catalogue's peaks.
-    Scaled,
-    /// A model's word about more devices than were ever observed.
-    Extrapolated,
-}
-
-impl RateSource {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Table => "table",
-            Self::History => "history",
-            Self::Planned => "plan",
-            Self::Scaled => "scaled",
-            Self::Extrapolated => "extrapolated",
-        }
-    }
-}
 
 /// So many devices of a class, in a domain of this size and no smaller one.
 #[derive(Debug, Clone, Copy)]
@@ -52,10 +26,6 @@ type ByShape<T> = BTreeMap<Name, BTreeMap<u32, T>>;
 
 /// What was observed of a shape, by where it stood: [`Domain::Node`] where nobody asked.
 type ByDomain = BTreeMap<Domain, Seen>;
-
-/// A mean that has moved by more than this part of what is told becomes what is told: a report
-/// that says what is known changes no rate.
-pub(crate) const REVISED_FROM: f64 = 0.02;
 
 /// What was observed, and what is told of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,7 +46,7 @@ impl Seen {
     fn add(&mut self, rate: f64) -> bool {
         self.moments.add(rate);
         let mean = self.moments.mean().unwrap_or(rate);
-        let is_news = (mean - self.told).abs() > REVISED_FROM * self.told;
+        let is_news = (mean - self.told).abs() > REVISION_THRESHOLD * self.told;
         if is_news {
             self.told = mean;
         }

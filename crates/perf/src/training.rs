@@ -11,6 +11,7 @@ mod calibration;
 mod collective;
 mod config;
 mod constants;
+mod error;
 mod exchange;
 mod island;
 mod layer;
@@ -18,16 +19,19 @@ mod machine;
 mod memory;
 mod step;
 mod transformer;
+mod tuning;
 
 pub use calibration::{Calibration, MeasuredStep};
 pub use config::{
     Attention, ConfigProblem, GradientWidth, Offload, Optimizer, Overlap, ParallelConfig,
-    Precision, Recompute, SequenceParallel, Tuning, Zero,
+    Precision, Recompute, SequenceParallel, Zero,
 };
 pub use constants::Efficiency;
+pub use error::StepError;
 pub use island::{BUS_PART, Island};
 pub use layer::{Direction, LayerTime, head_time_s, layer_time};
 pub use machine::{DeviceFigures, Machine};
 pub use memory::{RESERVED, StageMemory, StagePlace, stage_memory};
-pub use step::{Limit, Stage, StepError, StepTime, pipeline_time_s, step_time, uneven_step_time};
+pub use step::{Limit, Stage, StepTime, pipeline_time_s, step_time, uneven_step_time};
 pub use transformer::{Embeddings, Experts, FeedForward, FeedForwardKind, Transformer, days};
+pub use tuning::Tuning;

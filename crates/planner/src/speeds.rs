@@ -11,7 +11,7 @@ use het_core::{
     PlannedSpeeds, Speeds, StageSpec, Topology,
 };
 use het_parallel::{
-    Batch, KnownModel, Pool, Problem, Request, known_model, known_models, search, standing,
+    Batch, KnownModel, Pool, Problem, Request, known_model, known_models, pool_of_class, search,
 };
 use het_perf::training::{DeviceFigures, Precision, Tuning};
 use het_wire::calibration::CalibrationFile;
@@ -188,7 +188,8 @@ impl<'a> Gang<'a> {
 
     fn pool(&self) -> Pool {
         let Self { class, .. } = self;
-        let mut pool = standing(class.id.as_str(), class.vendor.as_str(), self.figures, self.units);
+        let mut pool =
+            pool_of_class(class.id.as_str(), class.vendor.as_str(), self.figures, self.units);
         if let Some(measured) = self.measured {
             let efficiency = &mut pool.machine.efficiency;
             *efficiency = efficiency.slowed(measured.factors.to_array(), measured.error);

@@ -2,7 +2,7 @@
 
 use het_core::{Bytes, DeviceId};
 use het_lab::planner::device_figures;
-use het_parallel::{Pool, standing};
+use het_parallel::{Pool, pool_of_class};
 use het_perf::training::BUS_PART;
 use het_wire::catalogue::{self, Figures};
 use het_wire::topology::{Cluster, FABRICS, Reach, reaches};
@@ -67,13 +67,13 @@ fn parts(word: &str) -> Vec<String> {
     parts
 }
 
-/// `8xh100-sxm5-80`: so many of a class, standing as they usually do.
+/// `8xh100-sxm5-80`: so many of a class, joined as usual.
 fn counted(part: &str) -> Option<(u32, &str)> {
     let (count, class) = part.split_once('x')?;
     Some((count.parse().ok().filter(|count| *count > 0)?, class))
 }
 
-/// Devices of a class, standing as they usually do.
+/// Devices of a class, joined as usual.
 pub fn usual(class: &str, devices: u32) -> Result<Pool, Fail> {
     let Some(figures) = catalogue::figures(class) else {
         let ids = || catalogue::sheets().iter().map(|sheet| sheet.id.as_str());
@@ -102,7 +102,7 @@ pub fn usual(class: &str, devices: u32) -> Result<Pool, Fail> {
 fn pool(class: &str, vendor: &str, figures: &Figures, devices: u32) -> Option<Pool> {
     let device = device_figures(figures).filter(|device| device.half_tflops.is_some())?;
     let known = catalogue::class_by_id(class).map(|known| known.vendor.as_str());
-    let pool = standing(class, known.unwrap_or(vendor), device, devices);
+    let pool = pool_of_class(class, known.unwrap_or(vendor), device, devices);
     Some(Pool { power_w: figures.power_w, ..pool })
 }
 

@@ -1,7 +1,8 @@
 //! Pools of the same devices are searched as one: cuts of ten such pools are those of one that is
 //! ten times as large.
 
-use crate::layout::{Candidate, Layout, Replicas, Stage};
+use crate::candidate::Candidate;
+use crate::layout::{Layout, Replicas, Stage};
 use crate::lost::{Lost, Why};
 use crate::request::{Pool, Request};
 

@@ -2,7 +2,7 @@
 
 use super::Hunt;
 use super::shortlist::Shortlist;
-use crate::layout::Candidate;
+use crate::candidate::Candidate;
 use crate::outline::{Block, Kind, Outline};
 use crate::space::{Setting, Tile, at_least_s, batches, counts, virtual_stages};
 

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::search;
-use crate::layout::Candidate;
+use crate::candidate::Candidate;
 use crate::outline::{Block, Kind, Outline, Recipe, Tricks};
 use crate::price::price;
 use crate::request::{Batch, Choices, Pool, Request};

@@ -7,7 +7,8 @@
 
 use het_perf::training::{Offload, Recompute, Zero};
 
-use crate::layout::{Candidate, Replicas, Stage};
+use crate::candidate::Candidate;
+use crate::layout::{Replicas, Stage};
 
 /// A slower cut into the same groups is told of too where it takes no more than this part of the
 /// memory or of the devices.

@@ -373,10 +373,10 @@ impl<'a> Sharing<'a> {
     /// Gives every bundle that feels a change its new rate, and its time of completion.
     fn settle(&mut self, now: f64) {
         while let Some((link, share)) = self.next_to_fill() {
-            match self.standing(link, share) {
-                Standing::Least => self.fill(link, share),
-                Standing::Greedy => self.open_greedy(link, share),
-                Standing::Later => self.enter(link),
+            match self.link_status(link, share) {
+                LinkStatus::Bottleneck => self.fill(link, share),
+                LinkStatus::Exceeded => self.open_greedy(link, share),
+                LinkStatus::Later => self.enter(link),
             }
         }
         let mut opened = mem::take(&mut self.opened);
@@ -457,8 +457,8 @@ impl<'a> Sharing<'a> {
 
     /// Whether a link can be filled at a share. Where another link of one of its open bundles
     /// offers less, that is entered.
-    fn standing(&mut self, link: u32, share: f64) -> Standing {
-        let mut standing = Standing::Least;
+    fn link_status(&mut self, link: u32, share: f64) -> LinkStatus {
+        let mut status = LinkStatus::Bottleneck;
         // Nothing offers less than the least share.
         let less = if share > f64::MIN_POSITIVE { share * (1.0 - SAME) } else { f64::NEG_INFINITY };
         let greedy = share * (1.0 + SAME);
@@ -467,7 +467,7 @@ impl<'a> Sharing<'a> {
             if self.holders[*bundle as usize] == OPEN {
                 self.filling.push(*bundle);
             } else if self.rates[*bundle as usize] > greedy {
-                standing = Standing::Greedy;
+                status = LinkStatus::Exceeded;
             }
         }
         for index in 0..self.filling.len() {
@@ -477,11 +477,11 @@ impl<'a> Sharing<'a> {
                 other.left < less * f64::from(other.open)
             });
             if tighter {
-                standing = Standing::Later;
+                status = LinkStatus::Later;
                 self.enter(self.tightest(bundle));
             }
         }
-        standing
+        status
     }
 
     /// Opens the closed bundles on a link that have more than the share it offers, and enters it
@@ -527,13 +527,13 @@ impl<'a> Sharing<'a> {
     }
 }
 
-/// Where a link stands among those of its open bundles.
+/// How the share that a link offers compares with the rest of the sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// No other offers less.
-    Least,
+enum LinkStatus {
+    /// No other link of its open bundles offers less: it can be filled.
+    Bottleneck,
     /// The same, but closed bundles on it have more than it offers.
-    Greedy,
-    /// Others come before it.
+    Exceeded,
+    /// Another link of one of its open bundles offers less.
     Later,
 }

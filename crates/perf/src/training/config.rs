@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::Transformer;
+use super::{Transformer, Tuning};
 
 /// How one job is cut. Devices: `data × tensor × pipeline × context`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,20 +92,6 @@ pub enum Optimizer {
     Adam,
     /// AdamW with states of 8 bits.
     AdamW8bit,
-}
-
-/// Which weights learn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tuning {
-    Full,
-    /// Low-rank adapters beside every matrix of a layer; the weights stay as they are.
-    Lora {
-        rank: u32,
-    },
-    /// The same over weights of 4 bits.
-    Qlora {
-        rank: u32,
-    },
 }
 
 /// The attention kernel. Software of the generation of `Flash2` and later also fuses the loss.
@@ -277,25 +263,6 @@ impl Precision {
     }
 }
 
-impl Tuning {
-    /// Trainable weights of a layer: a pair of matrices `in × rank` and `rank × out` beside each of
-    /// the layer's with adapters (Hu et al. 2021), all of them without.
-    pub fn trainable(self, model: &Transformer) -> u64 {
-        let rank = match self {
-            Self::Full => return model.layer_parameters(),
-            Self::Lora { rank } | Self::Qlora { rank } => u64::from(rank),
-        };
-        let hidden = u64::from(model.hidden);
-        let heads = u64::from(model.heads) * u64::from(model.head_width);
-        let key_values = u64::from(model.key_value_heads) * u64::from(model.head_width);
-        let inner = u64::from(model.feed_forward.hidden);
-        let matrices = model.expert_parameters() / (hidden * inner).max(1);
-        let experts = u64::from(model.feed_forward.experts.map_or(1, |experts| experts.count));
-        let attention = 2 * (hidden + heads) + 2 * (hidden + key_values);
-        rank * (attention + experts * matrices * (hidden + inner))
-    }
-}
-
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -357,16 +324,5 @@ mod tests {
         check(ParallelConfig { data: 2, expert: 2, ..config }, words);
         let none = Transformer { heads: 0, ..model };
         assert_eq!(config.check(&none), Err(ConfigProblem::Zero { name: "heads" }));
-    }
-
-    /// QLoRA paper's own count: rank 64 on every matrix of a 7B Llama is about 160 million weights.
-    #[test]
-    fn adapters_are_counted() {
-        let kind = super::super::FeedForwardKind::Gated;
-        let feed_forward = super::super::FeedForward { hidden: 11_008, kind, experts: None };
-        let llama = Transformer { feed_forward, ..Transformer::gpt(32, 4_096, 32, 4_096, 32_000) };
-        let adapters = 32 * Tuning::Lora { rank: 64 }.trainable(&llama);
-        assert!((adapters as f64 / 160e6 - 1.0).abs() < 0.01, "{adapters}");
-        assert_eq!(Tuning::Full.trainable(&llama), llama.layer_parameters());
     }
 }

@@ -108,7 +108,7 @@ pub(super) fn update_s(
 
 /// Trainable weights that one device exchanges.
 fn exchanged(model: &Transformer, config: &ParallelConfig, layers: f64) -> f64 {
-    let all = config.tuning.trainable(model) as f64;
+    let all = config.tuning.trainable_parameters(model) as f64;
     let experts = model.feed_forward.experts.map_or(1, |experts| experts.count);
     let routed = match config.tuning {
         Tuning::Full => u64::from(experts) * model.expert_parameters(),

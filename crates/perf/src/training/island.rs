@@ -4,10 +4,10 @@
 /// A100 (see [`Island::hgx_a100`]); taken for every other mesh or switch of links.
 pub const BUS_PART: f64 = 245.0 / 300.0;
 
-/// Class or beginning of one · devices a node · GB/s of a device's links to the others of its node,
+/// Class or prefix of one · devices a node · GB/s of a device's links to the others of its node,
 /// one direction · GB/s of network a device. Links: `devices.csv`; network: the makers' own
 /// eight-device machines.
-const STANDING: &[(&str, u32, f64, f64)] = &[
+const INTERCONNECTS: &[(&str, u32, f64, f64)] = &[
     ("a800", 8, 200.0, 25.0),
     ("h800", 8, 200.0, 50.0),
     ("b200", 8, 900.0, 50.0),
@@ -68,8 +68,8 @@ impl Island {
 
     /// The node and the network that devices of the class usually have.
     pub fn of_class(class: &str) -> Self {
-        let standing = STANDING.iter().find(|(prefix, ..)| class.starts_with(prefix));
-        match standing {
+        let known = INTERCONNECTS.iter().find(|(prefix, ..)| class.starts_with(prefix));
+        match known {
             Some(&(_, devices_per_node, links, network_gbps)) => Self {
                 devices_per_node,
                 link_gbps: links * BUS_PART,

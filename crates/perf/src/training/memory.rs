@@ -78,7 +78,7 @@ fn layer_weights(model: &Transformer, config: &ParallelConfig) -> f64 {
     let attention = model.attention_parameters() as f64;
     let rest = (model.layer_parameters() - model.attention_parameters()) as f64;
     let own = (attention + rest / expert) / tensor;
-    let adapters = config.tuning.trainable(model) as f64 / (tensor * expert);
+    let adapters = config.tuning.trainable_parameters(model) as f64 / (tensor * expert);
     match config.tuning {
         Tuning::Full => own * trained_bytes(config),
         Tuning::Lora { .. } => {

@@ -1,12 +1,9 @@
 //! How long a step takes: layers through the pipeline, then what replicas exchange and the update.
 
-use std::error::Error;
-use std::fmt;
-
 use super::exchange::{crowding, data_communication_s, pipeline_communication_s, update_s};
 use super::{
-    ConfigProblem, Direction, LayerTime, Machine, ParallelConfig, Precision, Recompute,
-    Transformer, head_time_s, layer_time,
+    Direction, LayerTime, Machine, ParallelConfig, Recompute, StepError, Transformer, head_time_s,
+    layer_time,
 };
 
 /// Seconds of a step by what they go into; `total_s` is their sum.
@@ -49,21 +46,6 @@ pub enum Limit {
     DataCommunication,
     Optimizer,
     Offload,
-}
-
-/// Why there is no time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepError {
-    Config(ConfigProblem),
-    /// The device class has no figure for this precision.
-    NoPeak {
-        precision: Precision,
-    },
-    /// Not the stages of the configuration, or not the layers of the model.
-    Stages {
-        stages: usize,
-        layers: u32,
-    },
 }
 
 /// A stage of an uneven pipeline: how many layers it has, and on what.
@@ -220,7 +202,7 @@ fn finished(
         + time.data_communication_s
         + time.optimizer_s
         + time.offload_s;
-    let flops = model.tuned_step_flops(config.global_batch, config.tuning);
+    let flops = config.tuning.step_flops(model, config.global_batch);
     let model_utilisation = flops / (f64::from(config.devices()) * peak * total_s);
     let hardware_utilisation = model_utilisation * hardware_share(model, config);
     let time = StepTime { total_s, model_utilisation, hardware_utilisation, ..time };
@@ -239,7 +221,7 @@ pub fn pipeline_time_s(stages_s: &[f64], microbatches: u32, virtual_stages: u32)
 /// FLOPs made over FLOPs of the model, with what is recomputed.
 fn hardware_share(model: &Transformer, config: &ParallelConfig) -> f64 {
     let once = Transformer { vocabulary: 0, ..*model };
-    let all = model.tuned_step_flops(1, config.tuning);
+    let all = config.tuning.step_flops(model, 1);
     let again = match config.recompute {
         Recompute::None => 0.0,
         Recompute::Selective => {
@@ -276,37 +258,13 @@ fn limit(time: &StepTime, layer: &LayerTime) -> Limit {
     }
 }
 
-impl fmt::Display for StepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(problem) => problem.fmt(f),
-            Self::NoPeak { precision } => {
-                write!(f, "the device class has no figure for {precision:?}")
-            }
-            Self::Stages { stages, layers } => write!(
-                f,
-                "{layers} layers on {stages} stages are not what configuration and model say"
-            ),
-        }
-    }
-}
-
-impl Error for StepError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Config(problem) => Some(problem),
-            Self::NoPeak { .. } | Self::Stages { .. } => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use het_core::Bytes;
 
     use super::super::{
         Attention, DeviceFigures, Efficiency, Embeddings, Experts, FeedForward, FeedForwardKind,
-        Island, Offload, Overlap, SequenceParallel, Tuning, Zero, days,
+        Island, Offload, Overlap, Precision, SequenceParallel, Tuning, Zero, days,
     };
     use super::*;
 

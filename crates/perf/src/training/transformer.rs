@@ -1,7 +1,5 @@
 //! The shape of a decoder-only transformer: what it has to store and to compute.
 
-use super::Tuning;
-
 /// Shape of the model and of what it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transformer {
@@ -124,23 +122,6 @@ impl Transformer {
         6.0 * token * f64::from(samples) * f64::from(self.sequence)
     }
 
-    /// The same where only `tuning`'s weights learn: a frozen matrix is multiplied with forward and
-    /// backward with its output's gradient, but has no gradient of its own: 4 FLOPs a weight and
-    /// token, not 6 (Kaplan et al. 2020, arXiv 2001.08361, section 2.1, counts 2 + 2 + 2). Scores
-    /// have no weights and cost what they did. Adapters, a few hundredths, are left out here as in
-    /// the times.
-    pub fn tuned_step_flops(&self, samples: u32, tuning: Tuning) -> f64 {
-        match tuning {
-            Tuning::Full => self.step_flops(samples),
-            Tuning::Lora { .. } | Tuning::Qlora { .. } => {
-                let layers = f64::from(self.layers) * self.active_layer_parameters() as f64;
-                let frozen = layers + self.embedding_parameters() as f64;
-                let tokens = f64::from(samples) * f64::from(self.sequence);
-                self.step_flops(samples) - 2.0 * frozen * tokens
-            }
-        }
-    }
-
     pub(super) fn attention_width(&self) -> f64 {
         f64::from(self.heads) * f64::from(self.head_width)
     }
@@ -194,19 +175,6 @@ mod tests {
         assert!((a100 - 5.0).abs() < 0.05, "{a100}");
         let h100 = days(flops, 20_000, 1_979.0, 0.116);
         assert!((h100 * 24.0 - 19.0).abs() < 0.2, "{h100}");
-    }
-
-    /// 4 FLOPs for each frozen weight where 6 are for each that learns; attention's stay.
-    #[test]
-    fn frozen_weights_have_no_gradient_of_their_own() {
-        let blind =
-            Transformer { attention_span: 0, ..Transformer::gpt(32, 4_096, 32, 4_096, 32_000) };
-        let lora = |model: Transformer| model.tuned_step_flops(8, Tuning::Lora { rank: 16 });
-        assert_eq!(lora(blind) * 3.0, blind.step_flops(8) * 2.0);
-        let seeing = Transformer { attention_span: 4_096, ..blind };
-        let spared = seeing.step_flops(8) - lora(seeing);
-        assert_eq!(spared, blind.step_flops(8) - lora(blind));
-        assert_eq!(seeing.tuned_step_flops(8, Tuning::Full), seeing.step_flops(8));
     }
 
     /// The bracket of Narayanan et al. for the GPT family.

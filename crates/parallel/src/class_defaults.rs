@@ -1,13 +1,14 @@
-//! What devices of a class compute and exchange with, where nobody says otherwise.
+//! Defaults of a device class: interconnect, collective library and attention kernel, where the
+//! request does not say.
 
 use het_perf::training::{Attention, DeviceFigures, Efficiency, Island, Machine};
 
 use crate::request::{Collectives, Pool};
 
-/// Beginnings of the classes that FlashAttention-3 was written for.
+/// Prefixes of the classes that FlashAttention-3 was written for.
 const HOPPER_AND_LATER: [&str; 6] = ["h100", "h200", "h800", "h20", "b200", "gb200"];
 
-/// Beginnings of the classes whose 16 bits are fp16 alone: NVIDIA's before Ampere, Huawei's before
+/// Prefixes of the classes whose 16 bits are fp16 alone: NVIDIA's before Ampere, Huawei's before
 /// the 910B.
 const WITHOUT_BF16: [&str; 7] = ["v100", "t4", "p100", "p40", "k80", "rtx-20", "ascend-910-a"];
 
@@ -16,8 +17,9 @@ pub fn has_bf16(class: &str) -> bool {
     !WITHOUT_BF16.iter().any(|prefix| class.starts_with(prefix))
 }
 
-/// Devices of a class as they usually stand, with the software that their vendor ships.
-pub fn standing(class: &str, vendor: &str, device: DeviceFigures, devices: u32) -> Pool {
+/// A pool of `devices` devices of a class, with the class's usual node and network and the software
+/// that its vendor ships.
+pub fn pool_of_class(class: &str, vendor: &str, device: DeviceFigures, devices: u32) -> Pool {
     let collectives = match vendor {
         "NVIDIA" => Collectives::Nccl,
         "AMD" => Collectives::Rccl,
@@ -50,11 +52,11 @@ mod tests {
             memory: Bytes(64 << 30),
             memory_gbps: 1_600.0,
         };
-        let pool = standing("ascend-910b", "Huawei", device, 8);
+        let pool = pool_of_class("ascend-910b", "Huawei", device, 8);
         assert_eq!((pool.collectives, pool.attention), (Collectives::Hccl, Attention::Flash2));
-        let pool = standing("h100-sxm5-80", "NVIDIA", device, 8);
+        let pool = pool_of_class("h100-sxm5-80", "NVIDIA", device, 8);
         assert_eq!((pool.collectives, pool.attention), (Collectives::Nccl, Attention::Flash3));
-        let pool = standing("v100-sxm2-32", "NVIDIA", device, 8);
+        let pool = pool_of_class("v100-sxm2-32", "NVIDIA", device, 8);
         assert_eq!(pool.attention, Attention::Plain);
     }
 }

@@ -4,7 +4,7 @@
 //! Version 2 where its controllers can be had, version 1 where that is what the machine has, and
 //! none where this process may make no groups: everything else works then as well.
 
-mod places;
+mod own;
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -17,8 +17,8 @@ use het_core::Bytes;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use places::{Place, Tree, Version};
-pub(crate) use places::{Standing, leave_job};
+use own::{Place, Tree, Version};
+pub(crate) use own::{Standing, leave_job};
 
 /// Least limit of a group: whoever enters it stands in the supervisor's memory until its program
 /// begins, and goes together with the supervisor where there is too little for that.

@@ -1,6 +1,10 @@
 //! One gang's supervisor: it starts the processes, hears what happens to them, and reports. It
 //! never waits: what it waits for stands in the poller, and until when is its deadline.
 
+pub(crate) mod report;
+pub(crate) mod shutdown;
+pub(crate) mod verdict;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -21,24 +25,24 @@ use nix::unistd::{Pid, getpgid};
 use serde::Serialize;
 
 use crate::cgroup::Group;
-use crate::container;
-use crate::cores::Picked;
-use crate::ending::{Ending, Push};
-use crate::environment::{self, RANK};
-use crate::exit::{Consequence, EXIT_CANNOT_RUN, Exit, MemoryRanOut, Verdict};
-use crate::order::Order;
-use crate::outlet::{self, Outlet};
-use crate::pace::Pace;
+use crate::context::{LastOf, Remains, Site};
+use crate::gang::report::{Orderly, Report, Sight};
+use crate::gang::shutdown::{Ending, Push};
+use crate::gang::verdict::{Consequence, EXIT_CANNOT_RUN, Exit, MemoryRanOut, Verdict};
+use crate::launch::container;
+use crate::launch::environment::{self, RANK};
+use crate::launch::spawn::{self, Kin, Process};
+use crate::launch::spec::Order;
+use crate::logs::rotation::Trim;
+use crate::output::{self as outlet, Outlet};
 use crate::poller::{Source, Until};
-use crate::procfs;
-use crate::record::{self, Identity, Record, boot_ticks, write_atomically};
-use crate::report::{Orderly, Report, Sight};
-use crate::site::{LastOf, Remains, Site};
-use crate::slip::Slip;
-use crate::spawn::{self, Kin, Process};
-use crate::sweep::{Marks, kill_all, signal_groups};
-use crate::sys::{look_at_end, pidfd_open};
-use crate::trim::Trim;
+use crate::process::kill::{Marks, kill_all, signal_groups};
+use crate::process::procfs;
+use crate::process::sys::{look_at_end, pidfd_open};
+use crate::progress::stall::Pace;
+use crate::recovery::record::{self, Identity, Record, boot_ticks, write_atomically};
+use crate::recovery::record_file::Slip;
+use crate::resources::cores::Picked;
 
 /// Least time between two reads of a gang's files: at most five reports a second.
 const REPORT_EVERY: Millis = Millis(200);

@@ -1,5 +1,7 @@
 //! The engine for this machine.
 
+mod adoption;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, OpenOptions};
@@ -21,21 +23,21 @@ use thiserror::Error;
 
 use crate::cgroup::{ControlGroups, Forest, Standing};
 use crate::clock::Clock;
-use crate::container::ContainerAccess;
-use crate::cores::{Cores, Picked};
-use crate::exit::EXIT_CANNOT_RUN;
+use crate::context::{Fact, MemoryKills, Remains, Site};
+use crate::event_channel::{Inbox, Inlet, Port};
+use crate::gang::verdict::EXIT_CANNOT_RUN;
 use crate::gang::{Gang, Life};
-use crate::inlet::{Inbox, Inlet, Port};
-use crate::keeper::Exits;
-use crate::leaders::Leaders;
-use crate::listener::{Changed, Listener};
-use crate::order::{Order, VisibleEnv, all_grants, lease_path, progress_dir};
+use crate::launch::container::ContainerAccess;
+use crate::launch::spec::{Order, VisibleEnv, all_grants, lease_path, progress_dir};
 use crate::poller::{Poller, Source, Until};
-use crate::ports::Ports;
-use crate::record::{self, Reaped};
-use crate::site::{Fact, MemoryKills, Remains, Site};
-use crate::slip::Spares;
-use crate::sys::Nursery;
+use crate::process::ranks::Leaders;
+use crate::process::sys::Nursery;
+use crate::progress::watch::{Changed, Listener};
+use crate::recovery::record::{self, Reaped};
+use crate::recovery::record_file::Spares;
+use crate::recovery::restarter::Exits;
+use crate::resources::cores::{Cores, Picked};
+use crate::resources::ports::Ports;
 
 const NULL: &str = "/dev/null";
 /// Most ranks of a gang.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use het_core::{DeviceId, Grant, Topology};
 
-use crate::record::CoresRecord;
+use crate::recovery::record::CoresRecord;
 
 /// Core ids a socket, in the order they are handed out.
 #[derive(Debug, Default)]

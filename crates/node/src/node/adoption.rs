@@ -8,16 +8,16 @@ use std::time::{Duration, SystemTime};
 use het_core::{CheckpointSpec, LeaseId, Outcome, Phase, State};
 
 use crate::cgroup::Group;
-use crate::container;
+use crate::context::{LastOf, Remains};
 use crate::gang::{Gang, Left, StopAsked};
+use crate::launch::container;
+use crate::launch::spawn::{Kin, Process};
+use crate::launch::spec::lease_path;
 use crate::node::{BIRTH_LIMIT, Node, Start};
-use crate::order::lease_path;
-use crate::record::{self, Found};
-use crate::site::{LastOf, Remains};
-use crate::slip::Slip;
-use crate::spawn::{Kin, Process};
-use crate::sweep::{Marks, sweep};
-use crate::sys::pidfd_open;
+use crate::process::kill::{Marks, sweep};
+use crate::process::sys::pidfd_open;
+use crate::recovery::record::{self, Found};
+use crate::recovery::record_file::Slip;
 
 /// Between two looks for a note.
 const NOTE_EVERY: Duration = Duration::from_millis(2);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-use crate::saves::step_of;
+use crate::checkpoint::tracker::step_of;
 
 /// What Hugging Face `Trainer` writes last into a checkpoint.
 pub(crate) const STATE_FILE: &str = "trainer_state.json";

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::cgroup::Group;
-use crate::container;
-use crate::environment::NOTICE;
-use crate::order::notice_path;
-use crate::procfs::{self, Stat};
-use crate::record::{self, Record};
+use crate::launch::container;
+use crate::launch::environment::NOTICE;
+use crate::launch::spec::notice_path;
+use crate::process::procfs::{self, Stat};
+use crate::recovery::record::{self, Record};
 
 /// Whose a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

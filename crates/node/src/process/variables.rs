@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::LazyLock;
 
-use crate::environment::OPTIONAL;
+use crate::launch::environment::OPTIONAL;
 
 /// Room for what a rank is mostly told.
 const ROWS: usize = 48;

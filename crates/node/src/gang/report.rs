@@ -12,9 +12,9 @@ use het_core::{Checkpoint, Micro, Progress};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::progress::{Lines, Tally};
-use crate::saves::{Saves, step_of};
-use crate::watch::{STATE_FILE, Sign, Watch};
+use crate::checkpoint::tracker::{Saves, step_of};
+use crate::checkpoint::watch::{STATE_FILE, Sign, Watch};
+use crate::progress::lines::{Lines, Tally};
 
 /// What the user is told then.
 const BLIND: &str = "progress is read only at the end: inotify cannot be used, \

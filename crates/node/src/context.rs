@@ -8,13 +8,13 @@ use het_core::{Event, LeaseId, Millis, Outcome, Time};
 
 use crate::cgroup::Forest;
 use crate::clock::Clock;
-use crate::leaders::Leaders;
-use crate::listener::Listener;
 use crate::poller::Poller;
-use crate::procfs;
-use crate::record;
-use crate::slip::{Slip, Spares};
-use crate::sys::Nursery;
+use crate::process::procfs;
+use crate::process::ranks::Leaders;
+use crate::process::sys::Nursery;
+use crate::progress::watch::Listener;
+use crate::recovery::record;
+use crate::recovery::record_file::{Slip, Spares};
 
 /// A look at the kernel's count costs more than all else at a start.
 const COUNT_EVERY: Millis = Millis(1_000);

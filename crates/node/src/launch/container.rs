@@ -12,9 +12,9 @@ use std::process::{Command, Stdio};
 
 use het_core::{Access, Container, ContainerRuntime};
 
-use crate::environment::NOTICE;
-use crate::order::{Order, containers_path};
-use crate::variables::Variables;
+use crate::launch::environment::NOTICE;
+use crate::launch::spec::{Order, containers_path};
+use crate::process::variables::Variables;
 
 /// Gives the words that let a container use these devices of a driver, or says why none do:
 /// `het_devices::container_access`.

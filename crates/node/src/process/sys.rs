@@ -1,6 +1,6 @@
 //! The system calls that the safe libraries do not offer. The only `unsafe` of this crate.
 
-mod nursery;
+mod spawner;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -11,8 +11,8 @@ use het_core::Millis;
 use nix::libc;
 use nix::sys::signal::Signal;
 
-use crate::exit::Exit;
-pub(crate) use nursery::{Birth, Image, Nursery, Others, Started, Streams};
+use crate::gang::verdict::Exit;
+pub(crate) use spawner::{Birth, Image, Nursery, Others, Started, Streams};
 
 /// Descriptors that a program may have which is started from here, where this process took more.
 static DESCRIPTORS_BEFORE: OnceLock<libc::rlimit> = OnceLock::new();

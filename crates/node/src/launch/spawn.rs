@@ -10,15 +10,15 @@ use het_core::{Container, Failure, LogRule, Millis, OutputRule, Time};
 use nix::unistd::{AccessFlags, access};
 
 use crate::cgroup::Group;
-use crate::container;
-use crate::environment;
-use crate::exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
-use crate::order::Order;
-use crate::outlet;
-use crate::site::Site;
-use crate::slip::Note;
-use crate::sys::{Birth, Image, Others, Started, Streams, cpu_set};
-use crate::variables::{Environment, Variables};
+use crate::context::Site;
+use crate::gang::verdict::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
+use crate::launch::container;
+use crate::launch::environment;
+use crate::launch::spec::Order;
+use crate::output as outlet;
+use crate::process::sys::{Birth, Image, Others, Started, Streams, cpu_set};
+use crate::process::variables::{Environment, Variables};
+use crate::recovery::record_file::Note;
 
 /// Where programs are looked for when nothing says where (execvp(3)).
 const PATH_DEFAULT: &str = "/bin:/usr/bin";

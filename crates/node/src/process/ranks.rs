@@ -6,9 +6,9 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::cgroup::Group;
-use crate::procfs::{self, Children};
-use crate::sweep::Marks;
-use crate::sys::adopt_orphans;
+use crate::process::kill::Marks;
+use crate::process::procfs::{self, Children};
+use crate::process::sys::adopt_orphans;
 
 /// Ids that nobody else may collect.
 #[derive(Debug)]

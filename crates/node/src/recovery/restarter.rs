@@ -17,9 +17,9 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::cgroup::leave_job;
-use crate::exit::Exit;
-use crate::procfs;
-use crate::sys::adopt_orphans;
+use crate::gang::verdict::Exit;
+use crate::process::procfs;
+use crate::process::sys::adopt_orphans;
 
 /// Deaths in a row before it was of use, after which it is not started again.
 const USELESS_MAX: u32 = 100;

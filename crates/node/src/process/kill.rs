@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use crate::cgroup::Group;
-use crate::procfs;
-use crate::sys::pidfd_open;
+use crate::process::procfs;
+use crate::process::sys::pidfd_open;
 
 /// How often new processes are looked for: each round kills all of a gang that lives, so only one
 /// that forks faster than it is killed needs more than two.

@@ -22,8 +22,8 @@ use nix::unistd::Pid;
 use syscalls::{Sysno, raw_syscall};
 
 use super::DESCRIPTORS_BEFORE;
-use crate::slip::{NOTE_BYTES, Note};
-use crate::variables::Environment;
+use crate::process::variables::Environment;
+use crate::recovery::record_file::{NOTE_BYTES, Note};
 
 /// Stack of a child between its birth and its program: it calls little and nothing deep.
 const STACK_BYTES: usize = 64 * 1024;
@@ -391,7 +391,7 @@ mod tests {
     use nix::sys::wait::WaitStatus;
 
     use super::*;
-    use crate::variables::Variables;
+    use crate::process::variables::Variables;
 
     fn start(nursery: &mut Nursery, program: &str) -> Started {
         let null = File::options().read(true).write(true).open("/dev/null").expect("it is there");

@@ -29,12 +29,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::NodeError;
 use crate::cgroup::Group;
-use crate::container;
-use crate::environment::NOTICE;
-use crate::order::{containers_path, lease_path, notice_path, progress_path};
-use crate::procfs;
-use crate::slip::{self, Notes, Slip, Spares, Text};
-use crate::sweep::{Marks, sweep};
+use crate::launch::container;
+use crate::launch::environment::NOTICE;
+use crate::launch::spec::{containers_path, lease_path, notice_path, progress_path};
+use crate::process::kill::{Marks, sweep};
+use crate::process::procfs;
+use crate::recovery::record_file::{self as slip, Notes, Slip, Spares, Text};
 
 /// How long killed processes may take to go: one in an uninterruptible system call goes after it.
 const REAP_LIMIT: Duration = Duration::from_secs(10);

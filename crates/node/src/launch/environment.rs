@@ -9,12 +9,12 @@ use het_core::{DeviceId, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
-use crate::cores::is_cpu;
-use crate::order::Order;
-use crate::template;
-use crate::variables::Variables;
+use crate::launch::spec::Order;
+use crate::launch::template;
+use crate::process::variables::Variables;
+use crate::resources::cores::is_cpu;
 
-/// The file whose path also marks every process of a lease, see [`crate::procfs::members`].
+/// The file whose path also marks every process of a lease, see [`crate::process::procfs::members`].
 pub(crate) const NOTICE: &str = "HET_NOTICE";
 
 /// Which rank of its gang a process is.

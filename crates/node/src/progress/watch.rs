@@ -7,7 +7,7 @@ use het_core::{LeaseId, Millis, Time};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use crate::order::lease_of_progress;
+use crate::launch::spec::lease_of_progress;
 
 /// After it has told of changes it lets more of them gather: a program that writes all the time
 /// costs no more than one that writes now and then.

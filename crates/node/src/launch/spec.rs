@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use het_core::{Checkpoint, DeviceId, Grant, Launch, LeaseId, Placement, Rank, Topology};
 
-use crate::container::ContainerAccess;
-use crate::cores::{self, Picked};
-use crate::exit::Exit;
-use crate::keeper::Exits;
-use crate::template::{self, Words};
+use crate::gang::verdict::Exit;
+use crate::launch::container::ContainerAccess;
+use crate::launch::template::{self, Words};
+use crate::recovery::restarter::Exits;
+use crate::resources::cores::{self, Picked};
 
 /// Gives the environment variables that show a program these devices of a driver and no others:
 /// `het_devices::visible_devices`. For the driver of a CPU they hide every accelerator.

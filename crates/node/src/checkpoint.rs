@@ -1,0 +1,2 @@
+pub(crate) mod tracker;
+pub(crate) mod watch;

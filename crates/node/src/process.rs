@@ -1,0 +1,5 @@
+pub(crate) mod kill;
+pub(crate) mod procfs;
+pub(crate) mod ranks;
+pub(crate) mod sys;
+pub(crate) mod variables;

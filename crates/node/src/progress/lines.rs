@@ -1,0 +1,299 @@
+//! What a program reports through `HET_PROGRESS`: JSON lines, parsed and added up. No I/O.
+//!
+//! A line is an object with any of `step total loss samples tokens useful_ms
+//! checkpoint{step,path} result{name:number} driver detail message done`; other keys are ignored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{Checkpoint, Micro, Millis, Name, Progress};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Longest line that is read; longer ones are skipped as malformed.
+pub(crate) const LINE_BYTES_MAX: usize = 64 * 1024;
+/// How many different `result` names one gang may report; further ones are ignored.
+pub(crate) const RESULTS_MAX: usize = 256;
+/// Longest text of a program that goes into an event, in characters.
+const TEXT_CHARS_MAX: usize = 1_000;
+/// How much of a malformed line is quoted, in characters.
+const QUOTE_CHARS_MAX: usize = 80;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Line {
+    step: Option<f64>,
+    total: Option<f64>,
+    loss: Option<f64>,
+    samples: Option<f64>,
+    tokens: Option<f64>,
+    useful_ms: Option<f64>,
+    checkpoint: Option<Saved>,
+    result: Option<BTreeMap<String, Value>>,
+    driver: Option<String>,
+    detail: Option<String>,
+    message: Option<String>,
+    done: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Saved {
+    step: u64,
+    path: String,
+}
+
+/// Everything a gang reported and that was not passed on yet.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    fresh: Progress,
+    checkpoints: Vec<Checkpoint>,
+    names: BTreeSet<Name>,
+    done: bool,
+    told_step: bool,
+    malformed: Malformed,
+}
+
+/// Lines that were not understood: worth one message, not one each.
+#[derive(Debug, Default)]
+struct Malformed {
+    lines: u64,
+    first: String,
+    told: bool,
+}
+
+impl Tally {
+    /// Takes in one line without its end.
+    pub(crate) fn line(&mut self, line: &[u8]) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        match parse(line) {
+            Some(line) => self.add(line),
+            None => self.malformed(line),
+        }
+    }
+
+    pub(crate) fn malformed(&mut self, line: &[u8]) {
+        self.malformed.lines += 1;
+        if self.malformed.lines == 1 {
+            self.malformed.first = clip(&String::from_utf8_lossy(line), QUOTE_CHARS_MAX);
+        }
+    }
+
+    /// Takes in what was learned in another way, for example from a checkpoint: only while the
+    /// program says nothing itself.
+    pub(crate) fn suggest(&mut self, progress: &Progress) {
+        if !self.told_step {
+            self.fresh.merge(progress);
+        }
+    }
+
+    /// The program said that its work is complete.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// What is new since the last call: progress, then completed checkpoints in order.
+    pub(crate) fn take(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
+        if self.malformed.lines > 0 && !self.malformed.told {
+            self.malformed.told = true;
+            let Malformed { lines, first, .. } = &self.malformed;
+            let text = format!("{lines} progress line(s) not understood, first: `{first}`");
+            self.fresh.message.get_or_insert(text);
+        }
+        let fresh = std::mem::take(&mut self.fresh);
+        ((fresh != Progress::default()).then_some(fresh), std::mem::take(&mut self.checkpoints))
+    }
+
+    fn add(&mut self, line: Line) {
+        let mut results = BTreeMap::new();
+        for (name, value) in line.result.unwrap_or_default() {
+            let Some(value) = value.as_f64().and_then(Micro::from_f64) else { continue };
+            let name = Name::from(clip(&name, TEXT_CHARS_MAX));
+            if self.names.contains(&name) || self.names.len() < RESULTS_MAX {
+                self.names.insert(name.clone());
+                results.insert(name, value);
+            }
+        }
+        self.told_step |= line.step.is_some();
+        let ran_on = match (line.driver, line.detail) {
+            (Some(driver), Some(detail)) => Some(format!("{driver} ({detail})")),
+            (driver, detail) => driver.or(detail),
+        };
+        self.fresh.merge(&Progress {
+            step: line.step.map(whole),
+            total: line.total.map(whole),
+            loss: line.loss.and_then(Micro::from_f64),
+            samples: line.samples.map(whole),
+            tokens: line.tokens.map(whole),
+            useful: line.useful_ms.map(|ms| Millis(whole(ms))),
+            busy: None,
+            measured: None,
+            results,
+            ran_on: ran_on.map(|text| clip(&text, TEXT_CHARS_MAX).into()),
+            message: line.message.map(|text| clip(&text, TEXT_CHARS_MAX)),
+        });
+        if let Some(Saved { step, path }) = line.checkpoint {
+            self.checkpoints.push(Checkpoint { step, path });
+        }
+        self.done |= line.done.unwrap_or(false);
+    }
+}
+
+/// Python writes a loss that is no number as `NaN` or `Infinity`, which JSON does not know; the
+/// rest of such a line is worth having.
+fn parse(line: &[u8]) -> Option<Line> {
+    serde_json::from_slice(line).ok().or_else(|| {
+        let text = std::str::from_utf8(line).ok()?;
+        let text = text.replace("-Infinity", "null").replace("Infinity", "null");
+        serde_json::from_str(&text.replace("NaN", "null")).ok()
+    })
+}
+
+/// Counts may be written as `5.0`; a negative one is 0.
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+fn clip(text: &str, chars: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(chars).collect()
+}
+
+/// Cuts a stream of bytes into lines of at most [`LINE_BYTES_MAX`].
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    partial: Vec<u8>,
+    skipping: bool,
+}
+
+impl Lines {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8], tally: &mut Tally) {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            self.append(&bytes[..end], tally);
+            self.finish(tally);
+            bytes = &bytes[end + 1..];
+        }
+        self.append(bytes, tally);
+    }
+
+    /// The stream ends here, or a line does.
+    pub(crate) fn finish(&mut self, tally: &mut Tally) {
+        if !std::mem::take(&mut self.skipping) {
+            tally.line(&self.partial);
+        }
+        self.partial.clear();
+    }
+
+    /// The file was begun anew.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    fn append(&mut self, bytes: &[u8], tally: &mut Tally) {
+        if self.skipping {
+            return;
+        }
+        if self.partial.len() + bytes.len() > LINE_BYTES_MAX {
+            tally.malformed(&self.partial);
+            self.partial.clear();
+            self.skipping = true;
+            return;
+        }
+        self.partial.extend_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(text: &str) -> Tally {
+        let (mut lines, mut tally) = (Lines::default(), Tally::default());
+        lines.feed(text.as_bytes(), &mut tally);
+        lines.finish(&mut tally);
+        tally
+    }
+
+    fn progress(text: &str) -> Progress {
+        tally(text).take().0.expect("something is reported")
+    }
+
+    #[test]
+    fn later_lines_add_to_earlier_ones() {
+        let text = "{\"step\":1,\"total\":9,\"loss\":2.5}\n{\"step\":2.0,\"useful_ms\":40}\n";
+        let expected = Progress {
+            step: Some(2),
+            total: Some(9),
+            loss: Some(Micro(2_500_000)),
+            useful: Some(Millis(40)),
+            ..Progress::default()
+        };
+        assert_eq!(progress(text), expected);
+    }
+
+    #[test]
+    fn driver_and_detail_say_what_it_ran_on() {
+        let ran_on = |text| progress(text).ran_on.expect("a driver is reported");
+        assert_eq!(ran_on(r#"{"driver":"cuda","detail":"H200"}"#), "cuda (H200)");
+        assert_eq!(ran_on(r#"{"driver":"cpu"}"#), "cpu");
+    }
+
+    #[test]
+    fn results_and_unknown_keys() {
+        let text = r#"{"result":{"loss_after":1.25,"note":"x"},"colour":"blue","step":null}"#;
+        let progress = progress(text);
+        assert_eq!(progress.results, BTreeMap::from([("loss_after".into(), Micro(1_250_000))]));
+        assert_eq!(progress.step, None);
+    }
+
+    #[test]
+    fn results_are_limited_but_known_names_go_on() {
+        let mut text = String::new();
+        for index in 0..RESULTS_MAX + 5 {
+            text.push_str(&format!("{{\"result\":{{\"r{index}\":1}}}}\n"));
+        }
+        text.push_str("{\"result\":{\"r0\":2}}\n");
+        let results = progress(&text).results;
+        assert_eq!(results.len(), RESULTS_MAX);
+        assert_eq!(results["r0"], Micro(2_000_000));
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_spoils_nothing_else() {
+        let expected = Progress { step: Some(2), ..Progress::default() };
+        assert_eq!(progress(r#"{"step": 2, "loss": NaN}"#), expected);
+        assert_eq!(progress(r#"{"step": 2, "loss": -Infinity}"#), expected);
+    }
+
+    #[test]
+    fn every_checkpoint_is_kept_and_done_is_remembered() {
+        let line = |step| format!(r#"{{"checkpoint":{{"step":{step},"path":"/c/{step}"}}}}"#);
+        let mut tally = tally(&format!("{}\n{}\n{{\"done\":true}}\n", line(1), line(2)));
+        let steps: Vec<u64> = tally.take().1.iter().map(|checkpoint| checkpoint.step).collect();
+        assert_eq!(steps, [1, 2]);
+        assert!(tally.is_done());
+        assert_eq!(tally.take(), (None, Vec::new()));
+    }
+
+    #[test]
+    fn malformed_lines_are_told_once_and_harm_no_other() {
+        let mut tally = tally("{\"step\":1}\nstep 2\n{\"step\":\"x\"}\n\n{\"step\":3}");
+        let progress = tally.take().0.expect("steps are reported");
+        assert_eq!(progress.step, Some(3));
+        let message = progress.message.expect("the trouble is told");
+        assert_eq!(message, "2 progress line(s) not understood, first: `step 2`");
+        tally.line(b"again");
+        assert_eq!(tally.take(), (None, Vec::new()));
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_skipped_to_its_end() {
+        let long = "x".repeat(LINE_BYTES_MAX + 1);
+        let text = format!("{{\"step\":1}}\n{long}\n{{\"step\":2}}\n");
+        let (mut lines, mut whole) = (Lines::default(), Tally::default());
+        for chunk in text.as_bytes().chunks(1_000) {
+            lines.feed(chunk, &mut whole);
+        }
+        assert_eq!(whole.malformed.lines, 1);
+        assert_eq!(whole.take().0.expect("steps are reported").step, Some(2));
+    }
+}

@@ -1,0 +1,2 @@
+pub(crate) mod cores;
+pub(crate) mod ports;

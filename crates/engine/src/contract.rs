@@ -1,181 +1,75 @@
 //! One suite for every engine: fake, simulator and node.
 //!
-//! An engine's test calls [`check_all`] with a function that builds the engine and the programs
-//! ([`Launch`]) that behave as each [`Script`] says.
+//! An engine's test calls [`check_all`] with a [`Subject`]: how the engine is built, how the loop
+//! over it dies, and programs ([`Launch`]) that behave as each [`Script`] says.
 
-use std::collections::BTreeMap;
+mod adoption;
+mod plans;
+mod world;
+
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, DeviceId, Event, Generation, Grant, JobId, Launch, LeaseId, Millis, NodeId,
-    Outcome, Placement, Plan, Rank, Share, StageIndex, StageKey, StopCause,
+    Bytes, Device, DeviceClass, Launch, Millis, Node, NodeId, Share, StageKey, Topology,
 };
 
 use crate::{Engine, Script};
+use world::World;
 
 /// Grace that the suite gives to stops.
 pub const GRACE: Millis = Millis(300);
 
-/// Builds an engine on one node with one device of at least two units, and one launch a script.
+/// Units of the one device that the suite uses.
+pub const UNITS: u32 = 8;
+
+/// An engine as the suite needs it.
 pub trait Subject {
     type Engine: Engine;
 
+    /// An engine over [`topology`] and one launch a script. Each call has nothing to do with those
+    /// before.
     fn build(&self, scripts: &[(StageKey, Script)]) -> (Self::Engine, Vec<Launch>);
+
+    /// The loop over the engine dies without a word, and what runs goes on: the engine that the
+    /// next loop uses. What was told and not committed may have been heard by nobody.
+    fn crash(&self, engine: Self::Engine) -> Self::Engine;
 }
 
-/// Runs every law of the contract.
+/// One node with one CPU socket of [`UNITS`] cores.
+pub fn topology() -> Topology {
+    let class = DeviceClass {
+        id: "cpu".into(),
+        kind: "cpu".into(),
+        vendor: "test".into(),
+        title: "cpu".into(),
+        peak_gflops: None,
+        software: false,
+    };
+    let node =
+        Node { name: "n0".into(), memory: Bytes::gib(16), rack: "r".into(), pod: "p".into() };
+    let device = Device {
+        node: NodeId(0),
+        name: "cpu0".into(),
+        class: 0,
+        drivers: vec!["cpu".into()],
+        capacity: Share::units(UNITS),
+        memory: Bytes::ZERO,
+        visible_id: "0".into(),
+    };
+    Topology { classes: vec![class], nodes: vec![node], devices: vec![device], links: Vec::new() }
+}
+
+type Case<S> = (&'static str, fn(World<'_, S>));
+
+/// Runs every case of the contract, each on an engine of its own.
 ///
 /// # Panics
-/// On the first law that the engine breaks, naming it.
+/// On the first case that the engine fails, naming it.
 pub fn check_all<S: Subject>(subject: &S) {
-    finishes_once(subject);
-    failure_of_a_rank_ends_the_gang(subject);
-    stop_ends_a_lease(subject);
-    stop_ends_a_deaf_lease_within_grace(subject);
-    submitting_twice_equals_once(subject);
-    unknown_leases_are_ignored(subject);
-}
-
-fn key() -> StageKey {
-    StageKey { job: JobId(1), stage: StageIndex(0) }
-}
-
-fn start(generation: u64, lease: u64, ranks: u32, launch: &Launch) -> Plan {
-    let rank = Rank {
-        node: NodeId(0),
-        grants: vec![Grant { device: DeviceId(0), share: Share::WHOLE }],
-        companions: Vec::new(),
-        memory: Bytes::ZERO,
-    };
-    let placement = Placement { alternative: 0, ranks: vec![rank; ranks as usize] };
-    let action = Action::Start {
-        lease: LeaseId(lease),
-        stage: key(),
-        attempt: 1,
-        placement: Arc::new(placement),
-        launch: Arc::new(launch.clone()),
-        resume: None,
-        reasons: Vec::new(),
-    };
-    Plan { generation: Generation(generation), actions: vec![action], waits: Vec::new() }
-}
-
-fn stop(generation: u64, lease: u64) -> Plan {
-    let action =
-        Action::Stop { lease: LeaseId(lease), cause: StopCause::User, grace: GRACE, cost: None };
-    Plan { generation: Generation(generation), actions: vec![action], waits: Vec::new() }
-}
-
-fn build<S: Subject>(subject: &S, script: Script) -> (S::Engine, Launch) {
-    let (engine, mut launches) = subject.build(&[(key(), script)]);
-    (engine, launches.remove(0))
-}
-
-/// What became of each lease, and how many facts about starts and ends there were.
-#[derive(Default)]
-struct Seen {
-    started: BTreeMap<LeaseId, u32>,
-    ended: BTreeMap<LeaseId, Vec<Outcome>>,
-}
-
-/// Reads events until `ends` leases ended and nothing more comes within a grace.
-fn drain<E: Engine>(engine: &mut E, ends: usize) -> Seen {
-    let mut seen = Seen::default();
-    let mut last = engine.now();
-    let deadline = last + Millis(10_000);
-    loop {
-        let done = seen.ended.len() >= ends;
-        let until = if done { engine.now() + GRACE } else { deadline };
-        let Some((at, event)) = engine.next_event(Some(until)) else {
-            assert!(done, "no end came within 10 s");
-            return seen;
-        };
-        assert!(at >= last, "time went backwards");
-        last = at;
-        match event {
-            Event::StageStarted { lease } => *seen.started.entry(lease).or_default() += 1,
-            Event::StageEnded { lease, outcome } => {
-                seen.ended.entry(lease).or_default().push(outcome);
-            }
-            Event::Progressed { lease, .. }
-            | Event::Checkpointed { lease, .. }
-            | Event::StagePublished { lease } => {
-                assert!(!seen.ended.contains_key(&lease), "a fact came after the end");
-            }
-            _ => {}
-        }
+    let topology = Arc::new(topology());
+    for (name, case) in plans::cases().into_iter().chain(adoption::cases()) {
+        case(World::new(subject, Arc::clone(&topology), name));
     }
-}
-
-/// Waits until the lease runs.
-fn await_start<E: Engine>(engine: &mut E) {
-    let deadline = engine.now() + Millis(10_000);
-    while let Some((_, event)) = engine.next_event(Some(deadline)) {
-        if matches!(event, Event::StageStarted { .. }) {
-            return;
-        }
-    }
-    panic!("no start came within 10 s");
-}
-
-fn finishes_once<S: Subject>(subject: &S) {
-    let (mut engine, launch) = build(subject, Script::Finish(Millis(20)));
-    engine.submit(&start(1, 1, 2, &launch));
-    let seen = drain(&mut engine, 1);
-    assert_eq!(seen.started[&LeaseId(1)], 1, "one start a lease");
-    assert_eq!(seen.ended[&LeaseId(1)], [Outcome::Finished], "one end a lease");
-}
-
-fn failure_of_a_rank_ends_the_gang<S: Subject>(subject: &S) {
-    let (mut engine, launch) = build(subject, Script::Fail(Millis(20), 7));
-    engine.submit(&start(1, 1, 2, &launch));
-    let seen = drain(&mut engine, 1);
-    match seen.ended[&LeaseId(1)].as_slice() {
-        [Outcome::Failed(failure)] => assert_eq!(failure.exit_code, 7, "the code is passed on"),
-        other => panic!("a failing rank must end the gang once, got {other:?}"),
-    }
-}
-
-fn stop_ends_a_lease<S: Subject>(subject: &S) {
-    let (mut engine, launch) = build(subject, Script::UntilNotice);
-    engine.submit(&start(1, 1, 2, &launch));
-    await_start(&mut engine);
-    engine.submit(&stop(2, 1));
-    let seen = drain(&mut engine, 1);
-    assert_stopped(&seen);
-}
-
-fn stop_ends_a_deaf_lease_within_grace<S: Subject>(subject: &S) {
-    let (mut engine, launch) = build(subject, Script::Deaf);
-    engine.submit(&start(1, 1, 1, &launch));
-    await_start(&mut engine);
-    engine.submit(&stop(2, 1));
-    let seen = drain(&mut engine, 1);
-    assert_stopped(&seen);
-}
-
-/// An end after a stop is `Stopped` or `Failed` (killed): the state treats both as a stop.
-fn assert_stopped(seen: &Seen) {
-    let ends = &seen.ended[&LeaseId(1)];
-    assert!(matches!(ends.as_slice(), [Outcome::Stopped | Outcome::Failed(_)]), "got {ends:?}");
-}
-
-fn submitting_twice_equals_once<S: Subject>(subject: &S) {
-    let (mut engine, launch) = build(subject, Script::Finish(Millis(20)));
-    let plan = start(1, 1, 1, &launch);
-    engine.submit(&plan);
-    engine.submit(&plan);
-    let seen = drain(&mut engine, 1);
-    assert_eq!(seen.started[&LeaseId(1)], 1, "the second submit starts nothing");
-    assert_eq!(seen.ended[&LeaseId(1)].len(), 1, "the second submit ends nothing");
-}
-
-fn unknown_leases_are_ignored<S: Subject>(subject: &S) {
-    let (mut engine, launch) = build(subject, Script::Finish(Millis(20)));
-    engine.submit(&stop(1, 99));
-    engine.submit(&start(2, 1, 1, &launch));
-    let seen = drain(&mut engine, 1);
-    assert!(!seen.ended.contains_key(&LeaseId(99)), "a stale lease changes nothing");
 }
 
 #[cfg(test)]
@@ -191,10 +85,24 @@ mod tests {
         fn build(&self, scripts: &[(StageKey, Script)]) -> (Fake, Vec<Launch>) {
             (Fake::new(scripts.iter().copied()), vec![Launch::default(); scripts.len()])
         }
+
+        fn crash(&self, engine: Fake) -> Fake {
+            engine
+        }
     }
 
     #[test]
     fn the_fake_keeps_the_contract() {
         check_all(&FakeSubject);
+    }
+
+    #[test]
+    fn the_suite_has_names_of_its_own_for_its_cases() {
+        let names = plans::cases::<FakeSubject>().into_iter().chain(adoption::cases());
+        let mut names: Vec<&str> = names.map(|(name, _)| name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert!(names.len() == count && count >= 20, "{count} cases");
     }
 }

@@ -25,7 +25,7 @@ use het_core::{Event, Plan, State, Time};
 ///   twice equals submitting once.
 /// - After [`Engine::adopt`] every live lease of the state is answered by one `StageEnded`, as if
 ///   this engine had started it: what runs is supervised, what is gone is reported, what was
-///   planned and never begun begins. What runs and is of no lease of the state is stopped.
+///   planned and never begun begins. Nothing is reported of leases that the state does not know.
 /// - Times never go backwards.
 pub trait Engine {
     /// Takes up what runs according to a state read from the log: at a start, after a change of the

@@ -510,9 +510,9 @@ impl Engine for Sim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use het_core::{Bytes, Device, DeviceClass, Launch, Node, Share};
+    use het_core::Launch;
     use het_engine::Script;
-    use het_engine::contract::{Subject, check_all};
+    use het_engine::contract::{Subject, check_all, topology};
 
     struct SimSubject;
 
@@ -522,7 +522,11 @@ mod tests {
         fn build(&self, scripts: &[(StageKey, Script)]) -> (Sim, Vec<Launch>) {
             let models = scripts.iter().map(|&(key, script)| (key, Arc::new(model(script))));
             let launches = vec![Launch::default(); scripts.len()];
-            (Sim::new(Arc::new(one_device()), models.collect(), [], []), launches)
+            (Sim::new(Arc::new(topology()), models.collect(), [], []), launches)
+        }
+
+        fn crash(&self, engine: Sim) -> Sim {
+            engine
         }
     }
 
@@ -534,29 +538,6 @@ mod tests {
             Script::Deaf => StageModel { deaf: true, ..forever },
             Script::Fail(after, code) => StageModel { fails_at: Some((after.0, code)), ..forever },
         }
-    }
-
-    fn one_device() -> Topology {
-        let class = DeviceClass {
-            id: "cpu".into(),
-            kind: "cpu".into(),
-            vendor: "test".into(),
-            title: "cpu".into(),
-            peak_gflops: None,
-            software: false,
-        };
-        let node =
-            Node { name: "n0".into(), memory: Bytes::gib(1), rack: "r".into(), pod: "p".into() };
-        let device = Device {
-            node: NodeId(0),
-            name: "cpu0".into(),
-            class: 0,
-            drivers: vec!["cpu".into()],
-            capacity: Share::units(2),
-            memory: Bytes::ZERO,
-            visible_id: "0".into(),
-        };
-        Topology { classes: vec![class], nodes: vec![node], devices: vec![device], links: vec![] }
     }
 
     #[test]

@@ -1,0 +1,259 @@
+//! The loop that the suite plays: it commits plans to a state, submits them, and applies what the
+//! engine reports.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use het_core::{
+    Action, Alternative, Bytes, Companions, DeviceId, Domain, Event, Generation, Grant, Isolation,
+    JobId, JobSpec, Launch, LeaseId, Match, Millis, NodeId, Outcome, Placement, Plan,
+    PlannedSpeeds, Priority, Rank, RankRule, Selector, Share, StageIndex, StageKey, StageKind,
+    StageSpec, State, StopCause, Time, Topology,
+};
+
+use super::{GRACE, Subject};
+use crate::{Engine, Script};
+
+/// Longest wait for a fact: far more than one takes on a busy machine.
+const PATIENCE: Millis = Millis(20_000);
+
+/// What was heard of each lease.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    pub started: BTreeMap<LeaseId, u32>,
+    pub ended: BTreeMap<LeaseId, Vec<Outcome>>,
+}
+
+impl Heard {
+    pub fn ends(&self) -> usize {
+        self.ended.values().map(Vec::len).sum()
+    }
+
+    fn take(&mut self, event: &Event) {
+        match event {
+            Event::StageStarted { lease } => *self.started.entry(*lease).or_default() += 1,
+            Event::StageEnded { lease, outcome } => {
+                self.ended.entry(*lease).or_default().push(outcome.clone());
+            }
+            Event::Progressed { lease, .. }
+            | Event::Checkpointed { lease, .. }
+            | Event::StagePublished { lease } => {
+                assert!(!self.ended.contains_key(lease), "a fact came after the end of its lease");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// An engine, the state that the loop over it has, and what was heard.
+pub(super) struct World<'a, S: Subject> {
+    subject: &'a S,
+    topology: Arc<Topology>,
+    pub case: &'static str,
+    engine: Option<S::Engine>,
+    pub state: State,
+    launches: Vec<Launch>,
+    pub heard: Heard,
+    last: Time,
+}
+
+impl<'a, S: Subject> World<'a, S> {
+    pub fn new(subject: &'a S, topology: Arc<Topology>, case: &'static str) -> Self {
+        let state = State::new(Arc::clone(&topology));
+        let (launches, heard, last) = Default::default();
+        Self { subject, topology, case, engine: None, state, launches, heard, last }
+    }
+
+    /// The same case on another engine.
+    pub fn again(&self) -> Self {
+        Self::new(self.subject, Arc::clone(&self.topology), self.case)
+    }
+
+    /// Submits a job for each script, counted from 1.
+    #[must_use]
+    pub fn with(mut self, scripts: &[Script]) -> Self {
+        let keyed: Vec<_> = (1..).map(key).zip(scripts.iter().copied()).collect();
+        let (engine, launches) = self.subject.build(&keyed);
+        for (key, launch) in keyed.iter().map(|(key, _)| *key).zip(&launches) {
+            let event = Event::JobSubmitted {
+                job: key.job,
+                spec: Arc::new(job(launch)),
+                succeeded: Vec::new(),
+                checkpoints: Vec::new(),
+            };
+            self.state.apply(engine.now(), &event);
+        }
+        self.last = engine.now();
+        (self.engine, self.launches) = (Some(engine), launches);
+        self
+    }
+
+    pub fn engine(&mut self) -> &mut S::Engine {
+        self.engine.as_mut().expect("`with` made one")
+    }
+
+    /// A start of a job's only stage; its lease is the job's number in this suite.
+    pub fn start(&self, id: u64, ranks: u32) -> Action {
+        Action::Start {
+            lease: LeaseId(id),
+            stage: key(id),
+            attempt: 1,
+            placement: Arc::new(placement(ranks)),
+            launch: Arc::new(self.launches[id as usize - 1].clone()),
+            resume: None,
+            reasons: Vec::new(),
+        }
+    }
+
+    /// A plan that is committed and not submitted.
+    pub fn commit(&mut self, actions: Vec<Action>) -> Plan {
+        let generation = Generation(self.state.generation().0 + 1);
+        let plan = Plan { generation, actions, waits: Vec::new() };
+        let now = self.engine().now();
+        self.state.apply(now, &Event::PlanCommitted { plan: Arc::new(plan.clone()) });
+        plan
+    }
+
+    /// A plan that is committed and submitted.
+    pub fn act(&mut self, actions: Vec<Action>) -> Plan {
+        let plan = self.commit(actions);
+        self.engine().submit(&plan);
+        plan
+    }
+
+    /// The next fact, without committing it.
+    pub fn overhear(&mut self) -> Event {
+        let until = self.engine().now() + PATIENCE;
+        let case = self.case;
+        let fact = self.engine().next_event(Some(until));
+        let (at, event) = fact.unwrap_or_else(|| panic!("{case}: nothing happened any more"));
+        assert!(at >= self.last, "{case}: time went backwards");
+        self.last = at;
+        event
+    }
+
+    /// Hears and commits facts until there are as many ends.
+    pub fn hear_ends(&mut self, count: usize) {
+        while self.heard.ends() < count {
+            let event = self.overhear();
+            self.take(&event);
+        }
+    }
+
+    /// Hears and commits facts until a lease runs.
+    pub fn hear_start(&mut self, lease: u64) {
+        while !self.heard.started.contains_key(&LeaseId(lease)) {
+            let event = self.overhear();
+            self.take(&event);
+        }
+    }
+
+    /// Nothing more is reported within a grace.
+    pub fn hear_nothing_more(&mut self) {
+        let ends = self.heard.ends();
+        let until = self.engine().now() + GRACE;
+        while let Some((at, event)) = self.engine().next_event(Some(until)) {
+            assert!(at >= self.last, "{}: time went backwards", self.case);
+            self.last = at;
+            self.take(&event);
+        }
+        assert_eq!(self.heard.ends(), ends, "{}: a lease ended twice", self.case);
+    }
+
+    fn take(&mut self, event: &Event) {
+        self.state.apply(self.last, event);
+        self.heard.take(event);
+        self.engine().committed();
+    }
+
+    /// The loop dies; the next one goes on from what was committed.
+    pub fn crash(&mut self) {
+        self.crash_to_sleep();
+        let state = self.state.clone();
+        self.engine().adopt(&state);
+    }
+
+    /// The loop dies, and no other takes over yet.
+    pub fn crash_to_sleep(&mut self) {
+        let engine = self.engine.take().expect("`with` made one");
+        self.engine = Some(self.subject.crash(engine));
+    }
+
+    pub fn check_ended(&self, lease: u64, is_right: impl Fn(&Outcome) -> bool) {
+        let ends = self.heard.ended.get(&LeaseId(lease)).map_or(&[][..], Vec::as_slice);
+        let is_right = matches!(ends, [one] if is_right(one));
+        assert!(is_right, "{}: lease {lease} ended {ends:?}", self.case);
+    }
+}
+
+pub(super) fn stop(lease: u64) -> Action {
+    Action::Stop { lease: LeaseId(lease), cause: StopCause::User, grace: GRACE, cost: None }
+}
+
+pub(super) fn claim(id: u64) -> Action {
+    Action::Claim { stage: key(id), placement: Arc::new(placement(1)), reasons: Vec::new() }
+}
+
+pub(super) fn unclaim(id: u64) -> Action {
+    Action::Unclaim { stage: key(id) }
+}
+
+/// It finished its work.
+pub(super) fn finished(outcome: &Outcome) -> bool {
+    *outcome == Outcome::Finished
+}
+
+/// An end after a stop is `Stopped` or `Failed` (killed), or `Lost` where nobody saw it: the state
+/// treats all as a stop.
+pub(super) fn stopped(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Stopped | Outcome::Failed(_) | Outcome::Lost)
+}
+
+fn key(id: u64) -> StageKey {
+    StageKey { job: JobId(id), stage: StageIndex(0) }
+}
+
+fn placement(ranks: u32) -> Placement {
+    let rank = Rank {
+        node: NodeId(0),
+        grants: vec![Grant { device: DeviceId(0), share: Share::WHOLE }],
+        companions: Vec::new(),
+        memory: Bytes::ZERO,
+    };
+    Placement { alternative: 0, ranks: vec![rank; ranks as usize] }
+}
+
+fn job(launch: &Launch) -> JobSpec {
+    let selector = Selector {
+        word: "cpu".into(),
+        matches: Match::Kind("cpu".into()),
+        memory_min: Bytes::ZERO,
+        isolation: Isolation::default(),
+    };
+    let stage = StageSpec {
+        name: "main".into(),
+        kind: StageKind::Custom,
+        after: Vec::new(),
+        follows: Vec::new(),
+        alternatives: vec![Alternative { selector, count: 1, launch: Arc::new(launch.clone()) }],
+        companions: Companions::default(),
+        within: Domain::Any,
+        ranks: RankRule::PerNode,
+        retries: 0,
+        profile: "main".into(),
+        steps: None,
+        planned: PlannedSpeeds::default(),
+    };
+    JobSpec {
+        name: "contract".into(),
+        tenant: "default".into(),
+        priority: Priority::Normal,
+        stages: vec![stage],
+        time_limit: None,
+        workdir: "/".to_owned(),
+        key: None,
+    }
+}
+
+/// Scripts that are used in many cases.
+pub(super) const SHORT: Script = Script::Finish(Millis(20));

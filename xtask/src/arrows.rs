@@ -41,8 +41,9 @@ const ARROWS: &[(&str, &[&str])] = &[
             "service",
         ],
     ),
+    ("bench", &["core", "perf", "policy", "control", "engine", "node", "devices", "server"]),
     ("train", &["core", "perf", "parallel", "runtime", "wire", "devices"]),
-    ("cli", &["core", "wire", "perf", "parallel", "policy", "devices", "lab", "server"]),
+    ("cli", &["core", "wire", "perf", "parallel", "policy", "devices", "lab", "server", "bench"]),
     ("testkit", &["core", "perf", "policy", "scheduler"]),
 ];
 

@@ -4,10 +4,10 @@ use std::env;
 use std::path::Path;
 
 use anstream::{eprintln, println};
+use het_bench::{Size, bench_node};
 use het_lab::report::{ScalingRow, scaling_plot};
 use het_lab::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
 use het_server::Home;
-use het_server::bench::{Size, bench_node};
 use serde_json::{Value, json};
 
 use crate::args::{Bench, BenchArgs, Form, NodeBenchArgs, RoundsArgs};

@@ -51,8 +51,8 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(het_devices::VULKAN_PROBE_COMMAND) {
         return het_devices::vulkan_probe_main();
     }
-    if std::env::args().nth(1).as_deref() == Some(het_server::bench::RANK_COMMAND) {
-        return het_server::bench::rank_main();
+    if std::env::args().nth(1).as_deref() == Some(het_bench::RANK_COMMAND) {
+        return het_bench::rank_main();
     }
     let args = match Args::try_parse() {
         Ok(args) => args,

@@ -6,8 +6,8 @@ use std::path::Path;
 use het_core::{Millis, Name, Quotas, Time, Topology};
 use het_lab::workload::{Speeds, read_jobs, read_speeds, roofline};
 use het_lab::{
-    Assumptions, FAULT_RATES, Fault, FaultCourse, Noise, Restart, Saving, Scenario, WhatIfError,
-    draw_faults, read_faults, what_if,
+    Assumptions, CheckpointModel, FAULT_RATES, Fault, FaultCourse, Noise, Restart, Scenario,
+    WhatIfError, draw_faults, read_faults, what_if,
 };
 use het_wire::quotas::parse as parse_quotas;
 
@@ -32,9 +32,9 @@ pub fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
         cadence: args.cadence.cadence(),
         restart: restart(&args.restart_cost)?,
         noise: noise(&args.noise)?,
-        saving: Saving {
-            takes: seconds("--checkpoint-cost", args.checkpoint_cost)?,
-            every: args
+        checkpoint: CheckpointModel {
+            duration: seconds("--checkpoint-cost", args.checkpoint_cost)?,
+            interval: args
                 .checkpoint_every
                 .map(|every| seconds("--checkpoint-every", every))
                 .transpose()?,

@@ -39,7 +39,7 @@ pub enum Event {
     /// so.
     StageYields {
         lease: LeaseId,
-        beneficiary: StageKey,
+        preemptor: StageKey,
     },
     /// An ended job leaves the state; what is to be kept of it is kept elsewhere.
     JobRetired {

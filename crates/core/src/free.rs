@@ -1,7 +1,7 @@
 //! What nobody holds: shares of devices and memory of nodes, counted in whole units besides, so
 //! that whoever looks for room need not add them up.
 
-use crate::{Bytes, DeviceId, Grant, Index, NodeId, Placement, Share, Sort};
+use crate::{Bytes, DeviceGroup, DeviceId, Grant, Index, NodeId, Placement, Share};
 
 /// Devices and memory that nobody holds; below zero where what is held is out of service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -10,29 +10,29 @@ pub struct Free {
     shares: Vec<i64>,
     /// By node, in bytes.
     memory: Vec<i64>,
-    /// Whole units by sort of device.
+    /// Whole units by group of device.
     units: Vec<Units>,
 }
 
-/// Whole units of one sort of device.
+/// Whole units of one group of device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Units {
     all: u32,
-    /// By row of [`Sort::members`].
+    /// By row of [`DeviceGroup::members`].
     by_row: Vec<u32>,
 }
 
 impl Free {
     /// So much of each device, and all memory.
     pub fn all_of(index: &Index, shares: &[Share]) -> Self {
-        let none = |sort: &Sort| Units { all: 0, by_row: vec![0; sort.members.len()] };
+        let none = |group: &DeviceGroup| Units { all: 0, by_row: vec![0; group.members.len()] };
         let mut free = Self {
             shares: shares.iter().map(|share| i64::from(share.0)).collect(),
             memory: index.memory.iter().map(|bytes| bytes.0 as i64).collect(),
-            units: index.sorts.iter().map(none).collect(),
+            units: index.device_groups.iter().map(none).collect(),
         };
         for (share, at) in shares.iter().zip(&*index.memberships) {
-            let units = &mut free.units[at.sort];
+            let units = &mut free.units[at.group];
             units.all += share.whole_units();
             units.by_row[at.row] += share.whole_units();
         }
@@ -48,14 +48,14 @@ impl Free {
         Bytes(self.memory[node.index()].max(0) as u64)
     }
 
-    /// Whole units of a sort of device; a row of [`Index::sorts`].
-    pub fn units(&self, sort: usize) -> u32 {
-        self.units[sort].all
+    /// Whole units of a group of device; a row of [`Index::device_groups`].
+    pub fn units(&self, group: usize) -> u32 {
+        self.units[group].all
     }
 
-    /// The same by node, in the order of [`Sort::members`].
-    pub fn units_by_node(&self, sort: usize) -> &[u32] {
-        &self.units[sort].by_row
+    /// The same by node, in the order of [`DeviceGroup::members`].
+    pub fn units_by_node(&self, group: usize) -> &[u32] {
+        &self.units[group].by_row
     }
 
     pub fn take(&mut self, index: &Index, placement: &Placement) {
@@ -73,7 +73,7 @@ impl Free {
             *free += sign * i64::from(share.0);
             let after = whole_units(*free);
             let at = index.memberships[device.index()];
-            let units = &mut self.units[at.sort];
+            let units = &mut self.units[at.group];
             units.all = units.all - before + after;
             units.by_row[at.row] = units.by_row[at.row] - before + after;
         }

@@ -10,33 +10,33 @@ pub type ByNode = Arc<[(NodeId, Vec<DeviceId>)]>;
 
 /// Devices that no selector can tell apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sort {
+pub struct DeviceGroup {
     /// One of them: what it accepts or refuses, it does for all.
-    pub exemplar: DeviceId,
+    pub representative: DeviceId,
     pub members: ByNode,
     /// Peak of a unit; one where it is unknown, so that such devices count next to nothing beside
     /// others and all alike among themselves.
     pub peak_gflops: u64,
 }
 
-/// Where a device stands among those of its sort.
+/// Where a device stands among those of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Membership {
-    /// Row of [`Index::sorts`].
-    pub sort: usize,
-    /// Row of [`Sort::members`].
+    /// Row of [`Index::device_groups`].
+    pub group: usize,
+    /// Row of [`DeviceGroup::members`].
     pub row: usize,
 }
 
 /// Derived tables of a topology; rows as there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
-    pub sorts: Vec<Sort>,
+    pub device_groups: Vec<DeviceGroup>,
     /// Of each device.
     pub memberships: Arc<[Membership]>,
     /// Devices of each node.
     pub devices: Arc<[Vec<DeviceId>]>,
-    /// Of each node, where its accelerators stand among those of their sorts.
+    /// Of each node, where its accelerators stand among those of their groups.
     pub accelerators_of: Arc<[Vec<Membership>]>,
     /// CPU sockets of each node.
     pub sockets: Arc<[Vec<DeviceId>]>,
@@ -48,7 +48,7 @@ pub struct Index {
     pub memory: Vec<Bytes>,
     /// How many accelerators there are.
     pub accelerators: usize,
-    /// Of all devices together; see [`Sort::peak_gflops`].
+    /// Of all devices together; see [`DeviceGroup::peak_gflops`].
     pub peak_gflops: u64,
 }
 
@@ -56,30 +56,34 @@ impl Index {
     pub fn of(topology: &Topology) -> Self {
         let mut sockets = vec![Vec::new(); topology.nodes.len()];
         let mut devices = sockets.clone();
-        let mut sorts: BTreeMap<_, BTreeMap<NodeId, Vec<DeviceId>>> = BTreeMap::new();
+        let mut device_groups: BTreeMap<_, BTreeMap<NodeId, Vec<DeviceId>>> = BTreeMap::new();
         for id in topology.device_ids() {
             let device = topology.device(id);
-            let sort = (device.class, &device.drivers, topology.memory_of(id));
-            sorts.entry(sort).or_default().entry(device.node).or_default().push(id);
+            let group = (device.class, &device.drivers, topology.memory_of(id));
+            device_groups.entry(group).or_default().entry(device.node).or_default().push(id);
             devices[device.node.index()].push(id);
             if topology.class_of(id).kind == "cpu" {
                 sockets[device.node.index()].push(id);
             }
         }
-        let mut sorts: Vec<Sort> = sorts
+        let mut device_groups: Vec<DeviceGroup> = device_groups
             .into_values()
             .filter_map(|by_node| {
-                let exemplar = *by_node.values().flatten().min()?;
-                let peak_gflops = topology.class_of(exemplar).peak_gflops.unwrap_or(1);
-                Some(Sort { exemplar, members: by_node.into_iter().collect(), peak_gflops })
+                let representative = *by_node.values().flatten().min()?;
+                let peak_gflops = topology.class_of(representative).peak_gflops.unwrap_or(1);
+                Some(DeviceGroup {
+                    representative,
+                    members: by_node.into_iter().collect(),
+                    peak_gflops,
+                })
             })
             .collect();
-        sorts.sort_by_key(|sort| sort.exemplar);
+        device_groups.sort_by_key(|group| group.representative);
         let mut accelerators_of = vec![Vec::new(); topology.nodes.len()];
-        for (row, sort) in sorts.iter().enumerate() {
-            if topology.class_of(sort.exemplar).kind != "cpu" {
-                for (member, (node, _)) in sort.members.iter().enumerate() {
-                    accelerators_of[node.index()].push(Membership { sort: row, row: member });
+        for (row, group) in device_groups.iter().enumerate() {
+            if topology.class_of(group.representative).kind != "cpu" {
+                for (member, (node, _)) in group.members.iter().enumerate() {
+                    accelerators_of[node.index()].push(Membership { group: row, row: member });
                 }
             }
         }
@@ -91,18 +95,21 @@ impl Index {
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
             accelerators: topology.accelerators().count(),
             memory: topology.nodes.iter().map(|node| node.memory).collect(),
-            peak_gflops: sorts.iter().map(|sort| sort.peak_gflops * sort.units(topology)).sum(),
-            memberships: memberships(topology, &sorts).into(),
-            sorts,
+            peak_gflops: device_groups
+                .iter()
+                .map(|group| group.peak_gflops * group.units(topology))
+                .sum(),
+            memberships: memberships(topology, &device_groups).into(),
+            device_groups,
         }
     }
 }
 
-fn memberships(topology: &Topology, sorts: &[Sort]) -> Vec<Membership> {
+fn memberships(topology: &Topology, device_groups: &[DeviceGroup]) -> Vec<Membership> {
     let mut memberships = vec![Membership::default(); topology.devices.len()];
-    for (sort, of) in sorts.iter().enumerate() {
+    for (group, of) in device_groups.iter().enumerate() {
         for (row, (_, devices)) in of.members.iter().enumerate() {
-            devices.iter().for_each(|id| memberships[id.index()] = Membership { sort, row });
+            devices.iter().for_each(|id| memberships[id.index()] = Membership { group, row });
         }
     }
     memberships
@@ -140,7 +147,7 @@ fn hosts(topology: &Topology, sockets: impl Iterator<Item = DeviceId>) -> Vec<Op
     hosts
 }
 
-impl Sort {
+impl DeviceGroup {
     /// Whole units of all members.
     fn units(&self, topology: &Topology) -> u64 {
         let members = self.members.iter().flat_map(|(_, devices)| devices);

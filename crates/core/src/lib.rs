@@ -24,7 +24,7 @@ pub use event::{Event, Failure, JobChange, Measured, Occupant, Outcome, PolicyMe
 pub use finding::Finding;
 pub use free::Free;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
-pub use index::{ByNode, Index, Membership, Sort};
+pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use job::{
     Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Isolation,
     JobSpec, Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector, StageKind,

@@ -15,9 +15,9 @@ pub struct Checkpoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StopCause {
     /// Preemption for a stage of a job of higher priority.
-    Priority { beneficiary: StageKey },
+    Priority { preemptor: StageKey },
     /// Borrowed quota goes back to a stage of a tenant that is entitled to it.
-    Reclaim { beneficiary: StageKey },
+    Reclaim { preemptor: StageKey },
     /// Time sharing between equals.
     Quantum,
     /// It moves to other devices.
@@ -41,9 +41,9 @@ impl StopCause {
     }
 
     /// The stage that is to have what the stop frees.
-    pub fn beneficiary(self) -> Option<StageKey> {
+    pub fn preemptor(self) -> Option<StageKey> {
         match self {
-            Self::Priority { beneficiary } | Self::Reclaim { beneficiary } => Some(beneficiary),
+            Self::Priority { preemptor } | Self::Reclaim { preemptor } => Some(preemptor),
             _ => None,
         }
     }
@@ -72,7 +72,7 @@ pub struct StopCost {
     pub lost: Millis,
     /// All three over the share held.
     pub cost: ShareMillis,
-    /// Waiting that the beneficiary is spared, weighted by priority, over the share it needs.
+    /// Waiting that the preemptor is spared, weighted by priority, over the share it needs.
     pub gain: ShareMillis,
 }
 

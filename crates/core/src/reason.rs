@@ -60,7 +60,7 @@ pub enum Reason {
 
     // Why it is stopped.
     /// Makes room for a stage of higher priority.
-    MakesRoom { beneficiary: StageKey },
+    MakesRoom { preemptor: StageKey },
 }
 
 impl Reason {

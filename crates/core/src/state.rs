@@ -405,7 +405,7 @@ impl State {
 
     /// Running stages that somebody wants to make room, and for whom.
     pub fn yielding(&self) -> impl Iterator<Item = (LeaseId, StageKey)> + '_ {
-        self.yielding.iter().map(|(lease, beneficiary)| (*lease, *beneficiary))
+        self.yielding.iter().map(|(lease, preemptor)| (*lease, *preemptor))
     }
 
     /// Neither the device nor its node is down or likely to be soon: something may start there.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use het_core::{DeviceId, Event, Occupant, State};
 use het_devices::{Discovery, Lookout, Sight, System};
-use het_node::{Inlet, LiveLeases, Owner};
+use het_node::{EventSender, LiveLeases, Owner};
 use nix::unistd::{Uid, User};
 
 /// Between two samples, unless a driver reports a fault before.
@@ -54,13 +54,13 @@ impl Repairs {
 }
 
 /// Samples now, and then for as long as this process lives. Facts after the first go through the
-/// inlet.
+/// event_sender.
 pub fn monitor(
     system: &System,
     discovery: &Discovery,
     state: &State,
     run_dir: PathBuf,
-    inlet: Inlet,
+    event_sender: EventSender,
 ) -> Monitor {
     let devices = || state.topology().device_ids();
     let mut reported = Reported {
@@ -79,7 +79,7 @@ pub fn monitor(
         thread::sleep(CONFIRM_AFTER);
         first.extend(sample(&mut lookout, &mut reported, &run_dir));
     }
-    let run = move || keep_sampling(lookout, reported, &run_dir, &repaired, &inlet);
+    let run = move || keep_sampling(lookout, reported, &run_dir, &repaired, &event_sender);
     // Without the thread devices are only sampled when a server starts.
     let _ = thread::Builder::new().name("monitor".to_owned()).spawn(run);
     Monitor { first, repairs }
@@ -95,7 +95,7 @@ fn keep_sampling(
     mut reported: Reported,
     run_dir: &Path,
     repaired: &Receiver<DeviceId>,
-    inlet: &Inlet,
+    event_sender: &EventSender,
 ) {
     loop {
         let sight = lookout.look_after(SAMPLE_EVERY);
@@ -103,7 +103,7 @@ fn keep_sampling(
             reported.broken.remove(&device);
         }
         for event in reported.news(&sight, &external(&sight, run_dir)) {
-            inlet.send(event);
+            event_sender.send(event);
         }
     }
 }

@@ -20,8 +20,8 @@ use std::sync::{Mutex, PoisonError};
 use het_core::{Millis, Topology};
 use het_lab::workload::{Speeds, TraceJob, TraceStage, Work};
 use het_lab::{
-    Assumptions, Cadence, Draw, Noise, Outcome, Restart, Saving, Scenario, cluster, simulate,
-    what_if,
+    Assumptions, Cadence, CheckpointModel, Draw, Noise, Outcome, Restart, Scenario, cluster,
+    simulate, what_if,
 };
 use het_perf::{ElasticClass, ElasticProfile};
 use het_policy::{Adaptive, Policy, Weights};
@@ -392,9 +392,9 @@ fn built(
     restart: Restart,
     seed: u64,
 ) -> Result<Scenario, Box<dyn Error>> {
-    let (noise, saving) = (Noise { speed: 0.0, work: 0.1 }, Saving::default());
+    let (noise, checkpoint) = (Noise { speed: 0.0, work: 0.1 }, CheckpointModel::default());
     let cadence = Cadence::default();
-    Ok(what_if(topology, jobs, speeds, &Assumptions { cadence, restart, noise, saving, seed })?)
+    Ok(what_if(topology, jobs, speeds, &Assumptions { cadence, restart, noise, checkpoint, seed })?)
 }
 
 /// An application that takes about so long on one device of the slowest class, and its steps per

@@ -12,7 +12,7 @@ use std::path::Path;
 use het_core::{Millis, Priority, StageKind};
 use het_lab::workload::{Speeds, TraceJob, TraceStage, Work, read_speeds};
 use het_lab::{
-    Assumptions, Bound, Cadence, Draw, Noise, Outcome, Restart, Saving, Scenario, cluster,
+    Assumptions, Bound, Cadence, CheckpointModel, Draw, Noise, Outcome, Restart, Scenario, cluster,
     simulate, what_if,
 };
 use het_policy::by_name;
@@ -184,7 +184,8 @@ fn scenario(
 ) -> Result<Scenario, Box<dyn Error>> {
     let topology = cluster(&format!("gavel:{}", kind.sizes))?;
     let (restart, noise) = (Restart::Fixed(Millis::ZERO), Noise::default());
-    let assumed = Assumptions { cadence, restart, noise, saving: Saving::default(), seed: 1 };
+    let assumed =
+        Assumptions { cadence, restart, noise, checkpoint: CheckpointModel::default(), seed: 1 };
     Ok(what_if(&topology, jobs, speeds, &assumed)?)
 }
 

@@ -74,7 +74,7 @@ impl Job {
 struct Survey<'a> {
     scenario: &'a Scenario,
     /// One device of each class.
-    exemplars: Vec<Option<DeviceId>>,
+    representatives: Vec<Option<DeviceId>>,
     /// Least seconds, by the address of the application, class and devices.
     applications: BTreeMap<(usize, usize, u32), Option<f64>>,
 }
@@ -84,8 +84,8 @@ impl<'a> Survey<'a> {
         let topology = &scenario.topology;
         let of_class =
             |class: usize| topology.device_ids().find(|&id| topology.device(id).class == class);
-        let exemplars = (0..topology.classes.len()).map(of_class).collect();
-        Self { scenario, exemplars, applications: BTreeMap::new() }
+        let representatives = (0..topology.classes.len()).map(of_class).collect();
+        Self { scenario, representatives, applications: BTreeMap::new() }
     }
 
     /// By time of arrival; `None` if there is none, or one without a shape.
@@ -125,8 +125,8 @@ impl<'a> Survey<'a> {
         let topology = &self.scenario.topology;
         let mut shapes = Vec::new();
         for alternative in &spec.alternatives {
-            for class in 0..self.exemplars.len() {
-                let one = self.exemplars[class];
+            for class in 0..self.representatives.len() {
+                let one = self.representatives[class];
                 if !one.is_some_and(|id| alternative.selector.accepts(topology, id)) {
                     continue;
                 }

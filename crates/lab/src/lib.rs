@@ -38,4 +38,4 @@ pub use outcome::{Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
 pub use random::random_scenario;
 pub use recording::{Recording, record};
-pub use what_if::{Assumptions, Noise, Restart, Saving, WhatIfError, what_if};
+pub use what_if::{Assumptions, CheckpointModel, Noise, Restart, WhatIfError, what_if};

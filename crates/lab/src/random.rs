@@ -185,9 +185,9 @@ fn words(draw: &mut Draw, jobs: u64) -> Vec<(Time, Event)> {
         let job = JobId(draw.between(1, jobs));
         rows.push((Time(draw.between(1, HORIZON_MS)), Event::JobChanged { job, change }));
         let lease = LeaseId(draw.between(1, jobs));
-        let beneficiary = StageKey { job: JobId(draw.between(1, jobs)), stage: StageIndex(0) };
+        let preemptor = StageKey { job: JobId(draw.between(1, jobs)), stage: StageIndex(0) };
         let at = Time(draw.between(1, HORIZON_MS));
-        rows.push((at, Event::StageYields { lease, beneficiary }));
+        rows.push((at, Event::StageYields { lease, preemptor }));
     }
     rows
 }

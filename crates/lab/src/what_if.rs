@@ -22,17 +22,17 @@ pub struct Assumptions {
     pub cadence: Cadence,
     pub restart: Restart,
     pub noise: Noise,
-    pub saving: Saving,
+    pub checkpoint: CheckpointModel,
     pub seed: u64,
 }
 
 /// Checkpoints of rigid stages: every stage also saves when it is told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Saving {
+pub struct CheckpointModel {
     /// How long one takes; the stage makes no step meanwhile.
-    pub takes: Millis,
+    pub duration: Millis,
     /// Running time between two; never but at a stop where absent.
-    pub every: Option<Millis>,
+    pub interval: Option<Millis>,
 }
 
 /// Pause at every start, restart and change of devices, with the devices held.
@@ -162,10 +162,10 @@ impl Builder<'_> {
         let mut model = StageModel {
             steps,
             load: restart,
-            save: Some(self.assumptions.saving.takes),
+            save: Some(self.assumptions.checkpoint.duration),
             ..StageModel::default()
         };
-        if let Some(every) = self.assumptions.saving.every {
+        if let Some(every) = self.assumptions.checkpoint.interval {
             let fastest = runs.iter().map(|run| run.rate).fold(0.0, f64::max);
             model.checkpoint_every = (every.as_seconds() * fastest).round().max(1.0) as u64;
         }

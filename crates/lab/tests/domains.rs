@@ -11,8 +11,8 @@ use het_core::{
 };
 use het_lab::workload::{Speeds as Table, read_jobs};
 use het_lab::{
-    Assumptions, Cadence, Draw, Noise, Restart, Saving, Scenario, cluster, play, random_scenario,
-    simulate, what_if,
+    Assumptions, Cadence, CheckpointModel, Draw, Noise, Restart, Scenario, cluster, play,
+    random_scenario, simulate, what_if,
 };
 use het_policy::by_name;
 
@@ -37,7 +37,7 @@ fn two_leaves(seed: u64) -> Scenario {
         cadence: Cadence::default(),
         restart: Restart::Fixed(Millis(0)),
         noise: Noise::default(),
-        saving: Saving::default(),
+        checkpoint: CheckpointModel::default(),
         seed,
     };
     what_if(&topology, &jobs, &Table::default(), &assumptions).expect("every job fits")

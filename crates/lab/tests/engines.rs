@@ -9,7 +9,7 @@ use het_core::{Event, Millis, Plan, State, Time};
 use het_engine::{Fake, Script};
 use het_lab::workload::{Speeds, read_jobs};
 use het_lab::{
-    Assumptions, Cadence, Draw, Noise, Restart, Saving, Scenario, cluster, play, what_if,
+    Assumptions, Cadence, CheckpointModel, Draw, Noise, Restart, Scenario, cluster, play, what_if,
 };
 use het_policy::{Policy, by_name};
 
@@ -33,8 +33,9 @@ fn scenario(seed: u64, cadence: Cadence) -> Scenario {
     std::fs::write(&path, lines).expect("the folder is there");
     let jobs = read_jobs(&path, None).expect("the lines are well formed");
     let topology = cluster("uniform:4x2").expect("the words are known");
-    let (restart, noise, saving) = (Restart::Fixed(Millis(0)), Noise::default(), Saving::default());
-    let assumptions = Assumptions { cadence, restart, noise, saving, seed };
+    let (restart, noise, checkpoint) =
+        (Restart::Fixed(Millis(0)), Noise::default(), CheckpointModel::default());
+    let assumptions = Assumptions { cadence, restart, noise, checkpoint, seed };
     let mut scenario =
         what_if(&topology, &jobs, &Speeds::default(), &assumptions).expect("every job fits");
     for (_, job) in &mut scenario.jobs {

@@ -151,11 +151,11 @@ const BUGS: &[(&str, Bug)] = &[
     }),
     ("what nobody borrowed is reclaimed", |plan, state| {
         let mut waiting = state.waiting();
-        let (Some((&lease, _)), Some(beneficiary)) = (state.leases().iter().next(), waiting.next())
+        let (Some((&lease, _)), Some(preemptor)) = (state.leases().iter().next(), waiting.next())
         else {
             return false;
         };
-        let cause = StopCause::Reclaim { beneficiary };
+        let cause = StopCause::Reclaim { preemptor };
         plan.actions.push(Action::Stop { lease, cause, grace: Millis(1_000), cost: None });
         true
     }),
@@ -191,9 +191,9 @@ fn decide(state: &State, policy: &dyn Policy, now: Time) -> Plan {
     round(&view, policy, &mut Cache::default()).plan
 }
 
-fn preemption(lease: LeaseId, beneficiary: StageKey) -> Action {
+fn preemption(lease: LeaseId, preemptor: StageKey) -> Action {
     let cost = StopCost { gain: het_core::ShareMillis(1), ..StopCost::default() };
-    let cause = StopCause::Priority { beneficiary };
+    let cause = StopCause::Priority { preemptor };
     Action::Stop { lease, cause, grace: Millis(1_000), cost: Some(cost) }
 }
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use het_core::{ClassQuota, DeviceId, Millis, Quota, Quotas, Share, Time};
 use het_lab::workload::{Speeds, read_jobs};
 use het_lab::{
-    Assumptions, Bound, Cadence, Fault, Noise, Outcome, Restart, Saving, Scenario, cluster,
-    random_scenario, simulate, what_if,
+    Assumptions, Bound, Cadence, CheckpointModel, Fault, Noise, Outcome, Restart, Scenario,
+    cluster, random_scenario, simulate, what_if,
 };
 use het_policy::by_name;
 
@@ -31,7 +31,7 @@ fn scenario(
         cadence,
         restart: Restart::Fixed(Millis(0)),
         noise: Noise::default(),
-        saving: Saving::default(),
+        checkpoint: CheckpointModel::default(),
         seed: 1,
     };
     what_if(&topology, &jobs, &Speeds::default(), &assumptions).expect("every job fits")

@@ -17,8 +17,8 @@ use het_core::Bytes;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+pub(crate) use own::{HostRole, leave_job};
 use own::{Place, Tree, Version};
-pub(crate) use own::{Standing, leave_job};
 
 /// Least limit of a group: whoever enters it stands in the supervisor's memory until its program
 /// begins, and goes together with the supervisor where there is too little for that.
@@ -57,7 +57,7 @@ pub enum ControlGroups {
 /// Where an engine makes its groups, and those that nobody is in. They are called
 /// `DEVICE-INODE-PID-NUMBER`, by the run directory and the process of the engine.
 #[derive(Debug, Default)]
-pub(crate) struct Forest {
+pub(crate) struct Hierarchy {
     trees: Vec<Tree>,
     /// What the names of its groups begin with.
     engine: String,
@@ -98,7 +98,7 @@ impl fmt::Display for ControlGroupFinding {
 /// What control groups this process could make. Makes some and removes them again.
 pub fn control_groups() -> ControlGroupFinding {
     let probe = || {
-        let places = Place::all(Standing::Guest)?;
+        let places = Place::all(HostRole::Guest)?;
         for place in &places {
             let dir = place.make("het-probe")?;
             fs::remove_dir(dir)?;
@@ -115,24 +115,24 @@ pub fn control_groups() -> ControlGroupFinding {
     }
 }
 
-impl Forest {
+impl Hierarchy {
     /// Of an engine with this run directory; empty where it may make none.
-    pub(crate) fn of(run_dir: &Path, standing: Standing) -> Self {
+    pub(crate) fn of(run_dir: &Path, role: HostRole) -> Self {
         let Ok(metadata) = fs::metadata(run_dir) else { return Self::default() };
-        let forest = Self {
-            trees: Tree::all(standing).unwrap_or_default(),
+        let hierarchy = Self {
+            trees: Tree::all(role).unwrap_or_default(),
             engine: format!("{:x}-{:x}-", metadata.dev(), metadata.ino()),
             next: 0,
             free: Vec::new(),
         };
         // What a supervisor that died left empty; what has members is in use.
-        for tree in &forest.trees {
+        for tree in &hierarchy.trees {
             let own = |dir: &PathBuf| {
-                dir.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&forest.engine))
+                dir.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&hierarchy.engine))
             };
             below(&tree.dir).filter(own).for_each(|dir| remove_tree(&dir));
         }
-        forest
+        hierarchy
     }
 
     /// A group for each rank of a gang by its memory, of which zero is not limited; none at all
@@ -231,7 +231,7 @@ impl Forest {
     }
 }
 
-impl Drop for Forest {
+impl Drop for Hierarchy {
     fn drop(&mut self) {
         self.free.iter().for_each(Group::remove);
     }

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 use het_core::{Event, LeaseId, Millis, Outcome, Time};
 
-use crate::cgroup::Forest;
+use crate::cgroup::Hierarchy;
 use crate::clock::Clock;
 use crate::poller::Poller;
 use crate::process::procfs;
 use crate::process::ranks::Leaders;
-use crate::process::sys::Nursery;
+use crate::process::sys::Spawner;
 use crate::progress::watch::Listener;
 use crate::recovery::record;
-use crate::recovery::record_file::{Slip, Spares};
+use crate::recovery::record_file::{RecordFile, Spares};
 
 /// A look at the kernel's count costs more than all else at a start.
 const COUNT_EVERY: Millis = Millis(1_000);
@@ -26,11 +26,11 @@ pub(crate) struct Site {
     pub(crate) leaders: Leaders,
     /// `/dev/null`, to read and to write.
     pub(crate) null: OwnedFd,
-    pub(crate) nursery: Nursery,
+    pub(crate) spawner: Spawner,
     /// None where progress files cannot be watched: they are read at the end then.
     pub(crate) listener: Option<Listener>,
     pub(crate) memory_kills: MemoryKills,
-    pub(crate) forest: Forest,
+    pub(crate) hierarchy: Hierarchy,
     /// Of leases whose end is durable.
     pub(crate) durable: Vec<Remains>,
     /// Where the next leases are recorded.
@@ -69,8 +69,8 @@ pub(crate) struct Remains {
 pub(crate) enum LastOf {
     Nothing,
     /// Another lease's record is written to it.
-    Kept(Slip),
-    Discarded(Slip),
+    Kept(RecordFile),
+    Discarded(RecordFile),
 }
 
 impl Site {
@@ -97,8 +97,8 @@ impl Site {
             lease_dir.as_deref().into_iter().for_each(record::forget_rest);
             match record {
                 LastOf::Nothing => {}
-                LastOf::Kept(slip) => self.spares.keep(slip),
-                LastOf::Discarded(slip) => slip.discard(),
+                LastOf::Kept(record_file) => self.spares.keep(record_file),
+                LastOf::Discarded(record_file) => record_file.discard(),
             }
             children.into_iter().for_each(|pid| self.leaders.collect(pid));
         }

@@ -19,18 +19,18 @@ const FACTS_MAX: usize = 16_384;
 pub(crate) struct Inbox {
     facts: Receiver<(Time, Event)>,
     sender: SyncSender<(Time, Event)>,
-    bell: Arc<Bell>,
+    wake_fd: Arc<WakeFd>,
 }
 
 /// Readable while somebody wants to be heard.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct WakeFd {
     fd: EventFd,
-    /// So that ringing a bell that rings costs nothing.
+    /// So that waking one that is awake costs nothing.
     rings: AtomicBool,
 }
 
-impl Bell {
+impl WakeFd {
     fn ring(&self) {
         if !self.rings.swap(true, Ordering::SeqCst) {
             // A counter that is full is readable as well.
@@ -43,41 +43,41 @@ impl Inbox {
     pub(crate) fn new() -> Result<Self, Errno> {
         let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let (sender, facts) = sync_channel(FACTS_MAX);
-        Ok(Self { facts, sender, bell: Arc::new(Bell { fd, rings: AtomicBool::new(false) }) })
+        Ok(Self { facts, sender, wake_fd: Arc::new(WakeFd { fd, rings: AtomicBool::new(false) }) })
     }
 
     pub(crate) fn port(&self, clock: Clock) -> Port {
-        Port { clock, sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
+        Port { clock, sender: self.sender.clone(), wake_fd: Arc::clone(&self.wake_fd) }
     }
 
     /// What was reported so far. Whoever rings from now on rings anew.
     pub(crate) fn empty(&self) -> impl Iterator<Item = (Time, Event)> + '_ {
         // Only resets the counter; it was readable.
-        let _ = self.bell.fd.read();
-        self.bell.rings.store(false, Ordering::SeqCst);
+        let _ = self.wake_fd.fd.read();
+        self.wake_fd.rings.store(false, Ordering::SeqCst);
         self.facts.try_iter()
     }
 }
 
 impl AsFd for Inbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd.as_fd()
+        self.wake_fd.fd.as_fd()
     }
 }
 
 /// Lets others put facts among the engine's own: a submitted job, Ctrl-C. Cheap to clone; while
 /// one exists, [`het_engine::Engine::next_event`] without a limit has something to wait for.
 #[derive(Debug, Clone)]
-pub struct Inlet(pub(crate) Arc<Port>);
+pub struct EventSender(pub(crate) Arc<Port>);
 
 #[derive(Debug)]
 pub(crate) struct Port {
     clock: Clock,
     sender: SyncSender<(Time, Event)>,
-    bell: Arc<Bell>,
+    wake_fd: Arc<WakeFd>,
 }
 
-impl Inlet {
+impl EventSender {
     /// Reports a fact as of now and wakes [`het_engine::Engine::next_event`]. Waits where the queue
     /// is full; without effect once the engine is gone.
     pub fn send(&self, event: Event) {
@@ -91,13 +91,13 @@ impl Inlet {
 
     /// Makes [`het_engine::Engine::next_event`] return at once, without a fact if there is none.
     pub fn wake(&self) {
-        self.0.bell.ring();
+        self.0.wake_fd.ring();
     }
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
         // Whoever waits for facts of others waits in vain from now on.
-        self.bell.ring();
+        self.wake_fd.ring();
     }
 }

@@ -34,14 +34,14 @@ use crate::launch::environment::{self, RANK};
 use crate::launch::spawn::{self, Kin, Process};
 use crate::launch::spec::Order;
 use crate::logs::rotation::Trim;
-use crate::output::{self as outlet, Outlet};
+use crate::output::{self, OutputWatch};
 use crate::poller::{Source, Until};
 use crate::process::kill::{Marks, kill_all, signal_groups};
 use crate::process::procfs;
 use crate::process::sys::{look_at_end, pidfd_open};
 use crate::progress::stall::Pace;
 use crate::recovery::record::{self, Identity, Record, boot_ticks, write_atomically};
-use crate::recovery::record_file::Slip;
+use crate::recovery::record_file::RecordFile;
 use crate::resources::cores::Picked;
 
 /// Least time between two reads of a gang's files: at most five reports a second.
@@ -54,10 +54,10 @@ const KEEPER_LIMIT: Millis = Millis(1_000);
 /// How often somebody is looked for whose end cannot be waited for.
 const LOOK_EVERY: Millis = Millis(5);
 /// Whether the programs have begun is looked at after this time, and then ever more seldom.
-const BIRTH_FIRST: Millis = Millis(1);
+const STARTUP_FIRST: Millis = Millis(1);
 /// After this time they count as begun, long as it is: their files come slowly, or the kernel does
 /// not say.
-const BIRTH_PATIENCE: Millis = Millis(5_000);
+const STARTUP_PATIENCE: Millis = Millis(5_000);
 
 #[derive(Serialize)]
 struct Notice {
@@ -78,7 +78,7 @@ pub(crate) enum StopAsked {
 pub(crate) struct Left {
     pub(crate) processes: Vec<Process>,
     pub(crate) cgroups: Vec<Group>,
-    pub(crate) slip: Option<Slip>,
+    pub(crate) record_file: Option<RecordFile>,
     /// Checkpoints that appeared after this are news.
     pub(crate) since: SystemTime,
     pub(crate) asked: StopAsked,
@@ -101,18 +101,18 @@ pub(crate) enum Life {
 
 /// The time between the start of a gang's processes and that of their programs.
 #[derive(Debug)]
-struct Labour {
+struct Startup {
     since: Time,
     look_at: Time,
 }
 
-impl Labour {
+impl Startup {
     fn since(now: Time) -> Self {
-        Self { since: now, look_at: now + BIRTH_FIRST }
+        Self { since: now, look_at: now + STARTUP_FIRST }
     }
 
     fn look_later(&mut self, now: Time) {
-        self.look_at = now + BIRTH_FIRST.max(now.since(self.since));
+        self.look_at = now + STARTUP_FIRST.max(now.since(self.since));
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) struct Gang {
     /// By rank; none where the machine lets us make none.
     cgroups: Vec<Group>,
     /// The file of its record, once it is written.
-    slip: Option<Slip>,
+    record_file: Option<RecordFile>,
     files: Files,
     /// Whoever else has to be gone before the gang is: what a shell left that died of the notice,
     /// and what was killed at the end.
@@ -139,7 +139,7 @@ pub(crate) struct Gang {
     /// Somebody may be left whose end nobody tells of.
     look_again_at: Option<Time>,
     /// Until every program has begun.
-    labour: Option<Labour>,
+    startup: Option<Startup>,
     /// Why not every rank began.
     not_started: Option<Failure>,
     /// The notice was given.
@@ -152,7 +152,7 @@ pub(crate) struct Gang {
     /// Where logs are kept.
     trim: Option<Trim>,
     /// While others wait for its first output.
-    outlet: Option<Outlet>,
+    output_watch: Option<OutputWatch>,
 }
 
 impl Gang {
@@ -165,7 +165,7 @@ impl Gang {
         let mut gang = Self::new(order, Vec::new(), site);
         gang.memory_kills = site.memory_kills();
         match gang.begin(site) {
-            Ok(()) => gang.labour = Some(Labour::since(site.clock.now())),
+            Ok(()) => gang.startup = Some(Startup::since(site.clock.now())),
             Err(failure) => gang.give_up(failure),
         }
         Ok(gang)
@@ -173,9 +173,9 @@ impl Gang {
 
     /// Takes up a gang that a supervisor left which died, from where it stands.
     pub(crate) fn take_up(order: Order, left: Left, site: &mut Site) -> Self {
-        let Left { processes, cgroups, slip, since, asked } = left;
+        let Left { processes, cgroups, record_file, since, asked } = left;
         let mut gang = Self::new(order, processes, site);
-        (gang.cgroups, gang.slip, gang.files) = (cgroups, slip, Files::More);
+        (gang.cgroups, gang.record_file, gang.files) = (cgroups, record_file, Files::More);
         gang.report.catch_up(since);
         gang.unread = true;
         if asked == StopAsked::Yes {
@@ -203,15 +203,15 @@ impl Gang {
             let _ = site.poller.listen(fd, Source::Saves(order.lease), Until::Heard);
         }
         let keeps_logs = order.launch.log == LogRule::EachRank;
-        let outlet = open_outlet(&order, site);
+        let output_watch = open_output_watch(&order, site);
         Self {
             trim: keeps_logs.then(|| Trim::begin(site.clock.now())),
             order,
             report,
-            outlet,
+            output_watch,
             processes,
             cgroups: Vec::new(),
-            slip: None,
+            record_file: None,
             files: Files::Record,
             others: BTreeMap::new(),
             remover: None,
@@ -220,7 +220,7 @@ impl Gang {
             pace: Pace::default(),
             memory_kills: None,
             look_again_at: None,
-            labour: None,
+            startup: None,
             not_started: None,
             noticed: false,
             // That nobody tells of changes is told at once.
@@ -255,8 +255,8 @@ impl Gang {
         let report = self.unread.then(|| self.report_due());
         let keeper = self.processes.iter().filter_map(|process| process.ask_keeper_at);
         let logs = self.trim.as_ref().map(|trim| trim.look_at);
-        let births = self.labour.as_ref().map(|labour| labour.look_at);
-        [self.ending.deadline(), self.pace.deadline(), self.look_again_at, report, logs, births]
+        let startup = self.startup.as_ref().map(|startup| startup.look_at);
+        [self.ending.deadline(), self.pace.deadline(), self.look_again_at, report, logs, startup]
             .into_iter()
             .flatten()
             .chain(keeper)
@@ -266,7 +266,7 @@ impl Gang {
     /// Does what is due, and ends when nobody is left.
     pub(crate) fn go_on(&mut self, site: &mut Site) -> Life {
         let now = site.clock.now();
-        self.look_at_births(now, site);
+        self.check_startup(now, site);
         for index in 0..self.processes.len() {
             if self.processes[index].ask_keeper_at.is_some_and(|at| at <= now) {
                 self.exited(index, now, site);
@@ -306,16 +306,16 @@ impl Gang {
 
     /// Records the lease before there is anybody, then starts every rank, in order.
     fn begin(&mut self, site: &mut Site) -> Result<(), Failure> {
-        let slip = self.write_record(site)?;
-        let started = self.make_dir().and_then(|()| self.start_ranks(&slip, site));
-        self.slip = Some(slip);
+        let record_file = self.write_record(site)?;
+        let started = self.make_dir().and_then(|()| self.start_ranks(&record_file, site));
+        self.record_file = Some(record_file);
         started
     }
 
-    fn write_record(&mut self, site: &mut Site) -> Result<Slip, Failure> {
+    fn write_record(&mut self, site: &mut Site) -> Result<RecordFile, Failure> {
         let order = &self.order;
         let memory: Vec<Bytes> = order.placement.ranks.iter().map(|rank| rank.memory).collect();
-        self.cgroups = site.forest.take(&memory);
+        self.cgroups = site.hierarchy.take(&memory);
         let record = Record {
             lease: order.lease.0,
             job: order.launch.job.to_string(),
@@ -327,8 +327,8 @@ impl Gang {
             cores: order.picked.iter().map(Picked::record).collect(),
             cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
         };
-        let slip = record.write(&mut site.spares);
-        slip.map_err(|error| spawn::cannot(0, &order.lease_dir, &error))
+        let record_file = record.write(&mut site.spares);
+        record_file.map_err(|error| spawn::cannot(0, &order.lease_dir, &error))
     }
 
     /// Makes what its programs share, where they may need it.
@@ -341,10 +341,10 @@ impl Gang {
         make_anew(dir).map_err(|error| spawn::cannot(0, dir, &error))
     }
 
-    fn start_ranks(&mut self, slip: &Slip, site: &mut Site) -> Result<(), Failure> {
+    fn start_ranks(&mut self, record_file: &RecordFile, site: &mut Site) -> Result<(), Failure> {
         for rank in 0..self.order.world() {
             let group = self.cgroups.get(rank as usize);
-            let process = spawn::spawn(&self.order, site, slip.note(rank), group, rank)?;
+            let process = spawn::spawn(&self.order, site, record_file.note(rank), group, rank)?;
             site.leaders.insert(process.pid);
             self.processes.push(process);
             if let Err(errno) = self.listen_to(rank as usize, site) {
@@ -357,14 +357,14 @@ impl Gang {
     }
 
     /// Tells when all programs have begun.
-    fn look_at_births(&mut self, now: Time, site: &mut Site) {
-        let Some(labour) = &mut self.labour else { return };
-        let is_over = self.processes.iter().all(|process| process.birth.is_over());
-        if !is_over && now.since(labour.since) < BIRTH_PATIENCE {
-            return labour.look_later(now);
+    fn check_startup(&mut self, now: Time, site: &mut Site) {
+        let Some(startup) = &mut self.startup else { return };
+        let is_over = self.processes.iter().all(|process| process.exec_status.is_over());
+        if !is_over && now.since(startup.since) < STARTUP_PATIENCE {
+            return startup.look_later(now);
         }
-        self.labour = None;
-        if self.processes.iter().all(|process| process.birth.error().is_none()) {
+        self.startup = None;
+        if self.processes.iter().all(|process| process.exec_status.error().is_none()) {
             site.tell(Event::StageStarted { lease: self.order.lease });
         }
     }
@@ -372,7 +372,7 @@ impl Gang {
     /// Not every rank begins: none goes on.
     fn give_up(&mut self, failure: Failure) {
         if self.not_started.is_none() {
-            self.labour = None;
+            self.startup = None;
             self.not_started = Some(failure);
             self.kill();
         }
@@ -474,7 +474,7 @@ impl Gang {
         site.poller.stop(process.pidfd.take());
         process.ask_keeper_at = None;
         let (rank, pid) = (process.rank, process.pid);
-        if let Some(error) = process.birth.error() {
+        if let Some(error) = process.exec_status.error() {
             return self.give_up(spawn::explain(&self.order, rank, &error));
         }
         if self.noticed && exit == Exit::Signal(notice_signal(&self.order)) {
@@ -651,9 +651,9 @@ impl Gang {
     }
 
     fn publish(&mut self, site: &mut Site) {
-        if self.outlet.as_ref().is_some_and(Outlet::heard_of_any) {
-            site.poller.stop(self.outlet.take());
-            self.look_at_births(site.clock.now(), site);
+        if self.output_watch.as_ref().is_some_and(OutputWatch::heard_of_any) {
+            site.poller.stop(self.output_watch.take());
+            self.check_startup(site.clock.now(), site);
             site.tell(Event::StagePublished { lease: self.order.lease });
         }
     }
@@ -661,7 +661,7 @@ impl Gang {
     /// Says all there is still to say.
     fn end(&mut self, site: &mut Site) {
         self.tell_last(site);
-        site.poller.stop(self.outlet.take());
+        site.poller.stop(self.output_watch.take());
         let outcome = match self.not_started.take() {
             Some(failure) => Outcome::Failed(failure),
             None if self.is_unhealthy() => self.fence(site),
@@ -674,11 +674,11 @@ impl Gang {
         let children = self.processes.iter().filter(|process| process.kin == Kin::Child);
         let children = children.map(|process| process.pid).collect();
         for group in std::mem::take(&mut self.cgroups) {
-            site.forest.take_back(group);
+            site.hierarchy.take_back(group);
         }
         let has_more = self.files == Files::More || self.report.has_read();
         let lease_dir = has_more.then(|| self.order.lease_dir.clone());
-        let record = self.slip.take().map_or(LastOf::Nothing, LastOf::Kept);
+        let record = self.record_file.take().map_or(LastOf::Nothing, LastOf::Kept);
         let remains = Remains { lease_dir, record, children };
         site.end(self.order.lease, outcome, remains);
     }
@@ -689,7 +689,7 @@ impl Gang {
         if !streams || outcome != Outcome::Finished {
             return outcome;
         }
-        match outlet::close(&self.order.output_dir()) {
+        match output::close(&self.order.output_dir()) {
             Ok(()) => outcome,
             Err(error) => {
                 let message = format!("the end of its output cannot be written down: {error}");
@@ -753,20 +753,21 @@ fn make_anew(lease_dir: &Path) -> io::Result<()> {
 }
 
 /// Listens for the first output of a gang that others follow, or tells of what is there already.
-fn open_outlet(order: &Order, site: &mut Site) -> Option<Outlet> {
+fn open_output_watch(order: &Order, site: &mut Site) -> Option<OutputWatch> {
     if order.launch.output != OutputRule::Streamed {
         return None;
     }
-    let opened = Outlet::open(order.output_dir()).ok();
-    let outlet = opened.filter(|outlet| !outlet.holds_any()).filter(|outlet| {
-        let source = Source::Output(order.lease);
-        site.poller.listen(outlet.as_fd(), source, Until::Closed).is_ok()
-    });
-    if outlet.is_none() {
+    let opened = OutputWatch::open(order.output_dir()).ok();
+    let output_watch =
+        opened.filter(|output_watch| !output_watch.holds_any()).filter(|output_watch| {
+            let source = Source::Output(order.lease);
+            site.poller.listen(output_watch.as_fd(), source, Until::Closed).is_ok()
+        });
+    if output_watch.is_none() {
         // Without inotify those who follow begin at once, and wait for it themselves.
         site.tell(Event::StagePublished { lease: order.lease });
     }
-    outlet
+    output_watch
 }
 
 /// The signal of the notice: `SIGUSR1`, `USR1`, `usr1`; SIGTERM where none was named.

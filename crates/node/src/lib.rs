@@ -11,12 +11,12 @@
 //! ```
 //!
 //! There is no thread: whoever calls [`Node::next_event`](het_engine::Engine::next_event) waits in
-//! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a machine of states that
-//! says until when it has nothing to do. Pure parts (`environment`, `template`, `progress`,
-//! `saves`, `exit`, `ending`, `pace`, `cores`) decide; thin ones (`spawn`, `report`, `watch`,
-//! `listener`, `ports`, `sweep`, `trim`, `record`, `slip`, `variables`, `procfs`, `cgroup`, `sys`)
-//! touch the machine. A supervisor may die: `keeper` starts it again, and [`Node::adopt`] takes up
-//! what it left (`adoption`).
+//! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a state machine that says
+//! until when it has nothing to do. `launch` makes processes of a placement (environment, command
+//! line, container), `process` finds and ends them, `progress` and `checkpoint` read what programs
+//! report and save, `logs` rotates what they print, `cgroup` and `resources` give them their part
+//! of the machine. A supervisor may die: `recovery` has the records that outlive it and the process
+//! that starts it again, and `node::adoption` takes up what it left.
 
 mod cgroup;
 mod checkpoint;
@@ -35,7 +35,7 @@ mod recovery;
 mod resources;
 
 pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};
-pub use event_channel::Inlet;
+pub use event_channel::EventSender;
 pub use launch::container::ContainerAccess;
 pub use launch::spec::VisibleEnv;
 pub use node::{Config, Node, NodeError};

@@ -21,17 +21,17 @@ use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 use thiserror::Error;
 
-use crate::cgroup::{ControlGroups, Forest, Standing};
+use crate::cgroup::{ControlGroups, Hierarchy, HostRole};
 use crate::clock::Clock;
 use crate::context::{Fact, MemoryKills, Remains, Site};
-use crate::event_channel::{Inbox, Inlet, Port};
+use crate::event_channel::{EventSender, Inbox, Port};
 use crate::gang::verdict::EXIT_CANNOT_RUN;
 use crate::gang::{Gang, Life};
 use crate::launch::container::ContainerAccess;
 use crate::launch::spec::{Order, VisibleEnv, all_grants, lease_path, progress_dir};
 use crate::poller::{Poller, Source, Until};
 use crate::process::ranks::Leaders;
-use crate::process::sys::Nursery;
+use crate::process::sys::Spawner;
 use crate::progress::watch::{Changed, Listener};
 use crate::recovery::record::{self, Reaped};
 use crate::recovery::record_file::Spares;
@@ -46,7 +46,7 @@ const RANKS_MAX: usize = u16::MAX as usize;
 const DROP_LIMIT: Millis = Millis(5_000);
 
 /// How long it takes a process to note who it is: a few system calls, on the busiest machine.
-pub(crate) const BIRTH_LIMIT: Duration = Duration::from_millis(500);
+pub(crate) const STARTUP_LIMIT: Duration = Duration::from_millis(500);
 
 /// What the engine has to know about its machine.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ pub struct Node {
     inbox: Inbox,
     /// Of leases whose end was told but may not be durable yet.
     remains: Vec<Remains>,
-    inlets: Weak<Port>,
+    senders: Weak<Port>,
     /// The latest time that anybody was told.
     told: Cell<Time>,
 }
@@ -149,22 +149,25 @@ impl Node {
         let listener = Listener::start(&progress).ok();
         let listener = listener
             .filter(|listener| poller.listen(listener, Source::Progress, Until::Heard).is_ok());
-        let forest = match config.control_groups {
+        let hierarchy = match config.control_groups {
             ControlGroups::Auto => {
                 let kept = config.exits.is_some();
-                Forest::of(&config.run_dir, if kept { Standing::Service } else { Standing::Guest })
+                Hierarchy::of(
+                    &config.run_dir,
+                    if kept { HostRole::Service } else { HostRole::Guest },
+                )
             }
-            ControlGroups::Off => Forest::default(),
+            ControlGroups::Off => Hierarchy::default(),
         };
         let site = Site {
             clock: Clock::start(),
             poller,
             leaders: Leaders::new(),
             null,
-            nursery: Nursery::default(),
+            spawner: Spawner::default(),
             listener,
             memory_kills: MemoryKills::default(),
-            forest,
+            hierarchy,
             durable: Vec::new(),
             spares: Spares::new(&config.run_dir),
             facts: VecDeque::new(),
@@ -177,26 +180,26 @@ impl Node {
             site,
             inbox,
             remains: Vec::new(),
-            inlets: Weak::new(),
+            senders: Weak::new(),
             told: Cell::new(Time::ZERO),
             config,
         })
     }
 
     /// A handle through which others report facts.
-    pub fn inlet(&mut self) -> Inlet {
-        if let Some(port) = self.inlets.upgrade() {
-            return Inlet(port);
+    pub fn event_sender(&mut self) -> EventSender {
+        if let Some(port) = self.senders.upgrade() {
+            return EventSender(port);
         }
         let port = Arc::new(self.inbox.port(self.site.clock));
-        self.inlets = Arc::downgrade(&port);
-        Inlet(port)
+        self.senders = Arc::downgrade(&port);
+        EventSender(port)
     }
 
     /// Stops supervising without touching the processes; [`Node::reap`] finds them later, by what
     /// they note in their first moment.
     pub fn detach(mut self) {
-        self.site.nursery.wait(BIRTH_LIMIT);
+        self.site.spawner.wait(STARTUP_LIMIT);
         self.gangs.clear();
     }
 
@@ -279,7 +282,7 @@ impl Node {
     }
 
     fn can_anything_happen(&self) -> bool {
-        !self.gangs.is_empty() || self.inlets.strong_count() > 0
+        !self.gangs.is_empty() || self.senders.strong_count() > 0
     }
 
     /// When something is to be done, if nothing happens before.
@@ -300,7 +303,7 @@ impl Node {
         for source in ready {
             match source {
                 Source::Inbox => {
-                    heard = Heard::Bell;
+                    heard = Heard::WakeFd;
                     let facts = self.inbox.empty();
                     let facts = facts.map(|(at, event)| Fact { at, event, remains: None });
                     self.site.facts.extend(facts);
@@ -374,7 +377,7 @@ impl Node {
 /// Whether somebody asked for attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heard {
-    Bell,
+    WakeFd,
     Nothing,
 }
 
@@ -416,15 +419,15 @@ impl Engine for Node {
             let until = if is_over { Some(self.site.clock.now()) } else { until };
             let heard = self.look(until);
             let over = until.is_some_and(|until| self.site.clock.now() >= until);
-            if self.site.facts.is_empty() && (heard == Heard::Bell || over) {
+            if self.site.facts.is_empty() && (heard == Heard::WakeFd || over) {
                 return None;
             }
         }
     }
 
     fn waker(&mut self) -> Waker {
-        let inlet = self.inlet();
-        Waker::new(move || inlet.wake())
+        let event_sender = self.event_sender();
+        Waker::new(move || event_sender.wake())
     }
 
     fn committed(&mut self) {

@@ -19,12 +19,12 @@ pub(crate) const END: &str = "_SUCCESS";
 
 /// Watches for the first shard.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct OutputWatch {
     dir: PathBuf,
     inotify: Inotify,
 }
 
-impl Outlet {
+impl OutputWatch {
     /// # Errors
     /// When the directory cannot be watched.
     pub(crate) fn open(dir: PathBuf) -> Result<Self, Errno> {
@@ -55,7 +55,7 @@ impl Outlet {
     }
 }
 
-impl AsFd for Outlet {
+impl AsFd for OutputWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
@@ -107,18 +107,18 @@ mod tests {
     #[test]
     fn a_shard_counts_once_it_is_complete() {
         let dir = tempfile::tempdir().expect("a directory can be made");
-        let outlet = Outlet::open(dir.path().to_owned()).expect("inotify works");
+        let output_watch = OutputWatch::open(dir.path().to_owned()).expect("inotify works");
         let file = fs::File::create(dir.path().join("a")).expect("a file can be made");
         fs::create_dir(dir.path().join("checkpoints")).expect("a directory can be made");
-        assert!(!outlet.heard_of_any(), "it is being written");
+        assert!(!output_watch.heard_of_any(), "it is being written");
         drop(file);
-        assert!(outlet.heard_of_any());
-        assert!(!outlet.heard_of_any(), "it was told");
+        assert!(output_watch.heard_of_any());
+        assert!(!output_watch.heard_of_any(), "it was told");
         fs::write(dir.path().join(".b"), "").expect("a file can be written");
-        assert!(!outlet.heard_of_any(), "it is hidden");
+        assert!(!output_watch.heard_of_any(), "it is hidden");
         fs::rename(dir.path().join(".b"), dir.path().join("b")).expect("a file can be renamed");
-        assert!(outlet.heard_of_any());
-        assert!(outlet.holds_any());
+        assert!(output_watch.heard_of_any());
+        assert!(output_watch.holds_any());
     }
 
     #[test]

@@ -140,14 +140,14 @@ impl<'a> Gang<'a> {
     /// accepts. In a wider one it never stands.
     fn plan(&self, model: KnownModel, trains: &TrainsFile, widest: Domain) -> Option<Planned> {
         let mut by_domain = [None; Domain::ALL.len()];
-        let mut last: Option<(Standing, Result<Micro, Bytes>)> = None;
+        let mut last: Option<(Interconnect, Result<Micro, Bytes>)> = None;
         for domain in Domain::ALL.into_iter().filter(|domain| *domain <= widest) {
-            let Some(standing) = self.standing(domain) else { continue };
+            let Some(interconnect) = self.interconnect(domain) else { continue };
             let says = match last {
-                Some((same, says)) if same == standing => says,
-                _ => self.steps_per_second(model, trains, standing)?,
+                Some((same, says)) if same == interconnect => says,
+                _ => self.steps_per_second(model, trains, interconnect)?,
             };
-            last = Some((standing, says));
+            last = Some((interconnect, says));
             by_domain[domain as usize] = Some(says);
         }
         let mut found = by_domain.iter().flatten();
@@ -166,13 +166,13 @@ impl<'a> Gang<'a> {
     }
 
     /// How the gang stands in a domain of this size and no smaller one; `None` where it cannot.
-    fn standing(&self, domain: Domain) -> Option<Standing> {
+    fn interconnect(&self, domain: Domain) -> Option<Interconnect> {
         let Network { node, joined, .. } = self.network;
         if domain != Domain::Node && (self.units == 1 || !self.network.wider.contains(&domain)) {
             return None;
         }
         let held_by = |together| {
-            (self.units <= together).then_some(Standing { together, network_gbps: None })
+            (self.units <= together).then_some(Interconnect { together, network_gbps: None })
         };
         match domain {
             Domain::Node => held_by(node),
@@ -181,7 +181,7 @@ impl<'a> Gang<'a> {
                 // One that fits a node stands apart at best in halves.
                 let together = node.max(joined).min(self.units.div_ceil(2)).max(1);
                 let default = self.pool().machine.island.network_gbps;
-                Some(Standing { together, network_gbps: self.network.gbps(domain, default) })
+                Some(Interconnect { together, network_gbps: self.network.gbps(domain, default) })
             }
         }
     }
@@ -202,12 +202,12 @@ impl<'a> Gang<'a> {
         &self,
         model: KnownModel,
         trains: &TrainsFile,
-        standing: Standing,
+        interconnect: Interconnect,
     ) -> Option<Result<Micro, Bytes>> {
         let mut pool = self.pool();
         let island = &mut pool.machine.island;
-        island.devices_per_node = standing.together;
-        island.network_gbps = standing.network_gbps.unwrap_or(island.network_gbps);
+        island.devices_per_node = interconnect.together;
+        island.network_gbps = interconnect.network_gbps.unwrap_or(island.network_gbps);
         match search(&request(model, trains, pool)) {
             Ok(ranking) => {
                 let best = ranking.candidates.first()?;
@@ -221,7 +221,7 @@ impl<'a> Gang<'a> {
 
 /// How the devices of a gang are joined.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Standing {
+struct Interconnect {
     /// Devices that are joined by more than the network.
     together: u32,
     /// GB/s a device, one direction; that of the class where none is needed.

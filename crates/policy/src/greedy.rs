@@ -25,7 +25,7 @@ use crate::placement::{self, AskId, Ends, Expected, Improvement, OpportunityCost
 use crate::preemption::Stoppable;
 use crate::queue::{AGEING_STEP, FootprintId, Group, GroupId, Head, PendingQueue, Rank};
 use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
-use crate::speed::slower_apart;
+use crate::speed::spread_penalty;
 use crate::tenants::Tenants;
 use crate::{Cache, Decision, Pool, Rules, StopOrder, View, Want};
 use contest::Bidding;
@@ -431,7 +431,7 @@ impl<'a> Pass<'a> {
         let (job, spec, stage) = self.view.state.stage(key);
         let waited = self.view.now.since(job.waiting_since(key.stage));
         let mut reasons = vec![first];
-        reasons.extend(slower_apart(self.view, spec, placement));
+        reasons.extend(spread_penalty(self.view, spec, placement));
         reasons.extend(self.passed.then_some(Reason::Backfilled));
         reasons.extend(stage.checkpoint.as_ref().map(|c| Reason::Resumed { step: c.step }));
         reasons

@@ -149,7 +149,7 @@ pub(crate) fn reclaim(
                 && tenants.is_entitled(tenant, &placement)
                 && tenants.over_limit(tenant, &placement).is_none()
             {
-                let cause = StopCause::Reclaim { beneficiary: key };
+                let cause = StopCause::Reclaim { preemptor: key };
                 let order = |(lease, cost)| StopOrder { lease, cause, cost };
                 return Some((placement, victims.into_iter().map(order).collect()));
             }
@@ -289,7 +289,7 @@ fn priced(
         .iter()
         .map(|&(lease, cost)| StopOrder {
             lease,
-            cause: StopCause::Priority { beneficiary: key },
+            cause: StopCause::Priority { preemptor: key },
             cost: StopCost { gain, ..cost },
         })
         .collect()

@@ -61,10 +61,11 @@ pub(crate) fn rate_within(
 ) -> Option<(f64, RateSource)> {
     let alternative = &spec.alternatives[index];
     let topology = view.state.topology();
-    let mut classes: Vec<usize> = (view.state.index().sorts.iter().map(|sort| sort.exemplar))
-        .filter(|&id| alternative.selector.accepts(topology, id))
-        .map(|id| topology.device(id).class)
-        .collect();
+    let mut classes: Vec<usize> =
+        (view.state.index().device_groups.iter().map(|sort| sort.representative))
+            .filter(|&id| alternative.selector.accepts(topology, id))
+            .map(|id| topology.device(id).class)
+            .collect();
     classes.sort_unstable();
     classes.dedup();
     let rates = classes.into_iter().filter_map(|class| {
@@ -76,7 +77,7 @@ pub(crate) fn rate_within(
 }
 
 /// That a placement is slower than the best place for it, if it is.
-pub(crate) fn slower_apart(
+pub(crate) fn spread_penalty(
     view: &View<'_>,
     spec: &StageSpec,
     placement: &Placement,

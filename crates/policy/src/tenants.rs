@@ -32,7 +32,7 @@ pub(crate) struct Tenants<'a> {
 /// Who goes first inside a priority: least is first. One row a level of the tree, the topmost
 /// first, each the largest part of any class that is held there, by weight.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Standing(Vec<u64>);
+pub(crate) struct FairShareRank(Vec<u64>);
 
 impl<'a> Tenants<'a> {
     /// `None` where no quotas are set.
@@ -205,7 +205,7 @@ impl<'a> Tenants<'a> {
         self.shared_out[class]
     }
 
-    pub fn standing(&self, tenant: &Name) -> Standing {
+    pub fn fair_share(&self, tenant: &Name) -> FairShareRank {
         let row = |name: &str| {
             let part = |(class, whole): (usize, &Share)| {
                 let used = u64::from(self.used(name, class).0);
@@ -214,6 +214,6 @@ impl<'a> Tenants<'a> {
             let largest = self.capacity.iter().enumerate().map(part).max().unwrap_or_default();
             largest / u64::from(self.quotas.weight(name).max(1))
         };
-        Standing(lineage(tenant.as_str()).map(row).collect())
+        FairShareRank(lineage(tenant.as_str()).map(row).collect())
     }
 }

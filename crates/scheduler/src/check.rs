@@ -172,11 +172,11 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether a lease holds a class beyond the quota that it draws on, or without any while others
-    /// have some, or one that the beneficiary draws on too.
-    fn borrows(&self, lease: &Lease, beneficiary: StageKey) -> bool {
+    /// have some, or one that the preemptor draws on too.
+    fn borrows(&self, lease: &Lease, preemptor: StageKey) -> bool {
         let (quotas, topology) = (self.state.quotas(), self.state.topology());
         let tenant = |key: StageKey| self.state.stage(key).0.spec.tenant.clone();
-        let (theirs, ours) = (tenant(lease.stage), tenant(beneficiary));
+        let (theirs, ours) = (tenant(lease.stage), tenant(preemptor));
         lease.placement.grants().any(|grant| {
             let class = topology.device(grant.device).class;
             let entitled =
@@ -208,15 +208,15 @@ impl<'a> Checker<'a> {
         if cause.moves() {
             self.leaving.insert(lease.stage);
         }
-        if let StopCause::Reclaim { beneficiary } = cause
-            && !self.borrows(lease, beneficiary)
+        if let StopCause::Reclaim { preemptor } = cause
+            && !self.borrows(lease, preemptor)
         {
             self.findings.push(Finding::UnjustReclaim { lease: id });
         }
-        if let StopCause::Priority { beneficiary } = cause {
+        if let StopCause::Priority { preemptor } = cause {
             let theirs = self.state.stage(lease.stage).0.priority();
-            let ours = self.state.stage(beneficiary).0.priority();
-            let asked = self.state.yielding().any(|row| row == (id, beneficiary));
+            let ours = self.state.stage(preemptor).0.priority();
+            let asked = self.state.yielding().any(|row| row == (id, preemptor));
             let accounted = cost.is_some_and(|cost| asked || cost.gain > cost.cost);
             if ours <= theirs || !accounted {
                 self.findings.push(Finding::UnjustPreemption { lease: id });

@@ -13,7 +13,7 @@ const LOOKS_MAX: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Yielding {
     pub lease: LeaseId,
-    pub beneficiary: StageKey,
+    pub preemptor: StageKey,
     pub cost: StopCost,
 }
 
@@ -37,9 +37,9 @@ pub fn yielding(view: &View<'_>, lease: LeaseId) -> Option<Yielding> {
         (Reverse(job.priority()), job.waiting_since(key.stage), *key)
     });
     let pool = Pool::of(state);
-    above.into_iter().take(LOOKS_MAX).find_map(|beneficiary| {
-        let (_, order) = preemption(view, &pool, lease, beneficiary)?;
-        Some(Yielding { lease, beneficiary, cost: order.cost })
+    above.into_iter().take(LOOKS_MAX).find_map(|preemptor| {
+        let (_, order) = preemption(view, &pool, lease, preemptor)?;
+        Some(Yielding { lease, preemptor, cost: order.cost })
     })
 }
 
@@ -59,19 +59,19 @@ pub(crate) fn heed(view: &View<'_>, decision: &mut Decision) {
         }
     }
     let mut stopped: BTreeSet<LeaseId> = decision.stops.iter().map(|order| order.lease).collect();
-    for (lease, beneficiary) in state.yielding() {
-        if served.contains(&beneficiary) || stopped.contains(&lease) {
+    for (lease, preemptor) in state.yielding() {
+        if served.contains(&preemptor) || stopped.contains(&lease) {
             continue;
         }
-        let Some((placement, order)) = preemption(view, &pool, lease, beneficiary) else {
+        let Some((placement, order)) = preemption(view, &pool, lease, preemptor) else {
             continue;
         };
         pool.take(&placement);
-        served.insert(beneficiary);
+        served.insert(preemptor);
         stopped.insert(lease);
-        decision.wants.retain(|(key, _)| *key != beneficiary);
+        decision.wants.retain(|(key, _)| *key != preemptor);
         let reasons = vec![Reason::ClaimPending];
-        decision.wants.push((beneficiary, Want::Run { placement, reasons }));
+        decision.wants.push((preemptor, Want::Run { placement, reasons }));
         decision.stops.push(order);
     }
 }

@@ -14,6 +14,7 @@ mod openapi;
 mod preempt;
 mod quotas;
 mod refuse;
+mod route;
 pub mod routes;
 mod serve;
 mod site;

@@ -73,9 +73,9 @@ pub(crate) fn assemble(
         health_check: parts.health_check,
         exits: parts.exits,
     })?;
-    let inlet = node.inlet();
+    let event_sender = node.event_sender();
     let Monitor { first, repairs } =
-        monitor(&machine.system, discovery, &state, parts.run_dir, inlet);
+        monitor(&machine.system, discovery, &state, parts.run_dir, event_sender);
     let log = Archive::new(parts.store, parts.home);
     let Scheduling { policy, cadence } = scheduling;
     let mut control = Controller::new(state, rates, policy, node, log)

@@ -8,7 +8,6 @@
 pub mod api;
 mod archive;
 mod assembly;
-pub mod bench;
 mod planning;
 mod run;
 mod store;

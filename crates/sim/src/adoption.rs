@@ -10,7 +10,7 @@ impl Sim {
     pub(crate) fn take_up(&mut self, state: &State) {
         self.generation = state.generation();
         for (lease, outcome) in std::mem::take(&mut self.uncommitted) {
-            self.tell(Event::StageEnded { lease, outcome });
+            self.emit(Event::StageEnded { lease, outcome });
         }
         for (&lease, held) in state.leases() {
             let (_, spec, stage) = state.stage(held.stage);
@@ -21,7 +21,7 @@ impl Sim {
             } else if held.phase == Phase::Starting {
                 self.start(lease, held.stage, &held.placement, stage.checkpoint.as_ref());
             } else {
-                self.tell(Event::StageEnded { lease, outcome: Outcome::Lost });
+                self.emit(Event::StageEnded { lease, outcome: Outcome::Lost });
             }
             let stops = self.runs.get(&lease).is_some_and(|run| !run.stopping);
             if held.phase.is_stopping() && stops {
@@ -38,21 +38,21 @@ impl Sim {
         let held = &state.leases()[&lease];
         let starts =
             |event: &Event| matches!(event, Event::StageStarted { lease: of } if *of == lease);
-        if held.phase == Phase::Starting && !self.will_tell(starts) {
-            self.tell(Event::StageStarted { lease });
+        if held.phase == Phase::Starting && !self.will_emit(starts) {
+            self.emit(Event::StageStarted { lease });
         }
         let saved = self.runs[&lease].saved;
         let known = state.stage(held.stage).2.checkpoint.as_ref().map_or(0, |newest| newest.step);
         if saved > known {
-            self.tell(checkpointed(lease, saved));
+            self.emit(checkpointed(lease, saved));
         }
     }
 
     fn will_end(&self, lease: LeaseId) -> bool {
-        self.will_tell(|event| matches!(event, Event::StageEnded { lease: of, .. } if *of == lease))
+        self.will_emit(|event| matches!(event, Event::StageEnded { lease: of, .. } if *of == lease))
     }
 
-    fn will_tell(&self, wanted: impl Fn(&Event) -> bool) -> bool {
-        self.agenda.events().any(wanted)
+    fn will_emit(&self, wanted: impl Fn(&Event) -> bool) -> bool {
+        self.queue.events().any(wanted)
     }
 }

@@ -10,8 +10,8 @@ use het_core::{
 };
 use het_engine::Engine;
 
-use crate::agenda::{Agenda, Due};
 use crate::elastic::{RECONSIDERS_AFTER, Trainer};
+use crate::event_queue::{EventQueue, ScheduledEvent};
 use crate::{Fault, StageModel};
 
 /// Virtual time over a topology.
@@ -23,7 +23,7 @@ pub struct Sim {
     trainers: BTreeMap<StageKey, Trainer>,
     now: Time,
     pub(crate) generation: Generation,
-    pub(crate) agenda: Agenda,
+    pub(crate) queue: EventQueue,
     pub(crate) runs: BTreeMap<LeaseId, Run>,
     /// Ends that were reported and may not be durable yet.
     pub(crate) uncommitted: Vec<(LeaseId, Outcome)>,
@@ -107,12 +107,12 @@ impl Sim {
         words: impl IntoIterator<Item = (Time, Event)>,
         faults: impl IntoIterator<Item = (Time, Fault)>,
     ) -> Self {
-        let mut agenda = Agenda::default();
+        let mut queue = EventQueue::default();
         for (at, word) in words {
-            agenda.add(at, Due::Tell(Box::new(word)));
+            queue.add(at, ScheduledEvent::Emit(Box::new(word)));
         }
         for (at, fault) in faults {
-            agenda.add(at, Due::Strike(fault));
+            queue.add(at, ScheduledEvent::InjectFault(fault));
         }
         Self {
             lost: vec![false; topology.nodes.len()],
@@ -124,7 +124,7 @@ impl Sim {
             trainers: BTreeMap::new(),
             now: Time::ZERO,
             generation: Generation(0),
-            agenda,
+            queue,
             runs: BTreeMap::new(),
             uncommitted: Vec::new(),
             failed_once: BTreeSet::new(),
@@ -145,7 +145,7 @@ impl Sim {
         let is_gone = |rank: &Rank| self.lost[rank.node.index()];
         let has_failed = |grant: Grant| self.failed.contains(&grant.device);
         if placement.ranks.iter().any(is_gone) || placement.grants().any(has_failed) {
-            self.tell(Event::StageEnded { lease, outcome: Outcome::Lost });
+            self.emit(Event::StageEnded { lease, outcome: Outcome::Lost });
             return;
         }
         let model = self.model(stage);
@@ -173,10 +173,10 @@ impl Sim {
             attunes: model.elastic.as_ref().map(|_| loaded),
         };
         self.runs.insert(lease, run);
-        self.agenda.add(loaded, Due::Tell(Box::new(Event::StageStarted { lease })));
+        self.queue.add(loaded, ScheduledEvent::Emit(Box::new(Event::StageStarted { lease })));
         if let Some(after) = model.publishes_after {
-            let published = Due::Tell(Box::new(Event::StagePublished { lease }));
-            self.agenda.add(loaded + after, published);
+            let published = ScheduledEvent::Emit(Box::new(Event::StagePublished { lease }));
+            self.queue.add(loaded + after, published);
         }
         self.schedule(lease);
     }
@@ -209,8 +209,8 @@ impl Sim {
         of_rank.max().unwrap_or(1)
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
-        self.agenda.add(self.now, Due::Tell(Box::new(event)));
+    pub(crate) fn emit(&mut self, event: Event) {
+        self.queue.add(self.now, ScheduledEvent::Emit(Box::new(event)));
     }
 
     /// The next step at which something happens to the stage.
@@ -236,7 +236,7 @@ impl Sim {
         let epoch = run.epoch;
         let at = Time(at_ns.div_ceil(NS_PER_MS));
         let at = run.attunes.map_or(at, |attunes| at.min(attunes));
-        self.agenda.add(at, Due::Milestone { lease, epoch });
+        self.queue.add(at, ScheduledEvent::Milestone { lease, epoch });
     }
 
     fn milestone(&mut self, lease: LeaseId, epoch: u32) {
@@ -263,9 +263,9 @@ impl Sim {
                 run.keep();
                 run.since_ns += model.save.unwrap_or_default().0 * NS_PER_MS;
                 let progress = run.progress(Some(model.steps));
-                self.tell(Event::Progressed { lease, progress });
+                self.emit(Event::Progressed { lease, progress });
             }
-            self.tell(checkpointed(lease, done));
+            self.emit(checkpointed(lease, done));
             self.schedule(lease);
         }
     }
@@ -288,8 +288,8 @@ impl Sim {
         if let Some(run) = self.runs.get_mut(&lease) {
             run.step_ns = step_ns;
         }
-        self.tell(Event::Progressed { lease, progress });
-        self.tell(checkpointed(lease, done));
+        self.emit(Event::Progressed { lease, progress });
+        self.emit(checkpointed(lease, done));
         self.schedule(lease);
     }
 
@@ -314,8 +314,8 @@ impl Sim {
         run.done = run.saved;
         let model = self.model(run.stage);
         let progress = run.progress(model.elastic.is_none().then_some(model.steps));
-        self.tell(Event::Progressed { lease, progress });
-        self.tell(Event::StageEnded { lease, outcome });
+        self.emit(Event::Progressed { lease, progress });
+        self.emit(Event::StageEnded { lease, outcome });
     }
 
     pub(crate) fn stop(&mut self, lease: LeaseId, grace: Millis) {
@@ -333,12 +333,12 @@ impl Sim {
         };
         let at = now + wait;
         if saves.is_some() {
-            self.agenda.add(at, Due::Tell(Box::new(checkpointed(lease, done))));
+            self.queue.add(at, ScheduledEvent::Emit(Box::new(checkpointed(lease, done))));
         }
-        self.agenda.add(at, Due::Stopped { lease, saved: saves.is_some() });
+        self.queue.add(at, ScheduledEvent::Stopped { lease, saved: saves.is_some() });
     }
 
-    fn strike(&mut self, fault: Fault) -> Option<Event> {
+    fn inject(&mut self, fault: Fault) -> Option<Event> {
         match fault {
             Fault::NodeLost { node } => {
                 self.lost[node.index()] = true;
@@ -384,8 +384,8 @@ impl Sim {
                         run.broken = true;
                     }
                 }
-                let noticed = Due::Strike(Fault::Noticed { node });
-                self.agenda.add(self.now + noticed_after, noticed);
+                let noticed = ScheduledEvent::InjectFault(Fault::Noticed { node });
+                self.queue.add(self.now + noticed_after, noticed);
                 None
             }
             Fault::Noticed { node } => {
@@ -467,30 +467,30 @@ impl Engine for Sim {
 
     fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
         loop {
-            let due = self.agenda.next_time();
+            let due = self.queue.next_time();
             if due.is_none_or(|at| until.is_some_and(|until| at > until)) {
                 self.now = self.now.max(until.unwrap_or(self.now));
                 return None;
             }
-            let (at, due) = self.agenda.pop()?;
+            let (at, due) = self.queue.pop()?;
             self.now = self.now.max(at);
             match due {
-                Due::Tell(event) if self.still_true(&event) => {
+                ScheduledEvent::Emit(event) if self.still_true(&event) => {
                     if let Event::StageEnded { lease, outcome } = event.as_ref() {
                         self.uncommitted.push((*lease, outcome.clone()));
                     }
                     return Some((self.now, *event));
                 }
-                Due::Tell(_) => {}
-                Due::Stopped { lease, saved } => {
+                ScheduledEvent::Emit(_) => {}
+                ScheduledEvent::Stopped { lease, saved } => {
                     if let (Some(run), true) = (self.runs.get_mut(&lease), saved) {
                         run.keep();
                     }
                     self.end(lease, Outcome::Stopped);
                 }
-                Due::Milestone { lease, epoch } => self.milestone(lease, epoch),
-                Due::Strike(fault) => {
-                    if let Some(event) = self.strike(fault) {
+                ScheduledEvent::Milestone { lease, epoch } => self.milestone(lease, epoch),
+                ScheduledEvent::InjectFault(fault) => {
+                    if let Some(event) = self.inject(fault) {
                         return Some((self.now, event));
                     }
                 }

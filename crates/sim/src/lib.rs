@@ -6,9 +6,9 @@
 //! Must never know: which policy runs, or a clock.
 
 mod adoption;
-mod agenda;
 mod elastic;
 mod engine;
+mod event_queue;
 mod model;
 
 pub use elastic::{Application, PROGRESS_PER_STEP, StepTime, StepTimes, first_rotation};

@@ -347,12 +347,12 @@ impl Oracle {
     }
 
     /// Law 6, second half: only what is borrowed goes back, and only to whoever has a quota of it.
-    fn reclaimed(&mut self, lease: LeaseId, beneficiary: StageKey) {
+    fn reclaimed(&mut self, lease: LeaseId, preemptor: StageKey) {
         let owner = |key: StageKey| {
             self.jobs.get(&key.job).map(|job| job.spec.tenant.to_string()).unwrap_or_default()
         };
         let Some(hold) = self.holds.get(&lease) else { return };
-        let (theirs, ours) = (owner(hold.stage), owner(beneficiary));
+        let (theirs, ours) = (owner(hold.stage), owner(preemptor));
         // The longest name with a quota is the nearest.
         let nearest = |owner: &str, class: &str| {
             let covers = |name: &str| owner == name || owner.starts_with(&format!("{name}/"));
@@ -490,22 +490,19 @@ impl Oracle {
         if twice {
             self.blame(7, format!("{victim} is stopped twice"));
         }
-        if let StopCause::Reclaim { beneficiary } = *cause {
-            self.reclaimed(*lease, beneficiary);
+        if let StopCause::Reclaim { preemptor } = *cause {
+            self.reclaimed(*lease, preemptor);
         }
         if *cause == StopCause::Quantum && self.now.since(since) < self.quantum {
             self.blame(7, format!("{victim} is suspended for an equal within its quantum"));
         }
-        let StopCause::Priority { beneficiary } = *cause else { return };
+        let StopCause::Priority { preemptor } = *cause else { return };
         if self.strictness == Strictness::EveryPolicy {
             return;
         }
         let priority = |key: StageKey| self.jobs.get(&key.job).map(|job| job.spec.priority);
-        if priority(beneficiary) <= priority(victim) {
-            self.blame(
-                7,
-                format!("{victim} is preempted for {beneficiary}, which is not above it"),
-            );
+        if priority(preemptor) <= priority(victim) {
+            self.blame(7, format!("{victim} is preempted for {preemptor}, which is not above it"));
         }
         match cost {
             Some(cost) if cost.gain > cost.cost => {}
@@ -517,13 +514,13 @@ impl Oracle {
         }
         // The first room is none any more where a device of it went out of service.
         let stands = |claim: &Arc<Placement>| !claim.grants().any(|g| self.is_down(g.device));
-        let has_room = self.claims.get(&beneficiary).is_some_and(stands);
+        let has_room = self.claims.get(&preemptor).is_some_and(stands);
         let again = self.holds.iter().any(|(other, hold)| {
             let same = hold.stopping == Some(*cause);
             other != lease && same && has_room
         });
         if again {
-            self.blame(7, format!("a second look preempts again for {beneficiary}"));
+            self.blame(7, format!("a second look preempts again for {preemptor}"));
         }
     }
 

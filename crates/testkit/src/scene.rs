@@ -111,9 +111,9 @@ impl Player<'_> {
             ["ends", id] => self.end(at, self.lease(number(id)), Outcome::Finished),
             ["stopped", id] => self.end(at, self.lease(number(id)), Outcome::Stopped),
             ["yields", id, to] => {
-                let beneficiary = StageKey { job: JobId(number(to)), stage: StageIndex(0) };
+                let preemptor = StageKey { job: JobId(number(to)), stage: StageIndex(0) };
                 let lease = self.lease(number(id));
-                self.state.apply(at, &Event::StageYields { lease, beneficiary });
+                self.state.apply(at, &Event::StageYields { lease, preemptor });
             }
             ["saved", id, step] => {
                 let lease = self.lease(number(id));
@@ -196,11 +196,11 @@ impl Player<'_> {
             Action::Stop { lease, cause, .. } => {
                 let job = self.state.leases()[lease].stage.job;
                 match cause {
-                    StopCause::Priority { beneficiary } => {
-                        format!("stop {job} for {}", beneficiary.job)
+                    StopCause::Priority { preemptor } => {
+                        format!("stop {job} for {}", preemptor.job)
                     }
-                    StopCause::Reclaim { beneficiary } => {
-                        format!("reclaim {job} for {}", beneficiary.job)
+                    StopCause::Reclaim { preemptor } => {
+                        format!("reclaim {job} for {}", preemptor.job)
                     }
                     other => format!("stop {job}: {}", other.word()),
                 }

@@ -5,10 +5,11 @@
 //! other. Frozen weights are plain tensors, for which Burn keeps no gradients.
 
 use crate::batch::Batch;
+use crate::config::Config;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::lora::{Adapter, Slot};
-use crate::weights::{Config, Layer, Weights};
+use crate::weights::{Layer, Weights};
 use burn::backend::Autodiff;
 use burn::tensor::activation::{log_softmax, silu, softmax};
 use burn::tensor::backend::AutodiffBackend;

@@ -5,6 +5,7 @@
 
 use crate::batch::{Batch, Sequence};
 use crate::checkpoint::{self, State};
+use crate::config::Config;
 use crate::driver::Driver;
 use crate::error::{Error, IoContext, Result};
 use crate::lora::Adapter;
@@ -12,7 +13,6 @@ use crate::notice::Notice;
 use crate::optimiser::{AdamW, Schedule};
 use crate::progress::{Progress, Totals};
 use crate::saves::{SaveClock, Saves};
-use crate::weights::Config;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;

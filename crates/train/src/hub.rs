@@ -1,7 +1,7 @@
 //! Weights in Hugging Face's layout: `config.json`, `model.safetensors`, `tokenizer.json`.
 
+use crate::config::Config;
 use crate::error::{Error, IoContext, Result, bad_weights};
-use crate::weights::Config;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use std::collections::BTreeSet;

@@ -2,9 +2,10 @@
 //!
 //! Data flows one way: [`fetch`] and [`dataset`] bring weights and text; [`tokenizer`] and
 //! [`tokens`] turn text into numbers; [`weights`] holds the frozen model and [`lora`] what is
-//! trained on it; a [`driver`] computes losses and gradients ([`cpu`] by hand, others through
-//! Burn); [`finetune`] drives the [`optimiser`] and writes [`checkpoint`]s; [`evaluate`] judges and
-//! [`export`] hands over. [`progress`] and [`notice`] are all it knows of the scheduler.
+//! trained on it; a [`driver`], one of [`drivers`], computes losses and gradients ([`cpu`] by hand,
+//! others through Burn); [`finetune`] drives the [`optimiser`] and writes [`checkpoint`]s;
+//! [`evaluate`] judges and [`export`] hands over. [`progress`] and [`notice`] are all it knows of
+//! the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 
@@ -13,10 +14,12 @@ pub mod batch;
 pub mod burn_driver;
 pub mod checkpoint;
 pub mod cli;
+pub mod config;
 pub mod cpu;
 pub mod dataset;
 pub mod digest;
 pub mod driver;
+pub mod drivers;
 pub mod error;
 pub mod evaluate;
 pub mod export;

@@ -3,9 +3,10 @@
 //! Every linear layer of attention and MLP has `A [rank, in]` and `B [out, rank]`. Matrices `A`
 //! that read the same input lie side by side, so one product serves them all.
 
+use crate::config::Config;
 use crate::error::{Error, IoContext, Result};
 use crate::hub::{TensorFile, f32_bytes};
-use crate::weights::{Config, Layer, Part, Weights};
+use crate::weights::{Layer, Part, Weights};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use rand_chacha::ChaCha8Rng;

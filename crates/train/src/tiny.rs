@@ -1,8 +1,9 @@
 //! A tiny random Llama with a byte tokenizer, for tests that need a model but not a mind.
 
+use crate::config::Config;
 use crate::error::Result;
 use crate::tokenizer::{Tokenizer, byte_level_bpe};
-use crate::weights::{Config, Layer, Weights};
+use crate::weights::{Layer, Weights};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::json;

@@ -3,61 +3,15 @@
 //! Matrices are row-major `[out, in]` in Hugging Face's row order. Projections that read the same
 //! input lie in one matrix (`qkv`, `gate_up`), so that one product serves them all.
 
+use crate::config::Config;
 use crate::digest::sha256_file;
 use crate::error::{Error, Result, bad_weights};
 use crate::gguf::{Gguf, Value};
 use crate::hub::Hub;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The shape of a Llama-style decoder with tied embeddings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Config {
-    pub layers: usize,
-    pub hidden: usize,
-    pub feed_forward: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_size: usize,
-    pub vocabulary: usize,
-    pub positions_max: usize,
-    pub rope_theta: f32,
-    pub norm_epsilon: f32,
-}
-
-impl Config {
-    pub fn q_width(&self) -> usize {
-        self.heads * self.head_size
-    }
-
-    pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_size
-    }
-
-    pub fn qkv_width(&self) -> usize {
-        self.q_width() + 2 * self.kv_width()
-    }
-
-    pub fn parameters(&self) -> usize {
-        let layer = self.hidden * (self.qkv_width() + self.q_width() + 3 * self.feed_forward + 2);
-        self.layers * layer + self.hidden * (self.vocabulary + 1)
-    }
-
-    /// Refuses shapes that the forward pass cannot compute.
-    fn checked(self, path: &Path) -> Result<Self> {
-        let sizes = [self.layers, self.hidden, self.feed_forward, self.vocabulary, self.kv_heads];
-        if sizes.contains(&0) || !self.heads.is_multiple_of(self.kv_heads) {
-            return Err(bad_weights(path, "its configuration has an impossible size"));
-        }
-        if !self.head_size.is_multiple_of(2) {
-            return Err(bad_weights(path, format!("head size {} is odd", self.head_size)));
-        }
-        Ok(self)
-    }
-}
 
 #[derive(Debug, Clone)]
 pub struct Layer {

@@ -101,7 +101,7 @@ mod through_burn {
             (loss, gradient)
         };
         let (loss, gradient) = gradients(&mut Cpu::new(weights.clone()));
-        let mut other = het_train::driver::start(name, &weights).expect("the driver starts");
+        let mut other = het_train::drivers::start(name, &weights).expect("the driver starts");
         let (other_loss, other_gradient) = gradients(other.as_mut());
         assert!((loss - other_loss).abs() < 1e-5 * loss, "{loss} against {other_loss}");
         let largest = gradient.iter().fold(0f32, |m, g| m.max(g.abs()));

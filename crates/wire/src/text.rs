@@ -135,9 +135,9 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
             format!("free `{class}` is kept for tenants who are entitled to it"),
             format!("空闲的 `{class}` 留给有权使用的租户"),
         ),
-        Reason::MakesRoom { beneficiary } => lang.pick(
-            format!("makes room for stage {beneficiary} of higher priority"),
-            format!("为更高优先级的阶段 {beneficiary} 让出设备"),
+        Reason::MakesRoom { preemptor } => lang.pick(
+            format!("makes room for stage {preemptor} of higher priority"),
+            format!("为更高优先级的阶段 {preemptor} 让出设备"),
         ),
         _ => unreachable!("start reasons are told by `reason`"),
     }
@@ -228,7 +228,7 @@ mod tests {
             Reason::WouldDelay { blocker: key },
             Reason::OverLimit { tenant: "lab".into(), class: word(), limit: 4 },
             Reason::KeptForOthers { class: word() },
-            Reason::MakesRoom { beneficiary: key },
+            Reason::MakesRoom { preemptor: key },
         ];
         for item in &all {
             let (english, chinese) = (reason(Lang::En, item), reason(Lang::Zh, item));

@@ -29,10 +29,10 @@ impl State {
             Event::JobReleased { job } => self.set_held(*job, Held::No),
             Event::JobCancelled { job } => self.begin_ending(*job, JobEnd::Cancelled),
             Event::JobChanged { job, change } => self.change(*job, *change),
-            Event::StageYields { lease, beneficiary } => {
+            Event::StageYields { lease, preemptor } => {
                 let runs = |lease: &Lease| !lease.phase.is_stopping();
-                if self.leases.get(lease).is_some_and(runs) && self.is_waiting(*beneficiary) {
-                    self.yielding.insert(*lease, *beneficiary);
+                if self.leases.get(lease).is_some_and(runs) && self.is_waiting(*preemptor) {
+                    self.yielding.insert(*lease, *preemptor);
                 }
             }
             Event::JobRetired { job } => self.retire(*job),
@@ -434,7 +434,7 @@ impl State {
     fn stop_waiting(&mut self, key: StageKey) -> bool {
         let Some(ticket) = self.waiting.remove(&key) else { return false };
         self.departures += 1;
-        self.yielding.retain(|_, beneficiary| *beneficiary != key);
+        self.yielding.retain(|_, preemptor| *preemptor != key);
         self.tickets.remove(&ticket).is_some()
     }
 

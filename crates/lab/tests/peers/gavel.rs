@@ -3,7 +3,9 @@
 
 use het_core::Millis;
 use het_lab::workload::{read_jobs, read_speeds};
-use het_lab::{Assumptions, Cadence, Noise, Outcome, Restart, Saving, cluster, simulate, what_if};
+use het_lab::{
+    Assumptions, Cadence, CheckpointModel, Noise, Outcome, Restart, cluster, simulate, what_if,
+};
 use het_policy::by_name;
 
 use crate::Data;
@@ -38,7 +40,7 @@ impl Data {
             cadence,
             restart: Restart::Fixed(Millis::seconds(restart)),
             noise,
-            saving: Saving::default(),
+            checkpoint: CheckpointModel::default(),
             seed: 1,
         };
         let scenario = what_if(&topology, &jobs, &speeds, &assumptions).expect("it all fits");

@@ -3,7 +3,9 @@
 
 use het_core::Millis;
 use het_lab::workload::{Format, read_jobs, read_speeds};
-use het_lab::{Assumptions, Cadence, Noise, Outcome, Restart, Saving, cluster, simulate, what_if};
+use het_lab::{
+    Assumptions, Cadence, CheckpointModel, Noise, Outcome, Restart, cluster, simulate, what_if,
+};
 use het_policy::by_name;
 
 use crate::Data;
@@ -30,7 +32,7 @@ fn play(data: &Data, workload: &str, policy: &str) -> Outcome {
         cadence,
         restart: Restart::Profiled,
         noise: Noise::default(),
-        saving: Saving::default(),
+        checkpoint: CheckpointModel::default(),
         seed: 1,
     };
     let scenario = what_if(&topology, &jobs, &speeds, &assumptions).expect("it all fits");

@@ -15,7 +15,7 @@ const SUPERVISOR: &str = "het-supervisor";
 
 /// As whom an engine makes groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum HostRole {
     /// It stays where it was started: what it runs belongs to whatever it belongs to itself.
     Guest,
     /// It has a keeper, and neither of them belongs to a job that happened to start them.
@@ -33,9 +33,9 @@ pub(super) struct Tree {
 
 impl Tree {
     /// One in each hierarchy.
-    pub(super) fn all(standing: Standing) -> io::Result<Vec<Self>> {
+    pub(super) fn all(role: HostRole) -> io::Result<Vec<Self>> {
         let name = format!("{PREFIX}{}", nix::unistd::getuid());
-        Place::all(standing)?.iter().map(|place| place.plant(&name, standing)).collect()
+        Place::all(role)?.iter().map(|place| place.plant(&name, role)).collect()
     }
 }
 
@@ -59,10 +59,10 @@ impl Place {
     ///
     /// # Errors
     /// When there are none.
-    pub(super) fn all(standing: Standing) -> io::Result<Vec<Self>> {
+    pub(super) fn all(role: HostRole) -> io::Result<Vec<Self>> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let mut places = places(&mounts, &own, standing);
+        let mut places = places(&mounts, &own, role);
         // Where both are there, the controllers are with version 1.
         let one = places.iter().any(|place| place.version == Version::One);
         places.retain(|place| (place.version == Version::One) == one);
@@ -81,11 +81,11 @@ impl Place {
     }
 
     /// Makes the directory of an engine there.
-    fn plant(&self, name: &str, standing: Standing) -> io::Result<Tree> {
+    fn plant(&self, name: &str, role: HostRole) -> io::Result<Tree> {
         let dir = self.make(name)?;
         let Self { version, mut memory, mut pids, .. } = *self;
         if version == Version::Two {
-            let limits = self.delegate(&dir, standing).is_ok();
+            let limits = self.delegate(&dir, role).is_ok();
             (memory, pids) = (limits, limits);
         }
         Ok(Tree { dir, version, memory, pids })
@@ -102,13 +102,13 @@ impl Place {
 
     /// Has the controllers of version 2 below `dir`. A group that hands them on may have no members
     /// of its own: if those are a service and its keeper only, they move.
-    fn delegate(&self, dir: &Path, standing: Standing) -> io::Result<()> {
+    fn delegate(&self, dir: &Path, role: HostRole) -> io::Result<()> {
         let hand_on = |from: &Path| fs::write(from.join("cgroup.subtree_control"), "+memory +pids");
         if hand_on(&self.dir).is_err() {
             let members = members(&self.dir);
             let (own, keeper) = (nix::unistd::getpid(), nix::unistd::getppid());
             let ours = |pid: &i32| [own.as_raw(), keeper.as_raw()].contains(pid);
-            if standing == Standing::Guest || !members.iter().all(ours) {
+            if role == HostRole::Guest || !members.iter().all(ours) {
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
             let leaf = self.make(SUPERVISOR)?;
@@ -122,7 +122,7 @@ impl Place {
 }
 
 /// Where this process stands in the hierarchies that can limit something, or keep together.
-fn places(mounts: &str, own: &str, standing: Standing) -> Vec<Place> {
+fn places(mounts: &str, own: &str, role: HostRole) -> Vec<Place> {
     let mut places: Vec<Place> = Vec::new();
     let mut seen = BTreeSet::new();
     for line in mounts.lines() {
@@ -153,7 +153,7 @@ fn places(mounts: &str, own: &str, standing: Standing) -> Vec<Place> {
         }
         let dir = Path::new(point).join(below);
         places.push(Place {
-            dir: if standing == Standing::Service { outside_of_jobs(&dir) } else { dir },
+            dir: if role == HostRole::Service { outside_of_jobs(&dir) } else { dir },
             version,
             memory: options.contains("memory"),
             pids: options.contains("pids"),
@@ -175,7 +175,7 @@ fn outside_of_jobs(dir: &Path) -> PathBuf {
 pub(crate) fn leave_job() {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     if is_in_job(&own) {
-        for place in Place::all(Standing::Service).unwrap_or_default() {
+        for place in Place::all(HostRole::Service).unwrap_or_default() {
             // Whoever may not move is ended with the job, as before there were groups.
             let _ = fs::write(place.dir.join(MEMBERS), "0");
         }
@@ -201,7 +201,7 @@ mod tests {
 
     fn dirs(mounts: &str, own: &str) -> Vec<String> {
         let text = |place: &Place| place.dir.to_string_lossy().trim_end_matches('/').to_owned();
-        places(mounts, own, Standing::Service).iter().map(text).collect()
+        places(mounts, own, HostRole::Service).iter().map(text).collect()
     }
 
     #[test]

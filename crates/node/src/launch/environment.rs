@@ -14,7 +14,8 @@ use crate::launch::template;
 use crate::process::variables::Variables;
 use crate::resources::cores::is_cpu;
 
-/// The file whose path also marks every process of a lease, see [`crate::process::procfs::members`].
+/// The file whose path also marks every process of a lease, see
+/// [`crate::process::procfs::members`].
 pub(crate) const NOTICE: &str = "HET_NOTICE";
 
 /// Which rank of its gang a process is.

@@ -15,8 +15,8 @@ use crate::gang::verdict::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Exit};
 use crate::launch::container;
 use crate::launch::environment;
 use crate::launch::spec::Order;
-use crate::output as outlet;
-use crate::process::sys::{Birth, Image, Others, Started, Streams, cpu_set};
+use crate::output;
+use crate::process::sys::{ExecStatus, Image, Others, Started, Streams, cpu_set};
 use crate::process::variables::{Environment, Variables};
 use crate::recovery::record_file::Note;
 
@@ -40,7 +40,7 @@ pub(crate) struct Process {
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) kin: Kin,
     /// Whether its program began, as far as this process started it.
-    pub(crate) birth: Birth,
+    pub(crate) exec_status: ExecStatus,
     pub(crate) exit: Option<Exit>,
     /// Processor time at its exit.
     pub(crate) cpu: Millis,
@@ -57,7 +57,7 @@ impl Process {
             pid,
             pidfd,
             kin,
-            birth: Birth::default(),
+            exec_status: ExecStatus::default(),
             exit: None,
             cpu: Millis::ZERO,
             ask_keeper_at: None,
@@ -87,7 +87,7 @@ pub(crate) fn prepare(order: &Order) -> Result<(), Failure> {
     }
     if order.launch.output == OutputRule::Streamed {
         let dir = order.output_dir();
-        outlet::reopen(&dir).map_err(|error| cannot(0, &dir, &error))?;
+        output::reopen(&dir).map_err(|error| cannot(0, &dir, &error))?;
     }
     Ok(())
 }
@@ -134,10 +134,11 @@ pub(crate) fn spawn(
         let log = log.as_ref().map_or(input, AsFd::as_fd);
         // Who has a keeper is a server, which was given nothing for programs.
         let others = order.exits.as_ref().map_or(Others::PassedOn, |_| Others::Closed);
-        site.nursery.start(image, &Streams { input, log, note, doors, others })
+        site.spawner.start(image, &Streams { input, log, note, doors, others })
     });
-    let Started { pid, pidfd, birth } = started.map_err(|error| explain(order, rank, &error))?;
-    Ok(Process { birth, ..Process::new(rank, pid, Some(pidfd), Kin::Child) })
+    let Started { pid, pidfd, exec_status } =
+        started.map_err(|error| explain(order, rank, &error))?;
+    Ok(Process { exec_status, ..Process::new(rank, pid, Some(pidfd), Kin::Child) })
 }
 
 /// Path and arguments of the container runtime that runs the program in its image.

@@ -13,11 +13,11 @@ use crate::gang::{Gang, Left, StopAsked};
 use crate::launch::container;
 use crate::launch::spawn::{Kin, Process};
 use crate::launch::spec::lease_path;
-use crate::node::{BIRTH_LIMIT, Node, Start};
+use crate::node::{Node, STARTUP_LIMIT, Start};
 use crate::process::kill::{Marks, sweep};
 use crate::process::sys::pidfd_open;
 use crate::recovery::record::{self, Found};
-use crate::recovery::record_file::Slip;
+use crate::recovery::record_file::RecordFile;
 
 /// Between two looks for a note.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
@@ -74,9 +74,9 @@ impl Node {
         let picked = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
         self.ports.take_again(record.port);
         let order = self.order(&start, record.port, picked, record.since_ticks);
-        let (cgroups, slip) = (record.control_groups(), Slip::open(path).ok());
+        let (cgroups, record_file) = (record.control_groups(), RecordFile::open(path).ok());
         let asked = if phase.is_stopping() { StopAsked::Yes } else { StopAsked::No };
-        let left = Left { processes, cgroups, slip, since, asked };
+        let left = Left { processes, cgroups, record_file, since, asked };
         let mut gang = Gang::take_up(order, left, &mut self.site);
         if asked == StopAsked::Yes {
             let spec = start.launch.checkpoint.as_ref();
@@ -96,9 +96,9 @@ impl Node {
         sweep(&Marks { groups, mark: record::mark(&lease_dir), cgroups: &cgroups }, None);
         container::remove_left(&lease_dir);
         cgroups.iter().for_each(Group::remove);
-        let record = match found.and_then(|found| Slip::open(&found.path).ok()) {
+        let record = match found.and_then(|found| RecordFile::open(&found.path).ok()) {
             // Somebody who has not noted itself yet may write to it.
-            Some(slip) => LastOf::Discarded(slip),
+            Some(record_file) => LastOf::Discarded(record_file),
             None => LastOf::Nothing,
         };
         let remains = Remains { lease_dir: Some(lease_dir), record, children: Vec::new() };
@@ -118,7 +118,7 @@ fn forget(found: Found) {
 /// died between the birth of one and the moment in which it notes who it is.
 fn noted_by_now(mut found: Found, world: usize) -> Found {
     let is_young =
-        |found: &Found| found.record.is_of_this_boot() && found.record.age() < BIRTH_LIMIT;
+        |found: &Found| found.record.is_of_this_boot() && found.record.age() < STARTUP_LIMIT;
     while found.noted.len() < world && is_young(&found) {
         thread::sleep(NOTE_EVERY);
         found = found.again();

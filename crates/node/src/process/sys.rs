@@ -12,7 +12,7 @@ use nix::libc;
 use nix::sys::signal::Signal;
 
 use crate::gang::verdict::Exit;
-pub(crate) use spawner::{Birth, Image, Nursery, Others, Started, Streams};
+pub(crate) use spawner::{ExecStatus, Image, Others, Spawner, Started, Streams};
 
 /// Descriptors that a program may have which is started from here, where this process took more.
 static DESCRIPTORS_BEFORE: OnceLock<libc::rlimit> = OnceLock::new();

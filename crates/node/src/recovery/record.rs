@@ -3,7 +3,7 @@
 //! ```text
 //! RUN_DIR/record-N           who a lease is and what was chosen for it, before there is a process;
 //!                            then who each is, written by itself before its program; after the
-//!                            end another lease has the file (`slip`)
+//!                            end another lease has the file (`record_file`)
 //! RUN_DIR/lease-N/           what its programs see also in containers, which see nothing else
 //!                            here; made once there is something to say, at the start where ranks
 //!                            may settle something or run in containers
@@ -34,7 +34,7 @@ use crate::launch::environment::NOTICE;
 use crate::launch::spec::{containers_path, lease_path, notice_path, progress_path};
 use crate::process::kill::{Marks, sweep};
 use crate::process::procfs;
-use crate::recovery::record_file::{self as slip, Notes, Slip, Spares, Text};
+use crate::recovery::record_file::{self as record_file, Notes, RecordFile, Spares, Text};
 
 /// How long killed processes may take to go: one in an uninterruptible system call goes after it.
 const REAP_LIMIT: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ pub(crate) struct CoresRecord {
 
 impl Record {
     /// Writes it; processes note who they are behind it.
-    pub(crate) fn write(&self, spares: &mut Spares) -> io::Result<Slip> {
+    pub(crate) fn write(&self, spares: &mut Spares) -> io::Result<RecordFile> {
         let text = serde_json::to_string(self).expect("text and numbers always become JSON");
         spares.write(text, self.cores.len())
     }
@@ -137,7 +137,7 @@ impl Found {
     /// # Errors
     /// When the file cannot be read. One that is not a record is nobody's.
     fn read(path: &Path) -> io::Result<Option<Self>> {
-        let Text::Record(text, noted) = slip::read(path)? else { return Ok(None) };
+        let Text::Record(text, noted) = record_file::read(path)? else { return Ok(None) };
         let record = serde_json::from_str(&text).ok();
         Ok(record.map(|record| Self { path: path.to_owned(), record, noted }))
     }
@@ -251,7 +251,7 @@ fn all(run_dir: &Path) -> io::Result<Vec<Found>> {
 /// The records that can be read, and what cannot.
 pub(crate) fn readable(run_dir: &Path) -> (Vec<Found>, Vec<io::Error>) {
     let (mut records, mut unread) = (Vec::new(), Vec::new());
-    let paths = slip::files(run_dir).unwrap_or_else(|error| {
+    let paths = record_file::files(run_dir).unwrap_or_else(|error| {
         unread.push(error);
         Vec::new()
     });
@@ -293,7 +293,7 @@ pub(crate) fn forget_rest(lease_dir: &Path) {
 /// Removes what an engine kept for its next leases that was killed, or was writing then: it had no
 /// process yet.
 pub(crate) fn remove_blanks(run_dir: &Path) {
-    for path in slip::files(run_dir).unwrap_or_default() {
+    for path in record_file::files(run_dir).unwrap_or_default() {
         if matches!(Found::read(&path), Ok(None)) {
             let _ = fs::remove_file(path);
         }

@@ -28,7 +28,7 @@ const BLANK: u8 = b' ';
 const PREFIX: &str = "record-";
 
 #[derive(Debug)]
-pub(crate) struct Slip {
+pub(crate) struct RecordFile {
     file: File,
     path: PathBuf,
     /// How much of it was ever written.
@@ -44,7 +44,7 @@ pub(crate) struct Note<'a> {
     pub(crate) offset: u64,
 }
 
-impl Slip {
+impl RecordFile {
     fn new(file: File, path: PathBuf) -> Self {
         Self { file, path, length: 0, notes_at: 0 }
     }
@@ -88,7 +88,7 @@ pub(crate) struct Spares {
     run_dir: PathBuf,
     /// Of the next file.
     number: u64,
-    slips: Vec<Slip>,
+    slips: Vec<RecordFile>,
 }
 
 impl Spares {
@@ -97,44 +97,44 @@ impl Spares {
     }
 
     /// Writes a record of so many processes. Where that fails there is none.
-    pub(crate) fn write(&mut self, record: String, processes: usize) -> io::Result<Slip> {
-        let mut slip = match self.slips.pop() {
-            Some(slip) => slip,
+    pub(crate) fn write(&mut self, record: String, processes: usize) -> io::Result<RecordFile> {
+        let mut record_file = match self.slips.pop() {
+            Some(record_file) => record_file,
             None => self.create()?,
         };
-        match slip.write(record, processes) {
-            Ok(()) => Ok(slip),
+        match record_file.write(record, processes) {
+            Ok(()) => Ok(record_file),
             Err(error) => {
-                slip.discard();
+                record_file.discard();
                 Err(error)
             }
         }
     }
 
-    fn create(&mut self) -> io::Result<Slip> {
+    fn create(&mut self) -> io::Result<RecordFile> {
         loop {
             let path = self.run_dir.join(format!("{PREFIX}{}", self.number));
             self.number += 1;
             match OpenOptions::new().create_new(true).write(true).open(&path) {
                 // Of an engine that died, whose leases may live.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                file => return file.map(|file| Slip::new(file, path)),
+                file => return file.map(|file| RecordFile::new(file, path)),
             }
         }
     }
 
     /// The file of a lease that is over, whose record means nothing from here on.
-    pub(crate) fn keep(&mut self, slip: Slip) {
-        let usable = self.slips.len() < SPARE_MAX && slip.length <= LENGTH_MAX;
-        if usable && slip.blank().is_ok() {
-            self.slips.push(slip);
+    pub(crate) fn keep(&mut self, record_file: RecordFile) {
+        let usable = self.slips.len() < SPARE_MAX && record_file.length <= LENGTH_MAX;
+        if usable && record_file.blank().is_ok() {
+            self.slips.push(record_file);
         } else {
-            slip.discard();
+            record_file.discard();
         }
     }
 
     pub(crate) fn remove(&mut self) {
-        self.slips.drain(..).for_each(Slip::discard);
+        self.slips.drain(..).for_each(RecordFile::discard);
     }
 }
 
@@ -187,9 +187,9 @@ pub(crate) fn files(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    fn note(slip: &Slip, rank: u32, text: &str) {
-        let offset = slip.note(rank).offset;
-        slip.file.write_all_at(text.as_bytes(), offset).expect("a process notes itself");
+    fn note(record_file: &RecordFile, rank: u32, text: &str) {
+        let offset = record_file.note(rank).offset;
+        record_file.file.write_all_at(text.as_bytes(), offset).expect("a process notes itself");
     }
 
     fn record(text: &str, notes: &[(u32, i32)]) -> Text {
@@ -201,14 +201,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let mut spares = Spares::new(dir.path());
         let mut write = |record: &str, processes: u32| {
-            let slip = spares.write(record.to_owned(), processes as usize);
-            let slip = slip.expect("it can be written");
+            let record_file = spares.write(record.to_owned(), processes as usize);
+            let record_file = record_file.expect("it can be written");
             for rank in 0..processes {
-                note(&slip, rank, &format!("{rank} {:<21}\n", 10 * processes + rank));
+                note(&record_file, rank, &format!("{rank} {:<21}\n", 10 * processes + rank));
             }
-            let path = slip.path.clone();
+            let path = record_file.path.clone();
             let text = read(&path).expect("it can be read");
-            spares.keep(slip);
+            spares.keep(record_file);
             assert_eq!(read(&path).expect("it can be read"), Text::Blank);
             (path, text)
         };
@@ -226,11 +226,12 @@ mod tests {
     #[test]
     fn a_note_that_is_cut_short_is_nobody() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let slip = Spares::new(dir.path()).write("{}".to_owned(), 3).expect("it can be written");
-        note(&slip, 0, "0 17                   \n");
-        note(&slip, 1, "1 1");
-        note(&slip, 2, "2 18                   \n");
-        let text = read(&slip.path).expect("it can be read");
+        let record_file =
+            Spares::new(dir.path()).write("{}".to_owned(), 3).expect("it can be written");
+        note(&record_file, 0, "0 17                   \n");
+        note(&record_file, 1, "1 1");
+        note(&record_file, 2, "2 18                   \n");
+        let text = read(&record_file.path).expect("it can be read");
         assert_eq!(text, record("{}", &[(0, 17), (2, 18)]));
     }
 

@@ -256,9 +256,10 @@ fn wrong_core_ids_are_refused() {
 #[test]
 fn an_inlet_wakes_the_engine_and_its_end_does_too() {
     let mut rig = Rig::new();
-    let inlet = rig.node.inlet();
+    let event_sender = rig.node.event_sender();
     let before = rig.node.now();
-    let sender = std::thread::spawn(move || inlet.send(Event::JobCancelled { job: JobId(4) }));
+    let sender =
+        std::thread::spawn(move || event_sender.send(Event::JobCancelled { job: JobId(4) }));
     let (at, event) = rig.node.next_event(None).expect("the fact arrives");
     assert_eq!(event, Event::JobCancelled { job: JobId(4) });
     assert!(at >= before);
@@ -270,5 +271,5 @@ fn an_inlet_wakes_the_engine_and_its_end_does_too() {
 fn the_engine_and_its_inlets_can_move_to_other_threads() {
     fn check<T: Send>() {}
     check::<Node>();
-    check::<het_node::Inlet>();
+    check::<het_node::EventSender>();
 }

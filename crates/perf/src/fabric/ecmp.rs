@@ -4,7 +4,7 @@ use super::hash;
 
 /// The probability of every greatest number of flows on one link.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WorstLoad {
+pub struct MaxLinkLoad {
     /// Of the greatest number being the place in this list.
     pub probabilities: Vec<f64>,
 }
@@ -20,7 +20,7 @@ const PROBABILITY_MIN: f64 = 1e-15;
 ///
 /// # Panics
 /// Without links, or beyond [`HASHED_MAX`] of either.
-pub fn worst_load(flows: u32, links: u32) -> WorstLoad {
+pub fn worst_load(flows: u32, links: u32) -> MaxLinkLoad {
     assert!((1..=HASHED_MAX).contains(&links) && flows <= HASHED_MAX, "it can be summed up");
     let logarithms = log_factorials(flows);
     let mut probabilities = vec![0.0; flows.div_ceil(links) as usize];
@@ -33,7 +33,7 @@ pub fn worst_load(flows: u32, links: u32) -> WorstLoad {
             break;
         }
     }
-    WorstLoad { probabilities }
+    MaxLinkLoad { probabilities }
 }
 
 /// The path of a flow among `ways`, as a switch would choose by a hash of its header.
@@ -45,7 +45,7 @@ pub fn ecmp_choice(seed: u64, flow: u64, ways: usize) -> usize {
     (hash(seed, flow) % ways as u64) as usize
 }
 
-impl WorstLoad {
+impl MaxLinkLoad {
     /// The expected number on the worst link.
     pub fn mean(&self) -> f64 {
         self.expect(|load| load)

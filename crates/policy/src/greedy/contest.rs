@@ -161,9 +161,9 @@ impl Pass<'_> {
     /// A stage would get devices that another one has waited for too long: those who run there are
     /// to come to their ends.
     fn is_awaited_on(&self, demand: &Demand) -> bool {
-        let sorts = &self.view.state.index().sorts;
+        let device_groups = &self.view.state.index().device_groups;
         let classes = |class: usize| {
-            let of_class = sorts.iter().map(|sort| sort.exemplar);
+            let of_class = device_groups.iter().map(|sort| sort.representative);
             of_class.filter(move |id| self.view.state.topology().device(*id).class == class)
         };
         self.awaited.is_some_and(|awaited| {

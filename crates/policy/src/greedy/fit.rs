@@ -383,7 +383,7 @@ impl<'a> Pass<'a> {
             true => Quota::Own,
             false => Quota::Borrowed,
         };
-        Precedence::among_tenants(rank, quota, tenants.standing(group.tenant()), density)
+        Precedence::among_tenants(rank, quota, tenants.fair_share(group.tenant()), density)
     }
 
     /// What a device brings to a stage where it brings most; who has risen by waiting is not

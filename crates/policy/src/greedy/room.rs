@@ -164,8 +164,10 @@ impl<'a> Pass<'a> {
     pub(super) fn delays_anyhow(&self, group: &Group, rank: &Rank) -> Option<StageKey> {
         let awaited = self.awaited?;
         let everywhere = || {
-            let mut sorts = group.asks.iter().flat_map(|ask| ask.accepted.sorts());
-            sorts.all(|sort| self.is_wanted(&awaited, self.view.state.index().sorts[sort].exemplar))
+            let mut device_groups = group.asks.iter().flat_map(|ask| ask.accepted.sorts());
+            device_groups.all(|sort| {
+                self.is_wanted(&awaited, self.view.state.index().device_groups[sort].representative)
+            })
         };
         let fastest = |left| group.span(group.ranked[0], left);
         if self.ends_in_time(&awaited, rank, fastest) || !everywhere() {
@@ -229,12 +231,12 @@ pub(super) fn reserved(view: &View<'_>) -> usize {
         return 0;
     }
     let leases = view.state.leases();
-    let beneficiaries: BTreeSet<StageKey> = leases
+    let preemptors: BTreeSet<StageKey> = leases
         .values()
         .filter_map(|lease| match lease.phase {
-            Phase::Stopping { cause } => cause.beneficiary(),
+            Phase::Stopping { cause } => cause.preemptor(),
             Phase::Starting | Phase::Running { .. } => None,
         })
         .collect();
-    view.state.claims().keys().filter(|key| !beneficiaries.contains(key)).count()
+    view.state.claims().keys().filter(|key| !preemptors.contains(key)).count()
 }

@@ -380,8 +380,9 @@ fn offers(view: &View<'_>, feasible: &mut BTreeMap<Request, bool>, key: StageKey
     let (_, spec, _) = view.state.stage(key);
     let mut found: BTreeMap<(usize, usize), Offer> = BTreeMap::new();
     for (alternative, shape) in spec.alternatives.iter().enumerate() {
-        let exemplars = view.state.index().sorts.iter().map(|sort| sort.exemplar);
-        for id in exemplars.filter(|&id| shape.selector.accepts(topology, id)) {
+        let representatives =
+            view.state.index().device_groups.iter().map(|sort| sort.representative);
+        for id in representatives.filter(|&id| shape.selector.accepts(topology, id)) {
             let class = topology.device(id).class;
             if is_feasible(view, feasible, spec, (alternative, class)) {
                 let (units, within) = (shape.count, Domain::Node);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::market::{Book, Demands, Offer};
 use crate::memory::{self, Recalled, Stored};
 use crate::placement::{on_class, place};
-use crate::speed::slower_apart;
+use crate::speed::spread_penalty;
 use crate::tenants::Tenants;
 use crate::{Cache, Decision, Pool, StopOrder, View, Want};
 
@@ -211,6 +211,6 @@ fn anywhere(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, mixing: Mixing)
 }
 
 fn run(view: &View<'_>, key: StageKey, placement: Placement, mut reasons: Vec<Reason>) -> Want {
-    reasons.extend(slower_apart(view, view.state.stage(key).1, &placement));
+    reasons.extend(spread_penalty(view, view.state.stage(key).1, &placement));
     Want::Run { placement, reasons }
 }

@@ -7,7 +7,7 @@ use het_perf::RateSource;
 
 use super::expected::Expected;
 use super::opportunity_cost::{OpportunityCost, shape};
-use crate::speed::{rate, rate_on, slower_apart, steps_left};
+use crate::speed::{rate, rate_on, spread_penalty, steps_left};
 use crate::{Pool, View, place};
 
 /// An alternative, where it would stand now, and the terms that it is weighed by.
@@ -104,7 +104,7 @@ fn terms(
     let shape = shape(view, spec, placement.alternative, within)?;
     Some(Terms {
         rate,
-        apart: slower_apart(view, spec, placement),
+        apart: spread_penalty(view, spec, placement),
         part: shape.part,
         price: opportunity_cost.price(shape),
         step_cost_s: opportunity_cost.cost(shape),

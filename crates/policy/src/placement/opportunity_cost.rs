@@ -4,7 +4,7 @@
 //! others could do more with them. So a shape is weighed by the time to its end, plus what the
 //! others lose meanwhile: the part of the cluster that it takes times everybody who is there.
 
-use het_core::{Domain, Millis, Sort, StageSpec, State};
+use het_core::{DeviceGroup, Domain, Millis, StageSpec, State};
 use het_perf::RateSource;
 
 use crate::View;
@@ -102,16 +102,17 @@ pub(crate) fn shape(
 fn part(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<f64> {
     let topology = view.state.topology();
     let alternative = &spec.alternatives[index];
-    let accepts = |sort: &&Sort| alternative.selector.accepts(topology, sort.exemplar);
-    let sort = view.state.index().sorts.iter().find(accepts)?;
-    Some(part_of(view.state, topology.device(sort.exemplar).class, alternative.count))
+    let accepts = |sort: &&DeviceGroup| alternative.selector.accepts(topology, sort.representative);
+    let sort = view.state.index().device_groups.iter().find(accepts)?;
+    Some(part_of(view.state, topology.device(sort.representative).class, alternative.count))
 }
 
 /// The part of the peak of the whole cluster that so many units of a class are.
 pub(crate) fn part_of(state: &State, class: usize, units: u32) -> f64 {
     let all = state.index();
-    let of_class = |sort: &&Sort| state.topology().device(sort.exemplar).class == class;
-    let peak = all.sorts.iter().find(of_class).map_or(0, |sort| sort.peak_gflops);
+    let of_class =
+        |sort: &&DeviceGroup| state.topology().device(sort.representative).class == class;
+    let peak = all.device_groups.iter().find(of_class).map_or(0, |sort| sort.peak_gflops);
     f64::from(units) * peak as f64 / all.peak_gflops.max(1) as f64
 }
 

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    ByNode, Bytes, DeviceId, Free, Grant, Isolation, Name, NodeId, Placement, Selector, Share,
-    Sort, StageKey, State,
+    ByNode, Bytes, DeviceGroup, DeviceId, Free, Grant, Isolation, Name, NodeId, Placement,
+    Selector, Share, StageKey, State,
 };
 
 use super::packing::Mix;
@@ -15,10 +15,10 @@ use super::packing::Mix;
 /// Devices that a selector accepts.
 #[derive(Debug, Clone)]
 pub(crate) struct Accepted {
-    /// Rows of [`het_core::Index::sorts`].
-    sorts: Arc<[usize]>,
+    /// Rows of [`het_core::Index::device_groups`].
+    device_groups: Arc<[usize]>,
     by_node: ByNode,
-    /// The one sort whose members these are.
+    /// The one group whose members these are.
     all_of: Option<usize>,
 }
 
@@ -26,12 +26,16 @@ impl Accepted {
     /// The same on one node only.
     pub fn only(&self, node: NodeId) -> Self {
         let rows = self.by_node.iter().filter(|(of, _)| *of == node).cloned();
-        Self { sorts: Arc::clone(&self.sorts), by_node: rows.collect(), all_of: None }
+        Self {
+            device_groups: Arc::clone(&self.device_groups),
+            by_node: rows.collect(),
+            all_of: None,
+        }
     }
 
     /// Whether this device is one of them.
     pub fn has(&self, state: &State, device: DeviceId) -> bool {
-        self.sorts.contains(&state.index().memberships[device.index()].sort)
+        self.device_groups.contains(&state.index().memberships[device.index()].group)
     }
 
     /// By node: the devices, and free whole units among them.
@@ -39,23 +43,24 @@ impl Accepted {
         &'p self,
         pool: &'p Pool<'_>,
     ) -> impl Iterator<Item = (NodeId, &'p [DeviceId], u32)> + 'p {
-        let counted = self.all_of.map(|sort| pool.free.units_by_node(sort));
+        let counted = self.all_of.map(|group| pool.free.units_by_node(group));
         self.by_node.iter().enumerate().map(move |(row, (node, ids))| {
             let sum = || ids.iter().map(|&id| pool.free(id).whole_units()).sum();
             (*node, ids.as_slice(), counted.map_or_else(sum, |units| units[row]))
         })
     }
 
-    /// Rows of [`het_core::Index::sorts`].
+    /// Rows of [`het_core::Index::device_groups`].
     pub fn sorts(&self) -> impl Iterator<Item = usize> + '_ {
-        self.sorts.iter().copied()
+        self.device_groups.iter().copied()
     }
 
     /// Rows of [`het_core::Topology::classes`].
     pub fn classes<'a>(&'a self, state: &'a State) -> impl Iterator<Item = usize> + 'a {
-        let class =
-            |&sort: &usize| state.topology().device(state.index().sorts[sort].exemplar).class;
-        self.sorts.iter().map(class)
+        let class = |&group: &usize| {
+            state.topology().device(state.index().device_groups[group].representative).class
+        };
+        self.device_groups.iter().map(class)
     }
 }
 
@@ -145,12 +150,13 @@ impl<'a> Pool<'a> {
         sockets
     }
 
-    /// Free whole units of a node's accelerators, by sort of device, each with its class.
+    /// Free whole units of a node's accelerators, by group of device, each with its class.
     pub(crate) fn accelerators(&self, node: NodeId) -> impl Iterator<Item = (usize, u32)> + '_ {
         let index = self.state.index();
         index.accelerators_of[node.index()].iter().map(|at| {
-            let class = self.state.topology().device(index.sorts[at.sort].exemplar).class;
-            (class, self.free.units_by_node(at.sort)[at.row])
+            let class =
+                self.state.topology().device(index.device_groups[at.group].representative).class;
+            (class, self.free.units_by_node(at.group)[at.row])
         })
     }
 
@@ -168,15 +174,15 @@ impl<'a> Pool<'a> {
 
     /// Free whole units among accepted devices.
     pub(crate) fn units(&self, accepted: &Accepted) -> u32 {
-        accepted.sorts.iter().map(|&sort| self.free.units(sort)).sum()
+        accepted.device_groups.iter().map(|&group| self.free.units(group)).sum()
     }
 
     /// Free whole units by device class.
     pub(crate) fn units_by_class(&self) -> Vec<u32> {
         let topology = self.state.topology();
         let mut units = vec![0; topology.classes.len()];
-        for (row, sort) in self.state.index().sorts.iter().enumerate() {
-            units[topology.device(sort.exemplar).class] += self.free.units(row);
+        for (row, group) in self.state.index().device_groups.iter().enumerate() {
+            units[topology.device(group.representative).class] += self.free.units(row);
         }
         units
     }
@@ -206,23 +212,27 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// The devices of all sorts that a selector accepts, of one class if one is named. Mostly that is
-/// one sort, and nothing is copied.
+/// The device groups that a selector accepts, of one class if one is named. Mostly that is one
+/// group, and nothing is copied.
 pub(crate) fn accepted(state: &State, selector: &Selector, class: Option<usize>) -> Accepted {
     let topology = state.topology();
-    let accepts = |sort: &Sort| {
-        class.is_none_or(|class| topology.device(sort.exemplar).class == class)
-            && selector.accepts(topology, sort.exemplar)
+    let accepts = |group: &DeviceGroup| {
+        class.is_none_or(|class| topology.device(group.representative).class == class)
+            && selector.accepts(topology, group.representative)
     };
-    let all = &state.index().sorts;
-    let sorts: Arc<[usize]> = (0..all.len()).filter(|&row| accepts(&all[row])).collect();
-    if let [only] = *sorts {
-        return Accepted { all_of: Some(only), by_node: Arc::clone(&all[only].members), sorts };
+    let all = &state.index().device_groups;
+    let device_groups: Arc<[usize]> = (0..all.len()).filter(|&row| accepts(&all[row])).collect();
+    if let [only] = *device_groups {
+        return Accepted {
+            all_of: Some(only),
+            by_node: Arc::clone(&all[only].members),
+            device_groups,
+        };
     }
     let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
-    for (node, ids) in sorts.iter().flat_map(|&row| all[row].members.iter()) {
+    for (node, ids) in device_groups.iter().flat_map(|&row| all[row].members.iter()) {
         by_node.entry(*node).or_default().extend(ids);
     }
     by_node.values_mut().for_each(|ids| ids.sort_unstable());
-    Accepted { sorts, by_node: by_node.into_iter().collect(), all_of: None }
+    Accepted { device_groups, by_node: by_node.into_iter().collect(), all_of: None }
 }

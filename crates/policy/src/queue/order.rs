@@ -7,7 +7,7 @@ use het_core::{Millis, Priority, StageKey, Time};
 use super::levels::{self, Level};
 use crate::View;
 use crate::rules::Order;
-use crate::tenants::Standing;
+use crate::tenants::FairShareRank;
 
 /// A waiting stage rises by one priority each time it has waited this long (law 10); where the
 /// shortest go first, not before it has waited [`RISES_AFTER`] times as long as it takes.
@@ -42,7 +42,7 @@ pub(crate) struct Precedence {
     /// Its tenant would have to borrow for it.
     borrows: bool,
     level: Reverse<u64>,
-    standing: Standing,
+    fair_share: FairShareRank,
     /// What a device brings to it, where there is a market.
     density: Reverse<Density>,
 }
@@ -70,14 +70,19 @@ impl Precedence {
         Self {
             borrows: false,
             level: rank.level,
-            standing: Standing::default(),
+            fair_share: FairShareRank::default(),
             density: Reverse(Density(density)),
         }
     }
 
-    /// Of one that draws on the quota of its tenant, or lends from others beside `standing`.
-    pub fn among_tenants(rank: &Rank, quota: Quota, standing: Standing, density: f64) -> Self {
-        Self { borrows: quota == Quota::Borrowed, standing, ..Self::of(rank, density) }
+    /// Of one that draws on the quota of its tenant, or lends from others beside `fair_share`.
+    pub fn among_tenants(
+        rank: &Rank,
+        quota: Quota,
+        fair_share: FairShareRank,
+        density: f64,
+    ) -> Self {
+        Self { borrows: quota == Quota::Borrowed, fair_share, ..Self::of(rank, density) }
     }
 }
 

@@ -1,29 +1,24 @@
-//! `GET /openapi.json`: the table of routes as an OpenAPI 3.1 document.
+//! The table of routes as an OpenAPI 3.1 document.
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use schemars::schema_for;
 use serde_json::{Map, Value, json};
 
 use het_wire::API_VERSION;
 use het_wire::api::Refusal;
 
-use super::routes::{Answer, ROUTES, Route};
+use super::route::{Answer, Route};
 
 /// Where the schemas of all bodies and answers stand.
 const SCHEMAS: &str = "#/components/schemas/";
 
-pub async fn document() -> Json<Value> {
-    Json(openapi())
-}
-
 /// The document.
-pub fn openapi() -> Value {
+pub fn openapi(routes: &[Route]) -> Value {
     let mut schemas = Map::new();
     add(&mut schemas, schema_for!(Refusal).to_value());
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
-    for route in ROUTES {
+    for route in routes {
         let operation = operation(route, &mut schemas);
         paths.entry(route.path).or_default().insert(route.method.to_owned(), operation);
     }

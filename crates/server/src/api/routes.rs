@@ -1,10 +1,13 @@
 //! Every route, once: the router, the OpenAPI document and the tests of who may what are made from
 //! this table.
 
-use axum::Router;
+use std::future::{Ready, ready};
+
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{MethodRouter, get, patch, post, put};
-use schemars::{Schema, schema_for};
+use axum::routing::{get, patch, post, put};
+use axum::{Json, Router};
+use schemars::schema_for;
+use serde_json::Value;
 
 use het_wire::api::{
     Change, DeviceList, DeviceRow, EventPage, JobChanges, JobList, JobRow, PreemptionList,
@@ -13,36 +16,13 @@ use het_wire::api::{
 use het_wire::report::{ExplanationReport, RunReport};
 
 use super::auth::Verb;
+use super::openapi::openapi;
 use super::refuse::ApiError;
 use super::{
-    Api, BODY_BYTES_MAX, Code, devices, events, jobs, metrics, openapi, preempt, quotas, site,
-    submit, watch,
+    Api, BODY_BYTES_MAX, Code, devices, events, jobs, metrics, preempt, quotas, site, submit, watch,
 };
 
-/// One route.
-#[derive(Debug)]
-pub struct Route {
-    pub method: &'static str,
-    pub path: &'static str,
-    /// What it takes to be allowed it; `None` for everybody.
-    pub verb: Option<Verb>,
-    pub about: &'static str,
-    pub query: &'static [(&'static str, &'static str)],
-    pub body: Option<fn() -> Schema>,
-    pub answer: Answer,
-    handler: fn() -> MethodRouter<Api>,
-}
-
-/// What a route answers with.
-#[derive(Debug, Clone, Copy)]
-pub enum Answer {
-    Text,
-    Json(fn() -> Schema),
-    /// Server-sent events with this as their data.
-    Stream(fn() -> Schema),
-    /// JSON that has no schema of its own.
-    Object,
-}
+pub use super::route::{Answer, Route};
 
 const LIST_QUERY: &[(&str, &str)] = &[
     ("all", "ended jobs too"),
@@ -82,7 +62,7 @@ pub const ROUTES: &[Route] = &[
         query: &[],
         body: None,
         answer: Answer::Object,
-        handler: || get(openapi::document),
+        handler: || get(document),
     },
     Route {
         method: "get",
@@ -282,6 +262,11 @@ pub const ROUTES: &[Route] = &[
         handler: || get(watch::watch),
     },
 ];
+
+/// `GET /openapi.json`: this table as a document.
+fn document() -> Ready<Json<Value>> {
+    ready(Json(openapi(ROUTES)))
+}
 
 /// The router of all routes.
 pub fn router(api: Api) -> Router {

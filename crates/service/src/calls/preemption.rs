@@ -32,12 +32,12 @@ pub async fn preempt(
     let change = move |state: &State| {
         // What ended meanwhile, or waits no more, is no matter of this any more.
         let still = |one: &Yielding| {
-            state.leases().contains_key(&one.lease) && state.is_waiting(one.beneficiary)
+            state.leases().contains_key(&one.lease) && state.is_waiting(one.preemptor)
         };
         let found: Vec<_> = found.into_iter().filter(|(one, _)| still(one)).collect();
         let event = |(one, _): &(Yielding, PreemptionRow)| {
-            let Yielding { lease, beneficiary, .. } = *one;
-            Event::StageYields { lease, beneficiary }
+            let Yielding { lease, preemptor, .. } = *one;
+            Event::StageYields { lease, preemptor }
         };
         let events = found.iter().map(event).collect();
         Change { events, answer: found.into_iter().map(|(_, row)| row).collect::<Vec<_>>() }
@@ -76,14 +76,14 @@ fn of_job(replica: &Replica, id: JobId) -> Vec<Yielding> {
 fn row(state: &State, caller: &Caller, one: &Yielding) -> PreemptionRow {
     let key = state.leases()[&one.lease].stage;
     let (_, spec, stage) = state.stage(key);
-    let (ours, our_spec, _) = state.stage(one.beneficiary);
+    let (ours, our_spec, _) = state.stage(one.preemptor);
     let may_see = caller.may(Verb::ReadJobs, ours.spec.tenant.as_str());
     let seconds = |span: Millis| span.as_seconds();
     let device_seconds = |time: ShareMillis| time.device_seconds();
     PreemptionRow {
         id: key.job.0,
         stage: spec.name.to_string(),
-        beneficiary: may_see.then_some(one.beneficiary.job.0),
+        beneficiary: may_see.then_some(one.preemptor.job.0),
         beneficiary_stage: may_see.then(|| our_spec.name.to_string()),
         save_s: seconds(one.cost.save),
         load_s: seconds(one.cost.load),

@@ -14,7 +14,7 @@ use crate::progress::{Progress, Totals};
 use crate::saves::Saves;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, check_length};
-use crate::{dataset, driver, finetune, int8, tokens};
+use crate::{dataset, drivers, finetune, int8, tokens};
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
     };
     let weights = Arc::new(source.weights()?);
     drop(source);
-    let mut driver = driver::start(&name, &weights)?;
+    let mut driver = drivers::start(&name, &weights)?;
     progress.driver(&name, &driver.detail());
     warn(&format!("driver `{name}`: {}", driver.detail()));
     let settings = settings(arguments);
@@ -148,7 +148,7 @@ fn settings(arguments: &Finetune) -> Settings {
 }
 
 fn chosen_driver(wanted: &str) -> Result<String> {
-    driver::resolve(wanted, std::env::var("HET_DEVICES").ok().as_deref())
+    drivers::resolve(wanted, std::env::var("HET_DEVICES").ok().as_deref())
 }
 
 pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
@@ -166,7 +166,7 @@ pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {
         int8::round_weights(&mut weights);
     }
     let weights = Arc::new(weights);
-    let mut driver = driver::start(&name, &weights)?;
+    let mut driver = drivers::start(&name, &weights)?;
     let detail = match arguments.precision {
         Precision::F32 => driver.detail(),
         Precision::Int8 => format!("int8 weights, {}", driver.detail()),

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::lora::Adapter;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Source;
-use crate::{cpu, driver, export, fetch, tiny};
+use crate::{cpu, drivers, export, fetch, tiny};
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -76,7 +76,8 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
 
 /// A driver may crash the process that starts it, so each is started in one of its own.
 pub fn drivers(format: Format) -> Result<ExitCode> {
-    let items: Vec<Json> = driver::KNOWN.iter().map(|&(name, built)| probed(name, built)).collect();
+    let items: Vec<Json> =
+        drivers::KNOWN.iter().map(|&(name, built)| probed(name, built)).collect();
     match format {
         Format::Json => show(
             &json!({"apiVersion": "heterosis.dev/v1alpha1", "kind": "DriverList", "items": items})
@@ -120,9 +121,9 @@ fn probed(name: &str, built: bool) -> Json {
 
 /// Computes one small gradient with the driver.
 pub fn probe(name: &str) -> Result<ExitCode> {
-    let name = driver::resolve(name, None)?;
+    let name = drivers::resolve(name, None)?;
     let weights = Arc::new(tiny::weights(1));
-    let mut driver = driver::start(&name, &weights)?;
+    let mut driver = drivers::start(&name, &weights)?;
     let adapter = Adapter::random(&weights.config, 2, 4.0, 1);
     driver.use_adapter(&adapter)?;
     let sequence = Sequence { tokens: vec![1, 2, 3, 4], scored: vec![true; 4] };
@@ -145,8 +146,8 @@ pub fn tiny(output: &Path, seed: u64) -> Result<ExitCode> {
 pub fn bench_step(arguments: &BenchStep) -> Result<ExitCode> {
     let BenchStep { batch, seq, scored, rank, steps, .. } = *arguments;
     let weights = Arc::new(Source::open(&arguments.weights.weights)?.weights()?);
-    let name = driver::resolve(&arguments.driver, None)?;
-    let mut driver = driver::start(&name, &weights)?;
+    let name = drivers::resolve(&arguments.driver, None)?;
+    let mut driver = drivers::start(&name, &weights)?;
     let mut adapter = Adapter::random(&weights.config, rank, 2.0 * rank as f32, 1);
     let mut moments = crate::optimiser::AdamW::new(adapter.values.len());
     let vocabulary = weights.config.vocabulary as u32;

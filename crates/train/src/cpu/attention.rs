@@ -4,7 +4,7 @@
 
 use super::math::{softmax, softmax_backward};
 use super::matrix::{add_product_here, product_here};
-use crate::weights::Config;
+use crate::config::Config;
 use faer::prelude::ReborrowMut;
 use faer::{MatMut, MatRef};
 

@@ -4,7 +4,8 @@ use super::attention::{self, Inputs};
 use super::math;
 use super::matrix::{add_product, product, rows, rows_mut, sized, split_lengths, split_rows};
 use crate::batch::Batch;
-use crate::weights::{Config, Layer, Weights};
+use crate::config::Config;
+use crate::weights::{Layer, Weights};
 use rayon::prelude::*;
 use std::sync::Arc;
 

@@ -210,9 +210,9 @@ fn write(event: &Event) -> EventRecord {
             priority: change.priority.map(|priority| priority.to_string()),
             time_limit_ms: change.time_limit.map(|limit| limit.0),
         },
-        Event::StageYields { lease, beneficiary } => EventRecord::StageYields {
+        Event::StageYields { lease, preemptor } => EventRecord::StageYields {
             lease: lease.0,
-            beneficiary: (beneficiary.job.0, beneficiary.stage.0),
+            beneficiary: (preemptor.job.0, preemptor.stage.0),
         },
         Event::QuotasSet { quotas } => EventRecord::QuotasSet { tenants: write_quotas(quotas) },
         Event::PlanCommitted { plan } => EventRecord::PlanCommitted { plan: write_plan(plan) },
@@ -273,7 +273,7 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         },
         EventRecord::StageYields { lease, beneficiary: (job, stage) } => Event::StageYields {
             lease: LeaseId(*lease),
-            beneficiary: StageKey { job: JobId(*job), stage: StageIndex(*stage) },
+            preemptor: StageKey { job: JobId(*job), stage: StageIndex(*stage) },
         },
         EventRecord::QuotasSet { tenants } => {
             Event::QuotasSet { quotas: Arc::new(read_quotas(tenants)) }

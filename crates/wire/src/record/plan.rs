@@ -111,31 +111,81 @@ struct CostRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub(super) enum ReasonRecord {
-    OnlyAlternative { word: String },
-    FastestFinish { word: String },
-    BestUse { word: String },
-    FreeNow { word: String },
-    FirstPossible { word: String },
-    FixedAtSubmission { word: String },
+    OnlyAlternative {
+        word: String,
+    },
+    FastestFinish {
+        word: String,
+    },
+    BestUse {
+        word: String,
+    },
+    FreeNow {
+        word: String,
+    },
+    FirstPossible {
+        word: String,
+    },
+    FixedAtSubmission {
+        word: String,
+    },
     Backfilled,
     ClaimReady,
-    ItsTurn { word: String },
-    Resumed { step: u64 },
-    Aged { seconds: u64 },
-    SpreadOver { count: u32, domain: String, slower_pct: u32 },
-    NotEnough { word: String, need: u32 },
-    TooSpread { word: String, need: u32, domain: String },
-    NoCompanions { word: String },
-    NeverFits { word: String, need: u32, largest: u32 },
-    HeadOfLine { blocker: KeyRecord },
+    ItsTurn {
+        word: String,
+    },
+    Resumed {
+        step: u64,
+    },
+    Aged {
+        seconds: u64,
+    },
+    SpreadOver {
+        count: u32,
+        domain: String,
+        slower_pct: u32,
+    },
+    NotEnough {
+        word: String,
+        need: u32,
+    },
+    TooSpread {
+        word: String,
+        need: u32,
+        domain: String,
+    },
+    NoCompanions {
+        word: String,
+    },
+    NeverFits {
+        word: String,
+        need: u32,
+        largest: u32,
+    },
+    HeadOfLine {
+        blocker: KeyRecord,
+    },
     NotItsTurn,
     ClaimPending,
-    BetterToWait { word: String },
+    BetterToWait {
+        word: String,
+    },
     PreemptionTooDear,
-    WouldDelay { blocker: KeyRecord },
-    OverLimit { tenant: String, class: String, limit: u32 },
-    KeptForOthers { class: String },
-    MakesRoom { beneficiary: KeyRecord },
+    WouldDelay {
+        blocker: KeyRecord,
+    },
+    OverLimit {
+        tenant: String,
+        class: String,
+        limit: u32,
+    },
+    KeptForOthers {
+        class: String,
+    },
+    MakesRoom {
+        #[serde(rename = "beneficiary")]
+        preemptor: KeyRecord,
+    },
 }
 
 pub(super) fn write_plan(plan: &Plan) -> PlanRecord {
@@ -273,11 +323,11 @@ pub(super) fn read_placement(record: &PlacementRecord) -> Placement {
 
 pub(super) fn write_cause(cause: StopCause) -> CauseRecord {
     match cause {
-        StopCause::Priority { beneficiary } => {
-            CauseRecord::Priority { beneficiary: write_key(beneficiary) }
+        StopCause::Priority { preemptor } => {
+            CauseRecord::Priority { beneficiary: write_key(preemptor) }
         }
-        StopCause::Reclaim { beneficiary } => {
-            CauseRecord::Reclaim { beneficiary: write_key(beneficiary) }
+        StopCause::Reclaim { preemptor } => {
+            CauseRecord::Reclaim { beneficiary: write_key(preemptor) }
         }
         StopCause::Quantum => CauseRecord::Quantum,
         StopCause::Migration => CauseRecord::Migration,
@@ -292,10 +342,10 @@ pub(super) fn write_cause(cause: StopCause) -> CauseRecord {
 pub(super) fn read_cause(record: CauseRecord) -> StopCause {
     match record {
         CauseRecord::Priority { beneficiary } => {
-            StopCause::Priority { beneficiary: read_key(beneficiary) }
+            StopCause::Priority { preemptor: read_key(beneficiary) }
         }
         CauseRecord::Reclaim { beneficiary } => {
-            StopCause::Reclaim { beneficiary: read_key(beneficiary) }
+            StopCause::Reclaim { preemptor: read_key(beneficiary) }
         }
         CauseRecord::Quantum => StopCause::Quantum,
         CauseRecord::Migration => StopCause::Migration,
@@ -377,5 +427,5 @@ reasons! {
     WouldDelay { blocker: key_out => key_in }
     OverLimit { tenant: text => name, class: text => name, limit: same => same }
     KeptForOthers { class: text => name }
-    MakesRoom { beneficiary: key_out => key_in }
+    MakesRoom { preemptor: key_out => key_in }
 }

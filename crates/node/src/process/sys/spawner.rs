@@ -3,7 +3,7 @@
 //! A child shares this process's memory until it has its own, as after `vfork`, so that a start
 //! costs the same however large the supervisor is. Unlike there, the supervisor goes on meanwhile:
 //! to load a program takes several times as long as to start a child. What the child needs until
-//! then lies in a [`Cradle`], which the kernel says is free again.
+//! then lies in a [`ChildSetup`], which the kernel says is free again.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::io;
@@ -25,11 +25,11 @@ use super::DESCRIPTORS_BEFORE;
 use crate::process::variables::Environment;
 use crate::recovery::record_file::{NOTE_BYTES, Note};
 
-/// Stack of a child between its birth and its program: it calls little and nothing deep.
+/// Stack of a child before its program begins: it calls little and nothing deep.
 const STACK_BYTES: usize = 64 * 1024;
-/// Free cradles that are kept.
+/// Free setups that are kept.
 const SPARE_MAX: usize = 16;
-/// Between two looks at whether a child is out of its cradle.
+/// Between two looks at whether a child has left its setup.
 const PAUSE: Duration = Duration::from_micros(200);
 /// Hierarchies of control groups that a child enters.
 const DOORS_MAX: usize = 4;
@@ -57,7 +57,7 @@ pub(crate) struct Image {
     pub(crate) cores: Option<libc::cpu_set_t>,
 }
 
-/// Descriptors that a child finds at its birth.
+/// Descriptors that a child begins with.
 #[derive(Debug)]
 pub(crate) struct Streams<'a> {
     pub(crate) input: BorrowedFd<'a>,
@@ -88,27 +88,27 @@ pub(crate) struct Started {
     pub(crate) pid: i32,
     /// Readable when it ends.
     pub(crate) pidfd: OwnedFd,
-    pub(crate) birth: Birth,
+    pub(crate) exec_status: ExecStatus,
 }
 
 /// What becomes of a start, as far as is known.
 #[derive(Debug, Default)]
-pub(crate) struct Birth(Arc<Fate>);
+pub(crate) struct ExecStatus(Arc<Fate>);
 
 /// What the kernel and the child write.
 #[derive(Debug, Default)]
 struct Fate {
-    /// Not 0 while the child stands in its cradle: the kernel writes 0 when the child has its own
+    /// Not 0 while the child uses its setup: the kernel writes 0 when the child has its own
     /// memory or is gone.
-    unborn: AtomicI32,
+    starting: AtomicI32,
     /// Number of the error for which the program cannot begin.
     errno: AtomicI32,
 }
 
-impl Birth {
+impl ExecStatus {
     /// The program has begun, or never will.
     pub(crate) fn is_over(&self) -> bool {
-        self.0.unborn.load(Ordering::Acquire) == 0
+        self.0.starting.load(Ordering::Acquire) == 0
     }
 
     /// Why the program will not begin; known once it is over.
@@ -120,90 +120,90 @@ impl Birth {
     }
 }
 
-/// Where children stand between their birth and their program.
+/// Where children stand before their programs begin.
 #[derive(Debug, Default)]
-pub(crate) struct Nursery(Vec<Arc<Cradle>>);
+pub(crate) struct Spawner(Vec<Arc<ChildSetup>>);
 
-impl Nursery {
+impl Spawner {
     /// Starts a program as the leader of its own session and group.
     ///
     /// # Errors
-    /// When there is no process. Whether its program began is told by [`Started::birth`].
+    /// When there is no process. Whether its program began is told by [`Started::exec_status`].
     pub(crate) fn start(&mut self, image: Image, streams: &Streams<'_>) -> io::Result<Started> {
-        let free = self.0.iter().position(|cradle| cradle.is_free());
-        let mut cradle = free.map(|index| self.0.swap_remove(index)).unwrap_or_default();
+        let free = self.0.iter().position(|child_setup| child_setup.is_free());
+        let mut child_setup = free.map(|index| self.0.swap_remove(index)).unwrap_or_default();
         if self.0.len() > SPARE_MAX {
-            self.0.retain(|cradle| !cradle.is_free());
+            self.0.retain(|child_setup| !child_setup.is_free());
         }
-        let birth = Birth::default();
-        let own = Arc::get_mut(&mut cradle).expect("nobody else has it");
-        own.words.lay(image, streams, &birth);
-        let started = own.start(birth);
-        self.0.push(cradle);
+        let exec_status = ExecStatus::default();
+        let own = Arc::get_mut(&mut child_setup).expect("nobody else has it");
+        own.words.lay(image, streams, &exec_status);
+        let started = own.start(exec_status);
+        self.0.push(child_setup);
         started
     }
 
     /// Waits until every child has its own memory or is gone, or until the limit.
     pub(crate) fn wait(&self, limit: Duration) {
         let until = Instant::now() + limit;
-        while !self.0.iter().all(|cradle| cradle.is_free()) && Instant::now() < until {
+        while !self.0.iter().all(|child_setup| child_setup.is_free()) && Instant::now() < until {
             thread::sleep(PAUSE);
         }
     }
 }
 
-impl Drop for Nursery {
+impl Drop for Spawner {
     fn drop(&mut self) {
-        for cradle in self.0.drain(..).filter(|cradle| !cradle.is_free()) {
+        for child_setup in self.0.drain(..).filter(|child_setup| !child_setup.is_free()) {
             // A child stands in it still.
-            mem::forget(cradle);
+            mem::forget(child_setup);
         }
     }
 }
 
 /// What one child needs until it has its own memory.
 #[derive(Debug)]
-struct Cradle {
+struct ChildSetup {
     stack: Box<[MaybeUninit<u8>]>,
     words: Words,
 }
 
-impl Default for Cradle {
+impl Default for ChildSetup {
     fn default() -> Self {
         let stack = Box::new_uninit_slice(STACK_BYTES);
         Self { stack, words: Words::default() }
     }
 }
 
-impl Cradle {
+impl ChildSetup {
     fn is_free(&self) -> bool {
-        self.words.birth.is_over()
+        self.words.exec_status.is_over()
     }
 
     /// Starts the child whose words lie there. Nobody else may be in it.
-    fn start(&mut self, birth: Birth) -> io::Result<Started> {
+    fn start(&mut self, exec_status: ExecStatus) -> io::Result<Started> {
         // A handler of this process must not run in the child, on memory that both share.
         let mut before = SigSet::empty();
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-        let unborn = &birth.0.unborn;
-        unborn.store(1, Ordering::Release);
+        let starting = &exec_status.0.starting;
+        starting.store(1, Ordering::Release);
         let mut pidfd: c_int = -1;
         let flags = libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
         // SAFETY: the child's stack grows down from an end that is aligned down to 16 bytes. It and
-        // `words` belong to this cradle, which `Nursery` neither changes nor frees before the
-        // kernel has cleared `unborn`, when the child has its own memory or is gone; `words` keep
-        // the birth as long. The child writes to its stack and to the birth's atomics alone, the
-        // kernel to `unborn`, and to `pidfd` before the call returns.
+        // `words` belong to this setup, which `Spawner` neither changes nor frees before the
+        // kernel has cleared `starting`, when the child has its own memory or is gone; `words` keep
+        // the status as long. The child writes to its stack and to the atomics of its status alone,
+        // the kernel to `starting`, and to `pidfd` before the call returns.
         let pid = unsafe {
             let end = self.stack.as_mut_ptr().add(STACK_BYTES);
             let top = end.sub(end as usize % 16).cast::<c_void>();
             let words = ptr::from_ref(&self.words).cast_mut().cast::<c_void>();
             let (pidfd, no_tls) = (ptr::from_mut(&mut pidfd), ptr::null_mut::<c_void>());
-            libc::clone(be_born, top, flags, words, pidfd, no_tls, unborn.as_ptr())
+            libc::clone(be_born, top, flags, words, pidfd, no_tls, starting.as_ptr())
         };
         let failed = io::Error::last_os_error();
         if pid < 0 {
-            unborn.store(0, Ordering::Release);
+            starting.store(0, Ordering::Release);
         }
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
         if pid < 0 {
@@ -217,7 +217,7 @@ impl Cradle {
         }
         // SAFETY: the kernel has just made this descriptor (close-on-exec), nobody else owns it.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        Ok(Started { pid, pidfd, birth })
+        Ok(Started { pid, pidfd, exec_status })
     }
 }
 
@@ -243,12 +243,12 @@ struct Words {
     cores: usize,
     /// As they were before this process took more; 0 where it did not.
     descriptors: usize,
-    birth: Birth,
+    exec_status: ExecStatus,
     image: Option<Box<Image>>,
 }
 
 impl Words {
-    fn lay(&mut self, image: Image, streams: &Streams<'_>, birth: &Birth) {
+    fn lay(&mut self, image: Image, streams: &Streams<'_>, exec_status: &ExecStatus) {
         let image = Box::new(image);
         refill(&mut self.argv, image.argv.iter().map(CString::as_c_str));
         let arguments = image.argv.iter().skip(1).map(CString::as_c_str);
@@ -267,7 +267,7 @@ impl Words {
         self.cores = image.cores.as_ref().map_or(0, |cores| ptr::from_ref(cores) as usize);
         let descriptors = DESCRIPTORS_BEFORE.get();
         self.descriptors = descriptors.map_or(0, |limit| ptr::from_ref(limit) as usize);
-        self.birth = Birth(Arc::clone(&birth.0));
+        self.exec_status = ExecStatus(Arc::clone(&exec_status.0));
         self.image = Some(image);
     }
 }
@@ -285,12 +285,12 @@ fn refill<'a>(addresses: &mut Vec<usize>, texts: impl Iterator<Item = &'a CStr>)
 /// of the C library's: these leave their errors where the supervisor, which goes on meanwhile, has
 /// its own.
 extern "C" fn be_born(words: *mut c_void) -> c_int {
-    // SAFETY: `Cradle::start` passes words that live and do not change while this runs; every
+    // SAFETY: `ChildSetup::start` passes words that live and do not change while this runs; every
     // address in them leads to prepared, terminated data that lives as long.
     unsafe {
         let words = &*words.cast::<Words>();
         let errno = begin(words);
-        words.birth.0.errno.store(errno, Ordering::Release);
+        words.exec_status.0.errno.store(errno, Ordering::Release);
         loop {
             raw_syscall!(Sysno::exit_group, EXIT_UNBORN);
         }
@@ -300,7 +300,7 @@ extern "C" fn be_born(words: *mut c_void) -> c_int {
 /// Becomes the program; gives the error number of what failed.
 ///
 /// # Safety
-/// Only in a child, on words of a cradle that it stands in.
+/// Only in a child, on words of the setup that it uses.
 unsafe fn begin(words: &Words) -> c_int {
     // SAFETY: of the caller.
     unsafe {
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
     use crate::process::variables::Variables;
 
-    fn start(nursery: &mut Nursery, program: &str) -> Started {
+    fn start(spawner: &mut Spawner, program: &str) -> Started {
         let null = File::options().read(true).write(true).open("/dev/null").expect("it is there");
         let text = |text: &str| CString::new(text).expect("no byte is zero");
         let image = Image {
@@ -407,7 +407,7 @@ mod tests {
         let note = Note { file: null.as_fd(), offset: 0 };
         let (input, others) = (null.as_fd(), Others::Closed);
         let streams = Streams { input, log: input, note, doors: &[], others };
-        nursery.start(image, &streams).expect("a process can be made")
+        spawner.start(image, &streams).expect("a process can be made")
     }
 
     fn exit_code(started: &Started) -> i32 {
@@ -419,21 +419,21 @@ mod tests {
 
     #[test]
     fn many_are_born_at_a_time() {
-        let mut nursery = Nursery::default();
-        let started: Vec<Started> = (0..100).map(|_| start(&mut nursery, "/bin/sh")).collect();
+        let mut spawner = Spawner::default();
+        let started: Vec<Started> = (0..100).map(|_| start(&mut spawner, "/bin/sh")).collect();
         for started in &started {
             assert_eq!(exit_code(started), 3);
-            assert!(started.birth.is_over() && started.birth.error().is_none());
+            assert!(started.exec_status.is_over() && started.exec_status.error().is_none());
         }
-        start(&mut nursery, "/bin/sh");
-        assert!(nursery.0.len() <= SPARE_MAX + 1, "what many needed at a time is given back");
+        start(&mut spawner, "/bin/sh");
+        assert!(spawner.0.len() <= SPARE_MAX + 1, "what many needed at a time is given back");
     }
 
     #[test]
     fn a_program_that_cannot_begin_says_why() {
-        let started = start(&mut Nursery::default(), "/nowhere");
+        let started = start(&mut Spawner::default(), "/nowhere");
         assert_eq!(exit_code(&started), EXIT_UNBORN);
-        let error = started.birth.error().map(|error| error.kind());
+        let error = started.exec_status.error().map(|error| error.kind());
         assert_eq!(error, Some(io::ErrorKind::NotFound));
     }
 

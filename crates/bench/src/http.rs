@@ -6,20 +6,20 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{BenchError, io_at};
+use crate::{BenchError, io_at};
 
-pub(super) struct Http {
+pub(crate) struct Http {
     reader: BufReader<UnixStream>,
 }
 
 impl Http {
-    pub(super) fn connect(socket: &Path) -> Result<Self, BenchError> {
+    pub(crate) fn connect(socket: &Path) -> Result<Self, BenchError> {
         let stream = UnixStream::connect(socket).map_err(io_at(socket))?;
         Ok(Self { reader: BufReader::new(stream) })
     }
 
     /// The body of the answer, if it is none that refuses.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &mut self,
         method: &str,
         path: &str,
@@ -55,7 +55,7 @@ impl Http {
         Ok(body)
     }
 
-    pub(super) fn json(
+    pub(crate) fn json(
         &mut self,
         method: &str,
         path: &str,

@@ -1,10 +1,13 @@
 //! `het bench node`: what the local tier costs, beside what the system itself costs, in one run.
+//!
+//! Knows: how launches, hops, notices and a server's answers are timed.
+//! Must never know: how any of them is done.
 
 mod hop;
 mod http;
 mod launch;
 mod rank;
-mod served;
+mod server;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,10 +15,10 @@ use std::sync::Arc;
 
 use het_core::{Bytes, Device, DeviceClass, DeviceId, NodeId, Share, Topology};
 use het_node::{Config, ControlGroups, Node, NodeError};
+use het_server::StoreError;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::StoreError;
 pub use rank::{RANK_COMMAND, rank_main};
 
 /// Units of the one CPU socket that the launches share; nothing is pinned.
@@ -117,7 +120,7 @@ pub fn bench_node(
     say("giving notice to gangs");
     let notice_p99_ms = launch::notices(&dir.join("notice"), run_dir, program, size.notices)?;
     say("submitting to a server, and reading from it");
-    let served = served::served(&dir.join("home"), program, size, &mut say)?;
+    let server = server::bench_server(&dir.join("home"), program, size, &mut say)?;
     Ok(NodeFigures {
         launch_cpu_us: launched.cpu_us,
         launch_cpu_us_full: launched.cpu_us_full,
@@ -127,13 +130,13 @@ pub fn bench_node(
         hop_p50_ms: percentile(&hops.durable_ms, 0.5),
         hop_p99_ms: percentile(&hops.durable_ms, 0.99),
         hop_in_memory_p50_ms: percentile(&hops.in_memory_ms, 0.5),
-        durable_submits_per_s: served.submits_per_s,
-        read_p99_ms_10k_jobs: percentile(&served.reads_ms, 0.99),
-        rss_mib_100k_jobs: served.rss_mib,
+        durable_submits_per_s: server.submits_per_s,
+        read_p99_ms_10k_jobs: percentile(&server.reads_ms, 0.99),
+        rss_mib_100k_jobs: server.rss_mib,
         notice_p99_ms,
-        idle_gap_p50_ms: percentile(&served.gaps_ms, 0.5),
-        idle_gap_p99_ms: percentile(&served.gaps_ms, 0.99),
-        recovery_s_10k_jobs: served.recovery_s,
+        idle_gap_p50_ms: percentile(&server.gaps_ms, 0.5),
+        idle_gap_p99_ms: percentile(&server.gaps_ms, 0.99),
+        recovery_s_10k_jobs: server.recovery_s,
     })
 }
 

@@ -16,19 +16,19 @@ use het_node::{ControlGroups, Node};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-use super::rank::{RANK_COMMAND, now_ns};
-use super::{BenchError, SOCKET, Size, io_at, node, percentile};
+use crate::rank::{RANK_COMMAND, now_ns};
+use crate::{BenchError, SOCKET, Size, io_at, node, percentile};
 
 /// Ranks of a gang that is given notice.
 const GANG: usize = 8;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Launched {
-    pub(super) cpu_us: f64,
-    pub(super) cpu_us_full: f64,
-    pub(super) rate: f64,
-    pub(super) spawn_rate: f64,
-    pub(super) spawn_cpu_us: f64,
+pub(crate) struct Launched {
+    pub(crate) cpu_us: f64,
+    pub(crate) cpu_us_full: f64,
+    pub(crate) rate: f64,
+    pub(crate) spawn_rate: f64,
+    pub(crate) spawn_cpu_us: f64,
 }
 
 /// One block of launches.
@@ -39,7 +39,7 @@ struct Block {
 }
 
 /// Blocks of all kinds in turn, so that a busy machine is busy for all.
-pub(super) fn launches(dir: &Path, run_dir: &Path, size: &Size) -> Result<Launched, BenchError> {
+pub(crate) fn launches(dir: &Path, run_dir: &Path, size: &Size) -> Result<Launched, BenchError> {
     let (mut plain, mut full, mut spawned) = (Vec::new(), Vec::new(), Vec::new());
     let launcher = |name: &str, control_groups| {
         let node = node(&run_dir.join(name), control_groups)?;
@@ -185,7 +185,7 @@ fn launch(workdir: &Path, argv: Vec<String>) -> Launch {
 }
 
 /// Milliseconds from a stop to the signal in the last rank of a gang, 99th percentile.
-pub(super) fn notices(
+pub(crate) fn notices(
     dir: &Path,
     run_dir: &Path,
     program: &Path,

@@ -15,18 +15,18 @@ use het_engine::Fake;
 use het_perf::Rates;
 use het_policy::by_name;
 
-use super::{BenchError, io_at, topology};
-use crate::EventStore;
+use crate::{BenchError, io_at, topology};
+use het_server::EventStore;
 
 /// Stages of one job, each after the one before it.
 const CHAIN: u16 = 50;
 
-pub(super) struct Hops {
-    pub(super) durable_ms: Vec<f64>,
-    pub(super) in_memory_ms: Vec<f64>,
+pub(crate) struct Hops {
+    pub(crate) durable_ms: Vec<f64>,
+    pub(crate) in_memory_ms: Vec<f64>,
 }
 
-pub(super) fn hops(dir: &Path, count: usize) -> Result<Hops, BenchError> {
+pub(crate) fn hops(dir: &Path, count: usize) -> Result<Hops, BenchError> {
     fs::create_dir_all(dir).map_err(io_at(dir))?;
     let store = EventStore::create(&dir.join("events.redb"), &topology())?;
     Ok(Hops { durable_ms: chain(store, count)?, in_memory_ms: chain(MemoryLog::default(), count)? })

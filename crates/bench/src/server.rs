@@ -10,9 +10,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::http::Http;
-use super::rank::RANK_COMMAND;
-use super::{BenchError, Size, io_at};
+use crate::http::Http;
+use crate::rank::RANK_COMMAND;
+use crate::{BenchError, Size, io_at};
 
 /// Clients that submit at the same time: their jobs share syncs of the log.
 const CLIENTS: usize = 32;
@@ -20,12 +20,12 @@ const CLIENTS: usize = 32;
 const READ_ROUNDS: usize = 40;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-pub(super) struct Served {
-    pub(super) submits_per_s: f64,
-    pub(super) reads_ms: Vec<f64>,
-    pub(super) rss_mib: f64,
-    pub(super) gaps_ms: Vec<f64>,
-    pub(super) recovery_s: f64,
+pub(crate) struct ServerBenchmark {
+    pub(crate) submits_per_s: f64,
+    pub(crate) reads_ms: Vec<f64>,
+    pub(crate) rss_mib: f64,
+    pub(crate) gaps_ms: Vec<f64>,
+    pub(crate) recovery_s: f64,
 }
 
 struct Server {
@@ -75,12 +75,12 @@ impl Drop for Server {
     }
 }
 
-pub(super) fn served(
+pub(crate) fn bench_server(
     home: &Path,
     program: &Path,
     size: &Size,
     say: &mut impl FnMut(&str),
-) -> Result<Served, BenchError> {
+) -> Result<ServerBenchmark, BenchError> {
     let server = Server::start(home, program)?;
     let mut http = Http::connect(&server.socket)?;
     let gaps_ms = gaps(&mut http, home, program, size.gaps)?;
@@ -109,7 +109,7 @@ pub(super) fn served(
     let rss_mib = rss_mib(pid)?;
     let mut http = Http::connect(&server.socket)?;
     http.ask("POST", &format!("/api/v1/jobs/{blocker}/cancel"), "")?;
-    Ok(Served { submits_per_s, reads_ms, rss_mib, gaps_ms, recovery_s })
+    Ok(ServerBenchmark { submits_per_s, reads_ms, rss_mib, gaps_ms, recovery_s })
 }
 
 fn body(run: &[&str]) -> String {

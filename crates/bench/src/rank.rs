@@ -11,7 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 pub const RANK_COMMAND: &str = "__bench-rank";
 
 /// Nanoseconds of the clock that all processes share.
-pub(super) fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from);
     now.unwrap_or_default().as_nanos() as u64
 }

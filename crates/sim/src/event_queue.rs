@@ -8,10 +8,10 @@ use crate::Fault;
 
 /// Something due.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Due {
-    /// A fact that only needs telling.
-    Tell(Box<Event>),
-    Strike(Fault),
+pub(crate) enum ScheduledEvent {
+    /// A fact that only needs to be reported.
+    Emit(Box<Event>),
+    InjectFault(Fault),
     /// The lease has stopped as asked, with or without a checkpoint.
     Stopped {
         lease: LeaseId,
@@ -25,13 +25,13 @@ pub(crate) enum Due {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Agenda {
-    rows: BTreeMap<(Time, u64), Due>,
+pub(crate) struct EventQueue {
+    rows: BTreeMap<(Time, u64), ScheduledEvent>,
     entries: u64,
 }
 
-impl Agenda {
-    pub fn add(&mut self, at: Time, due: Due) {
+impl EventQueue {
+    pub fn add(&mut self, at: Time, due: ScheduledEvent) {
         self.rows.insert((at, self.entries), due);
         self.entries += 1;
     }
@@ -43,12 +43,12 @@ impl Agenda {
     /// Facts that are on their way.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
         self.rows.values().filter_map(|due| match due {
-            Due::Tell(event) => Some(event.as_ref()),
+            ScheduledEvent::Emit(event) => Some(event.as_ref()),
             _ => None,
         })
     }
 
-    pub fn pop(&mut self) -> Option<(Time, Due)> {
+    pub fn pop(&mut self) -> Option<(Time, ScheduledEvent)> {
         self.rows.pop_first().map(|((at, _), due)| (at, due))
     }
 }

@@ -51,10 +51,10 @@ pub fn devices(args: &DevicesArgs) -> Result<u8, Fail> {
 }
 
 /// Takes devices out of the server's service, or back.
-fn serve(names: &DeviceNames, deed: &str) -> Result<u8, Fail> {
+fn serve(names: &DeviceNames, operation: &str) -> Result<u8, Fail> {
     let mut client = client()?;
     Ok(all(&names.devices, ("DeviceList", SERVED_COLUMNS), names.output, |name| {
-        let path = format!("/api/v1/devices/{}/{deed}", escaped(name));
+        let path = format!("/api/v1/devices/{}/{operation}", escaped(name));
         Ok(vec![client.post::<DeviceRow>(&path, &Value::Null)?])
     }))
 }

@@ -18,10 +18,10 @@ const SPACE_MIN_BYTES: u64 = 2 << 30;
 
 /// One thing looked at.
 enum Check {
-    Good(String),
+    Pass(String),
     /// Works, but somebody may want more.
-    Note(String, Option<String>),
-    Bad(String, String),
+    Warning(String, Option<String>),
+    Fail(String, String),
 }
 
 pub fn doctor() -> Result<u8, Fail> {
@@ -45,12 +45,12 @@ pub fn doctor() -> Result<u8, Fail> {
     let mut bad = 0;
     for check in &checks {
         match check {
-            Check::Good(text) => println!("{} {text}", "✔".green()),
-            Check::Note(text, hint) => {
+            Check::Pass(text) => println!("{} {text}", "✔".green()),
+            Check::Warning(text, hint) => {
                 println!("{} {text}", "!".yellow());
                 hint.iter().for_each(|hint| println!("  hint: {hint}"));
             }
-            Check::Bad(text, fix) => {
+            Check::Fail(text, fix) => {
                 bad += 1;
                 println!("{} {text}", "✘".red());
                 println!("  fix: {fix}");
@@ -71,16 +71,16 @@ fn devices(machine: &Machine) -> Vec<Check> {
                 capacity => format!(", {} cores", capacity.whole_units()),
             };
             let memory = topology.memory_of(id);
-            Check::Good(format!("{} {}{amount}, {memory}", device.name, class.title))
+            Check::Pass(format!("{} {}{amount}, {memory}", device.name, class.title))
         })
         .collect();
     let accelerators = topology.accelerators().next().is_some();
     if !accelerators {
         let text = "no accelerator: training runs on the CPU";
-        checks.push(Check::Note(text.to_owned(), None));
+        checks.push(Check::Warning(text.to_owned(), None));
     }
     let findings = machine.discovery.findings.iter();
-    checks.extend(findings.map(|finding| Check::Note(finding.to_string(), finding.hint())));
+    checks.extend(findings.map(|finding| Check::Warning(finding.to_string(), finding.hint())));
     checks
 }
 
@@ -89,20 +89,20 @@ fn state_directory() -> Check {
         Ok(home) => home,
         Err(_) => {
             let fix = "set `HET_HOME` to a directory that you can write";
-            return Check::Bad("there is no state directory".to_owned(), fix.to_owned());
+            return Check::Fail("there is no state directory".to_owned(), fix.to_owned());
         }
     };
     let lock = home.lock_file();
     let root = lock.parent().unwrap_or(Path::new("/"));
     match free_bytes(root) {
-        Some(free) if free < SPACE_MIN_BYTES => Check::Bad(
+        Some(free) if free < SPACE_MIN_BYTES => Check::Fail(
             format!("`{}` has only {} free", root.display(), het_core::Bytes(free)),
             "free space there, or set `HET_HOME` to a larger disk".to_owned(),
         ),
         Some(free) => {
-            Check::Good(format!("state in `{}`, {} free", root.display(), het_core::Bytes(free)))
+            Check::Pass(format!("state in `{}`, {} free", root.display(), het_core::Bytes(free)))
         }
-        None => Check::Note(format!("state in `{}`, free space unknown", root.display()), None),
+        None => Check::Warning(format!("state in `{}`, free space unknown", root.display()), None),
     }
 }
 
@@ -110,11 +110,11 @@ fn groups() -> Check {
     let finding = control_groups();
     let hint = match &finding {
         ControlGroupFinding::Usable { limits_memory: true, .. } => {
-            return Check::Good(finding.to_string());
+            return Check::Pass(finding.to_string());
         }
         _ => "a server started by systemd with `packaging/het.service` may make them",
     };
-    Check::Note(finding.to_string(), Some(hint.to_owned()))
+    Check::Warning(finding.to_string(), Some(hint.to_owned()))
 }
 
 fn free_bytes(path: &Path) -> Option<u64> {
@@ -126,9 +126,9 @@ fn trainer() -> Check {
     let fix = "build it with `cargo build --release -p het-train`";
     let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("het-train")));
     match beside.filter(|path| path.exists()).or_else(|| in_path("het-train")) {
-        Some(path) => Check::Good(format!("built-in trainer `{}`", path.display())),
+        Some(path) => Check::Pass(format!("built-in trainer `{}`", path.display())),
         None => {
-            Check::Bad("the built-in trainer `het-train` was not found".to_owned(), fix.to_owned())
+            Check::Fail("the built-in trainer `het-train` was not found".to_owned(), fix.to_owned())
         }
     }
 }
@@ -142,9 +142,9 @@ fn program(name: &str, probe: &[&str], purpose: &str, hint: &str) -> Check {
     let works = in_path(name).is_some()
         && Command::new(name).args(probe).output().is_ok_and(|output| output.status.success());
     match works {
-        true => Check::Good(format!("`{name}` works: can {purpose}")),
+        true => Check::Pass(format!("`{name}` works: can {purpose}")),
         false => {
-            Check::Note(format!("`{name}` does not work: cannot {purpose}"), Some(hint.to_owned()))
+            Check::Warning(format!("`{name}` does not work: cannot {purpose}"), Some(hint.to_owned()))
         }
     }
 }

@@ -39,7 +39,7 @@ const COLUMNS: &[Column] = &[
     Column("TOTAL", "total", Shown::Wide),
     Column("SUBMITTED", "submitted_at", Shown::Always),
     Column("EXIT", "exit_code", Shown::Always),
-    Column("WHY IT WAITS", "reason", Shown::Always),
+    Column("REASON", "reason", Shown::Always),
 ];
 
 const SUBMITTED_COLUMNS: &[Column] = &[
@@ -237,14 +237,14 @@ fn look(
 }
 
 /// `cancel`, `hold` and `release`.
-pub fn change(args: &SelectArgs, deed: &str) -> Result<u8, Fail> {
-    each(args, ("JobList", COLUMNS), |client, id| Ok(vec![deed_on::<JobRow>(client, id, deed)?]))
+pub fn change(args: &SelectArgs, operation: &str) -> Result<u8, Fail> {
+    each(args, ("JobList", COLUMNS), |client, id| Ok(vec![operate::<JobRow>(client, id, operation)?]))
 }
 
 /// New jobs for ended ones.
 pub fn requeue(args: &SelectArgs) -> Result<u8, Fail> {
     each(args, ("SubmittedList", SUBMITTED_COLUMNS), |client, id| {
-        Ok(vec![deed_on::<Submitted>(client, id, "requeue")?])
+        Ok(vec![operate::<Submitted>(client, id, "requeue")?])
     })
 }
 
@@ -273,19 +273,19 @@ pub fn preempt(args: &PreemptArgs) -> Result<u8, Fail> {
     })
 }
 
-fn deed_on<T: DeserializeOwned>(client: &mut Client, id: u64, deed: &str) -> Result<T, Fail> {
-    client.post(&format!("/api/v1/jobs/{id}/{deed}"), &Value::Null)
+fn operate<T: DeserializeOwned>(client: &mut Client, id: u64, operation: &str) -> Result<T, Fail> {
+    client.post(&format!("/api/v1/jobs/{id}/{operation}"), &Value::Null)
 }
 
 /// Does something to each job that was selected, and shows what came of it.
 fn each<T: Serialize>(
     args: &SelectArgs,
     shown: (&str, &[Column]),
-    deed: impl Fn(&mut Client, u64) -> Result<Vec<T>, Fail>,
+    operation: impl Fn(&mut Client, u64) -> Result<Vec<T>, Fail>,
 ) -> Result<u8, Fail> {
     let mut client = client()?;
     let ids = select(&mut client, &args.jobs)?;
-    Ok(all(ids, shown, args.output, |id| deed(&mut client, id)))
+    Ok(all(ids, shown, args.output, |id| operation(&mut client, id)))
 }
 
 /// Does something to each of several things, also where it cannot be done to some, and shows what
@@ -294,12 +294,12 @@ pub fn all<I, T: Serialize>(
     wanted: impl IntoIterator<Item = I>,
     (kind, columns): (&str, &[Column]),
     form: Form,
-    mut deed: impl FnMut(I) -> Result<Vec<T>, Fail>,
+    mut operation: impl FnMut(I) -> Result<Vec<T>, Fail>,
 ) -> u8 {
     let mut items = Vec::new();
     let mut code = code::OK;
     for one in wanted {
-        match deed(one) {
+        match operation(one) {
             Ok(rows) => items.extend(rows.iter().filter_map(|row| serde_json::to_value(row).ok())),
             Err(fail) => {
                 fail.print();

@@ -79,7 +79,7 @@ fn live(
                 match screen.key(if quits { KeyCode::Esc } else { key.code }) {
                     Wish::Leave => return Ok(()),
                     Wish::Nothing => {}
-                    Wish::Change(id, deed) => screen.said = change(client, id, deed),
+                    Wish::Change(id, operation) => screen.said = change(client, id, operation),
                 }
             }
             terminal.draw(|frame| screen.draw(frame)).map_err(broken)?;
@@ -100,8 +100,8 @@ fn ask(client: &mut Client) -> Result<Heard, Fail> {
     Ok(Heard { server, devices: devices.items, jobs: jobs.items })
 }
 
-fn change(client: &mut Client, id: u64, deed: &str) -> String {
-    match client.post::<JobRow>(&format!("/api/v1/jobs/{id}/{deed}"), &Value::Null) {
+fn change(client: &mut Client, id: u64, operation: &str) -> String {
+    match client.post::<JobRow>(&format!("/api/v1/jobs/{id}/{operation}"), &Value::Null) {
         Ok(row) => format!("job {id} is {}", row.state),
         Err(fail) => fail.text(),
     }
@@ -140,7 +140,7 @@ impl Screen {
         let to_cancel = self.to_cancel.take();
         self.said.clear();
         let at = self.selected.selected().unwrap_or(0);
-        let change = |deed| move |job: &JobRow| Wish::Change(job.id, deed);
+        let change = |operation| move |job: &JobRow| Wish::Change(job.id, operation);
         match key {
             KeyCode::Char('q') | KeyCode::Esc => return Wish::Leave,
             KeyCode::Down | KeyCode::Char('j') => self.select(at + 1),
@@ -238,7 +238,7 @@ impl Screen {
             Constraint::Length(14),
             Constraint::Min(10),
         ];
-        let titles = ["ID", "NAME", "STATE", "PRIORITY", "STEP", "DEVICES, OR WHY IT WAITS"];
+        let titles = ["ID", "NAME", "STATE", "PRIORITY", "STEP", "DEVICES OR REASON"];
         let table = Table::new(rows, widths)
             .header(Row::new(titles).style(Style::new().add_modifier(Modifier::BOLD)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));

@@ -85,7 +85,7 @@ fn show(form: Form) -> Result<u8, Fail> {
         row["occupant"] = served.occupant.into();
     }
     list("DeviceList", &rows, COLUMNS, form);
-    for finding in &machine.discovery.findings {
+    for finding in &machine.discovery.diagnostics {
         eprintln!("! {finding}");
         if let Some(hint) = finding.hint() {
             eprintln!("  hint: {hint}");

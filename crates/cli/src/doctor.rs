@@ -79,7 +79,7 @@ fn devices(machine: &Machine) -> Vec<Check> {
         let text = "no accelerator: training runs on the CPU";
         checks.push(Check::Warning(text.to_owned(), None));
     }
-    let findings = machine.discovery.findings.iter();
+    let findings = machine.discovery.diagnostics.iter();
     checks.extend(findings.map(|finding| Check::Warning(finding.to_string(), finding.hint())));
     checks
 }
@@ -143,8 +143,9 @@ fn program(name: &str, probe: &[&str], purpose: &str, hint: &str) -> Check {
         && Command::new(name).args(probe).output().is_ok_and(|output| output.status.success());
     match works {
         true => Check::Pass(format!("`{name}` works: can {purpose}")),
-        false => {
-            Check::Warning(format!("`{name}` does not work: cannot {purpose}"), Some(hint.to_owned()))
-        }
+        false => Check::Warning(
+            format!("`{name}` does not work: cannot {purpose}"),
+            Some(hint.to_owned()),
+        ),
     }
 }

@@ -238,7 +238,9 @@ fn look(
 
 /// `cancel`, `hold` and `release`.
 pub fn change(args: &SelectArgs, operation: &str) -> Result<u8, Fail> {
-    each(args, ("JobList", COLUMNS), |client, id| Ok(vec![operate::<JobRow>(client, id, operation)?]))
+    each(args, ("JobList", COLUMNS), |client, id| {
+        Ok(vec![operate::<JobRow>(client, id, operation)?])
+    })
 }
 
 /// New jobs for ended ones.

@@ -25,9 +25,9 @@ fn print(system: &System, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "cores: {:?}\nnuma: {:?}", discovery.cores, discovery.numa)?;
     writeln!(out, "places: {:?}", discovery.places)?;
     writeln!(out, "counters: {:?}", counters(system, &discovery))?;
-    for finding in &discovery.findings {
-        writeln!(out, "finding: {finding}")?;
-        if let Some(hint) = finding.hint() {
+    for diagnostic in &discovery.diagnostics {
+        writeln!(out, "finding: {diagnostic}")?;
+        if let Some(hint) = diagnostic.hint() {
             writeln!(out, "  hint: {hint}")?;
         }
     }

@@ -4,8 +4,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::parse;
-use crate::pci::Function;
+use crate::kernel::parse;
+use crate::kernel::pci::Function;
 
 /// Base class and subclass of a processing accelerator. `0x1201` is SDXI, a copy engine.
 const PROCESSING_ACCELERATOR: u16 = 0x1200;

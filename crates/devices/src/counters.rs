@@ -6,11 +6,11 @@ use het_core::{Bytes, DeviceId};
 use nvml_wrapper::Nvml;
 
 use crate::drivers::nvml;
-use crate::shares::whole_id;
-use crate::tree::Tree;
+use crate::kernel::files::SystemFiles;
+use crate::mps::whole_id;
 use crate::{Discovery, System};
 
-/// A device's counters; `None` where its driver does not tell.
+/// A device's counters; `None` where its driver has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Percent of the driver's last sample period in which something ran.
@@ -25,9 +25,9 @@ enum Source {
     Sysfs(String),
 }
 
-/// Open counters: keep it and read often, for loading NVML costs far more than asking it.
+/// Open counters: keep it and read often, for loading NVML costs far more than a reading.
 pub struct CounterSource {
-    tree: Tree,
+    files: SystemFiles,
     nvml: Option<Nvml>,
     sources: BTreeMap<DeviceId, Source>,
 }
@@ -41,7 +41,7 @@ impl std::fmt::Debug for CounterSource {
 impl CounterSource {
     /// Opens what the discovered devices need; NVML only if one of them is NVIDIA's.
     pub fn open(system: &System, discovery: &Discovery) -> Self {
-        let tree = Tree::new(&system.root);
+        let files = SystemFiles::new(&system.root);
         let mut sources = BTreeMap::new();
         for id in discovery.topology.device_ids() {
             let device = discovery.topology.device(id);
@@ -51,14 +51,14 @@ impl CounterSource {
             }
             let address = discovery.places.get(&id).and_then(|place| place.address);
             let directory = address.map(|address| format!("sys/bus/pci/devices/{address}"));
-            let told = |path: &String| tree.exists(&format!("{path}/gpu_busy_percent"));
-            if let Some(directory) = directory.filter(told) {
+            let has_counters = |path: &String| files.exists(&format!("{path}/gpu_busy_percent"));
+            if let Some(directory) = directory.filter(has_counters) {
                 sources.insert(id, Source::Sysfs(directory));
             }
         }
-        let asks_nvml = sources.values().any(|source| matches!(source, Source::Nvml(_)));
-        let nvml = asks_nvml.then(nvml::open).and_then(Result::ok);
-        Self { tree, nvml, sources }
+        let needs_nvml = sources.values().any(|source| matches!(source, Source::Nvml(_)));
+        let nvml = needs_nvml.then(nvml::open).and_then(Result::ok);
+        Self { files, nvml, sources }
     }
 
     /// One reading; devices that have no counters are absent.
@@ -78,8 +78,8 @@ impl CounterSource {
                 }
             }
             Source::Sysfs(path) => Counters {
-                busy_percent: self.tree.number(&format!("{path}/gpu_busy_percent")),
-                memory_used: self.tree.number(&format!("{path}/mem_info_vram_used")).map(Bytes),
+                busy_percent: self.files.number(&format!("{path}/gpu_busy_percent")),
+                memory_used: self.files.number(&format!("{path}/mem_info_vram_used")).map(Bytes),
             },
         }
     }

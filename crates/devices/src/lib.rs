@@ -6,34 +6,34 @@
 //! is a machine.
 //! Must never know: jobs, tenants, policies, who asks or what for. It reports what there is, what
 //! cannot be used and why; it never changes a device.
+//!
+//! `kernel` reads files, `drivers` talk to vendors' libraries and tools; `discovery` makes one
+//! topology of both, with `catalogue` for models. `device_monitor` and `counters` read the present
+//! state of discovered devices; `mps`, `vnpu` and `visible_devices` say how a program is given
+//! devices or parts of one.
 
 mod catalogue;
-mod cgroup;
 mod counters;
-mod cpu;
+mod device_monitor;
+mod diagnostic;
 mod discovery;
 mod drivers;
-mod finding;
-mod links;
-mod lookout;
-mod parse;
-mod pci;
-mod shares;
-mod tree;
-mod visible;
+mod kernel;
+mod mps;
+mod pci_address;
+mod visible_devices;
 mod vnpu;
 
 pub use catalogue::nvidia_class;
 pub use counters::{CounterSource, Counters, counters};
-pub use cpu::NumaNode;
-pub use discovery::{DevicePlace, Discovery, System, discover};
-pub use drivers::npu_smi::{CutChip, NpuSmiProbe, Vnpu};
+pub use device_monitor::{DeviceMonitor, DeviceObservation};
+pub use diagnostic::Diagnostic;
+pub use discovery::{DevicePlace, Discovery, NumaNode, System, discover};
+pub use drivers::npu_smi::{NpuSmiProbe, PartitionedChip, Vnpu};
 pub use drivers::nvml::{Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe};
 pub use drivers::vulkan::{
     VULKAN_PROBE_COMMAND, VulkanDevice, VulkanKind, VulkanProbe, vulkan_probe_main,
 };
-pub use finding::Finding;
-pub use lookout::{Lookout, Sight};
-pub use pci::{BadPciAddress, PciAddress};
-pub use shares::{SHARES_MAX, ShareError, mps_answers, mps_pipe};
-pub use visible::{container_access, visible_devices};
+pub use mps::{SHARES_MAX, ShareError, mps_answers, mps_pipe};
+pub use pci_address::{BadPciAddress, PciAddress};
+pub use visible_devices::{container_access, visible_devices};

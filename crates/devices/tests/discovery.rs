@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use het_core::{Bytes, Share, Topology, Vertex};
 use het_devices::{
-    Counters, CutChip, Discovery, Finding, Lookout, Mig, MigInstance, NpuSmiProbe, NvLink,
-    NvidiaDevice, NvidiaProbe, PciAddress, System, VulkanDevice, VulkanKind, VulkanProbe, counters,
-    discover,
+    Counters, DeviceMonitor, Diagnostic, Discovery, Mig, MigInstance, NpuSmiProbe, NvLink,
+    NvidiaDevice, NvidiaProbe, PartitionedChip, PciAddress, System, VulkanDevice, VulkanKind,
+    VulkanProbe, counters, discover,
 };
 use proptest::prelude::*;
 
@@ -45,11 +45,11 @@ fn devices(discovery: &Discovery) -> String {
 fn check(discovery: &Discovery, expected: &str) {
     let expected: Vec<&str> = expected.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let found = devices(discovery);
-    assert_eq!(found.lines().collect::<Vec<_>>(), expected, "{:#?}", discovery.findings);
+    assert_eq!(found.lines().collect::<Vec<_>>(), expected, "{:#?}", discovery.diagnostics);
 }
 
-fn check_findings(discovery: &Discovery, expected: &[&str]) {
-    let found: Vec<String> = discovery.findings.iter().map(Finding::to_string).collect();
+fn check_diagnostics(discovery: &Discovery, expected: &[&str]) {
+    let found: Vec<String> = discovery.diagnostics.iter().map(Diagnostic::to_string).collect();
     assert_eq!(found, expected);
 }
 
@@ -140,7 +140,7 @@ fn the_briefs_node() {
          npu0 ascend-910b npu 1 0 cann+npu-ort 0
          vulkan0 lavapipe gpu 1 0 vulkan 0",
     );
-    check_findings(&discovery, &["the memory of `npu0` is not known and counts as zero"]);
+    check_diagnostics(&discovery, &["the memory of `npu0` is not known and counts as zero"]);
     let software: Vec<bool> = discovery.topology.classes.iter().map(|it| it.software).collect();
     assert_eq!(software, [false, false, false, true]);
     let numa: Vec<(u32, usize, u64)> =
@@ -231,10 +231,10 @@ fn nvlink_between_gpus_is_one_link_with_the_sum_of_its_lanes() {
 }
 
 #[test]
-fn nvidia_devices_without_the_library_are_findings() {
+fn nvidia_devices_without_the_library_are_diagnostics() {
     let discovery = found_with("container-cgroup-v2", NvidiaProbe::Missing, VulkanProbe::Missing);
     check(&discovery, "cpu1 epyc-7763 cpu 64 0 cpu 1");
-    check_findings(
+    check_diagnostics(
         &discovery,
         &[
             "a cgroup quota of 8000/1000 cores is below the 64 cores that this process may use",
@@ -274,7 +274,7 @@ fn a_device_that_is_cut_is_offered_by_instance() {
          cuda0 h100-sxm5-80-mig-3g.40gb gpu 1 40 cuda MIG-a
          cuda1 h100-sxm5-80-mig-1g.10gb gpu 1 10 cuda MIG-b",
     );
-    check_findings(
+    check_diagnostics(
         &discovery,
         &[
             "a cgroup quota of 8000/1000 cores is below the 64 cores that this process may use",
@@ -324,8 +324,8 @@ fn atlas_800t_a2() {
     assert_eq!(links_of(&discovery, "atlas-800t-a2/pci0000:c0"), ["pcie cpu3 ?"]);
     // A port that is down has no speed.
     assert_eq!(links_of(&discovery, "atlas-800t-a2/nic0"), ["pcie atlas-800t-a2/pci0000:7c ?"]);
-    let unknown = |finding: &&Finding| matches!(finding, Finding::MemoryUnknown { .. });
-    assert_eq!(discovery.findings.iter().filter(unknown).count(), discovery.findings.len());
+    let unknown = |diagnostic: &&Diagnostic| matches!(diagnostic, Diagnostic::MemoryUnknown { .. });
+    assert_eq!(discovery.diagnostics.iter().filter(unknown).count(), discovery.diagnostics.len());
 }
 
 #[test]
@@ -333,16 +333,16 @@ fn an_ascend_card_without_its_node_is_a_finding() {
     let root = tree::recorded("epyc-h100x8-910b");
     fs::remove_file(root.path().join("dev/davinci0")).expect("the node exists");
     let discovery = discover(&System::recorded(root.path()));
-    check_findings(
+    check_diagnostics(
         &discovery,
         &["Huawei Ascend 910B at 0000:e1:00.0 has no device node `/dev/davinci0`"],
     );
-    let hint = discovery.findings[0].hint().expect("there is something to do");
+    let hint = discovery.diagnostics[0].hint().expect("there is something to do");
     assert!(hint.starts_with("load the Ascend driver"), "{hint}");
 }
 
 /// What `npu-smi info -t info-vnpu` prints of a 910B3: in the layout of 25.5, with made-up rows.
-fn listing(vnpus: &[(u32, &str)]) -> Option<CutChip> {
+fn listing(vnpus: &[(u32, &str)]) -> Option<PartitionedChip> {
     let mut text = String::from(
         "+-------------------------------------------------------------------------------+\n\
          | NPU resource static info as follow:                                           |\n\
@@ -359,7 +359,7 @@ fn listing(vnpus: &[(u32, &str)]) -> Option<CutChip> {
         writeln!(text, "|  {number}  |  0  |  000000000000  |  0  |  {template}  |")
             .expect("a string");
     }
-    CutChip::read(&text)
+    PartitionedChip::read(&text)
 }
 
 /// The first two of eight chips are cut, not all as it should be.
@@ -401,10 +401,10 @@ fn a_cut_chip_is_offered_by_its_virtual_npus() {
         ]
     );
     assert_eq!(npus(&discovery).len(), 9);
-    let other = |it: &&Finding| !matches!(it, Finding::MemoryUnknown { .. });
-    let of_vnpus = discovery.findings.iter().filter(other);
+    let other = |it: &&Diagnostic| !matches!(it, Diagnostic::MemoryUnknown { .. });
+    let of_vnpus = discovery.diagnostics.iter().filter(other);
     assert_eq!(
-        of_vnpus.map(Finding::to_string).collect::<Vec<_>>(),
+        of_vnpus.map(Diagnostic::to_string).collect::<Vec<_>>(),
         [
             "there is nothing behind `/dev/vdavinci117`: `npu-smi` lists no such virtual NPU",
             "virtual NPU 118 of Huawei Ascend 910B at 0000:02:00.0 has no device node \
@@ -423,10 +423,10 @@ fn virtual_npus_that_nobody_lists_are_not_offered_and_their_chip_is_not_whole() 
     let check = |npu_smi, why: &str| {
         let discovery = discover(&System { npu_smi, ..system.clone() });
         assert_eq!(npus(&discovery).len(), 6, "{why}");
-        let told = Finding::VnpusUnlisted { why: why.to_owned() };
-        assert_eq!(discovery.findings[0], told);
-        let other = |it: &&Finding| !matches!(it, Finding::MemoryUnknown { .. });
-        assert_eq!(discovery.findings.iter().filter(other).count(), 1);
+        let told = Diagnostic::VnpusUnlisted { why: why.to_owned() };
+        assert_eq!(discovery.diagnostics[0], told);
+        let other = |it: &&Diagnostic| !matches!(it, Diagnostic::MemoryUnknown { .. });
+        assert_eq!(discovery.diagnostics.iter().filter(other).count(), 1);
     };
     check(NpuSmiProbe::Missing, "it is not installed");
     check(NpuSmiProbe::Failed { why: "no answer".to_owned() }, "no answer");
@@ -436,7 +436,7 @@ fn virtual_npus_that_nobody_lists_are_not_offered_and_their_chip_is_not_whole() 
 fn a_stranger_in_a_container_is_seen_at_a_virtual_npu() {
     let (root, system) = cut_atlas();
     let discovery = discover(&system);
-    let mut lookout = Lookout::open(&system, &discovery).expect("there are devices");
+    let mut monitor = DeviceMonitor::open(&system, &discovery).expect("there are devices");
     let open = |pid: u32, node: &str| {
         let fd = root.path().join(format!("proc/{pid}/fd"));
         fs::create_dir_all(&fd).expect("writable");
@@ -447,20 +447,20 @@ fn a_stranger_in_a_container_is_seen_at_a_virtual_npu() {
     open(12, "/dev/vdavinci101");
     open(13, "/dev/davinci2");
     let name = |id| discovery.topology.device(id).name.to_string();
-    let users = lookout.look().users.into_iter();
-    let users: Vec<(String, Vec<u32>)> =
-        users.map(|(id, pids)| (name(id), pids.into_iter().collect())).collect();
-    assert_eq!(users, [("npu1".to_owned(), vec![11, 12]), ("npu3".to_owned(), vec![13])]);
+    let observed = monitor.observe().processes.into_iter();
+    let processes: Vec<(String, Vec<u32>)> =
+        observed.map(|(id, pids)| (name(id), pids.into_iter().collect())).collect();
+    assert_eq!(processes, [("npu1".to_owned(), vec![11, 12]), ("npu3".to_owned(), vec![13])]);
 }
 
 #[test]
 fn a_virtual_npu_that_is_destroyed_is_broken() {
     let (root, system) = cut_atlas();
     let discovery = discover(&system);
-    let mut lookout = Lookout::open(&system, &discovery).expect("there are devices");
-    assert_eq!(lookout.look().broken.len(), 0);
+    let mut monitor = DeviceMonitor::open(&system, &discovery).expect("there are devices");
+    assert_eq!(monitor.observe().faults.len(), 0);
     fs::remove_file(root.path().join("dev/vdavinci116")).expect("the node exists");
-    let told: Vec<String> = lookout.look().broken.into_values().collect();
+    let told: Vec<String> = monitor.observe().faults.into_values().collect();
     assert_eq!(told, ["its device node `/dev/vdavinci116` is gone"]);
 }
 
@@ -494,7 +494,7 @@ fn xdna_without_a_driver_and_two_radeons() {
          gpu0 amd-gpu-744c gpu 1 23 rocm 0
          gpu1 amd-gpu-15bf gpu 1 0 rocm 1",
     );
-    check_findings(
+    check_diagnostics(
         &discovery,
         &[
             "AMD XDNA NPU at 0000:c5:00.1 has no kernel driver bound",
@@ -525,17 +525,17 @@ fn memory_errors_are_faults_when_there_are_more_of_them_than_before() {
         fs::write(function.join("ras/umc_err_count"), format!("ue: {errors}\nce: 9\n"))
             .expect("writable");
     };
-    let mut lookout = Lookout::open(&system, &discovery).expect("there are devices");
+    let mut monitor = DeviceMonitor::open(&system, &discovery).expect("there are devices");
     let mut faults = |errors| {
         count(errors);
-        lookout.look().broken.keys().filter(|id| **id == gpu).count()
+        monitor.observe().faults.keys().filter(|id| **id == gpu).count()
     };
     assert_eq!([faults(2), faults(2), faults(3), faults(3)], [0, 0, 1, 0]);
     fs::rename(&function, root.path().join("gone")).expect("writable");
-    let gone = |lookout: &mut Lookout| lookout.look().broken.contains_key(&gpu);
-    assert!(gone(&mut lookout) && gone(&mut lookout), "it stays gone");
+    let gone = |monitor: &mut DeviceMonitor| monitor.observe().faults.contains_key(&gpu);
+    assert!(gone(&mut monitor) && gone(&mut monitor), "it stays gone");
     fs::rename(root.path().join("gone"), &function).expect("writable");
-    assert!(!gone(&mut lookout));
+    assert!(!gone(&mut monitor));
 }
 
 #[test]
@@ -560,7 +560,7 @@ fn gaudi_modules_are_named_by_their_board() {
 fn a_container_of_cgroup_v1_keeps_to_its_limits() {
     let discovery = found("container-cgroup-v1");
     check(&discovery, "cpu0 epyc-7763 cpu 2 0 cpu 0");
-    check_findings(
+    check_diagnostics(
         &discovery,
         &["a cgroup quota of 1500/1000 cores is below the 2 cores that this process may use"],
     );
@@ -574,7 +574,7 @@ fn a_sandbox_without_sys_and_proc_still_has_its_cores() {
     let system = System { fallback_cores: vec![2, 3], ..System::recorded(root.path()) };
     let discovery = discover(&system);
     assert_eq!(discovery.topology.devices[0].capacity, Share::units(2));
-    check_findings(
+    check_diagnostics(
         &discovery,
         &[
             "`/sys` does not list this machine's processors, so 2 usable cores are assumed",
@@ -588,7 +588,9 @@ fn a_sandbox_without_sys_and_proc_still_has_its_cores() {
 fn a_probe_that_died_is_a_finding() {
     let vulkan = VulkanProbe::Crashed { how: "signal 11".to_owned() };
     let discovery = found_with("laptop-intel-npu", NvidiaProbe::NotAsked, vulkan);
-    assert!(discovery.findings.contains(&Finding::VulkanCrashed { how: "signal 11".to_owned() }));
+    assert!(
+        discovery.diagnostics.contains(&Diagnostic::VulkanCrashed { how: "signal 11".to_owned() })
+    );
 }
 
 #[test]
@@ -602,7 +604,7 @@ fn a_render_node_without_permission_is_a_finding() {
     fs::set_permissions(&node, fs::Permissions::from_mode(0o000)).expect("our own file");
     let discovery = discover(&System::recorded(root.path()));
     let title = "Intel device 7d55 at 0000:00:02.0";
-    check_findings(
+    check_diagnostics(
         &discovery,
         &[
             &format!("{title} cannot be opened: no permission for `/dev/dri/renderD128`"),

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use het_core::{DeviceId, Event, Occupant, State};
-use het_devices::{Discovery, Lookout, Sight, System};
+use het_devices::{DeviceMonitor, DeviceObservation, Discovery, System};
 use het_node::{EventSender, LiveLeases, Owner};
 use nix::unistd::{Uid, User};
 
@@ -62,47 +62,50 @@ pub fn monitor(
     run_dir: PathBuf,
     event_sender: EventSender,
 ) -> Monitor {
-    let devices = || state.topology().device_ids();
+    let device_ids = || state.topology().device_ids();
     let mut reported = Reported {
-        occupied: devices().filter(|&id| state.occupant(id).is_some()).collect(),
-        broken: devices().filter(|&id| state.has_failed(id)).collect(),
+        occupied: device_ids().filter(|&id| state.occupant(id).is_some()).collect(),
+        broken: device_ids().filter(|&id| state.has_failed(id)).collect(),
         seen: BTreeSet::new(),
     };
     let (tell, repaired) = channel();
     let repairs = Repairs(tell);
-    let Some(mut lookout) = Lookout::open(system, discovery) else {
+    let Some(mut devices) = DeviceMonitor::open(system, discovery) else {
         // A device that cannot be sampled any more counts as free.
-        return Monitor { first: reported.news(&Sight::default(), &External::new()), repairs };
+        return Monitor {
+            first: reported.news(&DeviceObservation::default(), &External::new()),
+            repairs,
+        };
     };
-    let mut first = sample(&mut lookout, &mut reported, &run_dir);
+    let mut first = sample(&mut devices, &mut reported, &run_dir);
     if !reported.seen.is_empty() {
         thread::sleep(CONFIRM_AFTER);
-        first.extend(sample(&mut lookout, &mut reported, &run_dir));
+        first.extend(sample(&mut devices, &mut reported, &run_dir));
     }
-    let run = move || keep_sampling(lookout, reported, &run_dir, &repaired, &event_sender);
+    let run = move || keep_sampling(devices, reported, &run_dir, &repaired, &event_sender);
     // Without the thread devices are only sampled when a server starts.
     let _ = thread::Builder::new().name("monitor".to_owned()).spawn(run);
     Monitor { first, repairs }
 }
 
-fn sample(lookout: &mut Lookout, reported: &mut Reported, run_dir: &Path) -> Vec<Event> {
-    let sight = lookout.look();
-    reported.news(&sight, &external(&sight, run_dir))
+fn sample(devices: &mut DeviceMonitor, reported: &mut Reported, run_dir: &Path) -> Vec<Event> {
+    let observation = devices.observe();
+    reported.news(&observation, &external(&observation, run_dir))
 }
 
 fn keep_sampling(
-    mut lookout: Lookout,
+    mut devices: DeviceMonitor,
     mut reported: Reported,
     run_dir: &Path,
     repaired: &Receiver<DeviceId>,
     event_sender: &EventSender,
 ) {
     loop {
-        let sight = lookout.look_after(SAMPLE_EVERY);
+        let observation = devices.observe_after(SAMPLE_EVERY);
         for device in repaired.try_iter() {
             reported.broken.remove(&device);
         }
-        for event in reported.news(&sight, &external(&sight, run_dir)) {
+        for event in reported.news(&observation, &external(&observation, run_dir)) {
             event_sender.send(event);
         }
     }
@@ -110,7 +113,7 @@ fn keep_sampling(
 
 impl Reported {
     /// What changed since the sample before.
-    fn news(&mut self, sight: &Sight, external: &External) -> Vec<Event> {
+    fn news(&mut self, observation: &DeviceObservation, external: &External) -> Vec<Event> {
         let mut news = Vec::new();
         for (&device, found) in external.iter().filter(|(id, _)| !self.occupied.contains(id)) {
             // A job's own process may look external for a moment at its start: two samples count.
@@ -127,7 +130,7 @@ impl Reported {
             };
         }
         // A failed device stays failed until an operator says otherwise: `het devices undrain`.
-        let broke = sight.broken.keys().filter(|id| self.broken.insert(**id));
+        let broke = observation.faults.keys().filter(|id| self.broken.insert(**id));
         news.extend(broke.map(|&device| Event::DeviceFailed { device }));
         let at = |(id, found): (&DeviceId, &Vec<Occupant>)| {
             found.iter().map(|by| (*id, by.process)).collect::<Vec<_>>()
@@ -140,8 +143,8 @@ impl Reported {
 /// External processes by device.
 type External = BTreeMap<DeviceId, Vec<Occupant>>;
 
-fn external(sight: &Sight, run_dir: &Path) -> External {
-    if sight.users.is_empty() {
+fn external(observation: &DeviceObservation, run_dir: &Path) -> External {
+    if observation.processes.is_empty() {
         return External::new();
     }
     let leases = LiveLeases::read(run_dir);
@@ -150,7 +153,7 @@ fn external(sight: &Sight, run_dir: &Path) -> External {
         let found = found.map(|&pid| occupant(pid));
         found.filter(|by| !by.command.as_str().starts_with(SHARING_SERVICE)).collect::<Vec<_>>()
     };
-    let found = sight.users.iter().map(|(&id, users)| (id, at(users)));
+    let found = observation.processes.iter().map(|(&id, users)| (id, at(users)));
     found.filter(|(_, found)| !found.is_empty()).collect()
 }
 
@@ -173,9 +176,9 @@ fn occupant(process: u32) -> Occupant {
 mod tests {
     use super::*;
 
-    fn sight(broken: &[u32]) -> Sight {
-        let broken = broken.iter().map(|&id| (DeviceId(id), "Xid 79".to_owned())).collect();
-        Sight { broken, ..Sight::default() }
+    fn observed(broken: &[u32]) -> DeviceObservation {
+        let faults = broken.iter().map(|&id| (DeviceId(id), "Xid 79".to_owned())).collect();
+        DeviceObservation { faults, ..DeviceObservation::default() }
     }
 
     fn external_process(device: u32, process: u32) -> (External, Event) {
@@ -191,7 +194,7 @@ mod tests {
         let (ada, came) = external_process(1, 7);
         let (other, _) = external_process(1, 8);
         let nobody = External::new();
-        let mut look = |external| reported.news(&sight(&[]), external);
+        let mut look = |external| reported.news(&observed(&[]), external);
         assert_eq!([look(&ada), look(&nobody), look(&ada), look(&other)], [const { vec![] }; 4]);
         assert_eq!([look(&ada), look(&ada), look(&ada)], [vec![], vec![came], vec![]]);
         let left = Event::DeviceVacated { device: DeviceId(1) };
@@ -203,12 +206,12 @@ mod tests {
         let mut reported = Reported::default();
         let failed = Event::DeviceFailed { device: DeviceId(0) };
         let nobody = External::new();
-        assert_eq!(reported.news(&sight(&[0]), &nobody), std::slice::from_ref(&failed));
-        assert_eq!(reported.news(&sight(&[]), &nobody), []);
-        assert_eq!(reported.news(&sight(&[0]), &nobody), []);
+        assert_eq!(reported.news(&observed(&[0]), &nobody), std::slice::from_ref(&failed));
+        assert_eq!(reported.news(&observed(&[]), &nobody), []);
+        assert_eq!(reported.news(&observed(&[0]), &nobody), []);
         reported.broken.remove(&DeviceId(0));
-        assert_eq!(reported.news(&sight(&[]), &nobody), []);
-        assert_eq!(reported.news(&sight(&[0]), &nobody), [failed]);
+        assert_eq!(reported.news(&observed(&[]), &nobody), []);
+        assert_eq!(reported.news(&observed(&[0]), &nobody), [failed]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Virtual NPUs, as `npu-smi` lists them: the tool of Huawei's driver.
 //!
 //! Sources for what it prints: Huawei's "npu-smi Command Reference" 25.5 (`info -m`, `info -t
-//! info-vnpu`), and outputs that users of Atlas 300I Duo and 800I A2 published. It is asked one
-//! question after the other, for it does not answer two at once ("Command Reference").
+//! info-vnpu`), and outputs that users of Atlas 300I Duo and 800I A2 published. Queries run one
+//! after the other, for it does not answer two at once ("Command Reference").
 
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use het_core::Bytes;
 
-use crate::tree::Tree;
+use crate::kernel::files::SystemFiles;
 use crate::vnpu;
 
 /// Where the driver puts the tool, beside what the search path has.
@@ -24,20 +24,20 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// What `npu-smi` says, or why it says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NpuSmiProbe {
-    /// Nobody looked.
+    /// Not queried.
     #[default]
     NotAsked,
     /// The tool is not installed.
     Missing,
     /// The tool is there and does not work.
     Failed { why: String },
-    /// Chips that are cut into virtual NPUs.
-    Found(Vec<CutChip>),
+    /// Chips that are partitioned into virtual NPUs.
+    Found(Vec<PartitionedChip>),
 }
 
-/// One chip and the virtual NPUs that it is cut into.
+/// A chip and the virtual NPUs that it is partitioned into.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CutChip {
+pub struct PartitionedChip {
     /// Of the whole chip; `None` where the tool prints `NA`.
     pub ai_cores: Option<u32>,
     pub memory: Option<Bytes>,
@@ -53,16 +53,16 @@ pub struct Vnpu {
     pub template: String,
 }
 
-/// Why there is no answer.
-enum Silence {
+/// Why a query failed.
+enum QueryError {
     NotInstalled,
-    Trouble(String),
+    Failed(String),
 }
 
 impl NpuSmiProbe {
-    /// Asks, where there are nodes of virtual NPUs: the tool takes some tenths of a second a chip.
-    pub(crate) fn load(tree: &Tree) -> Self {
-        if vnpu::numbers(tree).is_empty() {
+    /// Runs the tool where there are nodes of virtual NPUs: it takes some tenths of a second a chip.
+    pub(crate) fn load(files: &SystemFiles) -> Self {
+        if vnpu::numbers_with_node(files).is_empty() {
             return Self::NotAsked;
         }
         Tool { programs: &PROGRAMS, limit: ANSWER_LIMIT }.probe()
@@ -80,35 +80,35 @@ impl Tool<'_> {
     fn probe(&self) -> NpuSmiProbe {
         match self.chips() {
             Ok(chips) => NpuSmiProbe::Found(chips),
-            Err(Silence::NotInstalled) => NpuSmiProbe::Missing,
-            Err(Silence::Trouble(why)) => NpuSmiProbe::Failed { why },
+            Err(QueryError::NotInstalled) => NpuSmiProbe::Missing,
+            Err(QueryError::Failed(why)) => NpuSmiProbe::Failed { why },
         }
     }
 
-    fn chips(&self) -> Result<Vec<CutChip>, Silence> {
-        let mapping = self.ask(&["info", "-m"])?;
+    fn chips(&self) -> Result<Vec<PartitionedChip>, QueryError> {
+        let mapping = self.query(&["info", "-m"])?;
         let ids = chip_ids(&mapping);
         if ids.is_empty() {
-            return Err(Silence::Trouble(complaint(&mapping, "it knows of no chip")));
+            return Err(QueryError::Failed(message(&mapping, "it knows of no chip")));
         }
-        let mut cut = Vec::new();
+        let mut chips = Vec::new();
         let mut whole = String::new();
         for (card, chip) in ids {
-            let listing = self.ask(&["info", "-t", "info-vnpu", "-i", &card, "-c", &chip])?;
-            match CutChip::read(&listing) {
-                Some(chip) => cut.push(chip),
+            let listing = self.query(&["info", "-t", "info-vnpu", "-i", &card, "-c", &chip])?;
+            match PartitionedChip::read(&listing) {
+                Some(chip) => chips.push(chip),
                 None => whole = listing,
             }
         }
-        match cut.is_empty() {
-            true => Err(Silence::Trouble(complaint(&whole, "every chip is whole to it"))),
-            false => Ok(cut),
+        match chips.is_empty() {
+            true => Err(QueryError::Failed(message(&whole, "every chip is whole to it"))),
+            false => Ok(chips),
         }
     }
 
-    /// What it prints, whatever it exits with: where it does not support a question it says so.
-    fn ask(&self, arguments: &[&str]) -> Result<String, Silence> {
-        let trouble = |error: io::Error| Silence::Trouble(error.to_string());
+    /// What it prints, whatever it exits with: of an unsupported query it says so.
+    fn query(&self, arguments: &[&str]) -> Result<String, QueryError> {
+        let failed = |error: io::Error| QueryError::Failed(error.to_string());
         let start = |program: &&str| {
             let mut command = Command::new(program);
             command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -117,10 +117,10 @@ impl Tool<'_> {
                 other => Some(other),
             }
         };
-        let child = self.programs.iter().find_map(start).ok_or(Silence::NotInstalled)?;
-        let mut child = child.map_err(trouble)?;
+        let child = self.programs.iter().find_map(start).ok_or(QueryError::NotInstalled)?;
+        let mut child = child.map_err(failed)?;
         let Some(stdout) = child.stdout.take() else {
-            return Err(Silence::Trouble("it has no output".to_owned()));
+            return Err(QueryError::Failed("it has no output".to_owned()));
         };
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
@@ -134,13 +134,13 @@ impl Tool<'_> {
         drop(child.kill());
         drop(child.wait());
         let limit_ms = self.limit.as_millis();
-        let late = |_| Silence::Trouble(format!("it did not answer within {limit_ms} ms"));
-        answer.map_err(late)?.map_err(trouble)
+        let late = |_| QueryError::Failed(format!("it did not answer within {limit_ms} ms"));
+        answer.map_err(late)?.map_err(failed)
     }
 }
 
 /// The sentence that the tool prints in the place of a table; `otherwise` where there is none.
-fn complaint(text: &str, otherwise: &str) -> String {
+fn message(text: &str, otherwise: &str) -> String {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty());
     let sentence = first.filter(|line| !line.starts_with('+'));
     sentence.unwrap_or(otherwise).trim_end_matches('.').to_owned()
@@ -159,7 +159,7 @@ fn chip_ids(mapping: &str) -> Vec<(String, String)> {
     mapping.lines().filter_map(row).collect()
 }
 
-impl CutChip {
+impl PartitionedChip {
     /// What `npu-smi info -t info-vnpu -i ID -c CHIP` prints of a chip; `None` where that lists no
     /// virtual NPU.
     pub fn read(listing: &str) -> Option<Self> {
@@ -175,7 +175,7 @@ impl CutChip {
 fn vnpu_row(row: &str) -> Option<Vnpu> {
     let fields: Vec<&str> = row.split('|').map(str::trim).collect();
     let [number, _, .., template] = fields.as_slice() else { return None };
-    let number = number.parse().ok().filter(|number| vnpu::card(*number).is_some())?;
+    let number = number.parse().ok().filter(|number| vnpu::chip_of(*number).is_some())?;
     Some(Vnpu { number, template: (*template).to_owned() })
 }
 
@@ -212,7 +212,7 @@ mod tests {
              esac",
         );
         let vnpus = vec![Vnpu { number: 116, template: "vir04".to_owned() }];
-        let chip = CutChip { ai_cores: Some(8), memory: Some(Bytes::gib(42)), vnpus };
+        let chip = PartitionedChip { ai_cores: Some(8), memory: Some(Bytes::gib(42)), vnpus };
         assert_eq!(found, NpuSmiProbe::Found(vec![chip]));
     }
 
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_listing_tells_of_the_chip_and_its_parts() {
         let check = |listing: &str, expected: Option<(Option<u32>, Option<u64>, &str)>| {
-            let found = CutChip::read(listing).map(|chip| {
+            let found = PartitionedChip::read(listing).map(|chip| {
                 let rows = chip.vnpus.iter().map(|it| format!("{} {}", it.number, it.template));
                 let rows = rows.collect::<Vec<_>>().join(", ");
                 (chip.ai_cores, chip.memory.map(|memory| memory.0 >> 30), rows)

@@ -41,7 +41,7 @@ pub struct NvidiaDevice {
     pub nvlinks: Vec<NvLink>,
 }
 
-/// Whether a device is cut into instances that are isolated from each other.
+/// Whether a device is partitioned into instances that are isolated from each other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Mig {
     #[default]
@@ -137,7 +137,7 @@ pub(crate) fn address(domain: u32, bus: u32, device: u32) -> PciAddress {
     PciAddress { domain, bus: byte(bus), device: byte(device), function: 0 }
 }
 
-/// The peer's kind is told by its address: the wrapper's `remote_device_type` (0.13.0) writes its
+/// The peer's kind follows from its address: the wrapper's `remote_device_type` (0.13.0) writes its
 /// answer to a temporary and always returns `Unknown`.
 fn nvlinks(device: &Device<'_>) -> Vec<NvLink> {
     let reported = link_speed(device);

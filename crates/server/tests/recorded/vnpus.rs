@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use het_core::{Bytes, JobSpec};
-use het_devices::{CutChip, NpuSmiProbe, System};
+use het_devices::{NpuSmiProbe, PartitionedChip, System};
 use het_server::{Machine, impossible, machine};
 use het_wire::job::{Context, parse};
 
@@ -17,7 +17,7 @@ const LISTING: &str = "0/20  0/64  0/6
 fn cut_machine() -> Machine {
     let root = tempfile::tempdir().expect("a temporary directory");
     record(root.path(), &["dev/vdavinci100", "dev/vdavinci101"]);
-    let npu_smi = NpuSmiProbe::Found(CutChip::read(LISTING).into_iter().collect());
+    let npu_smi = NpuSmiProbe::Found(PartitionedChip::read(LISTING).into_iter().collect());
     machine(System { npu_smi, ..System::recorded(root.path()) })
 }
 

@@ -1,13 +1,13 @@
-//! What was seen but cannot be used, or not as it should be: why, and what to do about it.
+//! Diagnostics of discovery: what cannot be used or works below its limits, why, and what to do.
 
 use thiserror::Error;
 
 use crate::PciAddress;
 
 /// One thing the user should know about this machine. `Display` says what and why in one
-/// sentence; [`Finding::hint`] says what to do.
+/// sentence; [`Diagnostic::hint`] says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Finding {
+pub enum Diagnostic {
     #[error("`/sys` does not list this machine's processors, so {cores} usable cores are assumed")]
     ProcessorsUnknown { cores: usize },
     #[error("the memory of this machine cannot be read from `/proc/meminfo`")]
@@ -59,7 +59,7 @@ pub enum Finding {
     VulkanFailed { why: String },
 }
 
-impl Finding {
+impl Diagnostic {
     /// What the user can do, where there is something.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {

@@ -2,19 +2,19 @@
 
 use het_core::ContainerRuntime;
 
-use crate::{shares, vnpu};
+use crate::{mps, vnpu};
 
 /// Where Ascend's driver is installed.
 const ASCEND_DRIVER: &str = "/usr/local/Ascend/driver";
 
-/// How one driver is told what it may see.
+/// How one driver's devices are chosen.
 struct Visibility {
     driver: &'static str,
     variable: &'static str,
     /// Set beside it whenever devices are chosen.
     with: Option<(&'static str, &'static str)>,
     /// What hides every device; `None` where the runtime reads an empty list as "all" and knows
-    /// no other word for none.
+    /// no other value for none.
     hide: Option<(&'static str, &'static str)>,
 }
 
@@ -92,17 +92,17 @@ pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str,
     }
     let Some(row) = TABLE.iter().find(|row| row.driver == driver) else { return Vec::new() };
     // No variable shows a virtual NPU, and a list without them shows nothing else.
-    let chosen = whole(visible_ids).into_iter().filter(|id| !vnpu::is_one(id));
+    let chosen = whole(visible_ids).into_iter().filter(|id| !vnpu::is_vnpu(id));
     let mut variables = vec![(row.variable, chosen.collect::<Vec<_>>().join(","))];
     variables.extend(row.with.map(|(name, value)| (name, value.to_owned())));
-    variables.extend(shares::limits(visible_ids));
+    variables.extend(mps::limits(visible_ids));
     variables
 }
 
 /// Each device once, in the order given: of one whose shares are held, the device.
 fn whole<'a>(visible_ids: &[&'a str]) -> Vec<&'a str> {
     let mut wholes = Vec::new();
-    for id in visible_ids.iter().map(|id| shares::whole_id(id)) {
+    for id in visible_ids.iter().map(|id| mps::whole_id(id)) {
         if !wholes.contains(&id) {
             wholes.push(id);
         }
@@ -110,9 +110,9 @@ fn whole<'a>(visible_ids: &[&'a str]) -> Vec<&'a str> {
     wholes
 }
 
-/// The words by which a container is given these devices of `driver`; nothing for a CPU, which
-/// every container has. No others are given where podman is asked for NVIDIA's or Ascend's; else
-/// all of the vendor's are there, and variables choose ([`visible_devices`]).
+/// Arguments that give a container these devices of `driver`; none for a CPU, which every container
+/// has. With podman, NVIDIA's and Ascend's devices are the only ones of their vendor in the
+/// container; else all of the vendor's are there, and variables choose ([`visible_devices`]).
 ///
 /// NVIDIA's devices go by the names of the Container Device Interface, which
 /// `nvidia-ctk cdi generate` writes down for each UUID; Ascend's by their nodes, with the nodes and
@@ -128,17 +128,19 @@ pub fn container_access(
     driver: &str,
     visible_ids: &[&str],
 ) -> Result<Vec<String>, String> {
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let arguments = |fixed: &[&str]| fixed.iter().map(|one| (*one).to_owned()).collect();
     Ok(match (runtime, driver) {
         (ContainerRuntime::Podman, "cuda") => {
             let device = |id| format!("--device=nvidia.com/gpu={id}");
             let devices = whole(visible_ids).into_iter().map(device);
-            devices.chain(shares::container_words(visible_ids)).collect()
+            devices.chain(mps::container_arguments(visible_ids)).collect()
         }
-        (ContainerRuntime::Podman, "rocm") => words(&["--device=/dev/kfd", "--device=/dev/dri"]),
+        (ContainerRuntime::Podman, "rocm") => {
+            arguments(&["--device=/dev/kfd", "--device=/dev/dri"])
+        }
         (ContainerRuntime::Podman, "cann") => {
             let own = |id: &&str| {
-                vnpu::container_word(id).unwrap_or_else(|| format!("--device=/dev/davinci{id}"))
+                vnpu::container_argument(id).unwrap_or_else(|| format!("--device=/dev/davinci{id}"))
             };
             let own = visible_ids.iter().map(own);
             let shared = ["davinci_manager", "devmm_svm", "hisi_hdc"];
@@ -150,16 +152,16 @@ pub fn container_access(
             ];
             own.chain(shared).chain(rest).collect()
         }
-        (ContainerRuntime::Apptainer, "cuda") => words(&["--nv"]),
-        (ContainerRuntime::Apptainer, "rocm") => words(&["--rocm"]),
+        (ContainerRuntime::Apptainer, "cuda") => arguments(&["--nv"]),
+        (ContainerRuntime::Apptainer, "rocm") => arguments(&["--rocm"]),
         (ContainerRuntime::Apptainer, "cann") => {
-            if let Some(id) = visible_ids.iter().find(|id| vnpu::is_one(id)) {
+            if let Some(id) = visible_ids.iter().find(|id| vnpu::is_vnpu(id)) {
                 return Err(format!(
                     "Apptainer shows `/dev` as it is, so it cannot give `{id}` the name that \
                      programs look for, hint: install podman"
                 ));
             }
-            words(&["--bind", ASCEND_DRIVER])
+            arguments(&["--bind", ASCEND_DRIVER])
         }
         _ => Vec::new(),
     })
@@ -201,8 +203,12 @@ mod tests {
     #[test]
     fn a_container_gets_its_own_devices() {
         let check = |driver, ids: &[&str], expected: &str| {
-            let words = container_access(ContainerRuntime::Podman, driver, ids);
-            assert_eq!(words.map(|words| words.join(" ")), Ok(expected.to_owned()), "{driver}");
+            let arguments = container_access(ContainerRuntime::Podman, driver, ids);
+            assert_eq!(
+                arguments.map(|arguments| arguments.join(" ")),
+                Ok(expected.to_owned()),
+                "{driver}"
+            );
         };
         check("cuda", &["GPU-1"], "--device=nvidia.com/gpu=GPU-1");
         check(
@@ -231,9 +237,9 @@ mod tests {
 
     #[test]
     fn apptainer_cannot_rename_a_virtual_npu() {
-        let words = |ids: &[&str]| container_access(ContainerRuntime::Apptainer, "cann", ids);
-        assert_eq!(words(&["3"]), Ok(vec!["--bind".to_owned(), ASCEND_DRIVER.to_owned()]));
-        let error = words(&["3", "vdavinci101"]).expect_err("it has no name inside");
+        let arguments = |ids: &[&str]| container_access(ContainerRuntime::Apptainer, "cann", ids);
+        assert_eq!(arguments(&["3"]), Ok(vec!["--bind".to_owned(), ASCEND_DRIVER.to_owned()]));
+        let error = arguments(&["3", "vdavinci101"]).expect_err("it has no name inside");
         assert!(error.contains("hint: install podman"), "{error}");
     }
 

@@ -1,5 +1,5 @@
-//! Parts of an NVIDIA device that the Multi-Process Service (MPS) keeps apart: each part is a
-//! device of its own, of whose programs the service caps threads and memory.
+//! Shares of an NVIDIA device under the Multi-Process Service (MPS): each share is a device of its
+//! own, and the service limits the threads and memory of its programs.
 //!
 //! Sources: NVIDIA's MPS manual, "Environment Variables"; limits go by index because the service
 //! does not take them by UUID (NVIDIA/k8s-device-plugin pull request 572).
@@ -11,16 +11,16 @@ use thiserror::Error;
 
 use crate::Discovery;
 
-/// Clients that a device of Volta or later takes (MPS manual, "Volta MPS").
+/// Most clients of a device of Volta or later (MPS manual, "Volta MPS").
 pub const SHARES_MAX: u32 = 48;
 
 /// Stands in a class between the whole device and the number of shares: `h100-sxm5-80-mps-4`.
-const MPS: &str = "-mps-";
+const CLASS_INFIX: &str = "-mps-";
 
 /// Stands in a visible id between UUID, number of shares and the MiB of one: `GPU-1/4/20390`.
-const MARK: char = '/';
+const SEPARATOR: char = '/';
 
-/// Where the control daemon is met unless told.
+/// The control daemon's pipe directory unless [`PIPE_VARIABLE`] says another.
 const PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
@@ -36,8 +36,7 @@ pub enum ShareError {
 }
 
 impl Discovery {
-    /// Offers so many equal shares in the place of a device: the first in its row, the others
-    /// behind all rows.
+    /// Replaces a device by `ways` equal shares: the first in its row, the others behind all rows.
     ///
     /// # Errors
     /// When there is no such device, or its driver shares none.
@@ -54,20 +53,20 @@ impl Discovery {
         let why = match () {
             () if !whole.drivers.iter().any(|driver| driver == "cuda") => "only CUDA's driver can",
             () if class.id.as_str().contains("-mig-") => "it is an instance already",
-            () if class.id.as_str().contains(MPS) => "it is a share already",
+            () if class.id.as_str().contains(CLASS_INFIX) => "it is a share already",
             () if whole.memory == Bytes::ZERO => "its memory is not known",
             () => {
-                self.cut(id, &whole, &class, ways);
+                self.replace_by_shares(id, &whole, &class, ways);
                 return Ok(());
             }
         };
         Err(ShareError::NotShareable { device, why })
     }
 
-    fn cut(&mut self, id: DeviceId, whole: &Device, class: &DeviceClass, ways: u32) {
+    fn replace_by_shares(&mut self, id: DeviceId, whole: &Device, class: &DeviceClass, ways: u32) {
         let topology = &mut self.topology;
         let share = DeviceClass {
-            id: format!("{}{MPS}{ways}", class.id).into(),
+            id: format!("{}{CLASS_INFIX}{ways}", class.id).into(),
             title: format!("{}, one of {ways} shares", class.title).into(),
             ..class.clone()
         };
@@ -116,27 +115,27 @@ fn moved(link: &Link, from: DeviceId, to: DeviceId) -> Link {
 }
 
 fn share_id(uuid: &Name, ways: u32, memory: Bytes) -> Name {
-    format!("{uuid}{MARK}{ways}{MARK}{}", memory.0 >> 20).into()
+    format!("{uuid}{SEPARATOR}{ways}{SEPARATOR}{}", memory.0 >> 20).into()
 }
 
 /// The device that a visible id is or is a share of.
 pub(crate) fn whole_id(visible_id: &str) -> &str {
-    visible_id.split_once(MARK).map_or(visible_id, |(whole, _)| whole)
+    visible_id.split_once(SEPARATOR).map_or(visible_id, |(whole, _)| whole)
 }
 
-/// The words by which a container meets the service: its pipe, and memory shared with it.
-pub(crate) fn container_words(visible_ids: &[&str]) -> Vec<String> {
-    match visible_ids.iter().any(|id| id.contains(MARK)) {
+/// Arguments that give a container access to the service: its pipe, and memory shared with it.
+pub(crate) fn container_arguments(visible_ids: &[&str]) -> Vec<String> {
+    match visible_ids.iter().any(|id| id.contains(SEPARATOR)) {
         true => vec!["--ipc=host".into(), format!("--volume={PIPE_DIRECTORY}:{PIPE_DIRECTORY}")],
         false => Vec::new(),
     }
 }
 
-/// What the service is told for a program with these devices, some of which are shares; nothing
-/// where none is. The part of the threads is one figure for all devices: that of the first.
+/// Variables that limit a program with these devices to its shares; empty where none is a share.
+/// The percentage of threads is one figure for all devices: that of the first.
 pub(crate) fn limits(visible_ids: &[&str]) -> Vec<(&'static str, String)> {
-    let mut devices: Vec<Held<'_>> = Vec::new();
-    for share in visible_ids.iter().filter_map(|id| Held::read(id)) {
+    let mut devices: Vec<HeldShares<'_>> = Vec::new();
+    for share in visible_ids.iter().filter_map(|id| HeldShares::read(id)) {
         match devices.iter_mut().find(|held| held.whole == share.whole) {
             Some(held) => *held = held.and(share),
             None => devices.push(share),
@@ -152,19 +151,19 @@ pub(crate) fn limits(visible_ids: &[&str]) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Shares of one device.
+/// A program's shares of one device.
 #[derive(Debug, Clone, Copy)]
-struct Held<'a> {
+struct HeldShares<'a> {
     whole: &'a str,
     ways: u32,
     shares: u32,
     mebibytes: u64,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldShares<'a> {
     fn read(visible_id: &'a str) -> Option<Self> {
-        let (whole, rest) = visible_id.split_once(MARK)?;
-        let (ways, mebibytes) = rest.split_once(MARK)?;
+        let (whole, rest) = visible_id.split_once(SEPARATOR)?;
+        let (ways, mebibytes) = rest.split_once(SEPARATOR)?;
         let (ways, mebibytes) = (ways.parse().ok()?, mebibytes.parse().ok()?);
         Some(Self { whole, ways, shares: 1, mebibytes })
     }
@@ -175,12 +174,12 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Where programs meet the service's control daemon.
+/// Directory of the pipe to the service's control daemon.
 pub fn mps_pipe(lookup: impl Fn(&str) -> Option<String>) -> PathBuf {
     lookup(PIPE_VARIABLE).map_or_else(|| PIPE_DIRECTORY.into(), PathBuf::from)
 }
 
-/// Whether a daemon has been there: it leaves its pipe named `control`.
+/// Whether a daemon has run: it leaves its pipe named `control`.
 pub fn mps_answers(pipe: &Path) -> bool {
     pipe.join("control").exists()
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Bytes, DeviceId, Link, NodeId, Vertex};
 
-use crate::pci::{self, Function};
-use crate::tree::Tree;
-use crate::{Finding, NvLink, PciAddress};
+use crate::kernel::files::SystemFiles;
+use crate::kernel::pci::{self, Function};
+use crate::{Diagnostic, NvLink, PciAddress};
 
 /// The one node of a discovered topology.
 pub(crate) const NODE: NodeId = NodeId(0);
@@ -21,16 +21,16 @@ pub(crate) struct OnBus<'machine> {
 }
 
 /// A socket reaches the node's memory; how fast is not published by the kernel.
-pub(crate) fn socket_links(sockets: impl Iterator<Item = Vertex>) -> Vec<Link> {
+pub(super) fn socket_links(sockets: impl Iterator<Item = Vertex>) -> Vec<Link> {
     sockets.map(|socket| link(socket, Vertex::Node(NODE), "memory", None)).collect()
 }
 
 /// The PCIe links between the devices and their hosts, each once.
-pub(crate) fn pcie_links(
-    tree: &Tree,
+pub(super) fn pcie_links(
+    files: &SystemFiles,
     node: &str,
     devices: &[OnBus<'_>],
-    findings: &mut Vec<Finding>,
+    diagnostics: &mut Vec<Diagnostic>,
 ) -> Vec<Link> {
     let mut links = Vec::new();
     let mut seen = BTreeSet::new();
@@ -48,8 +48,8 @@ pub(crate) fn pcie_links(
                 None => switch(node, root),
             };
             if seen.insert((lower.clone(), upper.clone())) {
-                let state = pci::link_state(tree, end, Some(port));
-                findings.extend(narrow(end, state.narrowed));
+                let state = pci::link_state(files, end, Some(port));
+                diagnostics.extend(narrow(end, state.narrowed));
                 links.push(link(lower, upper.clone(), "pcie", state.bandwidth));
             }
             lower = upper;
@@ -68,8 +68,8 @@ pub(crate) fn pcie_links(
 }
 
 /// The ports of network cards, as far as they are up; what they lead to is not known here.
-pub(crate) fn port_links(tree: &Tree, node: &str, cards: &[OnBus<'_>]) -> Vec<Link> {
-    let speed = |card: &OnBus<'_>| pci::port_speed(tree, card.function.address);
+pub(super) fn port_links(files: &SystemFiles, node: &str, cards: &[OnBus<'_>]) -> Vec<Link> {
+    let speed = |card: &OnBus<'_>| pci::port_speed(files, card.function.address);
     let port = |card: &OnBus<'_>| {
         let speed = speed(card)?;
         Some(link(card.end.clone(), switch(node, "network0"), "nic", Some(speed)))
@@ -77,14 +77,14 @@ pub(crate) fn port_links(tree: &Tree, node: &str, cards: &[OnBus<'_>]) -> Vec<Li
     cards.iter().filter_map(port).collect()
 }
 
-fn narrow(end: &str, narrowed: Option<(u64, u64)>) -> Option<Finding> {
+fn narrow(end: &str, narrowed: Option<(u64, u64)>) -> Option<Diagnostic> {
     let (lanes, lanes_max) = narrowed?;
-    Some(Finding::NarrowLink { address: end.parse().ok()?, lanes, lanes_max })
+    Some(Diagnostic::NarrowLink { address: end.parse().ok()?, lanes, lanes_max })
 }
 
 /// NVLink between GPUs, one link a pair with the sum of its lanes; what ends at no GPU ends at the
 /// node's NVSwitch plane.
-pub(crate) fn nvlinks(
+pub(super) fn nvlinks(
     node: &str,
     gpus: &BTreeMap<PciAddress, (DeviceId, Vec<NvLink>)>,
 ) -> Vec<Link> {
@@ -111,7 +111,7 @@ pub(crate) fn nvlinks(
 }
 
 /// Names of switches carry the node's, so that topologies of several nodes can be joined.
-pub(crate) fn switch(node: &str, name: &str) -> Vertex {
+pub(super) fn switch(node: &str, name: &str) -> Vertex {
     Vertex::Switch(format!("{node}/{name}").into())
 }
 

@@ -1,72 +1,12 @@
 //! The functions on the PCI bus, as sysfs shows them.
 
-use std::fmt;
-use std::str::FromStr;
-
 use het_core::Bytes;
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use crate::parse;
-use crate::tree::Tree;
+use crate::kernel::files::SystemFiles;
+use crate::kernel::parse;
+use crate::pci_address::PciAddress;
 
 const DEVICES: &str = "sys/bus/pci/devices";
-
-/// Domain, bus, device, function: `0000:c1:00.0`.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
-#[serde(try_from = "String", into = "String")]
-pub struct PciAddress {
-    pub domain: u32,
-    pub bus: u8,
-    pub device: u8,
-    pub function: u8,
-}
-
-/// The text is not a PCI address.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{0}` is not a PCI address such as `0000:c1:00.0`")]
-pub struct BadPciAddress(String);
-
-impl fmt::Display for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { domain, bus, device, function } = self;
-        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
-    }
-}
-
-impl FromStr for PciAddress {
-    type Err = BadPciAddress;
-
-    fn from_str(text: &str) -> Result<Self, BadPciAddress> {
-        let parse = || {
-            let (domain, rest) = text.split_once(':')?;
-            let (bus, rest) = rest.split_once(':')?;
-            let (device, function) = rest.split_once('.')?;
-            Some(Self {
-                domain: u32::from_str_radix(domain, 16).ok()?,
-                bus: u8::from_str_radix(bus, 16).ok()?,
-                device: u8::from_str_radix(device, 16).ok().filter(|&device| device < 32)?,
-                function: u8::from_str_radix(function, 16).ok().filter(|&number| number < 8)?,
-            })
-        };
-        parse().ok_or_else(|| BadPciAddress(text.to_owned()))
-    }
-}
-
-impl TryFrom<String> for PciAddress {
-    type Error = BadPciAddress;
-    fn try_from(text: String) -> Result<Self, BadPciAddress> {
-        text.parse()
-    }
-}
-
-impl From<PciAddress> for String {
-    fn from(address: PciAddress) -> Self {
-        address.to_string()
-    }
-}
 
 /// One PCI function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,22 +31,22 @@ pub(crate) struct Function {
 }
 
 /// Every readable function in the order of addresses; `None` if there is no PCI bus to look at.
-pub(crate) fn scan(tree: &Tree) -> Option<Vec<Function>> {
-    if !tree.exists(DEVICES) {
+pub(crate) fn scan(files: &SystemFiles) -> Option<Vec<Function>> {
+    if !files.exists(DEVICES) {
         return None;
     }
-    let addresses = tree.names(DEVICES).into_iter().filter_map(|name| name.parse().ok());
-    let mut functions: Vec<Function> = addresses.filter_map(|at| function(tree, at)).collect();
+    let addresses = files.names(DEVICES).into_iter().filter_map(|name| name.parse().ok());
+    let mut functions: Vec<Function> = addresses.filter_map(|at| function(files, at)).collect();
     functions.sort_by_key(|function| function.address);
     Some(functions)
 }
 
-fn function(tree: &Tree, address: PciAddress) -> Option<Function> {
+fn function(files: &SystemFiles, address: PciAddress) -> Option<Function> {
     let directory = format!("{DEVICES}/{address}");
     let at = |file: &str| format!("{directory}/{file}");
-    let numa = tree.number::<i64>(&at("numa_node")).and_then(|node| u32::try_from(node).ok());
+    let numa = files.number::<i64>(&at("numa_node")).and_then(|node| u32::try_from(node).ok());
     let listed = |folder: &str, prefix: &str, below: &str| -> Vec<String> {
-        let names = tree.names(&at(folder)).into_iter();
+        let names = files.names(&at(folder)).into_iter();
         names
             .filter(|name| name.starts_with(prefix))
             .map(|name| format!("{below}/{name}"))
@@ -116,16 +56,16 @@ fn function(tree: &Tree, address: PciAddress) -> Option<Function> {
     nodes.extend(listed("accel", "accel", "accel"));
     Some(Function {
         address,
-        vendor: u16::try_from(tree.hex(&at("vendor"))?).ok()?,
-        device: u16::try_from(tree.hex(&at("device"))?).ok()?,
-        class: u16::try_from(tree.hex(&at("class"))? >> 8).ok()?,
+        vendor: u16::try_from(files.hex(&at("vendor"))?).ok()?,
+        device: u16::try_from(files.hex(&at("device"))?).ok()?,
+        class: u16::try_from(files.hex(&at("class"))? >> 8).ok()?,
         numa,
-        kernel_driver: tree.link_name(&at("driver")),
-        path: bus_path(&tree.link(&directory).unwrap_or_default()),
+        kernel_driver: files.link_name(&at("driver")),
+        path: bus_path(&files.link(&directory).unwrap_or_default()),
         nodes,
-        is_virtual: tree.link(&at("physfn")).is_some(),
-        memory: tree.number(&at("mem_info_vram_total")).map(Bytes),
-        module: tree.number(&at("module_id")),
+        is_virtual: files.link(&at("physfn")).is_some(),
+        memory: files.number(&at("mem_info_vram_total")).map(Bytes),
+        module: files.number(&at("module_id")),
     })
 }
 
@@ -138,21 +78,21 @@ impl Function {
 
 /// What the fastest port of a network card runs at: the kernel's `speed` of its interface (Mbit/s,
 /// −1 while the port is down), or the `rate` of its RDMA port (`400 Gb/sec (4X NDR)`).
-pub(crate) fn port_speed(tree: &Tree, address: PciAddress) -> Option<Bytes> {
+pub(crate) fn port_speed(files: &SystemFiles, address: PciAddress) -> Option<Bytes> {
     let directory = format!("{DEVICES}/{address}");
-    let interfaces = tree.names(&format!("{directory}/net")).into_iter();
+    let interfaces = files.names(&format!("{directory}/net")).into_iter();
     let megabits = interfaces
-        .filter_map(|name| tree.number::<i64>(&format!("{directory}/net/{name}/speed")))
+        .filter_map(|name| files.number::<i64>(&format!("{directory}/net/{name}/speed")))
         .filter_map(|speed| u64::try_from(speed).ok().filter(|speed| *speed > 0))
         .max();
     let bytes = megabits.map(|megabits| Bytes(megabits * 1_000_000 / 8));
-    let rdma = tree.names(&format!("{directory}/infiniband")).into_iter();
+    let rdma = files.names(&format!("{directory}/infiniband")).into_iter();
     let rate = |name: String| {
         let ports = format!("{directory}/infiniband/{name}/ports");
-        let rates = tree
+        let rates = files
             .names(&ports)
             .into_iter()
-            .filter_map(|port| parse::port_rate(&tree.text(&format!("{ports}/{port}/rate"))?));
+            .filter_map(|port| parse::port_rate(&files.text(&format!("{ports}/{port}/rate"))?));
         rates.max()
     };
     bytes.max(rdma.filter_map(rate).max())
@@ -188,13 +128,13 @@ pub(crate) struct LinkState {
 /// Width is the present one, for it is fixed when the link trains. Speed is the highest that both
 /// ends can do, for an idle GPU lowers it (2.5 GT/s) and raises it under load; the present speed
 /// counts only where no maximum is known.
-pub(crate) fn link_state(tree: &Tree, lower: &str, upper: Option<&str>) -> LinkState {
+pub(crate) fn link_state(files: &SystemFiles, lower: &str, upper: Option<&str>) -> LinkState {
     let at = |end: &str, file: &str| format!("{DEVICES}/{end}/{file}");
     let speed =
-        |end: &str, file| tree.text(&at(end, file)).and_then(|text| parse::link_speed(&text));
+        |end: &str, file| files.text(&at(end, file)).and_then(|text| parse::link_speed(&text));
     // A port that has no link reads as width 0 or 255.
     let width = |end: &str, file| {
-        tree.number::<u64>(&at(end, file)).filter(|lanes| (1..=32).contains(lanes))
+        files.number::<u64>(&at(end, file)).filter(|lanes| (1..=32).contains(lanes))
     };
     let both = |lower: Option<u64>, upper: Option<u64>| match (lower, upper) {
         (Some(lower), Some(upper)) => Some(lower.min(upper)),
@@ -219,22 +159,6 @@ pub(crate) fn link_state(tree: &Tree, lower: &str, upper: Option<&str>) -> LinkS
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_read_back() {
-        let check = |text: &str, good: bool| {
-            let found = text.parse::<PciAddress>();
-            assert_eq!(found.is_ok(), good, "{text}");
-            if let Ok(address) = found {
-                assert_eq!(address.to_string(), text);
-            }
-        };
-        check("0000:c1:00.0", true);
-        check("10000:e1:1f.7", true);
-        check("0000:c1:20.0", false);
-        check("c1:00.0", false);
-        check("", false);
-    }
 
     #[test]
     fn bus_paths_begin_at_the_innermost_host_bridge() {

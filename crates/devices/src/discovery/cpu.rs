@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::Bytes;
 
-use crate::cgroup::{self, Limits};
-use crate::parse;
-use crate::tree::Tree;
-use crate::{Finding, catalogue};
+use crate::kernel::cgroup::{self, Limits};
+use crate::kernel::files::SystemFiles;
+use crate::kernel::parse;
+use crate::{Diagnostic, catalogue};
 
 const CPUS: &str = "sys/devices/system/cpu";
 const NODES: &str = "sys/devices/system/node";
@@ -37,30 +37,30 @@ pub(crate) struct Processors {
     pub(crate) socket_count: usize,
     pub(crate) numa: Vec<NumaNode>,
     pub(crate) memory: Bytes,
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) diagnostics: Vec<Diagnostic>,
 }
 
 /// Reads the processors below the root. `fallback` are the cores to assume where nothing says.
-pub(crate) fn processors(tree: &Tree, fallback: &[u32]) -> Processors {
-    let limits = cgroup::limits(tree);
-    let online = online(tree);
-    let mut findings = Vec::new();
-    let usable = usable(tree, online.as_deref(), &limits, fallback);
+pub(super) fn processors(files: &SystemFiles, fallback: &[u32]) -> Processors {
+    let limits = cgroup::limits(files);
+    let online = online(files);
+    let mut diagnostics = Vec::new();
+    let usable = usable(files, online.as_deref(), &limits, fallback);
     if online.is_none() {
-        findings.push(Finding::ProcessorsUnknown { cores: usable.len() });
+        diagnostics.push(Diagnostic::ProcessorsUnknown { cores: usable.len() });
     }
     if let Some(quota_millicores) = limits.quota_millicores
         && quota_millicores < usable.len() as u64 * 1000
     {
-        findings.push(Finding::CpuQuota { cores: usable.len(), quota_millicores });
+        diagnostics.push(Diagnostic::CpuQuota { cores: usable.len(), quota_millicores });
     }
-    let socket_of = sockets(tree, online.as_deref().unwrap_or(&usable));
+    let socket_of = sockets(files, online.as_deref().unwrap_or(&usable));
     let mut sockets: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     for &core in &usable {
         let socket = socket_of.get(&core).copied().unwrap_or(0);
         sockets.entry(socket).or_default().push(core);
     }
-    let cpuinfo = tree.text("proc/cpuinfo").unwrap_or_default();
+    let cpuinfo = files.text("proc/cpuinfo").unwrap_or_default();
     let (class, title, vendor) = catalogue::processor(&cpuinfo);
     Processors {
         class,
@@ -68,17 +68,17 @@ pub(crate) fn processors(tree: &Tree, fallback: &[u32]) -> Processors {
         vendor,
         sockets,
         socket_count: socket_of.values().max().map_or(1, |last| last + 1),
-        numa: numa(tree, &socket_of),
-        memory: memory(tree, &limits, &mut findings),
-        findings,
+        numa: numa(files, &socket_of),
+        memory: memory(files, &limits, &mut diagnostics),
+        diagnostics,
     }
 }
 
-fn online(tree: &Tree) -> Option<Vec<u32>> {
-    let listed = tree.text(&format!("{CPUS}/online")).and_then(|text| parse::core_list(&text));
+fn online(files: &SystemFiles) -> Option<Vec<u32>> {
+    let listed = files.text(&format!("{CPUS}/online")).and_then(|text| parse::core_list(&text));
     let listed = listed.filter(|cores| !cores.is_empty());
     listed.or_else(|| {
-        let names = tree.names(CPUS).into_iter();
+        let names = files.names(CPUS).into_iter();
         let mut cores: Vec<u32> =
             names.filter_map(|name| name.strip_prefix("cpu")?.parse().ok()).collect();
         cores.sort_unstable();
@@ -88,9 +88,14 @@ fn online(tree: &Tree) -> Option<Vec<u32>> {
 
 /// Online ∩ affinity ∩ cpuset. A set that leaves nothing (garbage, or read while it changed) is
 /// passed over: this process runs somewhere.
-fn usable(tree: &Tree, online: Option<&[u32]>, limits: &Limits, fallback: &[u32]) -> Vec<u32> {
+fn usable(
+    files: &SystemFiles,
+    online: Option<&[u32]>,
+    limits: &Limits,
+    fallback: &[u32],
+) -> Vec<u32> {
     // The same mask that `sched_getaffinity` gives, without its limit of 1,024 cores.
-    let status = tree.text("proc/self/status").unwrap_or_default();
+    let status = files.text("proc/self/status").unwrap_or_default();
     let affinity = parse::field(&status, "Cpus_allowed_list").and_then(parse::core_list);
     let start = online.or(affinity.as_deref()).unwrap_or(fallback);
     let mut usable: Vec<u32> = if start.is_empty() { vec![0] } else { start.to_vec() };
@@ -106,9 +111,9 @@ fn usable(tree: &Tree, online: Option<&[u32]>, limits: &Limits, fallback: &[u32]
 
 /// Socket numbers by core. Package ids can be any number (36 on ARM, −1 in some virtual machines):
 /// sockets are numbered in the order of ids.
-fn sockets(tree: &Tree, cores: &[u32]) -> BTreeMap<u32, usize> {
+fn sockets(files: &SystemFiles, cores: &[u32]) -> BTreeMap<u32, usize> {
     let package = |core: &u32| -> i64 {
-        tree.number(&format!("{CPUS}/cpu{core}/topology/physical_package_id")).unwrap_or(-1)
+        files.number(&format!("{CPUS}/cpu{core}/topology/physical_package_id")).unwrap_or(-1)
     };
     let packages: BTreeMap<u32, i64> = cores.iter().map(|core| (*core, package(core))).collect();
     let known: BTreeSet<i64> = packages.values().copied().filter(|&id| id >= 0).collect();
@@ -116,12 +121,12 @@ fn sockets(tree: &Tree, cores: &[u32]) -> BTreeMap<u32, usize> {
     packages.into_iter().map(|(core, id)| (core, number(id))).collect()
 }
 
-fn numa(tree: &Tree, socket_of: &BTreeMap<u32, usize>) -> Vec<NumaNode> {
-    let ids = tree.names(NODES).into_iter();
+fn numa(files: &SystemFiles, socket_of: &BTreeMap<u32, usize>) -> Vec<NumaNode> {
+    let ids = files.names(NODES).into_iter();
     let mut nodes: Vec<NumaNode> = ids
         .filter_map(|name| {
             let id = name.strip_prefix("node")?.parse().ok()?;
-            let text = |file: &str| tree.text(&format!("{NODES}/{name}/{file}"));
+            let text = |file: &str| files.text(&format!("{NODES}/{name}/{file}"));
             let cores = text("cpulist").and_then(|text| parse::core_list(&text))?;
             let memory = text("meminfo").and_then(|text| parse::memory_total(&text));
             let socket = cores.iter().find_map(|core| socket_of.get(core)).copied();
@@ -132,10 +137,10 @@ fn numa(tree: &Tree, socket_of: &BTreeMap<u32, usize>) -> Vec<NumaNode> {
     nodes
 }
 
-fn memory(tree: &Tree, limits: &Limits, findings: &mut Vec<Finding>) -> Bytes {
-    let total = tree.text("proc/meminfo").and_then(|text| parse::memory_total(&text));
+fn memory(files: &SystemFiles, limits: &Limits, diagnostics: &mut Vec<Diagnostic>) -> Bytes {
+    let total = files.text("proc/meminfo").and_then(|text| parse::memory_total(&text));
     if total.is_none() {
-        findings.push(Finding::NodeMemoryUnknown);
+        diagnostics.push(Diagnostic::NodeMemoryUnknown);
     }
     match (total, limits.memory) {
         (Some(total), Some(limit)) => total.min(limit),

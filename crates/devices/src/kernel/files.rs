@@ -1,4 +1,5 @@
-//! Reading files below a root. Trouble of any kind reads as absence: sysfs files come and go.
+//! Reading the kernel's files below a root. An error of any kind reads as absence: sysfs files come
+//! and go.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,7 +9,7 @@ use std::str::FromStr;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-/// `/proc/cpuinfo` of 1,024 cores is about 1.5 MiB; nothing we read is longer.
+/// `/proc/cpuinfo` of 1,024 cores is about 1.5 MiB; no other file read here is longer.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// May this process use a device node?
@@ -19,13 +20,13 @@ pub(crate) enum Access {
     Absent,
 }
 
-/// A directory that stands for `/`.
+/// Files below a directory that stands for `/`.
 #[derive(Debug, Clone)]
-pub(crate) struct Tree {
+pub(crate) struct SystemFiles {
     root: PathBuf,
 }
 
-impl Tree {
+impl SystemFiles {
     pub(crate) fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }

@@ -3,8 +3,8 @@
 
 use het_core::Bytes;
 
-use crate::parse;
-use crate::tree::Tree;
+use crate::kernel::files::SystemFiles;
+use crate::kernel::parse;
 
 const MOUNT: &str = "sys/fs/cgroup";
 
@@ -16,20 +16,20 @@ pub(crate) struct Limits {
     pub(crate) memory: Option<Bytes>,
 }
 
-pub(crate) fn limits(tree: &Tree) -> Limits {
-    let memberships = memberships(&tree.text("proc/self/cgroup").unwrap_or_default());
+pub(crate) fn limits(files: &SystemFiles) -> Limits {
+    let memberships = memberships(&files.text("proc/self/cgroup").unwrap_or_default());
     let mut limits = Limits::default();
     for membership in &memberships {
-        for directory in directories(tree, membership) {
-            limits.tighten(tree, &directory, membership);
+        for directory in directories(files, membership) {
+            limits.tighten(files, &directory, membership);
         }
     }
     limits
 }
 
 impl Limits {
-    fn tighten(&mut self, tree: &Tree, directory: &str, membership: &Membership) {
-        let text = |file: &str| tree.text(&format!("{directory}/{file}"));
+    fn tighten(&mut self, files: &SystemFiles, directory: &str, membership: &Membership) {
+        let text = |file: &str| files.text(&format!("{directory}/{file}"));
         let (cores, quota, memory) = if membership.controllers.is_empty() {
             (
                 text("cpuset.cpus.effective"),
@@ -87,18 +87,18 @@ fn memberships(text: &str) -> Vec<Membership> {
 
 /// The group's directories, innermost first. In a container the path may name a group outside the
 /// mount: then only the directories that exist are read, at least the mount's own.
-fn directories(tree: &Tree, membership: &Membership) -> Vec<String> {
+fn directories(files: &SystemFiles, membership: &Membership) -> Vec<String> {
     let mount = if membership.controllers.is_empty() {
         let unified = format!("{MOUNT}/unified");
-        if tree.exists(&unified) { unified } else { MOUNT.to_owned() }
+        if files.exists(&unified) { unified } else { MOUNT.to_owned() }
     } else {
         let together = format!("{MOUNT}/{}", membership.controllers.join(","));
         let alone = |word: &String| format!("{MOUNT}/{word}");
-        if tree.exists(&together) {
+        if files.exists(&together) {
             together
         } else {
             let mut mounts = membership.controllers.iter().map(alone);
-            mounts.find(|path| tree.exists(path)).unwrap_or(together)
+            mounts.find(|path| files.exists(path)).unwrap_or(together)
         }
     };
     // A path that climbs (`/../x` in a nested namespace) must not leave the mount.

@@ -33,6 +33,7 @@ const STEPS: &[(&str, &[&str])] = &[
 
 pub fn run() -> Result<()> {
     crate::arrows::check()?;
+    crate::glossary::check()?;
     crate::tidy::check()?;
     for (name, arguments) in STEPS {
         let began = Instant::now();

@@ -1,9 +1,10 @@
-//! Chores of this repository: `cargo xtask ci|arrows|tidy|example|study`.
+//! Chores of this repository: `cargo xtask ci|arrows|glossary|tidy|example|study`.
 
 mod arrows;
 mod ci;
 mod circles;
 mod example;
+mod glossary;
 mod study;
 mod tidy;
 
@@ -16,6 +17,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
   ci        everything that must pass: arrows, tidy, fmt, clippy, tests, docs
   arrows    no crate uses another that ARCHITECTURE.md does not let it use, and no modules of a
             crate use each other in a circle
+  glossary  what docs/glossary.md names exists, and retired words are no names any more
   study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`
   tidy      no leftovers, no overlong lines, no files that tell two stories";
 
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     let done = match chore.as_str() {
         "arrows" => arrows::check().and_then(|()| circles::check()),
         "ci" => ci::run(),
+        "glossary" => glossary::check(),
         "example" => example::run(std::env::args().skip(2).collect()),
         "study" => study(&std::env::args().skip(2).collect::<Vec<_>>()),
         "tidy" => tidy::check(),

@@ -69,14 +69,14 @@ pub struct Situation<'a> {
 }
 
 impl Situation<'_> {
-    /// What would be decided now if `state` were true.
-    fn decide(&self, state: &State) -> Decision {
-        self.policy.decide(&View { state, ..self.view }, &mut Cache::default())
+    /// What would be decided now.
+    fn decide(&self, cache: &mut Cache) -> Decision {
+        self.policy.decide(&self.view, cache)
     }
 
-    /// What that would come to.
-    fn round(&self, state: &State) -> Round {
-        round(&View { state, ..self.view }, self.policy, &mut Cache::default())
+    /// What that would come to if `state` were true. A cache is of one state.
+    fn round(&self, state: &State, cache: &mut Cache) -> Round {
+        round(&View { state, ..self.view }, self.policy, cache)
     }
 }
 
@@ -88,7 +88,8 @@ pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
     let (job, spec, stage) = state.stage(key);
     let waiting = state.is_waiting(key);
     let mut pool = Pool::for_stage(state, key);
-    let decision = situation.decide(state);
+    let mut cache = Cache::default();
+    let decision = situation.decide(&mut cache);
     let position = decision.wants.iter().position(|(other, _)| *other == key);
     let wait_reasons = match waiting {
         true if stage.wait_reasons.is_empty() => reasons_why_not(&mut pool, spec),
@@ -107,7 +108,11 @@ pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
         follows: names(&spec.follows, Stage::can_be_followed),
         blockers: if waiting { blockers(state, &mut pool, spec) } else { Vec::new() },
         position: position.map(|index| index + 1),
-        what_if: if wait_reasons.is_empty() { Vec::new() } else { what_if(situation, key) },
+        what_if: if wait_reasons.is_empty() {
+            Vec::new()
+        } else {
+            what_if(situation, key, &mut cache)
+        },
         wait_reasons,
     }
 }
@@ -147,10 +152,11 @@ fn occupied(state: &State, id: DeviceId) -> Option<(Name, Occupant)> {
     Some((state.topology().device(id).name.clone(), state.occupant(id)?.clone()))
 }
 
-fn what_if(situation: &Situation<'_>, key: StageKey) -> Vec<WhatIf> {
+/// `cache` is of the state as it is.
+fn what_if(situation: &Situation<'_>, key: StageKey, cache: &mut Cache) -> Vec<WhatIf> {
     let state = situation.view.state;
     let (job, spec, _) = state.stage(key);
-    let anyway = stopped(state, &situation.round(state).plan);
+    let anyway = stopped(state, &situation.round(state, cache).plan);
     let starts_as = |stage: StageSpec| {
         let (fork, key) = resubmitted(situation, key, stage);
         given(situation, &fork, key, &anyway).is_some_and(|stops| stops.is_empty())
@@ -216,7 +222,7 @@ fn given(
     key: StageKey,
     anyway: &[StageKey],
 ) -> Option<Vec<StageKey>> {
-    let plan = situation.round(fork).plan;
+    let plan = situation.round(fork, &mut Cache::default()).plan;
     let mut stops = stopped(fork, &plan);
     stops.retain(|stage| !anyway.contains(stage) && stage.job != key.job);
     let is_given = |action: &Action| match action {

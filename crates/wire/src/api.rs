@@ -125,15 +125,17 @@ pub struct PreemptionRow {
     pub id: u64,
     pub stage: String,
     /// Job and stage that would get the room; `null` where the caller may not look at that job.
-    pub beneficiary: Option<u64>,
-    pub beneficiary_stage: Option<String>,
+    #[serde(rename = "beneficiary")]
+    pub preemptor: Option<u64>,
+    #[serde(rename = "beneficiary_stage")]
+    pub preemptor_stage: Option<String>,
     pub save_s: f64,
     pub load_s: f64,
     /// Work since the newest checkpoint that would be done again.
     pub lost_s: f64,
     /// All three over the devices held, in device-seconds.
     pub cost_device_s: f64,
-    /// Waiting that the beneficiary is spared, weighted by priority, in device-seconds.
+    /// Waiting that the preemptor is spared, weighted by priority, in device-seconds.
     pub gain_device_s: f64,
     /// The gain is larger: a policy that preempts would do it by itself.
     pub pays: bool,

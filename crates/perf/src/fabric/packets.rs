@@ -40,7 +40,7 @@ pub fn deliver(network: &Network, messages: &[Message], model: &PacketModel) -> 
     for (flow, message) in messages.iter().enumerate() {
         fabric.at(picoseconds(message.arrival_s), Event::Send(flow as u32));
     }
-    while let Some(Reverse((now, _, event))) = fabric.agenda.pop() {
+    while let Some(Reverse((now, _, event))) = fabric.events.pop() {
         match event {
             Event::Send(flow) => fabric.send(flow, now),
             Event::Reach(packet) => fabric.reach(packet, now),
@@ -107,7 +107,7 @@ struct Fabric<'a> {
     network: &'a Network,
     messages: &'a [Message],
     model: &'a PacketModel,
-    agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     entered: u64,
     packets: Vec<Packet>,
     unused: Vec<u32>,
@@ -139,7 +139,7 @@ impl<'a> Fabric<'a> {
             network,
             messages,
             model,
-            agenda: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             entered: 0,
             packets: Vec::new(),
             unused: Vec::new(),
@@ -152,7 +152,7 @@ impl<'a> Fabric<'a> {
 
     fn at(&mut self, time: u64, event: Event) {
         self.entered += 1;
-        self.agenda.push(Reverse((time, self.entered, event)));
+        self.events.push(Reverse((time, self.entered, event)));
     }
 
     /// The time of a flow has come, unless it was put off.

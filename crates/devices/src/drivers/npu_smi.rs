@@ -60,7 +60,7 @@ enum QueryError {
 }
 
 impl NpuSmiProbe {
-    /// Runs the tool where there are nodes of virtual NPUs: it takes some tenths of a second a chip.
+    /// Runs the tool if there are nodes of virtual NPUs: it takes some tenths of a second a chip.
     pub(crate) fn load(files: &SystemFiles) -> Self {
         if vnpu::numbers_with_node(files).is_empty() {
             return Self::NotAsked;

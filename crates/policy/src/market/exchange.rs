@@ -177,14 +177,28 @@ impl<'a> Exchange<'a> {
             let ways = self.ways_to(offer.class, demand.priority);
             self.ways.insert(key, ways);
         }
-        let all = &self.ways[&key];
+        let (found, freed, loss) = self.cheapest_ways(party, offer, missing, most)?;
+        let (found, loss) = without_surplus(found, freed - missing, loss);
+        (loss < most).then_some(found)
+    }
+
+    /// Ways to at least `missing` devices of an offer's class in the order of their price, with the
+    /// devices they free and what they cost; `None` where that is `most` or more.
+    fn cheapest_ways(
+        &self,
+        party: usize,
+        offer: &Offer,
+        missing: u32,
+        most: f64,
+    ) -> Option<(Vec<Way>, u32, f64)> {
+        let own = self.offer(party, self.has[party]);
         let mut found: Vec<Way> = Vec::new();
         let (mut freed, mut loss) = (0, 0.0);
         let mut spare: BTreeMap<usize, u32> = BTreeMap::new();
         if let Some(own) = own {
             spare.insert(own.class, own.units);
         }
-        for way in all {
+        for way in &self.ways[&(offer.class, self.parties[party].demand.priority)] {
             if loss + way.price * f64::from((missing - freed).min(way.freed)) >= most {
                 return None;
             }
@@ -218,17 +232,7 @@ impl<'a> Exchange<'a> {
                 break;
             }
         }
-        if freed < missing {
-            return None;
-        }
-        for at in (0..found.len()).rev() {
-            if freed - found[at].freed >= missing {
-                freed -= found[at].freed;
-                loss -= found[at].loss;
-                found.remove(at);
-            }
-        }
-        (loss < most).then_some(found)
+        (freed >= missing).then_some((found, freed, loss))
     }
 
     /// Every way to devices of a class that equals have.
@@ -256,4 +260,16 @@ impl<'a> Exchange<'a> {
         ways.sort_by(|a, b| a.price.total_cmp(&b.price).then(a.party.cmp(&b.party)));
         ways
     }
+}
+
+/// Drops the dearest ways that `surplus` freed devices make needless, and what they cost.
+fn without_surplus(mut found: Vec<Way>, mut surplus: u32, mut loss: f64) -> (Vec<Way>, f64) {
+    for at in (0..found.len()).rev() {
+        if found[at].freed <= surplus {
+            surplus -= found[at].freed;
+            loss -= found[at].loss;
+            found.remove(at);
+        }
+    }
+    (found, loss)
 }

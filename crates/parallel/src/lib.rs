@@ -5,37 +5,37 @@
 //! Must never know: other jobs, tenants, queues, clocks, files, launchers.
 //!
 //! The story: a [`Request`] says what is to be trained on which pools of devices. [`search`] walks
-//! the space (`space`) in the order of lower bounds, shares layers over stages (`stages`) and
-//! microbatches over replicas (`shares`), prices what is left (`price`) and ranks it. A
-//! [`Candidate`] says how every device takes part and what comes of it, [`Lost`] why the others did
-//! not win, [`Problem`] what is wrong with the question and what would work. [`fit`] answers the
-//! small team, [`Rule`] the envelope.
+//! the space (`search_space`) in the order of lower bounds, shares layers over stages
+//! (`layer_split`) and microbatches over replicas (`microbatch_shares`), prices what is left
+//! (`price`) and ranks it. A [`Candidate`] says how every device takes part and what comes of it,
+//! [`Rejection`] why the others did not win, [`Problem`] what is wrong with the question and what
+//! would work. [`fit`] answers the small team, [`Rule`] the envelope.
 
 mod candidate;
 mod class_defaults;
 mod finish;
 mod fit;
+mod layer_split;
 mod layout;
-mod lost;
+mod microbatch_shares;
 mod models;
 mod outline;
 mod price;
 mod problem;
+mod rejection;
 mod request;
 mod rule;
 mod search;
-mod shares;
-mod space;
-mod stages;
+mod search_space;
 
 pub use candidate::{Candidate, Launch};
 pub use class_defaults::{has_bf16, pool_of_class};
 pub use finish::Finish;
 pub use fit::{Fit, Outcome, Trick, fit, small_team};
 pub use layout::{Layout, RankPlace, Replicas, Stage};
-pub use lost::{Lost, Why, words};
 pub use models::{KnownModel, known_model, known_models};
 pub use problem::{Problem, Remedy, Shortfall};
+pub use rejection::{Rejection, RejectionReason, limit_name};
 pub use request::{Batch, Choices, Collectives, Dataset, Pins, Pool, Request};
 pub use rule::{Cause, Comparison, Rule};
 pub use search::{Ranking, search};

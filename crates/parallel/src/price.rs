@@ -12,11 +12,11 @@ use het_perf::training::{
 
 use crate::Finish;
 use crate::candidate::{Candidate, Launch};
+use crate::layer_split::{Slot, split};
 use crate::layout::{Layout, Replicas, Stage};
+use crate::microbatch_shares::{Runner, Share, share};
 use crate::outline::{Block, Kind, Outline};
 use crate::request::Request;
-use crate::shares::{Runner, Share, share};
-use crate::stages::{Slot, split};
 
 /// Why an outline is no candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -8,7 +8,7 @@ use het_perf::training::{
     Zero,
 };
 
-use crate::lost::Losses;
+use crate::rejection::Rejections;
 use crate::request::{Choices, Pins, Request};
 use crate::search::finds;
 
@@ -196,8 +196,8 @@ fn batch_divides(request: &Request, unit: u32) -> Result<(), Problem> {
 }
 
 /// What to say where no candidate was found.
-pub(crate) fn nowhere(request: &Request, losses: &Losses) -> Problem {
-    let Some((pool, lacks, config)) = losses.nearest() else { return Problem::NothingEven };
+pub(crate) fn fits_nowhere(request: &Request, rejections: &Rejections) -> Problem {
+    let Some((pool, lacks, config)) = rejections.nearest() else { return Problem::NothingEven };
     let class = request.pools[pool].class.clone();
     let remedies = remedies(request);
     Problem::FitsNowhere(Box::new(Shortfall { class, lacks, config, remedies }))

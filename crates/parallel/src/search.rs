@@ -4,32 +4,31 @@
 //! shared out by speed; pipelines that lead through several pools. A pool by itself is searched the
 //! same way whatever else is there, so the answer for all of them is never worse than for one.
 //!
-//! Pools of the same devices are first made one (`alike`). Mixes of two pools are searched to the
-//! end, those of more as far as an allowance goes (`effort`), and the answer says so.
+//! Pools of the same devices are first made one (`merged_pools`). Mixes of two pools are searched
+//! to the end, those of more until a `budget` is spent, and the answer says so.
 
-mod alike;
-mod alone;
-#[cfg(test)]
-mod brute;
-mod effort;
+mod brute_force;
+mod budget;
+mod merged_pools;
 mod pipelines;
 mod replicas;
 mod shortlist;
+mod single_pool;
 
 use het_core::Bytes;
 use het_perf::training::{Offload, Zero};
 
-use self::alike::Alike;
-use self::effort::{Effort, PRICED};
+use self::budget::{PRICED, SearchBudget};
+use self::merged_pools::MergedPools;
 use self::shortlist::Shortlist;
 use crate::candidate::Candidate;
 use crate::fit::Outcome;
-use crate::lost::{Losses, Lost};
 use crate::outline::{Kind, Outline, Tricks};
 use crate::price::{Refusal, fits, price};
-use crate::problem::{Problem, checked, nowhere};
+use crate::problem::{Problem, checked, fits_nowhere};
+use crate::rejection::{Rejection, Rejections};
 use crate::request::Request;
-use crate::space::{Setting, rungs};
+use crate::search_space::{Setting, memory_savers};
 
 /// The answer: best first.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,8 +37,8 @@ pub struct Ranking {
     pub candidates: Vec<Candidate>,
     /// The best on each pool by itself, in the request's order.
     pub alone: Vec<Option<Candidate>>,
-    /// Why the others lost.
-    pub lost: Vec<Lost>,
+    /// Why the others were rejected.
+    pub rejected: Vec<Rejection>,
     /// Configurations that were looked at.
     pub looked_at: u64,
     /// Of three pools and more there are more mixes than are looked at: a better one is possible.
@@ -52,11 +51,11 @@ pub struct Ranking {
 /// When the request makes no sense or nothing fits, with the nearest thing that works.
 pub fn search(request: &Request) -> Result<Ranking, Problem> {
     checked(request)?;
-    let alike = Alike::of(request);
-    if !alike.is_as_asked() {
-        let joined = search_pools(&alike.request)?;
+    let merged = MergedPools::of(request);
+    if !merged.is_as_asked() {
+        let joined = search_pools(&merged.request)?;
         let fastest = joined.candidates[0].sample_s;
-        let apart = joined.apart(request, &alike);
+        let apart = joined.apart(request, &merged);
         if apart.candidates.first().is_some_and(|best| best.sample_s <= fastest) {
             return Ok(apart);
         }
@@ -67,32 +66,32 @@ pub fn search(request: &Request) -> Result<Ranking, Problem> {
 
 /// The same of pools as they are.
 fn search_pools(request: &Request) -> Result<Ranking, Problem> {
-    let hunt = run(request);
-    match hunt.top.best() {
+    let state = run(request);
+    match state.top.best() {
         Some(best) => Ok(Ranking {
-            lost: hunt.losses.summed_up(best),
-            looked_at: hunt.losses.count(),
-            in_part: hunt.effort.in_part(),
-            alone: hunt.alone,
-            candidates: hunt.top.told(),
+            rejected: state.rejections.summary(best),
+            looked_at: state.rejections.count(),
+            in_part: state.budget.in_part(),
+            alone: state.alone,
+            candidates: state.top.into_candidates(),
         }),
-        None => Err(nowhere(request, &hunt.losses)),
+        None => Err(fits_nowhere(request, &state.rejections)),
     }
 }
 
 impl Ranking {
     /// In terms of the pools that were asked about, each of which is looked at by itself again.
-    fn apart(self, asked: &Request, alike: &Alike) -> Self {
+    fn apart(self, asked: &Request, merged: &MergedPools) -> Self {
         let pools = 0..asked.pools.len();
         let alone: Vec<Option<Candidate>> = pools.map(|pool| best_alone(asked, pool)).collect();
         let mut top = Shortlist::of(asked.keep);
         let joined = self.candidates.into_iter();
-        let joined = joined.filter_map(|candidate| alike.apart(asked, candidate));
+        let joined = joined.filter_map(|candidate| merged.apart(asked, candidate));
         for candidate in joined.chain(alone.iter().flatten().cloned()) {
             top.keep(&candidate);
         }
-        let lost = self.lost.into_iter().map(|lost| alike.lost(lost)).collect();
-        Self { candidates: top.told(), alone, lost, ..self }
+        let rejected = self.rejected.into_iter().map(|row| merged.rejection(row)).collect();
+        Self { candidates: top.into_candidates(), alone, rejected, ..self }
     }
 }
 
@@ -108,21 +107,21 @@ fn best_alone(request: &Request, pool: usize) -> Option<Candidate> {
 /// Whether anything fits at all.
 pub(crate) fn finds(request: &Request) -> bool {
     let once = Request { keep: 1, ..request.clone() };
-    checked(&once).is_ok() && run(&Alike::of(&once).request).top.best().is_some()
+    checked(&once).is_ok() && run(&MergedPools::of(&once).request).top.best().is_some()
 }
 
 /// The best candidate, or what keeps all of them from fitting.
 pub(crate) fn shortest(request: &Request) -> Result<Candidate, Outcome> {
-    let alike = Alike::of(request);
-    let hunt = run(&alike.request);
+    let merged = MergedPools::of(request);
+    let state = run(&merged.request);
     let as_asked = |best| {
-        let apart = alike.apart(request, best);
+        let apart = merged.apart(request, best);
         apart.or_else(|| run(request).top.best().cloned())
     };
     match (
-        hunt.top.best().cloned().and_then(as_asked),
-        hunt.losses.nearest_host(),
-        hunt.losses.nearest(),
+        state.top.best().cloned().and_then(as_asked),
+        state.rejections.nearest_host(),
+        state.rejections.nearest(),
     ) {
         (Some(best), ..) => Ok(best),
         (None, Some(each), _) => Err(Outcome::LacksHost { each }),
@@ -131,41 +130,41 @@ pub(crate) fn shortest(request: &Request) -> Result<Candidate, Outcome> {
     }
 }
 
-/// A search on its way.
-pub(crate) struct Hunt<'a> {
+/// What a search has so far.
+pub(crate) struct SearchState<'a> {
     request: &'a Request,
     settings: Vec<Setting>,
     top: Shortlist,
     alone: Vec<Option<Candidate>>,
-    losses: Losses,
-    effort: Effort,
+    rejections: Rejections,
+    budget: SearchBudget,
 }
 
-fn run(request: &Request) -> Hunt<'_> {
+fn run(request: &Request) -> SearchState<'_> {
     let settings = Setting::all(request);
-    let (top, losses) = (Shortlist::of(request.keep), Losses::default());
-    let effort = Effort::on(request.pools.len());
-    let mut hunt = Hunt { request, settings, top, alone: Vec::new(), losses, effort };
+    let (top, rejections) = (Shortlist::of(request.keep), Rejections::default());
+    let budget = SearchBudget::on(request.pools.len());
+    let mut state = SearchState { request, settings, top, alone: Vec::new(), rejections, budget };
     for pool in 0..request.pools.len() {
-        let best = alone::search(&mut hunt, pool);
-        hunt.alone.push(best);
+        let best = single_pool::search(&mut state, pool);
+        state.alone.push(best);
     }
     if request.pools.len() > 1 {
-        replicas::search(&mut hunt);
-        pipelines::search(&mut hunt);
+        replicas::search(&mut state);
+        pipelines::search(&mut state);
     }
-    hunt
+    state
 }
 
-impl Hunt<'_> {
+impl SearchState<'_> {
     /// Seconds a sample above which nothing is worth a look.
     fn threshold(&self) -> f64 {
         self.top.threshold()
     }
 
-    /// The same for a mix, where there is effort left for it.
+    /// The same for a mix, where there is budget left for it.
     fn climb_mix(&mut self, outline: &Outline) {
-        if self.effort.spend(PRICED) {
+        if self.budget.spend(PRICED) {
             self.climb(outline);
         }
     }
@@ -182,7 +181,7 @@ impl Hunt<'_> {
             return;
         }
         let microbatches = outline.microbatches() / sharing.max(1);
-        let rungs = rungs(self.request, sharing * kind.tricks.context);
+        let rungs = memory_savers(self.request, sharing * kind.tricks.context);
         let at = |(offload, zero)| {
             let tricks = |kind: &Kind| Tricks { offload, zero, ..kind.tricks };
             let kinds = outline.kinds.iter();
@@ -204,7 +203,7 @@ impl Hunt<'_> {
                 None => false,
             };
             if costs_more {
-                self.losses.needless(1);
+                self.rejections.needless(1);
             } else if self.try_out(&at(*rung)) {
                 enough = Some((rung.0, rungs.iter().find(|one| one.0 == rung.0) == Some(rung)));
             }
@@ -215,7 +214,7 @@ impl Hunt<'_> {
     fn try_out(&mut self, outline: &Outline) -> bool {
         match price(self.request, outline) {
             Ok(candidate) => {
-                self.losses.priced(&candidate);
+                self.rejections.priced(&candidate);
                 self.top.keep(&candidate);
                 true
             }
@@ -236,13 +235,13 @@ impl Hunt<'_> {
         match refusal {
             Refusal::OutOfMemory { pool, over } => {
                 let example = example();
-                self.losses.memory(pool, over.max(Bytes(1)), example);
+                self.rejections.memory(pool, over.max(Bytes(1)), example);
             }
             Refusal::OutOfHostMemory { pool, over } => {
                 let example = example();
-                self.losses.host_memory(pool, over, example);
+                self.rejections.host_memory(pool, over, example);
             }
-            Refusal::Batch | Refusal::Layers | Refusal::Step(_) => self.losses.indivisible(),
+            Refusal::Batch | Refusal::Layers | Refusal::Step(_) => self.rejections.indivisible(),
         }
     }
 }

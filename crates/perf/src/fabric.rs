@@ -20,7 +20,7 @@ pub use clos::{Clos, Rail, SpineLeaf, dual_plane, rail, spine_leaf};
 pub use collective::{
     Algorithm, Collective, CollectiveCost, Group, Library, Protocol, Transport, TransportKind,
 };
-pub use ecmp::{HASHED_MAX, MaxLinkLoad, ecmp_choice, worst_load};
+pub use ecmp::{HASHED_MAX, MaxLinkLoad, ecmp_choice, max_link_load_distribution};
 pub use ecn::{
     EcnProposal, EcnReason, PauseThresholds, TrafficMix, pause_thresholds, propose_marking,
 };

@@ -27,28 +27,28 @@ type ByShape<T> = BTreeMap<Name, BTreeMap<u32, T>>;
 /// What was observed of a shape, by where it stood: [`Domain::Node`] where nobody asked.
 type ByDomain = BTreeMap<Domain, Seen>;
 
-/// What was observed, and what is told of it.
+/// What was observed of a shape, and the rate that is reported for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Seen {
     moments: Moments,
     /// Steps per second.
-    told: f64,
+    reported: f64,
 }
 
 impl Seen {
     fn first(rate: f64) -> Self {
         let mut moments = Moments::default();
         moments.add(rate);
-        Self { moments, told: rate }
+        Self { moments, reported: rate }
     }
 
-    /// Whether another rate is told from now on.
+    /// Whether the reported rate changes.
     fn add(&mut self, rate: f64) -> bool {
         self.moments.add(rate);
         let mean = self.moments.mean().unwrap_or(rate);
-        let is_news = (mean - self.told).abs() > REVISION_THRESHOLD * self.told;
+        let is_news = (mean - self.reported).abs() > REVISION_THRESHOLD * self.reported;
         if is_news {
-            self.told = mean;
+            self.reported = mean;
         }
         is_news
     }
@@ -206,7 +206,7 @@ impl Rates {
                 (false, Some(ours), Some(&theirs)) if theirs > 0 => ours as f64 / theirs as f64,
                 _ => return None,
             };
-            Some((same_class, seen.told / f64::from(*seen_units) * ratio))
+            Some((same_class, seen.reported / f64::from(*seen_units) * ratio))
         });
         per_unit.max_by_key(|(same_class, _)| *same_class).map(|(_, rate)| rate * f64::from(units))
     }
@@ -215,12 +215,12 @@ impl Rates {
 /// What was observed in a domain of this size; where it never stood in one, what was observed in
 /// another, made faster or slower as planned.
 fn observed(by_domain: &ByDomain, speeds: Option<Speeds>, within: Domain) -> Option<f64> {
-    let Some(speeds) = speeds else { return Some(by_domain.values().next()?.told) };
+    let Some(speeds) = speeds else { return Some(by_domain.values().next()?.reported) };
     if let Some(seen) = by_domain.get(&within) {
-        return Some(seen.told);
+        return Some(seen.reported);
     }
     let (elsewhere, seen) = by_domain.iter().next()?;
-    Some(seen.told * speeds.part(within) / speeds.part(*elsewhere))
+    Some(seen.reported * speeds.part(within) / speeds.part(*elsewhere))
 }
 
 /// What other shapes of a profile made of their planned speed; of the same class if any did.
@@ -229,7 +229,7 @@ fn kept_of_plan(history: &ByShape<ByDomain>, planned: &PlannedSpeeds, class: &Na
         by_units.iter().filter_map(move |(units, by_domain)| {
             let (domain, seen) = by_domain.iter().next()?;
             let expected = planned.speeds(other, *units)?.within(*domain).as_f64();
-            Some((other == class, seen.told / expected))
+            Some((other == class, seen.reported / expected))
         })
     });
     parts.max_by_key(|(same_class, _)| *same_class).map(|(_, part)| part)
@@ -306,13 +306,14 @@ mod tests {
     fn a_report_of_what_is_known_changes_no_rate() {
         let (class, job, nothing) = (class("gpu", 10), Name::from("job"), PlannedSpeeds::default());
         let mut rates = Rates::default();
-        let told = |rates: &Rates| rates.rate(&job, &nothing, of(&class, 1)).map(|(rate, _)| rate);
+        let reported =
+            |rates: &Rates| rates.rate(&job, &nothing, of(&class, 1)).map(|(rate, _)| rate);
         rates.observe(&job, &nothing, of(&class, 1), 10.0);
         let revision = rates.revision();
         rates.observe(&job, &nothing, of(&class, 1), 10.3);
-        assert_eq!((told(&rates), rates.revision()), (Some(10.0), revision));
+        assert_eq!((reported(&rates), rates.revision()), (Some(10.0), revision));
         rates.observe(&job, &nothing, of(&class, 1), 10.9);
-        assert!(told(&rates) > Some(10.2) && rates.revision() > revision);
+        assert!(reported(&rates) > Some(10.2) && rates.revision() > revision);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use het_core::{
     Grant, LeaseId, Millis, Placement, Priority, Rank, Reason, Share, ShareMillis, StageKey,
     StopCause, StopCost,
 };
-use het_perf::{cost_of, stop_cost};
+use het_perf::{stop_cost, stop_cost_of};
 
 use crate::placement::{Ends, Running, Unknown, accepted, place_among};
 use crate::queue::Group;
@@ -190,7 +190,7 @@ pub(crate) fn stoppable(view: &View<'_>, running: &Running, priority: Priority) 
         let lease = &view.state.leases()[&id];
         let held = running.get(id)?.held;
         let stage = view.state.stage_record(lease.stage);
-        let cost = cost_of(held, stage, lease.since, view.now);
+        let cost = stop_cost_of(held, stage, lease.since, view.now);
         let spared = stage.preemptions >= PREEMPTIONS_MAX;
         (!lease.phase.is_stopping()).then_some(Stoppable { lease: id, cost, spared })
     };

@@ -4,7 +4,7 @@ use anstream::{eprintln, println};
 use clap::ValueEnum as _;
 use het_parallel::{
     Candidate, Cause, Comparison, Fit, Launch, Layout, Outcome, Ranking, Request, Rule, Trick,
-    words as limit,
+    limit_name as limit,
 };
 use het_perf::training::{Offload, Recompute, Tuning};
 use het_wire::API_VERSION;
@@ -59,7 +59,7 @@ pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, F
         .enumerate()
         .map(|(index, candidate)| plan(request, candidate, index + 1))
         .collect();
-    let lost = ranking.lost.iter().map(|lost| {
+    let lost = ranking.rejected.iter().map(|lost| {
         json!({
             "why": lost.why.to_string(),
             "count": lost.count,
@@ -84,7 +84,7 @@ pub fn ranking(request: &Request, ranking: &Ranking, form: Form) -> Result<u8, F
             eprintln!("! so many kinds are searched in part: there may be better mixes");
         }
         eprintln!("\n{} ways were looked at; the others lost:", ranking.looked_at);
-        for row in &ranking.lost {
+        for row in &ranking.rejected {
             let example = row.example.as_ref().map(|config| format!(", such as {}", cut(config)));
             eprintln!("  {:>9}  {}{}", row.count, row.why, example.unwrap_or_default());
         }

@@ -1,9 +1,9 @@
 //! Pipelines that lead through several pools.
 
-use super::Hunt;
+use super::SearchState;
 use super::replicas::sets;
 use crate::outline::{Block, Kind, Outline};
-use crate::space::{Setting, Tile, at_least_s, batches, virtual_stages};
+use crate::search_space::{Setting, Tile, at_least_s, batches, virtual_stages};
 
 /// A pipeline with the least that it can take for each sample that is needed.
 #[derive(Debug, Clone)]
@@ -23,34 +23,34 @@ type Way<'a> = [(usize, &'a Tile)];
 const STAGES_ALL: u32 = 6;
 
 /// Looks at every order of every set of two pools and more.
-pub(super) fn search(hunt: &mut Hunt<'_>) {
+pub(super) fn search(state: &mut SearchState<'_>) {
     let mut ideas = Vec::new();
-    let settings = std::mem::take(&mut hunt.settings);
+    let settings = std::mem::take(&mut state.settings);
     let orders: Vec<Vec<usize>> =
-        sets(hunt.request.pools.len()).iter().flat_map(|set| orders(set)).collect();
+        sets(state.request.pools.len()).iter().flat_map(|set| orders(set)).collect();
     let mut parts = settings.len() * orders.len();
-    hunt.effort.renew();
+    state.budget.renew();
     for (index, setting) in settings.iter().enumerate() {
         for order in &orders {
-            hunt.effort.begin(parts);
+            state.budget.begin(parts);
             parts -= 1;
-            walk(hunt, (index, setting), order, &mut Vec::new(), &mut ideas);
+            walk(state, (index, setting), order, &mut Vec::new(), &mut ideas);
         }
     }
-    hunt.settings = settings;
-    hunt.effort.renew();
-    hunt.effort.begin(1);
+    state.settings = settings;
+    state.budget.renew();
+    state.budget.begin(1);
     ideas.sort_by(|a: &Idea, b| a.at_least_s.total_cmp(&b.at_least_s));
     for (index, idea) in ideas.iter().enumerate() {
-        if idea.at_least_s >= hunt.threshold() {
-            hunt.losses.bounded((ideas.len() - index) as u64, idea.at_least_s);
+        if idea.at_least_s >= state.threshold() {
+            state.rejections.bounded((ideas.len() - index) as u64, idea.at_least_s);
             break;
         }
-        let setting = &hunt.settings[idea.setting];
+        let setting = &state.settings[idea.setting];
         let tricks = setting.tricks(idea.virtual_stages);
         let kind = Kind { count: idea.count, blocks: idea.blocks.clone(), tricks };
         let (batch, recipe) = (idea.batch, setting.recipe);
-        hunt.climb_mix(&Outline { batch, recipe, kinds: vec![kind] });
+        state.climb_mix(&Outline { batch, recipe, kinds: vec![kind] });
     }
 }
 
@@ -77,47 +77,47 @@ fn orders_of(first: usize, rest: &[usize]) -> Vec<Vec<usize>> {
 
 /// Every choice of a tile in each pool.
 fn walk<'a>(
-    hunt: &mut Hunt<'_>,
+    state: &mut SearchState<'_>,
     (index, setting): (usize, &'a Setting),
     order: &[usize],
     way: &mut Vec<(usize, &'a Tile)>,
     ideas: &mut Vec<Idea>,
 ) {
     let Some((pool, rest)) = order.split_first() else {
-        return replicate(hunt, (index, setting), way, ideas);
+        return replicate(state, (index, setting), way, ideas);
     };
     for tile in &setting.tiles[*pool] {
-        if !hunt.effort.spend(1) {
+        if !state.budget.spend(1) {
             return;
         }
         way.push((*pool, tile));
-        walk(hunt, (index, setting), rest, way, ideas);
+        walk(state, (index, setting), rest, way, ideas);
         way.pop();
     }
 }
 
 /// Every number of replicas that all of the pools have room for.
 fn replicate(
-    hunt: &mut Hunt<'_>,
+    state: &mut SearchState<'_>,
     (index, setting): (usize, &Setting),
     way: &Way<'_>,
     ideas: &mut Vec<Idea>,
 ) {
     let rate: f64 = way.iter().map(|(_, tile)| f64::from(tile.groups) / tile.layer_s).sum();
-    let layers = f64::from(hunt.request.model.layers);
+    let layers = f64::from(state.request.model.layers);
     let ideal_s = layers / rate / f64::from(setting.recipe.microbatch);
-    if ideal_s >= hunt.threshold() {
-        return hunt.losses.bounded(1, ideal_s);
+    if ideal_s >= state.threshold() {
+        return state.rejections.bounded(1, ideal_s);
     }
-    for count in replica_counts(hunt, setting, way) {
+    for count in replica_counts(state, setting, way) {
         let most: Vec<u32> = way.iter().map(|(_, tile)| tile.groups / count).collect();
-        stages(hunt, (index, setting), way, count, &most, &mut Vec::new(), ideas);
+        stages(state, (index, setting), way, count, &most, &mut Vec::new(), ideas);
     }
 }
 
 /// Counts at which some pool's devices are all used: more replicas leave fewer stages each.
-fn replica_counts(hunt: &Hunt<'_>, setting: &Setting, way: &Way<'_>) -> Vec<u32> {
-    let request = hunt.request;
+fn replica_counts(state: &SearchState<'_>, setting: &Setting, way: &Way<'_>) -> Vec<u32> {
+    let request = state.request;
     let most = way.iter().map(|(_, tile)| tile.groups).min().unwrap_or(0);
     let total = request.batch.largest / setting.recipe.microbatch.max(1);
     let fixed = request.batch.smallest == request.batch.largest;
@@ -139,7 +139,7 @@ fn replica_counts(hunt: &Hunt<'_>, setting: &Setting, way: &Way<'_>) -> Vec<u32>
 
 /// Every choice of stages in each pool.
 fn stages(
-    hunt: &mut Hunt<'_>,
+    state: &mut SearchState<'_>,
     (index, setting): (usize, &Setting),
     way: &Way<'_>,
     count: u32,
@@ -148,14 +148,14 @@ fn stages(
     ideas: &mut Vec<Idea>,
 ) {
     if chosen.len() == way.len() {
-        return cut(hunt, (index, setting), way, count, chosen, ideas);
+        return cut(state, (index, setting), way, count, chosen, ideas);
     }
-    for own in numbers(most[chosen.len()].min(hunt.request.model.layers)) {
-        if !hunt.effort.spend(1) {
+    for own in numbers(most[chosen.len()].min(state.request.model.layers)) {
+        if !state.budget.spend(1) {
             return;
         }
         chosen.push(own);
-        stages(hunt, (index, setting), way, count, most, chosen, ideas);
+        stages(state, (index, setting), way, count, most, chosen, ideas);
         chosen.pop();
     }
 }
@@ -172,14 +172,14 @@ fn numbers(most: u32) -> Vec<u32> {
 }
 
 fn cut(
-    hunt: &mut Hunt<'_>,
+    state: &mut SearchState<'_>,
     (index, setting): (usize, &Setting),
     way: &Way<'_>,
     count: u32,
     stages: &[u32],
     ideas: &mut Vec<Idea>,
 ) {
-    let request = hunt.request;
+    let request = state.request;
     let layers = request.model.layers;
     let all: u32 = stages.iter().sum();
     if all > layers || request.pins.pipeline.is_some_and(|pipeline| pipeline != all) {
@@ -195,8 +195,8 @@ fn cut(
             let step = at_least_s(layers, &paces, head_s, microbatches, pieces);
             let needed = request.batch.samples_for_one(batch);
             let at_least_s = step / f64::from(batch) * needed;
-            if at_least_s >= hunt.threshold() {
-                hunt.losses.bounded(1, at_least_s);
+            if at_least_s >= state.threshold() {
+                state.rejections.bounded(1, at_least_s);
                 continue;
             }
             let blocks = way.iter().zip(stages).map(|((pool, tile), stages)| Block {

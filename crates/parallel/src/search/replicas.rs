@@ -1,10 +1,10 @@
 //! Replicas of their own in every pool, each with as many microbatches as it is fast.
 
-use super::Hunt;
+use super::SearchState;
 use crate::outline::{Block, Kind, Outline, Recipe, Tricks};
 use crate::price::{common, fits, price};
 use crate::request::Request;
-use crate::space::{Setting, Tile, at_least_s, batches, rungs, virtual_stages};
+use crate::search_space::{Setting, Tile, at_least_s, batches, memory_savers, virtual_stages};
 
 /// Replicas of one pool that may take part.
 #[derive(Debug, Clone)]
@@ -30,33 +30,33 @@ const GRANULE_MAX: u32 = 256;
 const COUNTS_ALL: u32 = 6;
 
 /// Looks at every set of two pools and more.
-pub(super) fn search(hunt: &mut Hunt<'_>) {
-    sharing(hunt);
-    let (recipes, sets) = (recipes(&hunt.settings), sets(hunt.request.pools.len()));
+pub(super) fn search(state: &mut SearchState<'_>) {
+    sharing(state);
+    let (recipes, sets) = (recipes(&state.settings), sets(state.request.pools.len()));
     let mut parts = recipes.len() * sets.len();
-    hunt.effort.renew();
+    state.budget.renew();
     for recipe in recipes {
-        let teams = teams(hunt, &recipe);
+        let teams = teams(state, &recipe);
         for set in &sets {
-            hunt.effort.begin(parts);
+            state.budget.begin(parts);
             parts -= 1;
             let most = TEAMS_MAX[set.len().min(TEAMS_MAX.len() - 1)];
             let chosen: Vec<&[Team]> =
                 set.iter().map(|pool| &teams[*pool][..teams[*pool].len().min(most)]).collect();
-            combine(hunt, &recipe, &chosen, &mut Vec::new());
+            combine(state, &recipe, &chosen, &mut Vec::new());
         }
     }
 }
 
 /// Replicas of one stage each, all cut alike: they share states with each other, and so may hold
 /// what no pool's own could.
-fn sharing(hunt: &mut Hunt<'_>) {
-    let sets = sets(hunt.request.pools.len());
-    let mut parts = hunt.settings.len() * sets.len();
-    for index in 0..hunt.settings.len() {
-        let setting = hunt.settings[index].clone();
+fn sharing(state: &mut SearchState<'_>) {
+    let sets = sets(state.request.pools.len());
+    let mut parts = state.settings.len() * sets.len();
+    for index in 0..state.settings.len() {
+        let setting = state.settings[index].clone();
         for set in &sets {
-            hunt.effort.begin(parts);
+            state.budget.begin(parts);
             parts -= 1;
             for first in &setting.tiles[set[0]] {
                 let same = |pool: &usize| {
@@ -64,8 +64,8 @@ fn sharing(hunt: &mut Hunt<'_>) {
                     tiles.find(|tile| tile.tensor == first.tensor).map(|tile| (*pool, *tile))
                 };
                 let tiles: Vec<(usize, Tile)> = set.iter().filter_map(same).collect();
-                if tiles.len() == set.len() && hunt.request.pins.pipeline.is_none_or(|p| p == 1) {
-                    share_states(hunt, &setting, &tiles, &mut Vec::new());
+                if tiles.len() == set.len() && state.request.pins.pipeline.is_none_or(|p| p == 1) {
+                    share_states(state, &setting, &tiles, &mut Vec::new());
                 }
             }
         }
@@ -74,20 +74,20 @@ fn sharing(hunt: &mut Hunt<'_>) {
 
 /// Every choice of a number of replicas in each pool.
 fn share_states(
-    hunt: &mut Hunt<'_>,
+    state: &mut SearchState<'_>,
     setting: &Setting,
     tiles: &[(usize, Tile)],
     chosen: &mut Vec<Team>,
 ) {
     let Some(((pool, tile), rest)) = tiles.split_first() else {
-        return together(hunt, &setting.recipe, chosen);
+        return together(state, &setting.recipe, chosen);
     };
-    for count in numbers(hunt.request, setting, tile.groups) {
-        if !hunt.effort.spend(1) {
+    for count in numbers(state.request, setting, tile.groups) {
+        if !state.budget.spend(1) {
             return;
         }
-        chosen.push(team(hunt.request, setting, (*pool, tile), [1, count, 1]));
-        share_states(hunt, setting, rest, chosen);
+        chosen.push(team(state.request, setting, (*pool, tile), [1, count, 1]));
+        share_states(state, setting, rest, chosen);
         chosen.pop();
     }
 }
@@ -148,10 +148,10 @@ fn recipes(settings: &[Setting]) -> Vec<Recipe> {
 }
 
 /// For each pool the teams worth combining, best first.
-fn teams(hunt: &Hunt<'_>, recipe: &Recipe) -> Vec<Vec<Team>> {
-    let request = hunt.request;
+fn teams(state: &SearchState<'_>, recipe: &Recipe) -> Vec<Vec<Team>> {
+    let request = state.request;
     let pools = 0..request.pools.len();
-    let all: Vec<Vec<Team>> = pools.map(|pool| candidates(hunt, recipe, pool)).collect();
+    let all: Vec<Vec<Team>> = pools.map(|pool| candidates(state, recipe, pool)).collect();
     let fastest = |teams: &Vec<Team>| teams.iter().map(|team| team.rate).fold(0.0, f64::max);
     let rate: f64 = all.iter().map(fastest).sum();
     let total = f64::from(request.batch.largest / recipe.microbatch.max(1));
@@ -160,11 +160,11 @@ fn teams(hunt: &Hunt<'_>, recipe: &Recipe) -> Vec<Vec<Team>> {
 }
 
 /// All teams of a pool, before memory.
-fn candidates(hunt: &Hunt<'_>, recipe: &Recipe, pool: usize) -> Vec<Team> {
-    let request = hunt.request;
+fn candidates(state: &SearchState<'_>, recipe: &Recipe, pool: usize) -> Vec<Team> {
+    let request = state.request;
     let layers = request.model.layers;
     let mut teams = Vec::new();
-    for setting in hunt.settings.iter().filter(|setting| setting.recipe == *recipe) {
+    for setting in state.settings.iter().filter(|setting| setting.recipe == *recipe) {
         for tile in &setting.tiles[pool] {
             let most = tile.groups.min(layers);
             let pinned = request.pins.pipeline;
@@ -195,7 +195,7 @@ fn held(request: &Request, recipe: &Recipe, teams: Vec<Team>, seconds: f64) -> V
         }
         let ranks = team.kind.count * team.kind.tricks.context;
         let batch = team.kind.count * each * recipe.microbatch;
-        for (rung, (offload, zero)) in rungs(request, ranks).into_iter().enumerate() {
+        for (rung, (offload, zero)) in memory_savers(request, ranks).into_iter().enumerate() {
             let tricks = Tricks { offload, zero, ..team.kind.tricks };
             let kind = Kind { tricks, ..team.kind.clone() };
             let outline = Outline { batch, recipe: *recipe, kinds: vec![kind.clone()] };
@@ -239,30 +239,30 @@ fn undominated(mut teams: Vec<Team>) -> Vec<Team> {
 }
 
 /// Every choice of one team a pool, on every batch.
-fn combine(hunt: &mut Hunt<'_>, recipe: &Recipe, left: &[&[Team]], chosen: &mut Vec<Team>) {
+fn combine(state: &mut SearchState<'_>, recipe: &Recipe, left: &[&[Team]], chosen: &mut Vec<Team>) {
     let Some((teams, rest)) = left.split_first() else {
-        return together(hunt, recipe, chosen);
+        return together(state, recipe, chosen);
     };
     for team in *teams {
-        if !hunt.effort.spend(1) {
+        if !state.budget.spend(1) {
             return;
         }
         chosen.push(team.clone());
-        combine(hunt, recipe, rest, chosen);
+        combine(state, recipe, rest, chosen);
         chosen.pop();
     }
 }
 
 /// Prices teams together on every batch, with every way to save memory where they share states.
-fn together(hunt: &mut Hunt<'_>, recipe: &Recipe, teams: &[Team]) {
-    let request = hunt.request;
+fn together(state: &mut SearchState<'_>, recipe: &Recipe, teams: &[Team]) {
+    let request = state.request;
     let replicas: u32 = teams.iter().map(|team| team.kind.count).sum();
     if request.pins.data.is_some_and(|data| data != replicas) {
         return;
     }
     let granule = teams.iter().map(|team| team.kind.granule()).fold(1, common);
     if granule > GRANULE_MAX {
-        return hunt.losses.indivisible();
+        return state.rejections.indivisible();
     }
     let rate: f64 = teams.iter().map(|team| team.rate).sum();
     let fill_s = teams.iter().map(|team| team.fill_s).fold(f64::INFINITY, f64::min);
@@ -270,11 +270,11 @@ fn together(hunt: &mut Hunt<'_>, recipe: &Recipe, teams: &[Team]) {
         let microbatches = f64::from(batch / recipe.microbatch);
         let needed = request.batch.samples_for_one(batch);
         let at_least_s = (microbatches / rate + fill_s) / f64::from(batch) * needed;
-        if at_least_s >= hunt.threshold() {
-            hunt.losses.bounded(1, at_least_s);
+        if at_least_s >= state.threshold() {
+            state.rejections.bounded(1, at_least_s);
             continue;
         }
         let kinds = teams.iter().map(|team| team.kind.clone()).collect();
-        hunt.climb_mix(&Outline { batch, recipe: *recipe, kinds });
+        state.climb_mix(&Outline { batch, recipe: *recipe, kinds });
     }
 }

@@ -58,7 +58,7 @@ impl Shortlist {
         self.kept.truncate(2 * self.size);
     }
 
-    pub fn told(mut self) -> Vec<Candidate> {
+    pub fn into_candidates(mut self) -> Vec<Candidate> {
         self.kept.truncate(self.size);
         self.kept
     }

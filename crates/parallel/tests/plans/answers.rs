@@ -2,8 +2,8 @@
 
 use het_core::Bytes;
 use het_parallel::{
-    Batch, Cause, Collectives, Launch, Outcome, Request, Rule, Why, fit, known_model, search,
-    small_team,
+    Batch, Cause, Collectives, Launch, Outcome, RejectionReason, Request, Rule, fit, known_model,
+    search, small_team,
 };
 use het_perf::training::{Precision, Transformer, Tuning};
 
@@ -49,10 +49,11 @@ fn sixty_four_and_sixty_four_are_faster_than_either() {
     assert!((0.15..0.35).contains(&best.layout.work_of(1)), "{}", best.layout.work_of(1));
     let libraries = vec![Collectives::Nccl, Collectives::Hccl];
     assert_eq!(best.launch, Launch::NoCommonLibrary(libraries));
-    let slower = |why: &Why| matches!(why, Why::Slower { by, .. } if *by > 0.0);
-    assert!(ranking.lost.iter().any(|lost| slower(&lost.why)));
-    let memory = |why: &Why| matches!(why, Why::OutOfMemory { .. });
-    assert!(ranking.lost.iter().any(|lost| memory(&lost.why) && lost.example.is_some()));
+    let slower =
+        |why: &RejectionReason| matches!(why, RejectionReason::Slower { by, .. } if *by > 0.0);
+    assert!(ranking.rejected.iter().any(|row| slower(&row.why)));
+    let memory = |why: &RejectionReason| matches!(why, RejectionReason::OutOfMemory { .. });
+    assert!(ranking.rejected.iter().any(|row| memory(&row.why) && row.example.is_some()));
 }
 
 /// Eight H100 and one 910B in one node: the ninth device is worth a tenth of another at best, and

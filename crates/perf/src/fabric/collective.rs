@@ -1,7 +1,7 @@
 //! What collectives cost: a latency for every step and bytes over the bandwidth that the slowest
 //! link leaves, for each algorithm and protocol, of which the fastest is taken. The form and its
 //! constants are those by which NCCL chooses (`src/graph/tuning.cc` at 5067397c); a collective's
-//! bandwidth is told as nccl-tests does, by what crosses the busiest link.
+//! bandwidth is reported as nccl-tests does, by what crosses the busiest link.
 
 /// What all ranks do together. Bytes are those of the whole buffer: of an all-gather what every
 /// rank ends with, of a reduce-scatter and an all-to-all what every rank begins with.
@@ -391,8 +391,8 @@ mod tests {
 
     fn check(group: Group, collective: Collective, gbytes_per_s: f64, part: f64) {
         let cost = group.cost(collective, 8.0 * 1024.0 * 1024.0 * 1024.0);
-        let told = cost.bus_bytes_per_s * 1e-9;
-        assert!((told / gbytes_per_s - 1.0).abs() < part, "{told:.1} GB/s by {cost:?}");
+        let reported = cost.bus_bytes_per_s * 1e-9;
+        assert!((reported / gbytes_per_s - 1.0).abs() < part, "{reported:.1} GB/s by {cost:?}");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Flows that are hashed onto equal paths: how many meet on the worst of them.
+//! Flows that are hashed onto equal paths: how many share the most loaded one.
 
 use super::hash;
 
-/// The probability of every greatest number of flows on one link.
+/// Distribution of the greatest number of flows on one link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MaxLinkLoad {
-    /// Of the greatest number being the place in this list.
+    /// By greatest number of flows: its probability.
     pub probabilities: Vec<f64>,
 }
 
@@ -20,7 +20,7 @@ const PROBABILITY_MIN: f64 = 1e-15;
 ///
 /// # Panics
 /// Without links, or beyond [`HASHED_MAX`] of either.
-pub fn worst_load(flows: u32, links: u32) -> MaxLinkLoad {
+pub fn max_link_load_distribution(flows: u32, links: u32) -> MaxLinkLoad {
     assert!((1..=HASHED_MAX).contains(&links) && flows <= HASHED_MAX, "it can be summed up");
     let logarithms = log_factorials(flows);
     let mut probabilities = vec![0.0; flows.div_ceil(links) as usize];
@@ -46,12 +46,13 @@ pub fn ecmp_choice(seed: u64, flow: u64, ways: usize) -> usize {
 }
 
 impl MaxLinkLoad {
-    /// The expected number on the worst link.
+    /// The expected number on the most loaded link.
     pub fn mean(&self) -> f64 {
         self.expect(|load| load)
     }
 
-    /// The expected part of a link that a flow on the worst link gets, if one flow would fill it.
+    /// Expected share of its link that a flow on the most loaded link gets; alone it would fill the
+    /// link.
     pub fn slowest_rate(&self) -> f64 {
         self.expect(|load| 1.0 / load.max(1.0))
     }
@@ -107,9 +108,9 @@ mod tests {
     use super::*;
 
     fn check(flows: u32, links: u32, mean: f64) {
-        let told = worst_load(flows, links);
-        assert!((told.mean() - mean).abs() < 0.005, "{flows} on {links}: {}", told.mean());
-        assert!((told.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        let load = max_link_load_distribution(flows, links);
+        assert!((load.mean() - mean).abs() < 0.005, "{flows} on {links}: {}", load.mean());
+        assert!((load.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-12);
     }
 
     #[test]
@@ -123,9 +124,12 @@ mod tests {
     #[test]
     fn collisions_are_as_rare_as_birthdays_say() {
         // 8!/8^8, and 8 of 60 without one in common.
-        assert!((worst_load(8, 8).without_collision() - 40_320.0 / 16_777_216.0).abs() < 1e-12);
-        assert!((worst_load(8, 60).without_collision() - 0.614).abs() < 1e-3);
-        assert!((worst_load(8, 8).slowest_rate() - 0.41).abs() < 0.005);
+        assert!(
+            (max_link_load_distribution(8, 8).without_collision() - 40_320.0 / 16_777_216.0).abs()
+                < 1e-12
+        );
+        assert!((max_link_load_distribution(8, 60).without_collision() - 0.614).abs() < 1e-3);
+        assert!((max_link_load_distribution(8, 8).slowest_rate() - 0.41).abs() < 0.005);
     }
 
     #[test]

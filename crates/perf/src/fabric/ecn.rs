@@ -202,13 +202,16 @@ mod tests {
     #[test]
     fn thresholds_are_in_order_and_below_the_pause() {
         for flows in [2, 8, 32] {
-            let told = propose_marking(&TrafficMix { flows, ..mix() });
-            let Marking { min_bytes, max_bytes, probability_max } = told.marking;
-            assert!(min_bytes < max_bytes && max_bytes <= told.pause.pause_bytes, "{told:?}");
+            let proposal = propose_marking(&TrafficMix { flows, ..mix() });
+            let Marking { min_bytes, max_bytes, probability_max } = proposal.marking;
+            assert!(
+                min_bytes < max_bytes && max_bytes <= proposal.pause.pause_bytes,
+                "{proposal:?}"
+            );
             assert!(probability_max > 0.0 && probability_max <= 1.0);
-            assert!(told.pause.resume_bytes < told.pause.pause_bytes);
-            assert!(told.throughput > 0.8 && told.throughput <= 1.0, "{told:?}");
-            assert_eq!(told.reasons.len(), 4);
+            assert!(proposal.pause.resume_bytes < proposal.pause.pause_bytes);
+            assert!(proposal.throughput > 0.8 && proposal.throughput <= 1.0, "{proposal:?}");
+            assert_eq!(proposal.reasons.len(), 4);
         }
     }
 
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_small_buffer_is_marked_before_it_pauses() {
-        let told = propose_marking(&TrafficMix { buffer_bytes: 120e3, ..mix() });
-        assert!(told.marking.max_bytes <= told.pause.pause_bytes);
+        let proposal = propose_marking(&TrafficMix { buffer_bytes: 120e3, ..mix() });
+        assert!(proposal.marking.max_bytes <= proposal.pause.pause_bytes);
     }
 }

@@ -61,7 +61,7 @@ impl Bottleneck {
         self.follow_each(flows, 1.0, seconds, every)
     }
 
-    /// The same of so many flows that do the same, told as one, from somewhat above where they
+    /// The same of so many equal flows, computed as one, from somewhat above where they
     /// rest: they come back to it or they swing.
     pub fn follow_equal(&self, flows: u32, seconds: f64, every: usize) -> Vec<FluidPoint> {
         let steady = self.steady_state(flows);

@@ -95,7 +95,7 @@ struct Source {
     acknowledged: u64,
     received: u64,
     may_send_at: u64,
-    /// When it will look again without being told.
+    /// When it wakes by itself.
     looks_at: u64,
     takes_turns: bool,
     /// Of its newest packet.

@@ -1,4 +1,4 @@
-//! What rates learned, taken out for whoever stores it, and put back.
+//! What rates learned, exported for storage and restored.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ pub struct Observed {
     pub units: u32,
     pub within: Domain,
     pub moments: Moments,
-    /// Steps per second as told since the mean last moved far.
-    pub told: f64,
+    /// Steps per second reported since the mean last moved far.
+    pub reported: f64,
 }
 
 impl Rates {
@@ -45,7 +45,7 @@ impl Rates {
                 units,
                 within,
                 moments: seen.moments,
-                told: seen.told,
+                reported: seen.reported,
             })
         });
         Learned {
@@ -64,10 +64,10 @@ impl Rates {
             revisions: learned.revisions,
             ..Self::default()
         };
-        for Observed { profile, class, units, within, moments, told } in learned.history {
+        for Observed { profile, class, units, within, moments, reported } in learned.history {
             let by_class = rates.history.entry(profile).or_default();
             let by_domain = by_class.entry(class).or_default().entry(units).or_default();
-            by_domain.insert(within, Seen { moments, told });
+            by_domain.insert(within, Seen { moments, reported });
         }
         rates
     }

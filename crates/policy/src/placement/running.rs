@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use het_core::{JobSpec, Lease, LeaseId, StageIndex, StageSpec};
 
-use het_perf::Held;
+use het_perf::HeldResources;
 
 use super::expected::{Expected, Part, runs};
 use super::opportunity_cost::{Shape, shape, shapes};
@@ -32,7 +32,7 @@ pub(crate) struct Running {
 pub(crate) struct Runner {
     job: Arc<JobSpec>,
     stage: StageIndex,
-    pub held: Held,
+    pub held: HeldResources,
     part: Part,
     /// It may have more or fewer devices.
     pub has_sizes: bool,
@@ -103,7 +103,7 @@ impl Runner {
         let mut runner = Self {
             job: Arc::clone(&job.spec),
             stage: lease.stage.stage,
-            held: Held::of(spec, lease),
+            held: HeldResources::of(spec, lease),
             part: runs(view.state, spec, lease.placement.alternative),
             has_sizes: spec.has_sizes(),
             steps: spec.steps,

@@ -204,7 +204,7 @@ fn write_learned(learned: &Learned) -> LearnedRecord {
             count,
             mean_bits: mean.to_bits(),
             sum_of_squares_bits: sum_of_squares.to_bits(),
-            told_bits: Some(seen.told.to_bits()),
+            told_bits: Some(seen.reported.to_bits()),
         }
     });
     LearnedRecord {
@@ -225,7 +225,7 @@ pub(super) fn read_learned(record: &LearnedRecord) -> Result<Learned, RecordErro
             units: seen.units,
             within: seen.domain()?,
             moments: Moments::from_parts(parts),
-            told: f64::from_bits(seen.told_bits.unwrap_or(mean)),
+            reported: f64::from_bits(seen.told_bits.unwrap_or(mean)),
         })
     });
     Ok(Learned {

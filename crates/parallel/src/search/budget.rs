@@ -1,8 +1,8 @@
-//! How much of the mixes is looked at.
+//! How many of the mixes are searched.
 
 /// Expansions of mixes that are left. Counted, not timed: the same question has the same answer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Effort {
+pub(super) struct SearchBudget {
     whole: u64,
     left: u64,
     of_this: u64,
@@ -18,7 +18,7 @@ const EXPANSIONS: u64 = 1_000_000;
 /// Expansions that pricing is worth.
 pub(super) const PRICED: u64 = 50;
 
-impl Effort {
+impl SearchBudget {
     pub fn on(pools: usize) -> Self {
         let whole = if pools > POOLS_WHOLE { EXPANSIONS } else { u64::MAX };
         Self { whole, left: whole, of_this: 0, in_part: false }

@@ -3,17 +3,17 @@
 
 use crate::candidate::Candidate;
 use crate::layout::{Layout, Replicas, Stage};
-use crate::lost::{Lost, Why};
+use crate::rejection::{Rejection, RejectionReason};
 use crate::request::{Pool, Request};
 
 /// A request whose pools are all unlike, and which of the asked ones each is made of.
-pub(super) struct Alike {
+pub(super) struct MergedPools {
     pub request: Request,
     /// In order: the first has the first nodes.
     members: Vec<Vec<usize>>,
 }
 
-impl Alike {
+impl MergedPools {
     pub fn of(request: &Request) -> Self {
         let mut pools: Vec<Pool> = Vec::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -48,18 +48,22 @@ impl Alike {
         stands(asked, &layout).then_some(Candidate { layout, ..candidate })
     }
 
-    /// A reason in terms of the pools that were asked about: the first of those alike.
-    pub fn lost(&self, lost: Lost) -> Lost {
+    /// A reason in terms of the pools that were asked about: the first of those that were merged.
+    pub fn rejection(&self, rejection: Rejection) -> Rejection {
         let first = |pool: usize| self.members[pool][0];
-        let why = match lost.why {
-            Why::OutOfMemory { pool, over } => Why::OutOfMemory { pool: first(pool), over },
-            Why::OutOfHostMemory { pool, over } => Why::OutOfHostMemory { pool: first(pool), over },
-            why @ (Why::Slower { .. }
-            | Why::CannotBeFaster { .. }
-            | Why::SavesMoreThanNeeded
-            | Why::NotDivisible) => why,
+        let why = match rejection.why {
+            RejectionReason::OutOfMemory { pool, over } => {
+                RejectionReason::OutOfMemory { pool: first(pool), over }
+            }
+            RejectionReason::OutOfHostMemory { pool, over } => {
+                RejectionReason::OutOfHostMemory { pool: first(pool), over }
+            }
+            why @ (RejectionReason::Slower { .. }
+            | RejectionReason::CannotBeFaster { .. }
+            | RejectionReason::SavesMoreThanNeeded
+            | RejectionReason::NotDivisible) => why,
         };
-        Lost { why, ..lost }
+        Rejection { why, ..rejection }
     }
 
     /// For each replica the asked pool of each stage.

@@ -1,4 +1,5 @@
-//! How often to save: often enough that a failure costs little, seldom enough that saving does.
+//! How often to write a checkpoint: the interval at which failures and checkpoints together cost
+//! least.
 
 use het_core::Millis;
 
@@ -6,12 +7,12 @@ use het_core::Millis;
 /// "The Llama 3 herd of models", table 5).
 pub const FAILURES_PER_DEVICE_DAY: f64 = 419.0 / 16_384.0 / 54.0;
 
-/// Longest time between two saves, however seldom devices fail: what nobody counted, a plug that is
-/// pulled or a machine that is switched off, costs no more than this.
-pub const SAVE_EVERY_MAX: Millis = Millis::seconds(3_600);
+/// Longest time between two checkpoints, however seldom devices fail: a failure that no statistic
+/// covers, such as a machine that is switched off, costs no more than this.
+pub const CHECKPOINT_INTERVAL_MAX: Millis = Millis::seconds(3_600);
 
-/// Between two saves there is at least this much work.
-const SAVE_EVERY_MIN: Millis = Millis::seconds(10);
+/// Least work between two checkpoints.
+const CHECKPOINT_INTERVAL_MIN: Millis = Millis::seconds(10);
 
 /// Mean time between failures that end a job on so many devices.
 pub fn mean_time_between_failures(devices: u32) -> Millis {
@@ -19,7 +20,7 @@ pub fn mean_time_between_failures(devices: u32) -> Millis {
     Millis((days * 86_400e3) as u64)
 }
 
-/// Working time between two saves that loses least, where a save takes `save`: Daly 2006, "A higher
+/// Work between two checkpoints that loses least time, where one takes `save`: Daly 2006, "A higher
 /// order estimate of the optimum checkpoint interval for restart dumps", equation 37; its first
 /// term is Young's (1974).
 pub fn checkpoint_interval(save: Millis, mean_time_between_failures: Millis) -> Millis {
@@ -30,7 +31,7 @@ pub fn checkpoint_interval(save: Millis, mean_time_between_failures: Millis) -> 
     } else {
         mean
     };
-    Millis(best as u64).clamp(SAVE_EVERY_MIN, SAVE_EVERY_MAX)
+    Millis(best as u64).clamp(CHECKPOINT_INTERVAL_MIN, CHECKPOINT_INTERVAL_MAX)
 }
 
 #[cfg(test)]
@@ -45,14 +46,14 @@ mod tests {
         let best = 120.0 * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - 5.0;
         assert!((best - 116.7).abs() < 0.05, "{best}");
         let minutes = |count: u64| Millis::seconds(60 * count);
-        assert_eq!(checkpoint_interval(minutes(5), minutes(1_440)), SAVE_EVERY_MAX);
+        assert_eq!(checkpoint_interval(minutes(5), minutes(1_440)), CHECKPOINT_INTERVAL_MAX);
         // 9,600 devices at Llama 3's rate and saves of 10 s: Young's 617 s, as in the faults study.
         let every = checkpoint_interval(Millis::seconds(10), mean_time_between_failures(9_600));
         assert_eq!(every.0 / 1_000, 609);
     }
 
     #[test]
-    fn where_saving_takes_longer_than_devices_live_it_is_done_all_the_time() {
+    fn the_interval_is_the_time_between_failures_where_a_checkpoint_takes_longer() {
         let every = checkpoint_interval(Millis::seconds(600), Millis::seconds(100));
         assert_eq!(every, Millis::seconds(100));
     }

@@ -241,7 +241,7 @@ const BATCHES_MAX: u32 = 16;
 
 /// Ways to hold less, those that cost least first. Sharing optimizer states costs no more than
 /// sharing nothing, so nothing is not tried where there is somebody to share with.
-pub(crate) fn rungs(request: &Request, ranks: u32) -> Vec<(Offload, Zero)> {
+pub(crate) fn memory_savers(request: &Request, ranks: u32) -> Vec<(Offload, Zero)> {
     let choices = &request.choices;
     let shares = |zero: &Zero| match zero {
         Zero::None => ranks == 1 || !choices.zeros.contains(&Zero::One),

@@ -1,10 +1,10 @@
 //! One pool by itself.
 
-use super::Hunt;
+use super::SearchState;
 use super::shortlist::Shortlist;
 use crate::candidate::Candidate;
 use crate::outline::{Block, Kind, Outline};
-use crate::space::{Setting, Tile, at_least_s, batches, counts, virtual_stages};
+use crate::search_space::{Setting, Tile, at_least_s, batches, counts, virtual_stages};
 
 /// A cut with the least that it can take for each sample that is needed.
 #[derive(Debug, Clone, Copy)]
@@ -20,32 +20,37 @@ struct Idea {
 
 /// Searches a pool as if it were alone: what others reached elsewhere cuts nothing short here. Its
 /// best.
-pub(super) fn search(hunt: &mut Hunt<'_>, pool: usize) -> Option<Candidate> {
-    let others = std::mem::replace(&mut hunt.top, Shortlist::of(hunt.request.keep));
+pub(super) fn search(state: &mut SearchState<'_>, pool: usize) -> Option<Candidate> {
+    let others = std::mem::replace(&mut state.top, Shortlist::of(state.request.keep));
     let mut ideas = Vec::new();
-    for (index, setting) in hunt.settings.iter().enumerate() {
+    for (index, setting) in state.settings.iter().enumerate() {
         for tile in &setting.tiles[pool] {
-            cuts(hunt, (index, setting), tile, &mut ideas);
+            cuts(state, (index, setting), tile, &mut ideas);
         }
     }
     ideas.sort_by(|a, b| a.at_least_s.total_cmp(&b.at_least_s));
     for (index, idea) in ideas.iter().enumerate() {
-        if idea.at_least_s >= hunt.threshold() {
-            hunt.losses.bounded((ideas.len() - index) as u64, idea.at_least_s);
+        if idea.at_least_s >= state.threshold() {
+            state.rejections.bounded((ideas.len() - index) as u64, idea.at_least_s);
             break;
         }
-        hunt.climb(&outline(hunt, pool, idea));
+        state.climb(&outline(state, pool, idea));
     }
-    let best = hunt.top.best().cloned();
-    for other in others.told() {
-        hunt.top.keep(&other);
+    let best = state.top.best().cloned();
+    for other in others.into_candidates() {
+        state.top.keep(&other);
     }
     best
 }
 
 /// Every number of stages, replicas and pieces, and every batch, on one size of tile.
-fn cuts(hunt: &Hunt<'_>, (index, setting): (usize, &Setting), tile: &Tile, ideas: &mut Vec<Idea>) {
-    let request = hunt.request;
+fn cuts(
+    state: &SearchState<'_>,
+    (index, setting): (usize, &Setting),
+    tile: &Tile,
+    ideas: &mut Vec<Idea>,
+) {
+    let request = state.request;
     let layers = request.model.layers;
     let most = tile.groups.min(layers);
     let pinned = request.pins.pipeline;
@@ -74,8 +79,8 @@ fn cuts(hunt: &Hunt<'_>, (index, setting): (usize, &Setting), tile: &Tile, ideas
     }
 }
 
-fn outline(hunt: &Hunt<'_>, pool: usize, idea: &Idea) -> Outline {
-    let setting = &hunt.settings[idea.setting];
+fn outline(state: &SearchState<'_>, pool: usize, idea: &Idea) -> Outline {
+    let setting = &state.settings[idea.setting];
     let block = Block { pool, tensor: idea.tile.tensor, stages: idea.stages };
     let tricks = setting.tricks(idea.virtual_stages);
     let kind = Kind { count: idea.count, blocks: vec![block], tricks };

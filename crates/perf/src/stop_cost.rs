@@ -2,24 +2,24 @@
 
 use het_core::{Lease, Millis, Share, ShareMillis, Stage, StageSpec, StopCost, Time};
 
-/// Saving, for a stage whose saves were not measured yet. Cited for fine-tuning in
-/// Ray Train and Slurm practice as tens of seconds; the node's measurements replace it.
+/// Time of a checkpoint, for a stage whose checkpoints were not measured yet. Tens of seconds are
+/// cited for fine-tuning in Ray Train and Slurm practice; the node's measurements replace it.
 pub const SAVE_DEFAULT: Millis = Millis::seconds(10);
 
 /// Loading model and checkpoint, likewise: the median base-model load in the Alibaba GenAI 2026
 /// data is 22.7 s.
 pub const LOAD_DEFAULT: Millis = Millis::seconds(23);
 
-/// What a running stage holds, as far as a stop has to know.
+/// What a running stage holds, as far as it matters for a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldResources {
     /// It can be suspended.
     pub saves: bool,
     /// Of all its devices together.
     pub share: Share,
 }
 
-impl Held {
+impl HeldResources {
     pub fn of(spec: &StageSpec, lease: &Lease) -> Self {
         let share = lease.placement.grants().map(|grant| grant.share).sum();
         Self { saves: spec.saves(lease.placement.alternative), share }
@@ -30,12 +30,12 @@ impl Held {
 /// the share held. A stage without checkpoints loses everything and saves nothing. `gain` is left
 /// at zero for the policy.
 pub fn stop_cost(spec: &StageSpec, stage: &Stage, lease: &Lease, now: Time) -> StopCost {
-    cost_of(Held::of(spec, lease), stage, lease.since, now)
+    stop_cost_of(HeldResources::of(spec, lease), stage, lease.since, now)
 }
 
 /// The same for a stage that holds so much `since` a time.
-pub fn cost_of(held: Held, stage: &Stage, since: Time, now: Time) -> StopCost {
-    let Held { saves, share } = held;
+pub fn stop_cost_of(held: HeldResources, stage: &Stage, since: Time, now: Time) -> StopCost {
+    let HeldResources { saves, share } = held;
     let (save, load) = if saves { (SAVE_DEFAULT, LOAD_DEFAULT) } else { (Millis(0), LOAD_DEFAULT) };
     let safe_since = stage.checkpoint_at.map_or(since, |at| at.max(since));
     let lost = now.since(safe_since);

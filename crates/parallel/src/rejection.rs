@@ -1,4 +1,4 @@
-//! Why the others lost.
+//! Why candidates were rejected.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +11,8 @@ use crate::price::saveable;
 
 /// Configurations that are no answer for the same reason.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lost {
-    pub why: Why,
+pub struct Rejection {
+    pub why: RejectionReason,
     pub count: u64,
     /// The one that came nearest; in a mixed one, as its first stage's devices see it.
     pub example: Option<ParallelConfig>,
@@ -20,7 +20,7 @@ pub struct Lost {
 
 /// A reason, with the figures of whoever came nearest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Why {
+pub enum RejectionReason {
     /// A device of the pool would hold so much more than it can.
     OutOfMemory { pool: usize, over: Bytes },
     /// The host's memory a device has room for so much less than offloading brings.
@@ -37,7 +37,7 @@ pub enum Why {
 
 /// Reasons while they are collected.
 #[derive(Debug, Default)]
-pub(crate) struct Losses {
+pub(crate) struct Rejections {
     memory: BTreeMap<usize, Nearest>,
     host: BTreeMap<usize, Nearest>,
     slower: BTreeMap<u8, Slower>,
@@ -58,11 +58,11 @@ struct Nearest {
 struct Slower {
     count: u64,
     best: Candidate,
-    /// Best but one: in the group of the winner the one to tell of.
+    /// Second best: the one to report in the group of the winner.
     second: Option<Candidate>,
 }
 
-impl Losses {
+impl Rejections {
     pub fn memory(&mut self, pool: usize, over: Bytes, example: ParallelConfig) {
         nearer(&mut self.memory, pool, over, example);
     }
@@ -119,36 +119,39 @@ impl Losses {
     }
 
     /// The reasons beside the best candidate, those that cost least first.
-    pub fn summed_up(&self, best: &Candidate) -> Vec<Lost> {
-        let mut lost: Vec<Lost> = Vec::new();
+    pub fn summary(&self, best: &Candidate) -> Vec<Rejection> {
+        let mut rejected: Vec<Rejection> = Vec::new();
         for slower in self.slower.values() {
             let won = slower.best.layout == best.layout;
             let nearest = if won { slower.second.as_ref() } else { Some(&slower.best) };
             let Some(nearest) = nearest else { continue };
             let by = nearest.sample_s / best.sample_s - 1.0;
-            let why = Why::Slower { by, because: because(nearest, best) };
+            let why = RejectionReason::Slower { by, because: because(nearest, best) };
             let example = Some(*nearest.layout.config());
-            lost.push(Lost { why, count: slower.count - u64::from(won), example });
+            rejected.push(Rejection { why, count: slower.count - u64::from(won), example });
         }
-        lost.sort_by(|a, b| by(a).total_cmp(&by(b)));
-        let row = |why, nearest: &Nearest| Lost {
+        rejected.sort_by(|a, b| by(a).total_cmp(&by(b)));
+        let row = |why, nearest: &Nearest| Rejection {
             why,
             count: nearest.count,
             example: Some(nearest.example),
         };
-        lost.extend(self.memory.iter().map(|(pool, nearest)| {
-            row(Why::OutOfMemory { pool: *pool, over: nearest.over }, nearest)
+        rejected.extend(self.memory.iter().map(|(pool, nearest)| {
+            row(RejectionReason::OutOfMemory { pool: *pool, over: nearest.over }, nearest)
         }));
-        lost.extend(self.host.iter().map(|(pool, nearest)| {
-            row(Why::OutOfHostMemory { pool: *pool, over: nearest.over }, nearest)
+        rejected.extend(self.host.iter().map(|(pool, nearest)| {
+            row(RejectionReason::OutOfHostMemory { pool: *pool, over: nearest.over }, nearest)
         }));
         let bound = self.bound_s.map(|bound| (bound / best.sample_s - 1.0).max(0.0));
-        let bare = |why, count| Lost { why, count, example: None };
-        lost.extend(bound.map(|by| bare(Why::CannotBeFaster { by }, self.bounded)));
-        let rest =
-            [(Why::SavesMoreThanNeeded, self.needless), (Why::NotDivisible, self.indivisible)];
-        lost.extend(rest.into_iter().filter(|row| row.1 > 0).map(|(why, count)| bare(why, count)));
-        lost
+        let bare = |why, count| Rejection { why, count, example: None };
+        rejected.extend(bound.map(|by| bare(RejectionReason::CannotBeFaster { by }, self.bounded)));
+        let rest = [
+            (RejectionReason::SavesMoreThanNeeded, self.needless),
+            (RejectionReason::NotDivisible, self.indivisible),
+        ];
+        rejected
+            .extend(rest.into_iter().filter(|row| row.1 > 0).map(|(why, count)| bare(why, count)));
+        rejected
     }
 }
 
@@ -163,9 +166,9 @@ impl Slower {
     }
 }
 
-fn by(lost: &Lost) -> f64 {
-    match lost.why {
-        Why::Slower { by, .. } | Why::CannotBeFaster { by } => by,
+fn by(rejected: &Rejection) -> f64 {
+    match rejected.why {
+        RejectionReason::Slower { by, .. } | RejectionReason::CannotBeFaster { by } => by,
         _ => 0.0,
     }
 }
@@ -206,7 +209,7 @@ fn order(limit: Limit) -> u8 {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for RejectionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfMemory { over, .. } => {
@@ -219,7 +222,7 @@ impl fmt::Display for Why {
                 f.write_str("as fast within a tenth of a percent, and no simpler")
             }
             Self::Slower { by, because } => {
-                write!(f, "slower by {:.1} % at least: {}", by * 100.0, words(*because))
+                write!(f, "slower by {:.1} % at least: {}", by * 100.0, limit_name(*because))
             }
             Self::CannotBeFaster { by } => {
                 write!(f, "by its lower bound slower by {:.1} % at least", by * 100.0)
@@ -232,8 +235,8 @@ impl fmt::Display for Why {
     }
 }
 
-/// What a step spends its time on, in words.
-pub fn words(limit: Limit) -> &'static str {
+/// The name of what a step spends its time on.
+pub fn limit_name(limit: Limit) -> &'static str {
     match limit {
         Limit::Compute => "matrix products",
         Limit::MemoryBandwidth => "bandwidth of device memory",

@@ -7,6 +7,7 @@
 //! Pools of the same devices are first made one (`merged_pools`). Mixes of two pools are searched
 //! to the end, those of more until a `budget` is spent, and the answer says so.
 
+#[cfg(test)]
 mod brute_force;
 mod budget;
 mod merged_pools;

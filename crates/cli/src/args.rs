@@ -376,6 +376,10 @@ pub struct ServerArgs {
     /// Multi-Process Service caps the threads and the memory of each. Goes with several devices.
     #[arg(long, value_name = "DEVICE=N", value_parser = share)]
     pub share: Vec<(String, u32)>,
+    /// Also offer the devices of this file: an accelerator that `het devices` does not find, or
+    /// pretended ones for a trial. `het schema devices` says what stands in it.
+    #[arg(long, value_name = "FILE")]
+    pub declare: Option<PathBuf>,
     /// A snapshot is taken after so many events, so that the next start reads only what came after.
     #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().snapshot_every)]
     pub snapshot_every: u64,
@@ -510,6 +514,8 @@ pub enum SchemaFile {
     Job,
     /// Nodes, fabric and device classes of a cluster.
     Cluster,
+    /// Devices that a server has beside those that it finds.
+    Devices,
     /// What tenants are entitled to and limited to.
     Quotas,
 }

@@ -19,10 +19,11 @@ use het_server::api::{
     Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
 };
 use het_server::{
-    Home, Keeping, LockHolder, Machine, MachineLock, MachineService, Scheduling, keep,
-    machine_with_shares, pass_on, raise_descriptor_limit, share_one_heap,
+    Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
+    keep, machine_with, pass_on, raise_descriptor_limit, share_one_heap,
 };
 use het_wire::api::ServerInfo;
+use het_wire::declared::{self, DeclaredDevices};
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, access};
 use serde_json::{Value, json};
@@ -132,7 +133,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     home.server_dir()?;
     let _lock = acquire(&home)?;
     run::refuse_unsupervised(&home, Some(&home.run_dir("server")))?;
-    let machine = shared(&args.share)?;
+    let machine = machine(args)?;
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;
     let keeping = Keeping {
@@ -177,9 +178,12 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// This machine, with some of its devices cut into shares.
-fn shared(shares: &[(String, u32)]) -> Result<Machine, Fail> {
-    let machine = machine_with_shares(System::this_machine(), shares).map_err(|error| {
+/// This machine, with some of its devices cut into shares, and with those that a file declares.
+fn machine(args: &ServerArgs) -> Result<Machine, Fail> {
+    let shares = args.share.as_slice();
+    let declared = args.declare.as_deref().map(declared).transpose()?.unwrap_or_default();
+    let changes = MachineChanges { shares, declared: &declared };
+    let machine = machine_with(System::this_machine(), &changes).map_err(|error| {
         Fail::new(code::USAGE, error.to_string())
             .hint("`het devices` names the devices; only NVIDIA's that are whole can be shared")
     })?;
@@ -192,6 +196,12 @@ fn shared(shares: &[(String, u32)]) -> Result<Machine, Fail> {
         );
     }
     Ok(machine)
+}
+
+fn declared(path: &Path) -> Result<Vec<DeclaredDevices>, Fail> {
+    let text = fs::read_to_string(path).map_err(|error| Fail::file(path, error))?;
+    let declared = declared::parse(&text, &path.display().to_string());
+    declared.map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
 }
 
 /// Takes the machine. A process that a killed server was about to start may hold its lock for a

@@ -7,7 +7,7 @@ use het_core::{Event, Finding, JobId, Plan, State, Time};
 use het_engine::{Engine, Waker};
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, View};
-use het_scheduler::{Round, Situation, round};
+use het_scheduler::{Round, round};
 use thiserror::Error;
 
 use crate::learn;
@@ -135,13 +135,6 @@ impl<E: Engine, L: Log> Controller<E, L> {
     /// Has the engine take up what runs according to the state.
     pub fn adopt(&mut self) {
         self.engine.adopt(&self.state);
-    }
-
-    /// What questions are put to; asking changes nothing.
-    pub fn situation(&self) -> Situation<'_> {
-        let Self { state, rates, cadence, .. } = self;
-        let view = View { state, rates, now: self.engine.now(), cadence: *cadence };
-        Situation { view, policy: self.policy }
     }
 
     /// The engine's present.

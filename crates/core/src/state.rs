@@ -30,7 +30,8 @@ pub struct State {
     generation: Generation,
     next_job: JobId,
     next_lease: LeaseId,
-    jobs: BTreeMap<JobId, Job>,
+    /// Shared with copies of the state until one of them changes the job.
+    jobs: BTreeMap<JobId, Arc<Job>>,
     leases: BTreeMap<LeaseId, Lease>,
     /// Those of jobs of each priority.
     leases_by_priority: BTreeMap<Priority, BTreeSet<LeaseId>>,
@@ -284,12 +285,12 @@ impl State {
         self.next_lease
     }
 
-    pub fn jobs(&self) -> &BTreeMap<JobId, Job> {
+    pub fn jobs(&self) -> &BTreeMap<JobId, Arc<Job>> {
         &self.jobs
     }
 
     pub fn job(&self, id: JobId) -> Option<&Job> {
-        self.jobs.get(&id)
+        self.jobs.get(&id).map(Arc::as_ref)
     }
 
     pub fn leases(&self) -> &BTreeMap<LeaseId, Lease> {
@@ -486,7 +487,7 @@ impl State {
 
     /// Jobs with a time limit that have not ended.
     pub fn limited_jobs(&self) -> impl Iterator<Item = &Job> + '_ {
-        self.limited.iter().map(|id| &self.jobs[id])
+        self.limited.iter().map(|id| &*self.jobs[id])
     }
 }
 

@@ -36,4 +36,4 @@ pub use drivers::vulkan::{
 };
 pub use mps::{SHARES_MAX, ShareError, mps_answers, mps_pipe};
 pub use pci_address::{BadPciAddress, PciAddress};
-pub use visible_devices::{container_access, visible_devices};
+pub use visible_devices::{container_access, declared_id, visible_devices};

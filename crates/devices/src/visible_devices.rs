@@ -1,8 +1,13 @@
 //! The environment by which each vendor's runtime chooses its devices.
 
+use std::borrow::Cow;
+
 use het_core::ContainerRuntime;
 
 use crate::{mps, vnpu};
+
+/// Stands between the variable of a declared device and what that calls it.
+const DECLARED: char = '=';
 
 /// Where Ascend's driver is installed.
 const ASCEND_DRIVER: &str = "/usr/local/Ascend/driver";
@@ -82,17 +87,46 @@ const TABLE: &[Visibility] = &[
 /// - `cpu`: the variables that hide every accelerator, so that a program which takes what it finds
 ///   (PyTorch, JAX, XLA) does not touch devices that are not its own. Ids are not looked at.
 /// - Shares of a device: the device, and the part of its threads and memory that MPS grants.
+/// - Declared devices ([`declared_id`]): the variable that was declared for them, if any.
 /// - Virtual NPUs of Ascend: none, for only containers can be given them ([`container_access`]).
 /// - Anything else, such as `vulkan` or `npu-ort`, has no such variable: nothing. The program reads
 ///   `HET_DEVICES`.
-pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str, String)> {
+pub fn visible_devices(driver: &str, visible_ids: &[&str]) -> Vec<(Cow<'static, str>, String)> {
+    let mut declared = declared(visible_ids);
+    declared
+        .extend(known(driver, visible_ids).into_iter().map(|(name, value)| (name.into(), value)));
+    declared
+}
+
+/// The visible id of a device that a file declares: what its variable, if it has one, calls it.
+pub fn declared_id(variable: Option<&str>, id: &str) -> String {
+    format!("{}{DECLARED}{id}", variable.unwrap_or_default())
+}
+
+/// The variables of declared devices, in the order given; one that has none is only named in
+/// `HET_DEVICES`.
+fn declared(visible_ids: &[&str]) -> Vec<(Cow<'static, str>, String)> {
+    let mut variables: Vec<(Cow<'static, str>, String)> = Vec::new();
+    let named = visible_ids.iter().filter_map(|id| id.split_once(DECLARED));
+    for (variable, id) in named.filter(|(variable, _)| !variable.is_empty()) {
+        match variables.iter_mut().find(|(name, _)| name == variable) {
+            Some((_, ids)) => ids.extend([",", id]),
+            None => variables.push((variable.to_owned().into(), id.to_owned())),
+        }
+    }
+    variables
+}
+
+/// The variables of devices that discovery finds.
+fn known(driver: &str, visible_ids: &[&str]) -> Vec<(&'static str, String)> {
     if driver == "cpu" {
         let hides = TABLE.iter().filter_map(|row| row.hide);
         return hides.map(|(name, value)| (name, value.to_owned())).collect();
     }
     let Some(row) = TABLE.iter().find(|row| row.driver == driver) else { return Vec::new() };
     // No variable shows a virtual NPU, and a list without them shows nothing else.
-    let chosen = whole(visible_ids).into_iter().filter(|id| !vnpu::is_vnpu(id));
+    let is_chosen = |id: &&str| !vnpu::is_vnpu(id) && !id.contains(DECLARED);
+    let chosen = whole(visible_ids).into_iter().filter(is_chosen);
     let mut variables = vec![(row.variable, chosen.collect::<Vec<_>>().join(","))];
     variables.extend(row.with.map(|(name, value)| (name, value.to_owned())));
     variables.extend(mps::limits(visible_ids));
@@ -173,7 +207,8 @@ mod tests {
 
     fn check(driver: &str, ids: &[&str], expected: &[(&str, &str)]) {
         let found = visible_devices(driver, ids);
-        let found: Vec<(&str, &str)> = found.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        let found: Vec<(&str, &str)> =
+            found.iter().map(|(k, v)| (k.as_ref(), v.as_str())).collect();
         assert_eq!(found, expected, "{driver}");
     }
 
@@ -198,6 +233,8 @@ mod tests {
         check("cann", &["vdavinci100"], &[("ASCEND_RT_VISIBLE_DEVICES", "")]);
         check("neuron", &["0-1", "2-3"], &[("NEURON_RT_VISIBLE_CORES", "0-1,2-3")]);
         check("vulkan", &["0"], &[]);
+        check("photon", &["PHOTONS=b", "PHOTONS=a"], &[("PHOTONS", "b,a")]);
+        check("photon", &["=0"], &[]);
     }
 
     #[test]

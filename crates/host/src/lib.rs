@@ -7,6 +7,7 @@
 
 mod calibrations;
 mod checkpoints;
+mod declared;
 mod external;
 mod home;
 mod inventory;
@@ -25,5 +26,5 @@ pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir, write_private};
 pub use inventory::{Inventory, availability_changes};
 pub use lock::{LockHolder, MachineLock};
-pub use machine::{Machine, machine, machine_with_shares, this_machine};
+pub use machine::{Machine, MachineChanges, machine, machine_with, this_machine};
 pub use unsupervised::{Unsupervised, unsupervised};

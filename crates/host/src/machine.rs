@@ -5,6 +5,9 @@ use std::sync::Arc;
 use het_core::{Bytes, Topology};
 use het_devices::{Discovery, ShareError, System, discover};
 use het_wire::catalogue;
+use het_wire::declared::DeclaredDevices;
+
+use crate::declared;
 
 /// This machine's devices.
 #[derive(Debug)]
@@ -25,16 +28,22 @@ pub fn machine(system: System) -> Machine {
     known(system, discovery)
 }
 
-/// The same with some devices cut into equal shares: name, and how many.
+/// What a machine has beside what it is found to have.
+#[derive(Debug, Clone, Default)]
+pub struct MachineChanges<'a> {
+    /// Devices to cut into equal shares: name, and how many.
+    pub shares: &'a [(String, u32)],
+    pub declared: &'a [DeclaredDevices],
+}
+
+/// Looks at a machine and changes what was found.
 ///
 /// # Errors
-/// When there is no such device, or its driver shares none.
-pub fn machine_with_shares(
-    system: System,
-    shares: &[(String, u32)],
-) -> Result<Machine, ShareError> {
+/// When there is no device to share by a name, or its driver shares none.
+pub fn machine_with(system: System, changes: &MachineChanges<'_>) -> Result<Machine, ShareError> {
     let mut discovery = discover(&system);
-    shares.iter().try_for_each(|(device, ways)| discovery.share(device, *ways))?;
+    changes.shares.iter().try_for_each(|(device, ways)| discovery.share(device, *ways))?;
+    declared::add(&mut discovery, changes.declared);
     Ok(known(system, discovery))
 }
 

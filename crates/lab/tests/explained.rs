@@ -3,12 +3,11 @@
 //!
 //! `HET_SEED=N cargo test -p het-lab --test explained` asks about one scenario alone.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use het_control::{MemoryLog, Past};
-use het_core::{
-    Action, Domain, Event, JobChange, JobSpec, StageIndex, StageKey, StageSpec, State, Time,
-};
+use het_core::{Action, Domain, Event, JobChange, JobSpec, StageIndex, StageKey, StageSpec, State};
 use het_lab::{Draw, Scenario, play, random_scenario};
 use het_policy::{Cache, Policy, View, by_name};
 use het_scheduler::{Situation, WhatIf, explain, round};
@@ -41,6 +40,8 @@ fn ask(scenario: &Scenario) -> (usize, usize) {
         state: State::new(Arc::new(scenario.topology.clone())),
         rates: scenario.rates.clone(),
     };
+    // One for all questions, as a server has it.
+    let cache = RefCell::default();
     let mut draw = Draw::new(scenario.seed, 90);
     let (mut asked, mut told) = (0, 0);
     let mut events = played.log().0.iter().peekable();
@@ -54,22 +55,19 @@ fn ask(scenario: &Scenario) -> (usize, usize) {
         }
         let key = *draw.pick(&waiting);
         asked += 1;
-        told += check(scenario, &past, policy, (*at, key));
+        let view =
+            View { state: &past.state, rates: &past.rates, now: *at, cadence: scenario.cadence };
+        told += check(scenario.seed, &Situation { view, policy, cache: &cache }, key);
     }
     (asked, told)
 }
 
 /// How many options were told.
-fn check(
-    scenario: &Scenario,
-    past: &Past,
-    policy: &dyn Policy,
-    (now, key): (Time, StageKey),
-) -> usize {
-    let state = &past.state;
-    let view = View { state, rates: &past.rates, now, cadence: scenario.cadence };
-    let told = explain(&Situation { view, policy }, key);
-    let (seed, recorded) = (scenario.seed, &state.stage(key).2.wait_reasons);
+fn check(seed: u64, situation: &Situation<'_>, key: StageKey) -> usize {
+    let Situation { view, policy, .. } = *situation;
+    let View { state, now, .. } = view;
+    let told = explain(situation, key);
+    let recorded = &state.stage(key).2.wait_reasons;
     assert!(
         !recorded.is_empty(),
         "seed {seed} at {} ms, {key:?}: it waits, and nothing says why; {:?} {:?}",

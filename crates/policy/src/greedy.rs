@@ -40,7 +40,7 @@ const PREEMPTION_SEARCHES_MAX: usize = 16;
 const MOVES_MAX: usize = 16;
 
 /// What is not worked out anew for every decision.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Kept {
     queue: PendingQueue,
     running: Running,

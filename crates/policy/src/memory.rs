@@ -19,17 +19,38 @@ pub(crate) use format::{
 };
 
 /// What a policy worked out before and may use again. With an empty one it decides the same.
+///
+/// One that was used for a state serves that state after further events too, so a copy of it serves
+/// a copy of the state.
 #[derive(Default)]
-pub struct Cache(Option<Box<dyn Any + Send>>);
+pub struct Cache(Option<Box<dyn Cached>>);
+
+/// Whatever a policy keeps.
+trait Cached: Any + Send {
+    fn copied(&self) -> Box<dyn Cached>;
+}
+
+impl<T: Any + Clone + Send> Cached for T {
+    fn copied(&self) -> Box<dyn Cached> {
+        Box::new(self.clone())
+    }
+}
 
 impl Cache {
     /// The policy's own, made empty if there is none of this type yet.
-    pub(crate) fn of<T: Default + Send + 'static>(&mut self) -> &mut T {
-        if !self.0.as_ref().is_some_and(|held| held.is::<T>()) {
+    pub(crate) fn of<T: Clone + Default + Send + 'static>(&mut self) -> &mut T {
+        let is_own = |held: &Box<dyn Cached>| (held.as_ref() as &dyn Any).is::<T>();
+        if !self.0.as_ref().is_some_and(is_own) {
             self.0 = Some(Box::new(T::default()));
         }
-        let held = self.0.as_mut().and_then(|held| held.downcast_mut());
-        held.expect("it was just made of this type")
+        let held = self.0.as_mut().map(|held| held.as_mut() as &mut dyn Any);
+        held.and_then(|held| held.downcast_mut()).expect("it was just made of this type")
+    }
+}
+
+impl Clone for Cache {
+    fn clone(&self) -> Self {
+        Self(self.0.as_ref().map(|held| held.as_ref().copied()))
     }
 }
 
@@ -45,7 +66,7 @@ pub(crate) trait Stored: Clone + Default + PartialEq + Serialize + DeserializeOw
 impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> Stored for T {}
 
 /// The memory of a state as the policy's own type, read once.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Recalled<T> {
     value: T,
     from: Option<Arc<PolicyMemory>>,

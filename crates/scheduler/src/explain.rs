@@ -1,5 +1,6 @@
 //! Why one stage waits or stands where it stands, with numbers, and what would start it now.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use het_core::{
@@ -8,7 +9,7 @@ use het_core::{
 };
 use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
 
-use crate::{Round, round};
+use crate::{Round, round, settle};
 
 /// Everything there is to say about a stage's fate.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,17 +67,21 @@ pub enum WhatIf {
 pub struct Situation<'a> {
     pub view: View<'a>,
     pub policy: &'a dyn Policy,
+    /// Of the view's state, or of what that was before its newest events.
+    pub cache: &'a RefCell<Cache>,
 }
 
 impl Situation<'_> {
     /// What would be decided now.
-    fn decide(&self, cache: &mut Cache) -> Decision {
-        self.policy.decide(&self.view, cache)
+    fn decide(&self) -> Decision {
+        self.policy.decide(&self.view, &mut self.cache.borrow_mut())
     }
 
-    /// What that would come to if `state` were true. A cache is of one state.
-    fn round(&self, state: &State, cache: &mut Cache) -> Round {
-        round(&View { state, ..self.view }, self.policy, cache)
+    /// What would be decided and done if `fork`, a copy of the state after further events, were
+    /// true.
+    fn round_on(&self, fork: &State) -> Round {
+        let mut cache = self.cache.borrow().clone();
+        round(&View { state: fork, ..self.view }, self.policy, &mut cache)
     }
 }
 
@@ -86,34 +91,48 @@ impl Situation<'_> {
 pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
     let state = situation.view.state;
     let (job, spec, stage) = state.stage(key);
-    let waiting = state.is_waiting(key);
-    let mut pool = Pool::for_stage(state, key);
-    let mut cache = Cache::default();
-    let decision = situation.decide(&mut cache);
-    let position = decision.wants.iter().position(|(other, _)| *other == key);
-    let wait_reasons = match waiting {
-        true if stage.wait_reasons.is_empty() => reasons_why_not(&mut pool, spec),
-        true => stage.wait_reasons.clone(),
-        false => Vec::new(),
-    };
     let names = |stages: &[StageIndex], is_met: fn(&Stage) -> bool| -> Vec<Name> {
         let pending = stages.iter().filter(|dep| !is_met(&job.stages[dep.index()]));
         let pending = pending.filter(|_| !stage.state.is_terminal());
         pending.map(|dep| job.spec.stage(*dep).name.clone()).collect()
     };
-    Explanation {
+    let explanation = Explanation {
         stage: key,
         start_reasons: stage.start_reasons.clone(),
+        wait_reasons: Vec::new(),
         after: names(&spec.after, |dep| dep.state == StageState::Succeeded),
         follows: names(&spec.follows, Stage::can_be_followed),
-        blockers: if waiting { blockers(state, &mut pool, spec) } else { Vec::new() },
+        blockers: Vec::new(),
+        position: None,
+        what_if: Vec::new(),
+    };
+    match state.is_waiting(key) {
+        true => waiting(situation, key, explanation),
+        false => explanation,
+    }
+}
+
+/// Adds what there is to say of a stage that waits.
+fn waiting(situation: &Situation<'_>, key: StageKey, explanation: Explanation) -> Explanation {
+    let state = situation.view.state;
+    let (_, spec, stage) = state.stage(key);
+    let mut pool = Pool::for_stage(state, key);
+    let decision = situation.decide();
+    let position = decision.wants.iter().position(|(other, _)| *other == key);
+    let wait_reasons = match stage.wait_reasons.is_empty() {
+        true => reasons_why_not(&mut pool, spec),
+        false => stage.wait_reasons.clone(),
+    };
+    let what_if = match wait_reasons.is_empty() {
+        true => Vec::new(),
+        false => what_if(situation, key, decision),
+    };
+    Explanation {
+        blockers: blockers(state, &mut pool, spec),
         position: position.map(|index| index + 1),
-        what_if: if wait_reasons.is_empty() {
-            Vec::new()
-        } else {
-            what_if(situation, key, &mut cache)
-        },
         wait_reasons,
+        what_if,
+        ..explanation
     }
 }
 
@@ -152,11 +171,11 @@ fn occupied(state: &State, id: DeviceId) -> Option<(Name, Occupant)> {
     Some((state.topology().device(id).name.clone(), state.occupant(id)?.clone()))
 }
 
-/// `cache` is of the state as it is.
-fn what_if(situation: &Situation<'_>, key: StageKey, cache: &mut Cache) -> Vec<WhatIf> {
+/// `decision` is what is decided on the state as it is.
+fn what_if(situation: &Situation<'_>, key: StageKey, decision: Decision) -> Vec<WhatIf> {
     let state = situation.view.state;
     let (job, spec, _) = state.stage(key);
-    let anyway = stopped(state, &situation.round(state, cache).plan);
+    let anyway = stopped(state, &settle(&situation.view, decision).plan);
     let starts_as = |stage: StageSpec| {
         let (fork, key) = resubmitted(situation, key, stage);
         given(situation, &fork, key, &anyway).is_some_and(|stops| stops.is_empty())
@@ -222,7 +241,7 @@ fn given(
     key: StageKey,
     anyway: &[StageKey],
 ) -> Option<Vec<StageKey>> {
-    let plan = situation.round(fork, &mut Cache::default()).plan;
+    let plan = situation.round_on(fork).plan;
     let mut stops = stopped(fork, &plan);
     stops.retain(|stage| !anyway.contains(stage) && stage.job != key.job);
     let is_given = |action: &Action| match action {

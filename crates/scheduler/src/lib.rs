@@ -19,7 +19,7 @@ pub use yielding::{Yielding, yielding};
 use std::sync::Arc;
 
 use het_core::{Event, Finding, Plan, PolicyMemory, Time};
-use het_policy::{Cache, Policy, View};
+use het_policy::{Cache, Decision, Policy, View};
 
 /// What one round came to.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,8 +45,12 @@ impl Round {
 
 /// Decides, reconciles and checks.
 pub fn round(view: &View<'_>, policy: &dyn Policy, cache: &mut Cache) -> Round {
+    settle(view, policy.decide(view, cache))
+}
+
+/// What a decision comes to.
+fn settle(view: &View<'_>, mut decision: Decision) -> Round {
     let View { state, now, .. } = *view;
-    let mut decision = policy.decide(view, cache);
     yielding::heed(view, &mut decision);
     let plan = reconcile(state, &decision, now);
     let findings = check(state, &plan);

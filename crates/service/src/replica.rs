@@ -4,6 +4,7 @@
 //! after a change was acknowledged sees that change. Batches are applied before the questions that
 //! came with them: a batch waits for one question at most.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +16,7 @@ use std::time::Instant;
 
 use het_control::Past;
 use het_core::{Event, State, Time};
-use het_policy::{Policy, View};
+use het_policy::{Cache, Policy, View};
 use het_scheduler::Situation;
 
 use crate::{Scheduling, Unavailable};
@@ -28,6 +29,8 @@ const QUESTIONS_MAX: usize = 1_024;
 pub struct Replica {
     past: Past,
     scheduling: Scheduling,
+    /// Of the state as some question before found it.
+    cache: RefCell<Cache>,
     sequence: u64,
     /// The engine's present at the last batch, and when that came.
     present: (Time, Instant),
@@ -38,7 +41,8 @@ pub type Observer = Box<dyn FnMut(&Replica, &[(Time, Event)]) + Send>;
 
 impl Replica {
     pub(crate) fn new(past: Past, scheduling: Scheduling, sequence: u64, now: Time) -> Self {
-        Self { past, scheduling, sequence, present: (now, Instant::now()) }
+        let cache = RefCell::default();
+        Self { past, scheduling, cache, sequence, present: (now, Instant::now()) }
     }
 
     pub fn state(&self) -> &State {
@@ -64,7 +68,8 @@ impl Replica {
     pub fn situation(&self) -> Situation<'_> {
         let Past { state, rates } = &self.past;
         let Scheduling { policy, cadence } = self.scheduling;
-        Situation { view: View { state, rates, now: self.now(), cadence }, policy }
+        let view = View { state, rates, now: self.now(), cadence };
+        Situation { view, policy, cache: &self.cache }
     }
 
     fn apply(&mut self, batch: &Batch) {
@@ -150,8 +155,11 @@ fn follow(
             }
         }
         if let Some(question) = questions.pop_front() {
-            // A question only reads: one that panics leaves nothing behind but its own answer.
-            let _ = catch_unwind(AssertUnwindSafe(|| question(&replica)));
+            // A question only reads: one that panics leaves nothing behind but a cache that may be
+            // half made.
+            if catch_unwind(AssertUnwindSafe(|| question(&replica))).is_err() {
+                replica.cache.take();
+            }
             waiting.fetch_sub(1, Ordering::SeqCst);
         }
     }

@@ -7,6 +7,7 @@
 pub mod api;
 pub mod calibration;
 pub mod catalogue;
+pub mod declared;
 pub mod file;
 pub mod job;
 pub mod quantity;

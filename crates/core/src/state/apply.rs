@@ -93,13 +93,13 @@ impl State {
             end: None,
             ending: None,
         };
-        assert!(self.jobs.insert(id, job).is_none(), "job {id} was submitted twice");
+        assert!(self.jobs.insert(id, Arc::new(job)).is_none(), "job {id} was submitted twice");
         self.next_job = self.next_job.max(JobId(id.0 + 1));
         self.refresh(id);
     }
 
     fn set_held(&mut self, id: JobId, held: Held) {
-        if let Some(job) = self.jobs.get_mut(&id) {
+        if let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) {
             job.held = matches!(held, Held::Yes);
             self.refresh(id);
         }
@@ -112,6 +112,7 @@ impl State {
         if job.end.is_some() || job.ending.is_some() {
             return;
         }
+        let job = Arc::make_mut(job);
         job.ending = Some(end);
         for stage in &mut job.stages {
             if matches!(stage.state, StageState::Queued { .. } | StageState::Stopped { .. }) {
@@ -126,6 +127,7 @@ impl State {
     fn change(&mut self, id: JobId, change: JobChange) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.end.is_none()) else { return };
         let before = job.priority();
+        let job = Arc::make_mut(job);
         let spec = Arc::make_mut(&mut job.spec);
         spec.priority = change.priority.unwrap_or(before);
         spec.time_limit = change.time_limit.or(spec.time_limit);
@@ -439,7 +441,8 @@ impl State {
     }
 
     fn job_mut(&mut self, id: JobId) -> &mut Job {
-        self.jobs.get_mut(&id).expect("keys in plans and leases name jobs of this state")
+        let job = self.jobs.get_mut(&id);
+        Arc::make_mut(job.expect("keys in plans and leases name jobs of this state"))
     }
 
     fn stage_mut(&mut self, key: StageKey) -> &mut Stage {

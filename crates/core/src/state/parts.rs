@@ -19,7 +19,7 @@ pub struct StateParts {
     pub generation: Generation,
     pub next_job: JobId,
     pub next_lease: LeaseId,
-    pub jobs: BTreeMap<JobId, Job>,
+    pub jobs: BTreeMap<JobId, Arc<Job>>,
     pub leases: BTreeMap<LeaseId, Lease>,
     pub claims: BTreeMap<StageKey, Claim>,
     pub waiting: BTreeMap<StageKey, Ticket>,
@@ -207,7 +207,7 @@ fn names_stages(parts: &StateParts) -> bool {
     let is_there = |key: &StageKey| {
         parts.jobs.get(&key.job).is_some_and(|job| key.stage.index() < job.stages.len())
     };
-    let whole = |job: &Job| job.stages.len() == job.spec.stages.len();
+    let whole = |job: &Arc<Job>| job.stages.len() == job.spec.stages.len();
     let leased = parts.leases.values().map(|lease| &lease.stage);
     let wanted = parts.claims.keys().chain(parts.waiting.keys()).chain(parts.yielding.values());
     parts.jobs.values().all(whole) && leased.chain(wanted).all(is_there)

@@ -63,7 +63,7 @@ pub(crate) fn told(order: &Order, rank: u32) -> Variables {
 fn add_visible_devices(told: &mut Variables, order: &Order, rank: u32) {
     for (driver, ids) in order.shown_devices(rank) {
         for (name, value) in (order.visible_env)(driver, &ids) {
-            told.set(name, value);
+            told.set(&name, value);
         }
     }
 }
@@ -86,7 +86,7 @@ fn add_ranks(told: &mut Variables, order: &Order, rank: u32) {
         ("PET_NPROC_PER_NODE", (order.rank(rank).grants.len() as u32).max(1)),
     ];
     for (name, value) in rows {
-        told.set(name, value);
+        told.set(&name, value);
     }
     told.set("MASTER_ADDR", "127.0.0.1");
     told.set("PET_MASTER_ADDR", "127.0.0.1");

@@ -1,5 +1,6 @@
 //! What one gang has to do: a checked `Start`, and the files that go with it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::resources::cores::{self, Picked};
 
 /// Gives the environment variables that show a program these devices of a driver and no others:
 /// `het_devices::visible_devices`. For the driver of a CPU they hide every accelerator.
-pub type VisibleEnv = fn(driver: &str, ids: &[&str]) -> Vec<(&'static str, String)>;
+pub type VisibleEnv = fn(driver: &str, ids: &[&str]) -> Vec<(Cow<'static, str>, String)>;
 
 /// A `Start`, with everything the engine chose for it.
 #[derive(Debug, Clone)]

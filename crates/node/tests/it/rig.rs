@@ -1,5 +1,6 @@
 //! A real engine in a temporary directory, and `/bin/sh` programs for it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,17 +72,17 @@ fn device(class: usize, name: &str, drivers: &[&str], units: u32) -> Device {
     }
 }
 
-fn visible(driver: &str, ids: &[&str]) -> Vec<(&'static str, String)> {
+fn visible(driver: &str, ids: &[&str]) -> Vec<(Cow<'static, str>, String)> {
     match driver {
         "cuda" => vec![
-            ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
-            ("CUDA_VISIBLE_DEVICES", ids.join(",")),
+            ("CUDA_DEVICE_ORDER".into(), "PCI_BUS_ID".to_owned()),
+            ("CUDA_VISIBLE_DEVICES".into(), ids.join(",")),
         ],
         "cpu" => {
             let hidden = ["ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
-            hidden.map(|name| (name, String::new())).to_vec()
+            hidden.map(|name| (name.into(), String::new())).to_vec()
         }
-        "cann" => vec![("ASCEND_RT_VISIBLE_DEVICES", ids.join(","))],
+        "cann" => vec![("ASCEND_RT_VISIBLE_DEVICES".into(), ids.join(","))],
         _ => Vec::new(),
     }
 }

@@ -42,7 +42,7 @@ struct Round<T> {
 }
 
 /// What is not worked out anew for every decision.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Kept<T> {
     book: Book,
     memory: Recalled<Option<Round<T>>>,

@@ -54,8 +54,9 @@ fn continuable(state: &State, id: JobId) -> Result<&Job, CallError> {
     if let Some((why, hint)) = refused {
         return Err(CallError::new(Code::Conflict, format!("job {id} {why}")).hint(hint));
     }
-    let same =
-        |(_, other): &(&JobId, &Job)| other.end.is_none() && other.spec.workdir == job.spec.workdir;
+    let same = |(_, other): &(&JobId, &Arc<Job>)| {
+        other.end.is_none() && other.spec.workdir == job.spec.workdir
+    };
     if let Some((other, _)) = state.jobs().iter().find(same) {
         let text = format!("job {other} works in the directory of job {id} already");
         return Err(CallError::new(Code::Conflict, text).hint("wait for its end or cancel it"));

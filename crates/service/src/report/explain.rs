@@ -1,5 +1,7 @@
 //! Why a job's stages stand where they stand, in sentences.
 
+use std::cell::RefCell;
+
 use het_core::{
     JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, StageKey, StageState, State,
 };
@@ -61,7 +63,7 @@ pub fn explanation_of_record(
 ) -> Option<ExplanationReport> {
     let rates = Rates::default();
     let view = View { state, rates: &rates, now: state.now(), cadence: Cadence::default() };
-    explanation(&Situation { view, policy }, id, how)
+    explanation(&Situation { view, policy, cache: &RefCell::default() }, id, how)
 }
 
 fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExplanation {

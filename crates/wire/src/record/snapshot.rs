@@ -249,7 +249,7 @@ fn write_state(state: &StateParts) -> StateRecord {
 }
 
 fn read_state(record: &StateRecord) -> Result<StateParts, RecordError> {
-    let job = |(id, job): (&u64, &KeptJobRecord)| Ok((JobId(*id), read_kept_job(job)?));
+    let job = |(id, job): (&u64, &KeptJobRecord)| Ok((JobId(*id), Arc::new(read_kept_job(job)?)));
     let key = |key: &KeyRecord| read_key(*key);
     let by_key = record.waiting.iter().map(|(stage, ticket)| (key(stage), Ticket(*ticket)));
     Ok(StateParts {

@@ -39,8 +39,8 @@ impl<T: Any + Clone + Send> Cached for T {
 impl Cache {
     /// The policy's own, made empty if there is none of this type yet.
     pub(crate) fn of<T: Clone + Default + Send + 'static>(&mut self) -> &mut T {
-        let is_own = |held: &Box<dyn Cached>| (held.as_ref() as &dyn Any).is::<T>();
-        if !self.0.as_ref().is_some_and(is_own) {
+        let is_own = |held: &(dyn Cached + 'static)| (held as &dyn Any).is::<T>();
+        if !self.0.as_deref().is_some_and(is_own) {
             self.0 = Some(Box::new(T::default()));
         }
         let held = self.0.as_mut().map(|held| held.as_mut() as &mut dyn Any);

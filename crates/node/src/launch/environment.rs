@@ -86,7 +86,7 @@ fn add_ranks(told: &mut Variables, order: &Order, rank: u32) {
         ("PET_NPROC_PER_NODE", (order.rank(rank).grants.len() as u32).max(1)),
     ];
     for (name, value) in rows {
-        told.set(&name, value);
+        told.set(name, value);
     }
     told.set("MASTER_ADDR", "127.0.0.1");
     told.set("PET_MASTER_ADDR", "127.0.0.1");

@@ -20,7 +20,7 @@ use het_server::api::{
 };
 use het_server::{
     Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
-    keep, machine_with, pass_on, raise_descriptor_limit, share_one_heap,
+    forward_signal, machine_with, raise_descriptor_limit, run_restarter, share_one_heap,
 };
 use het_wire::api::ServerInfo;
 use het_wire::declared::{self, DeclaredDevices};
@@ -87,7 +87,7 @@ fn keep_one() -> Result<u8, Fail> {
     };
     let is_wanted = || !kept.stopped.load(Ordering::SeqCst);
     let exits = home.exits();
-    let status = keep(&exits, start, was_of_use, is_wanted);
+    let status = run_restarter(&exits, start, was_of_use, is_wanted);
     let status = status.map_err(|error| Fail::file(&exits, error))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
 }
@@ -108,7 +108,7 @@ fn pass_signals_on(kept: Arc<Kept>) -> Result<(), Fail> {
         for _ in signals.forever() {
             let server = kept.server.load(Ordering::SeqCst);
             if server != 0 {
-                pass_on(server, Signal::SIGTERM);
+                forward_signal(server, Signal::SIGTERM);
             } else if kept.stopped.load(Ordering::SeqCst) {
                 std::process::exit(i32::from(code::INTERRUPTED));
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use het_core::{DeviceId, Event, Occupant, State};
 use het_devices::{DeviceMonitor, DeviceObservation, Discovery, System};
-use het_node::{EventSender, LiveLeases, Owner};
+use het_node::{EventSender, LiveLeases, ProcessOwner};
 use nix::unistd::{Uid, User};
 
 /// Between two samples, unless a driver reports a fault before.
@@ -149,7 +149,7 @@ fn external(observation: &DeviceObservation, run_dir: &Path) -> External {
     }
     let leases = LiveLeases::read(run_dir);
     let at = |users: &BTreeSet<u32>| {
-        let found = users.iter().filter(|&&pid| leases.owner_of(pid) == Owner::Stranger);
+        let found = users.iter().filter(|&&pid| leases.owner_of(pid) == ProcessOwner::External);
         let found = found.map(|&pid| occupant(pid));
         found.filter(|by| !by.command.as_str().starts_with(SHARING_SERVICE)).collect::<Vec<_>>()
     };

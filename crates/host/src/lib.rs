@@ -16,8 +16,8 @@ mod machine;
 mod unsupervised;
 
 pub use het_node::{
-    ControlGroupFinding, control_groups, give_memory_back, keep, pass_on, raise_descriptor_limit,
-    share_one_heap,
+    ControlGroupFinding, control_groups, forward_signal, give_memory_back, raise_descriptor_limit,
+    run_restarter, share_one_heap,
 };
 
 pub use calibrations::{CalibrationFault, Calibrations};

@@ -1,10 +1,10 @@
-//! The engine's present: milliseconds since the Unix epoch that never go backwards.
+//! The engine's clock: milliseconds since the Unix epoch that never go backwards.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use het_core::{Millis, Time};
 
-/// Reads the wall clock once and a monotonic clock from then on, so that a step of the wall clock
+/// Reads the wall clock once and a monotonic clock from then on, so that adjusting the wall clock
 /// moves no deadline.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {

@@ -6,107 +6,104 @@ use std::path::PathBuf;
 
 use het_core::{Event, LeaseId, Millis, Outcome, Time};
 
-use crate::cgroup::Hierarchy;
+use crate::cgroup::CgroupPool;
 use crate::clock::Clock;
 use crate::poller::Poller;
-use crate::process::procfs;
-use crate::process::ranks::Leaders;
-use crate::process::sys::Spawner;
-use crate::progress::watch::Listener;
-use crate::recovery::record;
-use crate::recovery::record_file::{RecordFile, Spares};
+use crate::process::{RankProcesses, Spawner, procfs};
+use crate::progress::ProgressWatch;
+use crate::recovery::{RecordFile, RecordFiles};
+use crate::run_dir::discard_lease_files;
 
-/// A look at the kernel's count costs more than all else at a start.
-const COUNT_EVERY: Millis = Millis(1_000);
+/// Reading the kernel's count is the most expensive part of a start, so it is cached this long.
+const OOM_KILLS_AGE_MAX: Millis = Millis(1_000);
 
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) poller: Poller,
-    pub(crate) leaders: Leaders,
-    /// `/dev/null`, to read and to write.
+    pub(crate) ranks: RankProcesses,
+    /// `/dev/null`, for reading and writing.
     pub(crate) null: OwnedFd,
     pub(crate) spawner: Spawner,
     /// None where progress files cannot be watched: they are read at the end then.
-    pub(crate) listener: Option<Listener>,
-    pub(crate) memory_kills: MemoryKills,
-    pub(crate) hierarchy: Hierarchy,
+    pub(crate) progress_watch: Option<ProgressWatch>,
+    pub(crate) oom_kills: OomKills,
+    pub(crate) cgroups: CgroupPool,
     /// Of leases whose end is durable.
-    pub(crate) durable: Vec<Remains>,
-    /// Where the next leases are recorded.
-    pub(crate) spares: Spares,
-    /// What nobody has taken yet.
-    pub(crate) facts: VecDeque<Fact>,
+    pub(crate) cleanups: Vec<Cleanup>,
+    pub(crate) record_files: RecordFiles,
+    /// Events that the engine has not returned yet.
+    pub(crate) events: VecDeque<QueuedEvent>,
 }
 
-/// The kernel's count, as it was looked at last.
+/// The kernel's count of OOM kills when it was last read.
 #[derive(Debug, Default)]
-pub(crate) struct MemoryKills {
+pub(crate) struct OomKills {
     count: Option<u64>,
-    look_again_at: Time,
+    read_again_at: Time,
 }
 
 #[derive(Debug)]
-pub(crate) struct Fact {
+pub(crate) struct QueuedEvent {
     pub(crate) at: Time,
     pub(crate) event: Event,
-    pub(crate) remains: Option<Remains>,
+    /// For the end of a lease.
+    pub(crate) cleanup: Option<Cleanup>,
 }
 
-/// What is kept of a gang until its end is durable: what comes after a death in between has to find
-/// how it ended.
+/// What is kept of a gang until its end is durable. After a crash in between, the next supervisor
+/// finds from it how the gang ended.
 #[derive(Debug)]
-pub(crate) struct Remains {
-    /// Beside which it may have left files; none where it has only its record.
+pub(crate) struct Cleanup {
+    /// Beside which there may be files; none where there is only a record.
     pub(crate) lease_dir: Option<PathBuf>,
-    pub(crate) record: LastOf,
+    pub(crate) record: RecordCleanup,
     /// Zombies.
     pub(crate) children: Vec<i32>,
 }
 
-/// What becomes of the file of a record.
+/// What happens to the file of a record.
 #[derive(Debug)]
-pub(crate) enum LastOf {
-    Nothing,
-    /// Another lease's record is written to it.
-    Kept(RecordFile),
-    Discarded(RecordFile),
+pub(crate) enum RecordCleanup {
+    None,
+    /// The record of another lease is written to it.
+    Reuse(RecordFile),
+    Discard(RecordFile),
 }
 
-impl Site {
-    /// How often the kernel has killed for want of memory, as far as is known at the start of a
-    /// gang.
-    pub(crate) fn memory_kills(&mut self) -> Option<u64> {
+impl Context {
+    /// How many processes the kernel has killed for lack of memory, about when a gang starts.
+    pub(crate) fn oom_kills(&mut self) -> Option<u64> {
         let now = self.clock.now();
-        if now >= self.memory_kills.look_again_at {
-            let count = procfs::memory_kills();
-            self.memory_kills = MemoryKills { count, look_again_at: now + COUNT_EVERY };
+        if now >= self.oom_kills.read_again_at {
+            let count = procfs::oom_kills();
+            self.oom_kills = OomKills { count, read_again_at: now + OOM_KILLS_AGE_MAX };
         }
-        self.memory_kills.count
+        self.oom_kills.count
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
+    pub(crate) fn emit(&mut self, event: Event) {
         let at = self.clock.now();
-        self.facts.push_back(Fact { at, event, remains: None });
+        self.events.push_back(QueuedEvent { at, event, cleanup: None });
     }
 
-    /// Removes what is needed no more.
-    pub(crate) fn forget(&mut self) {
-        for Remains { lease_dir, record, children } in self.durable.drain(..) {
-            // The record last: a death in between leaves something to find.
-            lease_dir.as_deref().into_iter().for_each(record::forget_rest);
-            match record {
-                LastOf::Nothing => {}
-                LastOf::Kept(record_file) => self.spares.keep(record_file),
-                LastOf::Discarded(record_file) => record_file.discard(),
-            }
-            children.into_iter().for_each(|pid| self.leaders.collect(pid));
-        }
-    }
-
-    /// The gang is gone; its children stay zombies until the end is durable.
-    pub(crate) fn end(&mut self, lease: LeaseId, outcome: Outcome, remains: Remains) {
+    /// Emits the end of a lease. Its children stay zombies until that is durable.
+    pub(crate) fn emit_end(&mut self, lease: LeaseId, outcome: Outcome, cleanup: Cleanup) {
         let (at, event) = (self.clock.now(), Event::StageEnded { lease, outcome });
-        self.facts.push_back(Fact { at, event, remains: Some(remains) });
+        self.events.push_back(QueuedEvent { at, event, cleanup: Some(cleanup) });
+    }
+
+    /// Removes what is left of leases whose end is durable.
+    pub(crate) fn clean_up(&mut self) {
+        for Cleanup { lease_dir, record, children } in self.cleanups.drain(..) {
+            // The record goes last: a crash in between leaves something to find.
+            lease_dir.as_deref().into_iter().for_each(discard_lease_files);
+            match record {
+                RecordCleanup::None => {}
+                RecordCleanup::Reuse(file) => self.record_files.reuse(file),
+                RecordCleanup::Discard(file) => file.discard(),
+            }
+            children.into_iter().for_each(|pid| self.ranks.collect(pid));
+        }
     }
 }

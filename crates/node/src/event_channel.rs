@@ -1,4 +1,4 @@
-//! How facts reach whoever waits for the next one.
+//! The channel through which other threads send events to an engine.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -11,93 +11,95 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::Clock;
 
-/// Facts that wait to be taken; whoever reports one more waits.
-const FACTS_MAX: usize = 16_384;
+/// Most events in the queue; further senders block.
+const EVENTS_MAX: usize = 16_384;
 
-/// Where facts of others arrive.
+/// The engine's end. Its descriptor is readable while there is something to receive.
 #[derive(Debug)]
-pub(crate) struct Inbox {
-    facts: Receiver<(Time, Event)>,
+pub(crate) struct EventReceiver {
+    events: Receiver<(Time, Event)>,
     sender: SyncSender<(Time, Event)>,
-    wake_fd: Arc<WakeFd>,
+    waker: Arc<Waker>,
 }
 
-/// Readable while somebody wants to be heard.
+/// Readable after a wakeup.
 #[derive(Debug)]
-pub(crate) struct WakeFd {
+struct Waker {
     fd: EventFd,
-    /// So that waking one that is awake costs nothing.
-    rings: AtomicBool,
+    /// So that further wakeups make no system call.
+    is_woken: AtomicBool,
 }
 
-impl WakeFd {
-    fn ring(&self) {
-        if !self.rings.swap(true, Ordering::SeqCst) {
-            // A counter that is full is readable as well.
+impl Waker {
+    fn wake(&self) {
+        if !self.is_woken.swap(true, Ordering::SeqCst) {
+            // A full counter is readable as well.
             let _ = self.fd.write(1);
         }
     }
 }
 
-impl Inbox {
+impl EventReceiver {
     pub(crate) fn new() -> Result<Self, Errno> {
         let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let (sender, facts) = sync_channel(FACTS_MAX);
-        Ok(Self { facts, sender, wake_fd: Arc::new(WakeFd { fd, rings: AtomicBool::new(false) }) })
+        let (sender, events) = sync_channel(EVENTS_MAX);
+        let waker = Arc::new(Waker { fd, is_woken: AtomicBool::new(false) });
+        Ok(Self { events, sender, waker })
     }
 
-    pub(crate) fn port(&self, clock: Clock) -> Port {
-        Port { clock, sender: self.sender.clone(), wake_fd: Arc::clone(&self.wake_fd) }
+    pub(crate) fn channel(&self, clock: Clock) -> Channel {
+        Channel { clock, sender: self.sender.clone(), waker: Arc::clone(&self.waker) }
     }
 
-    /// What was reported so far. Whoever rings from now on rings anew.
-    pub(crate) fn empty(&self) -> impl Iterator<Item = (Time, Event)> + '_ {
-        // Only resets the counter; it was readable.
-        let _ = self.wake_fd.fd.read();
-        self.wake_fd.rings.store(false, Ordering::SeqCst);
-        self.facts.try_iter()
+    /// The events so far. Later senders wake the engine again.
+    pub(crate) fn drain(&self) -> impl Iterator<Item = (Time, Event)> + '_ {
+        // Only resets the counter.
+        let _ = self.waker.fd.read();
+        self.waker.is_woken.store(false, Ordering::SeqCst);
+        self.events.try_iter()
     }
 }
 
-impl AsFd for Inbox {
+impl AsFd for EventReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake_fd.fd.as_fd()
+        self.waker.fd.as_fd()
     }
 }
 
-/// Lets others put facts among the engine's own: a submitted job, Ctrl-C. Cheap to clone; while
-/// one exists, [`het_engine::Engine::next_event`] without a limit has something to wait for.
+/// Adds events to those of the engine: a submitted job, Ctrl-C. Cheap to clone; while one exists,
+/// [`het_engine::Engine::next_event`] without a limit has something to wait for.
 #[derive(Debug, Clone)]
-pub struct EventSender(pub(crate) Arc<Port>);
+pub struct EventSender(pub(crate) Arc<Channel>);
 
+/// What all senders of an engine share.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct Channel {
     clock: Clock,
     sender: SyncSender<(Time, Event)>,
-    wake_fd: Arc<WakeFd>,
+    waker: Arc<Waker>,
 }
 
 impl EventSender {
-    /// Reports a fact as of now and wakes [`het_engine::Engine::next_event`]. Waits where the queue
-    /// is full; without effect once the engine is gone.
+    /// Sends an event with the current time and wakes [`het_engine::Engine::next_event`]. Blocks
+    /// while the queue is full; without effect once the engine is gone.
     pub fn send(&self, event: Event) {
-        let fact = (self.0.clock.now(), event);
-        if let Err(TrySendError::Full(fact)) = self.0.sender.try_send(fact) {
+        let event = (self.0.clock.now(), event);
+        if let Err(TrySendError::Full(event)) = self.0.sender.try_send(event) {
             self.wake();
-            let _ = self.0.sender.send(fact);
+            let _ = self.0.sender.send(event);
         }
         self.wake();
     }
 
-    /// Makes [`het_engine::Engine::next_event`] return at once, without a fact if there is none.
+    /// Makes [`het_engine::Engine::next_event`] return at once, without an event if there is none.
     pub fn wake(&self) {
-        self.0.wake_fd.ring();
+        self.0.waker.wake();
     }
 }
 
-impl Drop for Port {
+impl Drop for Channel {
     fn drop(&mut self) {
-        // Whoever waits for facts of others waits in vain from now on.
-        self.wake_fd.ring();
+        // An engine that waits only for events of others would wait forever.
+        self.waker.wake();
     }
 }

@@ -1,5 +1,16 @@
-pub(crate) mod container;
-pub(crate) mod environment;
-pub(crate) mod spawn;
-pub(crate) mod spec;
-pub(crate) mod template;
+//! Turns the specification of a gang into running programs: arguments, environment, containers.
+
+mod container;
+mod environment;
+mod failure;
+mod health_check;
+mod lookup;
+mod spawn;
+mod spec;
+mod template;
+
+pub(crate) use environment::{RANK, variables};
+pub(crate) use failure::{cannot_write, explain_exec_error};
+pub(crate) use spawn::{create_directories, spawn};
+pub use spec::{ContainerAccess, VisibleEnv};
+pub(crate) use spec::{GangSpec, all_grants};

@@ -1,27 +1,40 @@
-//! The engine for this machine: plans in, real processes and facts out.
+//! The engine for one machine: it executes plans with real processes and returns events.
 //!
-//! Knows: how the processes of a gang are started, told, watched and ended on one Linux machine:
-//! the environment contract, process groups, the preemption notice, progress files, checkpoint
-//! directories, and what an engine that died left behind.
+//! Knows: how the processes of a gang are started, given notice, observed and ended on one Linux
+//! machine: the environment contract, process groups, the preemption notice, progress files,
+//! checkpoint directories, and what an engine that died left behind.
 //! Must never know: other nodes, queues, tenants, priorities, or why a plan says what it says.
 //!
 //! ```text
-//! plan ──▶ node ──▶ gang ──▶ processes        submit: starts and stops, at once
-//! fact ◀── node ◀── gang ◀── poller           next_event: exits, files, deadlines, others' facts
+//! plan  ──▶ node ──▶ gang ──▶ processes       submit: starts and stops, at once
+//! event ◀── node ◀── gang ◀── poller          next_event: exits, files, deadlines, others' events
 //! ```
 //!
-//! There is no thread: whoever calls [`Node::next_event`](het_engine::Engine::next_event) waits in
-//! one epoll(7) set (`poller`) for all gangs, and each gang (`gang`) is a state machine that says
-//! until when it has nothing to do. `launch` makes processes of a placement (environment, command
-//! line, container), `process` finds and ends them, `progress` and `checkpoint` read what programs
-//! report and save, `logs` rotates what they print, `cgroup` and `resources` give them their part
-//! of the machine. A supervisor may die: `recovery` has the records that outlive it and the process
-//! that starts it again, and `node::adoption` takes up what it left.
+//! There is no thread: the caller of [`Node::next_event`](het_engine::Engine::next_event) waits in
+//! one epoll(7) set (`poller`) for all gangs, and each gang is a state machine with a deadline. A
+//! supervisor may die: a restarter starts it again, and
+//! [`Engine::adopt`](het_engine::Engine::adopt) takes over what it left.
+//!
+//! Each of these uses only what stands below it:
+//!
+//! ```text
+//! node         the engine: plans in, events out; adoption of what a dead engine left
+//! gang         the supervisor of one gang: startup, observation, shutdown, verdict, reports
+//! launch       from a specification to a running program: environment, containers, lookup
+//! context      what all gangs share: clock, poller, queue of events, pools
+//! recovery     records on disk, who owns a process, killing leftovers, the restarter
+//! process      system calls, starting children, /proc, signals
+//! progress, checkpoint, logs, output    files that programs write
+//! cgroup, resources                     control groups; cores and ports
+//! run_dir, poller, event_channel, clock, config, error
+//! ```
 
 mod cgroup;
 mod checkpoint;
 mod clock;
+mod config;
 mod context;
+mod error;
 mod event_channel;
 mod gang;
 mod launch;
@@ -33,13 +46,13 @@ mod process;
 mod progress;
 mod recovery;
 mod resources;
+mod run_dir;
 
 pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};
+pub use config::Config;
+pub use error::NodeError;
 pub use event_channel::EventSender;
-pub use launch::container::ContainerAccess;
-pub use launch::spec::VisibleEnv;
-pub use node::{Config, Node, NodeError};
-pub use process::sys::{give_memory_back, raise_descriptor_limit, share_one_heap};
-pub use recovery::owner::{LiveLeases, Owner};
-pub use recovery::record::Reaped;
-pub use recovery::restarter::{keep, pass_on};
+pub use launch::{ContainerAccess, VisibleEnv};
+pub use node::Node;
+pub use process::{give_memory_back, raise_descriptor_limit, share_one_heap};
+pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};

@@ -1,9 +1,9 @@
-//! The output of a stage that others follow: when the first shard of it is complete, and that no
-//! further one will come.
+//! The streamed output of a stage: when its first shard is complete, and that no further one will
+//! follow.
 //!
 //! A shard is a regular file in the stage's directory that was closed after writing or renamed into
-//! place. Names that begin with `.` or `_`, or end in `.tmp` or `.part`, are of what is being
-//! written and of notes about it, as Hadoop and its readers have it.
+//! place. Names that begin with `.` or `_`, or end in `.tmp` or `.part`, are incomplete files and
+//! metadata, by the convention of Hadoop and its readers.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-/// There once the stage has succeeded: what it published is all there is.
-pub(crate) const END: &str = "_SUCCESS";
+/// Exists once the stage has succeeded and its output is complete.
+const SUCCESS_FILE: &str = "_SUCCESS";
 
 /// Watches for the first shard.
 #[derive(Debug)]
@@ -34,20 +34,20 @@ impl OutputWatch {
         Ok(Self { dir, inotify })
     }
 
-    /// Whether a shard lies there: one of an earlier attempt counts, for its readers read it.
-    pub(crate) fn holds_any(&self) -> bool {
+    /// Whether there is a shard. Those of earlier attempts count, because readers read them.
+    pub(crate) fn has_shard(&self) -> bool {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         entries
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
             .any(|entry| is_shard(&entry.file_name()))
     }
 
-    /// Whether one was completed since this was asked last.
-    pub(crate) fn heard_of_any(&self) -> bool {
+    /// Whether a shard was completed since the last call.
+    pub(crate) fn shard_completed(&self) -> bool {
         let Ok(events) = self.inotify.read_events() else { return false };
         events.iter().any(|event| {
             if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-                return self.holds_any();
+                return self.has_shard();
             }
             let is_file = !event.mask.contains(AddWatchFlags::IN_ISDIR);
             is_file && event.name.as_deref().is_some_and(is_shard)
@@ -61,23 +61,23 @@ impl AsFd for OutputWatch {
     }
 }
 
-/// The stage begins, perhaps again: there may be more to come.
+/// Marks the output as incomplete, when the stage begins, perhaps again.
 ///
 /// # Errors
-/// When the mark of an earlier end cannot be removed.
-pub(crate) fn reopen(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(END)) {
+/// When the marker of an earlier end cannot be removed.
+pub(crate) fn mark_incomplete(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(SUCCESS_FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Tells readers that no further shard will come.
+/// Marks the output as complete: readers stop waiting for shards.
 ///
 /// # Errors
-/// When the mark cannot be written.
-pub(crate) fn close(dir: &Path) -> io::Result<()> {
-    fs::write(dir.join(END), "")
+/// When the marker cannot be written.
+pub(crate) fn mark_complete(dir: &Path) -> io::Result<()> {
+    fs::write(dir.join(SUCCESS_FILE), "")
 }
 
 fn is_shard(name: &OsStr) -> bool {
@@ -101,33 +101,33 @@ mod tests {
         check(".shard-00001.bin", false);
         check("shard-00001.tmp", false);
         check("shard-00001.part", false);
-        check(END, false);
+        check(SUCCESS_FILE, false);
     }
 
     #[test]
     fn a_shard_counts_once_it_is_complete() {
         let dir = tempfile::tempdir().expect("a directory can be made");
-        let output_watch = OutputWatch::open(dir.path().to_owned()).expect("inotify works");
+        let watch = OutputWatch::open(dir.path().to_owned()).expect("inotify works");
         let file = fs::File::create(dir.path().join("a")).expect("a file can be made");
         fs::create_dir(dir.path().join("checkpoints")).expect("a directory can be made");
-        assert!(!output_watch.heard_of_any(), "it is being written");
+        assert!(!watch.shard_completed(), "it is being written");
         drop(file);
-        assert!(output_watch.heard_of_any());
-        assert!(!output_watch.heard_of_any(), "it was told");
+        assert!(watch.shard_completed());
+        assert!(!watch.shard_completed(), "it was reported");
         fs::write(dir.path().join(".b"), "").expect("a file can be written");
-        assert!(!output_watch.heard_of_any(), "it is hidden");
+        assert!(!watch.shard_completed(), "it is hidden");
         fs::rename(dir.path().join(".b"), dir.path().join("b")).expect("a file can be renamed");
-        assert!(output_watch.heard_of_any());
-        assert!(output_watch.holds_any());
+        assert!(watch.shard_completed());
+        assert!(watch.has_shard());
     }
 
     #[test]
-    fn the_end_is_written_down_and_taken_back() {
+    fn the_marker_is_written_and_removed() {
         let dir = tempfile::tempdir().expect("a directory can be made");
-        reopen(dir.path()).expect("nothing is there to be removed");
-        close(dir.path()).expect("the mark can be written");
-        assert!(dir.path().join(END).exists());
-        reopen(dir.path()).expect("the mark can be removed");
-        assert!(!dir.path().join(END).exists());
+        mark_incomplete(dir.path()).expect("nothing is there to be removed");
+        mark_complete(dir.path()).expect("the marker can be written");
+        assert!(dir.path().join(SUCCESS_FILE).exists());
+        mark_incomplete(dir.path()).expect("the marker can be removed");
+        assert!(!dir.path().join(SUCCESS_FILE).exists());
     }
 }

@@ -1,4 +1,4 @@
-//! What an engine waits for, in one epoll(7) set.
+//! The epoll(7) set of an engine.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -7,36 +7,37 @@ use het_core::{LeaseId, Millis};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-/// Sources that one wait gives; the others are given by the next.
+/// Most sources that one wait returns; the next returns the others.
 const BATCH: usize = 64;
 
-/// Bits of a source's number that say what it is, and which of a lease's.
+/// Bits of a source's number for its kind, and for its index within a lease.
 const KIND_BITS: u32 = 3;
 const INDEX_BITS: u32 = 16;
 
-/// What has something to say.
+/// What became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Others reported facts or ask for a look.
-    Inbox,
+    /// Others sent events or ask for a wakeup.
+    Channel,
     /// Progress files changed.
     Progress,
-    /// A rank's process ended.
+    /// The process of a rank ended.
     Rank(LeaseId, u16),
     /// Another process ended that the lease waits for.
     Other(LeaseId, u16),
-    /// Something changed in a lease's checkpoint directory.
-    Saves(LeaseId),
-    /// A lease that others follow wrote something.
+    /// The checkpoint directory of a lease changed.
+    Checkpoints(LeaseId),
+    /// A lease whose output is streamed wrote to it.
     Output(LeaseId),
 }
 
-/// How long a source is listened to.
+/// How often a source is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Until {
-    Closed,
-    /// Until it was given once; [`Poller::listen_again`] goes on.
-    Heard,
+pub(crate) enum Trigger {
+    /// While it is readable.
+    Level,
+    /// Once; [`Poller::rearm`] reports it again.
+    OneShot,
 }
 
 #[derive(Debug)]
@@ -47,27 +48,27 @@ impl Poller {
         Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map(Self)
     }
 
-    /// Listens to a descriptor until [`Self::stop`], or until nobody has it any more.
-    pub(crate) fn listen(&self, fd: impl AsFd, source: Source, until: Until) -> Result<(), Errno> {
-        self.0.add(fd, event(source, until))
+    /// Watches a descriptor until [`Self::remove`], or until every copy is closed.
+    pub(crate) fn add(&self, fd: impl AsFd, source: Source, trigger: Trigger) -> Result<(), Errno> {
+        self.0.add(fd, event(source, trigger))
     }
 
-    /// Listens to it no more, and closes it. To close it alone is not enough while a child that has
-    /// just been born has it as well: what is ready would be given again and again.
-    pub(crate) fn stop(&self, fd: Option<impl AsFd>) {
+    /// Stops watching a descriptor, and closes it. Closing alone is not enough while a child that
+    /// was just started has a copy: it would be reported again and again.
+    pub(crate) fn remove(&self, fd: Option<impl AsFd>) {
         if let Some(fd) = fd {
-            // What is not in the set is not listened to.
+            // It is not an error if it is not in the set.
             let _ = self.0.delete(fd);
         }
     }
 
-    pub(crate) fn listen_again(&self, fd: impl AsFd, source: Source) {
-        // It was in the set once: nothing is allocated that could be missing.
-        let _ = self.0.modify(fd, &mut event(source, Until::Heard));
+    pub(crate) fn rearm(&self, fd: impl AsFd, source: Source) {
+        // It is in the set, so no allocation can fail.
+        let _ = self.0.modify(fd, &mut event(source, Trigger::OneShot));
     }
 
-    /// Waits until something is ready, for ever where there is no limit; gives nothing at the limit
-    /// and where a signal came first.
+    /// Waits until a source is ready, forever without a limit; empty at the limit and when a signal
+    /// came first.
     pub(crate) fn wait(&self, limit: Option<Millis>) -> Vec<Source> {
         let timeout = limit.map_or(EpollTimeout::NONE, |limit| {
             EpollTimeout::try_from(Duration::from_millis(limit.0)).unwrap_or(EpollTimeout::MAX)
@@ -78,10 +79,10 @@ impl Poller {
     }
 }
 
-fn event(source: Source, until: Until) -> EpollEvent {
-    let flags = match until {
-        Until::Closed => EpollFlags::EPOLLIN,
-        Until::Heard => EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT,
+fn event(source: Source, trigger: Trigger) -> EpollEvent {
+    let flags = match trigger {
+        Trigger::Level => EpollFlags::EPOLLIN,
+        Trigger::OneShot => EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT,
     };
     EpollEvent::new(flags, source.number())
 }
@@ -90,11 +91,11 @@ impl Source {
     /// `LEASE INDEX KIND`, from the high bits to the low ones.
     fn number(self) -> u64 {
         let (kind, lease, index) = match self {
-            Self::Inbox => (0, LeaseId(0), 0),
+            Self::Channel => (0, LeaseId(0), 0),
             Self::Progress => (1, LeaseId(0), 0),
             Self::Rank(lease, index) => (2, lease, index),
             Self::Other(lease, index) => (3, lease, index),
-            Self::Saves(lease) => (4, lease, 0),
+            Self::Checkpoints(lease) => (4, lease, 0),
             Self::Output(lease) => (5, lease, 0),
         };
         lease.0 << (INDEX_BITS + KIND_BITS) | u64::from(index) << KIND_BITS | kind
@@ -104,11 +105,11 @@ impl Source {
         let index = (number >> KIND_BITS) as u16;
         let lease = LeaseId(number >> (INDEX_BITS + KIND_BITS));
         Some(match number & ((1 << KIND_BITS) - 1) {
-            0 => Self::Inbox,
+            0 => Self::Channel,
             1 => Self::Progress,
             2 => Self::Rank(lease, index),
             3 => Self::Other(lease, index),
-            4 => Self::Saves(lease),
+            4 => Self::Checkpoints(lease),
             5 => Self::Output(lease),
             _ => return None,
         })
@@ -123,12 +124,12 @@ mod tests {
     fn a_source_is_its_number() {
         let lease = LeaseId((1 << 45) - 1);
         let all = [
-            Source::Inbox,
+            Source::Channel,
             Source::Progress,
             Source::Rank(LeaseId(1), 0),
             Source::Rank(lease, u16::MAX),
             Source::Other(lease, 7),
-            Source::Saves(lease),
+            Source::Checkpoints(lease),
             Source::Output(lease),
         ];
         for source in all {

@@ -1,5 +1,19 @@
-pub(crate) mod kill;
+//! Processes of one machine: starting, finding and killing them, and how they ended.
+
+pub(crate) mod containers;
+mod exit;
+mod kill;
 pub(crate) mod procfs;
-pub(crate) mod ranks;
-pub(crate) mod sys;
-pub(crate) mod variables;
+mod ranks;
+mod sys;
+mod variables;
+
+pub(crate) use exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_SAVED, Exit};
+pub(crate) use kill::{ProcessSelector, kill_all, kill_and_wait, signal_groups};
+pub(crate) use ranks::RankProcesses;
+pub(crate) use sys::{
+    ChildFiles, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program, Spawner, Started,
+    become_subreaper, cpu_set, exit_status, pidfd_open,
+};
+pub use sys::{give_memory_back, raise_descriptor_limit, share_one_heap};
+pub(crate) use variables::{Environment, Variables};

@@ -1,3 +1,12 @@
-pub(crate) mod lines;
-pub(crate) mod stall;
-pub(crate) mod watch;
+//! What programs report through their progress files, and whether their steps have stalled.
+
+mod file;
+mod line;
+mod stall;
+mod tally;
+mod watch;
+
+pub(crate) use file::ProgressFile;
+pub(crate) use stall::StallDetector;
+pub(crate) use tally::Tally;
+pub(crate) use watch::{Changed, ProgressWatch};

@@ -1,35 +1,35 @@
-//! When a `checkpoint-N` directory counts as complete: a rule, without I/O.
+//! Decides when a `checkpoint-N` directory is complete. No I/O.
 //!
-//! A program that reports its checkpoints itself is believed. For one that does not (Hugging Face
-//! `Trainer` and kin), a directory is complete when it was renamed into place; one that was
-//! created in place is complete when it holds a whole `trainer_state.json` (written last), when
-//! the next checkpoint appears, or when every process exited orderly (0 or 75: a process killed in
-//! the middle of a save leaves half a checkpoint). Directories that were there before the start
-//! belong to earlier attempts and are not reported again.
+//! Checkpoints that a program reports itself are taken as complete. Otherwise (Hugging Face
+//! `Trainer` and the like), a directory is complete when it was renamed into place; one that was
+//! created in place is complete when it contains a whole `trainer_state.json` (written last), when
+//! the next checkpoint appears, or when every process exited with 0 or 75 (a process killed in the
+//! middle of a save leaves half a checkpoint). Directories that existed before the start belong to
+//! earlier attempts and are not reported again.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// How many checkpoints are remembered, so as not to report one twice.
+/// How many reported checkpoints are remembered, so that none is reported twice.
 const REMEMBERED_MAX: usize = 256;
 
 /// The step in a directory's name, `checkpoint-N`.
-pub(crate) fn step_of(name: &str) -> Option<u64> {
+pub(super) fn step_of(name: &str) -> Option<u64> {
     name.strip_prefix("checkpoint-")?.parse().ok()
 }
 
 /// Checkpoint directories that appeared during one lease.
 #[derive(Debug, Default)]
-pub(crate) struct Saves {
-    /// Created in place and perhaps still being written.
+pub(super) struct CheckpointTracker {
+    /// Created in place and perhaps being written.
     open: BTreeSet<u64>,
     complete: VecDeque<u64>,
-    /// Paths that were reported, by whichever way.
+    /// Paths that were reported, by the program or by this rule.
     reported: VecDeque<String>,
 }
 
-impl Saves {
+impl CheckpointTracker {
     /// A directory was created in place: the ones before it are complete.
-    pub(crate) fn created(&mut self, step: u64) {
+    pub(super) fn created(&mut self, step: u64) {
         self.complete_open();
         if !self.complete.contains(&step) {
             self.open.insert(step);
@@ -37,34 +37,34 @@ impl Saves {
     }
 
     /// A directory was renamed into place.
-    pub(crate) fn moved_in(&mut self, step: u64) {
+    pub(super) fn moved_in(&mut self, step: u64) {
         self.complete_open();
         self.complete.push_back(step);
     }
 
-    /// A directory holds a whole `trainer_state.json`.
-    pub(crate) fn state_written(&mut self, step: u64) {
+    /// A directory contains a whole `trainer_state.json`.
+    pub(super) fn state_written(&mut self, step: u64) {
         if self.open.remove(&step) {
             self.complete.push_back(step);
         }
     }
 
     /// Every process exited with 0 or 75.
-    pub(crate) fn exited_orderly(&mut self) {
+    pub(super) fn exited_orderly(&mut self) {
         self.complete_open();
     }
 
-    pub(crate) fn is_open(&self, step: u64) -> bool {
+    pub(super) fn is_open(&self, step: u64) -> bool {
         self.open.contains(&step)
     }
 
     /// Steps that became complete since the last call.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = u64> + use<> {
+    pub(super) fn take(&mut self) -> impl Iterator<Item = u64> + use<> {
         std::mem::take(&mut self.complete).into_iter()
     }
 
     /// Whether this path is reported for the first time.
-    pub(crate) fn is_news(&mut self, path: &str) -> bool {
+    pub(super) fn is_new(&mut self, path: &str) -> bool {
         if self.reported.iter().any(|old| old == path) {
             return false;
         }
@@ -84,19 +84,19 @@ impl Saves {
 mod tests {
     use super::*;
 
-    /// Plays a story, one word an event, and gives the steps that are complete after it.
+    /// Replays events, one word each, and checks the steps that are complete after them.
     #[track_caller]
-    fn check(story: &str, complete: &[u64]) {
-        let mut saves = Saves::default();
-        for word in story.split_whitespace() {
+    fn check(events: &str, complete: &[u64]) {
+        let mut tracker = CheckpointTracker::default();
+        for word in events.split_whitespace() {
             match word.split_once(':') {
-                Some(("created", step)) => saves.created(step.parse().expect("a step")),
-                Some(("moved", step)) => saves.moved_in(step.parse().expect("a step")),
-                Some(("state", step)) => saves.state_written(step.parse().expect("a step")),
-                _ => saves.exited_orderly(),
+                Some(("created", step)) => tracker.created(step.parse().expect("a step")),
+                Some(("moved", step)) => tracker.moved_in(step.parse().expect("a step")),
+                Some(("state", step)) => tracker.state_written(step.parse().expect("a step")),
+                _ => tracker.exited_orderly(),
             }
         }
-        assert_eq!(saves.take().collect::<Vec<_>>(), complete, "{story}");
+        assert_eq!(tracker.take().collect::<Vec<_>>(), complete, "{events}");
     }
 
     #[test]
@@ -119,9 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_news_once() {
-        let mut saves = Saves::default();
-        assert!(saves.is_news("/c/checkpoint-5"));
-        assert!(!saves.is_news("/c/checkpoint-5"));
+    fn a_path_is_new_once() {
+        let mut tracker = CheckpointTracker::default();
+        assert!(tracker.is_new("/c/checkpoint-5"));
+        assert!(!tracker.is_new("/c/checkpoint-5"));
     }
 }

@@ -1,66 +1,66 @@
-//! How hard a gang is being pushed to end, and when it is pushed harder: a value, without I/O.
+//! How far the shutdown of a gang has escalated, and when it escalates further. No I/O.
 
 use het_core::{Millis, Time};
 
-/// From SIGTERM to SIGKILL where nobody granted a longer time.
-pub(crate) const TERM_TO_KILL: Millis = Millis(2_000);
+/// From SIGTERM to SIGKILL, unless a longer time was granted.
+pub(super) const TERM_TO_KILL: Millis = Millis(2_000);
 
-/// How far the engine has gone to end a gang.
+/// How far the shutdown of a gang has escalated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Ending {
+pub(super) enum Shutdown {
     #[default]
     Running,
     /// It has until the deadline to save and exit.
     Saving {
         deadline: Time,
-        next: Push,
+        next: Escalation,
     },
-    /// It was sent SIGTERM.
+    /// SIGTERM was sent.
     Terminated {
         kill_at: Time,
     },
     Killed,
 }
 
-/// What is sent to every process group.
+/// The next step: a signal to every process group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Push {
+pub(super) enum Escalation {
     Terminate,
     Kill,
 }
 
-impl Ending {
-    /// Grants time to save; a second grant can only bring the deadline forward. `next` is what
-    /// comes at the deadline: no SIGTERM when that was the notice.
-    pub(crate) fn let_save(&mut self, now: Time, grace: Millis, next: Push) {
+impl Shutdown {
+    /// Grants time to save; a second grant can only bring the deadline forward. `next` follows at
+    /// the deadline: not SIGTERM if that was the notice.
+    pub(super) fn allow_save(&mut self, now: Time, grace: Millis, next: Escalation) {
         let deadline = now + grace;
         match self {
             Self::Running => *self = Self::Saving { deadline, next },
-            Self::Saving { deadline: old, next: push } => {
+            Self::Saving { deadline: old, next: escalation } => {
                 *old = deadline.min(*old);
-                *push = next;
+                *escalation = next;
             }
             Self::Terminated { .. } | Self::Killed => {}
         }
     }
 
-    /// The gang failed: what is left of it gets no time to save.
-    pub(crate) fn fail(&mut self, now: Time) -> Option<Push> {
+    /// The gang failed: its other ranks get no time to save, unless they already have it.
+    pub(super) fn fail(&mut self, now: Time) -> Option<Escalation> {
         match self {
             Self::Running => {
                 *self = Self::Terminated { kill_at: now + TERM_TO_KILL };
-                Some(Push::Terminate)
+                Some(Escalation::Terminate)
             }
             _ => None,
         }
     }
 
-    pub(crate) fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         *self = Self::Killed;
     }
 
-    /// When [`Self::due`] has something to say.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    /// When [`Self::due`] gives a step.
+    pub(super) fn deadline(&self) -> Option<Time> {
         match *self {
             Self::Saving { deadline, .. } => Some(deadline),
             Self::Terminated { kill_at } => Some(kill_at),
@@ -68,18 +68,18 @@ impl Ending {
         }
     }
 
-    /// The push that is due, once.
-    pub(crate) fn due(&mut self, now: Time) -> Option<Push> {
-        let push = match *self {
+    /// The step that is due, once.
+    pub(super) fn due(&mut self, now: Time) -> Option<Escalation> {
+        let escalation = match *self {
             Self::Saving { deadline, next } if now >= deadline => next,
-            Self::Terminated { kill_at } if now >= kill_at => Push::Kill,
+            Self::Terminated { kill_at } if now >= kill_at => Escalation::Kill,
             _ => return None,
         };
-        *self = match push {
-            Push::Terminate => Self::Terminated { kill_at: now + TERM_TO_KILL },
-            Push::Kill => Self::Killed,
+        *self = match escalation {
+            Escalation::Terminate => Self::Terminated { kill_at: now + TERM_TO_KILL },
+            Escalation::Kill => Self::Killed,
         };
-        Some(push)
+        Some(escalation)
     }
 }
 
@@ -87,42 +87,42 @@ impl Ending {
 mod tests {
     use super::*;
 
-    fn saving(next: Push) -> Ending {
-        let mut ending = Ending::default();
-        ending.let_save(Time(100), Millis(50), next);
-        ending
+    fn saving(next: Escalation) -> Shutdown {
+        let mut shutdown = Shutdown::default();
+        shutdown.allow_save(Time(100), Millis(50), next);
+        shutdown
     }
 
     #[test]
     fn a_notice_by_sigterm_is_followed_by_the_kill() {
-        let mut ending = saving(Push::Kill);
-        assert_eq!(ending.due(Time(149)), None);
-        assert_eq!(ending.due(Time(150)), Some(Push::Kill));
-        assert_eq!(ending.due(Time(9_999)), None);
+        let mut shutdown = saving(Escalation::Kill);
+        assert_eq!(shutdown.due(Time(149)), None);
+        assert_eq!(shutdown.due(Time(150)), Some(Escalation::Kill));
+        assert_eq!(shutdown.due(Time(9_999)), None);
     }
 
     #[test]
     fn another_notice_is_followed_by_sigterm_and_then_the_kill() {
-        let mut ending = saving(Push::Terminate);
-        assert_eq!(ending.due(Time(150)), Some(Push::Terminate));
-        assert_eq!(ending.deadline(), Some(Time(150) + TERM_TO_KILL));
-        assert_eq!(ending.due(Time(150) + TERM_TO_KILL), Some(Push::Kill));
+        let mut shutdown = saving(Escalation::Terminate);
+        assert_eq!(shutdown.due(Time(150)), Some(Escalation::Terminate));
+        assert_eq!(shutdown.deadline(), Some(Time(150) + TERM_TO_KILL));
+        assert_eq!(shutdown.due(Time(150) + TERM_TO_KILL), Some(Escalation::Kill));
     }
 
     #[test]
     fn a_second_notice_only_brings_the_deadline_forward() {
-        let mut ending = saving(Push::Kill);
-        ending.let_save(Time(110), Millis(500), Push::Kill);
-        assert_eq!(ending.deadline(), Some(Time(150)));
-        ending.let_save(Time(110), Millis(0), Push::Kill);
-        assert_eq!(ending.due(Time(110)), Some(Push::Kill));
+        let mut shutdown = saving(Escalation::Kill);
+        shutdown.allow_save(Time(110), Millis(500), Escalation::Kill);
+        assert_eq!(shutdown.deadline(), Some(Time(150)));
+        shutdown.allow_save(Time(110), Millis(0), Escalation::Kill);
+        assert_eq!(shutdown.due(Time(110)), Some(Escalation::Kill));
     }
 
     #[test]
     fn a_failure_while_saving_takes_no_time_away() {
-        let mut ending = saving(Push::Kill);
-        assert_eq!(ending.fail(Time(110)), None);
-        assert_eq!(ending.deadline(), Some(Time(150)));
-        assert_eq!(Ending::default().fail(Time(110)), Some(Push::Terminate));
+        let mut shutdown = saving(Escalation::Kill);
+        assert_eq!(shutdown.fail(Time(110)), None);
+        assert_eq!(shutdown.deadline(), Some(Time(150)));
+        assert_eq!(Shutdown::default().fail(Time(110)), Some(Escalation::Terminate));
     }
 }

@@ -1,68 +1,28 @@
-//! How a gang ended, from how its processes ended.
-
-use std::fmt;
+//! How a gang ended, from the ends of its processes. No I/O.
 
 use het_core::{Bytes, Failure, Outcome};
 use nix::sys::signal::Signal;
 
-/// "Saved, call me again": `EX_TEMPFAIL` of sysexits.h.
-pub(crate) const EXIT_SAVED: i32 = 75;
-/// What a shell returns for a program that cannot be run, and for one that does not exist.
-pub(crate) const EXIT_CANNOT_RUN: i32 = 126;
-pub(crate) const EXIT_NOT_FOUND: i32 = 127;
+use crate::process::{EXIT_SAVED, Exit};
+
 /// Longest part of a log line that a message quotes, in characters.
 const QUOTE_CHARS_MAX: usize = 300;
 
-/// How one process ended.
+/// What happens to the other ranks when one has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
-    Code(i32),
-    Signal(Signal),
-    /// Somebody else collected its status.
-    Unknown,
-}
-
-impl Exit {
-    /// Exit code, or 128 + signal as shells have it.
-    fn code(self) -> i32 {
-        match self {
-            Self::Code(code) => code,
-            Self::Signal(signal) => 128 + signal as i32,
-            Self::Unknown => 255,
-        }
-    }
-
-    /// The program itself chose to end, and its files are as it wanted them.
-    pub(crate) fn is_orderly(self) -> bool {
-        matches!(self, Self::Code(0 | EXIT_SAVED))
-    }
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal(signal) => write!(f, "was killed by {signal}"),
-            Self::Unknown => f.write_str("ended in an unknown way"),
-        }
-    }
-}
-
-/// What has to be done about the other ranks when one has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Consequence {
+pub(super) enum Consequence {
     /// They go on.
     None,
-    /// It saved and wants to go on later: they get time to do the same.
+    /// It saved in order to resume later: they get time to do the same.
     LetOthersSave,
-    /// It failed: they are ended.
+    /// It failed: they are terminated.
     EndOthers,
 }
 
-/// Whether the kernel has killed for want of memory on this machine while a gang ran.
+/// Whether the kernel killed a process for lack of memory while a gang ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MemoryRanOut {
-    /// The rank used up what it had asked for.
+pub(super) enum MemoryRanOut {
+    /// The rank reached its own limit.
     OfRank(Bytes),
     Yes,
     No,
@@ -70,8 +30,8 @@ pub(crate) enum MemoryRanOut {
 }
 
 impl MemoryRanOut {
-    /// From the kernel's count before and after.
-    pub(crate) fn between(before: Option<u64>, after: Option<u64>) -> Self {
+    /// From the kernel's counts of OOM kills before and after.
+    pub(super) fn between(before: Option<u64>, after: Option<u64>) -> Self {
         match (before, after) {
             (Some(before), Some(after)) if after > before => Self::Yes,
             (Some(_), Some(_)) => Self::No,
@@ -79,11 +39,11 @@ impl MemoryRanOut {
         }
     }
 
-    /// What to say about a process that ended so.
+    /// A hint for the message about a process that ended this way.
     fn hint(self, exit: Exit) -> String {
         let killed = exit == Exit::Signal(Signal::SIGKILL);
         match self {
-            // A shell reports the death of its child as a code of its own.
+            // With any exit: a shell reports the kill of its child as an exit code of its own.
             Self::OfRank(limit) => format!(
                 ", it used all of its {} of memory, hint: ask for more `memory`, or use a smaller \
                  batch",
@@ -106,35 +66,36 @@ impl MemoryRanOut {
 
 /// What is known so far about how a gang ends.
 #[derive(Debug, Default)]
-pub(crate) struct Verdict {
-    /// The first rank that did not exit with 0, unless a stop was asked before.
+pub(super) struct Verdict {
+    /// The first rank that did not exit with 0, unless a stop was requested before.
     culprit: Option<(u32, Exit)>,
-    stop_asked: bool,
+    is_stop_requested: bool,
+    /// Some rank did not exit with 0.
     left_work: bool,
-    done: bool,
+    is_done: bool,
 }
 
 impl Verdict {
-    /// Somebody asked the gang to stop. Too late when a rank has already failed.
-    pub(crate) fn stop_asked(&mut self) {
-        self.stop_asked = true;
+    /// The gang was asked to stop. Without effect on a rank that has failed before.
+    pub(super) fn stop_requested(&mut self) {
+        self.is_stop_requested = true;
     }
 
-    /// The program said that its work is complete.
-    pub(crate) fn done(&mut self) {
-        self.done = true;
+    /// The program reported that its work is complete.
+    pub(super) fn done(&mut self) {
+        self.is_done = true;
     }
 
-    pub(crate) fn culprit(&self) -> Option<u32> {
+    pub(super) fn culprit(&self) -> Option<u32> {
         self.culprit.map(|(rank, _)| rank)
     }
 
-    pub(crate) fn exited(&mut self, rank: u32, exit: Exit) -> Consequence {
+    pub(super) fn exited(&mut self, rank: u32, exit: Exit) -> Consequence {
         if exit == Exit::Code(0) {
             return Consequence::None;
         }
         self.left_work = true;
-        if self.stop_asked || self.culprit.is_some() {
+        if self.is_stop_requested || self.culprit.is_some() {
             return Consequence::None;
         }
         self.culprit = Some((rank, exit));
@@ -145,11 +106,11 @@ impl Verdict {
     }
 
     /// `log` is the end of the culprit's log.
-    pub(crate) fn outcome(&self, log: &str, memory: MemoryRanOut) -> Outcome {
+    pub(super) fn outcome(&self, log: &str, memory: MemoryRanOut) -> Outcome {
         match self.culprit {
-            // Nobody knows what it did: it is done again from its newest checkpoint, unless it said
-            // itself that it was complete.
-            Some((_, Exit::Unknown)) if self.done => Outcome::Finished,
+            // Its exit is unknown: it is restarted from its newest checkpoint, unless it reported
+            // that its work was complete.
+            Some((_, Exit::Unknown)) if self.is_done => Outcome::Finished,
             Some((_, Exit::Unknown)) => Outcome::Lost,
             Some((_, Exit::Code(EXIT_SAVED))) => Outcome::Stopped,
             Some((rank, exit)) => Outcome::Failed(Failure {
@@ -157,7 +118,7 @@ impl Verdict {
                 exit_code: exit.code(),
                 message: message(rank, exit, log, memory),
             }),
-            None if self.stop_asked && (self.left_work || !self.done) => Outcome::Stopped,
+            None if self.is_stop_requested && (self.left_work || !self.is_done) => Outcome::Stopped,
             None => Outcome::Finished,
         }
     }
@@ -179,14 +140,14 @@ mod tests {
 
     const TERM: Exit = Exit::Signal(Signal::SIGTERM);
 
-    /// Draws a life: `s` stop, `d` done, and exits as rank and how.
+    /// The outcome after `s` stop, `d` done, and exits by rank.
     fn end(stop: &str, exits: &[(u32, Exit)]) -> Outcome {
         let mut verdict = Verdict::default();
         if stop.contains('d') {
             verdict.done();
         }
         if stop.contains('s') {
-            verdict.stop_asked();
+            verdict.stop_requested();
         }
         for &(rank, exit) in exits {
             verdict.exited(rank, exit);
@@ -202,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_stop_the_codes_speak() {
+    fn without_a_stop_the_exit_codes_decide() {
         assert_eq!(end("", &[(0, Exit::Code(0)), (1, Exit::Code(0))]), Outcome::Finished);
         assert_eq!(end("", &[(0, Exit::Code(75)), (1, Exit::Code(1))]), Outcome::Stopped);
         assert_eq!(end("", &[(0, Exit::Code(0)), (1, Exit::Code(75))]), Outcome::Stopped);
@@ -230,13 +191,13 @@ mod tests {
     fn a_stop_after_a_failure_changes_nothing() {
         let mut verdict = Verdict::default();
         assert_eq!(verdict.exited(0, Exit::Code(7)), Consequence::EndOthers);
-        verdict.stop_asked();
+        verdict.stop_requested();
         assert_eq!(verdict.exited(1, TERM), Consequence::None);
         assert_eq!(failed(verdict.outcome("", MemoryRanOut::Unknown)), (0, 7));
     }
 
     #[test]
-    fn the_message_quotes_the_last_line_that_says_something() {
+    fn the_message_quotes_the_last_line_that_is_not_blank() {
         let log = "step 1\nCUDA out of memory\n\n  \n";
         assert_eq!(
             message(2, Exit::Code(1), log, MemoryRanOut::Unknown),

@@ -1,37 +1,64 @@
-//! A rank's program inside of a container image: the words that a container runtime is started
-//! with. The runtime takes the program's place: it is supervised, noticed and killed as that is.
+//! The command line of a container runtime that runs a rank's program in an image. The runtime
+//! takes the place of the program: it is supervised, given notice and killed like one.
 //!
-//! What the contract promises holds inside as well: the program starts where its job was submitted,
-//! the job's own directory, its checkpoints and the files of the contract lie under their own
-//! paths, and the network is the machine's (ranks find each other). Podman shows it no NVIDIA or
-//! Ascend devices but its own; AMD's, and all that Apptainer shows, are chosen by variables only.
+//! The contract holds inside as well: the program starts where its job was submitted, the job's own
+//! directory, its checkpoints and the files of the contract have the same paths, and the network is
+//! the machine's (ranks find each other). Podman exposes no NVIDIA or Ascend devices but the rank's
+//! own; AMD's, and all devices under Apptainer, are restricted by variables only.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use het_core::{Access, Container, ContainerRuntime};
+use het_core::{Access, Container, ContainerRuntime, Failure};
 
-use crate::launch::environment::NOTICE;
-use crate::launch::spec::{Order, containers_path};
-use crate::process::variables::Variables;
+use super::failure::{cannot_write, failure};
+use super::lookup::find;
+use super::spec::GangSpec;
+use crate::process::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Variables};
 
-/// Gives the words that let a container use these devices of a driver, or says why none do:
-/// `het_devices::container_access`.
-pub type ContainerAccess =
-    fn(ContainerRuntime, driver: &str, ids: &[&str]) -> Result<Vec<String>, String>;
-
-/// Where Debian and Fedora put the program that reaps and passes signals on inside of a container.
+/// Where Debian and Fedora install the init process of containers.
 const INITS: [&str; 3] =
     ["/usr/bin/catatonit", "/usr/libexec/podman/catatonit", "/usr/libexec/catatonit/catatonit"];
 
-/// How long podman may take to remove a container, in seconds.
-const REMOVAL_LIMIT_S: &str = "30";
+/// Path and arguments of the container runtime that runs the program of a rank in its image.
+pub(super) fn containerized(
+    spec: &GangSpec,
+    container: &Container,
+    variables: &Variables,
+    argv: &[String],
+    rank: u32,
+) -> Result<(String, Vec<String>), Failure> {
+    let programs = programs(container.runtime);
+    let found = programs.iter().find_map(|&(program, runtime)| {
+        Some((find(program, None, &spec.launch.cwd).ok()?, program, runtime))
+    });
+    let Some((path, program, runtime)) = found else {
+        let names: Vec<String> = programs.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let text = format!(
+            "the image `{}` needs {}, which this machine does not have, hint: install one of them",
+            container.image,
+            names.join(" or ")
+        );
+        return Err(failure(rank, EXIT_NOT_FOUND, text));
+    };
+    create_mounted_files(spec, rank)?;
+    let args = command_line(spec, container, (program, runtime), variables, argv, rank);
+    let args = args.map_err(|why| failure(rank, EXIT_CANNOT_RUN, why))?;
+    Ok((path, args))
+}
 
-/// The programs of a runtime, best first.
-pub(crate) fn programs(
-    runtime: Option<ContainerRuntime>,
-) -> &'static [(&'static str, ContainerRuntime)] {
+/// Creates the files that are mounted by name: they have to exist.
+fn create_mounted_files(spec: &GangSpec, rank: u32) -> Result<(), Failure> {
+    let progress = spec.progress_file();
+    let progress_made = OpenOptions::new().create(true).append(true).open(&progress);
+    progress_made.map_err(|error| cannot_write(rank, &progress, &error))?;
+    let id = spec.container_id_file(rank);
+    let dir = id.parent().unwrap_or(&id);
+    fs::create_dir_all(dir).map_err(|error| cannot_write(rank, dir, &error))
+}
+
+/// The programs of a runtime, preferred ones first.
+fn programs(runtime: Option<ContainerRuntime>) -> &'static [(&'static str, ContainerRuntime)] {
     const ALL: &[(&str, ContainerRuntime)] = &[
         ("podman", ContainerRuntime::Podman),
         ("apptainer", ContainerRuntime::Apptainer),
@@ -44,63 +71,61 @@ pub(crate) fn programs(
     }
 }
 
-/// All words of the runtime's command line: `program` runs `argv` in the image.
-///
-/// # Errors
-/// Why the container cannot be given what it needs.
-pub(crate) fn words(
-    order: &Order,
+/// The whole command line of the runtime: `program` runs `argv` in the image. The error says why
+/// the container cannot get what it needs.
+fn command_line(
+    spec: &GangSpec,
     container: &Container,
     (program, runtime): (&str, ContainerRuntime),
-    told: &Variables,
+    variables: &Variables,
     argv: &[String],
     rank: u32,
 ) -> Result<Vec<String>, String> {
-    let binds = binds(order, container, runtime)?;
-    let devices = devices(order, runtime, rank)?;
-    let mut words = vec![program.to_owned()];
+    let binds = binds(spec, container, runtime)?;
+    let devices = devices(spec, runtime, rank)?;
+    let mut args = vec![program.to_owned()];
     match runtime {
         ContainerRuntime::Podman => {
             let fixed = ["run", "--rm", "--network=host", "--ipc=host", "--log-driver=none"];
-            words.extend(fixed.map(str::to_owned));
-            // Where SELinux is in force, nothing of the machine could be read inside, and marking
-            // the job's directories for containers would take them from everybody else.
-            words.push("--security-opt=label=disable".to_owned());
-            words.push(format!("--cidfile={}", order.container_id(rank).display()));
-            // A program that is the first of its container ignores signals that it does not handle.
+            args.extend(fixed.map(str::to_owned));
+            // Under SELinux no file of the machine would be readable inside, and relabelling the
+            // job's directories for containers would deny them to other programs.
+            args.push("--security-opt=label=disable".to_owned());
+            args.push(format!("--cidfile={}", spec.container_id_file(rank).display()));
+            // Without an init process, the program ignores signals that it does not handle.
             let init = INITS.iter().find(|path| Path::new(path).exists());
-            words.extend(init.map(|_| "--init".to_owned()));
-            words.push(format!("--workdir={}", order.launch.cwd));
-            words.extend(binds.iter().map(|bind| format!("--volume={bind}")));
-            // By name: values would stand in the list of processes.
-            words.extend(told.iter().map(|(name, _)| format!("--env={name}")));
+            args.extend(init.map(|_| "--init".to_owned()));
+            args.push(format!("--workdir={}", spec.launch.cwd));
+            args.extend(binds.iter().map(|bind| format!("--volume={bind}")));
+            // Names only: values would be visible in the list of processes.
+            args.extend(variables.iter().map(|(name, _)| format!("--env={name}")));
         }
         ContainerRuntime::Apptainer => {
-            words.extend(["exec", "--pwd"].map(str::to_owned));
-            words.push(order.launch.cwd.clone());
-            words.extend(binds.iter().flat_map(|bind| ["--bind".to_owned(), bind.clone()]));
+            args.extend(["exec", "--pwd"].map(str::to_owned));
+            args.push(spec.launch.cwd.clone());
+            args.extend(binds.iter().flat_map(|bind| ["--bind".to_owned(), bind.clone()]));
         }
     }
-    words.extend(devices);
-    words.push(container.image.clone());
-    words.extend(argv.iter().cloned());
-    Ok(words)
+    args.extend(devices);
+    args.push(container.image.clone());
+    args.extend(argv.iter().cloned());
+    Ok(args)
 }
 
-/// `SOURCE:TARGET[:ro]` of everything that is seen inside; a directory below another is there with
-/// it. Of the engine's own files it is what this lease writes: others' are nothing to it.
+/// `SOURCE:TARGET[:ro]` of each mount; a directory below another comes with it. Of the engine's own
+/// files, those that this lease writes.
 fn binds(
-    order: &Order,
+    spec: &GangSpec,
     container: &Container,
     runtime: ContainerRuntime,
 ) -> Result<Vec<String>, String> {
     let own = [
-        Some(PathBuf::from(&order.launch.cwd)),
-        Some(PathBuf::from(&order.launch.workdir)),
-        Some(order.lease_dir.clone()),
-        Some(order.progress()),
-        order.checkpoint_dir(),
-        order.resume.as_ref().map(|checkpoint| PathBuf::from(&checkpoint.path)),
+        Some(PathBuf::from(&spec.launch.cwd)),
+        Some(PathBuf::from(&spec.launch.workdir)),
+        Some(spec.lease_dir.clone()),
+        Some(spec.progress_file()),
+        spec.checkpoint_dir(),
+        spec.resume.as_ref().map(|checkpoint| PathBuf::from(&checkpoint.path)),
     ];
     let mut own: Vec<PathBuf> = own.into_iter().flatten().collect();
     own.sort();
@@ -109,14 +134,14 @@ fn binds(
     }
     own.dedup_by(|later, earlier| later.starts_with(earlier));
     let own = own.into_iter().map(|path| format!("{0}:{0}", path.display()));
-    let asked = container.mounts.iter().map(|mount| match mount.access {
+    let requested = container.mounts.iter().map(|mount| match mount.access {
         Access::ReadWrite => format!("{}:{}", mount.source, mount.target),
         Access::ReadOnly => format!("{}:{}:ro", mount.source, mount.target),
     });
-    Ok(own.chain(asked).collect())
+    Ok(own.chain(requested).collect())
 }
 
-/// Why a container cannot be given this path.
+/// Why this path cannot be mounted in a container.
 fn refusal(path: &Path, runtime: ContainerRuntime) -> Option<String> {
     if path == Path::new("/") {
         return Some(
@@ -137,47 +162,12 @@ fn refusal(path: &Path, runtime: ContainerRuntime) -> Option<String> {
     ))
 }
 
-fn devices(order: &Order, runtime: ContainerRuntime, rank: u32) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
-    for (driver, ids) in order.shown_devices(rank) {
-        words.extend((order.container_access)(runtime, driver, &ids)?);
+fn devices(spec: &GangSpec, runtime: ContainerRuntime, rank: u32) -> Result<Vec<String>, String> {
+    let mut args = Vec::new();
+    for (driver, ids) in spec.visible_devices(rank) {
+        args.extend((spec.container_access)(runtime, driver, &ids)?);
     }
-    Ok(words)
-}
-
-/// The container that is named in this file of a runtime's.
-pub(crate) fn named(file: &Path) -> Option<String> {
-    let id = fs::read_to_string(file).ok()?;
-    let id = id.trim();
-    let is_id = !id.is_empty() && id.chars().all(|letter| letter.is_ascii_hexdigit());
-    is_id.then(|| id.to_owned())
-}
-
-/// The containers of a lease, as far as they were named.
-pub(crate) fn of_lease(lease_dir: &Path) -> Vec<String> {
-    let files = fs::read_dir(containers_path(lease_dir)).into_iter().flatten().flatten();
-    files.filter_map(|file| named(&file.path())).collect()
-}
-
-/// What removes containers whose runtime was killed, together with what runs in them: a runtime
-/// that is killed while it starts one leaves it behind.
-/// What its programs were told says where the runtime that made them keeps them.
-pub(crate) fn removal(containers: &[String], told: &Variables) -> Command {
-    let mut command = Command::new("timeout");
-    command.args([REMOVAL_LIMIT_S, "podman", "rm", "--force", "--ignore", "--time=0"]);
-    // It bears no mark: whatever does is killed.
-    command.args(containers).envs(told.iter()).env_remove(NOTICE);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
-}
-
-/// Removes what a lease left of which nobody is left to wait for its end.
-pub(crate) fn remove_left(lease_dir: &Path) {
-    let containers = of_lease(lease_dir);
-    if !containers.is_empty() {
-        // What cannot be removed is podman's to show.
-        let _ = removal(&containers, &Variables::new()).status();
-    }
+    Ok(args)
 }
 
 #[cfg(test)]
@@ -185,11 +175,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_mount_cannot_say_is_refused() {
+    fn paths_that_a_mount_cannot_express_are_refused() {
         let check = |path: &str, runtime, expected: Option<&str>| {
-            let told = refusal(Path::new(path), runtime);
-            assert_eq!(told.is_some(), expected.is_some(), "{path}");
-            assert!(told.unwrap_or_default().contains(expected.unwrap_or_default()), "{path}");
+            let message = refusal(Path::new(path), runtime);
+            assert_eq!(message.is_some(), expected.is_some(), "{path}");
+            assert!(message.unwrap_or_default().contains(expected.unwrap_or_default()), "{path}");
         };
         check("/", ContainerRuntime::Podman, Some("all of `/`"));
         check("/data/12:30", ContainerRuntime::Podman, Some("`:`"));

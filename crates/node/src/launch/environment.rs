@@ -1,7 +1,7 @@
-//! The environment contract: what every process of a gang is told. A table, without I/O.
+//! The environment contract: the variables of every process of a gang. No I/O.
 //!
-//! Later rows win: defaults that a user may override, then the user's own variables, then facts
-//! (ranks, addresses, visible devices, `HET_*`) that nobody may.
+//! Later ones override earlier ones: defaults, then the user's own variables, then facts (ranks,
+//! addresses, visible devices, `HET_*`), which the user cannot override.
 
 use std::collections::BTreeSet;
 
@@ -9,26 +9,14 @@ use het_core::{DeviceId, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
-use crate::launch::spec::Order;
-use crate::launch::template;
-use crate::process::variables::Variables;
-use crate::resources::cores::is_cpu;
+use super::spec::GangSpec;
+use super::template;
+use crate::process::Variables;
+use crate::resources::is_cpu;
+use crate::run_dir::NOTICE;
 
-/// The file whose path also marks every process of a lease, see
-/// [`crate::process::procfs::members`].
-pub(crate) const NOTICE: &str = "HET_NOTICE";
-
-/// Which rank of its gang a process is.
+/// The variable with the rank of a process in its gang.
 pub(crate) const RANK: &str = "RANK";
-
-/// Facts that are true of some starts only: an outer job's must not leak into an inner one.
-pub(crate) const OPTIONAL: [&str; 5] = [
-    "HET_CHECKPOINT_DIR",
-    "HET_CHECKPOINT_EVERY",
-    "HET_MEAN_TIME_BETWEEN_FAILURES",
-    "HET_PRECISION",
-    "HET_RESUME_FROM",
-];
 
 /// One device of `HET_DEVICES`.
 #[derive(Debug, Serialize)]
@@ -41,40 +29,40 @@ struct DeviceRow<'a> {
     cores: u32,
 }
 
-/// What is added to the engine's own environment for this rank.
-pub(crate) fn told(order: &Order, rank: u32) -> Variables {
-    let mut told = Variables::new();
-    let cores = order.cores(rank);
+/// The variables that a rank has besides the engine's own environment.
+pub(crate) fn variables(spec: &GangSpec, rank: u32) -> Variables {
+    let mut variables = Variables::new();
+    let cores = spec.core_count(rank);
     if cores > 0 {
-        told.set("OMP_NUM_THREADS", cores);
-        told.set("RAYON_NUM_THREADS", cores);
+        variables.set("OMP_NUM_THREADS", cores);
+        variables.set("RAYON_NUM_THREADS", cores);
     }
-    for (name, value) in &order.launch.env {
-        told.set(name, template::fill(value, order.words(rank)));
+    for (name, value) in &spec.launch.env {
+        variables.set(name, template::fill(value, spec.placeholders(rank)));
     }
-    add_visible_devices(&mut told, order, rank);
-    add_ranks(&mut told, order, rank);
-    add_heterosis(&mut told, order, rank);
-    told
+    add_visible_devices(&mut variables, spec, rank);
+    add_ranks(&mut variables, spec, rank);
+    add_heterosis(&mut variables, spec, rank);
+    variables
 }
 
-/// Shows the granted accelerators. A rank without any is shown its CPU, which hides every
-/// accelerator.
-fn add_visible_devices(told: &mut Variables, order: &Order, rank: u32) {
-    for (driver, ids) in order.shown_devices(rank) {
-        for (name, value) in (order.visible_env)(driver, &ids) {
-            told.set(&name, value);
+/// Makes the granted accelerators visible. A rank without any gets the variables of its CPU, which
+/// hide every accelerator.
+fn add_visible_devices(variables: &mut Variables, spec: &GangSpec, rank: u32) {
+    for (driver, ids) in spec.visible_devices(rank) {
+        for (name, value) in (spec.visible_env)(driver, &ids) {
+            variables.set(&name, value);
         }
     }
 }
 
-/// The rendezvous of `torch.distributed`, and its mirror for `torchrun`, which is one agent a rank
-/// and starts a worker a device.
-fn add_ranks(told: &mut Variables, order: &Order, rank: u32) {
-    let world = order.world();
+/// The rendezvous of `torch.distributed`, and the same for `torchrun`, of which each rank is an
+/// agent that starts a worker for each device.
+fn add_ranks(variables: &mut Variables, spec: &GangSpec, rank: u32) {
+    let world = spec.world();
     let rows = [
-        ("MASTER_PORT", u32::from(order.port)),
-        ("PET_MASTER_PORT", u32::from(order.port)),
+        ("MASTER_PORT", u32::from(spec.port)),
+        ("PET_MASTER_PORT", u32::from(spec.port)),
         ("WORLD_SIZE", world),
         (RANK, rank),
         ("LOCAL_RANK", rank),
@@ -83,52 +71,52 @@ fn add_ranks(told: &mut Variables, order: &Order, rank: u32) {
         ("NNODES", 1),
         ("PET_NNODES", world),
         ("PET_NODE_RANK", rank),
-        ("PET_NPROC_PER_NODE", (order.rank(rank).grants.len() as u32).max(1)),
+        ("PET_NPROC_PER_NODE", (spec.rank(rank).grants.len() as u32).max(1)),
     ];
     for (name, value) in rows {
-        told.set(name, value);
+        variables.set(&name, value);
     }
-    told.set("MASTER_ADDR", "127.0.0.1");
-    told.set("PET_MASTER_ADDR", "127.0.0.1");
+    variables.set("MASTER_ADDR", "127.0.0.1");
+    variables.set("PET_MASTER_ADDR", "127.0.0.1");
 }
 
-fn add_heterosis(told: &mut Variables, order: &Order, rank: u32) {
-    told.set("HET_JOB", &order.launch.job);
-    told.set("HET_STAGE", &order.launch.stage);
-    told.set("HET_ATTEMPT", order.attempt);
-    told.set("HET_DEVICES", devices(order, rank));
-    told.set(NOTICE, order.notice().to_string_lossy());
-    told.set("HET_PROGRESS", order.progress().to_string_lossy());
-    told.set("HET_OUTPUT", order.output_dir().to_string_lossy());
-    if let Some(dir) = order.checkpoint_dir() {
-        told.set("HET_CHECKPOINT_DIR", dir.to_string_lossy());
+fn add_heterosis(variables: &mut Variables, spec: &GangSpec, rank: u32) {
+    variables.set("HET_JOB", &spec.launch.job);
+    variables.set("HET_STAGE", &spec.launch.stage);
+    variables.set("HET_ATTEMPT", spec.attempt);
+    variables.set("HET_DEVICES", devices(spec, rank));
+    variables.set(NOTICE, spec.notice_file().to_string_lossy());
+    variables.set("HET_PROGRESS", spec.progress_file().to_string_lossy());
+    variables.set("HET_OUTPUT", spec.output_dir().to_string_lossy());
+    if let Some(dir) = spec.checkpoint_dir() {
+        variables.set("HET_CHECKPOINT_DIR", dir.to_string_lossy());
     }
-    if let Some(spec) = &order.launch.checkpoint {
-        add_saving(told, order, spec.every);
+    if let Some(checkpoint) = &spec.launch.checkpoint {
+        add_checkpointing(variables, spec, checkpoint.every);
     }
-    if let Some(checkpoint) = &order.resume {
-        told.set("HET_RESUME_FROM", &checkpoint.path);
+    if let Some(checkpoint) = &spec.resume {
+        variables.set("HET_RESUME_FROM", &checkpoint.path);
     }
-    if let Some(precision) = &order.launch.precision {
-        told.set("HET_PRECISION", precision);
+    if let Some(precision) = &spec.launch.precision {
+        variables.set("HET_PRECISION", precision);
     }
 }
 
-/// How often to save. Where nobody said, also how long the devices mostly live, so that a program
-/// that knows what its saves take can reckon anew.
-fn add_saving(told: &mut Variables, order: &Order, every: Option<Millis>) {
-    let devices: BTreeSet<DeviceId> = order.placement.devices().map(|grant| grant.device).collect();
+/// How often to save. Where the job does not set it, also the mean time between failures, so that a
+/// program that knows the duration of its saves can compute its own interval.
+fn add_checkpointing(variables: &mut Variables, spec: &GangSpec, every: Option<Millis>) {
+    let devices: BTreeSet<DeviceId> = spec.placement.devices().map(|grant| grant.device).collect();
     let mean = mean_time_between_failures(devices.len() as u32);
     let interval = every.unwrap_or_else(|| checkpoint_interval(SAVE_DEFAULT, mean));
-    told.set("HET_CHECKPOINT_EVERY", interval.as_seconds());
+    variables.set("HET_CHECKPOINT_EVERY", interval.as_seconds());
     if every.is_none() {
-        told.set("HET_MEAN_TIME_BETWEEN_FAILURES", mean.as_seconds().round());
+        variables.set("HET_MEAN_TIME_BETWEEN_FAILURES", mean.as_seconds().round());
     }
 }
 
-fn devices(order: &Order, rank: u32) -> String {
-    let topology = &order.topology;
-    let rows: Vec<DeviceRow<'_>> = order
+fn devices(spec: &GangSpec, rank: u32) -> String {
+    let topology = &spec.topology;
+    let rows: Vec<DeviceRow<'_>> = spec
         .rank(rank)
         .grants
         .iter()

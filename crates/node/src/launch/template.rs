@@ -1,27 +1,27 @@
-//! Placeholders that are left for the engine: `{rank}`, `{world}`, `{checkpoint}`.
+//! The placeholders that the engine fills in: `{rank}`, `{world}`, `{checkpoint}`.
 
-/// What the placeholders of one rank stand for.
+/// Values of the placeholders for one rank.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Words<'a> {
+pub(crate) struct Placeholders<'a> {
     pub(crate) rank: u32,
     pub(crate) world: u32,
-    /// Path of the checkpoint to start from; empty without one.
+    /// Path of the checkpoint to resume from; empty without one.
     pub(crate) checkpoint: &'a str,
 }
 
-/// Replaces every placeholder in one pass, so that a path which looks like one stays as it is.
-pub(crate) fn fill(text: &str, words: Words<'_>) -> String {
+/// Replaces every placeholder in one pass, so that a path that contains one stays unchanged.
+pub(crate) fn fill(text: &str, values: Placeholders<'_>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(open) = rest.find('{') {
         out.push_str(&rest[..open]);
         rest = &rest[open..];
         let (value, length) = if rest.starts_with("{rank}") {
-            (words.rank.to_string(), "{rank}".len())
+            (values.rank.to_string(), "{rank}".len())
         } else if rest.starts_with("{world}") {
-            (words.world.to_string(), "{world}".len())
+            (values.world.to_string(), "{world}".len())
         } else if rest.starts_with("{checkpoint}") {
-            (words.checkpoint.to_owned(), "{checkpoint}".len())
+            (values.checkpoint.to_owned(), "{checkpoint}".len())
         } else {
             ("{".to_owned(), 1)
         };
@@ -38,8 +38,8 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
-        let words = Words { rank: 1, world: 4, checkpoint: "/w/{rank}" };
-        assert_eq!(fill(text, words), expected);
+        let values = Placeholders { rank: 1, world: 4, checkpoint: "/w/{rank}" };
+        assert_eq!(fill(text, values), expected);
     }
 
     #[test]

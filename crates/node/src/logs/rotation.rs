@@ -1,4 +1,4 @@
-//! Logs that grow without end lose their beginning while their program writes to their end.
+//! Cuts the beginning off logs that grow too long, while their programs write to the end.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -8,37 +8,38 @@ use std::path::Path;
 use het_core::{Millis, Time};
 use nix::fcntl::{FallocateFlags, fallocate};
 
-/// Longest log of a rank; what is cut off it then leaves half of that.
+/// Longest log of a rank; one that exceeds it is cut to half of that.
 const LOG_BYTES_MAX: u64 = 256 << 20;
 
-/// What a file system can cut off is a multiple of this.
+/// File systems can remove multiples of this.
 const BLOCK_BYTES: u64 = 1 << 20;
 
-/// In which the system counts the space of a file (stat(2)).
+/// Unit of a file's allocated space (stat(2)).
 const BLOCK_UNIT_BYTES: u64 = 512;
 
-/// Times between two looks.
-const LOOK_MIN: Millis = Millis(1_000);
-const LOOK_MAX: Millis = Millis::seconds(600);
-const LOOK_FIRST: Millis = Millis::seconds(10);
+/// Intervals between two checks.
+const CHECK_MIN: Millis = Millis(1_000);
+const CHECK_MAX: Millis = Millis::seconds(600);
+const CHECK_FIRST: Millis = Millis::seconds(10);
 
-/// When to look at the logs of a gang again.
+/// When to check the logs of a gang.
 #[derive(Debug)]
-pub(crate) struct Trim {
-    pub(crate) look_at: Time,
-    looked_at: Time,
-    /// What each had on the disk after the last look.
+pub(crate) struct LogRotation {
+    pub(crate) check_at: Time,
+    checked_at: Time,
+    /// Space of each on disk after the last check, in bytes.
     kept: Vec<u64>,
 }
 
-impl Trim {
+impl LogRotation {
     pub(crate) fn begin(now: Time) -> Self {
-        Self { look_at: now + LOOK_FIRST, looked_at: now, kept: Vec::new() }
+        Self { check_at: now + CHECK_FIRST, checked_at: now, kept: Vec::new() }
     }
 
-    /// Cuts what is too long; looks again when half of the room of the fastest may be used up.
-    pub(crate) fn look(&mut self, now: Time, logs: impl Iterator<Item = impl AsRef<Path>>) {
-        let span = now.since(self.looked_at).0.max(1);
+    /// Cuts logs that are too long. The next check is when the one that grows fastest may have used
+    /// half of its remaining space.
+    pub(crate) fn check(&mut self, now: Time, logs: impl Iterator<Item = impl AsRef<Path>>) {
+        let span = now.since(self.checked_at).0.max(1);
         let cuts = logs.map(|log| cut(log.as_ref(), LOG_BYTES_MAX).unwrap_or_default());
         let cuts: Vec<Cut> = cuts.collect();
         let before = std::mem::take(&mut self.kept).into_iter().chain(std::iter::repeat(0));
@@ -47,28 +48,28 @@ impl Trim {
             let room = LOG_BYTES_MAX.saturating_sub(cut.kept);
             Millis((room / 2).saturating_mul(span) / grown)
         };
-        let wait = cuts.iter().zip(before).map(wait).min().unwrap_or(LOOK_MAX);
+        let wait = cuts.iter().zip(before).map(wait).min().unwrap_or(CHECK_MAX);
         self.kept = cuts.iter().map(|cut| cut.kept).collect();
-        self.looked_at = now;
-        self.look_at = now + wait.clamp(LOOK_MIN, LOOK_MAX);
+        self.checked_at = now;
+        self.check_at = now + wait.clamp(CHECK_MIN, CHECK_MAX);
     }
 }
 
-/// What a log had on the disk before and after a look at it, in bytes.
+/// Space of a log on disk before and after a check, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Cut {
     found: u64,
     kept: u64,
 }
 
-/// Cuts the beginning off a log that takes more than `limit`. Nothing that is written meanwhile is
-/// lost. Where the file system cannot shorten a file at its beginning, the space is freed, and
-/// reads as zeros.
+/// Cuts the beginning off a log that occupies more than `limit` bytes. Nothing that is written
+/// meanwhile is lost. Where the file system cannot remove the beginning of a file, its space is
+/// freed, and it reads as zeros.
 fn cut(path: &Path, limit: u64) -> io::Result<Cut> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let metadata = file.metadata()?;
     let length = metadata.len();
-    // A hole takes nothing.
+    // Holes occupy no space.
     let found = length.min(metadata.blocks() * BLOCK_UNIT_BYTES);
     if found <= limit {
         return Ok(Cut { found, kept: found });
@@ -92,7 +93,7 @@ mod tests {
     const LIMIT: u64 = 4 * BLOCK_BYTES;
 
     #[test]
-    fn the_end_of_a_long_log_stays_and_goes_on() {
+    fn the_end_of_a_long_log_is_kept() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let path = dir.path().join("rank-0.log");
         let mut writer = OpenOptions::new().create(true).append(true).open(&path).expect("a file");
@@ -109,21 +110,21 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_log_is_looked_at_seldom_and_a_loud_one_in_time() {
+    fn a_slow_log_is_checked_rarely_and_a_fast_one_in_time() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let path = dir.path().join("rank-0.log");
-        fs::write(&path, "quiet").expect("it can be written");
-        let mut trim = Trim::begin(Time::ZERO);
-        trim.look(Time(10_000), [&path].into_iter());
-        assert_eq!(trim.look_at, Time(10_000) + LOOK_MAX);
-        let mut loud = OpenOptions::new().append(true).open(&path).expect("it is there");
+        fs::write(&path, "slow").expect("it can be written");
+        let mut rotation = LogRotation::begin(Time::ZERO);
+        rotation.check(Time(10_000), [&path].into_iter());
+        assert_eq!(rotation.check_at, Time(10_000) + CHECK_MAX);
+        let mut fast = OpenOptions::new().append(true).open(&path).expect("it is there");
         let write = |file: &mut fs::File| file.write_all(&vec![b'x'; 160 << 20]);
-        write(&mut loud).expect("it can be written");
-        trim.look(Time(20_000), [&path].into_iter());
-        assert!(trim.look_at.since(Time(20_000)) <= Millis(3_100), "{trim:?}");
-        write(&mut loud).expect("it can be written");
-        trim.look(Time(30_000), [&path].into_iter());
-        let wait = trim.look_at.since(Time(30_000));
-        assert!(wait <= Millis(5_000), "{trim:?}: it was cut, and is as loud as ever");
+        write(&mut fast).expect("it can be written");
+        rotation.check(Time(20_000), [&path].into_iter());
+        assert!(rotation.check_at.since(Time(20_000)) <= Millis(3_100), "{rotation:?}");
+        write(&mut fast).expect("it can be written");
+        rotation.check(Time(30_000), [&path].into_iter());
+        let wait = rotation.check_at.since(Time(30_000));
+        assert!(wait <= Millis(5_000), "{rotation:?}: it was cut, and is as fast as ever");
     }
 }

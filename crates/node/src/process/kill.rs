@@ -1,4 +1,4 @@
-//! Killing every process of a gang and waiting until it is gone.
+//! Kills every process of a gang and waits until it is gone.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,58 +12,61 @@ use crate::cgroup::Group;
 use crate::process::procfs;
 use crate::process::sys::pidfd_open;
 
-/// How often new processes are looked for: each round kills all of a gang that lives, so only one
-/// that forks faster than it is killed needs more than two.
+/// Most rounds of looking for new processes: each kills all that run, so only a gang that forks
+/// faster than it is killed needs more than two.
 const ROUNDS_MAX: usize = 256;
 
-/// Sends a signal to whole process groups. A group that is gone is what was wanted.
+/// Sends a signal to whole process groups. Groups that are gone are ignored.
 pub(crate) fn signal_groups(groups: &BTreeSet<i32>, signal: Signal) {
     for &group in groups {
         let _ = killpg(Pid::from_raw(group), signal);
     }
 }
 
-/// By what the processes of a lease are told from all others.
+/// Selects the processes of a lease among all others. A process matches by any of these.
 #[derive(Debug)]
-pub(crate) struct Marks<'a> {
+pub(crate) struct ProcessSelector<'a> {
     /// Process groups and sessions that its ranks lead.
     pub(crate) groups: BTreeSet<i32>,
     /// `NAME=VALUE` in their environment.
-    pub(crate) mark: String,
+    pub(crate) variable: String,
     pub(crate) cgroups: &'a [Group],
 }
 
-impl Marks<'_> {
-    /// Who bears any of them and lives.
+impl ProcessSelector<'_> {
+    /// Matching processes that run.
     fn members(&self) -> Vec<i32> {
-        let mut found = procfs::members(&self.groups, &self.mark);
-        let lives = |pid: &i32| procfs::stat(*pid).is_some_and(|stat| !stat.is_gone());
-        found.extend(self.cgroups.iter().flat_map(Group::members).filter(lives));
+        let mut found = procfs::members(&self.groups, &self.variable);
+        let runs = |pid: &i32| procfs::stat(*pid).is_some_and(|stat| !stat.is_gone());
+        found.extend(self.cgroups.iter().flat_map(Group::members).filter(runs));
         found.sort_unstable();
         found.dedup();
         found
     }
 }
 
-/// Kills all processes with these marks, without waiting; gives their ids.
-pub(crate) fn kill_all(marks: &Marks<'_>) -> Vec<i32> {
-    let found = marks.members();
-    // The groups at once, so that their members cannot fork in between; then who left them.
-    marks.cgroups.iter().for_each(Group::kill);
-    signal_groups(&marks.groups, Signal::SIGKILL);
+/// Kills all matching processes without waiting; gives their ids.
+pub(crate) fn kill_all(selector: &ProcessSelector<'_>) -> Vec<i32> {
+    let found = selector.members();
+    // Whole groups first, so that members cannot fork in between; then those that left them.
+    selector.cgroups.iter().for_each(Group::kill);
+    signal_groups(&selector.groups, Signal::SIGKILL);
     for &pid in &found {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     found
 }
 
-/// Kills all processes with these marks and waits until they are gone: for ever,
-/// or until the limit. Gives the ids that were killed and those that still live.
-pub(crate) fn sweep(marks: &Marks<'_>, limit: Option<Duration>) -> (BTreeSet<i32>, Vec<i32>) {
+/// Kills all matching processes and waits until they are gone, forever or until the limit. Gives
+/// the ids that were killed and those that still run.
+pub(crate) fn kill_and_wait(
+    selector: &ProcessSelector<'_>,
+    limit: Option<Duration>,
+) -> (BTreeSet<i32>, Vec<i32>) {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let mut killed = BTreeSet::new();
     for _ in 0..ROUNDS_MAX {
-        let found = kill_all(marks);
+        let found = kill_all(selector);
         if found.is_empty() {
             return (killed, found);
         }
@@ -72,19 +75,19 @@ pub(crate) fn sweep(marks: &Marks<'_>, limit: Option<Duration>) -> (BTreeSet<i32
         let waiting: Vec<OwnedFd> = found.iter().filter_map(|&pid| pidfd_open(pid).ok()).collect();
         for fd in waiting {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            if wait(&fd, left) == Waited::InVain {
+            if wait(&fd, left) == Waited::TimedOut {
                 return (killed, found);
             }
         }
     }
-    let left = marks.members();
+    let left = selector.members();
     (killed, left)
 }
 
 #[derive(PartialEq, Eq)]
 enum Waited {
     Gone,
-    InVain,
+    TimedOut,
 }
 
 fn wait(fd: &OwnedFd, limit: Option<Duration>) -> Waited {
@@ -93,9 +96,9 @@ fn wait(fd: &OwnedFd, limit: Option<Duration>) -> Waited {
     });
     loop {
         match poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], timeout) {
-            Ok(0) => return Waited::InVain,
+            Ok(0) => return Waited::TimedOut,
             Err(nix::errno::Errno::EINTR) => {}
-            // A descriptor that cannot be waited on has nothing behind it.
+            // A descriptor that cannot be polled has no process behind it.
             Ok(_) | Err(_) => return Waited::Gone,
         }
     }

@@ -1,4 +1,4 @@
-//! What `/proc` says about processes: who belongs to a gang, when it started, what it used.
+//! Reads `/proc`: which processes belong to a gang, when they started, what they used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,9 +13,9 @@ use nix::unistd::{SysconfVar, sysconf};
 const TICKS_DEFAULT: i64 = 100;
 /// Bytes read at once of a list that the system makes.
 const CHUNK_BYTES: usize = 4_096;
-/// How far up a process's parents are asked.
+/// Most ancestors of a process that are read.
 const ANCESTORS_MAX: usize = 256;
-/// How many processes of one gang are asked for their processor time.
+/// Most processes of one gang whose processor time is read.
 const TREE_MAX: usize = 4_096;
 
 /// The part of `/proc/PID/stat` that is used here.
@@ -28,20 +28,20 @@ pub(crate) struct Stat {
     pub(crate) threads: u64,
     /// Own processor time and that of collected children.
     pub(crate) cpu_ticks: u64,
-    /// Since the machine booted: tells a process from a later one with the same id.
+    /// Since boot: distinguishes a process from a later one with the same id.
     pub(crate) start_ticks: u64,
 }
 
 impl Stat {
-    /// Only its status is left. The first thread may be a zombie while others still run.
+    /// Only its status is left. The first thread may be a zombie while others run.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 }
 
-/// Numbers of the fields as proc(5) counts them, less the three up to the state.
+/// Field numbers are those of proc(5); the list begins with field 3, the state.
 fn parse(text: &str) -> Option<Stat> {
-    // The second field is the program's name in brackets and may itself hold brackets and blanks.
+    // Field 2 is the program's name in brackets, which may itself contain brackets and blanks.
     let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
     let number = |index: usize| fields.get(index - 3)?.parse::<u64>().ok();
     Some(Stat {
@@ -59,19 +59,19 @@ pub(crate) fn stat(pid: i32) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Processes that still run and either stand in one of these groups or sessions, or were started
-/// with this mark (`NAME=VALUE`, or the beginning of it) in their environment: `torchrun` and
-/// daemons make sessions of their own.
-pub(crate) fn members(groups: &BTreeSet<i32>, mark: &str) -> Vec<i32> {
+/// Processes that run and either are in one of these groups or sessions, or were started with this
+/// variable (`NAME=VALUE`, or the beginning of it) in their environment: `torchrun` and daemons
+/// create sessions of their own.
+pub(crate) fn members(groups: &BTreeSet<i32>, variable: &str) -> Vec<i32> {
     let own = std::process::id() as i32;
     let belongs = |pid: i32, stat: &Stat| {
         let grouped = groups.contains(&stat.group) || groups.contains(&stat.session);
-        pid != own && !stat.is_gone() && (grouped || is_marked(pid, mark))
+        pid != own && !stat.is_gone() && (grouped || has_variable(pid, variable))
     };
     all().filter(|(pid, stat)| belongs(*pid, stat)).map(|(pid, _)| pid).collect()
 }
 
-/// Processes of a group whose leader is gone that have no parent in it: what the leader started.
+/// Processes of a group whose leader is gone that have no parent in it: the leader's children.
 pub(crate) fn orphans(group: i32) -> Vec<i32> {
     let members: BTreeMap<i32, Stat> =
         all().filter(|(_, stat)| stat.group == group && !stat.is_gone()).collect();
@@ -79,15 +79,15 @@ pub(crate) fn orphans(group: i32) -> Vec<i32> {
     members.iter().filter(|(_, stat)| is_orphan(stat)).map(|(&pid, _)| pid).collect()
 }
 
-/// Processes with this mark whose parents do not bear it: what others of them descend from.
-pub(crate) fn topmost(mark: &str) -> Vec<i32> {
+/// Processes with this variable (`NAME=VALUE`) whose parents lack it: the others descend from them.
+pub(crate) fn topmost(variable: &str) -> Vec<i32> {
     let marked: BTreeMap<i32, Stat> =
-        all().filter(|(pid, stat)| !stat.is_gone() && is_marked(*pid, mark)).collect();
+        all().filter(|(pid, stat)| !stat.is_gone() && has_variable(*pid, variable)).collect();
     let is_top = |stat: &Stat| !marked.contains_key(&stat.parent);
     marked.iter().filter(|(_, stat)| is_top(stat)).map(|(&pid, _)| pid).collect()
 }
 
-/// Every process that can be seen. One that ends meanwhile may be missing.
+/// Every visible process. One that ends meanwhile may be missing.
 fn all() -> impl Iterator<Item = (i32, Stat)> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
@@ -95,7 +95,7 @@ fn all() -> impl Iterator<Item = (i32, Stat)> {
     })
 }
 
-/// Where the system lists the children of this process.
+/// The system's list of this process's children.
 #[derive(Debug)]
 pub(crate) struct Children(File);
 
@@ -110,7 +110,7 @@ impl Children {
         loop {
             let length = self.0.read_at(&mut chunk, text.len() as u64)?;
             text.extend(&chunk[..length]);
-            // The system gives whole entries, as many as fit.
+            // The system returns whole entries, as many as fit.
             if length < CHUNK_BYTES / 2 {
                 break;
             }
@@ -120,8 +120,8 @@ impl Children {
     }
 }
 
-/// Children of this process in other sessions that are not among those it knows: what ended ranks
-/// left, if it adopts orphans.
+/// Children of this process in other sessions that it did not start: descendants of ranks that
+/// ended, if it adopts orphans.
 pub(crate) fn adopted(children: &[i32], known: &BTreeSet<i32>) -> Vec<(i32, Stat)> {
     let others = children.iter().filter(|pid| !known.contains(pid));
     let others: Vec<_> = others.filter_map(|&pid| Some((pid, stat(pid)?))).collect();
@@ -130,13 +130,14 @@ pub(crate) fn adopted(children: &[i32], known: &BTreeSet<i32>) -> Vec<(i32, Stat
     others.into_iter().filter(|(_, stat)| session != Some(stat.session)).collect()
 }
 
-pub(crate) fn is_marked(pid: i32, mark: &str) -> bool {
-    // Not ours to read, or gone: not ours to kill.
+/// Whether a process was started with this variable (`NAME=VALUE`, or the beginning of it).
+pub(crate) fn has_variable(pid: i32, variable: &str) -> bool {
+    // One that cannot be read is gone, or another user's.
     let environment = environment(pid).unwrap_or_default();
-    environment.split(|&byte| byte == 0).any(|entry| entry.starts_with(mark.as_bytes()))
+    environment.split(|&byte| byte == 0).any(|entry| entry.starts_with(variable.as_bytes()))
 }
 
-/// A variable that a process was started with; `None` also where it cannot be read.
+/// Value of a variable that a process was started with; `None` also where it cannot be read.
 pub(crate) fn variable(pid: i32, name: &str) -> Option<String> {
     let environment = environment(pid)?;
     let mut entries = environment.split(|&byte| byte == 0);
@@ -150,20 +151,20 @@ fn environment(pid: i32) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ")).ok()
 }
 
-/// Whether a process has neither arguments nor an environment: it is the kernel's, or it is just
-/// becoming another program or ending.
+/// Whether a process has neither arguments nor an environment: a kernel thread, or one that is in
+/// `execve` or ending.
 pub(crate) fn is_bare(pid: i32) -> bool {
     let is_empty =
         |name: &str| fs::read(format!("/proc/{pid}/{name}")).is_ok_and(|it| it.is_empty());
     is_empty("cmdline") && is_empty("environ")
 }
 
-/// Whether a process stands in a control group whose path names this, as that of a container does.
-pub(crate) fn is_in_group_of(pid: i32, name: &str) -> bool {
+/// Whether a process is in a cgroup whose path contains this name, such as a container id.
+pub(crate) fn is_in_cgroup_named(pid: i32, name: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| groups.contains(name))
 }
 
-/// A process and those that it descends from, up to the first process of the system.
+/// A process and its ancestors, up to the first process of the system.
 pub(crate) fn lineage(pid: i32) -> impl Iterator<Item = (i32, Stat)> {
     let entry = |pid: i32| Some((pid, stat(pid).filter(|_| pid > 1)?));
     std::iter::successors(entry(pid), move |(_, stat)| entry(stat.parent)).take(ANCESTORS_MAX)
@@ -198,21 +199,21 @@ fn ticks_per_second() -> u64 {
     per_second.max(1) as u64
 }
 
-/// Whether a process leads a session and was born between these times, in clock ticks of this boot.
-pub(crate) fn leads_since(pid: i32, from: u64, until: u64) -> bool {
+/// Whether a process leads a session and started between these times, in clock ticks of this boot.
+pub(crate) fn leads_session_since(pid: i32, from: u64, until: u64) -> bool {
     stat(pid).is_some_and(|stat| {
         stat.session == pid && !stat.is_gone() && (from..=until).contains(&stat.start_ticks)
     })
 }
 
-/// How often the kernel has killed a process for want of memory since the machine booted; `None`
-/// where it does not count.
-pub(crate) fn memory_kills() -> Option<u64> {
+/// How many processes the kernel has killed for lack of memory since boot; `None` where it does not
+/// count.
+pub(crate) fn oom_kills() -> Option<u64> {
     let text = fs::read_to_string("/proc/vmstat").ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
 }
 
-/// Tells one boot of this machine from the next: process ids and start times begin anew.
+/// Id of this boot. With every boot, process ids and start times start over.
 pub(crate) fn boot_id() -> String {
     static ID: LazyLock<String> = LazyLock::new(|| {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

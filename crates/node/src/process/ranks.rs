@@ -1,4 +1,4 @@
-//! The first processes of all ranks that this process started, and what they leave behind.
+//! The first processes of all ranks that this process started, and their surviving descendants.
 
 use std::collections::BTreeSet;
 
@@ -6,30 +6,30 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::cgroup::Group;
-use crate::process::kill::Marks;
+use crate::process::kill::ProcessSelector;
 use crate::process::procfs::{self, Children};
-use crate::process::sys::adopt_orphans;
+use crate::process::sys::become_subreaper;
 
-/// Ids that nobody else may collect.
+/// Ids that only this value may collect.
 #[derive(Debug)]
-pub(crate) struct Leaders {
+pub(crate) struct RankProcesses {
     pids: BTreeSet<i32>,
-    /// What the system says of this process's children, where it does.
+    /// The system's list of this process's children, where it has one.
     children: Option<Children>,
-    /// What a rank leaves behind becomes a child of this process.
-    adopts: Adopts,
+    subreaper: Subreaper,
 }
 
+/// Whether orphaned descendants become children of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Adopts {
+enum Subreaper {
     Yes,
     No,
 }
 
-impl Leaders {
+impl RankProcesses {
     pub(crate) fn new() -> Self {
-        let adopts = if adopt_orphans().is_ok() { Adopts::Yes } else { Adopts::No };
-        Self { pids: BTreeSet::new(), children: Children::open().ok(), adopts }
+        let subreaper = if become_subreaper().is_ok() { Subreaper::Yes } else { Subreaper::No };
+        Self { pids: BTreeSet::new(), children: Children::open().ok(), subreaper }
     }
 
     pub(crate) fn insert(&mut self, pid: i32) {
@@ -38,32 +38,32 @@ impl Leaders {
 
     /// Collects a process that has ended.
     pub(crate) fn collect(&mut self, pid: i32) {
-        // Somebody who ended has a status; whoever is no child any more needs none.
+        // A process that is no longer a child has no status to collect.
         let _ = waitpid(Pid::from_raw(pid), None);
         self.pids.remove(&pid);
     }
 
-    /// Whether processes of these groups or with this mark may live although their leaders are
-    /// gone. Looks only at those that this process adopted, where it does: that is what makes the
-    /// end of a gang cheap on a machine with many processes.
-    pub(crate) fn may_have_left_somebody(&self, marks: &Marks<'_>) -> bool {
-        let Marks { groups, mark, cgroups } = marks;
-        if self.adopts == Adopts::No || cgroups.iter().any(Group::has_members) {
+    /// Whether matching processes may run although the ranks' own have ended. Where this process
+    /// adopts orphans, only those are examined: that keeps the end of a gang cheap on a machine
+    /// with many processes.
+    pub(crate) fn may_have_survivors(&self, selector: &ProcessSelector<'_>) -> bool {
+        let ProcessSelector { groups, variable, cgroups } = selector;
+        if self.subreaper == Subreaper::No || cgroups.iter().any(Group::has_members) {
             return true;
         }
         let children = self.children.as_ref().and_then(|children| children.read().ok());
         let Some(children) = children else { return true };
         let adopted = procfs::adopted(&children, &self.pids);
-        let mut left = false;
+        let mut found = false;
         for (pid, stat) in adopted {
             let grouped = groups.contains(&stat.group) || groups.contains(&stat.session);
             if !stat.is_gone() {
-                left |= grouped || procfs::is_marked(pid, mark);
+                found |= grouped || procfs::has_variable(pid, variable);
             } else if grouped {
-                // Its status is nobody's; who is still being traced is left to whoever traces it.
+                // Nobody needs its status. A process that is traced is left to its tracer.
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             }
         }
-        left
+        found
     }
 }

@@ -1,5 +1,7 @@
-//! The system calls that the safe libraries do not offer. The only `unsafe` of this crate.
+//! System calls that safe libraries do not offer. The only `unsafe` of this crate.
 
+mod child;
+mod program;
 mod spawner;
 
 use std::io;
@@ -11,21 +13,23 @@ use het_core::Millis;
 use nix::libc;
 use nix::sys::signal::Signal;
 
-use crate::gang::verdict::Exit;
-pub(crate) use spawner::{ExecStatus, Image, Others, Spawner, Started, Streams};
+use crate::process::exit::Exit;
 
-/// Descriptors that a program may have which is started from here, where this process took more.
+pub(crate) use program::{ChildFiles, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program};
+pub(crate) use spawner::{Spawner, Started};
+
+/// Descriptor limit of programs that are started from here, where this process raised its own.
 static DESCRIPTORS_BEFORE: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// Lets this process have as many descriptors as it may. Programs that it starts keep the limit of
-/// before: some take every number below it for one that they have to close, or to select(2) on.
+/// Raises this process's descriptor limit to the hard limit. Programs that it starts keep the old
+/// one: some close every number below the limit, or call select(2) on it.
 pub fn raise_descriptor_limit() {
     // SAFETY: plain data for which all zeros is a value; the calls read and write one of it.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
             let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-            // Whoever may have no more has what there is.
+            // Where it cannot be raised the old limit applies.
             if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 {
                 let _ = DESCRIPTORS_BEFORE.set(limit);
             }
@@ -33,8 +37,8 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Has all threads of this process take memory from one heap: a heap of a thread that was busy once
-/// keeps what it had. For processes that live long and do most on one thread.
+/// Makes all threads of this process allocate from one heap: the heap of a thread that was busy
+/// once keeps its memory. For long-lived processes that do most work on one thread.
 pub fn share_one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: a parameter of the allocator, which is safe to set at any time.
@@ -43,7 +47,7 @@ pub fn share_one_heap() {
     }
 }
 
-/// Gives memory back that was freed, where somebody had much of it for a moment.
+/// Returns freed memory to the system, after a peak of use.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: looks for free pages under the allocator's own lock.
@@ -52,14 +56,13 @@ pub fn give_memory_back() {
     }
 }
 
-/// A set of cores as the kernel takes it; `None` for none, or where one has too high a number.
+/// A set of cores in the kernel's form; `None` for none, or where a number is too high.
 pub(crate) fn cpu_set(cores: &[u32]) -> Option<libc::cpu_set_t> {
     let fits = cores.iter().all(|&core| core < libc::CPU_SETSIZE as u32);
     if cores.is_empty() || !fits {
         return None;
     }
-    // SAFETY: a set of cores is plain data, and all zeros is the empty one; every number is within
-    // it.
+    // SAFETY: a set of cores is plain data, all zeros is the empty set, and every number fits.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         cores.iter().for_each(|&core| libc::CPU_SET(core as usize, &mut set));
@@ -78,12 +81,12 @@ pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// How a child ended and the processor time of it and of the children that it collected; `None`
-/// while it lives. It stays a zombie.
+/// How a child ended, and the processor time of it and of the children that it collected; `None`
+/// while it runs. It stays a zombie.
 ///
 /// # Errors
 /// When it is not a child of this process.
-pub(crate) fn look_at_end(pid: i32) -> io::Result<Option<(Exit, Millis)>> {
+pub(crate) fn exit_status(pid: i32) -> io::Result<Option<(Exit, Millis)>> {
     // SAFETY: both are plain data for which all zeros is a value.
     let (mut info, mut used): (libc::siginfo_t, libc::rusage) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -108,8 +111,8 @@ pub(crate) fn look_at_end(pid: i32) -> io::Result<Option<(Exit, Millis)>> {
     Ok(ended.then_some((exit, time)))
 }
 
-/// From now on descendants whose parent ends become children of this process.
-pub(crate) fn adopt_orphans() -> io::Result<()> {
+/// From now on, descendants whose parent ends become children of this process.
+pub(crate) fn become_subreaper() -> io::Result<()> {
     // SAFETY: the call takes integers and touches no memory of this process.
     match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
         0 => Ok(()),

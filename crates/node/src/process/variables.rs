@@ -1,4 +1,4 @@
-//! Environment variables in the form in which the system takes them.
+//! Environment variables in the form that system calls take.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -8,16 +8,23 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::LazyLock;
 
-use crate::launch::environment::OPTIONAL;
+/// Facts that some starts lack: those of an outer job must not leak into an inner one.
+const NOT_INHERITED: [&str; 5] = [
+    "HET_CHECKPOINT_DIR",
+    "HET_CHECKPOINT_EVERY",
+    "HET_MEAN_TIME_BETWEEN_FAILURES",
+    "HET_PRECISION",
+    "HET_RESUME_FROM",
+];
 
-/// Room for what a rank is mostly told.
+/// Room for the variables of most ranks.
 const ROWS: usize = 48;
 const TEXT_BYTES: usize = 2_048;
 
-/// Variables by their names, in one text: a start that allocates each costs twice as much.
+/// Variables by name, in one text: allocating each would double the cost of a start.
 #[derive(Debug)]
 pub(crate) struct Variables {
-    /// `NAME=VALUE` and a zero byte each, and what was overridden.
+    /// `NAME=VALUE` and a zero byte each, with overridden ones among them.
     text: String,
     rows: Vec<Row>,
 }
@@ -41,12 +48,12 @@ impl Variables {
         let name = start..self.text.len();
         self.text.push('=');
         let start = self.text.len();
-        // A text takes everything.
+        // Writing to a `String` cannot fail.
         let _ = write!(self.text, "{value}");
         let value = start..self.text.len();
         self.text.push('\0');
         let row = Row { name, value };
-        // As bytes: where a character begins is known.
+        // As bytes: the ranges are known to be at character boundaries.
         let text = self.text.as_bytes();
         let is_same = |other: &&mut Row| text[other.name.clone()] == text[row.name.clone()];
         match self.rows.iter_mut().find(is_same) {
@@ -72,7 +79,7 @@ impl Variables {
     }
 }
 
-/// The whole environment of a program: what this process has in its own, with variables over it.
+/// The whole environment of a program: that of this process, overridden by variables.
 #[derive(Debug)]
 pub(crate) struct Environment {
     own: Vec<&'static CStr>,
@@ -96,16 +103,15 @@ impl Environment {
 
     /// `NAME=VALUE` each.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = &CStr> {
-        // All were looked at.
+        // All were checked before.
         self.own.iter().copied().chain(self.over.pairs().flatten())
     }
 }
 
-/// This process's own environment, in which nothing changes, without what is true of some starts
-/// only.
+/// This process's own environment, which does not change, without [`NOT_INHERITED`].
 struct Own {
     pairs: Vec<Box<CStr>>,
-    /// Names that are text: no other is ever set.
+    /// Names that are valid text: no others are ever set.
     by_name: HashMap<String, usize>,
 }
 
@@ -114,7 +120,7 @@ static OWN: LazyLock<Own> = LazyLock::new(|| {
     for (name, value) in std::env::vars_os() {
         let pair = [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat();
         let (Ok(pair), name) = (CStr::from_bytes_with_nul(&pair), name.to_str()) else { continue };
-        if name.is_some_and(|name| OPTIONAL.contains(&name)) {
+        if name.is_some_and(|name| NOT_INHERITED.contains(&name)) {
             continue;
         }
         own.by_name.extend(name.map(|name| (name.to_owned(), own.pairs.len())));
@@ -139,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_hides_this_processs_own() {
+    fn a_variable_hides_this_processs_own() {
         let mut variables = Variables::new();
         variables.set("PATH", "/nowhere");
         let environment = Environment::own_and(variables).expect("no byte is zero");

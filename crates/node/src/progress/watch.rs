@@ -1,4 +1,4 @@
-//! One watch on the run directory for all gangs: whose progress file has changed.
+//! One inotify watch for all gangs: which progress files have changed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -7,39 +7,39 @@ use het_core::{LeaseId, Millis, Time};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use crate::launch::spec::lease_of_progress;
+use crate::run_dir::lease_of_progress;
 
-/// After it has told of changes it lets more of them gather: a program that writes all the time
-/// costs no more than one that writes now and then.
+/// Pause after changes were read, in which further ones accumulate: a program that writes all the
+/// time costs no more than one that writes rarely.
 const PAUSE: Millis = Millis(5);
 
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct ProgressWatch {
     inotify: Inotify,
-    /// Changes are not listened to before.
-    pub(crate) deaf_until: Option<Time>,
+    /// Changes are not read before.
+    pub(crate) paused_until: Option<Time>,
 }
 
-/// Whose files changed.
+/// The leases whose files changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Changed {
     Of(Vec<LeaseId>),
-    /// The kernel dropped some signs.
+    /// Unknown: the kernel dropped events.
     Any,
 }
 
-impl Listener {
+impl ProgressWatch {
     /// # Errors
     /// When the directory cannot be watched.
-    pub(crate) fn start(run_dir: &Path) -> Result<Self, Errno> {
+    pub(crate) fn start(progress_dir: &Path) -> Result<Self, Errno> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        inotify.add_watch(run_dir, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_MOVED_TO)?;
-        Ok(Self { inotify, deaf_until: None })
+        inotify.add_watch(progress_dir, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_MOVED_TO)?;
+        Ok(Self { inotify, paused_until: None })
     }
 
-    /// What gathered since this was asked last.
+    /// The changes since the last call.
     pub(crate) fn changed(&mut self, now: Time) -> Changed {
-        self.deaf_until = Some(now + PAUSE);
+        self.paused_until = Some(now + PAUSE);
         let Ok(events) = self.inotify.read_events() else { return Changed::Of(Vec::new()) };
         if events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)) {
             return Changed::Any;
@@ -49,7 +49,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for ProgressWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }

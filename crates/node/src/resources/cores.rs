@@ -1,12 +1,11 @@
-//! Which core ids of a socket are free: a ledger, without I/O.
+//! Which core ids of each socket are free. No I/O.
 
 use std::collections::BTreeMap;
 
 use het_core::{DeviceId, Grant, Topology};
+use serde::{Deserialize, Serialize};
 
-use crate::recovery::record::CoresRecord;
-
-/// Core ids a socket, in the order they are handed out.
+/// Core ids of each socket, in the order they are assigned.
 #[derive(Debug, Default)]
 pub(crate) struct Cores {
     all: BTreeMap<DeviceId, Vec<u32>>,
@@ -15,10 +14,17 @@ pub(crate) struct Cores {
 
 /// The cores of one rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Picked {
-    /// What the rank may run on; empty where it is not pinned.
+pub(crate) struct AssignedCores {
+    /// Where the rank may run; empty where it is not pinned.
     pub(crate) cores: Vec<u32>,
     owned: Vec<(DeviceId, u32)>,
+}
+
+/// [`AssignedCores`] as a record stores them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct CoresRecord {
+    pub(crate) cores: Vec<u32>,
+    pub(crate) owned: Vec<(u32, u32)>,
 }
 
 impl Cores {
@@ -26,43 +32,44 @@ impl Cores {
         Self { free: all.clone(), all }
     }
 
-    /// Takes cores for every CPU grant. A socket that cannot give as many whole cores as granted
-    /// (parts of cores, or fewer ids than the topology says) is shared: the rank may use all of it.
-    pub(crate) fn take(&mut self, grants: impl Iterator<Item = Grant>) -> Picked {
-        let mut picked = Picked::default();
+    /// Takes cores for every CPU grant. A socket that does not have the granted number of whole
+    /// cores (fractions of cores, or fewer ids than in the topology) is shared: the rank may use
+    /// all of it.
+    pub(crate) fn take(&mut self, grants: impl Iterator<Item = Grant>) -> AssignedCores {
+        let mut assigned = AssignedCores::default();
         for grant in grants {
             let Some(free) = self.free.get_mut(&grant.device) else { continue };
             let count = grant.share.whole_units() as usize;
             if count == 0 || count > free.len() {
-                picked.cores.extend(&self.all[&grant.device]);
+                assigned.cores.extend(&self.all[&grant.device]);
                 continue;
             }
             for core in free.drain(..count) {
-                picked.cores.push(core);
-                picked.owned.push((grant.device, core));
+                assigned.cores.push(core);
+                assigned.owned.push((grant.device, core));
             }
         }
-        picked.cores.sort_unstable();
-        picked.cores.dedup();
-        picked
+        assigned.cores.sort_unstable();
+        assigned.cores.dedup();
+        assigned
     }
 
-    /// Takes the cores that were chosen for a rank before, where they are free.
-    pub(crate) fn take_again(&mut self, cores: &CoresRecord) -> Picked {
-        let mut picked = Picked { cores: cores.cores.clone(), owned: Vec::new() };
+    /// Takes the recorded cores of a rank again, where they are free.
+    pub(crate) fn take_again(&mut self, cores: &CoresRecord) -> AssignedCores {
+        let mut assigned = AssignedCores { cores: cores.cores.clone(), owned: Vec::new() };
         for &(device, core) in &cores.owned {
             let device = DeviceId(device);
             let Some(free) = self.free.get_mut(&device) else { continue };
             if let Some(at) = free.iter().position(|&other| other == core) {
                 free.remove(at);
-                picked.owned.push((device, core));
+                assigned.owned.push((device, core));
             }
         }
-        picked
+        assigned
     }
 
-    pub(crate) fn put_back(&mut self, picked: &Picked) {
-        for &(device, core) in &picked.owned {
+    pub(crate) fn put_back(&mut self, assigned: &AssignedCores) {
+        for &(device, core) in &assigned.owned {
             let (Some(free), Some(all)) = (self.free.get_mut(&device), self.all.get(&device))
             else {
                 continue;
@@ -73,7 +80,7 @@ impl Cores {
     }
 }
 
-impl Picked {
+impl AssignedCores {
     pub(crate) fn record(&self) -> CoresRecord {
         let owned = self.owned.iter().map(|&(device, core)| (device.0, core)).collect();
         CoresRecord { cores: self.cores.clone(), owned }
@@ -81,7 +88,7 @@ impl Picked {
 }
 
 /// Whole cores among the grants.
-pub(crate) fn count(topology: &Topology, grants: impl Iterator<Item = Grant>) -> u32 {
+pub(crate) fn count_cores(topology: &Topology, grants: impl Iterator<Item = Grant>) -> u32 {
     grants.filter(|grant| is_cpu(topology, grant.device)).map(|g| g.share.whole_units()).sum()
 }
 
@@ -134,6 +141,6 @@ mod tests {
     #[test]
     fn a_device_without_core_ids_is_not_pinned() {
         let accelerator = Grant { device: DeviceId(9), share: Share::WHOLE };
-        assert_eq!(ledger().take(std::iter::once(accelerator)), Picked::default());
+        assert_eq!(ledger().take(std::iter::once(accelerator)), AssignedCores::default());
     }
 }

@@ -1,4 +1,4 @@
-//! Ports on which the first ranks of gangs can listen.
+//! Ports on which the first ranks of gangs listen.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,13 +6,13 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use het_core::{Millis, Time};
 
-/// How often another free port is tried when a live gang has the one that was found.
+/// Most attempts to find a free port that no live gang has.
 const TRIES_MAX: usize = 16;
-/// How long a port that was found free is given without another look: no longer than a program
-/// needs in any case before it listens.
+/// How long a port that was found free is reused without another check: less than any program takes
+/// before it listens.
 const FRESH_FOR: Millis = Millis(1_000);
 
-/// Ports, and when each was found free.
+/// Ports, with the time at which each was found free.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
     /// Of live gangs.
@@ -34,7 +34,7 @@ impl Ports {
         Ok(port)
     }
 
-    /// A port that was chosen for a gang by another engine.
+    /// Takes a port that another engine assigned to a gang.
     pub(crate) fn take_again(&mut self, port: u16) {
         self.held.insert(port, Time::ZERO);
     }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_was_found_long_ago_is_looked_at_again() {
+    fn a_port_that_was_found_long_ago_is_checked_again() {
         let mut ports = Ports::default();
         let first = ports.take(Time(0)).expect("a port is free");
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, first)).expect("nobody has it");

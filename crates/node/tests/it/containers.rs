@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use het_core::{Container, ContainerRuntime, Launch, Millis, Outcome, Rank};
-use het_node::{LiveLeases, Owner};
+use het_node::{LiveLeases, ProcessOwner};
 
 use crate::rig::{CPU, LEASE, Rig, grant, rank};
 
@@ -168,7 +168,7 @@ fn it_is_no_stranger_and_sees_no_other_lease(podman: &Podman) {
     let leases = LiveLeases::read(run.path());
     let found = living(run.path());
     assert!(found.len() > 1, "the runtime and the program");
-    assert!(found.iter().all(|&pid| leases.owner_of(pid) == Owner::Lease), "{found:?}");
+    assert!(found.iter().all(|&pid| leases.owner_of(pid) == ProcessOwner::Lease), "{found:?}");
     fs::write(rig.path("go"), "").expect("it is writable");
     assert_eq!(rig.story().outcome, Outcome::Finished);
 }

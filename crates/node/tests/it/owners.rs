@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use het_node::{LiveLeases, Owner};
+use het_node::{LiveLeases, ProcessOwner};
 
 use crate::rig::{Rig, is_alive};
 
@@ -11,13 +11,13 @@ use crate::rig::{Rig, is_alive};
 const SCRIPT: &str = "env -i setsid sleep 60 & echo $! > helper; echo $$ > pid; \
      echo '{\"step\":1}' >> $HET_PROGRESS; until [ -e go ]; do sleep 0.01; done";
 
-fn owner(rig: &Rig, pid: &str) -> Owner {
+fn owner(rig: &Rig, pid: &str) -> ProcessOwner {
     let pid = pid.trim().parse().expect("an id");
     LiveLeases::read(&rig.path("run")).owner_of(pid)
 }
 
 #[track_caller]
-fn check(rig: &Rig, pid: &str, expected: Owner) {
+fn check(rig: &Rig, pid: &str, expected: ProcessOwner) {
     assert_eq!(owner(rig, pid), expected);
 }
 
@@ -26,14 +26,14 @@ fn what_descends_from_a_rank_is_its_leases() {
     let mut rig = Rig::new();
     rig.start(SCRIPT, 1);
     rig.await_step(1);
-    check(&rig, &rig.read("pid"), Owner::Lease);
+    check(&rig, &rig.read("pid"), ProcessOwner::Lease);
     let helper = rig.read("helper");
     await_program(&rig, &helper, "sleep");
-    check(&rig, &helper, Owner::Lease);
-    check(&rig, &std::process::id().to_string(), Owner::Stranger);
+    check(&rig, &helper, ProcessOwner::Lease);
+    check(&rig, &std::process::id().to_string(), ProcessOwner::External);
     std::fs::write(rig.path("go"), "").expect("it is writable");
     rig.story();
-    check(&rig, &rig.read("pid"), Owner::Nobody);
+    check(&rig, &rig.read("pid"), ProcessOwner::Unknown);
 }
 
 #[test]
@@ -41,13 +41,13 @@ fn who_bears_the_mark_of_a_lease_that_ended_is_a_stranger() {
     let rig = Rig::new();
     let mut left = begun(Command::new("cat").env("HET_NOTICE", rig.path("run/lease-9/notice")));
     let pid = left.id().to_string();
-    check(&rig, &pid, Owner::Stranger);
+    check(&rig, &pid, ProcessOwner::External);
     left.kill().expect("it can be killed");
     while is_alive(&pid) {
         std::thread::yield_now();
     }
     // A zombie until it is waited for.
-    check(&rig, &pid, Owner::Nobody);
+    check(&rig, &pid, ProcessOwner::Unknown);
     left.wait().expect("it is a child");
 }
 
@@ -55,7 +55,7 @@ fn who_bears_the_mark_of_a_lease_that_ended_is_a_stranger() {
 fn an_empty_environment_alone_makes_nobody() {
     let rig = Rig::new();
     let mut bare = begun(Command::new("cat").env_clear());
-    check(&rig, &bare.id().to_string(), Owner::Stranger);
+    check(&rig, &bare.id().to_string(), ProcessOwner::External);
     bare.kill().expect("it can be killed");
     bare.wait().expect("it is a child");
 }
@@ -65,7 +65,7 @@ fn an_empty_environment_alone_makes_nobody() {
 fn await_program(rig: &Rig, pid: &str, name: &str) {
     let path = format!("/proc/{}/comm", pid.trim());
     let is_another = || std::fs::read_to_string(&path).is_ok_and(|comm| comm.trim() != name);
-    while is_another() || (is_alive(pid.trim()) && owner(rig, pid) == Owner::Nobody) {
+    while is_another() || (is_alive(pid.trim()) && owner(rig, pid) == ProcessOwner::Unknown) {
         std::thread::yield_now();
     }
 }

@@ -1,41 +1,40 @@
-//! Where control groups can be made: the hierarchies of this machine, and where this process stands
-//! in them.
+//! The cgroup hierarchies of this machine, and the cgroups that this process is in.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{MEMBERS, members};
+use super::directory::{PROCS, members};
 
-/// `het-USER` holds the groups of all engines of a user, and stays when they end.
+/// `het-USER` holds the cgroups of all engines of a user, and stays when they end.
 const PREFIX: &str = "het-";
-/// Where the supervisor itself goes where version 2 wants groups with members to be leaves.
+/// Where the supervisor itself moves, because version 2 wants cgroups with processes to be leaves.
 const SUPERVISOR: &str = "het-supervisor";
 
-/// As whom an engine makes groups.
+/// How an engine runs, which decides where it makes cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HostRole {
-    /// It stays where it was started: what it runs belongs to whatever it belongs to itself.
-    Guest,
-    /// It has a keeper, and neither of them belongs to a job that happened to start them.
+pub(crate) enum RunMode {
+    /// It stays in the cgroup it was started in, and so does what it runs.
+    Embedded,
+    /// It has a restarter. Both leave the cgroup of a job that started them.
     Service,
 }
 
-/// A directory that holds groups, and what they can be held to.
+/// The directory of an engine's cgroups in one hierarchy, and what they can limit.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct Hierarchy {
     pub(super) dir: PathBuf,
     pub(super) version: Version,
     pub(super) memory: bool,
     pub(super) pids: bool,
 }
 
-impl Tree {
+impl Hierarchy {
     /// One in each hierarchy.
-    pub(super) fn all(role: HostRole) -> io::Result<Vec<Self>> {
+    pub(super) fn all(mode: RunMode) -> io::Result<Vec<Self>> {
         let name = format!("{PREFIX}{}", nix::unistd::getuid());
-        Place::all(role)?.iter().map(|place| place.plant(&name, role)).collect()
+        OwnCgroup::all(mode)?.iter().map(|own| own.create(&name, mode)).collect()
     }
 }
 
@@ -45,31 +44,31 @@ pub(super) enum Version {
     Two,
 }
 
-/// A place in a hierarchy where this process stands.
+/// The cgroup of a hierarchy that this process is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct OwnCgroup {
     dir: PathBuf,
     pub(super) version: Version,
     memory: bool,
     pids: bool,
 }
 
-impl Place {
-    /// Those of one version that hold the controllers.
+impl OwnCgroup {
+    /// Those of the version that has the controllers.
     ///
     /// # Errors
     /// When there are none.
-    pub(super) fn all(role: HostRole) -> io::Result<Vec<Self>> {
+    pub(super) fn all(mode: RunMode) -> io::Result<Vec<Self>> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let mut places = places(&mounts, &own, role);
-        // Where both are there, the controllers are with version 1.
-        let one = places.iter().any(|place| place.version == Version::One);
-        places.retain(|place| (place.version == Version::One) == one);
-        if places.is_empty() {
+        let mut found = own_cgroups(&mounts, &own, mode);
+        // Where both versions are mounted, version 1 has the controllers.
+        let one = found.iter().any(|cgroup| cgroup.version == Version::One);
+        found.retain(|cgroup| (cgroup.version == Version::One) == one);
+        if found.is_empty() {
             return Err(io::Error::other("the machine has none"));
         }
-        Ok(places)
+        Ok(found)
     }
 
     pub(super) fn make(&self, name: &str) -> io::Result<PathBuf> {
@@ -80,50 +79,51 @@ impl Place {
         }
     }
 
-    /// Makes the directory of an engine there.
-    fn plant(&self, name: &str, role: HostRole) -> io::Result<Tree> {
+    /// Makes the directory of an engine's cgroups inside it.
+    fn create(&self, name: &str, mode: RunMode) -> io::Result<Hierarchy> {
         let dir = self.make(name)?;
         let Self { version, mut memory, mut pids, .. } = *self;
         if version == Version::Two {
-            let limits = self.delegate(&dir, role).is_ok();
+            let limits = self.delegate(&dir, mode).is_ok();
             (memory, pids) = (limits, limits);
         }
-        Ok(Tree { dir, version, memory, pids })
+        Ok(Hierarchy { dir, version, memory, pids })
     }
 
-    /// Whether what is made there can limit memory, as far as can be told from looking.
-    pub(super) fn hands_memory_on(&self) -> bool {
-        let handed_on = || fs::read_to_string(self.dir.join("cgroup.subtree_control"));
+    /// Whether cgroups inside it can limit memory, as far as its files show.
+    pub(super) fn delegates_memory(&self) -> bool {
+        let delegated = || fs::read_to_string(self.dir.join("cgroup.subtree_control"));
         match self.version {
             Version::One => self.memory,
-            Version::Two => handed_on().is_ok_and(|text| text.contains("memory")),
+            Version::Two => delegated().is_ok_and(|text| text.contains("memory")),
         }
     }
 
-    /// Has the controllers of version 2 below `dir`. A group that hands them on may have no members
-    /// of its own: if those are a service and its keeper only, they move.
-    fn delegate(&self, dir: &Path, role: HostRole) -> io::Result<()> {
-        let hand_on = |from: &Path| fs::write(from.join("cgroup.subtree_control"), "+memory +pids");
-        if hand_on(&self.dir).is_err() {
+    /// Enables the controllers of version 2 below `dir`. A cgroup that delegates them may not have
+    /// processes of its own: if those are only a service and its restarter, they move.
+    fn delegate(&self, dir: &Path, mode: RunMode) -> io::Result<()> {
+        let enable = |from: &Path| fs::write(from.join("cgroup.subtree_control"), "+memory +pids");
+        if enable(&self.dir).is_err() {
             let members = members(&self.dir);
-            let (own, keeper) = (nix::unistd::getpid(), nix::unistd::getppid());
-            let ours = |pid: &i32| [own.as_raw(), keeper.as_raw()].contains(pid);
-            if role == HostRole::Guest || !members.iter().all(ours) {
+            let (own, restarter) = (nix::unistd::getpid(), nix::unistd::getppid());
+            let ours = |pid: &i32| [own.as_raw(), restarter.as_raw()].contains(pid);
+            if mode == RunMode::Embedded || !members.iter().all(ours) {
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
             let leaf = self.make(SUPERVISOR)?;
             for pid in members {
-                fs::write(leaf.join(MEMBERS), pid.to_string())?;
+                fs::write(leaf.join(PROCS), pid.to_string())?;
             }
-            hand_on(&self.dir)?;
+            enable(&self.dir)?;
         }
-        hand_on(dir)
+        enable(dir)
     }
 }
 
-/// Where this process stands in the hierarchies that can limit something, or keep together.
-fn places(mounts: &str, own: &str, role: HostRole) -> Vec<Place> {
-    let mut places: Vec<Place> = Vec::new();
+/// The cgroups of this process in the hierarchies that can limit or at least group processes, from
+/// the text of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+fn own_cgroups(mounts: &str, own: &str, mode: RunMode) -> Vec<OwnCgroup> {
+    let mut found: Vec<OwnCgroup> = Vec::new();
     let mut seen = BTreeSet::new();
     for line in mounts.lines() {
         let Some((left, right)) = line.split_once(" - ") else { continue };
@@ -146,24 +146,24 @@ fn places(mounts: &str, own: &str, role: HostRole) -> Vec<Place> {
             controllers.split(',').any(|controller| controller == word).then_some(path)
         });
         let Some(path) = path else { continue };
-        // A mount of another part of the hierarchy, and one of what is mounted already.
+        // Skips mounts of another part of the hierarchy, and repeated mounts.
         let Ok(below) = Path::new(path).strip_prefix(root) else { continue };
         if !seen.insert(word) {
             continue;
         }
         let dir = Path::new(point).join(below);
-        places.push(Place {
-            dir: if role == HostRole::Service { outside_of_jobs(&dir) } else { dir },
+        found.push(OwnCgroup {
+            dir: if mode == RunMode::Service { outside_jobs(&dir) } else { dir },
             version,
             memory: options.contains("memory"),
             pids: options.contains("pids"),
         });
     }
-    places
+    found
 }
 
-/// Of a place in a job's group, where that group was made.
-fn outside_of_jobs(dir: &Path) -> PathBuf {
+/// For a cgroup inside that of a job, the parent of the job's.
+fn outside_jobs(dir: &Path) -> PathBuf {
     let is_ours = |dir: &&Path| {
         dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
     };
@@ -171,18 +171,18 @@ fn outside_of_jobs(dir: &Path) -> PathBuf {
     outermost.and_then(Path::parent).unwrap_or(dir).to_owned()
 }
 
-/// Leaves the group of a job that this process was started by, whose end would be its own.
+/// Leaves the cgroup of a job that started this process, and with which it would be killed.
 pub(crate) fn leave_job() {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     if is_in_job(&own) {
-        for place in Place::all(HostRole::Service).unwrap_or_default() {
-            // Whoever may not move is ended with the job, as before there were groups.
-            let _ = fs::write(place.dir.join(MEMBERS), "0");
+        for cgroup in OwnCgroup::all(RunMode::Service).unwrap_or_default() {
+            // A process that may not move is killed with the job.
+            let _ = fs::write(cgroup.dir.join(PROCS), "0");
         }
     }
 }
 
-/// A service may stand in a leaf of its own.
+/// The leaf that a service moves itself to is no job.
 fn is_in_job(own: &str) -> bool {
     own.lines()
         .flat_map(|line| line.split('/'))
@@ -200,12 +200,13 @@ mod tests {
     const UNIFIED: &str = "30 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate";
 
     fn dirs(mounts: &str, own: &str) -> Vec<String> {
-        let text = |place: &Place| place.dir.to_string_lossy().trim_end_matches('/').to_owned();
-        places(mounts, own, HostRole::Service).iter().map(text).collect()
+        let text =
+            |cgroup: &OwnCgroup| cgroup.dir.to_string_lossy().trim_end_matches('/').to_owned();
+        own_cgroups(mounts, own, RunMode::Service).iter().map(text).collect()
     }
 
     #[test]
-    fn a_process_finds_where_it_stands() {
+    fn a_process_finds_its_own_cgroups() {
         let own = "8:pids:/\n4:memory:/outer/inner\n0::/ignored\n";
         assert_eq!(dirs(HYBRID, own), ["/sys/fs/cgroup/memory/inner", "/sys/fs/cgroup/pids"]);
         let own = "0::/system.slice/het.service\n";
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_supervisor_does_not_stand_below_a_job() {
+    fn a_supervisor_makes_no_cgroups_below_a_job() {
         let own = "0::/user.slice/het-0/1f-2-7.0/het-0\n";
         assert_eq!(dirs(UNIFIED, own), ["/sys/fs/cgroup/user.slice"]);
     }

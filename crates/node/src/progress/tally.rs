@@ -1,68 +1,41 @@
-//! What a program reports through `HET_PROGRESS`: JSON lines, parsed and added up. No I/O.
-//!
-//! A line is an object with any of `step total loss samples tokens useful_ms
-//! checkpoint{step,path} result{name:number} driver detail message done`; other keys are ignored.
+//! Adds up what a gang reports. No I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use het_core::{Checkpoint, Micro, Millis, Name, Progress};
-use serde::Deserialize;
-use serde_json::Value;
 
-/// Longest line that is read; longer ones are skipped as malformed.
-pub(crate) const LINE_BYTES_MAX: usize = 64 * 1024;
-/// How many different `result` names one gang may report; further ones are ignored.
-pub(crate) const RESULTS_MAX: usize = 256;
-/// Longest text of a program that goes into an event, in characters.
+use super::line::{Line, SavedCheckpoint, parse, whole};
+
+/// Most different `result` names of one gang; further ones are ignored.
+const RESULTS_MAX: usize = 256;
+/// Longest text of a program in an event, in characters.
 const TEXT_CHARS_MAX: usize = 1_000;
 /// How much of a malformed line is quoted, in characters.
 const QUOTE_CHARS_MAX: usize = 80;
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Line {
-    step: Option<f64>,
-    total: Option<f64>,
-    loss: Option<f64>,
-    samples: Option<f64>,
-    tokens: Option<f64>,
-    useful_ms: Option<f64>,
-    checkpoint: Option<Saved>,
-    result: Option<BTreeMap<String, Value>>,
-    driver: Option<String>,
-    detail: Option<String>,
-    message: Option<String>,
-    done: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Saved {
-    step: u64,
-    path: String,
-}
-
-/// Everything a gang reported and that was not passed on yet.
+/// Everything a gang reported that was not passed on yet.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     fresh: Progress,
     checkpoints: Vec<Checkpoint>,
     names: BTreeSet<Name>,
     done: bool,
-    told_step: bool,
+    has_step: bool,
     malformed: Malformed,
 }
 
-/// Lines that were not understood: worth one message, not one each.
+/// Lines that could not be parsed, which are reported in one message.
 #[derive(Debug, Default)]
 struct Malformed {
     lines: u64,
     first: String,
-    told: bool,
+    reported: bool,
 }
 
 impl Tally {
-    /// Takes in one line without its end.
-    pub(crate) fn line(&mut self, line: &[u8]) {
+    /// Adds one line, without its end.
+    pub(super) fn line(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
@@ -72,30 +45,30 @@ impl Tally {
         }
     }
 
-    pub(crate) fn malformed(&mut self, line: &[u8]) {
+    pub(super) fn malformed(&mut self, line: &[u8]) {
         self.malformed.lines += 1;
         if self.malformed.lines == 1 {
             self.malformed.first = clip(&String::from_utf8_lossy(line), QUOTE_CHARS_MAX);
         }
     }
 
-    /// Takes in what was learned in another way, for example from a checkpoint: only while the
-    /// program says nothing itself.
+    /// Adds progress from another source, such as a checkpoint, unless the program reports steps
+    /// itself.
     pub(crate) fn suggest(&mut self, progress: &Progress) {
-        if !self.told_step {
+        if !self.has_step {
             self.fresh.merge(progress);
         }
     }
 
-    /// The program said that its work is complete.
+    /// The program reported that its work is complete.
     pub(crate) fn is_done(&self) -> bool {
         self.done
     }
 
     /// What is new since the last call: progress, then completed checkpoints in order.
     pub(crate) fn take(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
-        if self.malformed.lines > 0 && !self.malformed.told {
-            self.malformed.told = true;
+        if self.malformed.lines > 0 && !self.malformed.reported {
+            self.malformed.reported = true;
             let Malformed { lines, first, .. } = &self.malformed;
             let text = format!("{lines} progress line(s) not understood, first: `{first}`");
             self.fresh.message.get_or_insert(text);
@@ -114,7 +87,7 @@ impl Tally {
                 results.insert(name, value);
             }
         }
-        self.told_step |= line.step.is_some();
+        self.has_step |= line.step.is_some();
         let ran_on = match (line.driver, line.detail) {
             (Some(driver), Some(detail)) => Some(format!("{driver} ({detail})")),
             (driver, detail) => driver.or(detail),
@@ -132,74 +105,15 @@ impl Tally {
             ran_on: ran_on.map(|text| clip(&text, TEXT_CHARS_MAX).into()),
             message: line.message.map(|text| clip(&text, TEXT_CHARS_MAX)),
         });
-        if let Some(Saved { step, path }) = line.checkpoint {
+        if let Some(SavedCheckpoint { step, path }) = line.checkpoint {
             self.checkpoints.push(Checkpoint { step, path });
         }
         self.done |= line.done.unwrap_or(false);
     }
 }
 
-/// Python writes a loss that is no number as `NaN` or `Infinity`, which JSON does not know; the
-/// rest of such a line is worth having.
-fn parse(line: &[u8]) -> Option<Line> {
-    serde_json::from_slice(line).ok().or_else(|| {
-        let text = std::str::from_utf8(line).ok()?;
-        let text = text.replace("-Infinity", "null").replace("Infinity", "null");
-        serde_json::from_str(&text.replace("NaN", "null")).ok()
-    })
-}
-
-/// Counts may be written as `5.0`; a negative one is 0.
-fn whole(value: f64) -> u64 {
-    value.round() as u64
-}
-
 fn clip(text: &str, chars: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(chars).collect()
-}
-
-/// Cuts a stream of bytes into lines of at most [`LINE_BYTES_MAX`].
-#[derive(Debug, Default)]
-pub(crate) struct Lines {
-    partial: Vec<u8>,
-    skipping: bool,
-}
-
-impl Lines {
-    pub(crate) fn feed(&mut self, mut bytes: &[u8], tally: &mut Tally) {
-        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
-            self.append(&bytes[..end], tally);
-            self.finish(tally);
-            bytes = &bytes[end + 1..];
-        }
-        self.append(bytes, tally);
-    }
-
-    /// The stream ends here, or a line does.
-    pub(crate) fn finish(&mut self, tally: &mut Tally) {
-        if !std::mem::take(&mut self.skipping) {
-            tally.line(&self.partial);
-        }
-        self.partial.clear();
-    }
-
-    /// The file was begun anew.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::default();
-    }
-
-    fn append(&mut self, bytes: &[u8], tally: &mut Tally) {
-        if self.skipping {
-            return;
-        }
-        if self.partial.len() + bytes.len() > LINE_BYTES_MAX {
-            tally.malformed(&self.partial);
-            self.partial.clear();
-            self.skipping = true;
-            return;
-        }
-        self.partial.extend_from_slice(bytes);
-    }
 }
 
 #[cfg(test)]
@@ -207,9 +121,8 @@ mod tests {
     use super::*;
 
     fn tally(text: &str) -> Tally {
-        let (mut lines, mut tally) = (Lines::default(), Tally::default());
-        lines.feed(text.as_bytes(), &mut tally);
-        lines.finish(&mut tally);
+        let mut tally = Tally::default();
+        text.split('\n').for_each(|line| tally.line(line.as_bytes()));
         tally
     }
 
@@ -258,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_no_number_spoils_nothing_else() {
+    fn a_loss_that_is_no_number_does_not_spoil_its_line() {
         let expected = Progress { step: Some(2), ..Progress::default() };
         assert_eq!(progress(r#"{"step": 2, "loss": NaN}"#), expected);
         assert_eq!(progress(r#"{"step": 2, "loss": -Infinity}"#), expected);
@@ -275,25 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lines_are_told_once_and_harm_no_other() {
+    fn malformed_lines_are_reported_once_and_harm_no_other() {
         let mut tally = tally("{\"step\":1}\nstep 2\n{\"step\":\"x\"}\n\n{\"step\":3}");
         let progress = tally.take().0.expect("steps are reported");
         assert_eq!(progress.step, Some(3));
-        let message = progress.message.expect("the trouble is told");
+        let message = progress.message.expect("the malformed lines are reported");
         assert_eq!(message, "2 progress line(s) not understood, first: `step 2`");
         tally.line(b"again");
         assert_eq!(tally.take(), (None, Vec::new()));
-    }
-
-    #[test]
-    fn a_line_over_the_limit_is_skipped_to_its_end() {
-        let long = "x".repeat(LINE_BYTES_MAX + 1);
-        let text = format!("{{\"step\":1}}\n{long}\n{{\"step\":2}}\n");
-        let (mut lines, mut whole) = (Lines::default(), Tally::default());
-        for chunk in text.as_bytes().chunks(1_000) {
-            lines.feed(chunk, &mut whole);
-        }
-        assert_eq!(whole.malformed.lines, 1);
-        assert_eq!(whole.take().0.expect("steps are reported").step, Some(2));
     }
 }

@@ -1,0 +1,120 @@
+//! What a gang holds while it runs, besides cores and a port: cgroups, its record and other files.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use het_core::{Bytes, Failure};
+
+use super::verdict::MemoryRanOut;
+use crate::cgroup::Group;
+use crate::context::{Cleanup, Context, RecordCleanup};
+use crate::launch::{GangSpec, cannot_write};
+use crate::process::procfs;
+use crate::recovery::{Identity, Record, RecordFile, boot_ticks};
+use crate::resources::AssignedCores;
+use crate::run_dir::discard_lease_files;
+
+#[derive(Debug)]
+pub(super) struct Holdings {
+    /// By rank; empty where the machine allows none.
+    pub(super) cgroups: Vec<Group>,
+    /// The file of its record, once it is written.
+    pub(super) record: Option<RecordFile>,
+    pub(super) files: Files,
+    /// OOM kills on the machine at the start; unknown for an adopted gang.
+    oom_kills: Option<u64>,
+}
+
+/// What a gang has in the run directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Files {
+    /// Nothing but its record, unless its programs have reported something.
+    Record,
+    More,
+}
+
+impl Holdings {
+    pub(super) fn new(oom_kills: Option<u64>) -> Self {
+        Self { cgroups: Vec::new(), record: None, files: Files::Record, oom_kills }
+    }
+
+    /// Those that a dead supervisor left.
+    pub(super) fn adopted(cgroups: Vec<Group>, record: Option<RecordFile>) -> Self {
+        Self { cgroups, record, files: Files::More, oom_kills: None }
+    }
+
+    /// Takes cgroups and records the lease.
+    pub(super) fn write_record(
+        &mut self,
+        spec: &GangSpec,
+        context: &mut Context,
+    ) -> Result<RecordFile, Failure> {
+        let memory: Vec<Bytes> = spec.placement.ranks.iter().map(|rank| rank.memory).collect();
+        self.cgroups = context.cgroups.take(&memory);
+        let record = Record {
+            lease: spec.lease.0,
+            job: spec.launch.job.to_string(),
+            stage: spec.launch.stage.to_string(),
+            boot_id: procfs::boot_id(),
+            since_ticks: boot_ticks(),
+            supervisor: Identity::own(),
+            port: spec.port,
+            cores: spec.cores.iter().map(AssignedCores::record).collect(),
+            cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
+        };
+        let file = record.write(&mut context.record_files);
+        file.map_err(|error| cannot_write(0, &spec.lease_dir, &error))
+    }
+
+    /// Creates the directory that the programs share, where they may need it.
+    pub(super) fn create_shared_dir(&mut self, spec: &GangSpec) -> Result<(), Failure> {
+        if !spec.needs_shared_dir() {
+            return Ok(());
+        }
+        self.files = Files::More;
+        let dir = &spec.lease_dir;
+        create_afresh(dir).map_err(|error| cannot_write(0, dir, &error))
+    }
+
+    /// Whether memory ran out for the rank that failed, or on the machine.
+    pub(super) fn memory_ran_out(&self, spec: &GangSpec, culprit: Option<u32>) -> MemoryRanOut {
+        let Some(rank) = culprit else { return MemoryRanOut::Unknown };
+        let limit = spec.rank(rank).memory;
+        match self.cgroups.get(rank as usize) {
+            Some(group) if group.ran_out_of_memory() => MemoryRanOut::OfRank(limit),
+            _ => MemoryRanOut::between(self.oom_kills, procfs::oom_kills()),
+        }
+    }
+
+    pub(super) fn put_back_cgroups(&mut self, context: &mut Context) {
+        for group in std::mem::take(&mut self.cgroups) {
+            context.cgroups.put_back(group);
+        }
+    }
+
+    /// What remains to be removed once the end of the lease is durable. `reported` are files that
+    /// its programs may have written.
+    pub(super) fn cleanup(
+        &mut self,
+        spec: &GangSpec,
+        reported: Files,
+        children: Vec<i32>,
+    ) -> Cleanup {
+        let has_more = self.files == Files::More || reported == Files::More;
+        let lease_dir = has_more.then(|| spec.lease_dir.clone());
+        let record = self.record.take().map_or(RecordCleanup::None, RecordCleanup::Reuse);
+        Cleanup { lease_dir, record, children }
+    }
+}
+
+/// An existing directory is of a lease of the same number whose supervisor died.
+fn create_afresh(lease_dir: &Path) -> io::Result<()> {
+    match fs::create_dir(lease_dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            discard_lease_files(lease_dir);
+            fs::create_dir(lease_dir)
+        }
+        created => created,
+    }
+}

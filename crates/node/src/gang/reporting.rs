@@ -1,0 +1,168 @@
+//! When a gang's files are read, and what of them is emitted as events.
+
+use std::time::SystemTime;
+
+use het_core::{Checkpoint, Event, Millis, Progress, Time};
+
+use super::processes::Processes;
+use super::report::{Report, Watched};
+use crate::checkpoint::Orderly;
+use crate::context::Context;
+use crate::launch::GangSpec;
+use crate::poller::{Source, Trigger};
+use crate::progress::StallDetector;
+
+/// Least time between two reads of a gang's files: at most five reports a second.
+const REPORT_EVERY: Millis = Millis(200);
+/// Least time between two measurements of processor time, each a walk over the process tree.
+const BUSY_EVERY: Millis = Millis(1_000);
+
+#[derive(Debug)]
+pub(super) struct Reporting {
+    report: Report,
+    /// Files changed since they were read.
+    is_unread: bool,
+    reported_at: Option<Time>,
+    stall: StallDetector,
+    /// Processor time when it was last measured.
+    busy: Millis,
+    busy_at: Time,
+}
+
+impl Reporting {
+    pub(super) fn new(spec: &GangSpec, context: &Context) -> Self {
+        let watched = if context.progress_watch.is_some() { Watched::Yes } else { Watched::No };
+        let cwd = spec.launch.cwd.clone().into();
+        let report = Report::new(spec.progress_file(), spec.checkpoint_dir(), cwd, watched);
+        if let Some(fd) = report.fd() {
+            // Without it checkpoints are found when something else is read, or at the end.
+            let _ = context.poller.add(fd, Source::Checkpoints(spec.lease), Trigger::OneShot);
+        }
+        Self {
+            report,
+            // The message that nothing is watched is emitted at once.
+            is_unread: watched == Watched::No,
+            reported_at: None,
+            stall: StallDetector::default(),
+            busy: Millis::ZERO,
+            busy_at: Time::ZERO,
+        }
+    }
+
+    /// Finds what appeared after this time, while nobody watched.
+    pub(super) fn catch_up(&mut self, since: SystemTime) {
+        self.report.catch_up(since);
+        self.is_unread = true;
+    }
+
+    pub(super) fn files_changed(&mut self) {
+        self.is_unread = true;
+    }
+
+    /// A progress file existed.
+    pub(super) fn has_read(&self) -> bool {
+        self.report.has_read()
+    }
+
+    /// The program reported that its work is complete.
+    pub(super) fn is_done(&self) -> bool {
+        self.report.is_done()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let report = self.is_unread.then(|| self.report_due());
+        [report, self.stall.deadline()].into_iter().flatten().min()
+    }
+
+    /// Reads the files if that is due, and emits what is new.
+    pub(super) fn read_if_due(
+        &mut self,
+        now: Time,
+        spec: &GangSpec,
+        processes: &Processes,
+        context: &mut Context,
+    ) {
+        if !self.is_unread || self.report_due() > now {
+            return;
+        }
+        self.is_unread = false;
+        // Before reading, so that later changes are reported again.
+        if let Some(fd) = self.report.fd() {
+            context.poller.rearm(fd, Source::Checkpoints(spec.lease));
+        }
+        let (progress, checkpoints) = self.report.read();
+        let progress = progress.map(|progress| {
+            let busy = self.current_busy(now, spec, processes);
+            Progress { busy, ..progress }
+        });
+        self.emit(progress, checkpoints, now, spec, context);
+    }
+
+    /// Emits a message if the program has stalled.
+    pub(super) fn emit_stall(&mut self, now: Time, spec: &GangSpec, context: &mut Context) {
+        if let Some(message) = self.stall.due(now) {
+            let progress = Progress { message: Some(message), ..Progress::default() };
+            context.emit(Event::Progressed { lease: spec.lease, progress });
+        }
+    }
+
+    /// Emits everything that is left to report, once all processes have ended.
+    pub(super) fn finish(&mut self, spec: &GangSpec, processes: &Processes, context: &mut Context) {
+        let orderly = if processes.ended_orderly() { Orderly::Yes } else { Orderly::No };
+        let (progress, checkpoints) = self.report.finish(orderly);
+        self.measure_busy(spec, processes);
+        let busy_only = spec.is_cpu_only() && processes.len() > 0;
+        let progress = progress.or_else(|| busy_only.then(Default::default));
+        let now = context.clock.now();
+        self.busy_at = now;
+        let busy = spec.is_cpu_only().then_some(self.busy);
+        let progress = progress.map(|progress| Progress { busy, ..progress });
+        self.emit(progress, checkpoints, now, spec, context);
+    }
+
+    fn report_due(&self) -> Time {
+        self.reported_at.map_or(Time::ZERO, |at| at + REPORT_EVERY)
+    }
+
+    fn emit(
+        &mut self,
+        progress: Option<Progress>,
+        checkpoints: Vec<Checkpoint>,
+        now: Time,
+        spec: &GangSpec,
+        context: &mut Context,
+    ) {
+        self.reported_at = Some(now);
+        let lease = spec.lease;
+        if let Some(mut progress) = progress {
+            let resumed = progress.step.and_then(|step| self.stall.step(now, step));
+            progress.message = progress.message.or(resumed);
+            context.emit(Event::Progressed { lease, progress });
+        }
+        for checkpoint in checkpoints {
+            context.emit(Event::Checkpointed { lease, checkpoint });
+        }
+    }
+
+    /// Processor time so far; none where accelerators do the work.
+    fn current_busy(
+        &mut self,
+        now: Time,
+        spec: &GangSpec,
+        processes: &Processes,
+    ) -> Option<Millis> {
+        if !spec.is_cpu_only() {
+            return None;
+        }
+        if now >= self.busy_at + BUSY_EVERY {
+            self.busy_at = now;
+            self.measure_busy(spec, processes);
+        }
+        Some(self.busy)
+    }
+
+    fn measure_busy(&mut self, spec: &GangSpec, processes: &Processes) {
+        // The time of a daemon is lost when it ends: the figure must not decrease.
+        self.busy = self.busy.max(processes.cpu_time(spec));
+    }
+}

@@ -1,0 +1,49 @@
+//! Failures of a start, in messages for the user.
+
+use std::io;
+use std::path::Path;
+
+use het_core::Failure;
+
+use super::spec::GangSpec;
+use crate::process::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND};
+
+pub(super) fn failure(rank: u32, exit_code: i32, message: String) -> Failure {
+    Failure { rank, exit_code, message }
+}
+
+/// A file of a rank cannot be written.
+pub(crate) fn cannot_write(rank: u32, path: &Path, error: &io::Error) -> Failure {
+    failure(rank, EXIT_CANNOT_RUN, format!("cannot write `{}`: {error}", path.display()))
+}
+
+/// Why a program did not start. The system's error does not say which file it concerns.
+pub(crate) fn explain_exec_error(spec: &GangSpec, rank: u32, error: &io::Error) -> Failure {
+    let argv = spec.argv(rank);
+    let program = argv.first().map_or("", String::as_str);
+    let cwd = Path::new(&spec.launch.cwd);
+    if !cwd.is_dir() {
+        let text = format!(
+            "directory `{}` to start in does not exist, hint: it is where the job was submitted",
+            cwd.display()
+        );
+        return failure(rank, EXIT_CANNOT_RUN, text);
+    }
+    let missing = error.kind() == io::ErrorKind::NotFound;
+    let denied = error.kind() == io::ErrorKind::PermissionDenied;
+    let (code, text) = if missing && !program.contains('/') {
+        let hint = "hint: install it, activate its environment, or give its path";
+        (EXIT_NOT_FOUND, format!("`{program}` was not found in PATH, {hint}"))
+    } else if missing && cwd.join(program).exists() {
+        let hint = "hint: check its first line (`#!`)";
+        (EXIT_CANNOT_RUN, format!("the interpreter of `{program}` does not exist, {hint}"))
+    } else if missing {
+        let hint = format!("hint: relative paths start at `{}`", cwd.display());
+        (EXIT_NOT_FOUND, format!("`{program}` does not exist, {hint}"))
+    } else if denied {
+        (EXIT_CANNOT_RUN, format!("`{program}` is not executable, hint: `chmod +x {program}`"))
+    } else {
+        (EXIT_CANNOT_RUN, format!("`{program}` cannot be run: {error}"))
+    };
+    failure(rank, code, text)
+}

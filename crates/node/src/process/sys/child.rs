@@ -1,0 +1,203 @@
+//! What a child does between `clone` and `execve`, on memory that its parent prepared.
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::libc;
+use syscalls::{Sysno, raw_syscall};
+
+use super::DESCRIPTORS_BEFORE;
+use super::program::{ChildFiles, ExecStatus, HIERARCHIES_MAX, InheritedFds, NOTE_BYTES, Program};
+
+/// Signals with a number that every Linux has (signal(7)).
+const SIGNALS: std::ops::RangeInclusive<usize> = 1..=31;
+/// Bytes of the kernel's set of signals.
+const SIGNALS_BYTES: usize = 8;
+/// Words of the kernel's `struct sigaction`, on the machine where it is longest.
+const SIGACTION_WORDS: usize = 8;
+/// Runs a file that is no binary and has no `#!` as a script.
+const SHELL: &CStr = c"/bin/sh";
+/// Exit code of a child whose program cannot be run.
+pub(super) const EXIT_NOT_EXECUTED: c_int = 127;
+
+/// Arguments of [`child_main`], as system calls take them, and the owner of all that the addresses
+/// lead to.
+#[derive(Debug, Default)]
+pub(super) struct ChildArgs {
+    path: usize,
+    cwd: usize,
+    /// Addresses with a 0 at the end.
+    argv: Vec<usize>,
+    /// The same as a script of [`SHELL`].
+    shell_argv: Vec<usize>,
+    env: Vec<usize>,
+    stdin: RawFd,
+    log: RawFd,
+    note: RawFd,
+    note_at: u64,
+    /// -1 where there is none.
+    cgroup_procs: [RawFd; HIERARCHIES_MAX],
+    inherited: InheritedFds,
+    rank: u32,
+    /// 0 for none.
+    cores: usize,
+    /// The limit before this process raised its own; 0 where it did not.
+    descriptors: usize,
+    pub(super) status: ExecStatus,
+    program: Option<Box<Program>>,
+}
+
+impl ChildArgs {
+    pub(super) fn fill(&mut self, program: Program, files: &ChildFiles<'_>, status: &ExecStatus) {
+        let program = Box::new(program);
+        refill(&mut self.argv, program.argv.iter().map(CString::as_c_str));
+        let arguments = program.argv.iter().skip(1).map(CString::as_c_str);
+        refill(&mut self.shell_argv, [SHELL, &program.path].into_iter().chain(arguments));
+        refill(&mut self.env, program.env.pairs());
+        self.path = address(&program.path);
+        self.cwd = address(&program.cwd);
+        (self.stdin, self.log) = (files.stdin.as_raw_fd(), files.log.as_raw_fd());
+        (self.note, self.note_at) = (files.note.file.as_raw_fd(), files.note.offset);
+        self.cgroup_procs = [-1; HIERARCHIES_MAX];
+        for (procs, fd) in self.cgroup_procs.iter_mut().zip(files.cgroup_procs) {
+            *procs = fd.as_raw_fd();
+        }
+        self.inherited = files.inherited;
+        self.rank = program.rank;
+        self.cores = program.cores.as_ref().map_or(0, |cores| ptr::from_ref(cores) as usize);
+        let descriptors = DESCRIPTORS_BEFORE.get();
+        self.descriptors = descriptors.map_or(0, |limit| ptr::from_ref(limit) as usize);
+        self.status = ExecStatus(Arc::clone(&status.0));
+        self.program = Some(program);
+    }
+}
+
+fn address(text: &CStr) -> usize {
+    text.as_ptr() as usize
+}
+
+fn refill<'a>(addresses: &mut Vec<usize>, texts: impl Iterator<Item = &'a CStr>) {
+    addresses.clear();
+    addresses.extend(texts.map(address).chain([0]));
+}
+
+/// Entry point of the child. It makes system calls only, on prepared memory, and none through the C
+/// library: that would store `errno` where the supervisor, which runs meanwhile, has its own.
+pub(super) extern "C" fn child_main(args: *mut c_void) -> c_int {
+    // SAFETY: `ChildMemory::start` passes arguments that live and do not change while this runs;
+    // every address in them leads to prepared, terminated data that lives as long.
+    unsafe {
+        let args = &*args.cast::<ChildArgs>();
+        let errno = exec(args);
+        args.status.0.errno.store(errno, Ordering::Release);
+        loop {
+            raw_syscall!(Sysno::exit_group, EXIT_NOT_EXECUTED);
+        }
+    }
+}
+
+/// Becomes the program; gives the error number of what failed.
+///
+/// # Safety
+/// Only in a child, on arguments of the memory that it runs in.
+unsafe fn exec(args: &ChildArgs) -> c_int {
+    // SAFETY: of the caller.
+    unsafe {
+        // The id comes first, so that nothing can block it.
+        if let Some(errno) = failed(raw_syscall!(Sysno::setsid)) {
+            return errno;
+        }
+        let line = note(args.rank, raw_syscall!(Sysno::getpid) as u32);
+        let (line, at) = (line.as_ptr(), args.note_at);
+        let noted = raw_syscall!(Sysno::pwrite64, args.note, line, NOTE_BYTES, at);
+        if let Some(errno) = failed(noted) {
+            return errno;
+        }
+        for procs in args.cgroup_procs.into_iter().filter(|procs| *procs >= 0) {
+            // Before the program begins, so that nothing of it is outside. A cgroup that cannot be
+            // entered does not keep the program from running.
+            raw_syscall!(Sysno::write, procs, address(c"0"), 1);
+        }
+        if args.cores != 0 {
+            // A core may have gone offline since the topology was read: the program then runs
+            // unpinned rather than not at all.
+            let size = size_of::<libc::cpu_set_t>();
+            raw_syscall!(Sysno::sched_setaffinity, 0, size, args.cores);
+        }
+        if args.descriptors != 0 {
+            raw_syscall!(Sysno::prlimit64, 0, libc::RLIMIT_NOFILE, args.descriptors, 0);
+        }
+        for (from, to) in [(args.stdin, 0), (args.log, 1), (args.log, 2)] {
+            if let Some(errno) = failed(raw_syscall!(Sysno::dup3, from, to, 0)) {
+                return errno;
+            }
+        }
+        if args.inherited == InheritedFds::Closed {
+            // Linux before 5.9 lacks the call, and closes them when the program begins.
+            raw_syscall!(Sysno::close_range, 3, u32::MAX, 0);
+        }
+        if let Some(errno) = failed(raw_syscall!(Sysno::chdir, args.cwd)) {
+            return errno;
+        }
+        // All zeros are the default action, and the empty set.
+        let zeros = [0usize; SIGACTION_WORDS];
+        let zeros = zeros.as_ptr();
+        for signal in SIGNALS {
+            raw_syscall!(Sysno::rt_sigaction, signal, zeros, 0, SIGNALS_BYTES);
+        }
+        raw_syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, zeros, 0, SIGNALS_BYTES);
+        let (argv, env) = (args.argv.as_ptr(), args.env.as_ptr());
+        let mut failure = raw_syscall!(Sysno::execve, args.path, argv, env);
+        if failed(failure) == Some(libc::ENOEXEC) {
+            let argv = args.shell_argv.as_ptr();
+            failure = raw_syscall!(Sysno::execve, address(SHELL), argv, env);
+        }
+        failed(failure).unwrap_or(libc::EINVAL)
+    }
+}
+
+/// The error number in what a system call returned.
+fn failed(returned: usize) -> Option<c_int> {
+    let value = returned as isize;
+    (-4_095..0).contains(&value).then_some(-value as c_int)
+}
+
+/// `RANK PID`, blanks, and an end of line.
+fn note(rank: u32, pid: u32) -> [u8; NOTE_BYTES] {
+    let mut line = [b' '; NOTE_BYTES];
+    line[NOTE_BYTES - 1] = b'\n';
+    let mut at = 0;
+    for number in [rank, pid] {
+        let mut divisor = 1_000_000_000;
+        while divisor > 1 && number < divisor {
+            divisor /= 10;
+        }
+        while divisor > 0 {
+            line[at] = b'0' + (number / divisor % 10) as u8;
+            divisor /= 10;
+            at += 1;
+        }
+        at += 1;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_rank_and_pid() {
+        let texts = [
+            (0, 7, "0 7                    \n"),
+            (12, 4_194_304, "12 4194304             \n"),
+            (u32::MAX, u32::MAX, "4294967295 4294967295  \n"),
+        ];
+        for (rank, pid, text) in texts {
+            assert_eq!(std::str::from_utf8(&note(rank, pid)), Ok(text));
+        }
+    }
+}

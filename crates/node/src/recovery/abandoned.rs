@@ -1,0 +1,95 @@
+//! The leases in a run directory: live ones, and those whose supervisor died.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use het_core::LeaseId;
+
+use super::record::Record;
+use super::record_file::{self, Contents, Notes};
+use crate::run_dir::{discard_lease_files, lease_path};
+
+/// A record in a run directory whose supervisor may have died.
+#[derive(Debug)]
+pub(crate) struct AbandonedLease {
+    pub(crate) path: PathBuf,
+    pub(crate) record: Record,
+    /// Ids that processes noted. That of one that ended may be reused.
+    pub(crate) noted: Notes,
+}
+
+impl AbandonedLease {
+    /// # Errors
+    /// When the file cannot be read. `None` for one that is not a record.
+    fn read(path: &Path) -> io::Result<Option<Self>> {
+        let Contents::Record(text, noted) = record_file::read(path)? else { return Ok(None) };
+        let record = serde_json::from_str(&text).ok();
+        Ok(record.map(|record| Self { path: path.to_owned(), record, noted }))
+    }
+
+    /// Reads it again, for notes that were missing.
+    pub(crate) fn reread(self) -> Self {
+        let lease = self.record.lease;
+        let again = Self::read(&self.path).ok().flatten();
+        again.filter(|found| found.record.lease == lease).unwrap_or(self)
+    }
+
+    pub(crate) fn lease(&self) -> LeaseId {
+        LeaseId(self.record.lease)
+    }
+
+    pub(crate) fn lease_dir(&self) -> PathBuf {
+        lease_path(self.path.parent().unwrap_or(&self.path), self.lease())
+    }
+
+    /// The processes of its ranks that run.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = i32> + '_ {
+        self.noted.values().copied().filter(|&pid| self.record.is_rank(pid))
+    }
+
+    /// Removes the files of the lease, as far as possible. A later engine removes the others.
+    pub(crate) fn discard(&self) {
+        discard_lease_files(&self.lease_dir());
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The records of a run directory, in order of their leases.
+pub(super) fn all(run_dir: &Path) -> io::Result<Vec<AbandonedLease>> {
+    let (mut records, unread) = readable(run_dir);
+    records.sort_by_key(AbandonedLease::lease);
+    unread.into_iter().next().map_or(Ok(records), Err)
+}
+
+/// The records that can be read, and the errors of others.
+pub(crate) fn readable(run_dir: &Path) -> (Vec<AbandonedLease>, Vec<io::Error>) {
+    let (mut records, mut unread) = (Vec::new(), Vec::new());
+    let paths = record_file::list(run_dir).unwrap_or_else(|error| {
+        unread.push(error);
+        Vec::new()
+    });
+    for path in paths {
+        match AbandonedLease::read(&path) {
+            Ok(found) => records.extend(found),
+            Err(error) => unread.push(error),
+        }
+    }
+    (records, unread)
+}
+
+/// The leases of this boot whose end is not durable yet, as far as they can be read.
+pub(super) fn live(run_dir: &Path) -> Vec<AbandonedLease> {
+    let (records, _) = readable(run_dir);
+    records.into_iter().filter(|found| found.record.is_of_this_boot()).collect()
+}
+
+/// Removes files without a record, which a killed engine kept for its next leases or was writing.
+/// They have no processes.
+pub(crate) fn remove_blank_files(run_dir: &Path) {
+    for path in record_file::list(run_dir).unwrap_or_default() {
+        if matches!(AbandonedLease::read(&path), Ok(None)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}

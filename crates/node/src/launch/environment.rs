@@ -74,7 +74,7 @@ fn add_ranks(variables: &mut Variables, spec: &GangSpec, rank: u32) {
         ("PET_NPROC_PER_NODE", (spec.rank(rank).grants.len() as u32).max(1)),
     ];
     for (name, value) in rows {
-        variables.set(&name, value);
+        variables.set(name, value);
     }
     variables.set("MASTER_ADDR", "127.0.0.1");
     variables.set("PET_MASTER_ADDR", "127.0.0.1");

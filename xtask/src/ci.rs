@@ -35,6 +35,7 @@ pub fn run() -> Result<()> {
     crate::arrows::check()?;
     crate::glossary::check()?;
     crate::tidy::check()?;
+    crate::rules::check()?;
     for (name, arguments) in STEPS {
         let began = Instant::now();
         println!("── {name}: cargo {}", arguments.join(" "));

@@ -5,6 +5,7 @@ mod ci;
 mod circles;
 mod example;
 mod glossary;
+mod rules;
 mod study;
 mod tidy;
 
@@ -19,7 +20,8 @@ const USAGE: &str = "usage: cargo xtask CHORE
             crate use each other in a circle
   glossary  what docs/glossary.md names exists, and retired words are no names any more
   study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`
-  tidy      no leftovers, no overlong lines, no files that tell two stories";
+  tidy      no leftovers, no overlong lines, no files that tell two stories; no
+            `unsafe`, hash map, clock or sleep where the rules do not allow it";
 
 fn main() -> ExitCode {
     let chore = std::env::args().nth(1).unwrap_or_default();
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
         "glossary" => glossary::check(),
         "example" => example::run(std::env::args().skip(2).collect()),
         "study" => study(&std::env::args().skip(2).collect::<Vec<_>>()),
-        "tidy" => tidy::check(),
+        "tidy" => tidy::check().and_then(|()| rules::check()),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -36,7 +36,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-fn tracked(root: &Path) -> Result<Vec<String>> {
+pub fn tracked(root: &Path) -> Result<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
         .current_dir(root)

@@ -62,11 +62,11 @@ fn a_first_report_to_nobody_is_heard_by_the_next() {
         }
     };
     assert_eq!(step, Some(7));
-    // Who collected it in this process knows how it ended, but no keeper does.
+    // Who collected it in this process knows how it ended, but no restarter does.
     assert!(!matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
 }
 
-/// Another supervisor of the same directory, which knows no keeper.
+/// Another supervisor of the same directory, which has no restarter.
 fn successor(state: &State, dir: &Path) -> Node {
     let config = config(Default::default(), &dir.join("run"));
     let mut node = Node::new(config).expect("the rig fits");

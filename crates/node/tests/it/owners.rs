@@ -70,7 +70,7 @@ fn await_program(rig: &Rig, pid: &str, name: &str) {
     }
 }
 
-/// A `cat` that has answered: between its birth and its program a process is nobody's.
+/// A `cat` that has answered: between fork and exec the owner of a process is unknown.
 fn begun(cat: &mut Command) -> Child {
     let mut child =
         cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("`cat` is there");

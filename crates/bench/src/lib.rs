@@ -182,8 +182,7 @@ const SOCKET: DeviceId = DeviceId(0);
 
 fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError> {
     Node::new(Config {
-        topology: Arc::new(topology()),
-        node: NodeId(0),
+        found: Arc::new(topology()),
         cores: Default::default(),
         visible_env: het_devices::visible_devices,
         container_access: het_devices::container_access,

@@ -153,11 +153,13 @@ fn print_blocker(blocker: &BlockerReport) {
         .map(|HolderReport { job, name, units, .. }| format!("{units} held by job {job} `{name}`"));
     let down = (blocker.out_of_service > 0)
         .then(|| format!("{} out of service, see `het devices -o wide`", blocker.out_of_service));
+    let taken =
+        (blocker.used_by_others > 0).then(|| format!("{} used by others", blocker.used_by_others));
     let occupied = blocker.occupied.iter().map(|row| {
         let OccupiedReport { device, process, user, command } = row;
         format!("{device} used by {user}'s `{command}` (process {process})")
     });
-    let why: Vec<String> = held.chain(down).chain(occupied).collect();
+    let why: Vec<String> = held.chain(taken).chain(down).chain(occupied).collect();
     println!(
         "      `{}`: need {}, free {} of {} ({kind}) {}",
         blocker.word,

@@ -39,7 +39,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     let machine = this_machine();
     let home = home()?;
     let (run, lock) = match &args.resume {
-        Some(selector) => resume(args, selector, &machine, &home)?,
+        Some(selector) => resume(args, selector, &home)?,
         None => submit(args, &machine, &home)?,
     };
     // Caught first: an interrupt that comes while the job starts holds it.
@@ -85,15 +85,10 @@ fn submit(
         eprintln!("{} {warning}", "warning:".yellow());
     }
     announce(&mut lock, home, &dir, spec.name.as_str())?;
-    Ok((PreparedRun::submit(machine, dir, spec)?, lock))
+    Ok((PreparedRun::submit(dir, spec)?, lock))
 }
 
-fn resume(
-    args: &RunArgs,
-    selector: &str,
-    machine: &Machine,
-    home: &Home,
-) -> Result<(PreparedRun, MachineLock), Fail> {
+fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<(PreparedRun, MachineLock), Fail> {
     let named = match &args.file {
         Some(_) if selector == "last" => job_file(args)?.file.metadata.name,
         _ => selector.to_owned(),
@@ -102,7 +97,7 @@ fn resume(
     let mut lock = acquire(args, home, Some(&dir))?;
     let name = read(&dir).map_or_else(|| dir.id.to_string(), |report| report.name);
     announce(&mut lock, home, &dir, &name)?;
-    Ok((PreparedRun::resume(machine, dir, || home.new_job())?, lock))
+    Ok((PreparedRun::resume(dir, || home.new_job())?, lock))
 }
 
 /// The job file, or one made from the command line.

@@ -233,6 +233,11 @@ impl<E: Engine, L: Log> Controller<E, L> {
         learn::from_event(&mut self.rates, &self.state, at, event);
         let job = self.ends_job(event);
         self.state.apply(at, event);
+        if let Event::NodesJoined { .. } = event {
+            // What is kept from decision to decision is kept by row.
+            self.cache = Cache::default();
+            self.engine.topology_changed(self.state.topology());
+        }
         let ended = job.filter(|&id| self.state.job(id).is_some_and(|job| job.end.is_some()));
         self.ended.extend(ended);
     }

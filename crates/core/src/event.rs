@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     Checkpoint, DeviceId, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId, Placement, Plan,
-    Priority, Quotas, Share, ShareMillis, StageIndex, StageKey,
+    Priority, Quotas, Share, ShareMillis, StageIndex, StageKey, Topology,
 };
 
 /// A fact about the cluster.
@@ -78,6 +78,24 @@ pub enum Event {
         lease: LeaseId,
         outcome: Outcome,
     },
+    /// These nodes are there, with these devices and links: new ones, and known ones, by name, as
+    /// they are now. Their known devices that are not named are gone. Ids in the topology are its
+    /// own rows; see [`Topology::joined_by`].
+    NodesJoined {
+        nodes: Arc<Topology>,
+    },
+    /// The node is no part of the cluster any more; nothing starts there until it joins again.
+    NodeRemoved {
+        name: Name,
+    },
+    /// So much of a class of a node's devices is used by others than our jobs, on devices that
+    /// nobody can name. It holds until the next such event for them.
+    CapacityTaken {
+        node: NodeId,
+        /// Row of [`Topology::classes`].
+        class: usize,
+        amount: Share,
+    },
     NodeLost {
         node: NodeId,
     },
@@ -140,25 +158,6 @@ pub struct JobChange {
     pub time_limit: Option<Millis>,
 }
 
-impl Event {
-    /// Whether it takes devices out of service or brings them back.
-    pub(crate) fn changes_service(&self) -> bool {
-        matches!(
-            self,
-            Self::NodeLost { .. }
-                | Self::NodeReturned { .. }
-                | Self::NodeSuspected { .. }
-                | Self::NodeCleared { .. }
-                | Self::DeviceFailed { .. }
-                | Self::DeviceRepaired { .. }
-                | Self::DeviceDrained { .. }
-                | Self::DeviceUndrained { .. }
-                | Self::DeviceOccupied { .. }
-                | Self::DeviceVacated { .. }
-        )
-    }
-}
-
 /// How a gang ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -170,6 +169,9 @@ pub enum Outcome {
     Failed(Failure),
     /// Its node or device went away.
     Lost,
+    /// The engine could not begin it, for a reason that is not its program's: one sentence for
+    /// people.
+    Refused { reason: String },
 }
 
 /// What the first failing rank did.

@@ -66,16 +66,31 @@ impl Free {
         self.change(index, placement, 1);
     }
 
+    /// Another part of a device is in service.
+    pub(crate) fn change_service(
+        &mut self,
+        index: &Index,
+        device: DeviceId,
+        before: Share,
+        after: Share,
+    ) {
+        self.change_share(index, device, i64::from(after.0) - i64::from(before.0));
+    }
+
+    fn change_share(&mut self, index: &Index, device: DeviceId, more: i64) {
+        let free = &mut self.shares[device.index()];
+        let before = whole_units(*free);
+        *free += more;
+        let after = whole_units(*free);
+        let at = index.memberships[device.index()];
+        let units = &mut self.units[at.group];
+        units.all = units.all - before + after;
+        units.by_row[at.row] = units.by_row[at.row] - before + after;
+    }
+
     fn change(&mut self, index: &Index, placement: &Placement, sign: i64) {
         for Grant { device, share } in placement.grants() {
-            let free = &mut self.shares[device.index()];
-            let before = whole_units(*free);
-            *free += sign * i64::from(share.0);
-            let after = whole_units(*free);
-            let at = index.memberships[device.index()];
-            let units = &mut self.units[at.group];
-            units.all = units.all - before + after;
-            units.by_row[at.row] = units.by_row[at.row] - before + after;
+            self.change_share(index, device, sign * i64::from(share.0));
         }
         for rank in &placement.ranks {
             self.memory[rank.node.index()] += sign * rank.memory.0 as i64;

@@ -36,10 +36,10 @@ pub use planned::{Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
 pub use state::{
-    Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, Recoveries, Recovery, RecoveryPhase,
-    Stage, StageState, State, StateParts, Ticket,
+    Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, REFUSALS_MAX, Recoveries, Recovery,
+    RecoveryPhase, Stage, StageState, State, StateParts, Ticket,
 };
 pub use topology::{
-    Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,
+    Device, DeviceClass, Domain, Joined, Link, Node, Topology, TopologyError, VNPU, Vertex,
 };
 pub use units::{Bytes, Micro, Millis, Share, ShareMillis, Time};

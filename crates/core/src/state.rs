@@ -3,6 +3,7 @@
 mod apply;
 mod parts;
 mod recovery;
+mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -16,6 +17,9 @@ use crate::{
 
 pub use parts::{PartsError, StateParts};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
+
+/// Starts in a row that an engine may refuse before the stage has failed: it would refuse the next.
+pub const REFUSALS_MAX: u32 = 5;
 
 /// Drawn by every stage that begins to wait; later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -68,7 +72,14 @@ pub struct State {
     drained: BTreeSet<DeviceId>,
     /// Used by processes that are of no job.
     occupied: BTreeMap<DeviceId, Occupant>,
-    /// By device: capacity of what is up, zero for what is down.
+    /// No part of the cluster any more.
+    removed: BTreeSet<NodeId>,
+    /// Not in their node any more.
+    absent: BTreeSet<DeviceId>,
+    /// What others use of a class of a node's devices, and of which devices it is counted off.
+    taken: BTreeMap<(NodeId, usize), Share>,
+    taken_of: BTreeMap<DeviceId, Share>,
+    /// By device: capacity of what is up and not taken by others, zero for what is down.
     service: Vec<Share>,
     held: Vec<Share>,
     charged: Vec<ShareMillis>,
@@ -143,6 +154,8 @@ pub struct Stage {
     pub fruitless: u32,
     /// Failures of its own program, counted against `retries`.
     pub failures: u32,
+    /// Starts in a row that the engine refused.
+    pub refusals: u32,
     pub recoveries: Recoveries,
     /// The newest complete checkpoint.
     pub checkpoint: Option<Checkpoint>,
@@ -246,6 +259,10 @@ impl State {
             failed: vec![false; topology.devices.len()],
             drained: BTreeSet::new(),
             occupied: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            absent: BTreeSet::new(),
+            taken: BTreeMap::new(),
+            taken_of: BTreeMap::new(),
             service: index.capacity.clone(),
             held: vec![Share::ZERO; topology.devices.len()],
             charged: vec![ShareMillis::ZERO; topology.devices.len()],
@@ -383,6 +400,26 @@ impl State {
         self.failed[device.index()]
     }
 
+    /// Whether the node was removed from the cluster.
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        self.removed.contains(&node)
+    }
+
+    /// Whether the device, or its node, is not there any more.
+    pub fn is_gone(&self, device: DeviceId) -> bool {
+        self.absent.contains(&device) || self.is_removed(self.topology.device(device).node)
+    }
+
+    /// What is counted off a device because others use so much of its node's devices.
+    pub fn taken_of(&self, device: DeviceId) -> Share {
+        self.taken_of.get(&device).copied().unwrap_or_default()
+    }
+
+    /// What others use of a node's devices of a class; a row of [`Topology::classes`].
+    pub fn taken(&self, node: NodeId, class: usize) -> Share {
+        self.taken.get(&(node, class)).copied().unwrap_or_default()
+    }
+
     /// Whether a lease has a part of a device that somebody took out of service.
     pub fn is_on_drained(&self, lease: &Lease) -> bool {
         lease.placement.grants().any(|grant| self.is_drained(grant.device))
@@ -390,8 +427,8 @@ impl State {
 
     /// Whether a lease cannot stay where it stands.
     pub fn is_endangered(&self, lease: &Lease) -> bool {
-        let suspected = || lease.placement.ranks.iter().any(|rank| self.is_suspected(rank.node));
-        self.is_on_drained(lease) || suspected()
+        let leaves = |node| self.is_suspected(node) || self.is_removed(node);
+        self.is_on_drained(lease) || lease.placement.ranks.iter().any(|rank| leaves(rank.node))
     }
 
     /// Whether any device is to be emptied.
@@ -401,7 +438,7 @@ impl State {
 
     /// Whether anything may have to go elsewhere.
     pub fn empties_any(&self) -> bool {
-        self.suspected.contains(&true) || self.drains_any()
+        self.suspected.contains(&true) || self.drains_any() || !self.removed.is_empty()
     }
 
     /// Running stages that somebody wants to make room, and for whom.
@@ -433,7 +470,8 @@ impl State {
         &self.free
     }
 
-    /// The capacity of each device that is up, zero for those that are down.
+    /// The capacity of each device that is up, less what others use of it; zero for those that are
+    /// down.
     pub fn service(&self) -> &[Share] {
         &self.service
     }

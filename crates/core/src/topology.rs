@@ -1,11 +1,15 @@
 //! The topology graph: nodes, devices, switches and the links between them. It says what exists;
 //! health and holdings are state.
 
+mod joining;
+
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
 use crate::{Bytes, DeviceId, Name, NodeId, Share};
+
+pub use joining::Joined;
 
 /// A subtree of the topology that holds a whole gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -220,6 +224,37 @@ impl Topology {
         let mut islands: Vec<_> = islands.into_values().filter(|one| one.len() > 1).collect();
         islands.sort();
         islands
+    }
+
+    /// One node with its devices, and the links between what is of it.
+    #[must_use]
+    pub fn only(&self, node: NodeId) -> Self {
+        let devices: Vec<DeviceId> =
+            self.device_ids().filter(|&id| self.device(id).node == node).collect();
+        let row = |vertex: &Vertex| match vertex {
+            Vertex::Node(id) => (*id == node).then_some(Vertex::Node(NodeId(0))),
+            Vertex::Device(id) => {
+                let row = devices.iter().position(|of| of == id)?;
+                Some(Vertex::Device(DeviceId(row as u32)))
+            }
+            Vertex::Switch(name) => Some(Vertex::Switch(name.clone())),
+        };
+        let touches = |link: &&Link| {
+            [&link.from, &link.to].iter().any(|end| match end {
+                Vertex::Switch(_) => false,
+                end => row(end).is_some(),
+            })
+        };
+        let links = self.links.iter().filter(touches).filter_map(|link| {
+            Some(Link { from: row(&link.from)?, to: row(&link.to)?, ..link.clone() })
+        });
+        let of_node = |id: &DeviceId| Device { node: NodeId(0), ..self.device(*id).clone() };
+        Self {
+            classes: self.classes.clone(),
+            nodes: vec![self.node(node).clone()],
+            devices: devices.iter().map(of_node).collect(),
+            links: links.collect(),
+        }
     }
 
     /// Checks that every id names a row and every device can be told apart.

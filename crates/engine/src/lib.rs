@@ -6,12 +6,16 @@
 
 pub mod contract;
 mod fake;
+mod fence;
 mod waker;
 
 pub use fake::{Fake, Script};
+pub use fence::GenerationFence;
 pub use waker::Waker;
 
-use het_core::{Event, Plan, State, Time};
+use std::sync::Arc;
+
+use het_core::{Event, Plan, State, Time, Topology};
 
 /// Makes plans real and reports facts.
 ///
@@ -20,9 +24,13 @@ use het_core::{Event, Plan, State, Time};
 ///   at most one `StageStarted`; nothing is reported for a lease after its end.
 /// - A gang ends as one: when a rank fails, the others are stopped, and the event names the first
 ///   to fail.
+/// - A start that the engine cannot carry out, because its devices are not there any more or
+///   something is missing that its program has no part in, ends its lease as `Refused`.
 /// - `Stop` ends the lease within its grace; `Stop` for an unknown or ended lease does nothing.
 /// - A plan whose generation is not newer than the last one submitted does nothing, so submitting
-///   twice equals submitting once.
+///   twice equals submitting once ([`GenerationFence`]).
+/// - Nodes and devices come and go by `NodesJoined` and `NodeRemoved`, which name them; all other
+///   ids in plans and events are rows of the topology that the engine was shown last.
 /// - After [`Engine::adopt`] every live lease of the state is answered by one `StageEnded`, as if
 ///   this engine had started it: what runs is supervised, what is gone is reported, what was
 ///   planned and never begun begins. Nothing is reported of leases that the state does not know.
@@ -32,6 +40,10 @@ pub trait Engine {
     /// leader, or after a gap in what was heard. Makes plans of generations up to the state's old
     /// ones. The facts it finds come from [`Engine::next_event`].
     fn adopt(&mut self, state: &State);
+
+    /// Shows the rows of nodes and devices from now on, after an event that changed them and before
+    /// any plan that may name new ones. [`Engine::adopt`] shows them first.
+    fn topology_changed(&mut self, topology: &Arc<Topology>);
 
     /// Takes a committed plan and begins to carry it out. Does not wait for it.
     fn submit(&mut self, plan: &Plan);

@@ -51,7 +51,7 @@ pub fn play_timed<L: Log>(
     mut observe: impl FnMut(&Turn, Duration, &State),
 ) -> Result<Controller<Sim, L>, PlayError> {
     let topology = Arc::new(scenario.topology.clone());
-    let faults = scenario.faults.iter().copied();
+    let faults = scenario.faults.iter().cloned();
     let sim = Sim::new(Arc::clone(&topology), scenario.models.clone(), scenario.said(), faults);
     let state = State::new(topology);
     let mut control = Controller::new(state, scenario.rates.clone(), policy, sim, log)

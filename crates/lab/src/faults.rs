@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use het_core::{DeviceId, Millis, NodeId, Time, Topology};
+use het_core::{DeviceId, Millis, NodeId, Share, Time, Topology};
 use het_perf::FAILURES_PER_DEVICE_DAY;
 use het_sim::Fault;
 use serde::Deserialize;
@@ -91,11 +92,15 @@ struct FaultRecord {
     device: Option<String>,
     /// Of `hang` and `corrupt`.
     noticed_after_s: Option<f64>,
+    /// Of `taken`: class of the node's devices, and how many units of it others use.
+    class: Option<String>,
+    units: Option<u32>,
 }
 
 /// Reads a list of faults, JSON Lines: `{"at_s": 60, "node": "gpu-3", "kind": "lost"}`. Kinds:
 /// `lost`, `returned`, `suspected`, `cleared`; `device-failed`, `device-repaired`, `device-drained`
-/// and `device-undrained` with `device`;
+/// and `device-undrained` with `device`; `removed` and `joined` of a node that leaves the cluster
+/// and joins it as it was; `taken` with `class` and `units`, which others use from then on;
 /// `slow` and `slow-link` with `percent`, `hang` and `corrupt` with `noticed_after_s`.
 ///
 /// # Errors
@@ -149,6 +154,15 @@ fn fault(
     };
     Ok(match record.kind.as_str() {
         "lost" => Fault::NodeLost { node },
+        "removed" => Fault::NodeRemoved { name: record.node.as_str().into() },
+        "joined" => Fault::NodesJoined { nodes: Arc::new(topology.only(node)) },
+        "taken" => {
+            let word = record.class.as_deref().ok_or("`taken` needs `class`")?;
+            let known = topology.classes.iter().position(|class| class.id == *word);
+            let class = known.ok_or_else(|| format!("the cluster has no class `{word}`"))?;
+            let units = record.units.ok_or("`taken` needs `units`")?;
+            Fault::CapacityTaken { node, class, amount: Share::units(units) }
+        }
         "device-failed" => Fault::DeviceFailed { device: device()? },
         "device-repaired" => Fault::DeviceRepaired { device: device()? },
         "device-drained" => Fault::DeviceDrained { device: device()? },

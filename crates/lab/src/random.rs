@@ -23,6 +23,7 @@ const FAULTS: u64 = 1;
 const WORDS: u64 = 2;
 const TENANTS: u64 = 3;
 const DEVICE_FAULTS: u64 = 4;
+const MEMBERSHIP: u64 = 5;
 const FIRST_JOB: u64 = 100;
 
 /// All arrivals and faults fall into the first ten minutes.
@@ -63,6 +64,54 @@ pub fn random_scenario(seed: u64) -> Scenario {
     }
     share_out(&mut Draw::new(seed, TENANTS), &mut scenario);
     scenario
+}
+
+/// The same where nodes leave the cluster and join it, under their own name or as others of the
+/// same shape, lose devices, and are used by others for a while.
+pub fn random_changing_scenario(seed: u64) -> Scenario {
+    let mut scenario = random_scenario(seed);
+    let changes = membership(&mut Draw::new(seed, MEMBERSHIP), &scenario.topology);
+    scenario.faults.extend(changes);
+    scenario.faults.sort_by_key(|(at, _)| *at);
+    scenario
+}
+
+/// At the end every node is back with all its devices, and guests have left.
+fn membership(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
+    let mut rows = Vec::new();
+    for node in topology.node_ids() {
+        let own = topology.only(node);
+        let name = own.nodes[0].name.clone();
+        let joins = |nodes: Topology| Fault::NodesJoined { nodes: Arc::new(nodes) };
+        let at = draw.between(1, HORIZON_MS);
+        let back = at + draw.between(1_000, 300_000);
+        if draw.chance(50) {
+            rows.push((Time(at), Fault::NodeRemoved { name }));
+            rows.push((Time(back), joins(own.clone())));
+        } else if draw.chance(30) {
+            let mut fewer = own.clone();
+            fewer.devices.pop();
+            rows.push((Time(at), joins(fewer)));
+            rows.push((Time(back), joins(own.clone())));
+        }
+        for visit in 0..draw.between(0, 2) {
+            let mut guest = own.clone();
+            guest.nodes[0].name = format!("guest{}-{visit}", node.0).into();
+            let name = guest.nodes[0].name.clone();
+            let at = draw.between(1, HORIZON_MS);
+            rows.push((Time(at), joins(guest)));
+            rows.push((Time(at + draw.between(1_000, 300_000)), Fault::NodeRemoved { name }));
+        }
+        if draw.chance(40) {
+            let class = own.devices[draw.between(0, own.devices.len() as u64 - 1) as usize].class;
+            let amount = Share::units(draw.between(1, 6) as u32);
+            let at = draw.between(1, HORIZON_MS);
+            rows.push((Time(at), Fault::CapacityTaken { node, class, amount }));
+            let left = Fault::CapacityTaken { node, class, amount: Share::ZERO };
+            rows.push((Time(at + draw.between(1_000, 300_000)), left));
+        }
+    }
+    rows
 }
 
 fn cluster(draw: &mut Draw) -> Topology {
@@ -132,7 +181,7 @@ fn faults(seed: u64, topology: &Topology) -> Vec<(Time, Fault)> {
             let noticed_after = Millis(draw.between(1_000, 120_000));
             let kinds =
                 [Fault::Hung { node, noticed_after }, Fault::Corrupted { node, noticed_after }];
-            rows.push((at, *draw.pick(&kinds)));
+            rows.push((at, draw.pick(&kinds).clone()));
         }
         if draw.chance(20) {
             let at = Time(draw.between(1, HORIZON_MS));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use het_control::MemoryLog;
 use het_core::{Action, Event, Millis, Reason, State, StopCause};
-use het_lab::{Cadence, Retention, Scenario, play, random_scenario};
+use het_lab::{Cadence, Retention, Scenario, play, random_changing_scenario, random_scenario};
 use het_policy::{Cache, Decision, Policy, View, by_name};
 use het_testkit::oracle::{Oracle, Strictness};
 
@@ -109,6 +109,18 @@ fn play_forgetting(seed: u64, policy: &str) -> Result<MemoryLog, String> {
 fn forgetting_ended_jobs_keeps_the_laws() {
     for policy in ["fifo", "adaptive", "fgd"] {
         check_with(policy, play_forgetting);
+    }
+}
+
+/// Nodes join and leave, lose devices, and are used by others.
+fn play_changing(seed: u64, policy: &str) -> Result<MemoryLog, String> {
+    play_scenario(&random_changing_scenario(seed), policy, strictness(policy))
+}
+
+#[test]
+fn clusters_that_change_keep_the_laws() {
+    for policy in ["fifo", "static", "dynamic", "adaptive", "sia"] {
+        check_with(policy, play_changing);
     }
 }
 

@@ -230,7 +230,7 @@ fn play(seed: u64, bug: Bug) -> Option<String> {
     let mut oracle = Oracle::new(Arc::clone(&topology), Strictness::Ours);
     let mut state = State::new(Arc::clone(&topology));
     let words = Scenario { words: Vec::new(), ..scenario.clone() }.said();
-    let faults = scenario.faults.iter().copied();
+    let faults = scenario.faults.iter().cloned();
     let mut sim = Sim::new(topology, scenario.models.clone(), words, faults);
     for _ in 0..5_000 {
         let Some((at, event)) = sim.next_event(None) else { break };

@@ -15,10 +15,9 @@ use crate::launch::{ContainerAccess, VisibleEnv};
 /// What an engine needs to know about its machine.
 #[derive(Debug, Clone)]
 pub struct Config {
-    pub topology: Arc<Topology>,
-    /// Which node of the topology this machine is.
-    pub node: NodeId,
-    /// Core ids of each CPU socket, in the order they are assigned. Processes on a socket without
+    /// This machine as it was found: one node.
+    pub found: Arc<Topology>,
+    /// Core ids of each CPU socket of it, in the order they are assigned. Processes on a socket without
     /// an entry are not pinned.
     pub cores: BTreeMap<DeviceId, Vec<u32>>,
     pub visible_env: VisibleEnv,
@@ -38,18 +37,17 @@ pub struct Config {
 
 impl Config {
     /// # Errors
-    /// When it does not fit the topology or this process.
+    /// When it does not fit this machine or this process.
     pub(crate) fn check(&self) -> Result<(), NodeError> {
-        let (topology, node) = (&self.topology, self.node);
-        if node.index() >= topology.nodes.len() {
-            return Err(NodeError::NoSuchNode { node });
+        if self.found.nodes.len() != 1 {
+            return Err(NodeError::NotOneNode { count: self.found.nodes.len() });
         }
         let allowed = sched_getaffinity(Pid::from_raw(0)).map_err(NodeError::Affinity)?;
-        let sockets: BTreeSet<DeviceId> = topology.sockets(node).collect();
+        let sockets: BTreeSet<DeviceId> = self.found.sockets(NodeId(0)).collect();
         let mut seen = BTreeSet::new();
         for (&device, cores) in &self.cores {
             if !sockets.contains(&device) {
-                return Err(NodeError::NotASocket { device, node });
+                return Err(NodeError::NotASocket { device });
             }
             for &core in cores {
                 if !allowed.is_set(core as usize).unwrap_or(false) {

@@ -3,16 +3,16 @@
 use std::io;
 use std::path::PathBuf;
 
-use het_core::{DeviceId, LeaseId, NodeId};
+use het_core::{DeviceId, LeaseId};
 use thiserror::Error;
 
 /// Why the engine cannot work here.
 #[derive(Debug, Error)]
 pub enum NodeError {
-    #[error("node {node} is not in the topology")]
-    NoSuchNode { node: NodeId },
-    #[error("device {device} is no CPU socket of node {node} but was given core ids")]
-    NotASocket { device: DeviceId, node: NodeId },
+    #[error("this machine is one node, and {count} were found")]
+    NotOneNode { count: usize },
+    #[error("device {device} is no CPU socket but was given core ids")]
+    NotASocket { device: DeviceId },
     #[error(
         "core {core} of device {device} may not be used by this process, \
          hint: look at `taskset -p $$` or the container's cpuset"

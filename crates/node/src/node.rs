@@ -12,10 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 use het_core::{
-    Action, Checkpoint, Event, Failure, Generation, Launch, LeaseId, Millis, Outcome, Placement,
-    Plan, State, Time,
+    Action, Checkpoint, Event, Failure, Index, Launch, LeaseId, Millis, NodeId, Outcome, Placement,
+    Plan, State, Time, Topology,
 };
-use het_engine::{Engine, Waker};
+use het_engine::{Engine, GenerationFence, Waker};
 
 use crate::cgroup::{CgroupPool, ControlGroups, RunMode};
 use crate::clock::Clock;
@@ -26,7 +26,7 @@ use crate::event_channel::{Channel, EventReceiver, EventSender};
 use crate::gang::{Gang, GangStatus};
 use crate::launch::{GangSpec, all_grants};
 use crate::poller::{Poller, Source, Trigger};
-use crate::process::{EXIT_CANNOT_RUN, RankProcesses, Spawner};
+use crate::process::{RankProcesses, Spawner};
 use crate::progress::{Changed, ProgressWatch};
 use crate::recovery::{self, ExitLog, Reaped, RecordFiles, remove_blank_files};
 use crate::resources::{AssignedCores, Cores, Ports};
@@ -48,7 +48,11 @@ const NOTE_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Node {
     config: Config,
-    generation: Generation,
+    fence: GenerationFence,
+    /// What ids in plans mean.
+    topology: Arc<Topology>,
+    /// Which node this machine is there, if it has joined.
+    node: Option<NodeId>,
     /// Boxed, because gangs are inserted and removed among others.
     gangs: BTreeMap<LeaseId, Box<Gang>>,
     cores: Cores,
@@ -102,10 +106,12 @@ impl Node {
             record_files: RecordFiles::new(&config.run_dir),
             events: VecDeque::new(),
         };
-        Ok(Self {
-            cores: Cores::new(config.cores.clone()),
+        let mut node = Self {
+            cores: Cores::default(),
             ports: Ports::default(),
-            generation: Generation(0),
+            fence: GenerationFence::default(),
+            topology: Arc::default(),
+            node: None,
             gangs: BTreeMap::new(),
             context,
             receiver,
@@ -113,7 +119,10 @@ impl Node {
             senders: Weak::new(),
             latest: Cell::new(Time::ZERO),
             config,
-        })
+        };
+        let found = Arc::clone(&node.config.found);
+        node.topology_changed(&found);
+        Ok(node)
     }
 
     /// A handle through which others send events.
@@ -149,7 +158,7 @@ impl Node {
             return;
         }
         let ranks = &start.placement.ranks;
-        let elsewhere = ranks.iter().any(|rank| rank.node != self.config.node);
+        let elsewhere = ranks.iter().any(|rank| Some(rank.node) != self.node);
         if ranks.is_empty() || ranks.len() > RANKS_MAX || elsewhere {
             let count = ranks.len();
             let text = format!("lease {lease} has {count} ranks, or some not on this machine");
@@ -184,7 +193,7 @@ impl Node {
             placement: Arc::clone(start.placement),
             launch: Arc::clone(start.launch),
             resume: start.resume.clone(),
-            topology: Arc::clone(&self.config.topology),
+            topology: Arc::clone(&self.topology),
             visible_env: self.config.visible_env,
             container_access: self.config.container_access,
             port,
@@ -195,8 +204,9 @@ impl Node {
         }
     }
 
-    fn refuse(&mut self, lease: LeaseId, message: String) {
-        self.fail(lease, Failure { rank: 0, exit_code: EXIT_CANNOT_RUN, message });
+    /// Not the fault of its program.
+    fn refuse(&mut self, lease: LeaseId, reason: String) {
+        self.context.emit(Event::StageEnded { lease, outcome: Outcome::Refused { reason } });
     }
 
     /// Every start has an end, also one that failed at once.
@@ -319,11 +329,22 @@ impl Engine for Node {
         self.adopt_leases(state);
     }
 
+    fn topology_changed(&mut self, topology: &Arc<Topology>) {
+        self.topology = Arc::clone(topology);
+        let known = topology.joined_by(&self.config.found, &BTreeSet::new(), &Index::of(topology));
+        self.node = known.nodes.first().copied().filter(|id| id.index() < topology.nodes.len());
+        for (found, cores) in &self.config.cores {
+            let socket = known.devices[found.index()];
+            if socket.index() < topology.devices.len() {
+                self.cores.add(socket, cores);
+            }
+        }
+    }
+
     fn submit(&mut self, plan: &Plan) {
-        if plan.generation <= self.generation {
+        if !self.fence.admits(plan) {
             return;
         }
-        self.generation = plan.generation;
         for action in &plan.actions {
             match action {
                 Action::Start { lease, attempt, placement, launch, resume, .. } => {

@@ -77,7 +77,7 @@ impl<'a> Checker<'a> {
         let reserved = self.reserved(placement);
         for grant in placement.grants() {
             self.held[grant.device.index()] += grant.share;
-            let capacity = self.state.topology().device(grant.device).capacity;
+            let capacity = self.room(grant.device);
             let promised = self.held[grant.device.index()]
                 + reserved.get(&grant.device).copied().unwrap_or_default();
             if promised > capacity {
@@ -91,6 +91,14 @@ impl<'a> Checker<'a> {
                 self.findings.push(Finding::MemoryOverbooked { node: rank.node, stage: key });
             }
             *free = free.saturating_sub(rank.memory);
+        }
+    }
+
+    /// What may be promised of a device: of one that is down, which is a finding of its own, all.
+    fn room(&self, device: DeviceId) -> Share {
+        match self.state.is_up(device) {
+            true => self.state.service()[device.index()],
+            false => self.state.topology().device(device).capacity,
         }
     }
 

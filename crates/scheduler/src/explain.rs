@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use het_core::{
     Action, DeviceId, Domain, Event, JobChange, JobId, JobSpec, Name, Occupant, Plan, Priority,
-    Reason, Stage, StageIndex, StageKey, StageSpec, StageState, State,
+    Reason, Share, Stage, StageIndex, StageKey, StageSpec, StageState, State,
 };
 use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
 
@@ -38,7 +38,9 @@ pub struct Blocker {
     pub free: u32,
     /// Units that the cluster has.
     pub total: u32,
-    /// Of these, units of devices that are down, or that somebody took out of service.
+    /// Of these, units that others use, nobody knows of which devices.
+    pub used_by_others: u32,
+    /// Units of devices that are down, or that somebody took out of service.
     pub out_of_service: u32,
     /// Of those, the ones that somebody uses beside all jobs.
     pub occupied: Vec<(Name, Occupant)>,
@@ -148,6 +150,7 @@ fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker
             let accepts = |id| alternative.selector.accepts(topology, id);
             let ids = || topology.device_ids().filter(|&id| accepts(id));
             let capacity = |id| topology.device(id).capacity.whole_units();
+            let is_down = |id| !state.is_up(id) && state.taken_of(id) == Share::ZERO;
             let held_by = state.leases().values().filter_map(|lease| {
                 let grants = lease.placement.grants().filter(|grant| accepts(grant.device));
                 let units = grants.map(|grant| grant.share.whole_units()).sum();
@@ -158,7 +161,8 @@ fn blockers(state: &State, pool: &mut Pool<'_>, spec: &StageSpec) -> Vec<Blocker
                 need: alternative.count,
                 free: ids().map(|id| pool.free(id).whole_units()).sum(),
                 total: ids().map(capacity).sum(),
-                out_of_service: ids().filter(|&id| !state.is_up(id)).map(capacity).sum(),
+                used_by_others: ids().map(|id| state.taken_of(id).whole_units()).sum(),
+                out_of_service: ids().filter(|&id| is_down(id)).map(capacity).sum(),
                 occupied: ids().filter_map(|id| occupied(state, id)).collect(),
                 never: place(&mut cluster, spec, index).is_err(),
                 held_by: held_by.collect(),

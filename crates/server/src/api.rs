@@ -23,10 +23,9 @@ mod tls;
 mod tokens;
 mod watch;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use het_core::{DeviceId, Time, Topology};
+use het_core::Time;
 use het_host::Home;
 use het_service::{Handle, Selection, Unavailable, Which};
 
@@ -54,8 +53,6 @@ pub struct Api(pub(crate) Arc<Parts>);
 pub(crate) struct Parts {
     pub(crate) service: Handle,
     pub(crate) home: Home,
-    pub(crate) topology: Arc<Topology>,
-    pub(crate) gone: Arc<BTreeSet<DeviceId>>,
     pub(crate) started: Time,
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
@@ -73,11 +70,10 @@ impl Api {
         tokens: Tokens,
     ) -> Result<Self, Unavailable> {
         let service = machine.handle().clone();
-        let (topology, log) = (Arc::clone(&machine.topology), machine.log.clone());
-        let gone = Arc::new(machine.gone.clone());
+        let log = machine.log.clone();
         let started = service.query(|replica| replica.now()).await?;
         let everything = Selection { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&service.jobs().list(&everything, |_| true), &home);
-        Ok(Self(Arc::new(Parts { service, home, topology, gone, started, tokens, keys, log })))
+        Ok(Self(Arc::new(Parts { service, home, started, tokens, keys, log })))
     }
 }

@@ -1,15 +1,14 @@
 //! The one composition root: this machine's engine, a store and the service, tied together.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use het_control::{Controller, Past, Retention};
-use het_core::{DeviceId, Event, NodeId, Topology};
-use het_devices::Discovery;
-use het_host::{Home, HomeError, Inventory, Machine, Monitor, availability_changes, monitor};
+use het_core::{Event, Topology};
+use het_host::inventory::{news, under_known_name};
+use het_host::{Home, HomeError, Machine, Monitor, monitor};
 use het_node::{Config, ControlGroups, Node, NodeError};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup};
 use het_wire::api::JobRow;
@@ -41,8 +40,6 @@ pub enum StartError {
 /// What the parts of a service are made from.
 pub(crate) struct Parts<'a> {
     pub(crate) machine: &'a Machine,
-    /// Its devices in the rows of the store's topology.
-    pub(crate) discovery: &'a Discovery,
     pub(crate) scheduling: Scheduling,
     pub(crate) home: Home,
     /// For files of live leases.
@@ -61,11 +58,11 @@ pub(crate) struct Parts<'a> {
 pub(crate) fn assemble(
     parts: Parts<'_>,
 ) -> Result<(Controller<Node, Archive>, Observer), StartError> {
-    let Parts { machine, discovery, scheduling, past: Past { state, rates }, .. } = parts;
+    let Parts { machine, scheduling, past: Past { state, rates }, .. } = parts;
+    let found = Arc::new(under_known_name(state.topology(), &machine.topology));
     let mut node = Node::new(Config {
-        topology: Arc::clone(state.topology()),
-        node: NodeId(0),
-        cores: discovery.cores.clone(),
+        found: Arc::clone(&found),
+        cores: machine.discovery.cores.clone(),
         visible_env: het_devices::visible_devices,
         container_access: het_devices::container_access,
         run_dir: parts.run_dir.clone(),
@@ -74,15 +71,21 @@ pub(crate) fn assemble(
         exits: parts.exits,
     })?;
     let event_sender = node.event_sender();
+    // What the monitor finds is reported of the machine as it joins in the first turn.
+    let rows = state.joined_by(&found).devices;
+    let mut joined = state.clone();
+    joined.apply(state.now(), &Event::NodesJoined { nodes: found });
+    let discovery = machine.discovery.in_rows(joined.topology(), &rows);
     let Monitor { first, repairs } =
-        monitor(&machine.system, discovery, &state, parts.run_dir, event_sender);
+        monitor(&machine.system, &discovery, &joined, parts.run_dir, event_sender.clone());
+    first.into_iter().for_each(|event| event_sender.send(event));
     let log = Archive::new(parts.store, parts.home);
     let Scheduling { policy, cadence } = scheduling;
     let mut control = Controller::new(state, rates, policy, node, log)
         .with_cadence(cadence)
         .with_retention(parts.retention);
     control.adopt();
-    first.into_iter().chain(parts.facts).for_each(|event| control.accept(event));
+    parts.facts.into_iter().for_each(|event| control.accept(event));
     let observer: Observer =
         Box::new(move |_, batch| batch.iter().for_each(|(_, event)| repairs.observe(event)));
     Ok((control, observer))
@@ -93,10 +96,6 @@ pub(crate) fn assemble(
 pub struct MachineService {
     service: Service<Node>,
     pub log: StoreReader,
-    /// Every device that the store knows, also those that are gone.
-    pub topology: Arc<Topology>,
-    /// Devices that the store knows and the machine has no longer.
-    pub gone: BTreeSet<DeviceId>,
     /// What changed about the machine since the service before, a sentence each.
     pub news: Vec<String>,
     /// Snapshots that were damaged; older ones and the events stood in for them.
@@ -119,37 +118,33 @@ impl MachineService {
         health_check: Option<PathBuf>,
         keeping: Keeping,
     ) -> Result<Self, StartError> {
-        let mut store = open_or_create(&home.store(), &machine.topology)?.with_keeping(keeping);
+        let mut store = open_or_create(&home.store())?.with_keeping(keeping);
         let log = store.reader();
-        let (known, gone_before) = (log.topology()?, log.gone()?);
-        let Inventory { topology, rows, gone, news } = Inventory::of(&known, &machine.topology);
-        if topology != known {
-            store.extend_topology(&topology)?;
-        }
         let Recovered { past, refused } = store.recover()?;
-        let topology = Arc::clone(past.state.topology());
+        let found = under_known_name(past.state.topology(), &machine.topology);
+        let news = news(&past.state, &found);
+        let gone = log.gone()?;
         let setup_rows: Vec<JobRow> = log.rows()?;
         let last_job = home.jobs()?.last().map_or(0, |job| job.id);
         let (mut control, observer) = assemble(Parts {
             machine,
-            discovery: &machine.discovery.in_rows(&topology, &rows),
             scheduling,
             run_dir: home.run_dir("server"),
             store,
             retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
             health_check,
             exits: Some(home.exits()),
-            facts: availability_changes(&past.state, &gone_before, &gone),
+            facts: gone.iter().map(|&device| Event::DeviceRepaired { device }).collect(),
             past,
             home,
         })?;
         // Whoever asks first sees the machine as it is now.
         let now = control.now();
         control.turn(Some(now)).map_err(ServiceError::Control)?;
-        if gone != gone_before {
-            // After the turn that takes devices out of service for it or brings them back: after a
-            // death in between the next start does the same again.
-            control.log_mut().events.put_gone(&gone)?;
+        if !gone.is_empty() {
+            // After the turn that says by events who is gone: after a death in between the next
+            // start does the same again.
+            control.log_mut().events.forget_gone()?;
         }
         let setup = Setup {
             rows: setup_rows,
@@ -158,7 +153,7 @@ impl MachineService {
             observers: vec![observer],
         };
         let service = Service::start(control, setup)?;
-        Ok(Self { service, log, topology, gone, news, refused })
+        Ok(Self { service, log, news, refused })
     }
 
     pub fn handle(&self) -> &Handle {
@@ -176,9 +171,9 @@ impl MachineService {
     }
 }
 
-fn open_or_create(path: &Path, topology: &Topology) -> Result<EventStore, StoreError> {
+fn open_or_create(path: &Path) -> Result<EventStore, StoreError> {
     if !path.exists() {
-        return EventStore::create(path, topology);
+        return EventStore::create(path, &Topology::default());
     }
     // A process that a killed server was about to start may hold the store's lock a moment longer.
     for _ in 0..OPEN_TRIES {

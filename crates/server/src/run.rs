@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use het_control::{Past, Retention};
-use het_core::{Event, JobEnd, JobId, JobSpec, State, Time};
+use het_core::{Event, JobEnd, JobId, JobSpec, State, Time, Topology};
 use het_host::{Home, HomeError, JobDir, Machine, MachineLock, missed_facts, newest_checkpoint};
 use het_node::{Node, NodeError};
 use het_service::report::report;
@@ -58,19 +58,19 @@ impl PreparedRun {
     ///
     /// # Errors
     /// When its store cannot be made.
-    pub fn submit(machine: &Machine, dir: JobDir, spec: JobSpec) -> Result<Self, RunError> {
-        Self::new_job(machine, dir, Arc::new(spec), Carried::default())
+    pub fn submit(dir: JobDir, spec: JobSpec) -> Result<Self, RunError> {
+        Self::new_job(dir, Arc::new(spec), Carried::default())
     }
 
     fn new_job(
-        machine: &Machine,
         dir: JobDir,
         spec: Arc<JobSpec>,
         Carried { succeeded, checkpoints }: Carried,
     ) -> Result<Self, RunError> {
-        let store = EventStore::create(&dir.store(), &machine.topology)?;
+        let topology = Topology::default();
+        let store = EventStore::create(&dir.store(), &topology)?;
         let job = JobId(dir.id);
-        let past = Past::new(Arc::clone(&machine.topology));
+        let past = Past::new(Arc::new(topology));
         let facts = vec![Event::JobSubmitted { job, spec, succeeded, checkpoints }];
         Ok(Self { job, dir, store, past, facts, resumes: None })
     }
@@ -82,7 +82,6 @@ impl PreparedRun {
     /// # Errors
     /// When there is nothing to continue, or files cannot be used.
     pub fn resume(
-        machine: &Machine,
         dir: JobDir,
         new_dir: impl FnOnce() -> Result<JobDir, HomeError>,
     ) -> Result<Self, RunError> {
@@ -95,7 +94,7 @@ impl PreparedRun {
             Some((_, JobEnd::Succeeded)) => Err(RunError::AlreadySucceeded { id: id.0 }),
             Some(_) => {
                 let carried = carried(job, newest_checkpoint);
-                let new = Self::new_job(machine, new_dir()?, Arc::clone(&job.spec), carried)?;
+                let new = Self::new_job(new_dir()?, Arc::clone(&job.spec), carried)?;
                 Ok(Self { resumes: Some(id.0), ..new })
             }
             None => {
@@ -120,7 +119,6 @@ impl PreparedRun {
         let Self { job, dir, store, past, facts, resumes } = self;
         let (control, repairs) = assemble(Parts {
             machine,
-            discovery: &machine.discovery,
             scheduling,
             home: home.clone(),
             run_dir: dir.run.clone(),

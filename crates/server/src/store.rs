@@ -8,8 +8,7 @@
 //! rows     job id → its last line of a list, once the job has left the state
 //! snapshots   number of the first event not in it → checksum, then the number of its parts
 //! snapshot_parts   that number, part → a piece of its JSON
-//! head     `topology`: what the ids of all events refer to · `gone`: which devices were not found
-//!          when it was begun last · `format`: of this file
+//! head     `topology`: that before the first event · `format`: of this file
 //! ```
 
 mod recovery;
@@ -143,7 +142,7 @@ pub struct EventStore {
 pub struct StoreReader(Arc<Database>);
 
 impl EventStore {
-    /// Makes a new store for a cluster.
+    /// Makes a new store for a cluster that has this topology before the first event.
     ///
     /// # Errors
     /// When the file cannot be made or written.
@@ -240,26 +239,13 @@ impl EventStore {
         Ok(Self { snapshots, stale, ..Self::at(database, next, hash) })
     }
 
-    /// Ids go on meaning what they mean; there may be more of them from now on.
+    /// Drops what [`StoreReader::gone`] says, once events say it.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn extend_topology(&mut self, topology: &Topology) -> Result<(), StoreError> {
-        self.put_head("topology", &serde_json::to_vec(&write_topology(topology))?)
-    }
-
-    /// Remembers which devices are out of service for no other reason than that they are gone.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn put_gone(&mut self, gone: &BTreeSet<DeviceId>) -> Result<(), StoreError> {
-        let ids: Vec<u32> = gone.iter().map(|id| id.0).collect();
-        self.put_head("gone", &serde_json::to_vec(&ids)?)
-    }
-
-    fn put_head(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+    pub fn forget_gone(&mut self) -> Result<(), StoreError> {
         let write = self.database.begin_write()?;
-        write.open_table(HEAD)?.insert(key, value)?;
+        write.open_table(HEAD)?.remove("gone")?;
         Ok(write.commit()?)
     }
 
@@ -418,6 +404,8 @@ impl StoreReader {
         Ok(rows)
     }
 
+    /// What the first event found: empty where nodes join by events.
+    ///
     /// # Errors
     /// When the head is missing or does not fit together.
     pub fn topology(&self) -> Result<Topology, StoreError> {
@@ -427,7 +415,8 @@ impl StoreReader {
         Ok(read_topology(&record)?)
     }
 
-    /// What [`EventStore::put_gone`] was told last.
+    /// Devices that version 0.1 took out of service because they were gone, and remembered beside
+    /// its events.
     ///
     /// # Errors
     /// When it cannot be read.

@@ -13,8 +13,9 @@ use het_core::{Action, Event, JobId, LeaseId, Plan, Time};
 use het_engine::{Engine, Waker};
 use het_wire::api::JobRow;
 use thiserror::Error;
+use tokio::sync::watch;
 
-use crate::handle::{Acknowledge, Alive, Handle, Request, Then};
+use crate::handle::{Acknowledge, Alive, Handle, PublishedTopology, Request, Then};
 use crate::replica::{self, Batch, Observer, Publisher, Replica};
 use crate::report::{report, row};
 use crate::{JobTable, Scheduling, Store};
@@ -76,8 +77,9 @@ impl<E: Engine + Send + 'static> Service<E> {
         let spawned = replica::spawn(replica, setup.observers);
         let (publisher, questions) = spawned.map_err(ServiceError::Thread)?;
         let waker = control.waker();
+        let (topology, shown) = watch::channel(Arc::clone(control.state().topology()));
         let (handle, requests, alive) =
-            Handle::new(waker.clone(), questions, Arc::clone(&jobs), next_job);
+            Handle::new(waker.clone(), questions, Arc::clone(&jobs), next_job, shown);
         let leases = control.state().leases();
         let leases = leases.iter().map(|(&id, lease)| (id, lease.stage.job)).collect();
         let control_loop = ControlLoop {
@@ -86,6 +88,7 @@ impl<E: Engine + Send + 'static> Service<E> {
             waker,
             jobs,
             publisher,
+            topology,
             leases,
             snapshot: None,
             then: Then::GoOn,
@@ -134,6 +137,7 @@ struct ControlLoop<E, S: Store> {
     waker: Waker,
     jobs: Arc<JobTable>,
     publisher: Publisher,
+    topology: PublishedTopology,
     /// Whose lease it is, for events that name only the lease.
     leases: BTreeMap<LeaseId, JobId>,
     /// One that is being made.
@@ -192,6 +196,10 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
         }
         for row in rows.iter().filter(|row| row.ended_at.is_some()) {
             self.control.log_mut().keep_row(row);
+        }
+        let topology = self.control.state().topology();
+        if !Arc::ptr_eq(&self.topology.borrow(), topology) {
+            self.topology.send_replace(Arc::clone(topology));
         }
         let sequence = self.control.log().length();
         let gone = self.jobs.put(rows, sequence);

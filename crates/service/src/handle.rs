@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use het_core::{Event, JobId, State};
+use het_core::{Event, JobId, State, Topology};
 use het_engine::Waker;
 use tokio::sync::{oneshot, watch};
 
@@ -50,6 +50,7 @@ pub struct Handle {
     questions: Questions,
     jobs: Arc<JobTable>,
     next_job: Arc<AtomicU64>,
+    topology: watch::Receiver<Arc<Topology>>,
     /// Closed when the loop has ended.
     alive: watch::Receiver<()>,
 }
@@ -57,21 +58,30 @@ pub struct Handle {
 /// Held by the loop as long as it runs.
 pub(crate) type Alive = watch::Sender<()>;
 
+/// Where the loop publishes the topology.
+pub(crate) type PublishedTopology = watch::Sender<Arc<Topology>>;
+
 impl Handle {
     pub(crate) fn new(
         waker: Waker,
         questions: Questions,
         jobs: Arc<JobTable>,
         next_job: u64,
+        topology: watch::Receiver<Arc<Topology>>,
     ) -> (Self, Receiver<Request>, Alive) {
         let (requests, receiver) = sync_channel(WAITING_MAX);
         let next_job = Arc::new(AtomicU64::new(next_job));
         let (sender, alive) = watch::channel(());
-        (Self { requests, waker, questions, jobs, next_job, alive }, receiver, sender)
+        (Self { requests, waker, questions, jobs, next_job, topology, alive }, receiver, sender)
     }
 
     pub fn jobs(&self) -> &Arc<JobTable> {
         &self.jobs
+    }
+
+    /// Nodes, devices and links as of the last turn, also those that are gone.
+    pub fn topology(&self) -> Arc<Topology> {
+        Arc::clone(&self.topology.borrow())
     }
 
     /// A job id that nobody else gets.

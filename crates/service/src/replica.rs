@@ -75,6 +75,9 @@ impl Replica {
     fn apply(&mut self, batch: &Batch) {
         for (at, event) in batch.events.iter() {
             self.past.apply(*at, event);
+            if let Event::NodesJoined { .. } = event {
+                self.cache = RefCell::default();
+            }
         }
         self.sequence = batch.sequence;
         self.present = (batch.now, Instant::now());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{self, Context};
 
 use het_control::{Controller, Log, LogError, Past};
-use het_core::{Event, JobEnd, JobId, LeaseId, Millis, Plan, Priority, State, Time};
+use het_core::{Event, JobEnd, JobId, LeaseId, Millis, Plan, Priority, State, Time, Topology};
 use het_engine::{Engine, Fake, Script, Waker};
 use het_perf::Rates;
 use het_policy::by_name;
@@ -38,6 +38,10 @@ impl Blocking {
 impl Engine for Blocking {
     fn adopt(&mut self, state: &State) {
         self.fake.adopt(state);
+    }
+
+    fn topology_changed(&mut self, topology: &Arc<Topology>) {
+        self.fake.topology_changed(topology);
     }
 
     fn submit(&mut self, plan: &Plan) {

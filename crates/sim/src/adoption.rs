@@ -2,13 +2,15 @@
 //! between a fact and its commit, or between a commit and its submission.
 
 use het_core::{CheckpointSpec, Event, LeaseId, Outcome, Phase, State};
+use het_engine::Engine;
 
 use crate::Sim;
 use crate::engine::checkpointed;
 
 impl Sim {
     pub(crate) fn take_up(&mut self, state: &State) {
-        self.generation = state.generation();
+        self.fence.adopt(state);
+        self.topology_changed(state.topology());
         for (lease, outcome) in std::mem::take(&mut self.uncommitted) {
             self.emit(Event::StageEnded { lease, outcome });
         }

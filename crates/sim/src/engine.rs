@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Checkpoint, DeviceId, Domain, Event, Failure, Generation, Grant, LeaseId, Measured,
-    Micro, Millis, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, State, Time,
-    Topology,
+    Action, Checkpoint, DeviceId, Domain, Event, Failure, Grant, LeaseId, Measured, Micro, Millis,
+    Name, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, State, Time, Topology,
 };
-use het_engine::Engine;
+use het_engine::{Engine, GenerationFence};
 
 use crate::elastic::{RECONSIDERS_AFTER, Trainer};
 use crate::event_queue::{EventQueue, ScheduledEvent};
@@ -22,13 +21,15 @@ pub struct Sim {
     /// The programs of elastic stages, which remember what they measured.
     trainers: BTreeMap<StageKey, Trainer>,
     now: Time,
-    pub(crate) generation: Generation,
+    pub(crate) fence: GenerationFence,
     pub(crate) queue: EventQueue,
     pub(crate) runs: BTreeMap<LeaseId, Run>,
     /// Ends that were reported and may not be durable yet.
     pub(crate) uncommitted: Vec<(LeaseId, Outcome)>,
     lost: Vec<bool>,
     failed: BTreeSet<DeviceId>,
+    /// Names of nodes that were removed and did not join again.
+    removed: BTreeSet<Name>,
     /// Percent of the normal step time, by node.
     pace: Vec<u64>,
     /// The same for gangs that stand on several nodes.
@@ -123,12 +124,25 @@ impl Sim {
             models,
             trainers: BTreeMap::new(),
             now: Time::ZERO,
-            generation: Generation(0),
+            fence: GenerationFence::default(),
+            removed: BTreeSet::new(),
             queue,
             runs: BTreeMap::new(),
             uncommitted: Vec::new(),
             failed_once: BTreeSet::new(),
         }
+    }
+
+    /// Has the engine report a fact that somebody else found.
+    pub fn report(&mut self, event: Event) {
+        let due = match event {
+            Event::NodesJoined { nodes } => {
+                ScheduledEvent::InjectFault(Fault::NodesJoined { nodes })
+            }
+            Event::NodeRemoved { name } => ScheduledEvent::InjectFault(Fault::NodeRemoved { name }),
+            other => ScheduledEvent::Emit(Box::new(other)),
+        };
+        self.queue.add(self.now, due);
     }
 
     fn model(&self, stage: StageKey) -> Arc<StageModel> {
@@ -142,6 +156,12 @@ impl Sim {
         placement: &Arc<Placement>,
         resume: Option<&Checkpoint>,
     ) {
+        let is_removed = |rank: &&Rank| self.removed.contains(&self.topology.node(rank.node).name);
+        if let Some(rank) = placement.ranks.iter().find(is_removed) {
+            let reason = format!("`{}` is not there any more", self.topology.node(rank.node).name);
+            self.emit(Event::StageEnded { lease, outcome: Outcome::Refused { reason } });
+            return;
+        }
         let is_gone = |rank: &Rank| self.lost[rank.node.index()];
         let has_failed = |grant: Grant| self.failed.contains(&grant.device);
         if placement.ranks.iter().any(is_gone) || placement.grants().any(has_failed) {
@@ -309,7 +329,7 @@ impl Sim {
             Outcome::Finished => run.keep(),
             Outcome::Lost if run.broken => {}
             Outcome::Lost => run.settle(self.now),
-            Outcome::Stopped | Outcome::Failed(_) => {}
+            Outcome::Stopped | Outcome::Failed(_) | Outcome::Refused { .. } => {}
         }
         run.done = run.saved;
         let model = self.model(run.stage);
@@ -340,6 +360,17 @@ impl Sim {
 
     fn inject(&mut self, fault: Fault) -> Option<Event> {
         match fault {
+            Fault::NodesJoined { nodes } => {
+                nodes.nodes.iter().for_each(|node| self.node_joins(&node.name));
+                Some(Event::NodesJoined { nodes })
+            }
+            Fault::NodeRemoved { name } => {
+                self.node_is_removed(&name);
+                Some(Event::NodeRemoved { name })
+            }
+            Fault::CapacityTaken { node, class, amount } => {
+                Some(Event::CapacityTaken { node, class, amount })
+            }
             Fault::NodeLost { node } => {
                 self.lost[node.index()] = true;
                 for lease in self.leases_on(node) {
@@ -378,12 +409,7 @@ impl Sim {
                 None
             }
             Fault::Hung { node, noticed_after } | Fault::Corrupted { node, noticed_after } => {
-                for lease in self.leases_on(node) {
-                    if let Some(run) = self.runs.get_mut(&lease) {
-                        run.settle(self.now);
-                        run.broken = true;
-                    }
-                }
+                self.break_gangs(node);
                 let noticed = ScheduledEvent::InjectFault(Fault::Noticed { node });
                 self.queue.add(self.now + noticed_after, noticed);
                 None
@@ -394,6 +420,29 @@ impl Sim {
                     self.leases_on(node).into_iter().filter(broken).collect();
                 leases.into_iter().for_each(|lease| self.end(lease, Outcome::Lost));
                 None
+            }
+        }
+    }
+
+    fn node_joins(&mut self, name: &Name) {
+        self.removed.remove(name);
+        if let Some(row) = self.row_of(name) {
+            self.lost[row.index()] = false;
+        }
+    }
+
+    fn node_is_removed(&mut self, name: &Name) {
+        let hit = self.row_of(name).map(|node| self.leases_on(node)).unwrap_or_default();
+        self.removed.insert(name.clone());
+        hit.into_iter().for_each(|lease| self.end(lease, Outcome::Lost));
+    }
+
+    /// What runs on the node works on for nothing.
+    fn break_gangs(&mut self, node: NodeId) {
+        for lease in self.leases_on(node) {
+            if let Some(run) = self.runs.get_mut(&lease) {
+                run.settle(self.now);
+                run.broken = true;
             }
         }
     }
@@ -409,6 +458,10 @@ impl Sim {
             }
             self.schedule(lease);
         }
+    }
+
+    fn row_of(&self, name: &Name) -> Option<NodeId> {
+        self.topology.node_ids().find(|&id| self.topology.node(id).name == *name)
     }
 
     fn leases_on(&self, node: NodeId) -> Vec<LeaseId> {
@@ -449,11 +502,24 @@ impl Engine for Sim {
         self.take_up(state);
     }
 
+    fn topology_changed(&mut self, topology: &Arc<Topology>) {
+        let before = std::mem::replace(&mut self.topology, Arc::clone(topology));
+        let others = before.node_ids().filter(|&id| before.node(id).name != topology.node(id).name);
+        for node in others {
+            self.lost[node.index()] = false;
+            self.pace[node.index()] = 100;
+            self.link_pace[node.index()] = 100;
+            self.failed.retain(|&device| topology.device(device).node != node);
+        }
+        let nodes = topology.nodes.len();
+        self.lost.resize(nodes, false);
+        [&mut self.pace, &mut self.link_pace].into_iter().for_each(|pace| pace.resize(nodes, 100));
+    }
+
     fn submit(&mut self, plan: &Plan) {
-        if plan.generation <= self.generation {
+        if !self.fence.admits(plan) {
             return;
         }
-        self.generation = plan.generation;
         for action in &plan.actions {
             match action {
                 Action::Start { lease, stage, placement, resume, .. } => {
@@ -527,6 +593,10 @@ mod tests {
 
         fn crash(&self, engine: Sim) -> Sim {
             engine
+        }
+
+        fn report(&self, engine: &mut Sim, event: Event) {
+            engine.report(event);
         }
     }
 

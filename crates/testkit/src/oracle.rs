@@ -4,13 +4,15 @@
 //! code with `State::apply`, the policies or the scheduler's check, so a mistake there does not
 //! hide itself here.
 
+mod nodes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Checkpoint, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, Millis, NodeId, Outcome,
-    Placement, Plan, Quotas, Reason, StageIndex, StageKey, StageState, State, StopCause, Time,
-    Topology,
+    Action, Checkpoint, Device, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, Millis, NodeId,
+    Outcome, Placement, Plan, Quotas, Reason, StageIndex, StageKey, StageState, State, StopCause,
+    Time, Topology,
 };
 
 /// Which laws to hold a policy to: strict orders are not work conserving.
@@ -24,6 +26,9 @@ pub enum Strictness {
 
 /// Preemptions that one stage may suffer.
 const PREEMPTIONS_MAX: u32 = 3;
+
+/// Starts in a row that an engine may refuse before the stage has failed.
+const REFUSALS_MAX: u32 = 5;
 
 /// Follows the events of one run and collects what breaks a law.
 #[derive(Debug)]
@@ -43,6 +48,12 @@ pub struct Oracle {
     failed_devices: BTreeSet<DeviceId>,
     drained_devices: BTreeSet<DeviceId>,
     occupied_devices: BTreeSet<DeviceId>,
+    removed_nodes: BTreeSet<NodeId>,
+    absent_devices: BTreeSet<DeviceId>,
+    /// Units in 1/10,000 that others use, by node and class.
+    taken: BTreeMap<(NodeId, usize), u64>,
+    /// Nodes that join: where they stand is the state's to say.
+    joining: Option<Arc<Topology>>,
     /// Leases that people want stopped for somebody, whatever it costs.
     asked_to_yield: BTreeSet<LeaseId>,
     /// By tenant and class id: what it is entitled to, and its limit.
@@ -67,6 +78,7 @@ struct ShadowStage {
     attempts: u32,
     preemptions: u32,
     failures: u32,
+    refusals: u32,
     newest: Option<Checkpoint>,
     published: bool,
     reasons: Vec<Reason>,
@@ -109,6 +121,10 @@ impl Oracle {
             failed_devices: BTreeSet::new(),
             drained_devices: BTreeSet::new(),
             occupied_devices: BTreeSet::new(),
+            removed_nodes: BTreeSet::new(),
+            absent_devices: BTreeSet::new(),
+            taken: BTreeMap::new(),
+            joining: None,
             asked_to_yield: BTreeSet::new(),
             quotas: BTreeMap::new(),
             idle_before: BTreeSet::new(),
@@ -162,42 +178,30 @@ impl Oracle {
             }
             Event::QuotasSet { quotas } => self.quotas(quotas),
             Event::PlanCommitted { plan } => self.plan(plan),
-            Event::StageStarted { .. }
-            | Event::Progressed { .. }
-            | Event::PolicyRemembered { .. } => {}
+            Event::StageStarted { lease } => {
+                if let Some(key) = self.holds.get(lease).map(|hold| hold.stage)
+                    && let Some(stage) = self.stage_mut(key)
+                {
+                    stage.refusals = 0;
+                }
+            }
+            Event::Progressed { .. } | Event::PolicyRemembered { .. } => {}
             Event::StagePublished { lease } => self.published(*lease),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
-            Event::NodeLost { node } => {
-                self.lost_nodes.insert(*node);
-            }
-            Event::NodeReturned { node } => {
-                self.lost_nodes.remove(node);
-            }
-            Event::NodeSuspected { node } => {
-                self.suspected_nodes.insert(*node);
-            }
-            Event::NodeCleared { node } => {
-                self.suspected_nodes.remove(node);
-            }
-            Event::DeviceFailed { device } => {
-                self.failed_devices.insert(*device);
-            }
-            Event::DeviceRepaired { device } => {
-                self.failed_devices.remove(device);
-            }
-            Event::DeviceDrained { device } => {
-                self.drained_devices.insert(*device);
-            }
-            Event::DeviceUndrained { device } => {
-                self.drained_devices.remove(device);
-            }
-            Event::DeviceOccupied { device, .. } => {
-                self.occupied_devices.insert(*device);
-            }
-            Event::DeviceVacated { device } => {
-                self.occupied_devices.remove(device);
-            }
+            Event::NodesJoined { .. }
+            | Event::NodeRemoved { .. }
+            | Event::CapacityTaken { .. }
+            | Event::NodeLost { .. }
+            | Event::NodeReturned { .. }
+            | Event::NodeSuspected { .. }
+            | Event::NodeCleared { .. }
+            | Event::DeviceFailed { .. }
+            | Event::DeviceRepaired { .. }
+            | Event::DeviceDrained { .. }
+            | Event::DeviceUndrained { .. }
+            | Event::DeviceOccupied { .. }
+            | Event::DeviceVacated { .. } => self.service(event),
         }
         self.forget_dead_claims();
         // Who could not start meanwhile waits anew.
@@ -303,7 +307,10 @@ impl Oracle {
             self.blame(8, format!("{key} resumes from {resume:?}, newest is {newest:?}"));
         }
         let placement = Arc::clone(placement);
-        self.holds.insert(lease, Hold { stage: key, placement, since: self.now, stopping: None });
+        let hold =
+            Hold { stage: key, placement: placement.clone(), since: self.now, stopping: None };
+        self.holds.insert(lease, hold);
+        self.nothing_taken_is_promised(key, &placement);
         self.nothing_promised_twice(key);
         self.nobody_over_limit(key);
     }
@@ -416,16 +423,6 @@ impl Oracle {
         for device in grabbed {
             self.blame(2, format!("{newest} grabs device {device}, which is claimed"));
         }
-    }
-
-    /// It failed, its node did or is going to, or it is kept from use.
-    fn is_down(&self, device: DeviceId) -> bool {
-        let node = self.topology.device(device).node;
-        self.lost_nodes.contains(&node)
-            || self.suspected_nodes.contains(&node)
-            || self.failed_devices.contains(&device)
-            || self.drained_devices.contains(&device)
-            || self.occupied_devices.contains(&device)
     }
 
     fn no_device_claimed_twice(&mut self) {
@@ -562,6 +559,10 @@ impl Oracle {
                 stage.failures += 1;
                 if stage.failures > retries { Status::Failed } else { Status::Idle }
             }
+            (Outcome::Refused { .. }, None) => {
+                stage.refusals += 1;
+                if stage.refusals >= REFUSALS_MAX { Status::Failed } else { Status::Idle }
+            }
             _ => Status::Idle,
         };
         let preempted = matches!(hold.stopping, Some(StopCause::Priority { .. }));
@@ -575,6 +576,7 @@ impl Oracle {
 
     /// Compares with the real state: laws 3, 4, 11 and 13. Call after every event.
     pub fn compare(&mut self, state: &State) {
+        self.take_in_nodes(state);
         for device in self.topology.clone().device_ids() {
             let ours: u64 = self
                 .holds
@@ -635,9 +637,10 @@ impl Oracle {
         }
         spec.alternatives.iter().any(|alternative| {
             let mut by_domain: BTreeMap<String, u32> = BTreeMap::new();
+            let mut taken = self.taken.clone();
             for device in self.topology.device_ids() {
                 if alternative.selector.accepts(&self.topology, device) {
-                    let node = self.topology.device(device).node;
+                    let Device { node, class, .. } = *self.topology.device(device);
                     let row = self.topology.node(node);
                     let domain = match spec.within {
                         Domain::Any => String::new(),
@@ -645,7 +648,13 @@ impl Oracle {
                         Domain::Rack => row.rack.to_string(),
                         Domain::Pod => row.pod.to_string(),
                     };
-                    *by_domain.entry(domain).or_default() += self.free_units(device);
+                    let free = self.free_units(device);
+                    // Nobody knows which devices others use: any that are free may be.
+                    let mut none = 0;
+                    let others = taken.get_mut(&(node, class)).unwrap_or(&mut none);
+                    let theirs = others.div_ceil(10_000).min(u64::from(free));
+                    *others = others.saturating_sub(theirs * 10_000);
+                    *by_domain.entry(domain).or_default() += free - theirs as u32;
                 }
             }
             by_domain.values().any(|&units| units >= alternative.count)

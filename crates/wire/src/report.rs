@@ -159,6 +159,10 @@ pub struct CandidateReport {
     pub remarks: Vec<String>,
 }
 
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// What stands against one alternative.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockerReport {
@@ -167,7 +171,10 @@ pub struct BlockerReport {
     pub free: u32,
     /// Units that the cluster has.
     pub total: u32,
-    /// Of these, units of devices that are down, or that somebody took out of service.
+    /// Of these, units that others use, nobody knows of which devices.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub used_by_others: u32,
+    /// Units of devices that are down, or that somebody took out of service.
     #[serde(default)]
     pub out_of_service: u32,
     /// Of those, the ones that processes of no job use.

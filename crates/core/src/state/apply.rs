@@ -6,19 +6,24 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Claim, Job, JobEnd, Lease, Phase, Recoveries, Stage, StageState, State, Ticket};
+use super::{
+    Claim, Job, JobEnd, Lease, Phase, REFUSALS_MAX, Recoveries, Stage, StageState, State, Ticket,
+};
 use crate::{
-    Action, Checkpoint, Event, Failure, Free, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
+    Action, Checkpoint, Event, Failure, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
     Placement, Plan, Priority, Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
     lineage,
 };
+
+/// As a shell says it of a program that cannot be run.
+const EXIT_CANNOT_RUN: i32 = 126;
 
 impl State {
     /// Changes the state by one fact that happened at `at`.
     ///
     /// # Panics
     /// When a plan breaks a law: devices promised twice, a lease number used twice, a job id
-    /// submitted twice.
+    /// submitted twice; or when an event names a node, device or class that is not there.
     pub fn apply(&mut self, at: Time, event: &Event) {
         self.now = self.now.max(at);
         match event {
@@ -46,27 +51,37 @@ impl State {
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StagePublished { lease } => self.published(*lease),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
-            Event::NodeLost { node } => self.lost[node.index()] = true,
-            Event::NodeReturned { node } => self.lost[node.index()] = false,
-            Event::NodeSuspected { node } => self.suspected[node.index()] = true,
-            Event::NodeCleared { node } => self.suspected[node.index()] = false,
-            Event::DeviceFailed { device } => self.failed[device.index()] = true,
-            Event::DeviceRepaired { device } => self.failed[device.index()] = false,
-            Event::DeviceDrained { device } => {
-                self.drained.insert(*device);
+            Event::NodesJoined { nodes } => self.join(nodes),
+            Event::NodeRemoved { name } => self.remove_node(name),
+            Event::CapacityTaken { node, class, amount } => self.take(*node, *class, *amount),
+            Event::NodeLost { node } => self.set_node(*node, |state, at| state.lost[at] = true),
+            Event::NodeReturned { node } => {
+                self.set_node(*node, |state, at| state.lost[at] = false);
             }
-            Event::DeviceUndrained { device } => {
-                self.drained.remove(device);
+            Event::NodeSuspected { node } => {
+                self.set_node(*node, |state, at| state.suspected[at] = true);
             }
-            Event::DeviceOccupied { device, by } => {
-                self.occupied.insert(*device, by.clone());
+            Event::NodeCleared { node } => {
+                self.set_node(*node, |state, at| state.suspected[at] = false);
             }
-            Event::DeviceVacated { device } => {
-                self.occupied.remove(device);
+            Event::DeviceFailed { device } => {
+                self.set_device(*device, |state| state.failed[device.index()] = true);
             }
-        }
-        if event.changes_service() {
-            self.refresh_service();
+            Event::DeviceRepaired { device } => {
+                self.set_device(*device, |state| state.failed[device.index()] = false);
+            }
+            Event::DeviceDrained { device } => self.set_device(*device, |state| {
+                state.drained.insert(*device);
+            }),
+            Event::DeviceUndrained { device } => self.set_device(*device, |state| {
+                state.drained.remove(device);
+            }),
+            Event::DeviceOccupied { device, by } => self.set_device(*device, |state| {
+                state.occupied.insert(*device, by.clone());
+            }),
+            Event::DeviceVacated { device } => self.set_device(*device, |state| {
+                state.occupied.remove(device);
+            }),
         }
     }
 
@@ -244,6 +259,7 @@ impl State {
         for rank in &placement.ranks {
             self.memory_held[rank.node.index()] -= rank.memory;
         }
+        self.spread_taken_over(placement);
         total
     }
 
@@ -295,6 +311,8 @@ impl State {
             && lease.phase == Phase::Starting
         {
             lease.phase = Phase::Running { since: now };
+            let key = lease.stage;
+            self.stage_mut(key).refusals = 0;
         }
     }
 
@@ -348,7 +366,11 @@ impl State {
         stage.progress.useful = None;
         stage.ended = Some(now);
         let saved = stage.checkpoint_at.is_some_and(|at| at >= lease.since);
-        stage.fruitless = if saved { 0 } else { stage.fruitless + 1 };
+        stage.fruitless = match outcome {
+            Outcome::Refused { .. } => stage.fruitless,
+            _ if saved => 0,
+            _ => stage.fruitless + 1,
+        };
         stage.state = next_state(stage, lease.phase, outcome, ending, retries, now);
         match stage.state {
             StageState::Stopped { cause: StopCause::Fault, .. } => {
@@ -364,27 +386,6 @@ impl State {
         }
         self.book_work(&lease.placement, busy, useful);
         self.refresh(key.job);
-    }
-
-    fn refresh_service(&mut self) {
-        self.count_service();
-        for lease in self.leases.values() {
-            self.free.take(&self.index, &lease.placement);
-        }
-    }
-
-    /// What is up, by what is lost, suspected, failed, drained and occupied, and free as long as
-    /// nobody holds it.
-    pub(super) fn count_service(&mut self) {
-        for id in self.topology.device_ids() {
-            let (index, device) = (id.index(), self.topology.device(id));
-            let node = device.node.index();
-            let sound = !self.failed[index] && !self.drained.contains(&id);
-            let sound = sound && !self.occupied.contains_key(&id);
-            let up = sound && !self.lost[node] && !self.suspected[node];
-            self.service[index] = if up { device.capacity } else { Share::ZERO };
-        }
-        self.free = Free::all_of(&self.index, &self.service);
     }
 
     /// Recomputes which stages of a job wait, and whether the job has ended.
@@ -491,8 +492,15 @@ fn next_state(
         }),
         _ if ending => StageState::Cancelled,
         (Outcome::Lost, _) => StageState::Stopped { cause: StopCause::Fault, since: now },
-        (Outcome::Stopped | Outcome::Failed(_), Some(cause)) => {
+        (Outcome::Stopped | Outcome::Failed(_) | Outcome::Refused { .. }, Some(cause)) => {
             StageState::Stopped { cause, since: now }
+        }
+        (Outcome::Refused { reason }, None) => {
+            stage.refusals += 1;
+            match stage.refusals < REFUSALS_MAX {
+                true => StageState::Stopped { cause: StopCause::Fault, since: now },
+                false => StageState::Failed(refused_too_often(reason)),
+            }
         }
         (Outcome::Stopped, None) => StageState::Stopped { cause: StopCause::User, since: now },
         (Outcome::Failed(failure), None) => {
@@ -504,6 +512,11 @@ fn next_state(
             }
         }
     }
+}
+
+fn refused_too_often(reason: &str) -> Failure {
+    let message = format!("it could not be started {REFUSALS_MAX} times in a row: {reason}");
+    Failure { rank: 0, exit_code: EXIT_CANNOT_RUN, message }
 }
 
 impl Job {
@@ -540,6 +553,7 @@ impl Stage {
             preemptions: 0,
             fruitless: 0,
             failures: 0,
+            refusals: 0,
             recoveries: Recoveries::default(),
             checkpoint: None,
             checkpoint_at: None,

@@ -8,13 +8,14 @@ use thiserror::Error;
 use super::apply::Booked;
 use super::{Claim, Job, Lease, StageState, State, Ticket};
 use crate::{
-    DeviceId, Generation, JobId, LeaseId, Name, Occupant, Placement, PolicyMemory, Quotas, Share,
-    ShareMillis, StageKey, Time, Topology,
+    DeviceId, Generation, JobId, LeaseId, Name, NodeId, Occupant, Placement, PolicyMemory, Quotas,
+    Share, ShareMillis, StageKey, Time, Topology,
 };
 
-/// Everything of a state that follows neither from its topology nor from the rest.
+/// Everything of a state that does not follow from the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateParts {
+    pub topology: Arc<Topology>,
     pub now: Time,
     pub generation: Generation,
     pub next_job: JobId,
@@ -25,7 +26,6 @@ pub struct StateParts {
     pub waiting: BTreeMap<StageKey, Ticket>,
     pub next_ticket: Ticket,
     pub departures: u64,
-    /// By device class.
     pub last_checkpoint: Option<Time>,
     pub yielding: BTreeMap<LeaseId, StageKey>,
     pub quotas: Arc<Quotas>,
@@ -39,6 +39,11 @@ pub struct StateParts {
     pub failed: Vec<bool>,
     pub drained: BTreeSet<DeviceId>,
     pub occupied: BTreeMap<DeviceId, Occupant>,
+    pub removed: BTreeSet<NodeId>,
+    pub absent: BTreeSet<DeviceId>,
+    /// What others use, by node and row of class, and of which devices it is counted off.
+    pub taken: BTreeMap<(NodeId, usize), Share>,
+    pub taken_of: BTreeMap<DeviceId, Share>,
     /// By device.
     pub charged: Vec<ShareMillis>,
     pub busy: Vec<ShareMillis>,
@@ -46,12 +51,12 @@ pub struct StateParts {
 }
 
 impl StateParts {
-    /// The same on a topology that has the same rows and perhaps more behind them: to those nothing
-    /// has happened yet.
+    /// The same with rows for everything in the topology, which may have got more behind those
+    /// that there were: to them nothing has happened yet.
     #[must_use]
-    pub fn on(mut self, topology: &Topology) -> Self {
-        let (classes, nodes) = (topology.classes.len(), topology.nodes.len());
-        let devices = topology.devices.len();
+    pub fn filled_up(mut self) -> Self {
+        let (classes, nodes) = (self.topology.classes.len(), self.topology.nodes.len());
+        let devices = self.topology.devices.len();
         self.used.values_mut().for_each(|used| reach(used, classes));
         [&mut self.lost, &mut self.suspected].into_iter().for_each(|flags| reach(flags, nodes));
         reach(&mut self.failed, devices);
@@ -61,7 +66,7 @@ impl StateParts {
     }
 }
 
-fn reach<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
+pub(super) fn reach<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
     values.resize(values.len().max(length), T::default());
 }
 
@@ -81,6 +86,7 @@ pub enum PartsError {
 impl State {
     pub fn into_parts(self) -> StateParts {
         StateParts {
+            topology: self.topology,
             now: self.now,
             generation: self.generation,
             next_job: self.next_job,
@@ -101,6 +107,10 @@ impl State {
             failed: self.failed,
             drained: self.drained,
             occupied: self.occupied,
+            removed: self.removed,
+            absent: self.absent,
+            taken: self.taken,
+            taken_of: self.taken_of,
             charged: self.charged,
             busy: self.busy,
             useful: self.useful,
@@ -110,10 +120,10 @@ impl State {
     /// The state that these are the parts of.
     ///
     /// # Errors
-    /// When they do not fit together, or to the topology.
-    pub fn from_parts(topology: Arc<Topology>, parts: StateParts) -> Result<Self, PartsError> {
-        check(&topology, &parts)?;
-        let mut state = Self::new(topology);
+    /// When they do not fit together.
+    pub fn from_parts(parts: StateParts) -> Result<Self, PartsError> {
+        check(&parts.topology, &parts)?;
+        let mut state = Self::new(Arc::clone(&parts.topology));
         state.now = parts.now;
         state.generation = parts.generation;
         state.next_job = parts.next_job;
@@ -135,6 +145,10 @@ impl State {
         state.failed = parts.failed;
         state.drained = parts.drained;
         state.occupied = parts.occupied;
+        state.removed = parts.removed;
+        state.absent = parts.absent;
+        state.taken = parts.taken;
+        state.taken_of = parts.taken_of;
         state.charged = parts.charged;
         state.busy = parts.busy;
         state.useful = parts.useful;
@@ -172,7 +186,11 @@ fn check(topology: &Topology, parts: &StateParts) -> Result<(), PartsError> {
     counted("node", nodes, [parts.lost.len(), parts.suspected.len()])?;
     counted("device", devices, by_device)?;
     let named = parts.drained.iter().chain(parts.occupied.keys());
-    there("a device", named.copied().all(|id| id.index() < devices))?;
+    let mut named = named.chain(&parts.absent).chain(parts.taken_of.keys());
+    there("a device", named.all(|id| id.index() < devices))?;
+    let mut taken = parts.taken.keys();
+    there("a node", parts.removed.iter().all(|id| id.index() < nodes))?;
+    there("a class", taken.all(|(node, class)| node.index() < nodes && *class < classes))?;
     there("a stage", names_stages(parts))?;
     there("a lease", names_leases(parts))?;
     let tickets: BTreeSet<Ticket> = parts.waiting.values().copied().collect();

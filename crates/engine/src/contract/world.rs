@@ -84,6 +84,8 @@ impl<'a, S: Subject> World<'a, S> {
             self.state.apply(engine.now(), &event);
         }
         self.last = engine.now();
+        let mut engine = engine;
+        engine.topology_changed(self.state.topology());
         (self.engine, self.launches) = (Some(engine), launches);
         self
     }
@@ -92,13 +94,18 @@ impl<'a, S: Subject> World<'a, S> {
         self.engine.as_mut().expect("`with` made one")
     }
 
-    /// A start of a job's only stage; its lease is the job's number in this suite.
+    /// A start of a job's only stage on the first node; its lease is the job's number in this
+    /// suite.
     pub fn start(&self, id: u64, ranks: u32) -> Action {
+        self.start_on(id, placement(ranks))
+    }
+
+    pub fn start_on(&self, id: u64, placement: Placement) -> Action {
         Action::Start {
             lease: LeaseId(id),
             stage: key(id),
             attempt: 1,
-            placement: Arc::new(placement(ranks)),
+            placement: Arc::new(placement),
             launch: Arc::new(self.launches[id as usize - 1].clone()),
             resume: None,
             reasons: Vec::new(),
@@ -119,6 +126,19 @@ impl<'a, S: Subject> World<'a, S> {
         let plan = self.commit(actions);
         self.engine().submit(&plan);
         plan
+    }
+
+    /// Somebody else finds a fact: the engine reports it, and it is committed.
+    pub fn report(&mut self, event: &Event) {
+        let engine = self.engine.as_mut().expect("`with` made one");
+        self.subject.report(engine, event.clone());
+        loop {
+            let heard = self.overhear();
+            self.take(&heard);
+            if heard == *event {
+                return;
+            }
+        }
     }
 
     /// The next fact, without committing it.
@@ -163,6 +183,10 @@ impl<'a, S: Subject> World<'a, S> {
     fn take(&mut self, event: &Event) {
         self.state.apply(self.last, event);
         self.heard.take(event);
+        if let Event::NodesJoined { .. } = event {
+            let topology = Arc::clone(self.state.topology());
+            self.engine().topology_changed(&topology);
+        }
         self.engine().committed();
     }
 
@@ -214,9 +238,14 @@ fn key(id: u64) -> StageKey {
 }
 
 fn placement(ranks: u32) -> Placement {
+    placement_on(NodeId(0), DeviceId(0), ranks)
+}
+
+/// Ranks with one core each.
+pub(super) fn placement_on(node: NodeId, device: DeviceId, ranks: u32) -> Placement {
     let rank = Rank {
-        node: NodeId(0),
-        grants: vec![Grant { device: DeviceId(0), share: Share::WHOLE }],
+        node,
+        grants: vec![Grant { device, share: Share::WHOLE }],
         companions: Vec::new(),
         memory: Bytes::ZERO,
     };

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use het_core::{CheckpointSpec, LeaseId, Outcome, Phase, State};
+use het_core::{CheckpointSpec, Event, LeaseId, Outcome, Phase, State};
+use het_engine::Engine;
 
 use super::{NOTE_LIMIT, Node, Start};
 use crate::cgroup::Group;
@@ -24,7 +26,9 @@ impl Node {
     /// as soon as it is known; what was planned but never begun begins now. Plans of generations up
     /// to the state's are ignored from here on.
     pub(super) fn adopt_leases(&mut self, state: &State) {
-        self.generation = state.generation();
+        self.fence.adopt(state);
+        self.topology_changed(state.topology());
+        self.report_machine(state);
         let (mut found, unread) = readable(&self.config.run_dir);
         // Where two leases have the same number, one is of a lost state, and the newest counts.
         found.sort_by_key(|found| (found.record.is_of_this_boot(), found.record.since_ticks));
@@ -49,6 +53,16 @@ impl Node {
             }
         }
         records.into_values().for_each(discard);
+    }
+
+    /// Reports this machine as it was found, where the state knows it otherwise or not at all.
+    fn report_machine(&mut self, state: &State) {
+        let joins = Event::NodesJoined { nodes: Arc::clone(&self.config.found) };
+        let mut joined = state.clone();
+        joined.apply(state.now(), &joins);
+        if joined != *state {
+            self.context.emit(joins);
+        }
     }
 
     fn adopt_lease(&mut self, start: Start<'_>, phase: Phase, found: AbandonedLease) {

@@ -28,8 +28,15 @@ pub(crate) struct CoresRecord {
 }
 
 impl Cores {
-    pub(crate) fn new(all: BTreeMap<DeviceId, Vec<u32>>) -> Self {
+    #[cfg(test)]
+    fn new(all: BTreeMap<DeviceId, Vec<u32>>) -> Self {
         Self { free: all.clone(), all }
+    }
+
+    /// The cores of a socket, unless it has some already.
+    pub(crate) fn add(&mut self, socket: DeviceId, cores: &[u32]) {
+        self.all.entry(socket).or_insert_with(|| cores.to_vec());
+        self.free.entry(socket).or_insert_with(|| cores.to_vec());
     }
 
     /// Takes cores for every CPU grant. A socket that does not have the granted number of whole

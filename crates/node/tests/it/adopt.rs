@@ -16,7 +16,7 @@ use crate::rig::{self, CPU, Rig, config, grant, is_alive, rank};
 /// A state in which one stage has a lease, and its plan.
 fn state(rig: &Rig, script: &str) -> (State, Plan) {
     let config = config(Default::default(), &rig.path("run"));
-    let mut state = State::new(Arc::clone(&config.topology));
+    let mut state = State::new(Arc::clone(&config.found));
     let mut spec = build::job(
         Priority::Normal,
         vec![build::stage("train", vec![build::alternative("cpu", 1)])],

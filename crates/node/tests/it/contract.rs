@@ -3,11 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use het_core::{Launch, StageKey};
+use het_core::{Event, Launch, StageKey};
 use het_engine::Script;
-use het_engine::contract::{Subject, check_all};
-use het_node::Node;
+use het_engine::contract::{Subject, check_all, this_node};
+use het_node::{Config, Node};
 
 use crate::rig;
 
@@ -35,10 +36,15 @@ impl Subject for Shell<'_> {
         engine.detach();
         node(&self.run_dir.borrow())
     }
+
+    fn report(&self, engine: &mut Node, event: Event) {
+        engine.event_sender().send(event);
+    }
 }
 
 fn node(run_dir: &Path) -> Node {
-    Node::new(rig::config(BTreeMap::new(), run_dir)).expect("the rig fits")
+    let config = rig::config(BTreeMap::new(), run_dir);
+    Node::new(Config { found: Arc::new(this_node()), ..config }).expect("the rig fits")
 }
 
 /// A program says that it is done: nobody notes exit codes here after a crash.

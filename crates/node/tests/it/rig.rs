@@ -112,8 +112,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         links: Vec::new(),
     };
     Config {
-        topology: Arc::new(topology),
-        node: NodeId(0),
+        found: Arc::new(topology),
         cores,
         visible_env: visible,
         container_access: |_, _, _| Ok(Vec::new()),

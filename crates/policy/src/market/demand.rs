@@ -191,9 +191,8 @@ pub(crate) fn alone_seconds(capacity: &[u32], present: usize, demand: &Demand) -
 fn capacity(view: &View<'_>) -> Vec<u32> {
     let topology = view.state.topology();
     let mut units = vec![0; topology.classes.len()];
-    for id in topology.device_ids().filter(|&id| view.state.is_up(id)) {
-        let device = topology.device(id);
-        units[device.class] += device.capacity.whole_units();
+    for (device, service) in topology.devices.iter().zip(view.state.service()) {
+        units[device.class] += service.whole_units();
     }
     units
 }

@@ -1,7 +1,5 @@
 //! Devices, and taking them out of service.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use het_service::calls::{Availability, device_named, device_rows, set_availability};
@@ -18,7 +16,7 @@ pub async fn list(
     Auth(caller): Auth,
 ) -> Result<Json<DeviceList>, ApiError> {
     caller.check_server(Verb::ReadServer)?;
-    let rows = device_rows(&api.0.service, Arc::clone(&api.0.gone)).await?;
+    let rows = device_rows(&api.0.service).await?;
     Ok(Json(DeviceList::new(rows)))
 }
 
@@ -36,10 +34,10 @@ pub async fn change(
     Path((name, operation)): Path<(String, Operation)>,
 ) -> Result<Json<DeviceRow>, ApiError> {
     caller.check_server(Verb::ServeDevices)?;
-    let device = device_named(&api.0.topology, &name)?;
+    let device = device_named(&api.0.service.topology(), &name)?;
     let wanted = match operation {
         Operation::Drain => Availability::Drained,
         Operation::Undrain => Availability::InService,
     };
-    Ok(Json(set_availability(&api.0.service, device, wanted, &api.0.gone).await?))
+    Ok(Json(set_availability(&api.0.service, device, wanted).await?))
 }

@@ -78,14 +78,13 @@ fn devices(registry: &mut Registry, state: &State) {
     registry.register("device_units_held", "Units of a device that leases hold", held.clone());
     registry.register("device_units", "Units of a device in service", capacity.clone());
     let topology = state.topology();
-    for id in topology.device_ids() {
+    for id in topology.device_ids().filter(|&id| !state.is_removed(topology.device(id).node)) {
         let device = topology.device(id);
         let labels = vec![
             ("device", format!("{}/{}", topology.node(device.node).name, device.name)),
             ("class", topology.class_of(id).id.to_string()),
         ];
         held.get_or_create(&labels).set(f64::from(state.held(id).0) / 10_000.0);
-        let up = if state.is_up(id) { f64::from(device.capacity.0) / 10_000.0 } else { 0.0 };
-        capacity.get_or_create(&labels).set(up);
+        capacity.get_or_create(&labels).set(f64::from(state.service()[id.index()].0) / 10_000.0);
     }
 }

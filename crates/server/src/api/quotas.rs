@@ -29,7 +29,7 @@ pub async fn set(
         let message = format!("the quota file is longer than {FILE_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, message));
     }
-    let quotas = parse(&text.file, &text.source, &api.0.topology)
+    let quotas = parse(&text.file, &text.source, &api.0.service.topology())
         .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))?;
     set_quotas(&api.0.service, quotas).await?;
     Ok(Json(QuotaList::new(quota_rows(&api.0.service, &caller).await?)))

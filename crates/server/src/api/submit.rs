@@ -119,7 +119,7 @@ async fn with_planned_speeds(
     if !job.says_what_it_trains() {
         return Ok((spec, Vec::new()));
     }
-    let (file, topology) = (job.file.clone(), Arc::clone(&parts.topology));
+    let (file, topology) = (job.file.clone(), parts.service.topology());
     let calibrations = parts.home.calibrations();
     let planning = tokio::task::spawn_blocking(move || {
         let warnings = plan(&file, &topology, &calibrations, &mut spec);
@@ -189,7 +189,7 @@ fn refuse_impossible(
     job: &TrainingJob,
 ) -> Result<(), ApiError> {
     let spec = resolve(parts, submission, job, "/")?;
-    match impossible(&parts.topology, &spec).first() {
+    match impossible(&parts.service.topology(), &spec).first() {
         None => Ok(()),
         Some(one) => Err(ApiError::new(Code::Impossible, one.to_string()).hint(one.hint())),
     }
@@ -214,7 +214,8 @@ fn resolve(
     let path = submission.path.clone().or_else(|| std::env::var("PATH").ok());
     let env: BTreeMap<String, String> =
         path.into_iter().map(|path| ("PATH".to_owned(), path)).collect();
-    let classes = &parts.topology.classes;
+    let topology = parts.service.topology();
+    let classes = &topology.classes;
     let context = Context { workdir, cwd: &submission.cwd, classes, models: models(), env: &env };
     job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }

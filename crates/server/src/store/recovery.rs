@@ -74,7 +74,7 @@ impl StoreReader {
         topology: &Arc<Topology>,
     ) -> Result<(Mark, Past), StoreError> {
         let read = self.0.begin_read()?;
-        let snapshot = snapshot::read(&read, sequence)?;
+        let snapshot = snapshot::read(&read, sequence, topology)?;
         let fault = |source| StoreError::Snapshot { sequence, source };
         let events = read.open_table(EVENTS)?;
         if let Some(before) = sequence.checked_sub(1)
@@ -83,7 +83,7 @@ impl StoreReader {
         {
             return Err(fault(SnapshotFault::OtherChain));
         }
-        let state = State::from_parts(Arc::clone(topology), snapshot.state.on(topology));
+        let state = State::from_parts(snapshot.state);
         let state = state.map_err(|error| fault(error.into()))?;
         let learned = snapshot::read_learned(&snapshot.learned);
         let learned = learned.map_err(|error| fault(SnapshotError::from(error).into()))?;

@@ -2,9 +2,10 @@
 //! the last part is.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use het_control::Past;
-use het_core::{JobId, PartsError};
+use het_core::{JobId, PartsError, Topology};
 use het_perf::{Learned, Moments, Observed};
 use het_wire::record::{LearnedRecord, ObservedRecord, RecordError, Snapshot, SnapshotError};
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
@@ -164,7 +165,11 @@ pub(super) fn found(read: &ReadTransaction) -> Result<(Vec<u64>, Vec<u64>), Stor
 }
 
 /// A snapshot as it was written.
-pub(super) fn read(read: &ReadTransaction, sequence: u64) -> Result<Snapshot, StoreError> {
+pub(super) fn read(
+    read: &ReadTransaction,
+    sequence: u64,
+    topology: &Arc<Topology>,
+) -> Result<Snapshot, StoreError> {
     let fault = |source| StoreError::Snapshot { sequence, source };
     let snapshots = read.open_table(SNAPSHOTS)?;
     let head = snapshots.get(sequence)?.ok_or(fault(SnapshotFault::Incomplete))?;
@@ -182,7 +187,7 @@ pub(super) fn read(read: &ReadTransaction, sequence: u64) -> Result<Snapshot, St
     if checksum(&json) != *stored {
         return Err(fault(SnapshotFault::Checksum));
     }
-    let snapshot = Snapshot::from_json(&json).map_err(|error| fault(error.into()))?;
+    let snapshot = Snapshot::from_json(&json, topology).map_err(|error| fault(error.into()))?;
     match snapshot.sequence == sequence {
         true => Ok(snapshot),
         false => Err(fault(SnapshotFault::OtherChain)),

@@ -289,17 +289,17 @@ fn a_machine_may_get_more_devices() {
     topology.devices.push(Device { name: "new0".into(), class, ..topology.devices[0].clone() });
     let added = DeviceId(topology.devices.len() as u32 - 1);
     let mut store = EventStore::open(&path).expect("it is a store");
-    store.extend_topology(&topology).expect("the disk has room");
-
-    let mut after = store.recover().expect("a snapshot fits more devices").past;
+    let mut after = store.recover().expect("it is sound").past;
+    let now = after.state.now();
+    let joined = (now, Event::NodesJoined { nodes: Arc::new(topology) });
+    let drained = (now, Event::DeviceDrained { device: added });
+    let events = [joined, drained];
+    events.iter().for_each(|(at, event)| after.apply(*at, event));
     assert_eq!(after.state.topology().devices.len(), added.index() + 1);
-    assert!(after.state.is_up(added));
+    assert!(after.state.is_drained(added));
     let (old, new) = (before.state.into_parts(), after.state.clone().into_parts());
     assert_eq!((old.jobs, old.leases, old.waiting), (new.jobs, new.leases, new.waiting));
-
-    let drained = (after.state.now(), Event::DeviceDrained { device: added });
-    after.apply(drained.0, &drained.1);
-    store.append(&[drained]).expect("the disk has room");
+    store.append(&events).expect("the disk has room");
     drop(store);
     damage(&path, 2);
     let whole = EventStore::open(&path).expect("it is a store").recover().expect("from all events");

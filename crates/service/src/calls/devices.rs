@@ -1,9 +1,6 @@
 //! Devices, and taking them out of service.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
-use het_core::{DeviceId, Event, State, Topology};
+use het_core::{DeviceId, Event, Share, State, Topology};
 use het_wire::api::{DeviceRow, DeviceState};
 
 use crate::{CallError, Change, Code, Handle};
@@ -15,16 +12,15 @@ pub enum Availability {
     InService,
 }
 
-/// What each device gives and how much of it is held. `gone` are not in the machine any more.
+/// What each device gives and how much of it is held, of all nodes that are part of the cluster.
 ///
 /// # Errors
 /// When the replica cannot be reached.
-pub async fn device_rows(
-    handle: &Handle,
-    gone: Arc<BTreeSet<DeviceId>>,
-) -> Result<Vec<DeviceRow>, CallError> {
-    let rows = move |state: &State| {
-        state.topology().device_ids().map(|id| row(state, id, gone.contains(&id))).collect()
+pub async fn device_rows(handle: &Handle) -> Result<Vec<DeviceRow>, CallError> {
+    let rows = |state: &State| {
+        let topology = state.topology();
+        let stays = |id: &DeviceId| !state.is_removed(topology.device(*id).node);
+        topology.device_ids().filter(stays).map(|id| row(state, id)).collect()
     };
     Ok(handle.query(move |replica| rows(replica.state())).await?)
 }
@@ -37,11 +33,10 @@ pub async fn set_availability(
     handle: &Handle,
     device: DeviceId,
     wanted: Availability,
-    gone: &BTreeSet<DeviceId>,
 ) -> Result<DeviceRow, CallError> {
-    let is_gone = gone.contains(&device);
+    let look = move |state: &State| (state.is_gone(device), name_of(state.topology(), device));
+    let (is_gone, name) = handle.query(move |replica| look(replica.state())).await?;
     if wanted == Availability::InService && is_gone {
-        let name = handle.query(move |replica| name_of(replica.state().topology(), device)).await?;
         let text = format!("`{name}` is not in the machine any more");
         let hint = "when it is back, start the server again: it takes it into service";
         return Err(CallError::new(Code::Conflict, text).hint(hint));
@@ -58,7 +53,7 @@ pub async fn set_availability(
         Change { events: event.into_iter().chain(repaired).collect(), answer: () }
     };
     handle.change(change).await?;
-    Ok(handle.query(move |replica| row(replica.state(), device, is_gone)).await?)
+    Ok(handle.query(move |replica| row(replica.state(), device)).await?)
 }
 
 /// By `NODE/DEVICE`, or by the device's own name.
@@ -78,7 +73,7 @@ fn name_of(topology: &Topology, id: DeviceId) -> String {
     format!("{}/{}", topology.node(device.node).name, device.name)
 }
 
-fn row(state: &State, id: DeviceId, is_gone: bool) -> DeviceRow {
+fn row(state: &State, id: DeviceId) -> DeviceRow {
     let topology = state.topology();
     let held = state.held(id).whole_units();
     DeviceRow {
@@ -91,12 +86,16 @@ fn row(state: &State, id: DeviceId, is_gone: bool) -> DeviceRow {
             .occupant(id)
             .map(|by| format!("{}: {} ({})", by.user, by.command, by.process)),
         state: match (state.is_drained(id), state.is_up(id)) {
-            _ if is_gone => DeviceState::Gone,
+            _ if state.is_gone(id) => DeviceState::Gone,
             (true, _) if held > 0 => DeviceState::Draining,
             (true, _) => DeviceState::Drained,
             (false, true) => DeviceState::Up,
-            (false, false) if state.occupant(id).is_some() => DeviceState::Occupied,
+            (false, false) if is_used_by_others(state, id) => DeviceState::Occupied,
             (false, false) => DeviceState::Failed,
         },
     }
+}
+
+fn is_used_by_others(state: &State, id: DeviceId) -> bool {
+    state.occupant(id).is_some() || state.taken_of(id) > Share::ZERO
 }

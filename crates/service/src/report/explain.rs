@@ -145,6 +145,7 @@ fn blocker(state: &State, blocker: &Blocker) -> BlockerReport {
         need: blocker.need,
         free: blocker.free,
         total: blocker.total,
+        used_by_others: blocker.used_by_others,
         out_of_service: blocker.out_of_service,
         occupied: blocker.occupied.iter().map(occupied).collect(),
         never: blocker.never,

@@ -1,5 +1,6 @@
 //! Why a stored record cannot be read.
 
+use het_core::TopologyError;
 use thiserror::Error;
 
 /// Why a stored record cannot be read.
@@ -9,4 +10,6 @@ pub enum RecordError {
     Json(#[from] serde_json::Error),
     #[error("the record uses the word `{word}`, which this version does not know")]
     UnknownWord { word: String },
+    #[error("the record has a topology that does not fit together")]
+    Topology(#[from] TopologyError),
 }

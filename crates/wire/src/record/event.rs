@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use het_core::{
     DeviceId, Event, Failure, JobChange, JobId, LeaseId, Measured, Micro, Millis, NodeId, Occupant,
-    Outcome, Priority, Progress, StageIndex, StageKey, Time,
+    Outcome, Priority, Progress, Share, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,6 +17,7 @@ use super::plan::{
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
 use super::spec::{JobRecord, by_word, read_job, write_job};
+use super::topology::{TopologyRecord, read_topology, write_topology};
 
 /// An event with its time, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +89,17 @@ enum EventRecord {
         lease: u64,
         outcome: OutcomeRecord,
     },
+    NodesJoined {
+        nodes: TopologyRecord,
+    },
+    NodeRemoved {
+        name: String,
+    },
+    CapacityTaken {
+        node: u32,
+        class: usize,
+        amount: u32,
+    },
     NodeLost {
         node: u32,
     },
@@ -130,6 +142,7 @@ enum OutcomeRecord {
     Stopped,
     Failed { rank: u32, exit_code: i32, message: String },
     Lost,
+    Refused { reason: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -231,6 +244,11 @@ fn write(event: &Event) -> EventRecord {
         Event::StageEnded { lease, outcome } => {
             EventRecord::StageEnded { lease: lease.0, outcome: write_outcome(outcome) }
         }
+        Event::NodesJoined { nodes } => EventRecord::NodesJoined { nodes: write_topology(nodes) },
+        Event::NodeRemoved { name } => EventRecord::NodeRemoved { name: name.to_string() },
+        Event::CapacityTaken { node, class, amount } => {
+            EventRecord::CapacityTaken { node: node.0, class: *class, amount: amount.0 }
+        }
         Event::NodeLost { node } => EventRecord::NodeLost { node: node.0 },
         Event::NodeReturned { node } => EventRecord::NodeReturned { node: node.0 },
         Event::NodeSuspected { node } => EventRecord::NodeSuspected { node: node.0 },
@@ -264,13 +282,11 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
         EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
         EventRecord::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
-        EventRecord::JobChanged { job, priority, time_limit_ms } => Event::JobChanged {
-            job: JobId(*job),
-            change: JobChange {
-                priority: priority.as_deref().map(read_priority).transpose()?,
-                time_limit: time_limit_ms.map(Millis),
-            },
-        },
+        EventRecord::JobChanged { job, priority, time_limit_ms } => {
+            let priority = priority.as_deref().map(read_priority).transpose()?;
+            let change = JobChange { priority, time_limit: time_limit_ms.map(Millis) };
+            Event::JobChanged { job: JobId(*job), change }
+        }
         EventRecord::StageYields { lease, beneficiary: (job, stage) } => Event::StageYields {
             lease: LeaseId(*lease),
             preemptor: StageKey { job: JobId(*job), stage: StageIndex(*stage) },
@@ -295,6 +311,13 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::StageEnded { lease, outcome } => {
             Event::StageEnded { lease: LeaseId(*lease), outcome: read_outcome(outcome) }
         }
+        EventRecord::NodesJoined { nodes } => {
+            Event::NodesJoined { nodes: Arc::new(read_topology(nodes)?) }
+        }
+        EventRecord::NodeRemoved { name } => Event::NodeRemoved { name: name.as_str().into() },
+        EventRecord::CapacityTaken { node, class, amount } => {
+            Event::CapacityTaken { node: NodeId(*node), class: *class, amount: Share(*amount) }
+        }
         EventRecord::NodeLost { node } => Event::NodeLost { node: NodeId(*node) },
         EventRecord::NodeReturned { node } => Event::NodeReturned { node: NodeId(*node) },
         EventRecord::NodeSuspected { node } => Event::NodeSuspected { node: NodeId(*node) },
@@ -307,14 +330,11 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::DeviceUndrained { device } => {
             Event::DeviceUndrained { device: DeviceId(*device) }
         }
-        EventRecord::DeviceOccupied { device, process, user, command } => Event::DeviceOccupied {
-            device: DeviceId(*device),
-            by: Occupant {
-                process: *process,
-                user: user.as_str().into(),
-                command: command.as_str().into(),
-            },
-        },
+        EventRecord::DeviceOccupied { device, process, user, command } => {
+            let (user, command) = (user.as_str().into(), command.as_str().into());
+            let by = Occupant { process: *process, user, command };
+            Event::DeviceOccupied { device: DeviceId(*device), by }
+        }
         EventRecord::DeviceVacated { device } => Event::DeviceVacated { device: DeviceId(*device) },
     })
 }
@@ -328,6 +348,7 @@ fn write_outcome(outcome: &Outcome) -> OutcomeRecord {
         Outcome::Finished => OutcomeRecord::Finished,
         Outcome::Stopped => OutcomeRecord::Stopped,
         Outcome::Lost => OutcomeRecord::Lost,
+        Outcome::Refused { reason } => OutcomeRecord::Refused { reason: reason.clone() },
         Outcome::Failed(failure) => OutcomeRecord::Failed {
             rank: failure.rank,
             exit_code: failure.exit_code,
@@ -341,6 +362,7 @@ fn read_outcome(record: &OutcomeRecord) -> Outcome {
         OutcomeRecord::Finished => Outcome::Finished,
         OutcomeRecord::Stopped => Outcome::Stopped,
         OutcomeRecord::Lost => Outcome::Lost,
+        OutcomeRecord::Refused { reason } => Outcome::Refused { reason: reason.clone() },
         OutcomeRecord::Failed { rank, exit_code, message } => Outcome::Failed(Failure {
             rank: *rank,
             exit_code: *exit_code,

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Name, Occupant, Phase, Share,
-    ShareMillis, StageKey, StateParts, Ticket, Time,
+    Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Name, NodeId, Occupant, Phase,
+    Share, ShareMillis, StageKey, StateParts, Ticket, Time, Topology,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -20,6 +20,7 @@ use super::plan::{
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
 use super::spec::by_word;
+use super::topology::{TopologyRecord, read_topology, write_topology};
 use job::{KeptJobRecord, read_kept_job, write_kept_job};
 
 /// Of the shape below.
@@ -102,6 +103,9 @@ struct Versioned {
 
 #[derive(Serialize, Deserialize)]
 struct StateRecord {
+    /// Absent in snapshots of version 0.1: the head of their log has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    topology: Option<TopologyRecord>,
     now_ms: u64,
     generation: u64,
     next_job: u64,
@@ -124,6 +128,14 @@ struct StateRecord {
     failed: Vec<bool>,
     drained: BTreeSet<u32>,
     occupied: BTreeMap<u32, OccupantRecord>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    removed: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    absent: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    taken: Vec<TakenRecord>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    taken_of: BTreeMap<u32, u32>,
     charged: Vec<u64>,
     busy: Vec<u64>,
     useful: Vec<u64>,
@@ -159,6 +171,13 @@ struct OccupantRecord {
     command: String,
 }
 
+#[derive(Serialize, Deserialize)]
+struct TakenRecord {
+    node: u32,
+    class: usize,
+    amount: u32,
+}
+
 impl Snapshot {
     /// As JSON.
     pub fn to_json(&self) -> Vec<u8> {
@@ -172,9 +191,11 @@ impl Snapshot {
         serde_json::to_vec(&record).expect("snapshots hold nothing that JSON cannot")
     }
 
+    /// `head` is the topology in the head of the log.
+    ///
     /// # Errors
     /// When it is no snapshot, or one of another version.
-    pub fn from_json(text: &[u8]) -> Result<Self, SnapshotError> {
+    pub fn from_json(text: &[u8], head: &Arc<Topology>) -> Result<Self, SnapshotError> {
         let Versioned { version } = serde_json::from_slice(text)?;
         if version != VERSION {
             return Err(SnapshotError::Version { version });
@@ -183,7 +204,7 @@ impl Snapshot {
         Ok(Self {
             sequence: record.sequence,
             hash: read_hash(&record.hash)?,
-            state: read_state(&record.state)?,
+            state: read_state(&record.state, head)?,
             learned: record.learned,
         })
     }
@@ -221,7 +242,13 @@ fn write_state(state: &StateParts) -> StateRecord {
         user: by.user.to_string(),
         command: by.command.to_string(),
     };
+    let taken = |(&(node, class), amount): (&(NodeId, usize), &Share)| TakenRecord {
+        node: node.0,
+        class,
+        amount: amount.0,
+    };
     StateRecord {
+        topology: Some(write_topology(&state.topology)),
         now_ms: state.now.0,
         generation: state.generation.0,
         next_job: state.next_job.0,
@@ -242,17 +269,26 @@ fn write_state(state: &StateParts) -> StateRecord {
         failed: state.failed.clone(),
         drained: state.drained.iter().map(|id| id.0).collect(),
         occupied: state.occupied.iter().map(|(id, by)| (id.0, occupant(by))).collect(),
+        removed: state.removed.iter().map(|id| id.0).collect(),
+        absent: state.absent.iter().map(|id| id.0).collect(),
+        taken: state.taken.iter().map(taken).collect(),
+        taken_of: state.taken_of.iter().map(|(id, of)| (id.0, of.0)).collect(),
         charged: spans(&state.charged),
         busy: spans(&state.busy),
         useful: spans(&state.useful),
     }
 }
 
-fn read_state(record: &StateRecord) -> Result<StateParts, RecordError> {
+fn read_state(record: &StateRecord, head: &Arc<Topology>) -> Result<StateParts, RecordError> {
     let job = |(id, job): (&u64, &KeptJobRecord)| Ok((JobId(*id), Arc::new(read_kept_job(job)?)));
     let key = |key: &KeyRecord| read_key(*key);
     let by_key = record.waiting.iter().map(|(stage, ticket)| (key(stage), Ticket(*ticket)));
-    Ok(StateParts {
+    let taken = |row: &TakenRecord| ((NodeId(row.node), row.class), Share(row.amount));
+    let parts = StateParts {
+        topology: match &record.topology {
+            Some(record) => Arc::new(read_topology(record)?),
+            None => Arc::clone(head),
+        },
         now: Time(record.now_ms),
         generation: Generation(record.generation),
         next_job: JobId(record.next_job),
@@ -276,10 +312,15 @@ fn read_state(record: &StateRecord) -> Result<StateParts, RecordError> {
         failed: record.failed.clone(),
         drained: record.drained.iter().copied().map(DeviceId).collect(),
         occupied: record.occupied.iter().map(read_occupant).collect(),
+        removed: record.removed.iter().copied().map(NodeId).collect(),
+        absent: record.absent.iter().copied().map(DeviceId).collect(),
+        taken: record.taken.iter().map(taken).collect(),
+        taken_of: record.taken_of.iter().map(|(id, of)| (DeviceId(*id), Share(*of))).collect(),
         charged: record.charged.iter().copied().map(ShareMillis).collect(),
         busy: record.busy.iter().copied().map(ShareMillis).collect(),
         useful: record.useful.iter().copied().map(ShareMillis).collect(),
-    })
+    };
+    Ok(parts.filled_up())
 }
 
 fn write_phase(phase: Phase) -> PhaseRecord {
@@ -343,7 +384,8 @@ mod tests {
     #[test]
     fn what_is_read_is_what_was_written() {
         let snapshot = snapshot();
-        let read = Snapshot::from_json(&snapshot.to_json()).expect("it was written here");
+        let read =
+            Snapshot::from_json(&snapshot.to_json(), &Arc::default()).expect("it was written here");
         assert_eq!(read, snapshot);
     }
 
@@ -351,14 +393,14 @@ mod tests {
     fn another_version_is_refused_and_not_guessed_at() {
         let json = String::from_utf8(snapshot().to_json()).expect("it is text");
         let later = json.replace("\"version\":1", "\"version\":2");
-        let refused = Snapshot::from_json(later.as_bytes());
+        let refused = Snapshot::from_json(later.as_bytes(), &Arc::default());
         assert!(matches!(refused, Err(SnapshotError::Version { version: 2 })), "{refused:?}");
     }
 
     #[test]
     fn a_hash_that_is_none_is_refused() {
         let json = String::from_utf8(snapshot().to_json()).expect("it is text");
-        let refused = Snapshot::from_json(json.replace("a5a5", "zz€").as_bytes());
+        let refused = Snapshot::from_json(json.replace("a5a5", "zz€").as_bytes(), &Arc::default());
         assert!(matches!(refused, Err(SnapshotError::Record(_))), "{refused:?}");
     }
 }

@@ -41,6 +41,8 @@ struct KeptStageRecord {
     preemptions: u32,
     fruitless: u32,
     failures: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    refusals: u32,
     recoveries: RecoveriesRecord,
     checkpoint: Option<CheckpointRecord>,
     checkpoint_at_ms: Option<u64>,
@@ -94,6 +96,10 @@ enum RecoveryPhaseRecord {
     Repeats,
 }
 
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 pub(super) fn write_kept_job(job: &Job) -> KeptJobRecord {
     KeptJobRecord {
         spec: write_job(&job.spec),
@@ -124,6 +130,7 @@ fn write_stage(stage: &Stage) -> KeptStageRecord {
         preemptions: stage.preemptions,
         fruitless: stage.fruitless,
         failures: stage.failures,
+        refusals: stage.refusals,
         recoveries: write_recoveries(&stage.recoveries),
         checkpoint: stage.checkpoint.as_ref().map(write_checkpoint),
         checkpoint_at_ms: stage.checkpoint_at.map(|at| at.0),
@@ -150,6 +157,7 @@ fn read_stage(record: &KeptStageRecord) -> Stage {
         preemptions: record.preemptions,
         fruitless: record.fruitless,
         failures: record.failures,
+        refusals: record.refusals,
         recoveries: read_recoveries(&record.recoveries),
         checkpoint: record.checkpoint.as_ref().map(read_checkpoint),
         checkpoint_at: record.checkpoint_at_ms.map(Time),

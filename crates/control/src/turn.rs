@@ -69,7 +69,14 @@ pub struct Controller<E, L> {
 }
 
 impl<E: Engine, L: Log> Controller<E, L> {
-    pub fn new(state: State, rates: Rates, policy: &'static dyn Policy, engine: E, log: L) -> Self {
+    pub fn new(
+        state: State,
+        rates: Rates,
+        policy: &'static dyn Policy,
+        mut engine: E,
+        log: L,
+    ) -> Self {
+        engine.topology_changed(state.topology());
         Self {
             state,
             rates,

@@ -226,7 +226,8 @@ impl Topology {
         islands
     }
 
-    /// One node with its devices, and the links between what is of it.
+    /// One node with its devices, and the links that end at it, at one of them, or at a switch inside
+    /// it, which is one whose name begins with the node's and a slash.
     #[must_use]
     pub fn only(&self, node: NodeId) -> Self {
         let devices: Vec<DeviceId> =
@@ -239,9 +240,12 @@ impl Topology {
             }
             Vertex::Switch(name) => Some(Vertex::Switch(name.clone())),
         };
+        let name = self.node(node).name.as_str();
+        let is_inside =
+            |switch: &Name| switch.as_str().split_once('/').is_some_and(|at| at.0 == name);
         let touches = |link: &&Link| {
-            [&link.from, &link.to].iter().any(|end| match end {
-                Vertex::Switch(_) => false,
+            [&link.from, &link.to].into_iter().any(|end| match end {
+                Vertex::Switch(switch) => is_inside(switch),
                 end => row(end).is_some(),
             })
         };

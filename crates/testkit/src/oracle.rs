@@ -509,8 +509,10 @@ impl Oracle {
         if self.stage_mut(victim).is_some_and(|stage| stage.preemptions >= PREEMPTIONS_MAX) {
             self.blame(7, format!("{victim} is preempted too often"));
         }
-        // The first room is none any more where a device of it went out of service.
-        let stands = |claim: &Arc<Placement>| !claim.grants().any(|g| self.is_down(g.device));
+        // The first room is none any more where a device of it went out of service, or others use
+        // some that nobody can name.
+        let lost = |device| self.is_down(device) || self.is_used_by_others(device);
+        let stands = |claim: &Arc<Placement>| !claim.grants().any(|grant| lost(grant.device));
         let has_room = self.claims.get(&preemptor).is_some_and(stands);
         let again = self.holds.iter().any(|(other, hold)| {
             let same = hold.stopping == Some(*cause);

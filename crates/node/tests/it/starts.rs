@@ -240,7 +240,9 @@ fn a_placement_on_another_node_is_refused() {
     let mut elsewhere = rank(&[grant(CPU, 1)], &[]);
     elsewhere.node = NodeId(1);
     rig.start_with(LEASE, launch, vec![elsewhere], None);
-    assert!(rig.story().failure().message.contains("not on this machine"));
+    let outcome = rig.story().outcome;
+    let told = |reason: &str| reason.contains("not on this machine");
+    assert!(matches!(&outcome, Outcome::Refused { reason } if told(reason)), "{outcome:?}");
 }
 
 #[test]

@@ -66,6 +66,12 @@ impl Oracle {
             || self.absent_devices.contains(&device)
     }
 
+    /// Some devices of its class on its node are.
+    pub(super) fn is_used_by_others(&self, device: DeviceId) -> bool {
+        let device = self.topology.device(device);
+        self.taken.get(&(device.node, device.class)).is_some_and(|&taken| taken > 0)
+    }
+
     /// A row keeps its meaning for as long as anything names it, and every node that joined stands
     /// in one row with all its devices.
     pub(super) fn take_in_nodes(&mut self, state: &State) {

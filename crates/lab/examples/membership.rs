@@ -11,18 +11,23 @@ use het_core::{Event, NodeId, State, Topology};
 use het_engine::Fake;
 use het_perf::Rates;
 use het_policy::by_name;
+use het_wire::topology::from_word;
 
 fn main() {
     let mut args = std::env::args().skip(1);
     let mut number =
         |default: usize| args.next().map_or(default, |word| word.parse().expect("a number"));
     let (at_once, joins) = (number(1_000), number(10_000));
-    let template = het_wire::topology::from_word("hgx-h100-8").expect("a template").topology;
+    let template = from_word("hgx-h100-8").expect("a template").topology;
     let policy = by_name("adaptive").expect("the table has it");
     let state = State::new(Arc::new(Topology::default()));
     let mut control = Controller::new(state, Rates::default(), policy, Fake::default(), ());
     let (mut turns, mut present) = (Vec::new(), VecDeque::new());
-    for number in 0..joins {
+    let first = from_word(&format!("hgx-h100-8x{at_once}")).expect("a template").topology;
+    present.extend(first.nodes.iter().map(|node| node.name.clone()));
+    control.accept(Event::NodesJoined { nodes: Arc::new(first) });
+    println!("{at_once} nodes at once: a turn of {:.0} ms", turn(&mut control).as_secs_f64() * 1e3);
+    for number in at_once..at_once + joins {
         let joining = named(&template, number);
         present.push_back(joining.nodes[0].name.clone());
         control.accept(Event::NodesJoined { nodes: Arc::new(joining) });
@@ -32,11 +37,11 @@ fn main() {
             control.accept(Event::NodeRemoved { name });
             turns.push(turn(&mut control));
         }
-        if (number + 1) % (joins / 10).max(1) == 0 {
+        if (number + 1 - at_once) % (joins / 10).max(1) == 0 {
             let rows = control.state().topology().nodes.len();
             println!(
                 "{:>7} joined: {rows} rows, {} MB, {}",
-                number + 1,
+                number + 1 - at_once,
                 memory_mb(),
                 summary(&turns)
             );

@@ -72,7 +72,12 @@ impl<'a> Join<'a> {
         let names: BTreeSet<&Name> = joining.nodes.iter().map(|node| &node.name).collect();
         let known = before.node_ids().map(|id| (&before.node(id).name, id));
         let known: BTreeMap<_, _> = known.filter(|(name, _)| names.contains(name)).collect();
-        let mut topology = before.clone();
+        let mut topology = Topology {
+            classes: before.classes.clone(),
+            nodes: before.nodes.clone(),
+            devices: before.devices.clone(),
+            links: Vec::with_capacity(before.links.len() + joining.links.len()),
+        };
         let classes = joining.classes.iter().map(|class| class_row(&mut topology.classes, class));
         let classes = classes.collect();
         let is_free = |id: &&NodeId| !known.values().any(|known| known == *id);
@@ -189,15 +194,19 @@ impl<'a> Join<'a> {
         let owners = Owners::of(self.before, &self.nodes);
         let all_join = self.nodes.len() >= self.before.nodes.len()
             && self.before.node_ids().all(|id| owners.nodes.contains(&id));
-        let (replaced, kept): (Vec<Link>, Vec<Link>) = std::mem::take(&mut self.topology.links)
-            .into_iter()
-            .partition(|link| all_join || owners.own(link));
         let brought: Vec<Link> = self.joining.links.iter().map(|link| self.in_rows(link)).collect();
-        let between_switches = brought.iter().filter(|link| is_between_switches(link)).map(ends);
-        let between_switches: BTreeSet<_> = between_switches.collect();
-        let is_stale = |link: &Link| between_switches.contains(&ends(link));
-        self.topology.links =
-            kept.into_iter().filter(|link| !is_stale(link)).chain(brought.clone()).collect();
+        let shared = brought.iter().filter(|link| is_between_switches(link)).map(ends);
+        let shared: BTreeSet<_> = shared.collect();
+        let is_stale = |link: &Link| is_between_switches(link) && shared.contains(&ends(link));
+        let mut replaced = Vec::new();
+        for link in &self.before.links {
+            if all_join || owners.own(link) {
+                replaced.push(link.clone());
+            } else if !is_stale(link) {
+                self.topology.links.push(link.clone());
+            }
+        }
+        self.topology.links.extend(brought.iter().cloned());
         // The index knows from links which socket is nearest to a device.
         let after = Owners::of(&self.topology, &self.nodes);
         let shape = |owners: &Owners<'_>, links: &[Link]| -> Vec<(Vertex, Vertex)> {
@@ -261,8 +270,8 @@ fn is_between_switches(link: &Link) -> bool {
     matches!((&link.from, &link.to), (Vertex::Switch(_), Vertex::Switch(_)))
 }
 
-fn ends(link: &Link) -> (Vertex, Vertex, Name) {
-    (link.from.clone(), link.to.clone(), link.kind.clone())
+fn ends(link: &Link) -> (&Vertex, &Vertex, &Name) {
+    (&link.from, &link.to, &link.kind)
 }
 
 /// The row of a class, brought up to date.

@@ -22,7 +22,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("control", &["core", "perf", "policy", "scheduler", "engine"]),
     ("host", &["core", "wire", "engine", "node", "devices"]),
     ("forecast", &["core", "perf", "policy", "scheduler", "control", "sim"]),
-    ("lab", &["core", "perf", "policy", "scheduler", "control", "sim", "wire", "forecast"]),
+    (
+        "lab",
+        &["core", "perf", "planner", "policy", "scheduler", "control", "sim", "wire", "forecast"],
+    ),
     ("service", &["core", "perf", "wire", "policy", "scheduler", "control", "engine"]),
     (
         "server",
@@ -43,7 +46,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("bench", &["core", "perf", "policy", "control", "engine", "node", "devices", "server"]),
     ("train", &["core", "perf", "parallel", "runtime", "wire", "devices"]),
-    ("cli", &["core", "wire", "perf", "parallel", "policy", "devices", "lab", "server", "bench"]),
+    (
+        "cli",
+        &[
+            "core", "wire", "perf", "parallel", "planner", "policy", "devices", "lab", "server",
+            "bench",
+        ],
+    ),
     ("testkit", &["core", "perf", "policy", "scheduler"]),
 ];
 

@@ -11,7 +11,7 @@ use het_wire::catalogue;
 use het_wire::topology::{Cluster, from_word, parse};
 
 use crate::fail::{Fail, code};
-use crate::trace;
+use crate::workload::unusable;
 
 /// Stands for the machine that the command runs on.
 pub const THIS: &str = "this";
@@ -31,7 +31,7 @@ pub fn cluster(word: &str) -> Result<Cluster, Fail> {
     };
     match het_lab::cluster(word) {
         Ok(topology) => Ok(Cluster { name: word.to_owned(), topology, own: BTreeMap::new() }),
-        Err(ClusterError::Inventory(error)) => Err(trace::unusable(&error)),
+        Err(ClusterError::Inventory(error)) => Err(unusable(&error)),
         Err(ClusterError::Unknown { .. }) if catalogue::sheet(word).is_some() => {
             Err(Fail::new(code::USAGE, format!("`{word}` is a device, and nobody says how many"))
                 .hint(format!("write `8x{word}`")))

@@ -3,43 +3,25 @@
 //! Knows: arguments, exit codes, tables, the live view.
 //! Must never know: the inside of an engine.
 
-mod args;
-mod attach;
-mod bench;
 mod client;
 mod cluster;
-mod devices;
-mod doctor;
-mod explain;
-mod export;
-mod fabric;
+mod commands;
 mod fail;
-mod history;
-mod jobs;
-mod live;
-mod logs;
+mod follow;
+mod local;
 mod output;
-mod profile;
-mod quotas;
 mod request;
-mod run;
-mod scenario;
-mod schema;
-mod server;
-mod sim;
-mod size;
+mod scheduling;
+mod selection;
 mod summary;
-mod top;
-mod topo;
-mod trace;
-mod trust;
+mod workload;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
-use crate::args::{Args, Command};
-use crate::fail::{Fail, code};
+use crate::commands::{Args, dispatch};
+use crate::fail::code;
 
 /// Decisions make and drop many small lists, which takes a third longer with the C library's
 /// allocator.
@@ -86,51 +68,4 @@ fn end_where_nobody_can_read() {
         }
         before(panic);
     }));
-}
-
-/// Runs a command; the exit code is part of its answer.
-fn dispatch(command: Command) -> Result<u8, Fail> {
-    match command {
-        Command::Run(args) => run::run(&args),
-        Command::Submit(args) => jobs::submit(&args),
-        Command::Ps(args) => jobs::ps(&args),
-        Command::Top => top::top(),
-        Command::Describe(args) => jobs::describe(&args),
-        Command::Wait(args) => jobs::wait(&args),
-        Command::Cancel(args) => jobs::change(&args, "cancel"),
-        Command::Hold(args) => jobs::change(&args, "hold"),
-        Command::Release(args) => jobs::change(&args, "release"),
-        Command::Set(args) => jobs::set(&args),
-        Command::Preempt(args) => jobs::preempt(&args),
-        Command::Quotas(args) => quotas::quotas(&args),
-        Command::Requeue(args) => jobs::requeue(&args),
-        Command::Export(args) => export::export(&args),
-        Command::Server(args) => server::server(&args),
-        Command::Devices(args) => devices::devices(&args),
-        Command::Topo(args) => topo::topo(&args),
-        Command::Doctor => doctor::doctor(),
-        Command::Explain(args) => explain::explain(&args),
-        Command::Logs(args) => logs::logs(&args),
-        Command::History(args) => history::history(&args),
-        Command::Schema(args) => schema::schema(&args),
-        Command::Sim(args) => sim::sim(&args),
-        Command::Trace(args) => trace::trace(&args),
-        Command::Size(args) => size::size(&args),
-        Command::Profile(command) => profile::profile(&command),
-        Command::Fabric(command) => fabric::fabric(&command),
-        Command::Bench(args) => bench::bench(&args),
-        Command::Completion { shell } => {
-            let mut command = Args::command();
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut command, "het", &mut script);
-            anstream::print!("{}", String::from_utf8_lossy(&script));
-            Ok(code::OK)
-        }
-        Command::Man { dir } => {
-            let written = std::fs::create_dir_all(&dir)
-                .and_then(|()| clap_mangen::generate_to(Args::command(), &dir));
-            written.map_err(|error| Fail::file(&dir, error))?;
-            Ok(code::OK)
-        }
-    }
 }

@@ -1,11 +1,32 @@
 //! One list, every form: tables are drawn from the same JSON that programs get.
 
 use anstream::println;
+use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use het_wire::{API_VERSION, yaml};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::args::Form;
+use crate::fail::{Fail, code};
+
+/// The form in which something is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    Table,
+    Wide,
+    Json,
+    Jsonl,
+    Yaml,
+    Name,
+    Csv,
+}
+
+/// Of commands that only list something.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
 
 /// A column of the table form: title, JSON field, and whether only `wide` shows it.
 pub struct Column(pub &'static str, pub &'static str, pub Shown);
@@ -101,4 +122,29 @@ fn cell(value: &Value) -> String {
         Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
+}
+
+/// Does something to each of several things, also where it cannot be done to some, and shows what
+/// came of it. Returns the last code that is not 0.
+pub fn all<I, T: Serialize>(
+    wanted: impl IntoIterator<Item = I>,
+    (kind, columns): (&str, &[Column]),
+    form: Form,
+    mut operation: impl FnMut(I) -> Result<Vec<T>, Fail>,
+) -> u8 {
+    let mut items = Vec::new();
+    let mut code = code::OK;
+    for one in wanted {
+        match operation(one) {
+            Ok(rows) => items.extend(rows.iter().filter_map(|row| serde_json::to_value(row).ok())),
+            Err(fail) => {
+                fail.print();
+                code = fail.code();
+            }
+        }
+    }
+    if form != Form::Table || !items.is_empty() {
+        list(kind, &items, columns, form);
+    }
+    code
 }

@@ -1,16 +1,46 @@
 //! What is to be run, from a command line: a job file, a command, or a script with directives.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{env, fs, io};
 
 use anstream::eprintln;
+use clap::Args;
+use het_wire::api::{Begin, Submission};
 use het_wire::job::script::{Script, Short, indices, is_script, job_name};
 use owo_colors::OwoColorize;
 
-use crate::args::ShortArgs;
 use crate::fail::{Fail, code};
+
+/// What a command or a script has instead of a job file.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Of a command or a script")]
+pub struct ShortArgs {
+    /// Devices, for example `cpu:2` or `cuda:1 | cpu:2`.
+    #[arg(long)]
+    pub devices: Option<String>,
+    /// Name of the job; the command's own name if absent.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Owner of the quota.
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// `urgent`, `high`, `normal` or `low`.
+    #[arg(long)]
+    pub priority: Option<String>,
+    /// Longest time from the first start to the end, for example `6h`.
+    #[arg(long)]
+    pub time_limit: Option<String>,
+    /// Host cores beside accelerators.
+    #[arg(long)]
+    pub cores: Option<String>,
+    /// Host memory, for example `64GiB`.
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// How often a failed program is started again.
+    #[arg(long)]
+    pub retries: Option<String>,
+}
 
 /// What a job of an array finds its index in, and where scripts written for Slurm look for it.
 const INDEX_NAMES: [&str; 2] = ["HET_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID"];
@@ -147,4 +177,32 @@ fn named(short: Short, program: &str) -> Short {
     let otherwise =
         Short { name: Some(job_name(stem)), devices: Some("cpu:1".to_owned()), ..Short::default() };
     short.over(otherwise)
+}
+
+/// A submission of a job from this directory.
+pub fn submission(job: JobText, workdir: Option<&Path>) -> Result<Submission, Fail> {
+    let cwd = env::current_dir().map_err(|error| Fail::file(Path::new("."), error))?;
+    let workdir = workdir.map(|path| {
+        let path = std::path::absolute(path).map_err(|error| Fail::file(path, error))?;
+        Ok::<_, Fail>(path.to_string_lossy().into_owned())
+    });
+    Ok(Submission {
+        file: job.text,
+        source: job.source,
+        cwd: cwd.to_string_lossy().into_owned(),
+        path: Some(path_with_companions()),
+        workdir: workdir.transpose()?,
+        begin: Begin::Queued,
+    })
+}
+
+/// `PATH` with the directory of this program first, so that the `het-train` installed beside it is
+/// found.
+pub fn path_with_companions() -> String {
+    let path = env::var("PATH").unwrap_or_default();
+    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf()));
+    match beside {
+        Some(dir) => format!("{}:{path}", dir.display()),
+        None => path,
+    }
 }

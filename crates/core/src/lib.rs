@@ -11,6 +11,7 @@ mod free;
 mod ids;
 mod index;
 mod job;
+mod joining;
 mod placement;
 mod plan;
 mod planned;
@@ -30,6 +31,7 @@ pub use job::{
     JobSpec, Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector, StageKind,
     StageSpec,
 };
+pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};
 pub use plan::{Action, Checkpoint, Plan, StopCause, StopCost};
 pub use planned::{Planned, PlannedSpeeds, Speeds};
@@ -40,6 +42,6 @@ pub use state::{
     RecoveryPhase, Stage, StageState, State, StateParts, Ticket,
 };
 pub use topology::{
-    Device, DeviceClass, Domain, Joined, Link, Node, Topology, TopologyError, VNPU, Vertex,
+    Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,
 };
 pub use units::{Bytes, Micro, Millis, Share, ShareMillis, Time};

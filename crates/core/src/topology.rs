@@ -1,15 +1,11 @@
 //! The topology graph: nodes, devices, switches and the links between them. It says what exists;
 //! health and holdings are state.
 
-mod joining;
-
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
 use crate::{Bytes, DeviceId, Name, NodeId, Share};
-
-pub use joining::Joined;
 
 /// A subtree of the topology that holds a whole gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -226,8 +222,8 @@ impl Topology {
         islands
     }
 
-    /// One node with its devices, and the links that end at it, at one of them, or at a switch inside
-    /// it, which is one whose name begins with the node's and a slash.
+    /// One node with its devices, and the links that end at it, at one of them, or at a switch
+    /// inside it: one whose name begins with the node's and a slash.
     #[must_use]
     pub fn only(&self, node: NodeId) -> Self {
         let devices: Vec<DeviceId> =

@@ -27,7 +27,8 @@ pub const UNITS: u32 = 8;
 pub trait Subject {
     type Engine: Engine;
 
-    /// An engine over [`topology`], of which it runs at least [`this_node`], and one launch a script. Each call has nothing to do with those
+    /// An engine over [`topology`], of which it runs at least [`this_node`], and one launch a
+    /// script. Each call has nothing to do with those
     /// before.
     fn build(&self, scripts: &[(StageKey, Script)]) -> (Self::Engine, Vec<Launch>);
 

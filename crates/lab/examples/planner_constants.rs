@@ -6,8 +6,9 @@ use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 
-use het_lab::planner::{Constant, Setup, TrainingRun, Weighted, figures, fit, read_training_runs};
+use het_lab::measured::read_training_runs;
 use het_perf::training::{Efficiency, Machine, Precision, step_time};
+use het_planner::validation::{Constant, Setup, TrainingRun, Weighted, figures, fit};
 
 /// Which runs, and how much each counts.
 struct Part {

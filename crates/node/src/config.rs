@@ -17,8 +17,8 @@ use crate::launch::{ContainerAccess, VisibleEnv};
 pub struct Config {
     /// This machine as it was found: one node.
     pub found: Arc<Topology>,
-    /// Core ids of each CPU socket of it, in the order they are assigned. Processes on a socket without
-    /// an entry are not pinned.
+    /// Core ids of each CPU socket of it, in the order they are assigned. Processes on a socket
+    /// without an entry are not pinned.
     pub cores: BTreeMap<DeviceId, Vec<u32>>,
     pub visible_env: VisibleEnv,
     pub container_access: ContainerAccess,

@@ -5,15 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use het_core::Bytes;
-use het_lab::planner::{
-    Prediction, Score, TrainingRun, figures, predict, read_training_runs, score,
-};
+use het_lab::measured::read_training_runs;
 use het_perf::fabric::hash;
 use het_perf::training::{
     Attention, Calibration, Efficiency, Embeddings, FeedForward, FeedForwardKind, Island, Machine,
     MeasuredStep, Overlap, ParallelConfig, Precision, RESERVED, SequenceParallel, StagePlace,
     Transformer, Zero, stage_memory, step_time,
 };
+use het_planner::validation::{Prediction, Score, TrainingRun, figures, predict, score};
 
 use crate::Data;
 

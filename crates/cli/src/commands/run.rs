@@ -1,0 +1,241 @@
+//! `het run`: validate, submit, stay attached, sum up.
+
+mod attach;
+mod live;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{env, fs, io, thread};
+
+use anstream::eprintln;
+use clap::Args;
+use het_core::{Event, JobSpec, State, Time};
+use het_server::{
+    Home, Impossible, JobDir, LockHolder, Machine, MachineLock, PreparedRun, Run, Scheduling,
+    impossible, models, plan, this_machine,
+};
+use het_wire::job::{Context, TrainingJob, parse};
+use het_wire::report::RunReport;
+use owo_colors::OwoColorize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::live::Live;
+use crate::client::client_if_any;
+use crate::fail::{Fail, code};
+use crate::follow::{Follower, first_log};
+use crate::local::{home, read, refuse_unsupervised, select};
+use crate::output::{self, Form};
+use crate::request::{JobText, Request, ShortArgs, path_with_companions};
+use crate::scheduling::{CadenceArgs, policy_named};
+use crate::summary::{self, Keeper};
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Job file (YAML), or a script with `#HET` or `#SBATCH` directives.
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub short: ShortArgs,
+    /// Continue a job that did not succeed, from its newest checkpoints; the last one if no id is
+    /// given.
+    #[arg(long, value_name = "JOB", num_args = 0..=1, default_missing_value = "last",
+          conflicts_with = "command")]
+    pub resume: Option<String>,
+    /// Fail with 6 instead of waiting when another run uses this machine. Where a server does, the
+    /// job is queued like any other.
+    #[arg(long)]
+    pub no_wait: bool,
+    #[command(flatten)]
+    pub cadence: CadenceArgs,
+    /// Who chooses devices: `fifo`, `static`, `dynamic`, `hybrid`, `feedback` or `adaptive`.
+    #[arg(long, default_value = "adaptive")]
+    pub policy: String,
+    /// Directory for outputs, logs and checkpoints; a new one under the state directory if absent.
+    #[arg(long)]
+    pub workdir: Option<PathBuf>,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+    /// No progress, only the result.
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// A command to run instead of a job file, or the arguments of a script.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
+pub fn run(args: &RunArgs) -> Result<u8, Fail> {
+    if let Some(server) = client_if_any()? {
+        return attach::attach(args, server);
+    }
+    let scheduling =
+        Scheduling { policy: policy_named(&args.policy)?, cadence: args.cadence.cadence() };
+    let machine = this_machine();
+    let home = home()?;
+    let (run, lock) = match &args.resume {
+        Some(selector) => resume(args, selector, &home)?,
+        None => submit(args, &machine, &home)?,
+    };
+    // Caught first: an interrupt that comes while the job starts holds it.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
+    let live = Arc::new(Mutex::new(Live::new(args.quiet)));
+    let run = run.start(&machine, scheduling, &home, lock, observe(args, &live))?;
+    stop_on_signals(signals, &run);
+    let report = run.wait()?;
+    live.lock().unwrap_or_else(PoisonError::into_inner).finish();
+    finish(args, &report)
+}
+
+fn submit(
+    args: &RunArgs,
+    machine: &Machine,
+    home: &Home,
+) -> Result<(PreparedRun, MachineLock), Fail> {
+    let job = job_file(args)?;
+    if !job.warnings.is_empty() {
+        eprintln!("{}", job.warnings.to_string().trim_end());
+    }
+    let unplaced = resolve(&job, machine, Path::new("/"))?;
+    refuse_impossible(&impossible(&machine.topology, &unplaced))?;
+    let mut lock = acquire(args, home, None)?;
+    let dir = home.new_job()?;
+    let workdir = match &args.workdir {
+        Some(path) => std::path::absolute(path).map_err(|error| Fail::file(path, error))?,
+        None => dir.work(),
+    };
+    fs::create_dir_all(&workdir).map_err(|error| Fail::file(&workdir, error))?;
+    let mut spec = resolve(&job, machine, &workdir)?;
+    for warning in plan(&job.file, &machine.topology, &home.calibrations(), &mut spec) {
+        eprintln!("{} {warning}", "warning:".yellow());
+    }
+    announce(&mut lock, home, &dir, spec.name.as_str())?;
+    Ok((PreparedRun::submit(dir, spec)?, lock))
+}
+
+fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<(PreparedRun, MachineLock), Fail> {
+    let named = match &args.file {
+        Some(_) if selector == "last" => job_file(args)?.file.metadata.name,
+        _ => selector.to_owned(),
+    };
+    let dir = select(home, &named)?;
+    let mut lock = acquire(args, home, Some(&dir))?;
+    let name = read(&dir).map_or_else(|| dir.id.to_string(), |report| report.name);
+    announce(&mut lock, home, &dir, &name)?;
+    Ok((PreparedRun::resume(dir, || home.new_job())?, lock))
+}
+
+/// The job file, or one made from the command line.
+fn job_file(args: &RunArgs) -> Result<TrainingJob, Fail> {
+    let JobText { text, source } =
+        Request::read(args.file.as_deref(), &args.command, &args.short)?.one()?;
+    parse(&text, &source)
+        .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+}
+
+fn resolve(job: &TrainingJob, machine: &Machine, workdir: &Path) -> Result<JobSpec, Fail> {
+    let cwd = env::current_dir().map_err(|error| Fail::file(Path::new("."), error))?;
+    let environment = BTreeMap::from([("PATH".to_owned(), path_with_companions())]);
+    let context = Context {
+        workdir: &workdir.to_string_lossy(),
+        cwd: &cwd.to_string_lossy(),
+        classes: &machine.topology.classes,
+        models: models(),
+        env: &environment,
+    };
+    job.resolve(&context)
+        .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+}
+
+fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
+    if stages.is_empty() {
+        return Ok(());
+    }
+    let tell = |one: &Impossible| format!("error: {one}\nhint: {}", one.hint());
+    let text = stages.iter().map(tell).collect::<Vec<_>>().join("\n");
+    Err(Fail::Report { code: code::USAGE, text })
+}
+
+/// Takes the machine, where nothing runs without a supervisor.
+fn acquire(args: &RunArgs, home: &Home, resumed: Option<&JobDir>) -> Result<MachineLock, Fail> {
+    let lock = wait_for_the_machine(args, home)?;
+    refuse_unsupervised(home, resumed.map(|dir| dir.run.as_path()))?;
+    Ok(lock)
+}
+
+/// Waits for the holder of the machine's lock, unless told not to.
+fn wait_for_the_machine(args: &RunArgs, home: &Home) -> Result<MachineLock, Fail> {
+    let path = home.lock_file();
+    let broken = |error: io::Error| Fail::file(&path, error);
+    match MachineLock::try_acquire(&path).map_err(broken)? {
+        Ok(lock) => Ok(lock),
+        Err(holder) => {
+            let whom = match holder {
+                Some(holder) => holder.to_string(),
+                None => "another run".to_owned(),
+            };
+            if args.no_wait {
+                return Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
+                    .hint("run it without `--no-wait` to wait for its end"));
+            }
+            eprintln!("waiting for {whom}, which uses this machine");
+            MachineLock::acquire(&path).map_err(broken)
+        }
+    }
+}
+
+fn announce(lock: &mut MachineLock, home: &Home, dir: &JobDir, name: &str) -> Result<(), Fail> {
+    lock.announce(&LockHolder::here(dir, name))
+        .map_err(|error| Fail::file(&home.lock_file(), error))
+}
+
+/// Shows what happens, batch by batch.
+fn observe(
+    args: &RunArgs,
+    live: &Arc<Mutex<Live>>,
+) -> impl FnMut(&State, &[(Time, Event)], &RunReport) + Send + 'static {
+    let live = Arc::clone(live);
+    let mut follower = None;
+    let follows = !args.command.is_empty() && args.output == Form::Table;
+    move |state, events, report| {
+        live.lock().unwrap_or_else(PoisonError::into_inner).update(state, events, report);
+        if follows {
+            let log = || Follower::new(first_log(&report.workdir));
+            // What cannot be shown now stays in the log file.
+            let _ = follower.get_or_insert_with(log).copy();
+        }
+    }
+}
+
+/// Tells how a run went; its code is the command's.
+pub fn finish(args: &RunArgs, report: &RunReport) -> Result<u8, Fail> {
+    let value = serde_json::to_value(report).unwrap_or_default();
+    output::object(&value, args.output, || {
+        if args.command.is_empty() {
+            summary::print(report, Keeper::Run);
+        } else {
+            summary::print_command(report);
+        }
+    });
+    if report.state == "held" {
+        let id = report.id;
+        eprintln!("job {id} is saved and stopped · resume it with `het run --resume {id}`");
+    }
+    let exit = report.exit_code.unwrap_or(i32::from(code::FAILED));
+    Ok(u8::try_from(exit).unwrap_or(code::FAILED))
+}
+
+/// The first interrupt holds the job: its programs save and stop. The second cancels it.
+fn stop_on_signals(mut signals: Signals, run: &Run) {
+    let (job, service) = (run.job(), run.handle().clone());
+    thread::spawn(move || {
+        let mut received = signals.forever();
+        if received.next().is_some() {
+            eprintln!("saving and stopping · press Ctrl-C again to cancel the job for good");
+            service.report(Event::JobHeld { job });
+        }
+        if received.next().is_some() {
+            service.report(Event::JobCancelled { job });
+        }
+    });
+}

@@ -1,0 +1,380 @@
+//! `het server`: the service in the foreground, its status, its end, and tokens for it.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::path::{self, Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, io, thread};
+
+use anstream::{eprintln, println};
+use clap::{Args, Subcommand, ValueEnum};
+use het_devices::{System, mps_answers, mps_pipe};
+use het_server::api::{
+    Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
+};
+use het_server::{
+    Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
+    forward_signal, machine_with, raise_descriptor_limit, run_restarter, share_one_heap,
+};
+use het_wire::api::ServerInfo;
+use het_wire::declared::{self, DeclaredDevices};
+use nix::sys::signal::Signal;
+use nix::unistd::{AccessFlags, access};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::client::client;
+use crate::fail::{Fail, code};
+use crate::local::{home, refuse_unsupervised};
+use crate::output::{self, Column, Form, ListArgs, Shown};
+use crate::scheduling::{CadenceArgs, policy_named};
+
+const START_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a server may take to go down.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long a server waits for the machine.
+const ACQUIRE_LIMIT: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    #[command(subcommand)]
+    pub command: Option<ServerCommand>,
+    /// Serve here, below a keeper.
+    #[arg(long, hide = true)]
+    pub kept: bool,
+    /// Also listen on this address; callers need a token then.
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Certificate for that address, with those that it rests on: a PEM file. Needed where other
+    /// machines can reach it.
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "tls_key"])]
+    pub tls_certificate: Option<PathBuf>,
+    /// Private key of the certificate: a PEM file without a passphrase.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<PathBuf>,
+    /// Who chooses devices.
+    #[arg(long, default_value = "adaptive")]
+    pub policy: String,
+    #[command(flatten)]
+    pub cadence: CadenceArgs,
+    /// A program that every rank runs before its own, with the same devices; where it fails, the
+    /// devices are taken out of service and the job begins elsewhere.
+    #[arg(long, value_name = "PROGRAM")]
+    pub health_check: Option<PathBuf>,
+    /// Offer so many equal shares of an NVIDIA device in its place, `cuda0=4`: NVIDIA's
+    /// Multi-Process Service caps the threads and the memory of each. Goes with several devices.
+    #[arg(long, value_name = "DEVICE=N", value_parser = share)]
+    pub share: Vec<(String, u32)>,
+    /// Also offer the devices of this file: an accelerator that `het devices` does not find, or
+    /// pretended ones for a trial. `het schema devices` says what stands in it.
+    #[arg(long, value_name = "FILE")]
+    pub declare: Option<PathBuf>,
+    /// A snapshot is taken after so many events, so that the next start reads only what came after.
+    #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().snapshot_every)]
+    pub snapshot_every: u64,
+    /// So many of the newest events stay in the log; of older ones, those before the last snapshots
+    /// that no job needs which is still kept are removed.
+    #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().events)]
+    pub keep_events: u64,
+    /// The lines of so many jobs that ended last stay in `het ps --all`. What jobs wrote is never
+    /// removed.
+    #[arg(long, value_name = "JOBS", default_value_t = Keeping::default().jobs)]
+    pub keep_jobs: usize,
+}
+
+fn share(text: &str) -> Result<(String, u32), String> {
+    let read = text.split_once('=').and_then(|(device, ways)| Some((device, ways.parse().ok()?)));
+    let (device, ways) = read.ok_or("write the device and a number, as in `cuda0=4`")?;
+    Ok((device.to_owned(), ways))
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServerCommand {
+    /// Say whether it runs and what it does.
+    Status(ListArgs),
+    /// End it; running jobs go on and are taken up by the next one.
+    Stop,
+    /// Make a token for callers across the network; it is shown once.
+    Token {
+        #[arg(long, value_enum)]
+        role: RoleWord,
+        /// Whose jobs are the caller's own; everybody's if absent.
+        #[arg(long)]
+        tenant: Option<String>,
+    },
+    /// List the tokens, without what is secret about them.
+    Tokens(ListArgs),
+    /// Take a token back: it opens nothing any more.
+    Revoke {
+        /// As `het server tokens` lists it.
+        id: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RoleWord {
+    /// Looks at jobs of the own tenant.
+    Viewer,
+    /// Also submits and changes them.
+    User,
+    /// Looks at and changes everybody's jobs.
+    Operator,
+    /// Everything.
+    Admin,
+}
+
+pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
+    match &args.command {
+        None if args.kept => serve_here(args),
+        None => keep_one(),
+        Some(ServerCommand::Status(form)) => status(form.output),
+        Some(ServerCommand::Stop) => stop(),
+        Some(ServerCommand::Token { role, tenant }) => token(*role, tenant.clone()),
+        Some(ServerCommand::Tokens(form)) => tokens(form.output),
+        Some(ServerCommand::Revoke { id }) => revoke(id),
+    }
+}
+
+/// The program by its absolute path: ranks start elsewhere.
+fn health_check(program: &Path) -> Result<PathBuf, Fail> {
+    let path = path::absolute(program).map_err(|error| Fail::file(program, error))?;
+    access(&path, AccessFlags::X_OK).map(|()| path).map_err(|errno| {
+        let text = format!("the health check `{}` cannot be run: {errno}", program.display());
+        Fail::new(code::USAGE, text).hint("give the path of an executable file")
+    })
+}
+
+/// Starts the process that serves, and starts it again when it dies.
+fn keep_one() -> Result<u8, Fail> {
+    let home = home()?;
+    home.server_dir()?;
+    let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let kept = Arc::new(Kept::default());
+    pass_signals_on(Arc::clone(&kept))?;
+    let start = || {
+        let child = Command::new(&program).args(&arguments).arg("--kept").spawn()?;
+        kept.server.store(child.id(), Ordering::SeqCst);
+        Ok(child)
+    };
+    let ready = home.ready();
+    let was_of_use = |id: u32| {
+        // Its id may soon be another's.
+        kept.server.store(0, Ordering::SeqCst);
+        fs::read_to_string(&ready).is_ok_and(|text| text == id.to_string())
+    };
+    let is_wanted = || !kept.stopped.load(Ordering::SeqCst);
+    let exits = home.exits();
+    let status = run_restarter(&exits, start, was_of_use, is_wanted);
+    let status = status.map_err(|error| Fail::file(&exits, error))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
+}
+
+/// What the keeper's signals are about.
+#[derive(Default)]
+struct Kept {
+    /// The process that serves; 0 between two of them.
+    server: AtomicU32,
+    stopped: AtomicBool,
+}
+
+/// Whoever stops the keeper means the server. A second signal ends the keeper too, which may still
+/// wait for what a server left behind.
+fn pass_signals_on(kept: Arc<Kept>) -> Result<(), Fail> {
+    let mut signals = signals()?;
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            let server = kept.server.load(Ordering::SeqCst);
+            if server != 0 {
+                forward_signal(server, Signal::SIGTERM);
+            } else if kept.stopped.load(Ordering::SeqCst) {
+                std::process::exit(i32::from(code::INTERRUPTED));
+            }
+            kept.stopped.store(true, Ordering::SeqCst);
+        }
+    });
+    Ok(())
+}
+
+fn signals() -> Result<Signals, Fail> {
+    Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))
+}
+
+fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
+    // Caught first: a stop during recovery is a stop after it, not a death.
+    let mut signals = signals()?;
+    raise_descriptor_limit();
+    share_one_heap();
+    let policy = policy_named(&args.policy)?;
+    let home = home()?;
+    home.server_dir()?;
+    let _lock = acquire(&home)?;
+    refuse_unsupervised(&home, Some(&home.run_dir("server")))?;
+    let machine = machine(args)?;
+    let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
+    let health_check = args.health_check.as_deref().map(health_check).transpose()?;
+    let keeping = Keeping {
+        snapshot_every: args.snapshot_every,
+        events: args.keep_events,
+        jobs: args.keep_jobs,
+    };
+    let scheduling = Scheduling { policy, cadence: args.cadence.cadence() };
+    let service = MachineService::start(&machine, scheduling, home.clone(), health_check, keeping);
+    let service = service.map_err(Fail::from_error)?;
+    for refused in &service.refused {
+        let why = refused.source().map(ToString::to_string).unwrap_or_default();
+        eprintln!("{refused}: {why}; an older one and the events were used in its place");
+    }
+    for news in &service.news {
+        eprintln!("{news}");
+    }
+    let ready = home.ready();
+    let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());
+    let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
+    let network = args.listen.map(|address| Network { address, certificate });
+    let listen = Listen { socket: home.socket(), network };
+    let on_signal = service.handle().clone();
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            on_signal.stop_soon();
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
+    let served = runtime.block_on(async {
+        let api = Api::new(&service, home, tokens).await.map_err(Fail::from_error)?;
+        fs::write(&ready, std::process::id().to_string())
+            .map_err(|error| Fail::file(&ready, error))?;
+        eprintln!("serving at {}", listen.socket.display());
+        serve(api, &listen).await.map_err(Fail::from_error)
+    });
+    // Why the loop ended says more than that nobody could be served any more.
+    service.handle().stop_soon();
+    service.join().map_err(Fail::from_error)?;
+    served?;
+    Ok(code::OK)
+}
+
+/// This machine, with some of its devices cut into shares, and with those that a file declares.
+fn machine(args: &ServerArgs) -> Result<Machine, Fail> {
+    let shares = args.share.as_slice();
+    let declared = args.declare.as_deref().map(declared).transpose()?.unwrap_or_default();
+    let changes = MachineChanges { shares, declared: &declared };
+    let machine = machine_with(System::this_machine(), &changes).map_err(|error| {
+        Fail::new(code::USAGE, error.to_string())
+            .hint("`het devices` names the devices; only NVIDIA's that are whole can be shared")
+    })?;
+    let pipe = mps_pipe(|name| env::var(name).ok());
+    if !shares.is_empty() && !mps_answers(&pipe) {
+        eprintln!(
+            "nothing answers at `{}`: programs take turns on shares and nothing caps their memory; \
+             start it with `nvidia-cuda-mps-control -d`",
+            pipe.display()
+        );
+    }
+    Ok(machine)
+}
+
+fn declared(path: &Path) -> Result<Vec<DeclaredDevices>, Fail> {
+    let text = fs::read_to_string(path).map_err(|error| Fail::file(path, error))?;
+    let declared = declared::parse(&text, &path.display().to_string());
+    declared.map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+}
+
+/// Takes the machine. A process that a killed server was about to start may hold its lock for a
+/// moment longer.
+fn acquire(home: &Home) -> Result<MachineLock, Fail> {
+    let path = home.lock_file();
+    let broken = |error: io::Error| Fail::file(&path, error);
+    let deadline = Instant::now() + ACQUIRE_LIMIT;
+    loop {
+        match MachineLock::try_acquire(&path).map_err(broken)? {
+            Ok(mut lock) => {
+                lock.announce(&LockHolder::server()).map_err(broken)?;
+                return Ok(lock);
+            }
+            Err(holder) if Instant::now() > deadline => {
+                let whom = holder.map_or_else(|| "another run".to_owned(), |who| who.to_string());
+                return Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
+                    .hint("one loop decides on a machine: wait for it or stop it"));
+            }
+            Err(_) => thread::sleep(START_LOOK_EVERY),
+        }
+    }
+}
+
+fn status(form: Form) -> Result<u8, Fail> {
+    let info: ServerInfo = client()?.get("/api/v1/server")?;
+    let value = serde_json::to_value(&info).unwrap_or_default();
+    output::object(&value, form, || {
+        println!("server {} · process {} · policy {}", info.version, info.pid, info.policy);
+        println!(
+            "since {} · {} live jobs · {} events",
+            info.started_at, info.jobs_live, info.events
+        );
+    });
+    Ok(code::OK)
+}
+
+fn stop() -> Result<u8, Fail> {
+    let mut client = client()?;
+    let stopped: Value = client.post("/api/v1/server/stop", &Value::Null)?;
+    let left = stopped["jobs_running"].as_u64().unwrap_or(0);
+    // Whoever asks next finds nobody, or the next server.
+    if !client.closed(Instant::now() + STOP_LIMIT) {
+        return Err(Fail::new(code::UNREACHABLE, "the server does not go down")
+            .hint("`het server status` says which process it is"));
+    }
+    if left > 0 {
+        eprintln!("stopped · {left} jobs wait or go on running, the next server takes them up");
+    } else {
+        eprintln!("stopped");
+    }
+    Ok(code::OK)
+}
+
+fn token(role: RoleWord, tenant: Option<String>) -> Result<u8, Fail> {
+    let role = match role {
+        RoleWord::Viewer => Role::Viewer,
+        RoleWord::User => Role::User,
+        RoleWord::Operator => Role::Operator,
+        RoleWord::Admin => Role::Admin,
+    };
+    let token = own_tokens()?.add(role, tenant).map_err(Fail::from_error)?;
+    println!("{token}");
+    eprintln!("it is shown once, and opens the server from now on");
+    Ok(code::OK)
+}
+
+const TOKEN_COLUMNS: &[Column] = &[
+    Column("ID", "id", Shown::Always),
+    Column("ROLE", "role", Shown::Always),
+    Column("TENANT", "tenant", Shown::Always),
+];
+
+fn tokens(form: Form) -> Result<u8, Fail> {
+    let rows = own_tokens()?.list().map_err(Fail::from_error)?;
+    let item = |row: &TokenRow| json!({ "id": row.id(), "role": row.role, "tenant": row.tenant });
+    output::list("TokenList", &rows.iter().map(item).collect::<Vec<_>>(), TOKEN_COLUMNS, form);
+    Ok(code::OK)
+}
+
+fn revoke(id: &str) -> Result<u8, Fail> {
+    match own_tokens()?.revoke(id) {
+        Err(error @ TokenError::Unknown { .. }) => {
+            Err(Fail::new(code::NOT_FOUND, error.to_string()))
+        }
+        revoked => revoked.map(|()| code::OK).map_err(Fail::from_error),
+    }
+}
+
+fn own_tokens() -> Result<Tokens, Fail> {
+    let home = home()?;
+    home.server_dir()?;
+    Tokens::open(&home.tokens()).map_err(Fail::from_error)
+}

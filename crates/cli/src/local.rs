@@ -1,0 +1,69 @@
+//! Jobs in the state directory of this user, and what runs there without a supervisor.
+
+use std::path::Path;
+use std::{env, fs};
+
+use het_server::{Home, JobDir, Unsupervised, unsupervised};
+use het_wire::report::RunReport;
+
+use crate::fail::{Fail, code};
+
+/// The state directory of this user.
+pub fn home() -> Result<Home, Fail> {
+    Ok(Home::find(|name| env::var(name).ok())?)
+}
+
+/// The job that a selector names: an id, `last`, or a job's name (its newest run).
+pub fn select(home: &Home, selector: &str) -> Result<JobDir, Fail> {
+    let jobs = home.jobs()?;
+    let found = match selector.parse::<u64>() {
+        Ok(id) => jobs.iter().find(|job| job.id == id),
+        Err(_) if selector == "last" => jobs.last(),
+        Err(_) => jobs.iter().rev().find(|job| read(job).is_some_and(|r| r.name == selector)),
+    };
+    found.cloned().ok_or_else(|| {
+        let message = match jobs.is_empty() {
+            true => "no job has run here yet".to_owned(),
+            false => format!("there is no job `{selector}`"),
+        };
+        Fail::new(code::NOT_FOUND, message).hint("`het history` lists the jobs")
+    })
+}
+
+/// The newest report of a job, if it has one that can be read.
+pub fn read(job: &JobDir) -> Option<RunReport> {
+    let text = fs::read_to_string(job.report()).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Of a job that nothing is known of but its directory: it is a server's, which tells of its live
+/// jobs itself, or one whose run was cut off at once.
+pub fn without_report(job: &JobDir) -> Fail {
+    match job.store().exists() {
+        true => Fail::new(code::NOT_FOUND, format!("job {} has no report yet", job.id)).hint(
+            format!("`het run --resume {}` goes on with it where its run was killed", job.id),
+        ),
+        false => {
+            let text = format!("job {} is a server's, and that does not answer", job.id);
+            let hint =
+                format!("`het server` starts it; files of the job: `{}`", job.path.display());
+            Fail::new(code::UNREACHABLE, text).hint(hint)
+        }
+    }
+}
+
+/// Programs that a killed run or a stopped server left would share devices with new ones.
+pub fn refuse_unsupervised(home: &Home, own_run_dir: Option<&Path>) -> Result<(), Fail> {
+    match unsupervised(home, own_run_dir) {
+        None => Ok(()),
+        Some(Unsupervised::OfJob(id)) => Err(Fail::new(
+            code::CONFLICT,
+            format!("programs of job {id} run, and nobody watches them"),
+        )
+        .hint(format!("`het run --resume {id}` ends them and goes on from its newest checkpoint"))),
+        Some(Unsupervised::OfServer) => {
+            Err(Fail::new(code::CONFLICT, "jobs of the server that ended still run")
+                .hint("`het server` takes them up again, and new jobs beside them"))
+        }
+    }
+}

@@ -54,7 +54,8 @@ const RULES: &[Rule] = &[
         except: &[
             "crates/bench/",
             "crates/cli/src/client.rs",
-            "crates/cli/src/server.rs",
+            "crates/cli/src/client/connection.rs",
+            "crates/cli/src/commands/server.rs",
             "crates/devices/src/device_monitor.rs",
             "crates/engine/src/contract",
             "crates/host/src/external.rs",

@@ -1,6 +1,7 @@
 //! The event store: what it keeps, what is left after power losses, and snapshots.
 
 mod disk;
+mod golden;
 mod snapshots;
 mod store;
 mod torn;

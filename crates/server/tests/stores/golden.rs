@@ -1,0 +1,86 @@
+//! Stores that earlier versions wrote. They open, and mean what they meant: `tests/golden` has one
+//! of 15e361f, and one for each change of a record since.
+//!
+//! To add one: let a server of the new version run jobs that end in different ways in an empty
+//! `HET_HOME`, stop it, and pack `server/events.redb`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+
+use flate2::read::GzDecoder;
+use het_control::Log;
+use het_core::{DeviceId, Event, StageState, State};
+use het_server::EventStore;
+use tempfile::TempDir;
+
+fn unpacked(name: &str) -> (TempDir, PathBuf) {
+    let packed = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let packed = fs::read(&packed).unwrap_or_else(|error| panic!("{}: {error}", packed.display()));
+    let mut store = Vec::new();
+    GzDecoder::new(&packed[..]).read_to_end(&mut store).expect("it is packed with gzip");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("events.redb");
+    fs::write(&path, store).expect("the disk has room");
+    (dir, path)
+}
+
+fn summary(state: &State) -> String {
+    let mut text = String::new();
+    for (id, job) in state.jobs() {
+        let stages = job.stages.iter().map(|stage| match &stage.state {
+            StageState::Failed(failure) => format!("failed with {}", failure.exit_code),
+            StageState::Active { .. } => format!("active, attempt {}", stage.attempts),
+            _ => format!("attempt {}", stage.attempts),
+        });
+        let stages = stages.collect::<Vec<_>>().join("; ");
+        let state = job.state(state.leases()).word();
+        writeln!(text, "{id} {} {state}: {stages}", job.spec.name).expect("text has room");
+    }
+    text
+}
+
+/// What both stores tell: only how often `saves` was begun differs.
+fn expected(attempts_of_saves: u32) -> String {
+    format!(
+        "1 ok succeeded: attempt 1
+2 bad failed: failed with 3
+3 never-mind cancelled: attempt 0
+4 two succeeded: attempt 1; attempt 1
+5 saves running: active, attempt {attempts_of_saves}
+6 array-0 succeeded: attempt 1
+7 array-1 succeeded: attempt 1
+8 array-2 succeeded: attempt 1
+9 urgent succeeded: attempt 1
+"
+    )
+}
+
+#[track_caller]
+fn check(name: &str, attempts_of_saves: u32) {
+    let (_dir, path) = unpacked(name);
+    let mut store = EventStore::open(&path).expect("it is a store");
+    let past = store.recover().expect("every record can be read").past;
+    assert_eq!(summary(&past.state), expected(attempts_of_saves));
+    assert_eq!(past.state.topology().devices.len(), 1);
+    assert!(past.state.is_up(DeviceId(0)));
+
+    let event = (past.state.now(), Event::DeviceDrained { device: DeviceId(0) });
+    store.append(std::slice::from_ref(&event)).expect("the disk has room");
+    drop(store);
+    let mut after = past.state;
+    after.apply(event.0, &event.1);
+    let again = EventStore::open(&path).expect("it is a store").replay().expect("it is sound");
+    assert_eq!(again, after);
+}
+
+#[test]
+fn a_store_of_15e361f_opens() {
+    check("15e361f.redb.gz", 4);
+}
+
+#[test]
+fn a_store_opens_in_which_nodes_join_by_events() {
+    check("nodes-joined.redb.gz", 3);
+}

@@ -207,7 +207,8 @@ fn the_log_is_exported_with_its_chain() {
     served.submit("true");
     assert_eq!(served.code(&["wait", "last"]), Some(0));
     let events = verified(&served.run(&["export"]).stdout);
-    assert_eq!(events[0]["record"]["event"], "job_submitted");
+    assert_eq!(events[0]["record"]["event"], "nodes_joined");
+    assert_eq!(events[1]["record"]["event"], "job_submitted");
     let table = served.run(&["export", "--from", "1", "-o", "csv"]).stdout;
     assert_eq!(String::from_utf8_lossy(&table).lines().count(), events.len(), "a header, one less");
 }

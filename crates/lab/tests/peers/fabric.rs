@@ -6,7 +6,7 @@ use het_lab::{FlowScore, read_collectives, read_flows, score_collectives, score_
 use crate::Data;
 
 fn scores() -> Option<Vec<FlowScore>> {
-    let data = Data::find("fabric")?;
+    let data = Data::find("fabric/ns3-flow-completion.csv")?;
     let path = data.root.join("fabric/ns3-flow-completion.csv");
     let scenarios = read_flows(&path).expect("published flows");
     Some(score_flows(&scenarios))
@@ -67,7 +67,7 @@ fn packets_are_better_than_shares() {
 
 #[test]
 fn collectives_cost_about_what_was_published() {
-    let Some(data) = Data::find("fabric") else { return };
+    let Some(data) = Data::find("fabric/collectives.csv") else { return };
     let path = data.root.join("fabric/collectives.csv");
     let published = read_collectives(&path).expect("published collectives");
     let scores = score_collectives(&published);

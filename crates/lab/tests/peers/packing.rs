@@ -9,9 +9,9 @@ use crate::Data;
 /// Percent of accelerators allocated by FGD when as much was asked for as there is,
 /// `anchors/fgd_expected_allocation.csv`.
 const PUBLISHED: [(&str, f64); 3] = [
-    ("openb_pod_list_default.csv", 95.227),
-    ("openb_pod_list_cpu100.csv", 95.208),
-    ("openb_pod_list_gpuspec33.csv", 87.836),
+    ("openb_pod_list_default.csv.gz", 95.227),
+    ("openb_pod_list_cpu100.csv.gz", 95.208),
+    ("openb_pod_list_gpuspec33.csv.gz", 87.836),
 ];
 
 #[test]

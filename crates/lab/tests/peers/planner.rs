@@ -23,7 +23,8 @@ const SINGLE_NODE: &str = "measured-single-node.csv";
 const DRAWS: u64 = 25;
 
 fn runs(file: &str) -> Option<Vec<TrainingRun>> {
-    let path: PathBuf = Data::find("planner")?.root.join("planner").join(file);
+    let name = format!("planner/{file}");
+    let path: PathBuf = Data::find(&name)?.root.join(name);
     Some(read_training_runs(&path).expect("a published table"))
 }
 
@@ -83,8 +84,9 @@ fn the_fastest_cut_is_found() {
 /// that none is hidden there either; the others and Llama took no part.
 #[test]
 fn cut_runs_in_sixteen_bits_on_h100_are_no_fast_ones() {
-    let Some(data) = Data::find("planner") else { return };
-    let text = fs::read_to_string(data.root.join("planner").join(RUNS)).expect("a published table");
+    let name = format!("planner/{RUNS}");
+    let Some(data) = Data::find(&name) else { return };
+    let text = fs::read_to_string(data.root.join(name)).expect("a published table");
     let rows = text.lines().filter(|line| line.starts_with("Megatron-Core"));
     let mut errors: Vec<Vec<f64>> = vec![Vec::new(), Vec::new()];
     for (at, line) in rows.enumerate() {

@@ -86,21 +86,21 @@ pub(crate) fn decide(
     let expected = expected.map(Arc::new);
     let pool = Pool::of(state).expecting(expected);
     let mut pass = Pass::new(rules, view, running, (pool, opportunity_cost), bidding);
-    pass.awaited = awaited.and_then(|known| pass.awaits(queue, known));
+    pass.reserved.awaited = awaited.and_then(|known| pass.awaits(queue, known));
     pass.claims(queue);
     if pass.bidding.is_some() && queue.has_choice(|queue, id| !pass.is_unfit(queue, id)) {
         pass.bidding.iter_mut().for_each(|bidding| bidding.search(view, queue));
     }
     for level in heads::levels(&pass, queue) {
         pass.serve(queue, level);
-        if pass.head.is_some() {
+        if pass.told.head.is_some() {
             break;
         }
     }
     pass.contest(queue, !choosers.is_empty());
     pass.moves(&choosers);
     let prices = pass.bidding.as_mut().and_then(Bidding::close);
-    let remembered = Remembered { awaited: pass.awaited, prices };
+    let remembered = Remembered { awaited: pass.reserved.awaited, prices };
     let remembers = memory.remember(rules.name, remembered);
     Decision { remembers, ..pass.finish(queue) }
 }
@@ -127,51 +127,95 @@ struct Pass<'a> {
     rules: &'a Rules,
     view: &'a View<'a>,
     running: &'a Running,
-    pool: Pool<'a>,
-    /// Where they have quotas.
-    tenants: Option<Tenants<'a>>,
-    wants: Vec<(Rank, Want)>,
-    decided: BTreeSet<StageKey>,
-    /// Who stops to go on elsewhere.
-    moves: Vec<(StageKey, Want)>,
-    stops: Vec<StopOrder>,
-    wake_at: Option<Time>,
-    /// The first stage that did not fit, where nobody may pass it.
-    head: Option<StageKey>,
-    /// Somebody better placed in the order waits on.
-    passed: bool,
-    /// Units that stages wait for although others are free to them.
-    ahead: u32,
+    supply: Supply<'a>,
+    orders: Orders,
+    told: Told,
+    victims: Victims<'a>,
+    reserved: Reserved,
     /// Where prices decide.
     bidding: Option<Bidding<'a>>,
     /// Whom stages have to consider that choose their devices.
     opportunity_cost: Option<OpportunityCost>,
-    /// The lowest priority that runs: only higher ones need to look for victims.
-    lowest_running: Option<Priority>,
+}
+
+/// What is still to be had, and what was found out about it.
+struct Supply<'a> {
+    pool: Pool<'a>,
+    /// Where they have quotas.
+    tenants: Option<Tenants<'a>>,
     /// What does not fit into the pool, on one class where one is named.
     unfit: BTreeMap<(AskId, Option<usize>), Reason>,
     /// Whether anything of a footprint fits, by its number.
     verdicts: Vec<Verdict>,
     /// Grows with every change of the pool.
     changes: u64,
+    /// Units that stages wait for although others are free to them.
+    ahead: u32,
+}
+
+/// What was decided.
+#[derive(Default)]
+struct Orders {
+    wants: Vec<(Rank, Want)>,
+    decided: BTreeSet<StageKey>,
+    /// Who stops to go on elsewhere.
+    moves: Vec<(StageKey, Want)>,
+    stops: Vec<StopOrder>,
+    stopped: BTreeSet<LeaseId>,
+    wake_at: Option<Time>,
+}
+
+/// What those are told who wait.
+#[derive(Default)]
+struct Told {
+    /// The first stage that did not fit, where nobody may pass it.
+    head: Option<StageKey>,
+    /// Somebody better placed in the order waits on.
+    passed: bool,
     /// Those for whom nobody was found to stop, and whether there is somebody who is worth more.
     spared: BTreeMap<(FootprintId, Priority, Vec<usize>), Option<Reason>>,
     /// Footprints of which somebody was found not to fit, and why.
     refused: BTreeMap<FootprintId, Vec<Reason>>,
     /// What groups are to be told that were looked at by themselves.
     news: BTreeMap<GroupId, Vec<Reason>>,
-    stopped: BTreeSet<LeaseId>,
+}
+
+/// Who may be stopped for others, worked out once somebody asks.
+struct Victims<'a> {
+    /// The lowest priority that runs: only higher ones need to look for victims.
+    lowest_running: Option<Priority>,
     searches: usize,
-    /// When what runs should end, once somebody asked.
+    /// When what runs should end.
     ends: OnceCell<Ends<'a>>,
-    /// Who may be stopped for equals, once somebody asked.
+    /// Who may be stopped for equals.
     at_boundary: OnceCell<Vec<(LeaseId, StopCost)>>,
-    /// Who may be stopped for others, by priority from low to urgent, once somebody asked.
+    /// Who may be stopped for others, by priority from low to urgent.
     stoppable: [OnceCell<Vec<Stoppable>>; Priority::ALL.len()],
-    reservations: usize,
+}
+
+/// Devices that are kept for somebody who waits.
+struct Reserved {
+    count: usize,
+    /// Whom nobody may hold up.
     awaited: Option<Awaited>,
     /// Stages that were refused because they would hold it up.
     delays: usize,
+}
+
+impl Orders {
+    fn want(&mut self, rank: Rank, want: Want) {
+        self.decided.insert(rank.key);
+        self.wants.push((rank, want));
+    }
+
+    fn stop(&mut self, order: StopOrder) {
+        self.stopped.insert(order.lease);
+        self.stops.push(order);
+    }
+
+    fn wake_by(&mut self, at: Time) {
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
 }
 
 impl<'a> Pass<'a> {
@@ -187,33 +231,26 @@ impl<'a> Pass<'a> {
             rules,
             view,
             running,
-            pool,
-            tenants: Tenants::of(view.state),
-            wants: Vec::new(),
-            decided: BTreeSet::new(),
-            moves: Vec::new(),
-            stops: Vec::new(),
-            wake_at: None,
-            head: None,
-            passed: false,
-            ahead: 0,
+            supply: Supply {
+                pool,
+                tenants: Tenants::of(view.state),
+                unfit: BTreeMap::new(),
+                verdicts: Vec::new(),
+                changes: 0,
+                ahead: 0,
+            },
+            orders: Orders::default(),
+            told: Told::default(),
+            victims: Victims {
+                lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
+                searches: 0,
+                ends: OnceCell::new(),
+                at_boundary: OnceCell::new(),
+                stoppable: Default::default(),
+            },
+            reserved: Reserved { count: reserved(view), awaited: None, delays: 0 },
             bidding,
             opportunity_cost,
-            lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
-            unfit: BTreeMap::new(),
-            verdicts: Vec::new(),
-            changes: 0,
-            spared: BTreeMap::new(),
-            refused: BTreeMap::new(),
-            news: BTreeMap::new(),
-            stopped: BTreeSet::new(),
-            searches: 0,
-            ends: OnceCell::new(),
-            at_boundary: OnceCell::new(),
-            stoppable: Default::default(),
-            reservations: reserved(view),
-            awaited: None,
-            delays: 0,
         }
     }
 
@@ -228,13 +265,15 @@ impl<'a> Pass<'a> {
             if state.is_moving(key) {
                 let placement = in_service().then(|| (**placement).clone());
                 let reasons = vec![Reason::ClaimPending];
-                self.moves.extend(placement.map(|p| (key, Want::Run { placement: p, reasons })));
+                self.orders
+                    .moves
+                    .extend(placement.map(|p| (key, Want::Run { placement: p, reasons })));
                 continue;
             }
             let Some((rank, id)) = queue.place_of(key) else { continue };
             queue.untold.insert(key);
             self.give_back(key, placement);
-            let is_free = self.pool.covers(placement);
+            let is_free = self.supply.pool.covers(placement);
             let may_have = self.may_have(key, placement);
             self.take(key, placement);
             if !may_have {
@@ -243,12 +282,12 @@ impl<'a> Pass<'a> {
             }
             if is_free {
                 let reasons = self.start_reasons(key, placement, Reason::ClaimReady);
-                self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
+                self.orders.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             } else if let Ok((elsewhere, reason)) = self.fitting(queue.group(id), &rank) {
                 self.start(rank, elsewhere, reason);
             } else if in_service() {
                 let reasons = vec![Reason::ClaimPending];
-                self.want(rank, Want::Run { placement: (**placement).clone(), reasons });
+                self.orders.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             }
         }
     }
@@ -259,8 +298,9 @@ impl<'a> Pass<'a> {
         let state = self.view.state;
         if self.rules.choice != Choice::Fixed && state.empties_any() {
             for (&id, lease) in state.leases() {
-                if !self.stopped.contains(&id)
-                    && let Some(placement) = placement::evacuation(self.view, &mut self.pool, lease)
+                if !self.orders.stopped.contains(&id)
+                    && let Some(placement) =
+                        placement::evacuation(self.view, &mut self.supply.pool, lease)
                     && self.may_have(lease.stage, &placement)
                 {
                     self.go(id, lease, placement, StopCause::Drain);
@@ -271,8 +311,10 @@ impl<'a> Pass<'a> {
         let Some(opportunity_cost) = self.opportunity_cost.take().filter(|_| balances) else {
             return;
         };
-        for &id in choosers.iter().filter(|id| !self.stopped.contains(id)).collect::<Vec<_>>() {
-            if self.moves.len() >= MOVES_MAX {
+        for &id in
+            choosers.iter().filter(|id| !self.orders.stopped.contains(id)).collect::<Vec<_>>()
+        {
+            if self.orders.moves.len() >= MOVES_MAX {
                 break;
             }
             let lease = &state.leases()[&id];
@@ -283,7 +325,7 @@ impl<'a> Pass<'a> {
             }
             match placement::improvement(
                 self.view,
-                &mut self.pool,
+                &mut self.supply.pool,
                 &opportunity_cost,
                 lease,
                 runner,
@@ -291,7 +333,7 @@ impl<'a> Pass<'a> {
                 Improvement::To(placement) if self.may_have(lease.stage, &placement) => {
                     self.go(id, lease, placement, StopCause::Migration);
                 }
-                Improvement::NotBefore(at) => self.wake_by(at),
+                Improvement::NotBefore(at) => self.orders.wake_by(at),
                 Improvement::To(_) | Improvement::None => {}
             }
         }
@@ -300,12 +342,11 @@ impl<'a> Pass<'a> {
     /// Stops a lease and claims where it goes on.
     fn go(&mut self, id: LeaseId, lease: &Lease, placement: Placement, cause: StopCause) {
         self.take(lease.stage, &placement);
-        self.stopped.insert(id);
-        self.stops.push(StopOrder::of(self.view, id, lease, cause));
+        self.orders.stop(StopOrder::of(self.view, id, lease, cause));
         let (_, spec, _) = self.view.state.stage(lease.stage);
         let word = spec.alternatives[placement.alternative].selector.word.clone();
         let reasons = vec![Reason::BestUse { word }, Reason::ClaimPending];
-        self.moves.push((lease.stage, Want::Run { placement, reasons }));
+        self.orders.moves.push((lease.stage, Want::Run { placement, reasons }));
     }
 
     /// Looks at everybody of one level, best first.
@@ -314,15 +355,15 @@ impl<'a> Pass<'a> {
         while let Some((precedence, head)) = heads.pop() {
             let Head { rank, group: id, footprint, .. } = head;
             if self.is_unfit(queue, footprint) {
-                self.passed = true;
-                if !self.refused.contains_key(&footprint) {
+                self.told.passed = true;
+                if !self.told.refused.contains_key(&footprint) {
                     let reasons = self.reasons_to_wait(queue.group(id));
-                    self.refused.insert(footprint, reasons);
+                    self.told.refused.insert(footprint, reasons);
                 }
                 if self.may_get_room(&head) && self.misfit(queue, id, rank) == Next::OfGroup {
                     heads.come_up(self, queue, id, rank);
                 }
-            } else if self.tenants.is_some()
+            } else if self.supply.tenants.is_some()
                 // Others of its tenant may have got something since.
                 && let now = self.precedence(queue, &head)
                 && now > precedence
@@ -331,7 +372,7 @@ impl<'a> Pass<'a> {
             } else if self.look(queue, id, rank) == Next::OfGroup {
                 heads.come_up(self, queue, id, rank);
             }
-            if self.head.is_some() {
+            if self.told.head.is_some() {
                 break;
             }
         }
@@ -340,7 +381,7 @@ impl<'a> Pass<'a> {
     /// What becomes of one stage, the first of its group that was not looked at.
     fn look(&mut self, queue: &mut PendingQueue, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
-        if self.decided.contains(&key) {
+        if self.orders.decided.contains(&key) {
             return Next::OfGroup;
         }
         let group = queue.group(id);
@@ -354,19 +395,19 @@ impl<'a> Pass<'a> {
                 Next::OfGroup
             }
             Err(reasons) => {
-                self.passed = true;
+                self.told.passed = true;
                 match *reasons {
                     [Reason::WouldDelay { blocker }] => self.refuse(id, blocker),
                     // One that waits for something better says nothing about the others.
                     [Reason::BetterToWait { .. }] => {
                         let best = group.by_cost(self.opportunity_cost.as_ref())[0];
-                        self.ahead += group.spec().alternatives[best].count;
-                        self.want(rank, Want::Wait { reasons });
+                        self.supply.ahead += group.spec().alternatives[best].count;
+                        self.orders.want(rank, Want::Wait { reasons });
                         queue.untold.insert(key);
                         Next::OfGroup
                     }
                     _ => {
-                        self.news.insert(id, reasons);
+                        self.told.news.insert(id, reasons);
                         self.misfit(queue, id, rank)
                     }
                 }
@@ -376,10 +417,10 @@ impl<'a> Pass<'a> {
 
     /// Whether anything could still be done for one that fits nowhere.
     fn may_get_room(&self, head: &Head) -> bool {
-        let searches = self.searches < PREEMPTION_SEARCHES_MAX;
+        let searches = self.victims.searches < PREEMPTION_SEARCHES_MAX;
         self.rules.passing == Passing::Never
             || self.rules.sharing == Sharing::ByLevels
-            || self.tenants.is_some()
+            || self.supply.tenants.is_some()
             || (searches && self.is_above_somebody(head.priority))
             || (head.can_be_passed && self.may_reserve())
     }
@@ -387,15 +428,15 @@ impl<'a> Pass<'a> {
     /// A group that fits nowhere: preempt or reserve for its first, or let all wait.
     fn misfit(&mut self, queue: &mut PendingQueue, id: GroupId, rank: Rank) -> Next {
         let key = rank.key;
-        if self.decided.contains(&key) {
+        if self.orders.decided.contains(&key) {
             return Next::OfGroup;
         }
         let group = queue.group(id);
-        let refused = self.tenants.is_some() && self.is_refused(group);
+        let refused = self.supply.tenants.is_some() && self.is_refused(group);
         if self.rules.passing == Passing::Never && !refused {
-            self.head = Some(key);
+            self.told.head = Some(key);
             let reasons = self.reasons_to_wait(group);
-            self.want(rank, Want::Wait { reasons });
+            self.orders.want(rank, Want::Wait { reasons });
             queue.untold.insert(key);
             return Next::Nobody;
         }
@@ -419,12 +460,7 @@ impl<'a> Pass<'a> {
     fn start(&mut self, rank: Rank, placement: Placement, reason: Reason) {
         self.take(rank.key, &placement);
         let reasons = self.start_reasons(rank.key, &placement, reason);
-        self.want(rank, Want::Run { placement, reasons });
-    }
-
-    fn want(&mut self, rank: Rank, want: Want) {
-        self.decided.insert(rank.key);
-        self.wants.push((rank, want));
+        self.orders.want(rank, Want::Run { placement, reasons });
     }
 
     fn start_reasons(&self, key: StageKey, placement: &Placement, first: Reason) -> Vec<Reason> {
@@ -432,36 +468,32 @@ impl<'a> Pass<'a> {
         let waited = self.view.now.since(job.waiting_since(key.stage));
         let mut reasons = vec![first];
         reasons.extend(spread_penalty(self.view, spec, placement));
-        reasons.extend(self.passed.then_some(Reason::Backfilled));
+        reasons.extend(self.told.passed.then_some(Reason::Backfilled));
         reasons.extend(stage.checkpoint.as_ref().map(|c| Reason::Resumed { step: c.step }));
         reasons
             .extend((waited >= AGEING_STEP).then_some(Reason::Aged { seconds: waited.0 / 1_000 }));
         reasons
     }
 
-    fn wake_by(&mut self, at: Time) {
-        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
-    }
-
     /// A stage that is bound for a while is looked at again once it is not.
     fn wake_when_freed(&mut self, group: &Group, rank: &Rank) {
         if let (Choice::FixedUntil(patience), Some(_)) = (self.rules.choice, group.bound()) {
-            self.wake_by(rank.since + patience);
+            self.orders.wake_by(rank.since + patience);
         }
     }
 
     fn ends(&self) -> &Ends<'a> {
-        self.ends.get_or_init(|| Ends::of(self.view, self.running))
+        self.victims.ends.get_or_init(|| Ends::of(self.view, self.running))
     }
 
     /// Tells those who wait what is new to them, and puts everything in order.
     fn finish(mut self, queue: &mut PendingQueue) -> Decision {
         let mut waits: Vec<(Rank, Vec<Reason>)> = Vec::new();
-        let mut news = std::mem::take(&mut self.news);
-        if let Some(blocker) = self.head {
+        let mut news = std::mem::take(&mut self.told.news);
+        if let Some(blocker) = self.told.head {
             news = queue.groups().map(|id| (id, vec![Reason::HeadOfLine { blocker }])).collect();
         } else {
-            for (id, reasons) in std::mem::take(&mut self.refused) {
+            for (id, reasons) in std::mem::take(&mut self.told.refused) {
                 queue.tell_all(id, reasons, |group| news.contains_key(&group), &mut waits);
             }
         }
@@ -471,7 +503,7 @@ impl<'a> Pass<'a> {
         // Whoever has reasons of its own now has to hear those of its group later.
         for key in std::mem::take(&mut queue.untold) {
             match queue.place_of(key) {
-                Some(_) if self.decided.contains(&key) => {
+                Some(_) if self.orders.decided.contains(&key) => {
                     queue.untold.insert(key);
                 }
                 Some((rank, id)) => waits.push((rank, queue.told(id).to_vec())),
@@ -480,18 +512,19 @@ impl<'a> Pass<'a> {
         }
         let state = self.view.state;
         for (rank, reasons) in waits {
-            if state.is_waiting(rank.key) && self.decided.insert(rank.key) {
-                self.wants.push((rank, Want::Wait { reasons }));
+            if state.is_waiting(rank.key) && self.orders.decided.insert(rank.key) {
+                self.orders.wants.push((rank, Want::Wait { reasons }));
             }
         }
-        let starting = self.wants.iter().filter(|(_, want)| matches!(want, Want::Run { .. }));
+        let starting =
+            self.orders.wants.iter().filter(|(_, want)| matches!(want, Want::Run { .. }));
         queue.to_start.extend(starting.map(|(rank, _)| rank.key));
-        self.wants.sort_unstable_by_key(|(rank, _)| *rank);
-        let in_order = self.wants.into_iter().map(|(rank, want)| (rank.key, want));
+        self.orders.wants.sort_unstable_by_key(|(rank, _)| *rank);
+        let in_order = self.orders.wants.into_iter().map(|(rank, want)| (rank.key, want));
         Decision {
-            wants: self.moves.into_iter().chain(in_order).collect(),
-            stops: self.stops,
-            wake_at: self.wake_at,
+            wants: self.orders.moves.into_iter().chain(in_order).collect(),
+            stops: self.orders.stops,
+            wake_at: self.orders.wake_at,
             remembers: None,
         }
     }

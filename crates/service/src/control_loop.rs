@@ -202,12 +202,13 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
             self.topology.send_replace(Arc::clone(topology));
         }
         let sequence = self.control.log().length();
-        let gone = self.jobs.put(rows, sequence);
-        gone.into_iter().for_each(|id| self.control.log_mut().drop_row(id));
+        // Before the table: who sees a row there and then asks is answered by no older state.
         if !events.is_empty() {
             let now = self.control.now();
             self.publisher.publish(Batch { events, sequence, now });
         }
+        let gone = self.jobs.put(rows, sequence);
+        gone.into_iter().for_each(|id| self.control.log_mut().drop_row(id));
     }
 
     /// A snapshot costs the loop nothing: the replica copies its own state, a thread makes the

@@ -154,7 +154,7 @@ impl Pass<'_> {
         let parties: Vec<Party<'_>> =
             holders.chain(waiting.map(|row| party(row, None, true))).collect();
         let prices = bidding.prices.as_ref().map_or(&[][..], |s| s.per_unit.as_slice());
-        let chosen = share_out(demands, &parties, prices, &self.pool.units_by_class());
+        let chosen = share_out(demands, &parties, prices, &self.supply.pool.units_by_class());
         self.carry_out(queue, &Outcome { running, parties, chosen });
     }
 
@@ -166,7 +166,7 @@ impl Pass<'_> {
             let of_class = device_groups.iter().map(|sort| sort.representative);
             of_class.filter(move |id| self.view.state.topology().device(*id).class == class)
         };
-        self.awaited.is_some_and(|awaited| {
+        self.reserved.awaited.is_some_and(|awaited| {
             let mut wanted = demand.offers.iter().flat_map(|offer| classes(offer.class));
             demand.key != awaited.key && wanted.any(|id| self.is_wanted(&awaited, id))
         })
@@ -174,7 +174,7 @@ impl Pass<'_> {
 
     /// Nothing was decided yet about a waiting stage.
     fn is_open(&self, key: StageKey) -> bool {
-        !self.decided.contains(&key)
+        !self.orders.decided.contains(&key)
     }
 
     /// Who waits is looked at again once somebody's quantum is over, and as time passes.
@@ -183,7 +183,7 @@ impl Pass<'_> {
         if let Some(prices) = prices.filter(|_| waits) {
             let again = prices.searched_at + SEARCH_AGAIN;
             let next = next.map_or(again, |next| next.min(again));
-            self.wake_by(next.max(next_search(prices)));
+            self.orders.wake_by(next.max(next_search(prices)));
         }
     }
 
@@ -195,7 +195,7 @@ impl Pass<'_> {
         for (row, demand) in demands.stages.iter().enumerate() {
             let Some((id, offer)) = demand.running else { continue };
             let lease = &state.leases()[&id];
-            if demand.stuck || self.stopped.contains(&id) {
+            if demand.stuck || self.orders.stopped.contains(&id) {
                 continue;
             }
             let over = lease.since + quantum(self.view, weights, demand.restart_known);
@@ -221,7 +221,7 @@ impl Pass<'_> {
             return;
         }
         // What starts at once does so beside those who leave.
-        let mut beside = (self.pool.clone(), self.tenants.clone());
+        let mut beside = (self.supply.pool.clone(), self.supply.tenants.clone());
         for (leaver, _) in leaving() {
             let lease = &state.leases()[&leaver.lease];
             self.give_back(lease.stage, &lease.placement);
@@ -234,9 +234,8 @@ impl Pass<'_> {
         for unripe in running.iter().filter(|r| !r.ripe) {
             let lease = &state.leases()[&unripe.lease];
             if goes_on.contains(&lease.stage) {
-                self.stopped.insert(unripe.lease);
                 let order = StopOrder::of(self.view, unripe.lease, lease, StopCause::Migration);
-                self.stops.push(order);
+                self.orders.stop(order);
             }
         }
         for (leaver, _) in leaving() {
@@ -248,14 +247,13 @@ impl Pass<'_> {
                 continue;
             }
             let cause = if moves { StopCause::Migration } else { StopCause::Quantum };
-            self.stopped.insert(leaver.lease);
-            self.stops.push(StopOrder::of(self.view, leaver.lease, lease, cause));
+            self.orders.stop(StopOrder::of(self.view, leaver.lease, lease, cause));
         }
         for (party, placement) in placed {
             let key = parties[party].demand.key;
             let reasons = vec![Reason::ClaimPending];
             let Some((rank, _)) = queue.place_of(key) else {
-                self.moves.push((key, Want::Run { placement, reasons }));
+                self.orders.moves.push((key, Want::Run { placement, reasons }));
                 continue;
             };
             let tenant = &state.stage(key).0.spec.tenant;
@@ -271,7 +269,7 @@ impl Pass<'_> {
                     continue;
                 }
             }
-            self.want(rank, Want::Run { placement, reasons });
+            self.orders.want(rank, Want::Run { placement, reasons });
             queue.untold.insert(key);
         }
     }
@@ -313,7 +311,7 @@ impl Pass<'_> {
 
     fn on_offer(&mut self, key: StageKey, offer: &Offer) -> Option<Placement> {
         let (_, spec, _) = self.view.state.stage(key);
-        let found = on_class(&mut self.pool, spec, offer.alternative, offer.class).ok()?;
+        let found = on_class(&mut self.supply.pool, spec, offer.alternative, offer.class).ok()?;
         self.may_have(key, &found).then_some(found)
     }
 }

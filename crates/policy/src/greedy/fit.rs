@@ -90,12 +90,12 @@ impl<'a> Pass<'a> {
 
     /// Whether nothing that would do for any of a footprint fits now.
     pub(super) fn is_unfit(&mut self, queue: &PendingQueue, id: FootprintId) -> bool {
-        if self.verdicts.len() <= id.index() {
-            self.verdicts.resize(id.index() + 1, Verdict::Unknown);
+        if self.supply.verdicts.len() <= id.index() {
+            self.supply.verdicts.resize(id.index() + 1, Verdict::Unknown);
         }
-        match self.verdicts[id.index()] {
+        match self.supply.verdicts[id.index()] {
             Verdict::Unfit => return true,
-            Verdict::Fits { changes } if changes == self.changes => return false,
+            Verdict::Fits { changes } if changes == self.supply.changes => return false,
             Verdict::Fits { .. } | Verdict::Unknown => {}
         }
         let group = queue.one_of(id);
@@ -105,8 +105,9 @@ impl<'a> Pass<'a> {
             (Some(fixed), _) => self.has_room(group, fixed),
             (None, _) => (0..group.asks.len()).any(|index| self.has_room(group, index)),
         };
-        let changes = self.changes;
-        self.verdicts[id.index()] = if fits { Verdict::Fits { changes } } else { Verdict::Unfit };
+        let changes = self.supply.changes;
+        self.supply.verdicts[id.index()] =
+            if fits { Verdict::Fits { changes } } else { Verdict::Unfit };
         !fits
     }
 
@@ -183,7 +184,7 @@ impl<'a> Pass<'a> {
         }
         let alternative = &group.spec().alternatives[best];
         // For those who wait for the same before it too.
-        let wanted = alternative.count + self.ahead;
+        let wanted = alternative.count + self.supply.ahead;
         let wait = self.ends().until_free(alternative, wanted, Unknown::Never);
         let price = self.opportunity_cost.as_ref().map_or(1.0, OpportunityCost::price_of_waiting);
         wait.is_some_and(|wait| price * wait.as_seconds() + fast.as_seconds() < slow.as_seconds())
@@ -262,11 +263,12 @@ impl<'a> Pass<'a> {
     /// Whether an alternative of a group fits now.
     fn has_room(&mut self, group: &Group, index: usize) -> bool {
         let ask = &group.asks[index];
-        if self.unfit.contains_key(&(ask.id, None)) {
+        if self.supply.unfit.contains_key(&(ask.id, None)) {
             return false;
         }
         // Whether a tenant may have it depends on where it is.
-        self.tenants.is_none() && fits_one_node(&self.pool, group.spec(), index, &ask.accepted)
+        self.supply.tenants.is_none()
+            && fits_one_node(&self.supply.pool, group.spec(), index, &ask.accepted)
             || self.place(group, index).is_ok()
     }
 
@@ -284,12 +286,12 @@ impl<'a> Pass<'a> {
         class: Option<usize>,
     ) -> Result<Placement, Reason> {
         let ask = &group.asks[index];
-        if let Some(reason) = self.unfit.get(&(ask.id, class)) {
+        if let Some(reason) = self.supply.unfit.get(&(ask.id, class)) {
             return Err(reason.clone());
         }
         let found = self.place_ask(group, index, class);
         if let Err(reason) = &found {
-            self.unfit.insert((ask.id, class), reason.clone());
+            self.supply.unfit.insert((ask.id, class), reason.clone());
         }
         if class.is_some() {
             let refused = |placement| self.refusal(group.tenant(), placement);
@@ -304,7 +306,7 @@ impl<'a> Pass<'a> {
         let classes = 0..self.view.state.topology().classes.len();
         let mut open = classes.filter_map(|class| {
             let found = self.place_ask(group, index, Some(class)).ok()?;
-            let tenants = self.tenants.as_ref();
+            let tenants = self.supply.tenants.as_ref();
             let refused = tenants.and_then(|t| refusal(t, self.rules, group.tenant(), &found));
             refused.is_none().then_some(found)
         });
@@ -321,7 +323,7 @@ impl<'a> Pass<'a> {
         let ask = &group.asks[index];
         let accepted = class.map_or(Some(&ask.accepted), |class| ask.on_class(class));
         match accepted {
-            Some(accepted) => place_among(&self.pool, group.spec(), index, accepted),
+            Some(accepted) => place_among(&self.supply.pool, group.spec(), index, accepted),
             None => {
                 let Alternative { selector, count, .. } = &group.spec().alternatives[index];
                 Err(Reason::NotEnough { word: selector.word.clone(), need: *count })
@@ -331,7 +333,7 @@ impl<'a> Pass<'a> {
 
     /// Why a tenant may not have a placement that is free.
     pub(super) fn refusal(&self, tenant: &Name, placement: &Placement) -> Option<Reason> {
-        refusal(self.tenants.as_ref()?, self.rules, tenant, placement)
+        refusal(self.supply.tenants.as_ref()?, self.rules, tenant, placement)
     }
 
     pub(super) fn may_have(&self, key: StageKey, placement: &Placement) -> bool {
@@ -340,27 +342,27 @@ impl<'a> Pass<'a> {
 
     /// Uses a placement for a stage, or keeps it for it.
     pub(super) fn take(&mut self, key: StageKey, placement: &Placement) {
-        self.changes += 1;
-        self.pool.take(placement);
-        if let Some(tenants) = &mut self.tenants {
+        self.supply.changes += 1;
+        self.supply.pool.take(placement);
+        if let Some(tenants) = &mut self.supply.tenants {
             tenants.take(&self.view.state.stage(key).0.spec.tenant, placement);
         }
     }
 
     pub(super) fn give_back(&mut self, key: StageKey, placement: &Placement) {
         self.widen();
-        self.pool.give_back(placement);
-        if let Some(tenants) = &mut self.tenants {
+        self.supply.pool.give_back(placement);
+        if let Some(tenants) = &mut self.supply.tenants {
             tenants.give_back(&self.view.state.stage(key).0.spec.tenant, placement);
         }
     }
 
     /// Something becomes free: what did not fit may do so now.
     pub(super) fn widen(&mut self) {
-        self.changes += 1;
-        self.unfit.clear();
-        self.verdicts.clear();
-        self.spared.clear();
+        self.supply.changes += 1;
+        self.supply.unfit.clear();
+        self.supply.verdicts.clear();
+        self.told.spared.clear();
     }
 
     /// Where one stands of those who wait: by what a device brings to it, where there is a market,
@@ -372,7 +374,8 @@ impl<'a> Pass<'a> {
             // Among those for whom nothing is free it does not matter who brings most.
             false => 0.0,
         };
-        let Some(tenants) = self.tenants.as_ref().filter(|_| self.rules.order != Order::Submission)
+        let Some(tenants) =
+            self.supply.tenants.as_ref().filter(|_| self.rules.order != Order::Submission)
         else {
             return Precedence::of(rank, density);
         };

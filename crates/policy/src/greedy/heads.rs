@@ -10,7 +10,7 @@ use crate::rules::Order;
 /// One level where tenants have quotas, which stand above it.
 pub(super) fn levels(pass: &Pass<'_>, queue: &PendingQueue) -> Vec<Vec<Head>> {
     let heads: Vec<Head> = queue.heads().collect();
-    if pass.tenants.is_some() && pass.rules.order != Order::Submission {
+    if pass.supply.tenants.is_some() && pass.rules.order != Order::Submission {
         return vec![heads];
     }
     let of_one = heads.chunk_by(|a, b| a.rank.level() == b.rank.level());

@@ -55,7 +55,7 @@ impl<'a> Pass<'a> {
     /// Whether one more may have devices reserved.
     pub(super) fn may_reserve(&self) -> bool {
         let reserves = matches!(self.rules.passing, Passing::Backfill { reserve_after: Some(_) });
-        reserves && self.reservations < RESERVATIONS_MAX
+        reserves && self.reserved.count < RESERVATIONS_MAX
     }
 
     /// Reserves the devices of running stages, without stopping anybody, for the first of a group
@@ -71,28 +71,28 @@ impl<'a> Pass<'a> {
             return;
         }
         if self.view.now < rank.since + after {
-            self.wake_by(rank.since + after);
+            self.orders.wake_by(rank.since + after);
             return;
         }
-        let known = self.awaited.filter(|known| known.key == key);
+        let known = self.reserved.awaited.filter(|known| known.key == key);
         if known.is_some_and(|known| self.is_far(&known)) {
             return;
         }
         let Some(placement) = self.once_drained(group, key) else {
-            self.awaited = self.awaited.filter(|awaited| awaited.key != key);
+            self.reserved.awaited = self.reserved.awaited.filter(|awaited| awaited.key != key);
             return;
         };
         if known.is_none()
             && let Some(awaited) = self.await_stage(group, &rank, placement.alternative)
         {
-            self.awaited.get_or_insert(awaited);
+            self.reserved.awaited.get_or_insert(awaited);
             if self.is_far(&awaited) {
                 return;
             }
         }
-        self.reservations += 1;
+        self.reserved.count += 1;
         self.take(key, &placement);
-        self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
+        self.orders.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
         queue.untold.insert(key);
     }
 
@@ -128,7 +128,7 @@ impl<'a> Pass<'a> {
             return None;
         }
         if self.view.now < known.fresh_until() {
-            self.wake_by(known.fresh_until());
+            self.orders.wake_by(known.fresh_until());
             return Some(known);
         }
         let (rank, id) = queue.place_of(key)?;
@@ -140,29 +140,29 @@ impl<'a> Pass<'a> {
     /// When a stage should be able to begin on a shape, if that can be told.
     fn await_stage(&mut self, group: &Group, rank: &Rank, shape: usize) -> Option<Awaited> {
         let alternative = &group.spec().alternatives[shape];
-        let free = self.pool.units(&group.asks[shape].accepted);
+        let free = self.supply.pool.units(&group.asks[shape].accepted);
         // Where enough is free, but in the wrong places, nobody can tell.
         let missing = alternative.count.checked_sub(free).filter(|missing| *missing > 0)?;
         let wait = self.ends().until_free(alternative, missing, Unknown::Never)?;
         let as_of = self.view.now;
         let level = group.priority() as u64 + as_of.since(rank.since).0 / AGEING_STEP.0;
         let awaited = Awaited { key: rank.key, level, shape, begins: as_of + wait, as_of };
-        self.wake_by(awaited.fresh_until());
+        self.orders.wake_by(awaited.fresh_until());
         Some(awaited)
     }
 
     /// Lets one wait that would hold up another; those behind it may be shorter.
     pub(super) fn refuse(&mut self, id: GroupId, blocker: StageKey) -> Next {
-        self.passed = true;
-        self.delays += 1;
-        self.news.insert(id, vec![Reason::WouldDelay { blocker }]);
-        if self.delays < DELAYS_MAX { Next::OfGroup } else { Next::Nobody }
+        self.told.passed = true;
+        self.reserved.delays += 1;
+        self.told.news.insert(id, vec![Reason::WouldDelay { blocker }]);
+        if self.reserved.delays < DELAYS_MAX { Next::OfGroup } else { Next::Nobody }
     }
 
     /// Whom a stage would hold up however it ran: all that it accepts is wanted by the awaited one,
     /// and even its fastest shape would end too late.
     pub(super) fn delays_anyhow(&self, group: &Group, rank: &Rank) -> Option<StageKey> {
-        let awaited = self.awaited?;
+        let awaited = self.reserved.awaited?;
         let everywhere = || {
             let mut device_groups = group.asks.iter().flat_map(|ask| ask.accepted.sorts());
             device_groups.all(|sort| {
@@ -183,7 +183,7 @@ impl<'a> Pass<'a> {
         rank: &Rank,
         placement: &Placement,
     ) -> Option<StageKey> {
-        let awaited = self.awaited?;
+        let awaited = self.reserved.awaited?;
         let wanted = || placement.devices().any(|grant| self.is_wanted(&awaited, grant.device));
         let there = |left| self.span_on(group, placement, left);
         if self.ends_in_time(&awaited, rank, there) || !wanted() {
@@ -216,9 +216,9 @@ impl<'a> Pass<'a> {
 
     /// The pool as it will be when everything that runs has ended.
     fn drained(&self) -> Pool<'a> {
-        let mut drained = self.pool.clone();
+        let mut drained = self.supply.pool.clone();
         let leases = self.view.state.leases().iter();
-        for (_, lease) in leases.filter(|(id, _)| !self.stopped.contains(id)) {
+        for (_, lease) in leases.filter(|(id, _)| !self.orders.stopped.contains(id)) {
             drained.give_back(&lease.placement);
         }
         drained

@@ -12,7 +12,7 @@ use crate::{StopOrder, Want, preemption, queue};
 impl Pass<'_> {
     /// Whether somebody runs whose priority is lower.
     pub(super) fn is_above_somebody(&self, priority: Priority) -> bool {
-        self.lowest_running.is_some_and(|lowest| lowest < priority)
+        self.victims.lowest_running.is_some_and(|lowest| lowest < priority)
     }
 
     /// Whether its tenant may not have what is free.
@@ -34,11 +34,11 @@ impl Pass<'_> {
         }
         let shapes: Vec<usize> = group.worthwhile(self.opportunity_cost.as_ref()).collect();
         let alike = (group.footprint, group.priority(), shapes);
-        let too_dear = match self.spared.get(&alike) {
+        let too_dear = match self.told.spared.get(&alike) {
             Some(known) => known.clone(),
-            None if self.searches >= PREEMPTION_SEARCHES_MAX => return None,
+            None if self.victims.searches >= PREEMPTION_SEARCHES_MAX => return None,
             None => {
-                self.searches += 1;
+                self.victims.searches += 1;
                 let found = self.victims(group, key, &alike.2);
                 match found {
                     Ok((placement, orders)) if self.may_have(key, &placement) => {
@@ -46,7 +46,7 @@ impl Pass<'_> {
                     }
                     Ok(_) => return None,
                     Err(too_dear) => {
-                        self.spared.insert(alike, too_dear.clone());
+                        self.told.spared.insert(alike, too_dear.clone());
                         too_dear
                     }
                 }
@@ -55,7 +55,7 @@ impl Pass<'_> {
         if let Some(too_dear) = too_dear {
             let mut reasons = self.reasons_to_wait(group);
             reasons.push(too_dear);
-            self.news.insert(group.id, reasons);
+            self.told.news.insert(group.id, reasons);
         }
         None
     }
@@ -70,8 +70,8 @@ impl Pass<'_> {
             let lower = self.stoppable(|other| other < group.priority());
             self.not_stopped(lower.filter(|row| !row.spared))
         };
-        let Self { view, pool, .. } = self;
-        match &self.tenants {
+        let (view, pool) = (self.view, &self.supply.pool);
+        match &self.supply.tenants {
             Some(tenants) => {
                 let left = preemption::unprotected(view, tenants, group, lower().collect());
                 preemption::find(view, || self.ends(), pool, key, shapes, || left.iter().copied())
@@ -87,7 +87,7 @@ impl Pass<'_> {
     ) -> impl Iterator<Item = &'s Stoppable> {
         let priorities = Priority::ALL.into_iter().rev().filter(move |priority| may(*priority));
         priorities.flat_map(|priority| {
-            let rows = &self.stoppable[priority as usize];
+            let rows = &self.victims.stoppable[priority as usize];
             rows.get_or_init(|| preemption::stoppable(self.view, self.running, priority))
         })
     }
@@ -97,7 +97,7 @@ impl Pass<'_> {
         &'s self,
         rows: impl Iterator<Item = &'s Stoppable>,
     ) -> impl Iterator<Item = (LeaseId, StopCost)> {
-        let open = rows.filter(|row| !self.stopped.contains(&row.lease));
+        let open = rows.filter(|row| !self.orders.stopped.contains(&row.lease));
         open.map(|row| (row.lease, row.cost))
     }
 
@@ -111,21 +111,21 @@ impl Pass<'_> {
             return None;
         }
         let view = self.view;
-        let all = self.at_boundary.get_or_init(|| queue::at_boundary(view));
+        let all = self.victims.at_boundary.get_or_init(|| queue::at_boundary(view));
         let gives_way = |id: &LeaseId| {
             let lease = &view.state.leases()[id];
-            !self.stopped.contains(id) && queue::gives_way(view, lease.stage, key)
+            !self.orders.stopped.contains(id) && queue::gives_way(view, lease.stage, key)
         };
         let open: Vec<_> = all.iter().copied().filter(|(id, _)| gives_way(id)).collect();
         if open.is_empty() {
             return None;
         }
-        let left = match &self.tenants {
+        let left = match &self.supply.tenants {
             Some(tenants) => preemption::unprotected(view, tenants, group, open),
             None => open,
         };
         let shapes: Vec<usize> = group.worthwhile(self.opportunity_cost.as_ref()).collect();
-        let found = preemption::take_turn(view, &self.pool, key, &shapes, &left)?;
+        let found = preemption::take_turn(view, &self.supply.pool, key, &shapes, &left)?;
         self.may_have(key, &found.0).then_some(found)
     }
 
@@ -135,30 +135,31 @@ impl Pass<'_> {
         group: &Group,
         key: StageKey,
     ) -> Option<(Placement, Vec<StopOrder>)> {
-        let tenants = self.tenants.as_ref()?;
-        if self.rules.preempts == Preempts::Never || self.searches >= PREEMPTION_SEARCHES_MAX {
+        let tenants = self.supply.tenants.as_ref()?;
+        if self.rules.preempts == Preempts::Never
+            || self.victims.searches >= PREEMPTION_SEARCHES_MAX
+        {
             return None;
         }
         let shapes: Vec<usize> = group.worthwhile(self.opportunity_cost.as_ref()).collect();
-        self.searches += 1;
+        self.victims.searches += 1;
         let open: Vec<_> = self.not_stopped(self.stoppable(|_| true)).collect();
-        preemption::reclaim(self.view, tenants, &self.pool, key, &shapes, &open)
+        preemption::reclaim(self.view, tenants, &self.supply.pool, key, &shapes, &open)
     }
 
     pub(super) fn preempt(&mut self, rank: Rank, placement: Placement, orders: Vec<StopOrder>) {
         // What the victims free beyond the placement may fit others.
         self.widen();
         for order in &orders {
-            self.stopped.insert(order.lease);
             let lease = &self.view.state.leases()[&order.lease];
-            self.pool.give_back(&lease.placement);
-            if let Some(tenants) = &mut self.tenants {
+            self.supply.pool.give_back(&lease.placement);
+            if let Some(tenants) = &mut self.supply.tenants {
                 tenants
                     .will_free(&self.view.state.stage(lease.stage).0.spec.tenant, &lease.placement);
             }
         }
         self.take(rank.key, &placement);
-        self.stops.extend(orders);
-        self.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
+        orders.into_iter().for_each(|order| self.orders.stop(order));
+        self.orders.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
     }
 }

@@ -446,6 +446,47 @@ fn equals_are_left_alone_for_a_quantum() {
 }
 
 #[test]
+fn an_urgent_one_does_not_wait_for_a_quantum() {
+    let scene = "
+        node h100 h100
+        0s job 1 low h100:2
+        0s run
+        200s job 2 urgent h100:2
+        200s run";
+    let expected = [
+        "0s start 1 on n0/h1000 n0/h1001",
+        "200s stop 1 for 2",
+        "200s claim for 2 on n0/h1000 n0/h1001",
+    ];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn a_quantum_begins_with_each_start() {
+    let scene = "
+        node h100 h100
+        0s job 1 normal h100:2
+        0s run
+        10s job 2 normal h100:2
+        361s run
+        365s saved 1 10
+        365s stopped 1
+        365s run
+        700s run
+        726s run
+        1085s run";
+    let expected = [
+        "0s start 1 on n0/h1000 n0/h1001",
+        "361s stop 1: quantum",
+        "361s claim for 2 on n0/h1000 n0/h1001",
+        "365s start 2 on n0/h1000 n0/h1001",
+        "1085s stop 2: quantum",
+        "1085s claim for 1 on n0/h1000 n0/h1001",
+    ];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
 fn equals_of_one_level_do_not_take_turns() {
     let scene = "
         node h100

@@ -125,10 +125,11 @@ pub struct PreemptionRow {
     pub id: u64,
     pub stage: String,
     /// Job and stage that would get the room; `null` where the caller may not look at that job.
-    #[serde(rename = "beneficiary")]
     pub preemptor: Option<u64>,
-    #[serde(rename = "beneficiary_stage")]
     pub preemptor_stage: Option<String>,
+    /// The same under the names of version 0.1, which go with 0.3.
+    pub beneficiary: Option<u64>,
+    pub beneficiary_stage: Option<String>,
     pub save_s: f64,
     pub load_s: f64,
     /// Work since the newest checkpoint that would be done again.

@@ -21,8 +21,8 @@ pub struct PreemptArgs {
 const COLUMNS: &[Column] = &[
     Column("ID", "id", Shown::Always),
     Column("STAGE", "stage", Shown::Always),
-    Column("FOR", "beneficiary", Shown::Always),
-    Column("ITS STAGE", "beneficiary_stage", Shown::Wide),
+    Column("FOR", "preemptor", Shown::Always),
+    Column("ITS STAGE", "preemptor_stage", Shown::Wide),
     Column("SAVE_S", "save_s", Shown::Wide),
     Column("LOAD_S", "load_s", Shown::Wide),
     Column("LOST_S", "lost_s", Shown::Always),

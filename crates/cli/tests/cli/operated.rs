@@ -112,7 +112,8 @@ fn a_job_is_preempted_by_hand_where_no_policy_would() {
     let id = served.json(&["submit", &urgent])["id"].as_u64().expect("an id");
     assert_eq!(state(&served, "urgent"), "queued");
     let weighed = &served.json(&["preempt", "--dry-run", "saves"])["items"][0];
-    assert_eq!((&weighed["beneficiary"], &weighed["pays"]), (&id.into(), &true.into()));
+    assert_eq!((&weighed["preemptor"], &weighed["pays"]), (&id.into(), &true.into()));
+    assert_eq!(weighed["beneficiary"], weighed["preemptor"], "its name for one version more");
     assert_eq!(state(&served, "saves"), "running", "nothing was done");
     assert_eq!(served.code(&["preempt", "saves"]), Some(0));
     assert_eq!(served.code(&["wait", &id.to_string()]), Some(0));

@@ -85,6 +85,8 @@ fn row(state: &State, caller: &Caller, one: &Yielding) -> PreemptionRow {
         stage: spec.name.to_string(),
         preemptor: may_see.then_some(one.preemptor.job.0),
         preemptor_stage: may_see.then(|| our_spec.name.to_string()),
+        beneficiary: may_see.then_some(one.preemptor.job.0),
+        beneficiary_stage: may_see.then(|| our_spec.name.to_string()),
         save_s: seconds(one.cost.save),
         load_s: seconds(one.cost.load),
         lost_s: seconds(one.cost.lost),

@@ -36,6 +36,8 @@ pub fn run() -> Result<()> {
     crate::glossary::check()?;
     crate::tidy::check()?;
     crate::rules::check()?;
+    crate::book::check()?;
+    crate::book::build()?;
     for (name, arguments) in STEPS {
         let began = Instant::now();
         println!("── {name}: cargo {}", arguments.join(" "));

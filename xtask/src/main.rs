@@ -1,6 +1,7 @@
-//! Chores of this repository: `cargo xtask ci|arrows|glossary|tidy|example|study`.
+//! Chores of this repository: `cargo xtask ci|arrows|book|glossary|tidy|example|study`.
 
 mod arrows;
+mod book;
 mod ci;
 mod circles;
 mod example;
@@ -15,9 +16,10 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask CHORE
 
   example   build `het` and `het-train` for this machine and run the example
-  ci        everything that must pass: arrows, tidy, fmt, clippy, tests, docs
+  ci        everything that must pass: arrows, tidy, book, fmt, clippy, tests, docs
   arrows    no crate uses another that ARCHITECTURE.md does not let it use, and no modules of a
             crate use each other in a circle
+  book      links of all Markdown files lead somewhere; build the book into target/book
   glossary  what docs/glossary.md names exists, and retired words are no names any more
   study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`
   tidy      no leftovers, no overlong lines, no files that tell two stories; no
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let chore = std::env::args().nth(1).unwrap_or_default();
     let done = match chore.as_str() {
         "arrows" => arrows::check().and_then(|()| circles::check()),
+        "book" => book::check().and_then(|()| book::build()),
         "ci" => ci::run(),
         "glossary" => glossary::check(),
         "example" => example::run(std::env::args().skip(2).collect()),

@@ -59,6 +59,8 @@ pub enum WhatIfError {
     UnknownProfile { job: JobId, profile: String },
     #[error("job {job} needs {units} devices of one class, which this cluster never has")]
     NeverFits { job: JobId, units: u32 },
+    #[error("job {job} has no known speed on any class of this cluster for `{profile}`")]
+    NoSpeed { job: JobId, profile: String },
     #[error("job {job} asks for {units} devices, more than `{tenant}` may ever hold")]
     BeyondLimit { job: JobId, units: u32, tenant: Name },
 }
@@ -266,10 +268,14 @@ impl Builder<'_> {
                 runs.extend(rate.map(|rate| Run { class: class.id.clone(), units, rate }));
             }
         }
-        if runs.is_empty() {
-            return Err(WhatIfError::NeverFits { job, units: stage.units });
+        match (runs.is_empty(), &stage.profile) {
+            (false, _) => Ok(runs),
+            // It may have any number of devices.
+            (true, Some(profile)) if stage.units == 0 => {
+                Err(WhatIfError::NoSpeed { job, profile: profile.clone() })
+            }
+            (true, _) => Err(WhatIfError::NeverFits { job, units: stage.units }),
         }
-        Ok(runs)
     }
 }
 

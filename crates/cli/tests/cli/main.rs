@@ -4,6 +4,7 @@
 mod support;
 
 mod bad_input;
+mod book;
 mod commands;
 mod crash;
 mod network;

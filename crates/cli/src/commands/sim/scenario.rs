@@ -114,6 +114,9 @@ fn unplayable(error: &WhatIfError) -> Fail {
     let hint = match error {
         WhatIfError::UnknownProfile { .. } => "name the throughput table with `--profiles`",
         WhatIfError::NeverFits { .. } => "name a larger cluster",
+        WhatIfError::NoSpeed { .. } => {
+            "name a cluster with classes that `--profiles` has speeds of"
+        }
         WhatIfError::BeyondLimit { .. } => "raise the limit",
     };
     Fail::new(code::USAGE, error.to_string()).hint(hint)

@@ -17,8 +17,8 @@ const USAGE: &str = "usage: cargo xtask CHORE
 
   example   build `het` and `het-train` for this machine and run the example
   ci        everything that must pass: arrows, tidy, book, fmt, clippy, tests, docs
-  arrows    no crate uses another that ARCHITECTURE.md does not let it use, and no modules of a
-            crate use each other in a circle
+  arrows    no crate uses another that xtask/src/arrows.rs does not let it use, and no modules
+            of a crate use each other in a circle
   book      links of all Markdown files lead somewhere; build the book into target/book
   glossary  what docs/glossary.md names exists, and retired words are no names any more
   study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`

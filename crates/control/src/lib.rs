@@ -1,4 +1,4 @@
-//! The loop: events in, one round, commit, submit.
+//! The loop: events in, decisions, commit, submit.
 //!
 //! Knows: the order in which facts, decisions and durability follow each other.
 //! Must never know: HTTP, Kubernetes, the simulator, or how a log is stored.

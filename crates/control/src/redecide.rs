@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use het_core::{Event, Plan, PolicyMemory, Time};
 use het_policy::{Cache, Cadence, Policy, View};
-use het_scheduler::round;
+use het_scheduler::propose;
 
 use crate::Past;
 
@@ -60,7 +60,7 @@ pub fn redecide(
         }
         let view = View { state: &past.state, rates: &past.rates, now: *at, cadence };
         let mut decided = Commit::default();
-        for event in round(&view, policy, &mut Cache::default()).into_events() {
+        for event in propose(&view, policy, &mut Cache::default()).into_events() {
             decided.add(&event);
         }
         decisions += 1;

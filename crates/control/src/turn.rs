@@ -7,19 +7,19 @@ use het_core::{Event, Finding, JobId, Plan, State, Time};
 use het_engine::{Engine, Waker};
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, View};
-use het_scheduler::{Round, round};
+use het_scheduler::{Proposal, propose};
 use thiserror::Error;
 
 use crate::learn;
 use crate::{Log, LogError, Past};
 
-/// Facts taken in before a round is held; the rest wait for the next turn, so that a storm of
+/// Facts taken in before a decision is made; the rest wait for the next turn, so that a storm of
 /// events cannot keep decisions from being made.
 const BATCH_MAX: usize = 4_096;
 
-/// Rounds in one turn. A round sees what the one before it started; a settled state needs one empty
-/// round.
-const ROUNDS_MAX: usize = 4;
+/// Decisions in one turn. Each sees what the one before it started; a settled state needs an empty
+/// one.
+const DECISIONS_MAX: usize = 4;
 
 /// Why the loop stopped.
 #[derive(Debug, Error)]
@@ -44,8 +44,8 @@ pub enum Retention {
 pub struct Turn {
     /// Its durable events, in order.
     pub events: Vec<(Time, Event)>,
-    /// Times the policy was asked.
-    pub rounds: usize,
+    /// How often the policy was asked.
+    pub decisions: usize,
 }
 
 /// State, policy, log and engine, tied into a loop without threads.
@@ -196,22 +196,22 @@ impl<E: Engine, L: Log> Controller<E, L> {
             if !events.is_empty() {
                 self.commit(&events, Vec::new())?;
             }
-            return Ok(Turn { events, rounds: 0 });
+            return Ok(Turn { events, decisions: 0 });
         }
         self.has_looked = true;
         let mut plans = Vec::new();
-        let mut rounds = 0;
-        while rounds < ROUNDS_MAX && self.is_due(now) {
-            rounds += 1;
-            let round = self.round(now);
-            if !round.findings.is_empty() {
+        let mut decisions = 0;
+        while decisions < DECISIONS_MAX && self.is_due(now) {
+            decisions += 1;
+            let proposal = self.propose(now);
+            if !proposal.findings.is_empty() {
                 self.commit(&events, plans)?;
-                let findings = round.findings;
+                let findings = proposal.findings;
                 return Err(ControlError::BrokenLaw { policy: self.policy.name(), findings });
             }
-            self.wake_at = round.wake_at;
-            let acts = !round.plan.is_empty();
-            for event in round.into_events() {
+            self.wake_at = proposal.wake_at;
+            let acts = !proposal.plan.is_empty();
+            for event in proposal.into_events() {
                 self.state.apply(now, &event);
                 if let Event::PlanCommitted { plan } = &event {
                     plans.push(Arc::clone(plan));
@@ -223,7 +223,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
             }
         }
         self.commit(&events, plans)?;
-        Ok(Turn { events, rounds })
+        Ok(Turn { events, decisions })
     }
 
     /// Whether a fact that is not applied yet may change what should be. A report of progress does
@@ -277,10 +277,10 @@ impl<E: Engine, L: Log> Controller<E, L> {
         Ok(())
     }
 
-    fn round(&mut self, now: Time) -> Round {
+    fn propose(&mut self, now: Time) -> Proposal {
         let Self { state, rates, cadence, .. } = self;
         let view = View { state, rates, now, cadence: *cadence };
-        round(&view, self.policy, &mut self.cache)
+        propose(&view, self.policy, &mut self.cache)
     }
 
     /// Nobody runs or waits: only an event can bring work.

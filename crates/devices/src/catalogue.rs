@@ -1,4 +1,4 @@
-//! Which chip a PCI id or a name stands for. Class ids are those of `data/devices/devices.csv`
+//! Which chip a PCI id or a name stands for. Class ids are those of `wire/data/devices.csv`
 //! where the model is there; anything else gets a slug of its name, so that a new chip is usable
 //! before anybody has described it.
 
@@ -43,7 +43,7 @@ pub(crate) struct Family {
     pub(crate) others: Option<&'static str>,
 }
 
-/// Sources: pci.ids 2023.04.11 and the drivers named in `reference/rust-execution.md` section 9.
+/// Sources: pci.ids 2023.04.11 and the kernel modules named.
 pub(crate) const FAMILIES: &[Family] = &[
     Family {
         vendor_id: 0x19e5,

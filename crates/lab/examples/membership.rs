@@ -3,6 +3,7 @@
 //! `cargo run --release -p het-lab --example membership [NODES_AT_ONCE] [JOINS]`
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use het_perf::Rates;
 use het_policy::by_name;
 use het_wire::topology::from_word;
 
-fn main() {
+fn main() -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
     let mut args = std::env::args().skip(1);
     let mut number =
         |default: usize| args.next().map_or(default, |word| word.parse().expect("a number"));
@@ -26,7 +28,11 @@ fn main() {
     let first = from_word(&format!("hgx-h100-8x{at_once}")).expect("a template").topology;
     present.extend(first.nodes.iter().map(|node| node.name.clone()));
     control.accept(Event::NodesJoined { nodes: Arc::new(first) });
-    println!("{at_once} nodes at once: a turn of {:.0} ms", turn(&mut control).as_secs_f64() * 1e3);
+    writeln!(
+        out,
+        "{at_once} nodes at once: a turn of {:.0} ms",
+        turn(&mut control).as_secs_f64() * 1e3
+    )?;
     for number in at_once..at_once + joins {
         let joining = named(&template, number);
         present.push_back(joining.nodes[0].name.clone());
@@ -39,15 +45,17 @@ fn main() {
         }
         if (number + 1 - at_once) % (joins / 10).max(1) == 0 {
             let rows = control.state().topology().nodes.len();
-            println!(
+            writeln!(
+                out,
                 "{:>7} joined: {rows} rows, {} MB, {}",
                 number + 1 - at_once,
                 memory_mb(),
                 summary(&turns)
-            );
+            )?;
             turns.clear();
         }
     }
+    Ok(())
 }
 
 /// The template's node under another name, with switches of its own.

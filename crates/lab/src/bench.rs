@@ -61,9 +61,9 @@ pub fn bench_rounds(size: &RoundBench, policy: &'static dyn Policy) -> RoundTime
         let began = Instant::now();
         let turn = control.turn(None).expect("no plan breaks a law, and this log never fails");
         let took = began.elapsed();
-        if turn.rounds > 0 && control.now() > WARM_AFTER {
+        if turn.decisions > 0 && control.now() > WARM_AFTER {
             // A decision is followed by another until nothing more is to be done.
-            times.extend(repeat_n(took / turn.rounds as u32, turn.rounds));
+            times.extend(repeat_n(took / turn.decisions as u32, turn.decisions));
         }
         let is_over = turn.events.is_empty() && control.wake_at().is_none();
         if is_over {

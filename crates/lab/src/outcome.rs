@@ -100,7 +100,7 @@ pub fn simulate(scenario: &Scenario, policy: &'static dyn Policy) -> Result<Outc
 impl Tally {
     /// Counts what a turn brought that really took `took`.
     pub fn count(&mut self, turn: &Turn, took: Duration) {
-        if turn.rounds > 0 {
+        if turn.decisions > 0 {
             self.decisions.push(took);
         }
         turn.events.iter().for_each(|(_, event)| self.count_stops(event));

@@ -10,7 +10,7 @@ use het_control::{MemoryLog, Past};
 use het_core::{Action, Domain, Event, JobChange, JobSpec, StageIndex, StageKey, StageSpec, State};
 use het_lab::{Draw, Scenario, play, random_scenario};
 use het_policy::{Cache, Policy, View, by_name};
-use het_scheduler::{Situation, WhatIf, explain, round};
+use het_scheduler::{Situation, WhatIf, explain, propose};
 
 const SCENARIOS: u64 = 1_000;
 
@@ -79,15 +79,15 @@ fn check(seed: u64, situation: &Situation<'_>, key: StageKey) -> usize {
     for option in &told.what_if {
         let (stage, stops) = apply(&view, key, option);
         let fork = &stage.0;
-        let round = round(&View { state: fork, ..view }, policy, &mut Cache::default());
-        assert_eq!(round.findings, [], "seed {seed}, {option:?}");
-        let given = round.plan.actions.iter().any(|action| match action {
+        let proposal = propose(&View { state: fork, ..view }, policy, &mut Cache::default());
+        assert_eq!(proposal.findings, [], "seed {seed}, {option:?}");
+        let given = proposal.plan.actions.iter().any(|action| match action {
             Action::Start { stage: of, .. } => *of == stage.1,
             Action::Claim { stage: of, .. } => *of == stage.1 && !stops.is_empty(),
             _ => false,
         });
         assert!(given, "seed {seed} at {} ms, {key:?}: {option:?} is not true", now.0);
-        let stopped = round.plan.actions.iter().filter_map(|action| match action {
+        let stopped = proposal.plan.actions.iter().filter_map(|action| match action {
             Action::Stop { lease, .. } => Some(fork.leases()[lease].stage),
             _ => None,
         });
@@ -102,7 +102,7 @@ fn check(seed: u64, situation: &Situation<'_>, key: StageKey) -> usize {
 
 /// Who is stopped anyway.
 fn round_stops(view: &View<'_>, policy: &dyn Policy) -> Vec<StageKey> {
-    let plan = round(view, policy, &mut Cache::default()).plan;
+    let plan = propose(view, policy, &mut Cache::default()).plan;
     let stops = plan.actions.iter().filter_map(|action| match action {
         Action::Stop { lease, .. } => Some(view.state.leases()[lease].stage),
         _ => None,

@@ -12,7 +12,7 @@ use het_engine::Engine;
 use het_lab::{Scenario, random_scenario};
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, Pool, View, by_name, place};
-use het_scheduler::{check, round};
+use het_scheduler::{check, propose};
 use het_sim::Sim;
 use het_testkit::oracle::{Oracle, Strictness};
 
@@ -188,7 +188,7 @@ const BUGS: &[(&str, Bug)] = &[
 fn decide(state: &State, policy: &dyn Policy, now: Time) -> Plan {
     let rates = Rates::default();
     let view = View { state, rates: &rates, now, cadence: Cadence::default() };
-    round(&view, policy, &mut Cache::default()).plan
+    propose(&view, policy, &mut Cache::default()).plan
 }
 
 fn preemption(lease: LeaseId, preemptor: StageKey) -> Action {

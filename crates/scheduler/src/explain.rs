@@ -9,7 +9,7 @@ use het_core::{
 };
 use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
 
-use crate::{Round, round, settle};
+use crate::{Proposal, propose, settle};
 
 /// Everything there is to say about a stage's fate.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,9 +81,9 @@ impl Situation<'_> {
 
     /// What would be decided and done if `fork`, a copy of the state after further events, were
     /// true.
-    fn round_on(&self, fork: &State) -> Round {
+    fn round_on(&self, fork: &State) -> Proposal {
         let mut cache = self.cache.borrow().clone();
-        round(&View { state: fork, ..self.view }, self.policy, &mut cache)
+        propose(&View { state: fork, ..self.view }, self.policy, &mut cache)
     }
 }
 

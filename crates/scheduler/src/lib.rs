@@ -1,4 +1,4 @@
-//! One round: what should be becomes what to do.
+//! One decision: what should be becomes what to do.
 //!
 //! Knows: how a decision is reconciled with the state into a plan, the check of every plan against
 //! the laws, and how to explain one stage's fate.
@@ -21,19 +21,19 @@ use std::sync::Arc;
 use het_core::{Event, Finding, Plan, PolicyMemory, Time};
 use het_policy::{Cache, Decision, Policy, View};
 
-/// What one round came to.
+/// What one decision came to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Round {
+pub struct Proposal {
     pub plan: Plan,
     /// Broken laws; a plan with any must not be committed.
     pub findings: Vec<Finding>,
-    /// What the next round needs to know beside the state, where that has changed.
+    /// What the next decision needs to know beside the state, where that has changed.
     pub remembers: Option<Arc<PolicyMemory>>,
-    /// When to hold the next round even if nothing happens.
+    /// When to decide again even if nothing happens.
     pub wake_at: Option<Time>,
 }
 
-impl Round {
+impl Proposal {
     /// What is to be committed, in this order.
     pub fn into_events(self) -> impl Iterator<Item = Event> {
         let plan = (!self.plan.is_empty()).then(|| Arc::new(self.plan));
@@ -44,17 +44,17 @@ impl Round {
 }
 
 /// Decides, reconciles and checks.
-pub fn round(view: &View<'_>, policy: &dyn Policy, cache: &mut Cache) -> Round {
+pub fn propose(view: &View<'_>, policy: &dyn Policy, cache: &mut Cache) -> Proposal {
     settle(view, policy.decide(view, cache))
 }
 
 /// What a decision comes to.
-fn settle(view: &View<'_>, mut decision: Decision) -> Round {
+fn settle(view: &View<'_>, mut decision: Decision) -> Proposal {
     let View { state, now, .. } = *view;
     yielding::heed(view, &mut decision);
     let plan = reconcile(state, &decision, now);
     let findings = check(state, &plan);
     let limits = reconcile::time_limits(state).map(|(_, at)| at).filter(|at| *at > now);
     let wake_at = limits.chain(decision.wake_at).min();
-    Round { plan, findings, remembers: decision.remembers, wake_at }
+    Proposal { plan, findings, remembers: decision.remembers, wake_at }
 }

@@ -25,7 +25,7 @@ use het_core::{
 };
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, View, by_name};
-use het_scheduler::round;
+use het_scheduler::propose;
 
 use crate::build;
 
@@ -89,7 +89,7 @@ impl Player<'_> {
         let seconds = words[0].strip_suffix('s').unwrap_or_else(|| panic!("no time in `{line}`"));
         let at = Time::ZERO + Millis::seconds(number(seconds));
         match &words[1..] {
-            ["run"] => self.round(at),
+            ["run"] => self.decide(at),
             ["job", id, priority, request] => {
                 self.submit(at, number(id), priority, request, "team");
             }
@@ -146,13 +146,13 @@ impl Player<'_> {
         self.state.apply(at, &build::submitted(id, job));
     }
 
-    fn round(&mut self, at: Time) {
+    fn decide(&mut self, at: Time) {
         let view =
             View { state: &self.state, rates: self.rates, now: at, cadence: Cadence::default() };
-        let round = round(&view, self.policy, &mut self.cache);
-        assert_eq!(round.findings, [], "the plan breaks a law");
-        self.tell(at, &round.plan);
-        for event in round.into_events() {
+        let proposal = propose(&view, self.policy, &mut self.cache);
+        assert_eq!(proposal.findings, [], "the plan breaks a law");
+        self.tell(at, &proposal.plan);
+        for event in proposal.into_events() {
             self.state.apply(at, &event);
             let Event::PlanCommitted { plan } = event else { continue };
             for action in &plan.actions {

@@ -120,7 +120,7 @@ pub struct JobChanges {
 }
 
 /// What stopping a running stage for a more urgent one costs and brings.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PreemptionRow {
     pub id: u64,
     pub stage: String,
@@ -142,6 +142,21 @@ pub struct PreemptionRow {
     pub pays: bool,
     pub preemptions: u32,
     pub preemptions_max: u32,
+}
+
+impl PreemptionRow {
+    /// The same with who would get the room, by job and stage.
+    #[must_use]
+    pub fn for_preemptor(self, preemptor: Option<(u64, String)>) -> Self {
+        let (job, stage) = preemptor.unzip();
+        Self {
+            preemptor: job,
+            preemptor_stage: stage.clone(),
+            beneficiary: job,
+            beneficiary_stage: stage,
+            ..self
+        }
+    }
 }
 
 /// The running stages of a job and what making room would cost.

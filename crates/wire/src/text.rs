@@ -139,7 +139,20 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
             format!("makes room for stage {preemptor} of higher priority"),
             format!("为更高优先级的阶段 {preemptor} 让出设备"),
         ),
-        _ => unreachable!("start reasons are told by `reason`"),
+        Reason::Aged { .. }
+        | Reason::Backfilled
+        | Reason::BestUse { .. }
+        | Reason::ClaimReady
+        | Reason::FastestFinish { .. }
+        | Reason::FirstPossible { .. }
+        | Reason::FixedAtSubmission { .. }
+        | Reason::FreeNow { .. }
+        | Reason::ItsTurn { .. }
+        | Reason::OnlyAlternative { .. }
+        | Reason::Resumed { .. }
+        | Reason::SpreadOver { .. } => {
+            unreachable!("start reasons are told by `reason`")
+        }
     }
 }
 

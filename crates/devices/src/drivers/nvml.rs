@@ -201,7 +201,7 @@ mod tests {
             let total = version_bandwidth(version).map(|one| one.0 * lanes * 2 / 1_000_000_000);
             assert_eq!(total, gigabytes, "NVLink {version}");
         };
-        // `peer_link_gbps_bidir` of data/devices/devices.csv: P100, V100, A100, H100, B200.
+        // `peer_link_gbps_bidir` of wire/data/devices.csv: P100, V100, A100, H100, B200.
         check(1, 4, Some(160));
         check(2, 6, Some(300));
         check(3, 12, Some(600));

@@ -362,7 +362,7 @@ impl Line {
         let policy = by_name("fifo").expect("the table has it");
         let (state, rates) = (&self.past.state, Rates::default());
         let view = View { state, rates: &rates, now: Time(self.at), cadence: Cadence::default() };
-        let plan: Plan = het_scheduler::round(&view, policy, &mut Cache::default()).plan;
+        let plan: Plan = het_scheduler::propose(&view, policy, &mut Cache::default()).plan;
         let started = plan.actions.iter().find_map(|action| match action {
             Action::Start { lease, .. } => Some(*lease),
             _ => None,

@@ -40,7 +40,7 @@ fn plan(state: &State, at: u64) -> Plan {
     let policy = by_name("adaptive").expect("the table has it");
     let rates = Rates::default();
     let view = View { state, rates: &rates, now: Time(at), cadence: Cadence::default() };
-    let plan = het_scheduler::round(&view, policy, &mut Cache::default()).plan;
+    let plan = het_scheduler::propose(&view, policy, &mut Cache::default()).plan;
     assert!(matches!(plan.actions[..], [Action::Start { .. }]), "{plan:?}");
     plan
 }

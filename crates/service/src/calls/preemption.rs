@@ -83,10 +83,6 @@ fn row(state: &State, caller: &Caller, one: &Yielding) -> PreemptionRow {
     PreemptionRow {
         id: key.job.0,
         stage: spec.name.to_string(),
-        preemptor: may_see.then_some(one.preemptor.job.0),
-        preemptor_stage: may_see.then(|| our_spec.name.to_string()),
-        beneficiary: may_see.then_some(one.preemptor.job.0),
-        beneficiary_stage: may_see.then(|| our_spec.name.to_string()),
         save_s: seconds(one.cost.save),
         load_s: seconds(one.cost.load),
         lost_s: seconds(one.cost.lost),
@@ -95,5 +91,7 @@ fn row(state: &State, caller: &Caller, one: &Yielding) -> PreemptionRow {
         pays: one.pays(),
         preemptions: stage.preemptions,
         preemptions_max: PREEMPTIONS_MAX,
+        ..PreemptionRow::default()
     }
+    .for_preemptor(may_see.then(|| (one.preemptor.job.0, our_spec.name.to_string())))
 }

@@ -184,6 +184,11 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Failure {
+    /// The exit code of a program that cannot be run, as a shell gives it.
+    pub const CANNOT_RUN: i32 = 126;
+}
+
 /// What a program reports while it runs; absent values stay as they were.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Progress {

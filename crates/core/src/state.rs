@@ -438,7 +438,7 @@ impl State {
 
     /// Whether anything may have to go elsewhere.
     pub fn empties_any(&self) -> bool {
-        self.suspected.contains(&true) || self.drains_any() || !self.removed.is_empty()
+        self.suspected.contains(&true) || self.drains_any() || self.is_held_on_removed()
     }
 
     /// Running stages that somebody wants to make room, and for whom.

@@ -1,7 +1,7 @@
 //! The topology graph: nodes, devices, switches and the links between them. It says what exists;
 //! health and holdings are state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -141,6 +141,8 @@ pub enum TopologyError {
     NoCapacity { device: Name },
     #[error("node `{node}` has two devices named `{device}`")]
     DuplicateDevice { node: Name, device: Name },
+    #[error("two nodes are named `{node}`")]
+    DuplicateNode { node: Name },
     #[error("a `{kind}` link ends at something that does not exist")]
     DanglingLink { kind: Name },
 }
@@ -262,7 +264,11 @@ impl Topology {
     /// # Errors
     /// The first thing that does not fit together.
     pub fn validate(&self) -> Result<(), TopologyError> {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut names = BTreeSet::new();
+        if let Some(again) = self.nodes.iter().find(|node| !names.insert(&node.name)) {
+            return Err(TopologyError::DuplicateNode { node: again.name.clone() });
+        }
+        let mut seen = BTreeSet::new();
         for device in &self.devices {
             let name = device.name.clone();
             if device.node.index() >= self.nodes.len() {

@@ -48,35 +48,12 @@ fn shrunk(known: &Node, now: Bytes) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
-    use het_core::{Device, DeviceClass, NodeId, Share};
+    use het_testkit::build::{NODE_MEMORY, topology};
 
     use super::*;
 
-    fn machine(name: &str, gib: u64, devices: &[&str]) -> Topology {
-        let class = DeviceClass {
-            id: "h100".into(),
-            kind: "gpu".into(),
-            vendor: "NVIDIA".into(),
-            title: "h100".into(),
-            peak_gflops: None,
-            software: false,
-        };
-        let device = |name: &&str| Device {
-            node: NodeId(0),
-            name: (*name).into(),
-            class: 0,
-            drivers: vec!["cuda".into()],
-            capacity: Share::WHOLE,
-            memory: Bytes::gib(80),
-            visible_id: (*name).into(),
-        };
-        let (rack, pod) = ("rack".into(), "pod".into());
-        Topology {
-            classes: vec![class],
-            nodes: vec![Node { name: name.into(), memory: Bytes::gib(gib), rack, pod }],
-            devices: devices.iter().map(device).collect(),
-            links: Vec::new(),
-        }
+    fn machine(gpus: u32) -> Topology {
+        topology(&[(&[("h100", gpus)], 2)])
     }
 
     fn told(known: &Topology, found: &Topology) -> Vec<String> {
@@ -85,32 +62,34 @@ mod tests {
 
     #[test]
     fn an_unchanged_machine_is_no_news_and_neither_is_a_new_store() {
-        let box_ = machine("box", 64, &["cuda0", "cuda1"]);
-        assert!(told(&box_, &box_).is_empty());
-        assert!(told(&Topology::default(), &box_).is_empty());
+        assert!(told(&machine(2), &machine(2)).is_empty());
+        assert!(told(&Topology::default(), &machine(2)).is_empty());
     }
 
     #[test]
     fn devices_that_come_and_go_are_told() {
-        let news = told(&machine("box", 64, &["cuda0"]), &machine("box", 64, &["cuda1"]));
-        assert_eq!(news.len(), 2);
-        assert_eq!(news[0], "`cuda1` is new");
-        assert!(news[1].starts_with("`cuda0` is not there any more"), "{news:?}");
+        assert_eq!(told(&machine(1), &machine(2)), ["`h1001` is new"]);
+        let news = told(&machine(2), &machine(1));
+        assert_eq!(news.len(), 1);
+        assert!(news[0].starts_with("`h1001` is not there any more"), "{news:?}");
     }
 
     #[test]
     fn memory_that_is_missing_is_told() {
-        let known = machine("box", 64, &[]);
-        assert_eq!(told(&known, &machine("box", 32, &[])).len(), 1);
-        let mut about = known.clone();
-        about.nodes[0].memory = Bytes(Bytes::gib(64).0 - 4096);
-        assert!(told(&known, &about).is_empty());
+        let with = |memory| {
+            let mut found = machine(1);
+            found.nodes[0].memory = memory;
+            told(&machine(1), &found).len()
+        };
+        assert_eq!(with(Bytes(NODE_MEMORY.0 / 2)), 1);
+        assert_eq!(with(Bytes(NODE_MEMORY.0 - 4096)), 0);
     }
 
     #[test]
     fn a_renamed_host_is_the_same_machine() {
-        let (known, found) = (machine("box", 64, &["cuda0"]), machine("laptop", 64, &["cuda0"]));
-        assert_eq!(under_known_name(&known, &found), known);
+        let mut found = machine(1);
+        found.nodes[0].name = "laptop".into();
+        assert_eq!(under_known_name(&machine(1), &found), machine(1));
         assert_eq!(under_known_name(&Topology::default(), &found), found);
     }
 }

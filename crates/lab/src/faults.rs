@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use het_core::{DeviceId, Millis, NodeId, Share, Time, Topology};
+use het_core::{DeviceId, Event, Millis, NodeId, Share, Time, Topology};
 use het_perf::FAILURES_PER_DEVICE_DAY;
 use het_sim::Fault;
 use serde::Deserialize;
@@ -154,14 +154,14 @@ fn fault(
     };
     Ok(match record.kind.as_str() {
         "lost" => Fault::NodeLost { node },
-        "removed" => Fault::NodeRemoved { name: record.node.as_str().into() },
-        "joined" => Fault::NodesJoined { nodes: Arc::new(topology.only(node)) },
+        "removed" => Fault::Reported(Event::NodeRemoved { name: record.node.as_str().into() }),
+        "joined" => Fault::Reported(Event::NodesJoined { nodes: Arc::new(topology.only(node)) }),
         "taken" => {
             let word = record.class.as_deref().ok_or("`taken` needs `class`")?;
             let known = topology.classes.iter().position(|class| class.id == *word);
             let class = known.ok_or_else(|| format!("the cluster has no class `{word}`"))?;
             let units = record.units.ok_or("`taken` needs `units`")?;
-            Fault::CapacityTaken { node, class, amount: Share::units(units) }
+            Fault::Reported(Event::CapacityTaken { node, class, amount: Share::units(units) })
         }
         "device-failed" => Fault::DeviceFailed { device: device()? },
         "device-repaired" => Fault::DeviceRepaired { device: device()? },

@@ -71,22 +71,23 @@ pub fn random_scenario(seed: u64) -> Scenario {
 pub fn random_changing_scenario(seed: u64) -> Scenario {
     let mut scenario = random_scenario(seed);
     let changes = membership(&mut Draw::new(seed, MEMBERSHIP), &scenario.topology);
+    let changes = changes.into_iter().map(|(at, event)| (at, Fault::Reported(event)));
     scenario.faults.extend(changes);
     scenario.faults.sort_by_key(|(at, _)| *at);
     scenario
 }
 
 /// At the end every node is back with all its devices, and guests have left.
-fn membership(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
+fn membership(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Event)> {
     let mut rows = Vec::new();
     for node in topology.node_ids() {
         let own = topology.only(node);
         let name = own.nodes[0].name.clone();
-        let joins = |nodes: Topology| Fault::NodesJoined { nodes: Arc::new(nodes) };
+        let joins = |nodes: Topology| Event::NodesJoined { nodes: Arc::new(nodes) };
         let at = draw.between(1, HORIZON_MS);
         let back = at + draw.between(1_000, 300_000);
         if draw.chance(50) {
-            rows.push((Time(at), Fault::NodeRemoved { name }));
+            rows.push((Time(at), Event::NodeRemoved { name }));
             rows.push((Time(back), joins(own.clone())));
         } else if draw.chance(30) {
             let mut fewer = own.clone();
@@ -100,14 +101,14 @@ fn membership(draw: &mut Draw, topology: &Topology) -> Vec<(Time, Fault)> {
             let name = guest.nodes[0].name.clone();
             let at = draw.between(1, HORIZON_MS);
             rows.push((Time(at), joins(guest)));
-            rows.push((Time(at + draw.between(1_000, 300_000)), Fault::NodeRemoved { name }));
+            rows.push((Time(at + draw.between(1_000, 300_000)), Event::NodeRemoved { name }));
         }
         if draw.chance(40) {
             let class = own.devices[draw.between(0, own.devices.len() as u64 - 1) as usize].class;
             let amount = Share::units(draw.between(1, 6) as u32);
             let at = draw.between(1, HORIZON_MS);
-            rows.push((Time(at), Fault::CapacityTaken { node, class, amount }));
-            let left = Fault::CapacityTaken { node, class, amount: Share::ZERO };
+            rows.push((Time(at), Event::CapacityTaken { node, class, amount }));
+            let left = Event::CapacityTaken { node, class, amount: Share::ZERO };
             rows.push((Time(at + draw.between(1_000, 300_000)), left));
         }
     }

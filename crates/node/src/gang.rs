@@ -25,7 +25,7 @@ use crate::launch::{self, GangSpec, explain_exec_error};
 use crate::logs::{self, LogRotation};
 use crate::output::OutputWatch;
 use crate::poller::Source;
-use crate::process::{EXIT_CANNOT_RUN, Exit};
+use crate::process::Exit;
 use crate::recovery::RecordFile;
 use crate::resources::AssignedCores;
 
@@ -247,7 +247,7 @@ impl Gang {
                 self.processes.kill_and_wait(index);
                 self.process_ended(index, context.clock.now(), context);
                 let message = format!("its end cannot be waited for: {errno}");
-                return Err(Failure { rank, exit_code: EXIT_CANNOT_RUN, message });
+                return Err(Failure { rank, exit_code: Failure::CANNOT_RUN, message });
             }
         }
         Ok(())

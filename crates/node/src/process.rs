@@ -8,7 +8,7 @@ mod ranks;
 mod sys;
 mod variables;
 
-pub(crate) use exit::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_SAVED, Exit};
+pub(crate) use exit::{EXIT_NOT_FOUND, EXIT_SAVED, Exit};
 pub(crate) use kill::{ProcessSelector, kill_all, kill_and_wait, signal_groups};
 pub(crate) use ranks::RankProcesses;
 pub(crate) use sys::{

@@ -81,7 +81,7 @@ impl Situation<'_> {
 
     /// What would be decided and done if `fork`, a copy of the state after further events, were
     /// true.
-    fn round_on(&self, fork: &State) -> Proposal {
+    fn propose_on(&self, fork: &State) -> Proposal {
         let mut cache = self.cache.borrow().clone();
         propose(&View { state: fork, ..self.view }, self.policy, &mut cache)
     }
@@ -245,7 +245,7 @@ fn given(
     key: StageKey,
     anyway: &[StageKey],
 ) -> Option<Vec<StageKey>> {
-    let plan = situation.round_on(fork).plan;
+    let plan = situation.propose_on(fork).plan;
     let mut stops = stopped(fork, &plan);
     stops.retain(|stage| !anyway.contains(stage) && stage.job != key.job);
     let is_given = |action: &Action| match action {

@@ -135,14 +135,7 @@ impl Sim {
 
     /// Has the engine report a fact that somebody else found.
     pub fn report(&mut self, event: Event) {
-        let due = match event {
-            Event::NodesJoined { nodes } => {
-                ScheduledEvent::InjectFault(Fault::NodesJoined { nodes })
-            }
-            Event::NodeRemoved { name } => ScheduledEvent::InjectFault(Fault::NodeRemoved { name }),
-            other => ScheduledEvent::Emit(Box::new(other)),
-        };
-        self.queue.add(self.now, due);
+        self.queue.add(self.now, ScheduledEvent::InjectFault(Fault::Reported(event)));
     }
 
     fn model(&self, stage: StageKey) -> Arc<StageModel> {
@@ -360,16 +353,9 @@ impl Sim {
 
     fn inject(&mut self, fault: Fault) -> Option<Event> {
         match fault {
-            Fault::NodesJoined { nodes } => {
-                nodes.nodes.iter().for_each(|node| self.node_joins(&node.name));
-                Some(Event::NodesJoined { nodes })
-            }
-            Fault::NodeRemoved { name } => {
-                self.node_is_removed(&name);
-                Some(Event::NodeRemoved { name })
-            }
-            Fault::CapacityTaken { node, class, amount } => {
-                Some(Event::CapacityTaken { node, class, amount })
+            Fault::Reported(event) => {
+                self.undergo(&event);
+                Some(event)
             }
             Fault::NodeLost { node } => {
                 self.lost[node.index()] = true;
@@ -421,6 +407,17 @@ impl Sim {
                 leases.into_iter().for_each(|lease| self.end(lease, Outcome::Lost));
                 None
             }
+        }
+    }
+
+    /// What a fact that somebody else found does to gangs.
+    fn undergo(&mut self, event: &Event) {
+        match event {
+            Event::NodesJoined { nodes } => {
+                nodes.nodes.iter().for_each(|node| self.node_joins(&node.name));
+            }
+            Event::NodeRemoved { name } => self.node_is_removed(name),
+            _ => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_core::{DeviceId, Domain, Millis, Name, NodeId, PlannedSpeeds, Share, Topology};
+use het_core::{DeviceId, Domain, Event, Millis, Name, NodeId, PlannedSpeeds};
 
 use crate::Application;
 
@@ -79,20 +79,9 @@ impl StageModel {
 /// What goes wrong, and until when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Nodes are there, as they are in this topology.
-    NodesJoined {
-        nodes: Arc<Topology>,
-    },
-    /// The node is taken out of the cluster with everything on it.
-    NodeRemoved {
-        name: Name,
-    },
-    /// Others use so much of a class of a node's devices.
-    CapacityTaken {
-        node: NodeId,
-        class: usize,
-        amount: Share,
-    },
+    /// Somebody else finds this out: nodes join or are removed, with everything on them, or others
+    /// use devices.
+    Reported(Event),
     /// The node disappears with everything on it.
     NodeLost {
         node: NodeId,

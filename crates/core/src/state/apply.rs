@@ -15,9 +15,6 @@ use crate::{
     lineage,
 };
 
-/// As a shell says it of a program that cannot be run.
-const EXIT_CANNOT_RUN: i32 = 126;
-
 impl State {
     /// Changes the state by one fact that happened at `at`.
     ///
@@ -516,7 +513,7 @@ fn next_state(
 
 fn refused_too_often(reason: &str) -> Failure {
     let message = format!("it could not be started {REFUSALS_MAX} times in a row: {reason}");
-    Failure { rank: 0, exit_code: EXIT_CANNOT_RUN, message }
+    Failure { rank: 0, exit_code: Failure::CANNOT_RUN, message }
 }
 
 impl Job {

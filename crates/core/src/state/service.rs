@@ -27,7 +27,8 @@ impl State {
         }
         reused.into_iter().for_each(|node| self.forget_past_of(node));
         let present: BTreeSet<DeviceId> = devices.into_iter().collect();
-        for node in nodes {
+        let joined: BTreeSet<NodeId> = nodes.into_iter().collect();
+        for &node in &joined {
             self.removed.remove(&node);
             self.lost[node.index()] = false;
             for &device in &self.index.devices[node.index()] {
@@ -43,6 +44,8 @@ impl State {
         if !keeps_index {
             self.count_all();
         }
+        // Devices that are new may be used by others, too.
+        self.spread_taken_on(&joined);
     }
 
     pub(super) fn remove_node(&mut self, name: &Name) {
@@ -50,6 +53,13 @@ impl State {
         let Some(node) = found else { return };
         self.removed.insert(node);
         self.count_node(node);
+    }
+
+    /// Whether something still stands on a node that was removed.
+    pub(super) fn is_held_on_removed(&self) -> bool {
+        let is_held = |id: &DeviceId| self.held[id.index()] > Share::ZERO;
+        let mut nodes = self.removed.iter().map(|node| &self.index.devices[node.index()]);
+        nodes.any(|devices| devices.iter().any(is_held))
     }
 
     /// Removed nodes that nothing names any more: their rows may be given to others.
@@ -119,18 +129,20 @@ impl State {
 
     /// What others use and could not be counted off because leases held it may be now.
     pub(super) fn spread_taken_over(&mut self, placement: &Placement) {
-        if self.taken.is_empty() {
-            return;
+        if !self.taken.is_empty() {
+            self.spread_taken_on(&placement.ranks.iter().map(|rank| rank.node).collect());
         }
-        let nodes: BTreeSet<NodeId> = placement.ranks.iter().map(|rank| rank.node).collect();
+    }
+
+    fn spread_taken_on(&mut self, nodes: &BTreeSet<NodeId>) {
         let taken = self.taken.keys().filter(|(node, _)| nodes.contains(node));
         let taken: Vec<(NodeId, usize)> = taken.copied().collect();
         taken.into_iter().for_each(|(node, class)| self.spread_taken(node, class));
     }
 
-    /// Counts what others use of a class off devices that no lease holds, from the last row on.
-    /// What it is counted off already stays: nobody knows better. Where leases hold all, the rest
-    /// is counted off as they end.
+    /// Counts what others use of a class off devices that no lease holds, from the last row on;
+    /// those that are down only where no other is left. What it is counted off already stays:
+    /// nobody knows better. Where leases hold all, the rest is counted off as they end.
     fn spread_taken(&mut self, node: NodeId, class: usize) {
         let devices = &self.index.devices[node.index()];
         let of_class = devices.iter().filter(|id| self.topology.device(**id).class == class);
@@ -141,7 +153,9 @@ impl State {
             wanted -= kept;
             self.count_off(device, kept);
         }
-        for &device in devices.iter().rev() {
+        let (up, down): (Vec<DeviceId>, Vec<DeviceId>) =
+            devices.into_iter().rev().partition(|id| self.is_up(*id));
+        for device in up.into_iter().chain(down) {
             let counted = self.taken_of.get(&device).copied().unwrap_or_default();
             let used = self.held[device.index()] + counted;
             let more = self.topology.device(device).capacity.saturating_sub(used).min(wanted);

@@ -14,7 +14,7 @@ use het_core::{Access, Container, ContainerRuntime, Failure};
 use super::failure::{cannot_write, failure};
 use super::lookup::find;
 use super::spec::GangSpec;
-use crate::process::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND, Variables};
+use crate::process::{EXIT_NOT_FOUND, Variables};
 
 /// Where Debian and Fedora install the init process of containers.
 const INITS: [&str; 3] =
@@ -43,7 +43,7 @@ pub(super) fn containerized(
     };
     create_mounted_files(spec, rank)?;
     let args = command_line(spec, container, (program, runtime), variables, argv, rank);
-    let args = args.map_err(|why| failure(rank, EXIT_CANNOT_RUN, why))?;
+    let args = args.map_err(|why| failure(rank, Failure::CANNOT_RUN, why))?;
     Ok((path, args))
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use het_core::Failure;
 
 use super::spec::GangSpec;
-use crate::process::{EXIT_CANNOT_RUN, EXIT_NOT_FOUND};
+use crate::process::EXIT_NOT_FOUND;
 
 pub(super) fn failure(rank: u32, exit_code: i32, message: String) -> Failure {
     Failure { rank, exit_code, message }
@@ -14,7 +14,7 @@ pub(super) fn failure(rank: u32, exit_code: i32, message: String) -> Failure {
 
 /// A file of a rank cannot be written.
 pub(crate) fn cannot_write(rank: u32, path: &Path, error: &io::Error) -> Failure {
-    failure(rank, EXIT_CANNOT_RUN, format!("cannot write `{}`: {error}", path.display()))
+    failure(rank, Failure::CANNOT_RUN, format!("cannot write `{}`: {error}", path.display()))
 }
 
 /// Why a program did not start. The system's error does not say which file it concerns.
@@ -27,7 +27,7 @@ pub(crate) fn explain_exec_error(spec: &GangSpec, rank: u32, error: &io::Error) 
             "directory `{}` to start in does not exist, hint: it is where the job was submitted",
             cwd.display()
         );
-        return failure(rank, EXIT_CANNOT_RUN, text);
+        return failure(rank, Failure::CANNOT_RUN, text);
     }
     let missing = error.kind() == io::ErrorKind::NotFound;
     let denied = error.kind() == io::ErrorKind::PermissionDenied;
@@ -36,14 +36,14 @@ pub(crate) fn explain_exec_error(spec: &GangSpec, rank: u32, error: &io::Error) 
         (EXIT_NOT_FOUND, format!("`{program}` was not found in PATH, {hint}"))
     } else if missing && cwd.join(program).exists() {
         let hint = "hint: check its first line (`#!`)";
-        (EXIT_CANNOT_RUN, format!("the interpreter of `{program}` does not exist, {hint}"))
+        (Failure::CANNOT_RUN, format!("the interpreter of `{program}` does not exist, {hint}"))
     } else if missing {
         let hint = format!("hint: relative paths start at `{}`", cwd.display());
         (EXIT_NOT_FOUND, format!("`{program}` does not exist, {hint}"))
     } else if denied {
-        (EXIT_CANNOT_RUN, format!("`{program}` is not executable, hint: `chmod +x {program}`"))
+        (Failure::CANNOT_RUN, format!("`{program}` is not executable, hint: `chmod +x {program}`"))
     } else {
-        (EXIT_CANNOT_RUN, format!("`{program}` cannot be run: {error}"))
+        (Failure::CANNOT_RUN, format!("`{program}` cannot be run: {error}"))
     };
     failure(rank, code, text)
 }

@@ -6,8 +6,7 @@ use nix::sys::signal::Signal;
 
 /// "Saved, call me again": `EX_TEMPFAIL` of sysexits.h.
 pub(crate) const EXIT_SAVED: i32 = 75;
-/// Exit codes of a shell for a program that cannot be run, and for one that does not exist.
-pub(crate) const EXIT_CANNOT_RUN: i32 = 126;
+/// The exit code of a program that does not exist, as a shell gives it.
 pub(crate) const EXIT_NOT_FOUND: i32 = 127;
 
 /// How one process ended.

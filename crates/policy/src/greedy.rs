@@ -9,28 +9,28 @@ mod contest;
 mod fit;
 mod heads;
 mod room;
+mod supply;
 mod victims;
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost, Time};
+use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::adaptive::{Prices, Weights};
 use crate::market::Book;
 use crate::memory::Recalled;
-use crate::placement::{self, AskId, Ends, Expected, Improvement, OpportunityCost, Running};
-use crate::preemption::Stoppable;
+use crate::placement::{self, Ends, Expected, Improvement, OpportunityCost, Running};
 use crate::queue::{AGEING_STEP, FootprintId, Group, GroupId, Head, PendingQueue, Rank};
-use crate::rules::{Balancing, Choice, Passing, Preempts, Sharing};
+use crate::rules::{Balancing, Choice, Passing, Sharing};
 use crate::speed::spread_penalty;
-use crate::tenants::Tenants;
 use crate::{Cache, Decision, Pool, Rules, StopOrder, View, Want};
 use contest::Bidding;
 use heads::Heads;
-use room::{Awaited, reserved};
+use room::{Awaited, Reserved};
+use supply::Supply;
+use victims::Victims;
 
 /// Searches for victims in one round: a round stays short however long the queue is, and the next
 /// round goes on.
@@ -112,17 +112,6 @@ enum Next {
     Nobody,
 }
 
-/// Whether anything of a footprint fits into the pool.
-#[derive(Debug, Clone, Copy, Default)]
-enum Verdict {
-    #[default]
-    Unknown,
-    /// It did when the pool had changed so often.
-    Fits { changes: u64 },
-    /// While the pool only shrinks that stays so.
-    Unfit,
-}
-
 struct Pass<'a> {
     rules: &'a Rules,
     view: &'a View<'a>,
@@ -136,21 +125,6 @@ struct Pass<'a> {
     bidding: Option<Bidding<'a>>,
     /// Whom stages have to consider that choose their devices.
     opportunity_cost: Option<OpportunityCost>,
-}
-
-/// What is still to be had, and what was found out about it.
-struct Supply<'a> {
-    pool: Pool<'a>,
-    /// Where they have quotas.
-    tenants: Option<Tenants<'a>>,
-    /// What does not fit into the pool, on one class where one is named.
-    unfit: BTreeMap<(AskId, Option<usize>), Reason>,
-    /// Whether anything of a footprint fits, by its number.
-    verdicts: Vec<Verdict>,
-    /// Grows with every change of the pool.
-    changes: u64,
-    /// Units that stages wait for although others are free to them.
-    ahead: u32,
 }
 
 /// What was decided.
@@ -180,28 +154,6 @@ struct Told {
     news: BTreeMap<GroupId, Vec<Reason>>,
 }
 
-/// Who may be stopped for others, worked out once somebody asks.
-struct Victims<'a> {
-    /// The lowest priority that runs: only higher ones need to look for victims.
-    lowest_running: Option<Priority>,
-    searches: usize,
-    /// When what runs should end.
-    ends: OnceCell<Ends<'a>>,
-    /// Who may be stopped for equals.
-    at_boundary: OnceCell<Vec<(LeaseId, StopCost)>>,
-    /// Who may be stopped for others, by priority from low to urgent.
-    stoppable: [OnceCell<Vec<Stoppable>>; Priority::ALL.len()],
-}
-
-/// Devices that are kept for somebody who waits.
-struct Reserved {
-    count: usize,
-    /// Whom nobody may hold up.
-    awaited: Option<Awaited>,
-    /// Stages that were refused because they would hold it up.
-    delays: usize,
-}
-
 impl Orders {
     fn want(&mut self, rank: Rank, want: Want) {
         self.decided.insert(rank.key);
@@ -226,29 +178,15 @@ impl<'a> Pass<'a> {
         (pool, opportunity_cost): (Pool<'a>, Option<OpportunityCost>),
         bidding: Option<Bidding<'a>>,
     ) -> Self {
-        let preempts = rules.preempts == Preempts::ForHigherPriority;
         Self {
             rules,
             view,
             running,
-            supply: Supply {
-                pool,
-                tenants: Tenants::of(view.state),
-                unfit: BTreeMap::new(),
-                verdicts: Vec::new(),
-                changes: 0,
-                ahead: 0,
-            },
+            supply: Supply::of(view, pool),
             orders: Orders::default(),
             told: Told::default(),
-            victims: Victims {
-                lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
-                searches: 0,
-                ends: OnceCell::new(),
-                at_boundary: OnceCell::new(),
-                stoppable: Default::default(),
-            },
-            reserved: Reserved { count: reserved(view), awaited: None, delays: 0 },
+            victims: Victims::of(rules, view),
+            reserved: Reserved::of(view),
             bidding,
             opportunity_cost,
         }

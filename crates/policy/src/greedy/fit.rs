@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use het_core::{Alternative, Domain, Millis, Name, Placement, Reason, Share, StageKey};
 
-use super::{Pass, Verdict};
+use super::Pass;
+use super::supply::Verdict;
 use crate::Rules;
 use crate::adaptive::Bid;
 use crate::market::rate_apart;
@@ -342,26 +343,17 @@ impl<'a> Pass<'a> {
 
     /// Uses a placement for a stage, or keeps it for it.
     pub(super) fn take(&mut self, key: StageKey, placement: &Placement) {
-        self.supply.changes += 1;
-        self.supply.pool.take(placement);
-        if let Some(tenants) = &mut self.supply.tenants {
-            tenants.take(&self.view.state.stage(key).0.spec.tenant, placement);
-        }
+        self.supply.take(self.view, key, placement);
     }
 
     pub(super) fn give_back(&mut self, key: StageKey, placement: &Placement) {
-        self.widen();
-        self.supply.pool.give_back(placement);
-        if let Some(tenants) = &mut self.supply.tenants {
-            tenants.give_back(&self.view.state.stage(key).0.spec.tenant, placement);
-        }
+        self.supply.give_back(self.view, key, placement);
+        self.told.spared.clear();
     }
 
     /// Something becomes free: what did not fit may do so now.
     pub(super) fn widen(&mut self) {
-        self.supply.changes += 1;
-        self.supply.unfit.clear();
-        self.supply.verdicts.clear();
+        self.supply.widen();
         self.told.spared.clear();
     }
 

@@ -51,6 +51,21 @@ impl Awaited {
     }
 }
 
+/// Devices that are kept for somebody who waits.
+pub(super) struct Reserved {
+    pub count: usize,
+    /// Whom nobody may hold up.
+    pub awaited: Option<Awaited>,
+    /// Stages that were refused because they would hold it up.
+    pub delays: usize,
+}
+
+impl Reserved {
+    pub fn of(view: &View<'_>) -> Self {
+        Self { count: reserved(view), awaited: None, delays: 0 }
+    }
+}
+
 impl<'a> Pass<'a> {
     /// Whether one more may have devices reserved.
     pub(super) fn may_reserve(&self) -> bool {
@@ -226,7 +241,7 @@ impl<'a> Pass<'a> {
 }
 
 /// Reservations that stand: claims that no stop is making room for.
-pub(super) fn reserved(view: &View<'_>) -> usize {
+fn reserved(view: &View<'_>) -> usize {
     if view.state.claims().is_empty() {
         return 0;
     }

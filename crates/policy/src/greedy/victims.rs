@@ -1,13 +1,42 @@
 //! Whom to stop for those who do not fit: those of a lower priority, those who borrowed from its
 //! tenant, and equals that have had more.
 
+use std::cell::OnceCell;
+
 use het_core::{LeaseId, Placement, Priority, Reason, StageKey, StopCost};
 
 use super::{PREEMPTION_SEARCHES_MAX, Pass};
+use crate::placement::Ends;
 use crate::preemption::Stoppable;
 use crate::queue::{Group, Rank};
 use crate::rules::{Preempts, Sharing};
-use crate::{StopOrder, Want, preemption, queue};
+use crate::{Rules, StopOrder, View, Want, preemption, queue};
+
+/// Who may be stopped for others, worked out once somebody asks.
+pub(super) struct Victims<'a> {
+    /// The lowest priority that runs: only higher ones need to look for victims.
+    pub lowest_running: Option<Priority>,
+    pub searches: usize,
+    /// When what runs should end.
+    pub ends: OnceCell<Ends<'a>>,
+    /// Who may be stopped for equals.
+    pub at_boundary: OnceCell<Vec<(LeaseId, StopCost)>>,
+    /// Who may be stopped for others, by priority from low to urgent.
+    pub stoppable: [OnceCell<Vec<Stoppable>>; Priority::ALL.len()],
+}
+
+impl Victims<'_> {
+    pub fn of(rules: &Rules, view: &View<'_>) -> Self {
+        let preempts = rules.preempts == Preempts::ForHigherPriority;
+        Self {
+            lowest_running: preempts.then(|| view.state.lowest_running()).flatten(),
+            searches: 0,
+            ends: OnceCell::new(),
+            at_boundary: OnceCell::new(),
+            stoppable: Default::default(),
+        }
+    }
+}
 
 impl Pass<'_> {
     /// Whether somebody runs whose priority is lower.

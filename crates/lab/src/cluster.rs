@@ -26,7 +26,7 @@ const SIA: [(&str, u32, u32); 3] = [("aws", 6, 4), ("dgx-ext", 2, 8), ("rtx", 3,
 /// Where all nodes stand of a word that says nothing of racks.
 const RACK: &str = "rack";
 
-/// The template of the brief's node.
+/// The template of a node of two EPYC, eight H100 and one 910B.
 const MIXED: &str = "epyc-h100x8-910b";
 
 /// Why a word is no cluster.

@@ -59,7 +59,7 @@ pub enum CardPlace {
     Accelerator,
 }
 
-/// Every template; the first names are the brief's.
+/// Every template.
 pub const TEMPLATES: [Template; 8] = [
     // NVIDIA DGX A100: 6 NVSwitches, 12 NVLink3 a GPU (2 to each switch, 25 GB/s a direction), 4
     // PCIe 4 switches with 2 GPUs and 2 cards each, 8 x 200G and 2 for storage (MLPerf's system
@@ -167,7 +167,7 @@ pub const TEMPLATES: [Template; 8] = [
         pcie_generation: 3,
         cards: Cards { count: 1, gbit: 50, at: CardPlace::Pcie, storage: 0, storage_gbit: 0 },
     },
-    // The brief's node: 2 x EPYC 9654, an HGX H100 board and one 910B.
+    // A mixed node: 2 x EPYC 9654, an HGX H100 board and one 910B.
     Template {
         name: "epyc-h100x8-910b",
         about: "8 x H100 and one Ascend 910B, 8 x 400G",

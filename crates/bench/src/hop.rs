@@ -9,7 +9,8 @@ use std::time::Instant;
 use het_control::{Controller, Log, MemoryLog, Retention};
 use het_core::{
     Action, Alternative, Bytes, Companions, Domain, Event, Isolation, JobId, JobSpec, Launch,
-    Match, PlannedSpeeds, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec, State,
+    Match, PlannedSpeeds, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
+    StartConditions, State,
 };
 use het_engine::Fake;
 use het_perf::Rates;
@@ -76,6 +77,8 @@ fn spec() -> JobSpec {
         stages: (0..CHAIN).map(stage).collect(),
         time_limit: None,
         workdir: "/tmp".to_owned(),
+        commit: None,
+        start: StartConditions::default(),
         key: None,
     }
 }

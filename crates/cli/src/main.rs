@@ -6,6 +6,7 @@
 mod client;
 mod cluster;
 mod commands;
+mod environment;
 mod fail;
 mod follow;
 mod local;
@@ -13,6 +14,7 @@ mod output;
 mod request;
 mod scheduling;
 mod selection;
+mod snapshot;
 mod summary;
 mod workload;
 

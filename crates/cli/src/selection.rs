@@ -12,7 +12,7 @@ use crate::output::{Column, Form, Shown, all};
 
 #[derive(Debug, Args)]
 pub struct SelectArgs {
-    /// `42`, `40-45`, `last`, `all`, or a job's name.
+    /// `42`, `40-45`, `last`, `all`, the name of a job or an array, `42[]` for all of an array.
     #[arg(required = true)]
     pub jobs: Vec<String>,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
@@ -65,7 +65,8 @@ pub fn each<T: Serialize>(
     Ok(all(ids, shown, args.output, |id| operation(&mut client, id)))
 }
 
-/// The jobs that selectors name: `42`, `40-45`, `last`, `all` (that have not ended), a name.
+/// The jobs that selectors name: `42`, `40-45`, `last`, `all` (that have not ended), a name of a
+/// job or of an array, `42[]` for the array of a job, `42[3]` for one job of it.
 pub fn select(client: &mut Client, selectors: &[String]) -> Result<Vec<u64>, Fail> {
     let mut ids = Vec::new();
     for selector in selectors {
@@ -86,7 +87,10 @@ pub fn select(client: &mut Client, selectors: &[String]) -> Result<Vec<u64>, Fai
                         .hint("`het ps --all` lists the jobs"));
                 }
             }
-            None => ids.push(one(client, selector)?),
+            None => {
+                let query = format!("all=true&select={}", escaped(selector));
+                ids.extend(list(client, &query)?.iter().map(|row| row.id));
+            }
         }
     }
     let mut seen = BTreeSet::new();

@@ -76,6 +76,9 @@ pub fn print(report: &RunReport, keeper: Keeper) {
     println!();
     println!("  {}", utilisation(report));
     failures(report);
+    if let Some(commit) = &report.commit {
+        println!("  commit   {commit}");
+    }
     println!("  outputs  {}", report.workdir);
     println!("  next     {}", next_command(report, keeper));
 }

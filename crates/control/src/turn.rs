@@ -163,13 +163,14 @@ impl<E: Engine, L: Log> Controller<E, L> {
         self.engine
     }
 
-    /// When the next decision is due even if nothing happens.
+    /// When the next decision is due, or a job may begin, even if nothing happens.
     pub fn wake_at(&self) -> Option<Time> {
-        match self.cadence {
+        let decision = match self.cadence {
             Cadence::EveryEvent { .. } => self.wake_at,
             Cadence::Rounds(_) if self.is_idle() => None,
             Cadence::Rounds(every) => self.boundary.map(|boundary| boundary + every),
-        }
+        };
+        [decision, self.state.next_eligible()].into_iter().flatten().min()
     }
 
     /// Takes in a fact from outside the engine, for the next turn.
@@ -256,7 +257,9 @@ impl<E: Engine, L: Log> Controller<E, L> {
         }
         let id = match event {
             Event::StageEnded { lease, .. } => self.state.leases().get(lease)?.stage.job,
-            Event::JobCancelled { job } | Event::JobSubmitted { job, .. } => *job,
+            Event::JobCancelled { job }
+            | Event::DependencyFailed { job }
+            | Event::JobSubmitted { job, .. } => *job,
             _ => return None,
         };
         let has_ended = self.state.job(id).is_some_and(|job| job.end.is_some());
@@ -303,6 +306,12 @@ impl<E: Engine, L: Log> Controller<E, L> {
         self.boundary == Some(now)
     }
 
+    /// Facts about start conditions that are due.
+    fn eligibility_events(&self) -> Vec<(Time, Event)> {
+        let now = self.engine.now();
+        self.state.eligibility_events(now).into_iter().map(|event| (now, event)).collect()
+    }
+
     fn gather(&mut self, until: Option<Time>) -> Vec<(Time, Event)> {
         let now = self.engine.now();
         let mut events: Vec<_> = self.accepted.drain(..).map(|event| (now, event)).collect();
@@ -310,9 +319,11 @@ impl<E: Engine, L: Log> Controller<E, L> {
             let leaving = self.ended.drain(..self.ended.len().saturating_sub(kept));
             events.extend(leaving.map(|job| (now, Event::JobRetired { job })));
         }
+        events.extend(self.eligibility_events());
         if events.is_empty() {
             let wake = [until, self.wake_at()].into_iter().flatten().min();
             events.extend(self.engine.next_event(wake));
+            events.extend(self.eligibility_events());
         }
         while events.len() < BATCH_MAX
             && let Some(event) = self.engine.next_event(Some(self.engine.now()))

@@ -26,6 +26,14 @@ pub enum Event {
     JobReleased {
         job: JobId,
     },
+    /// What the job waited for to begin has come: it may ask for devices.
+    JobEligible {
+        job: JobId,
+    },
+    /// What the job waits for cannot come any more: it ends without having begun.
+    DependencyFailed {
+        job: JobId,
+    },
     /// The user ends the job for good.
     JobCancelled {
         job: JobId,

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, DeviceId, Domain, Millis, Name, Placement, PlannedSpeeds, StageIndex, Topology,
+    Bytes, DeviceId, Domain, Millis, Name, Placement, PlannedSpeeds, StageIndex, StartConditions,
+    Topology,
 };
 
 /// urgent > high > normal > low.
@@ -48,6 +49,10 @@ pub struct JobSpec {
     pub time_limit: Option<Millis>,
     /// Absolute path of the job's own directory.
     pub workdir: String,
+    /// The commit of the files in the directory that it was submitted from, where they are of one.
+    pub commit: Option<Name>,
+    /// What must be so before it may ask for devices.
+    pub start: StartConditions,
     /// What its submitter calls the submission: a second one of the same key is the same job.
     pub key: Option<Name>,
 }
@@ -212,8 +217,9 @@ pub enum RankRule {
     PerDevice,
 }
 
-/// How to start the program of a stage. Placeholders `{checkpoint}`, `{rank}`, `{world}` are left
-/// for the engine; all others are resolved.
+/// How to start the program of a stage. Placeholders that only the engine
+/// knows (`{checkpoint}`, `{rank}`, `{world}`, `{node}`, `{restarts}`) are left for it; all others
+/// are resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Launch {
     /// Name of the job and of the stage, for the program's environment and for paths.
@@ -230,6 +236,13 @@ pub struct Launch {
     pub checkpoint: Option<CheckpointSpec>,
     pub precision: Option<Name>,
     pub log: LogRule,
+    /// Absolute path of a file that its processes read as standard input, where there is one.
+    pub stdin: Option<String>,
+    /// Absolute path of a file with the variables that its submitter had. It is no part of the
+    /// specification: what is in it is nobody else's business.
+    pub environment: Option<String>,
+    /// Files of the user that it writes to instead of its log.
+    pub log_files: Option<LogFiles>,
     pub output: OutputRule,
     /// Where the program lies and runs, if not on the machine itself.
     pub container: Option<Container>,
@@ -242,6 +255,25 @@ pub enum LogRule {
     #[default]
     EachRank,
     Discard,
+}
+
+/// Files of the user that a program writes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFiles {
+    /// Absolute paths or paths below the directory that it starts in, with placeholders of the
+    /// engine. What it writes to standard error goes to the first where the second is absent.
+    pub stdout: String,
+    pub stderr: Option<String>,
+    pub mode: WriteMode,
+}
+
+/// What becomes of what a file held before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum WriteMode {
+    /// It is gone, unless an earlier attempt of the same job wrote it.
+    #[default]
+    Truncate,
+    Append,
 }
 
 /// An image that a program runs in.

@@ -17,6 +17,7 @@ mod plan;
 mod planned;
 mod quota;
 mod reason;
+mod start;
 mod state;
 mod topology;
 mod units;
@@ -28,8 +29,8 @@ pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, St
 pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use job::{
     Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Isolation,
-    JobSpec, Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector, StageKind,
-    StageSpec,
+    JobSpec, Launch, LogFiles, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector,
+    StageKind, StageSpec, WriteMode,
 };
 pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};
@@ -37,6 +38,10 @@ pub use plan::{Action, Checkpoint, Plan, StopCause, StopCost};
 pub use planned::{Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
+pub use start::{
+    ArrayMember, Dependencies, Dependency, DependencyCondition, DependencyRule, NotEligible,
+    StartConditions,
+};
 pub use state::{
     Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, REFUSALS_MAX, Recoveries, Recovery,
     RecoveryPhase, Stage, StageState, State, StateParts, Ticket,

@@ -1,6 +1,7 @@
 //! Cluster state, and `State::apply`, the only function that changes it.
 
 mod apply;
+mod eligibility;
 mod parts;
 mod recovery;
 mod service;
@@ -15,6 +16,7 @@ use crate::{
     ShareMillis, StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
 };
 
+use eligibility::Eligibility;
 pub use parts::{PartsError, StateParts};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
 
@@ -54,6 +56,7 @@ pub struct State {
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
     limited: BTreeSet<JobId>,
+    eligibility: Eligibility,
     /// When any stage last completed a checkpoint.
     last_checkpoint: Option<Time>,
     /// Running stages that somebody wants to make room, and for whom.
@@ -93,6 +96,8 @@ pub struct Job {
     pub spec: Arc<JobSpec>,
     pub submitted: Time,
     pub held: bool,
+    /// Its start conditions were met.
+    pub eligible: bool,
     pub stages: Vec<Stage>,
     pub end: Option<(Time, JobEnd)>,
     /// The user cancelled it, or a stage failed for good: running stages are to be stopped.
@@ -248,6 +253,7 @@ impl State {
             free: Free::all_of(&index, &index.capacity),
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
+            eligibility: Eligibility::default(),
             last_checkpoint: None,
             yielding: BTreeMap::new(),
             quotas: Arc::default(),

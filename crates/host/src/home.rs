@@ -98,6 +98,11 @@ impl Home {
         self.root.join("server/socket")
     }
 
+    /// What submissions leave beside their events.
+    pub fn kept(&self) -> PathBuf {
+        self.root.join("server/kept")
+    }
+
     pub fn tokens(&self) -> PathBuf {
         self.root.join("server/tokens.json")
     }
@@ -170,6 +175,11 @@ impl JobDir {
 
     pub fn report(&self) -> PathBuf {
         self.path.join("report.json")
+    }
+
+    /// What its submission leaves beside its event, where it has an engine of its own.
+    pub fn kept(&self) -> PathBuf {
+        self.path.join("kept")
     }
 
     pub fn work(&self) -> PathBuf {

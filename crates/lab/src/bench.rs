@@ -9,7 +9,8 @@ use het_control::Controller;
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, Isolation,
     JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Priority, RankRule,
-    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, State, Time, Topology,
+    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, StartConditions, State, Time,
+    Topology,
 };
 use het_perf::Rates;
 use het_policy::Policy;
@@ -203,6 +204,8 @@ fn job(draw: &mut Draw, classes: &[DeviceClass], fastest: f64) -> (JobSpec, Stag
         stages: vec![stage],
         time_limit: None,
         workdir: String::new(),
+        commit: None,
+        start: StartConditions::default(),
         key: None,
     };
     (spec, model)

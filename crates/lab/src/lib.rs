@@ -36,6 +36,6 @@ pub use fairness::Fairness;
 pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults};
 pub use outcome::{Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
-pub use random::{random_changing_scenario, random_scenario};
+pub use random::{random_changing_scenario, random_scenario, with_start_conditions};
 pub use recording::{Recording, record};
 pub use what_if::{Assumptions, CheckpointModel, Noise, Restart, WhatIfError, what_if};

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use het_control::{Cadence, Retention};
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, ClassQuota, Companions, Device, DeviceClass, Domain, Event,
-    Isolation, JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId,
-    PlannedSpeeds, Priority, Quota, Quotas, RankRule, Selector, Share, StageIndex, StageKey,
-    StageKind, StageSpec, State, Time, Topology,
+    Alternative, ArrayMember, Bytes, CheckpointSpec, ClassQuota, Companions, Dependencies,
+    Dependency, DependencyCondition, DependencyRule, Device, DeviceClass, Domain, Event, Isolation,
+    JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId, PlannedSpeeds,
+    Priority, Quota, Quotas, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec,
+    StartConditions, State, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Pool, place};
@@ -24,6 +25,7 @@ const WORDS: u64 = 2;
 const TENANTS: u64 = 3;
 const DEVICE_FAULTS: u64 = 4;
 const MEMBERSHIP: u64 = 5;
+const CONDITIONS: u64 = 6;
 const FIRST_JOB: u64 = 100;
 
 /// All arrivals and faults fall into the first ten minutes.
@@ -242,6 +244,42 @@ fn words(draw: &mut Draw, jobs: u64) -> Vec<(Time, Event)> {
     rows
 }
 
+/// The same work with jobs that wait for others, for a time, and for their turn in an array, in a
+/// state that soon forgets those that ended.
+pub fn with_start_conditions(mut scenario: Scenario) -> Scenario {
+    let mut draw = Draw::new(scenario.seed, CONDITIONS);
+    let mut array = None;
+    for index in 0..scenario.jobs.len() {
+        let (at, id) = (scenario.jobs[index].0, JobId(index as u64 + 1));
+        let mut start = StartConditions::default();
+        if index > 0 && draw.chance(40) {
+            start.dependencies = dependencies(&mut draw, index as u64);
+        }
+        if draw.chance(20) {
+            start.begin = Some(at + Millis(draw.between(0, HORIZON_MS)));
+        }
+        if draw.chance(30) {
+            let first = *array.get_or_insert(id);
+            let parallel_max = Some(2);
+            start.array = Some(ArrayMember { array: first, index: index as u32, parallel_max });
+        }
+        Arc::make_mut(&mut scenario.jobs[index].1).start = start;
+    }
+    scenario.retention = Retention::Newest(2);
+    scenario
+}
+
+/// On some of the jobs before.
+fn dependencies(draw: &mut Draw, before: u64) -> Dependencies {
+    let rule = if draw.chance(30) { DependencyRule::Any } else { DependencyRule::All };
+    let on = (0..draw.between(1, 2)).map(|_| Dependency {
+        job: JobId(draw.between(1, before)),
+        condition: *draw.pick(&DependencyCondition::ALL),
+        delay: Millis(draw.between(0, 60_000) * u64::from(draw.chance(30))),
+    });
+    Dependencies { rule, on: on.collect() }
+}
+
 fn job(draw: &mut Draw, topology: &Topology) -> JobSpec {
     let mut stages = Vec::new();
     for index in 0..draw.between(1, 3) as u16 {
@@ -260,6 +298,8 @@ fn job(draw: &mut Draw, topology: &Topology) -> JobSpec {
         stages,
         time_limit: None,
         workdir: String::new(),
+        commit: None,
+        start: StartConditions::default(),
         key: None,
     }
 }

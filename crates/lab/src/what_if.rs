@@ -7,7 +7,7 @@ use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, Isolation, JobId, JobSpec,
     Launch, Match, Micro, Millis, Name, Planned, PlannedSpeeds, Quotas, RankRule, Selector, Speeds,
-    StageIndex, StageKey, StageSpec, Time, Topology,
+    StageIndex, StageKey, StageSpec, StartConditions, Time, Topology,
 };
 use het_perf::Rates;
 use het_sim::StageModel;
@@ -133,6 +133,8 @@ impl Builder<'_> {
             stages,
             time_limit: None,
             workdir: String::new(),
+            commit: None,
+            start: StartConditions::default(),
             key: None,
         })
     }

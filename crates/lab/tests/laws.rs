@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use het_control::MemoryLog;
 use het_core::{Action, Event, Millis, Reason, State, StopCause};
-use het_lab::{Cadence, Retention, Scenario, play, random_changing_scenario, random_scenario};
+use het_lab::{
+    Cadence, Retention, Scenario, play, random_changing_scenario, random_scenario,
+    with_start_conditions,
+};
 use het_policy::{Cache, Decision, Policy, View, by_name};
 use het_testkit::oracle::{Oracle, Strictness};
 
@@ -109,6 +112,18 @@ fn play_forgetting(seed: u64, policy: &str) -> Result<MemoryLog, String> {
 fn forgetting_ended_jobs_keeps_the_laws() {
     for policy in ["fifo", "adaptive", "fgd"] {
         check_with(policy, play_forgetting);
+    }
+}
+
+/// Jobs wait for others, for a time, and for their turn in an array.
+fn play_conditional(seed: u64, policy: &str) -> Result<MemoryLog, String> {
+    play_scenario(&with_start_conditions(random_scenario(seed)), policy, strictness(policy))
+}
+
+#[test]
+fn start_conditions_are_kept() {
+    for policy in ["fifo", "static", "dynamic", "hybrid", "adaptive"] {
+        check_with(policy, play_conditional);
     }
 }
 

@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use het_core::{
-    Action, DeviceId, Domain, Event, JobChange, JobId, JobSpec, Name, Occupant, Plan, Priority,
-    Reason, Share, Stage, StageIndex, StageKey, StageSpec, StageState, State,
+    Action, DeviceId, Domain, Event, JobChange, JobId, JobSpec, Name, NotEligible, Occupant, Plan,
+    Priority, Reason, Share, Stage, StageIndex, StageKey, StageSpec, StageState, StartConditions,
+    State,
 };
 use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
 
@@ -17,6 +18,8 @@ pub struct Explanation {
     pub stage: StageKey,
     /// Why it runs where it runs; empty while it never ran.
     pub start_reasons: Vec<Reason>,
+    /// What its job waits for before it may ask for devices.
+    pub not_eligible: Vec<NotEligible>,
     /// Every reason why it does not start now, as the planner sees it.
     pub wait_reasons: Vec<Reason>,
     /// Stages of its own job that have to succeed first.
@@ -101,6 +104,10 @@ pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
     let explanation = Explanation {
         stage: key,
         start_reasons: stage.start_reasons.clone(),
+        not_eligible: match stage.state {
+            StageState::Queued { .. } | StageState::Cancelled => state.not_eligible(key.job),
+            _ => Vec::new(),
+        },
         wait_reasons: Vec::new(),
         after: names(&spec.after, |dep| dep.state == StageState::Succeeded),
         follows: names(&spec.follows, Stage::can_be_followed),
@@ -215,7 +222,11 @@ fn resubmitted(situation: &Situation<'_>, key: StageKey, stage: StageSpec) -> (S
     let View { state, now, .. } = situation.view;
     let job: JobId = state.next_job();
     let stage = StageSpec { after: Vec::new(), follows: Vec::new(), ..stage };
-    let spec = JobSpec { stages: vec![stage], ..(*state.stage(key).0.spec).clone() };
+    let spec = JobSpec {
+        stages: vec![stage],
+        start: StartConditions::default(),
+        ..(*state.stage(key).0.spec).clone()
+    };
     let mut fork = state.clone();
     fork.apply(now, &Event::JobCancelled { job: key.job });
     let submitted = Event::JobSubmitted {

@@ -5,11 +5,13 @@ mod jobs;
 mod preemption;
 mod quotas;
 mod requeue;
+mod start;
 mod submission;
 
 pub use devices::{Availability, device_named, device_rows, set_availability};
-pub use jobs::{Operation, change_job, explain, find, live_report, operate};
+pub use jobs::{Operation, array_of, change_job, explain, find, live_report, operate, select};
 pub use preemption::{preempt, preview_preemption};
 pub use quotas::{quota_rows, set_quotas};
 pub use requeue::{requeue, requeue_source};
+pub use start::{Waiting, Waits, waits};
 pub use submission::{LIVE_JOBS_MAX, check_room, submit};

@@ -247,6 +247,8 @@ fn touched(leases: &mut BTreeMap<LeaseId, JobId>, events: &[(Time, Event)]) -> V
             | Event::JobHeld { job }
             | Event::JobReleased { job }
             | Event::JobChanged { job, .. }
+            | Event::JobEligible { job }
+            | Event::DependencyFailed { job }
             | Event::JobCancelled { job } => jobs.push(*job),
             Event::PlanCommitted { plan } => {
                 jobs.extend(of_plan(plan).map(|(job, _)| job));

@@ -27,7 +27,9 @@ pub struct JobTable {
 struct Table {
     rows: BTreeMap<JobId, Arc<JobRow>>,
     live: BTreeSet<JobId>,
-    /// The others, in the order of their ends.
+    /// The jobs of each array, by its first.
+    arrays: BTreeMap<JobId, BTreeSet<JobId>>,
+    /// Those that are not live, in the order of their ends.
     ended: VecDeque<JobId>,
     /// So many of them stay.
     ended_max: usize,
@@ -61,8 +63,8 @@ impl JobTable {
         ended_max: usize,
     ) -> Self {
         ended.sort_by(|one, other| (&one.ended_at, one.id).cmp(&(&other.ended_at, other.id)));
-        let (rows, live, order) = Default::default();
-        let mut table = Table { rows, live, ended: order, ended_max, sequence };
+        let (rows, live, arrays, order) = Default::default();
+        let mut table = Table { rows, live, arrays, ended: order, ended_max, sequence };
         ended.into_iter().for_each(|row| table.put(Arc::new(row)));
         for (&id, job) in state.jobs() {
             table.put(Arc::new(row(state, id, job)));
@@ -123,6 +125,13 @@ impl JobTable {
         table.rows.values().rev().find(|row| row.name == name && may_see(row)).cloned()
     }
 
+    /// The jobs of an array, by the id of its first.
+    pub fn of_array(&self, first: JobId) -> Vec<Arc<JobRow>> {
+        let table = self.read();
+        let members = table.arrays.get(&first).into_iter().flatten();
+        members.filter_map(|id| table.rows.get(id).cloned()).collect()
+    }
+
     /// The newest job for which `may_see` holds.
     pub fn newest(&self, may_see: impl Fn(&JobRow) -> bool) -> Option<Arc<JobRow>> {
         self.read().rows.values().rev().find(|row| may_see(row)).cloned()
@@ -150,6 +159,9 @@ impl JobTable {
 impl Table {
     fn put(&mut self, row: Arc<JobRow>) {
         let (id, has_ended) = (JobId(row.id), row.ended_at.is_some());
+        if let Some(array) = row.array {
+            self.arrays.entry(JobId(array)).or_default().insert(id);
+        }
         let before = self.rows.insert(id, row);
         if !has_ended {
             self.live.insert(id);
@@ -162,7 +174,17 @@ impl Table {
     fn drop_oldest(&mut self) -> Vec<JobId> {
         let many = self.ended.len().saturating_sub(self.ended_max).min(DROPPED_MAX);
         let gone: Vec<JobId> = self.ended.drain(..many).collect();
-        gone.iter().for_each(|id| drop(self.rows.remove(id)));
+        for id in &gone {
+            let array = self.rows.remove(id).and_then(|row| row.array).map(JobId);
+            if let Some(array) = array
+                && let Some(members) = self.arrays.get_mut(&array)
+            {
+                members.remove(id);
+                if members.is_empty() {
+                    self.arrays.remove(&array);
+                }
+            }
+        }
         gone
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Container, Device, DeviceClass, Domain, Event,
     JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Priority, RankRule,
-    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, Topology, VNPU,
+    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, StartConditions, Topology, VNPU,
 };
 
 /// Memory of every node that is built here.
@@ -130,6 +130,8 @@ pub fn job(priority: Priority, stages: Vec<StageSpec>) -> JobSpec {
         stages,
         time_limit: None,
         workdir: "/work".to_owned(),
+        commit: None,
+        start: StartConditions::default(),
         key: None,
     }
 }

@@ -4,11 +4,13 @@
 //! code with `State::apply`, the policies or the scheduler's check, so a mistake there does not
 //! hide itself here.
 
+mod eligibility;
 mod nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use eligibility::Course;
 use het_core::{
     Action, Checkpoint, Device, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, Millis, NodeId,
     Outcome, Placement, Plan, Quotas, Reason, StageIndex, StageKey, StageState, State, StopCause,
@@ -54,6 +56,7 @@ pub struct Oracle {
     taken: BTreeMap<(NodeId, usize), u64>,
     /// Nodes that join: where they stand is the state's to say.
     joining: Option<Arc<Topology>>,
+    courses: BTreeMap<JobId, Course>,
     /// Leases that people want stopped for somebody, whatever it costs.
     asked_to_yield: BTreeSet<LeaseId>,
     /// By tenant and class id: what it is entitled to, and its limit.
@@ -68,6 +71,7 @@ pub struct Oracle {
 struct Shadow {
     spec: Arc<JobSpec>,
     held: bool,
+    eligible: bool,
     ending: bool,
     stages: Vec<ShadowStage>,
 }
@@ -125,6 +129,7 @@ impl Oracle {
             absent_devices: BTreeSet::new(),
             taken: BTreeMap::new(),
             joining: None,
+            courses: BTreeMap::new(),
             asked_to_yield: BTreeSet::new(),
             quotas: BTreeMap::new(),
             idle_before: BTreeSet::new(),
@@ -160,14 +165,21 @@ impl Oracle {
                 for (index, checkpoint) in checkpoints {
                     stages[index.index()].newest = Some(checkpoint.clone());
                 }
-                let shadow = Shadow { spec: Arc::clone(spec), held: false, ending: false, stages };
+                let (spec, eligible) = (Arc::clone(spec), spec.start.is_empty());
+                let shadow = Shadow { spec, held: false, eligible, ending: false, stages };
                 if self.jobs.insert(*job, shadow).is_some() {
                     self.blame(3, format!("job {job} was accepted twice"));
                 }
+                self.follow_course(*job);
             }
             Event::JobHeld { job } => self.with_job(*job, |job| job.held = true),
             Event::JobReleased { job } => self.with_job(*job, |job| job.held = false),
-            Event::JobCancelled { job } => self.with_job(*job, Shadow::end_what_is_idle),
+            Event::JobEligible { job } => self.eligible(*job),
+            Event::DependencyFailed { job } => self.dependency_failed(*job),
+            Event::JobCancelled { job } => {
+                self.with_job(*job, Shadow::end_what_is_idle);
+                self.follow_course(*job);
+            }
             Event::JobRetired { job } => self.retired(*job),
             Event::JobChanged { job, change } => self.with_job(*job, |job| {
                 let spec = Arc::make_mut(&mut job.spec);
@@ -310,6 +322,7 @@ impl Oracle {
         let hold =
             Hold { stage: key, placement: placement.clone(), since: self.now, stopping: None };
         self.holds.insert(lease, hold);
+        self.follow_course(key.job);
         self.nothing_taken_is_promised(key, &placement);
         self.nothing_promised_twice(key);
         self.nobody_over_limit(key);
@@ -574,6 +587,7 @@ impl Oracle {
         if stage.status == Status::Failed {
             job.end_what_is_idle();
         }
+        self.follow_course(key.job);
     }
 
     /// Compares with the real state: laws 3, 4, 11 and 13. Call after every event.
@@ -713,6 +727,7 @@ impl Shadow {
         };
         stage.status == Status::Idle
             && !self.held
+            && self.eligible
             && !self.ending
             && spec.after.iter().all(|dep| of(dep).status == Status::Succeeded)
             && spec.follows.iter().all(|dep| streams(of(dep)))

@@ -1,9 +1,12 @@
 //! What the server's API takes and gives: `/api/v1`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::API_VERSION;
+use crate::job::Override;
 
 /// A job to be queued: the body of `POST /api/v1/jobs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -16,15 +19,61 @@ pub struct Submission {
     pub source: String,
     /// Absolute directory that programs start in and relative paths are taken from.
     pub cwd: String,
-    /// `PATH` of the programs; the server's own if absent.
+    /// `PATH` of the programs where `environment` says nothing of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// Variables of the programs. They are kept in a file that only the job's owner can read, and
+    /// nothing tells them again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
     /// Absolute directory for outputs, logs and checkpoints; one of the server's if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// Values that take the places of the file's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<Override>,
+    /// A script that is kept as it is now; the file calls it `{script}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<ScriptText>,
+    /// Absolute path of what its first processes read as standard input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// The commit that the files of its directory are of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Its place among jobs that were submitted together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayPlace>,
     /// What happens once it is queued.
     #[serde(default)]
     pub begin: Begin,
+}
+
+/// A script of a submission.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScriptText {
+    /// Its file name, without a directory.
+    pub name: String,
+    pub text: String,
+}
+
+/// The place of a job in an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArrayPlace {
+    /// The array's first job; absent in the submission of that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u64>,
+    pub index: u32,
+    /// How many jobs the array has, and the lowest, the highest and the distance of their indices.
+    pub count: u32,
+    pub min: u32,
+    pub max: u32,
+    pub step: u32,
+    /// So many of them may run at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel_max: Option<u32>,
 }
 
 /// Whether a queued job may start.
@@ -83,6 +132,11 @@ pub struct JobRow {
     pub preemptions: u32,
     /// Why it waits.
     pub reason: Option<String>,
+    /// The first job of the array that it is of, and its index there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_index: Option<u32>,
     /// Tenant and key of its submission, if it came with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use problem::{Place, Problem, Problems, Severity};
 pub(crate) use schema::Form;
-pub(crate) use tree::Tree;
+pub(crate) use tree::{Entry, Node, Tree};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ApiVersion {

@@ -5,20 +5,29 @@
 //! reports all it finds, each with line, caret and a hint. A command or a script becomes such a
 //! text first (`script`).
 
+mod after;
+mod begin;
+mod checks;
+mod overrides;
+mod params;
+mod placeholders;
 mod resolve;
 mod schema;
 pub mod script;
 mod shape;
 
+pub use after::{After, AfterError, AfterJob, AfterSelector, parse as parse_after};
+pub use begin::{BEGIN_HINT, begin};
+pub use overrides::Override;
 pub use resolve::Context;
 pub use schema::json_schema;
 pub use shape::{
-    AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata, PrecisionFile,
-    RanksFile, StageFile, TrainsFile, TuningFile,
+    AfterFile, AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata,
+    PrecisionFile, RanksFile, StageFile, TrainsFile, TuningFile,
 };
 
 use crate::file::{Problem, Problems, Severity, Tree};
-use resolve::Known;
+use checks::Known;
 
 /// A job file that was read and makes sense, before a cluster is known.
 #[derive(Debug, Clone)]
@@ -36,14 +45,29 @@ pub struct TrainingJob {
 /// # Errors
 /// Everything that is wrong with the file, in the order of its lines.
 pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
-    let tree =
-        Tree::parse(text, "job").map_err(|problem| Problems::new(text, source, vec![problem]))?;
+    parse_with(text, source, &[])
+}
+
+/// The same with values that take the places of the file's.
+///
+/// # Errors
+/// Everything that is wrong with the file or the values.
+pub fn parse_with(
+    file: &str,
+    source: &str,
+    overrides: &[Override],
+) -> Result<TrainingJob, Problems> {
+    let text = &overrides::shown(file, overrides);
+    let refused = |problems| Problems::new(text, source, problems);
+    let mut tree = Tree::parse(file, "job").map_err(|problem| refused(vec![problem]))?;
+    overrides::apply(&mut tree, file, overrides).map_err(refused)?;
+    params::fill(&mut tree).map_err(refused)?;
     let problems = schema::problems(&tree);
     if !problems.is_empty() {
         return Err(Problems::new(text, source, problems));
     }
     let file = shape::read(&tree).map_err(|problem| Problems::new(text, source, vec![problem]))?;
-    let found = resolve::problems(&file, &tree, Known::default());
+    let found = checks::problems(&file, &tree, Known::default());
     let (errors, warnings): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|problem| problem.severity == Severity::Error);
     if !errors.is_empty() {
@@ -64,7 +88,7 @@ impl TrainingJob {
     /// # Errors
     /// Device words that the cluster's classes make wrong, and models that nobody knows.
     pub fn resolve(&self, context: &Context<'_>) -> Result<het_core::JobSpec, Problems> {
-        let problems: Vec<Problem> = resolve::problems(&self.file, &self.tree, context.known())
+        let problems: Vec<Problem> = checks::problems(&self.file, &self.tree, context.known())
             .into_iter()
             .filter(|problem| problem.severity == Severity::Error)
             .collect();

@@ -10,6 +10,7 @@ mod plan;
 mod quotas;
 mod snapshot;
 mod spec;
+mod start;
 mod topology;
 
 pub use error::RecordError;

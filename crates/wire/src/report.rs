@@ -21,6 +21,9 @@ pub struct RunReport {
     pub exit_code: Option<i32>,
     pub policy: String,
     pub workdir: String,
+    /// The commit of the files in the directory that it was submitted from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// The job that this one continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumes: Option<u64>,

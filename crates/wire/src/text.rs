@@ -3,10 +3,12 @@
 //! Values go in; one sentence without a full stop comes out. A language is a function argument, so
 //! that nothing here depends on the environment.
 
+mod eligibility;
 mod report;
 
 use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 
+pub use eligibility::not_eligible;
 pub use report::{ReportWords, fill, report_words, stop_cause};
 
 /// A language of the catalogue.

@@ -1,12 +1,19 @@
 //! Job files as people write them, right and wrong: what is read, and what is said.
 
-use het_core::{Isolation, Millis, Priority, StageIndex};
+use std::collections::BTreeMap;
+
+use het_core::{Isolation, JobId, Millis, Priority, StageIndex};
 use het_wire::job::{Context, parse};
+
+fn context<'a>(models: &'a [&'a str], env: &'a BTreeMap<String, String>) -> Context<'a> {
+    let job = JobId(7);
+    Context { workdir: "/w", cwd: "/home", job, ..Context::new(&[], models, env) }
+}
 
 fn resolved(text: &str) -> het_core::JobSpec {
     let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
-    let env = std::collections::BTreeMap::new();
-    let context = Context { workdir: "/w", cwd: "/home", classes: &[], models: &[], env: &env };
+    let env = BTreeMap::new();
+    let context = context(&[], &env);
     job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
@@ -137,9 +144,9 @@ fn a_model_that_nobody_knows_is_told_with_the_nearest() {
     assert!(job.expect_err("all weights have no rank").to_string().contains("`rank`"));
     let text = "name: lora\nrun: train\ntrains: { model: lama3-8b, batch: 8 }\n";
     let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
-    let env = std::collections::BTreeMap::new();
+    let env = BTreeMap::new();
     let models = ["gpt2", "llama3-8b"];
-    let context = Context { workdir: "/w", cwd: "/home", classes: &[], models: &models, env: &env };
+    let context = context(&models, &env);
     insta::assert_snapshot!(job.resolve(&context).expect_err("it is misspelt").to_string());
 }
 

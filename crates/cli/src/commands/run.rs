@@ -6,28 +6,31 @@ mod live;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{env, fs, io, thread};
+use std::{fs, io, thread};
 
 use anstream::eprintln;
 use clap::Args;
-use het_core::{Event, JobSpec, State, Time};
+use het_core::{Event, JobId, JobSpec, Name, StartConditions, State, Time};
 use het_server::{
     Home, Impossible, JobDir, LockHolder, Machine, MachineLock, PreparedRun, Run, Scheduling,
-    impossible, models, plan, this_machine,
+    impossible, keep_environment, keep_script, models, plan, this_machine,
 };
-use het_wire::job::{Context, TrainingJob, parse};
+use het_wire::file::Problems;
+use het_wire::job::{Context, TrainingJob, begin, parse_with};
 use het_wire::report::RunReport;
+use jiff::Zoned;
 use owo_colors::OwoColorize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::live::Live;
 use crate::client::client_if_any;
+use crate::environment::{self, EnvironmentArgs};
 use crate::fail::{Fail, code};
 use crate::follow::{Follower, first_log};
 use crate::local::{home, read, refuse_unsupervised, select};
 use crate::output::{self, Form};
-use crate::request::{JobText, Request, ShortArgs, path_with_companions};
+use crate::request::{JobText, Origin, Request, ShortArgs, origin, standard_input};
 use crate::scheduling::{CadenceArgs, policy_named};
 use crate::summary::{self, Keeper};
 
@@ -46,6 +49,8 @@ pub struct RunArgs {
     /// job is queued like any other.
     #[arg(long)]
     pub no_wait: bool,
+    #[command(flatten)]
+    pub environment: EnvironmentArgs,
     #[command(flatten)]
     pub cadence: CadenceArgs,
     /// Who chooses devices: `fifo`, `static`, `dynamic`, `hybrid`, `feedback` or `adaptive`.
@@ -92,11 +97,20 @@ fn submit(
     machine: &Machine,
     home: &Home,
 ) -> Result<(PreparedRun, MachineLock), Fail> {
-    let job = job_file(args)?;
+    let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
+    let text = request.one()?;
+    let job = parsed(&text)?;
     if !job.warnings.is_empty() {
         eprintln!("{}", job.warnings.to_string().trim_end());
     }
-    let unplaced = resolve(&job, machine, Path::new("/"))?;
+    if job.file.spec.after.is_some() {
+        return Err(Fail::new(code::USAGE, "a run without a server has no jobs to wait for")
+            .hint("`het submit` starts a server and queues it there"));
+    }
+    let variables = environment::variables(&args.environment, request.export())?;
+    let unplaced = job
+        .resolve(&Context::new(&machine.topology.classes, models(), &variables))
+        .map_err(bad_file)?;
     refuse_impossible(&impossible(&machine.topology, &unplaced))?;
     let mut lock = acquire(args, home, None)?;
     let dir = home.new_job()?;
@@ -105,7 +119,8 @@ fn submit(
         None => dir.work(),
     };
     fs::create_dir_all(&workdir).map_err(|error| Fail::file(&workdir, error))?;
-    let mut spec = resolve(&job, machine, &workdir)?;
+    let origin = origin(&request, &args.short, &dir.kept())?;
+    let mut spec = resolve(&job, &text, machine, &dir, (&workdir, &origin, &variables))?;
     for warning in plan(&job.file, &machine.topology, &home.calibrations(), &mut spec) {
         eprintln!("{} {warning}", "warning:".yellow());
     }
@@ -115,7 +130,10 @@ fn submit(
 
 fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<(PreparedRun, MachineLock), Fail> {
     let named = match &args.file {
-        Some(_) if selector == "last" => job_file(args)?.file.metadata.name,
+        Some(_) if selector == "last" => {
+            let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
+            parsed(&request.one()?)?.file.metadata.name
+        }
         _ => selector.to_owned(),
     };
     let dir = select(home, &named)?;
@@ -126,25 +144,44 @@ fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<(PreparedRun, M
 }
 
 /// The job file, or one made from the command line.
-fn job_file(args: &RunArgs) -> Result<TrainingJob, Fail> {
-    let JobText { text, source } =
-        Request::read(args.file.as_deref(), &args.command, &args.short)?.one()?;
-    parse(&text, &source)
-        .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+fn parsed(job: &JobText) -> Result<TrainingJob, Fail> {
+    parse_with(&job.text, &job.source, &job.overrides).map_err(bad_file)
 }
 
-fn resolve(job: &TrainingJob, machine: &Machine, workdir: &Path) -> Result<JobSpec, Fail> {
-    let cwd = env::current_dir().map_err(|error| Fail::file(Path::new("."), error))?;
-    let environment = BTreeMap::from([("PATH".to_owned(), path_with_companions())]);
+fn bad_file(problems: Problems) -> Fail {
+    Fail::Report { code: code::USAGE, text: problems.to_string() }
+}
+
+/// Keeps what belongs to the job beside its events, and resolves it for this machine.
+fn resolve(
+    job: &TrainingJob,
+    text: &JobText,
+    machine: &Machine,
+    dir: &JobDir,
+    (workdir, origin, variables): (&Path, &Origin, &BTreeMap<String, String>),
+) -> Result<JobSpec, Fail> {
+    let kept = dir.kept();
+    let cannot_keep = |error| Fail::file(&kept, error);
+    let environment = keep_environment(&kept, variables).map_err(cannot_keep)?;
+    let script = text.script.as_ref().map(|script| keep_script(&kept, &script.name, &script.text));
+    let script = script.transpose().map_err(cannot_keep)?;
+    let script = script.map(|path| path.to_string_lossy().into_owned());
+    let stdin = standard_input();
+    let nothing = BTreeMap::new();
     let context = Context {
         workdir: &workdir.to_string_lossy(),
-        cwd: &cwd.to_string_lossy(),
-        classes: &machine.topology.classes,
-        models: models(),
-        env: &environment,
+        cwd: &origin.cwd.to_string_lossy(),
+        job: JobId(dir.id),
+        script: script.as_deref(),
+        stdin: stdin.as_deref(),
+        environment: Some(&environment.to_string_lossy()),
+        ..Context::new(&machine.topology.classes, models(), &nothing)
     };
-    job.resolve(&context)
-        .map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+    let spec = job.resolve(&context).map_err(bad_file)?;
+    let begin = job.file.spec.begin.as_deref().and_then(|text| begin(text, &Zoned::now()));
+    let start = StartConditions { begin, ..StartConditions::default() };
+    let commit = origin.commit.as_deref().map(Name::from);
+    Ok(JobSpec { start, commit, ..spec })
 }
 
 fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {

@@ -9,9 +9,11 @@ use owo_colors::OwoColorize;
 
 use super::wait::wait_for;
 use crate::client::on_demand;
+use crate::environment::{self, EnvironmentArgs};
 use crate::fail::{Fail, code};
+use crate::local::home;
 use crate::output::{self, Form};
-use crate::request::{Member, Request, ShortArgs, submission};
+use crate::request::{Files, JobText, Request, ShortArgs, origin, submission};
 use crate::selection::SUBMITTED_COLUMNS;
 
 #[derive(Debug, Args)]
@@ -30,9 +32,14 @@ pub struct SubmitArgs {
     #[arg(long)]
     pub key: Option<String>,
     /// A job for each of these indices (`0-9`, `1,3,5`, `0-100:10`), which it finds in
-    /// `HET_ARRAY_INDEX`.
+    /// `HET_ARRAY_INDEX`. The name is that of the array: `het wait`, `cancel`, `logs` take it.
     #[arg(long)]
     pub array: Option<String>,
+    /// So many of the array run at a time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_parallel: Option<u32>,
+    #[command(flatten)]
+    pub environment: EnvironmentArgs,
     /// Wait for its end and return its code.
     #[arg(long)]
     pub wait: bool,
@@ -45,28 +52,33 @@ pub struct SubmitArgs {
 
 pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
     let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
-    let members = request.members(args.array.as_deref())?;
-    let array = members.iter().any(|member| member.index.is_some());
-    let tell = if array { tell_array } else { tell_submitted };
+    let members = request.members(args.array.as_deref(), args.max_parallel)?;
+    let variables = environment::variables(&args.environment, request.export())?;
+    let is_array = members.iter().any(|member| member.array.is_some());
     let mut client = on_demand()?;
-    let mut items = Vec::new();
-    let mut queue = |Member { index, job }: Member| -> Result<(), Fail> {
+    let origin = origin(&request, &args.short, &home()?.kept())?;
+    let mut items: Vec<Submitted> = Vec::new();
+    let mut queue = |job: JobText| -> Result<(), Fail> {
+        let index = job.array.map(|place| place.index);
+        let with_index = |text: &str, index: u32| format!("{text}-{index}");
         let workdir = args.workdir.as_ref().map(|dir| match index {
             Some(index) => dir.join(index.to_string()),
             None => dir.clone(),
         });
-        let mut submission = submission(job, workdir.as_deref())?;
-        if args.hold {
+        let files = Files { workdir: workdir.as_deref(), stdin: None };
+        let mut submission = submission(job, &origin, files, &variables)?;
+        if args.hold || request.is_held() {
             submission.begin = Begin::Held;
         }
-        let key = args.key.as_ref().map(|key| match index {
-            Some(index) => format!("{key}-{index}"),
-            None => key.clone(),
-        });
-        let submitted: Submitted = client.post_once("/api/v1/jobs", &submission, key.as_deref())?;
-        for warning in &submitted.warnings {
-            eprintln!("{} {warning}", "warning:".yellow());
+        if let Some(place) = &mut submission.array {
+            place.first = items.first().map(|first| first.id);
         }
+        let key = args.key.as_deref();
+        let key = key.map(|key| index.map_or(key.to_owned(), |index| with_index(key, index)));
+        let submitted: Submitted = client.post_once("/api/v1/jobs", &submission, key.as_deref())?;
+        // What there is to say of one job of an array is to be said of all.
+        let news = submitted.warnings.iter().filter(|_| items.is_empty());
+        news.for_each(|warning| eprintln!("{} {warning}", "warning:".yellow()));
         items.push(submitted);
         Ok(())
     };
@@ -74,7 +86,10 @@ pub fn submit(args: &SubmitArgs) -> Result<u8, Fail> {
     let ids: Vec<u64> = items.iter().map(|submitted| submitted.id).collect();
     // Also where one was refused: those before it are queued.
     if queued.is_ok() || !items.is_empty() {
-        tell(&items, args.output);
+        match is_array {
+            true => tell_array(&items, args.output),
+            false => tell_submitted(&items, args.output),
+        }
     }
     queued?;
     if args.wait { wait_for(&mut client, &ids, None) } else { Ok(code::OK) }
@@ -96,4 +111,12 @@ fn tell_submitted(items: &[Submitted], form: Form) {
 fn tell_array(items: &[Submitted], form: Form) {
     let values = items.iter().filter_map(|item| serde_json::to_value(item).ok());
     output::list("SubmittedList", &values.collect::<Vec<_>>(), SUBMITTED_COLUMNS, form);
+    if let Some(first) = items.first() {
+        eprintln!(
+            "{} jobs are queued · `het wait {1}[]` waits for all of them, `het cancel {1}[]` ends \
+             them",
+            items.len(),
+            first.id
+        );
+    }
 }

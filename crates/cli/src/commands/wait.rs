@@ -12,7 +12,7 @@ use crate::selection::select;
 
 #[derive(Debug, Args)]
 pub struct WaitArgs {
-    /// `42`, `40-45`, `last`, `all`, or a job's name.
+    /// `42`, `40-45`, `last`, `all`, the name of a job or an array, `42[]` for all of an array.
     #[arg(required = true)]
     pub jobs: Vec<String>,
     /// Give up after this long, with 124.

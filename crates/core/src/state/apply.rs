@@ -29,6 +29,8 @@ impl State {
             }
             Event::JobHeld { job } => self.set_held(*job, Held::Yes),
             Event::JobReleased { job } => self.set_held(*job, Held::No),
+            Event::JobEligible { job } => self.became_eligible(*job),
+            Event::DependencyFailed { job } => self.begin_ending(*job, JobEnd::Cancelled),
             Event::JobCancelled { job } => self.begin_ending(*job, JobEnd::Cancelled),
             Event::JobChanged { job, change } => self.change(*job, *change),
             Event::StageYields { lease, preemptor } => {
@@ -101,18 +103,23 @@ impl State {
             spec: Arc::clone(spec),
             submitted: now,
             held: false,
+            eligible: spec.start.is_empty(),
             stages,
             end: None,
             ending: None,
         };
         assert!(self.jobs.insert(id, Arc::new(job)).is_none(), "job {id} was submitted twice");
         self.next_job = self.next_job.max(JobId(id.0 + 1));
+        if !spec.start.is_empty() {
+            self.began_waiting_to_start(id);
+        }
         self.refresh(id);
     }
 
     fn set_held(&mut self, id: JobId, held: Held) {
         if let Some(job) = self.jobs.get_mut(&id).map(Arc::make_mut) {
             job.held = matches!(held, Held::Yes);
+            self.settle_eligibility(id);
             self.refresh(id);
         }
     }
@@ -162,6 +169,7 @@ impl State {
     /// Only an ended job can leave: nothing else names it any more.
     fn retire(&mut self, id: JobId) {
         if self.jobs.get(&id).is_some_and(|job| job.end.is_some()) {
+            self.keep_what_was_met(id);
             self.jobs.remove(&id);
         }
     }
@@ -219,11 +227,15 @@ impl State {
         stage.state = StageState::Active { lease: id };
         stage.attempts = attempt;
         stage.recoveries.began(now);
+        let is_first = stage.first_started.is_none();
         stage.first_started.get_or_insert(now);
         stage.placement = Some(Arc::clone(placement));
         if stage.published {
             // Who follows it may go on reading.
             self.refresh(key.job);
+        }
+        if is_first {
+            self.settle_dependents(key.job);
         }
     }
 
@@ -386,7 +398,7 @@ impl State {
     }
 
     /// Recomputes which stages of a job wait, and whether the job has ended.
-    fn refresh(&mut self, id: JobId) {
+    pub(super) fn refresh(&mut self, id: JobId) {
         let now = self.now;
         let job = &self.jobs[&id];
         let (ready, others): (Vec<StageIndex>, Vec<StageIndex>) =
@@ -402,7 +414,8 @@ impl State {
             self.begin_waiting(StageKey { job: id, stage: index });
         }
         let job = self.job_mut(id);
-        if job.end.is_none() && job.stages.iter().all(|stage| stage.state.is_terminal()) {
+        let ends = job.end.is_none() && job.stages.iter().all(|stage| stage.state.is_terminal());
+        if ends {
             job.end = Some((now, job.ending.unwrap_or(JobEnd::Succeeded)));
         }
         let alive = job.end.is_none();
@@ -410,6 +423,10 @@ impl State {
         let limited = alive && job.spec.time_limit.is_some();
         keep(&mut self.unwanted, id, unwanted);
         keep(&mut self.limited, id, limited);
+        if ends {
+            self.settle_eligibility(id);
+            self.settle_dependents(id);
+        }
     }
 
     fn begin_waiting(&mut self, key: StageKey) {
@@ -438,7 +455,7 @@ impl State {
         self.tickets.remove(&ticket).is_some()
     }
 
-    fn job_mut(&mut self, id: JobId) -> &mut Job {
+    pub(super) fn job_mut(&mut self, id: JobId) -> &mut Job {
         let job = self.jobs.get_mut(&id);
         Arc::make_mut(job.expect("keys in plans and leases name jobs of this state"))
     }
@@ -526,6 +543,7 @@ impl Job {
         let spec = self.spec.stage(index);
         let stage = |index: &StageIndex| &self.stages[index.index()];
         idle && !self.held
+            && self.eligible
             && self.ending.is_none()
             && spec.after.iter().all(|dep| stage(dep).state == StageState::Succeeded)
             && spec.follows.iter().all(|dep| stage(dep).can_be_followed())

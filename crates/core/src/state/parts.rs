@@ -168,6 +168,7 @@ impl State {
                 self.limited.insert(id);
             }
         }
+        self.derive_eligibility();
         let row = |(&id, it): (&LeaseId, &Lease)| (id, it.stage.job, Arc::clone(&it.placement));
         let leases: Vec<_> = self.leases.iter().map(row).collect();
         for (id, job, placement) in leases {

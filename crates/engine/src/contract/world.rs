@@ -8,7 +8,7 @@ use het_core::{
     Action, Alternative, Bytes, Companions, DeviceId, Domain, Event, Generation, Grant, Isolation,
     JobId, JobSpec, Launch, LeaseId, Match, Millis, NodeId, Outcome, Placement, Plan,
     PlannedSpeeds, Priority, Rank, RankRule, Selector, Share, StageIndex, StageKey, StageKind,
-    StageSpec, State, StopCause, Time, Topology,
+    StageSpec, StartConditions, State, StopCause, Time, Topology,
 };
 
 use super::{GRACE, Subject};
@@ -280,6 +280,8 @@ fn job(launch: &Launch) -> JobSpec {
         stages: vec![stage],
         time_limit: None,
         workdir: "/".to_owned(),
+        commit: None,
+        start: StartConditions::default(),
         key: None,
     }
 }

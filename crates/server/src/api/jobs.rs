@@ -1,5 +1,7 @@
 //! Lists of jobs, one job, and changes of jobs.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Path, Query, State as Shared};
 use het_core::{JobChange, JobId, Millis, Priority};
@@ -26,6 +28,9 @@ pub struct ListQuery {
     limit: Option<usize>,
     tenant: Option<String>,
     state: Option<String>,
+    /// Only jobs that a selector names: an id, `last`, a name of a job or of an array, `42[]` for
+    /// the array of a job, `42[3]` for one job of it.
+    select: Option<String>,
 }
 
 /// `?all` or `?all=true`.
@@ -55,7 +60,16 @@ pub async fn list(
             && query.tenant.as_ref().is_none_or(|tenant| *tenant == row.tenant)
             && query.state.as_ref().is_none_or(|state| *state == row.state)
     };
-    let mut rows = api.0.service.jobs().list(&selection, shown);
+    let mut rows = match &query.select {
+        None => api.0.service.jobs().list(&selection, shown),
+        Some(selector) => {
+            let named = calls::select(&api.0.service, &caller, selector)?.into_iter();
+            let of_page = |row: &Arc<JobRow>| {
+                row.id > query.after && (which == Which::All || row.ended_at.is_none())
+            };
+            named.filter(|row| of_page(row) && shown(row)).take(limit + 1).collect()
+        }
+    };
     let more = rows.len() > limit;
     rows.truncate(limit);
     let next = rows.last().filter(|_| more).map(|row| row.id);

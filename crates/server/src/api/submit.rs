@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,19 +11,21 @@ use axum::Json;
 use axum::extract::{Path as PathOf, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use het_core::{JobId, JobSpec, Name};
-use het_host::{Home, newest_checkpoint};
+use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
+use het_host::{ENVIRONMENT_BYTES_MAX, Home, keep_environment, keep_script, newest_checkpoint};
 use het_planner::models;
 use het_scheduler::impossible;
+use het_service::calls::{Waiting, Waits};
 use het_service::{Unavailable, calls, carried};
 use het_wire::API_VERSION;
-use het_wire::api::{JobRow, Submission, Submitted};
-use het_wire::job::{Context, TrainingJob, parse};
+use het_wire::api::{ArrayPlace, JobRow, Submission, Submitted};
+use het_wire::job::{Context, Override, TrainingJob, begin, parse_after, parse_with};
+use jiff::Zoned;
 use tokio::sync::OnceCell;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body};
-use super::{Api, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
+use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
 use crate::planning::plan;
 
 /// The header that makes a second submission the same as the first.
@@ -64,10 +67,10 @@ pub async fn submit(
     // A task of its own: a client that goes away must not take back half a submission.
     let accepted = tokio::spawn(async move {
         let Some(key) = key else {
-            let submitted = accept(&api.0, &submission, &job, None).await?;
+            let submitted = accept(&api.0, &caller, &submission, &job, None).await?;
             return Ok((StatusCode::CREATED, submitted));
         };
-        let file = hash_of(&submission.file);
+        let file = hash_of(&submission);
         let answer = api.0.keys.answer(&key, file);
         if !answer.is_of(&job, file) {
             let text = "another job was submitted under this key";
@@ -77,7 +80,7 @@ pub async fn submit(
             return Ok((StatusCode::OK, Submitted { known: true, ..before.clone() }));
         }
         let name = Name::from(key.as_str());
-        let accept = || accept(&api.0, &submission, &job, Some(name));
+        let accept = || accept(&api.0, &caller, &submission, &job, Some(name));
         let accepted = answer.submitted.get_or_try_init(accept).await.cloned();
         if accepted.is_err() {
             api.0.keys.forget(&key);
@@ -91,6 +94,7 @@ pub async fn submit(
 /// Queues a job; durable when it returns.
 async fn accept(
     parts: &Parts,
+    caller: &Caller,
     submission: &Submission,
     job: &TrainingJob,
     key: Option<Name>,
@@ -98,15 +102,52 @@ async fn accept(
     calls::check_room(&parts.service)?;
     refuse_impossible(parts, submission, job)?;
     let id = parts.service.new_job_id();
+    let array = submission.array.map(|place| ArrayMember {
+        array: place.first.map_or(id, JobId),
+        index: place.index,
+        parallel_max: place.parallel_max,
+    });
+    let start = start_conditions(parts, caller, job, array)?;
     let workdir = workdir(parts, submission, id)?;
-    let spec = resolve(parts, submission, job, &workdir)?;
+    let kept = Kept::of(parts, submission).await?;
+    let spec = resolve(parts, submission, job, &kept.context(id, array, &workdir))?;
     let (spec, too_large) = with_planned_speeds(parts, job, spec).await?;
     let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
     let warnings = warnings.chain(too_large).collect();
-    let answer = submitted(id, spec.name.to_string(), workdir, warnings);
-    let spec = Arc::new(JobSpec { key, ..spec });
+    let name = match submission.array {
+        Some(place) => format!("{}-{}", spec.name, place.index).into(),
+        None => spec.name.clone(),
+    };
+    let answer = submitted(id, name.to_string(), workdir, warnings);
+    let commit = submission.commit.as_deref().map(Name::from);
+    let spec = Arc::new(JobSpec { name, key, start, commit, ..spec });
     calls::submit(&parts.service, id, spec, submission.begin).await?;
     Ok(answer)
+}
+
+/// What the job waits for before it may ask for devices.
+fn start_conditions(
+    parts: &Parts,
+    caller: &Caller,
+    job: &TrainingJob,
+    array: Option<ArrayMember>,
+) -> Result<StartConditions, ApiError> {
+    let spec = &job.file.spec;
+    let begin = spec.begin.as_deref().and_then(|text| begin(text, &Zoned::now()));
+    // The file was checked: what does not parse is not there.
+    let after = spec.after.as_ref().and_then(|after| parse_after(&after.text()).ok());
+    let Some(after) = after else {
+        return Ok(StartConditions { begin, array, ..StartConditions::default() });
+    };
+    let metadata = &job.file.metadata;
+    let name = match array {
+        Some(member) => format!("{}-{}", metadata.name, member.index),
+        None => metadata.name.clone(),
+    };
+    let tenant = metadata.tenant.as_deref().unwrap_or("default");
+    let waiting = Waiting { name: &name, tenant, index: array.map(|member| member.index) };
+    let Waits { dependencies, not_before } = calls::waits(&parts.service, caller, &after, waiting)?;
+    Ok(StartConditions { dependencies, begin: begin.max(not_before), array })
 }
 
 /// The job with what the planner expects of it, and what is to be said of that. A search may take
@@ -153,9 +194,15 @@ fn submitted(id: JobId, name: String, workdir: String, warnings: Vec<String>) ->
     Submitted { api_version, kind, id: id.0, name, workdir, warnings, known: false }
 }
 
-fn hash_of(text: &str) -> u64 {
+/// Of what makes one submission another: not of when it begins, or of who watches it.
+fn hash_of(submission: &Submission) -> u64 {
     let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
+    let Submission { file, overrides, script, .. } = submission;
+    file.hash(&mut hasher);
+    for Override { key, value, .. } in overrides {
+        (key, value).hash(&mut hasher);
+    }
+    script.as_ref().map(|script| &script.text).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -176,10 +223,12 @@ fn read(submission: &Submission) -> Result<TrainingJob, ApiError> {
         return Err(ApiError::new(Code::TooLarge, text));
     }
     let absolute = |path: &str| Path::new(path).is_absolute() && !path.contains('\0');
-    if !absolute(&submission.cwd) || !submission.workdir.iter().all(|path| absolute(path)) {
-        return Err(ApiError::new(Code::BadRequest, "`cwd` and `workdir` are absolute paths"));
+    let others = submission.workdir.iter().chain(&submission.stdin);
+    if !absolute(&submission.cwd) || !others.into_iter().all(|path| absolute(path)) {
+        let text = "`cwd`, `workdir` and `stdin` are absolute paths";
+        return Err(ApiError::new(Code::BadRequest, text));
     }
-    parse(&submission.file, &submission.source)
+    parse_with(&submission.file, &submission.source, &submission.overrides)
         .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }
 
@@ -188,7 +237,8 @@ fn refuse_impossible(
     submission: &Submission,
     job: &TrainingJob,
 ) -> Result<(), ApiError> {
-    let spec = resolve(parts, submission, job, "/")?;
+    let kept = Kept::default();
+    let spec = resolve(parts, submission, job, &kept.context(JobId(0), None, "/"))?;
     match impossible(&parts.service.topology(), &spec).first() {
         None => Ok(()),
         Some(one) => Err(ApiError::new(Code::Impossible, one.to_string()).hint(one.hint())),
@@ -209,15 +259,111 @@ fn resolve(
     parts: &Parts,
     submission: &Submission,
     job: &TrainingJob,
-    workdir: &str,
+    place: &Place<'_>,
 ) -> Result<JobSpec, ApiError> {
-    let path = submission.path.clone().or_else(|| std::env::var("PATH").ok());
-    let env: BTreeMap<String, String> =
-        path.into_iter().map(|path| ("PATH".to_owned(), path)).collect();
+    let mut env = submission.array.map(|it| array_variables(it, place.job)).unwrap_or_default();
+    if submission.environment.is_empty() {
+        env.extend(submission.path.clone().map(|path| ("PATH".to_owned(), path)));
+    }
     let topology = parts.service.topology();
-    let classes = &topology.classes;
-    let context = Context { workdir, cwd: &submission.cwd, classes, models: models(), env: &env };
+    let context = Context {
+        workdir: place.workdir,
+        cwd: &submission.cwd,
+        classes: &topology.classes,
+        models: models(),
+        env: &env,
+        job: place.job,
+        array: place.array,
+        script: place.script,
+        stdin: submission.stdin.as_deref(),
+        environment: place.environment,
+    };
     job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
+}
+
+/// What a job of an array finds its place in, and where scripts written for Slurm look for it.
+fn array_variables(place: ArrayPlace, job: JobId) -> BTreeMap<String, String> {
+    let rows = [
+        ("HET_ARRAY_INDEX", u64::from(place.index)),
+        ("HET_ARRAY_COUNT", u64::from(place.count)),
+        ("SLURM_ARRAY_JOB_ID", place.first.unwrap_or(job.0)),
+        ("SLURM_ARRAY_TASK_ID", u64::from(place.index)),
+        ("SLURM_ARRAY_TASK_COUNT", u64::from(place.count)),
+        ("SLURM_ARRAY_TASK_MIN", u64::from(place.min)),
+        ("SLURM_ARRAY_TASK_MAX", u64::from(place.max)),
+        ("SLURM_ARRAY_TASK_STEP", u64::from(place.step)),
+    ];
+    rows.map(|(name, value)| (name.to_owned(), value.to_string())).into()
+}
+
+/// What is kept of a submission beside its event: paths of files.
+#[derive(Debug, Default)]
+struct Kept {
+    script: Option<String>,
+    environment: Option<String>,
+}
+
+/// Where a submission ends up.
+struct Place<'a> {
+    job: JobId,
+    array: Option<ArrayMember>,
+    workdir: &'a str,
+    script: Option<&'a str>,
+    environment: Option<&'a str>,
+}
+
+impl Kept {
+    async fn of(parts: &Parts, submission: &Submission) -> Result<Self, ApiError> {
+        let Submission { script, environment, .. } = submission;
+        check_variables(environment)?;
+        if script.is_none() && environment.is_empty() {
+            return Ok(Self::default());
+        }
+        let (dir, script, environment) = (parts.home.kept(), script.clone(), environment.clone());
+        // A sync of the disk may take a while.
+        let kept = tokio::task::spawn_blocking(move || -> io::Result<Self> {
+            let text = |path: PathBuf| path.to_string_lossy().into_owned();
+            let script = script.map(|script| keep_script(&dir, &script.name, &script.text));
+            let script = script.transpose()?.map(text);
+            let environment = match environment.is_empty() {
+                true => None,
+                false => Some(text(keep_environment(&dir, &environment)?)),
+            };
+            Ok(Self { script, environment })
+        });
+        kept.await.map_err(|_| Unavailable::Gone)?.map_err(|error| {
+            let text = format!("the script or the variables cannot be kept: {error}");
+            ApiError::new(Code::BadRequest, text)
+        })
+    }
+
+    fn context<'a>(
+        &'a self,
+        job: JobId,
+        array: Option<ArrayMember>,
+        workdir: &'a str,
+    ) -> Place<'a> {
+        let (script, environment) = (self.script.as_deref(), self.environment.as_deref());
+        Place { job, array, workdir, script, environment }
+    }
+}
+
+/// Variables are those of a process: names without `=`, no zero bytes, not too many.
+fn check_variables(variables: &BTreeMap<String, String>) -> Result<(), ApiError> {
+    let bytes: usize = variables.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if bytes > ENVIRONMENT_BYTES_MAX {
+        let text = format!("the variables have more than {ENVIRONMENT_BYTES_MAX} bytes");
+        return Err(ApiError::new(Code::TooLarge, text).hint("`--clean-env` leaves them out"));
+    }
+    let wrong = |(name, value): &(&String, &String)| {
+        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
+    };
+    match variables.iter().find(wrong) {
+        None => Ok(()),
+        Some((name, _)) => {
+            Err(ApiError::new(Code::BadRequest, format!("`{name}` is no variable of a process")))
+        }
+    }
 }
 
 impl Keys {

@@ -94,6 +94,8 @@ impl Removal {
             Event::JobSubmitted { job, .. }
             | Event::JobHeld { job }
             | Event::JobReleased { job }
+            | Event::JobEligible { job }
+            | Event::DependencyFailed { job }
             | Event::JobCancelled { job }
             | Event::JobChanged { job, .. } => self.jobs.contains(job),
             Event::PlanCommitted { plan } => {

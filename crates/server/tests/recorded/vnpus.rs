@@ -25,7 +25,7 @@ fn resolved(machine: &Machine, text: &str) -> JobSpec {
     let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
     let env = BTreeMap::new();
     let classes = &machine.topology.classes;
-    let context = Context { workdir: "/w", cwd: "/", classes, models: &[], env: &env };
+    let context = Context { workdir: "/w", ..Context::new(classes, &[], &env) };
     job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"))
 }
 

@@ -45,6 +45,61 @@ pub fn find(handle: &Handle, caller: &Caller, selector: &str) -> Result<Arc<JobR
     row.ok_or_else(|| CallError::no_job(selector))
 }
 
+/// The rows of the jobs that a selector names: one job as [`find`] has it, the newest array of a
+/// name, all of a job's array (`42[]`), or one job of it by its index (`42[3]`, `42_3`).
+///
+/// # Errors
+/// When there is none that the caller may see.
+pub fn select(
+    handle: &Handle,
+    caller: &Caller,
+    selector: &str,
+) -> Result<Vec<Arc<JobRow>>, CallError> {
+    let inside = selector.strip_suffix(']').and_then(|text| text.split_once('['));
+    let by_index = selector.split_once('_').filter(|(id, _)| id.parse::<u64>().is_ok());
+    let (job, index) = match inside.or(by_index) {
+        Some((job, "")) => (job, None),
+        Some((job, index)) => {
+            (job, Some(index.parse::<u32>().map_err(|_| CallError::no_job(selector))?))
+        }
+        None => match named_array(handle, caller, selector) {
+            Some(members) => return Ok(members),
+            None => return Ok(vec![find(handle, caller, selector)?]),
+        },
+    };
+    let members = match named_array(handle, caller, job) {
+        Some(members) => members,
+        None => array_of(handle, &*find(handle, caller, job)?),
+    };
+    let wanted = |row: &Arc<JobRow>| index.is_none_or(|index| row.array_index == Some(index));
+    let found: Vec<_> = members.into_iter().filter(wanted).collect();
+    if found.is_empty() { Err(CallError::no_job(selector)) } else { Ok(found) }
+}
+
+/// All jobs of a job's array; the job alone where it is of none.
+pub fn array_of(handle: &Handle, row: &JobRow) -> Vec<Arc<JobRow>> {
+    match row.array {
+        Some(array) => handle.jobs().of_array(JobId(array)),
+        None => handle.jobs().row(JobId(row.id)).into_iter().collect(),
+    }
+}
+
+/// The newest array of a name, where no single job of that name is newer.
+fn named_array(handle: &Handle, caller: &Caller, name: &str) -> Option<Vec<Arc<JobRow>>> {
+    if name == "last" || name.parse::<u64>().is_ok() {
+        return None;
+    }
+    let may_see = |row: &JobRow| caller.may(Verb::ReadJobs, &row.tenant);
+    let bears = |row: &JobRow| row.name == name || array_name(row) == Some(name);
+    let newest = handle.jobs().newest(|row| bears(row) && may_see(row))?;
+    (newest.name != name).then(|| array_of(handle, &newest))
+}
+
+/// The name of a job's array: its own without its index.
+fn array_name(row: &JobRow) -> Option<&str> {
+    row.name.strip_suffix(&row.array_index?.to_string())?.strip_suffix('-')
+}
+
 /// The report of a job of the state; `None` once it has left it.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use het_core::{Event, Job, JobEnd, JobId, JobSpec, State};
+use het_core::{ArrayMember, Event, Job, JobEnd, JobId, JobSpec, StartConditions, State};
 
 use crate::{CallError, Carried, Change, Code, Handle};
 
@@ -27,7 +27,10 @@ pub async fn requeue(
 ) -> Result<Arc<JobSpec>, CallError> {
     let change = move |state: &State| match continuable(state, old) {
         Ok(job) => {
-            let spec = Arc::new(JobSpec { key: None, ..job.spec.as_ref().clone() });
+            // What it waited for has come, or does not matter to whoever queues it again.
+            let array = job.spec.start.array.map(|it| ArrayMember { parallel_max: None, ..it });
+            let start = StartConditions { array, ..StartConditions::default() };
+            let spec = Arc::new(JobSpec { key: None, start, ..job.spec.as_ref().clone() });
             let Carried { succeeded, checkpoints } = carried;
             let event =
                 Event::JobSubmitted { job: new, spec: Arc::clone(&spec), succeeded, checkpoints };

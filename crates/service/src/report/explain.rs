@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 
 use het_core::{
-    JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, StageKey, StageState, State,
+    JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, Reason, StageKey, StageState,
+    State,
 };
 use het_perf::Rates;
 use het_policy::{Cadence, Candidate, Policy, Stands, Terms, View, candidates};
@@ -68,7 +69,7 @@ pub fn explanation_of_record(
 
 fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExplanation {
     let (_, spec, stage) = state.stage(told.stage);
-    let sentences = |reasons: &[het_core::Reason]| {
+    let sentences = |reasons: &[Reason]| -> Vec<String> {
         reasons.iter().map(|reason| text::reason(lang, reason)).collect()
     };
     let failure = match &stage.state {
@@ -82,7 +83,12 @@ fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExpl
         name: spec.name.to_string(),
         state: text::stage_state(&stage.state).to_owned(),
         start_reasons: sentences(&told.start_reasons),
-        wait_reasons: sentences(&told.wait_reasons),
+        wait_reasons: told
+            .not_eligible
+            .iter()
+            .map(|reason| text::not_eligible(lang, reason))
+            .chain(sentences(&told.wait_reasons))
+            .collect(),
         after: told.after.iter().map(ToString::to_string).collect(),
         follows: told.follows.iter().map(ToString::to_string).collect(),
         position: told.position,

@@ -44,8 +44,14 @@ pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
         ended_at: ended.map(stamp),
         exit_code: ended.and_then(|_| exit_code(job, job_state)),
         preemptions: job.stages.iter().map(|stage| stage.preemptions).sum(),
+        array: job.spec.start.array.map(|member| member.array.0),
+        array_index: job.spec.start.array.map(|member| member.index),
         reason: match job_state {
             JobState::Held => Some(HELD.to_owned()),
+            _ if !job.eligible => {
+                let first = state.not_eligible(id).into_iter().next();
+                first.map(|reason| text::not_eligible(Lang::En, &reason))
+            }
             _ => reason.map(|reason| text::reason(Lang::En, reason)),
         },
         key: job.spec.key.as_ref().map(ToString::to_string),

@@ -29,6 +29,7 @@ pub fn report(state: &State, id: JobId, policy: &str, now: Time) -> Option<RunRe
         exit_code: exit_code(job, job_state),
         policy: policy.to_owned(),
         workdir: job.spec.workdir.clone(),
+        commit: job.spec.commit.as_ref().map(ToString::to_string),
         resumes: None,
         submitted_at: stamp(job.submitted),
         ended_at: end.map(stamp),

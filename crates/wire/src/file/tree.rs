@@ -117,6 +117,44 @@ impl Tree {
         }
     }
 
+    /// The items of a list; nothing of what is none.
+    pub fn items(&self) -> impl Iterator<Item = &Tree> {
+        match &self.value {
+            Node::List(items) => items.iter(),
+            _ => [].iter(),
+        }
+    }
+
+    /// The keys of a map; nothing of what is none.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let entries = match &self.value {
+            Node::Map(entries) => entries.iter(),
+            _ => [].iter(),
+        };
+        entries.map(|entry| entry.key.as_str())
+    }
+
+    /// The text of a field.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match &self.get(key)?.value {
+            Node::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Gives the value and all that is in it one place.
+    pub fn stand_at(&mut self, place: Place) {
+        self.place = place;
+        match &mut self.value {
+            Node::List(items) => items.iter_mut().for_each(|item| item.stand_at(place)),
+            Node::Map(entries) => entries.iter_mut().for_each(|entry| {
+                entry.key_place = place;
+                entry.value.stand_at(place);
+            }),
+            _ => {}
+        }
+    }
+
     /// Characters to underline for this value.
     pub fn length(&self) -> usize {
         match &self.value {

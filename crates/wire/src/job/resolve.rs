@@ -1,22 +1,22 @@
-//! Sense and resolution: what a schema cannot say, and how shapes become a [`JobSpec`].
+//! How checked shapes become a [`JobSpec`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime,
-    DeviceClass, Domain, JobSpec, Launch, LogRule, Millis, Mount, Name, OutputRule, PlannedSpeeds,
-    Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
+    Access, Alternative, ArrayMember, Bytes, CheckpointSpec, Companions, Container,
+    ContainerRuntime, DeviceClass, Domain, JobId, JobSpec, Launch, LogFiles, LogRule, Millis,
+    Mount, Name, OutputRule, PlannedSpeeds, Priority, RankRule, Selector, StageIndex, StageKind,
+    StageSpec, StartConditions, WriteMode,
 };
 
+use super::checks::Known;
 use super::shape::{
     CheckpointFile, CheckpointFull, CommandFile, ContainerFile, ContainerFull, DomainFile, JobFile,
-    LogsFile, Needs, PriorityFile, RanksFile, RuntimeFile, StageFile, StageKindFile, TrainsFile,
-    TuningFile, is_long,
+    LogFilesFile, LogRuleFile, LogsFile, Needs, PriorityFile, RanksFile, RuntimeFile, StageFile,
+    StageKindFile, WriteModeFile,
 };
-use crate::file::{Place, Problem, Severity, Tree};
-use crate::quantity;
-use crate::words::{self, closest};
+use crate::{quantity, words};
 
 /// What a job file is resolved for.
 #[derive(Debug, Clone, Copy)]
@@ -29,244 +29,48 @@ pub struct Context<'a> {
     pub classes: &'a [DeviceClass],
     /// Names of the models whose training can be planned.
     pub models: &'a [&'a str],
-    /// Environment of every program; the file's own wins.
+    /// Variables of every program; the file's own win.
     pub env: &'a BTreeMap<String, String>,
-}
-
-/// What names in the file may stand for; where nothing is known of a sort, all names will do.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Known<'a> {
-    pub classes: &'a [DeviceClass],
-    pub models: &'a [&'a str],
+    /// What submissions give beside the file.
+    pub job: JobId,
+    /// Its place in an array.
+    pub array: Option<ArrayMember>,
+    /// Absolute paths of the kept script, of a file that is read as standard input, and of the file
+    /// with the variables of the submitter.
+    pub script: Option<&'a str>,
+    pub stdin: Option<&'a str>,
+    pub environment: Option<&'a str>,
 }
 
 impl<'a> Context<'a> {
+    /// For a job that has no directory and no id yet.
+    pub fn new(
+        classes: &'a [DeviceClass],
+        models: &'a [&'a str],
+        env: &'a BTreeMap<String, String>,
+    ) -> Self {
+        Self {
+            workdir: "/",
+            cwd: "/",
+            classes,
+            models,
+            env,
+            job: JobId(0),
+            array: None,
+            script: None,
+            stdin: None,
+            environment: None,
+        }
+    }
+
     pub(crate) fn known(&self) -> Known<'a> {
         Known { classes: self.classes, models: self.models }
     }
 }
 
-/// Everything in the file that makes no sense.
-pub(crate) fn problems(file: &JobFile, tree: &Tree, known: Known<'_>) -> Vec<Problem> {
-    let mut found = Vec::new();
-    let spec_tree = if is_long(tree) { tree.at("/spec") } else { tree };
-    duration_at(&mut found, spec_tree, "time_limit");
-    for (index, stage) in file.spec.stages.iter().enumerate() {
-        let stage_tree = match is_long(tree) {
-            true => tree.at(&format!("/spec/stages/{index}")),
-            false => tree,
-        };
-        stage_problems(&mut found, file, index, stage, stage_tree, known);
-    }
-    found.extend(cycle(file, tree));
-    found
-}
-
-fn stage_problems(
-    found: &mut Vec<Problem>,
-    file: &JobFile,
-    index: usize,
-    stage: &StageFile,
-    tree: &Tree,
-    known: Known<'_>,
-) {
-    if file.spec.stages[..index].iter().any(|other| other.name == stage.name) {
-        let at = tree.get("name").unwrap_or(tree);
-        found.push(at.problem(format!("two stages are named `{}`", stage.name), None));
-    }
-    let names = || file.spec.stages.iter().map(|stage| stage.name.as_str());
-    for (field, others) in [("after", &stage.after), ("follows", &stage.follows)] {
-        for (row, name) in others.iter().enumerate() {
-            if !names().any(|known| known == name) {
-                let at = tree.at(&format!("/{field}/{row}"));
-                let hint = closest(name, names()).map(|near| format!("did you mean `{near}`?"));
-                found.push(at.problem(format!("`{field}` names no stage `{name}`"), hint));
-            }
-        }
-    }
-    for (row, name) in stage.follows.iter().enumerate() {
-        if stage.after.contains(name) {
-            let at = tree.at(&format!("/follows/{row}"));
-            let message = format!("`{name}` stands in `after` and in `follows`");
-            let hint = "keep `follows` to read its output while it writes, `after` to wait for its \
-                        end";
-            found.push(at.problem(message, hint.to_owned()));
-        }
-    }
-    if let Some(devices) = tree.get("devices") {
-        device_words(
-            found,
-            devices,
-            stage.needs.devices.as_deref().unwrap_or_default(),
-            known.classes,
-        );
-    }
-    for (row, alternative) in stage.needs.alternatives.iter().enumerate() {
-        let at = tree.at(&format!("/alternatives/{row}/devices"));
-        device_words(found, at, &alternative.devices, known.classes);
-    }
-    trains_problems(found, tree, stage.needs.trains.as_ref(), known.models);
-    checkpoint_problems(found, tree);
-    unused_fields(found, tree);
-    if let Some(with) = tree.get("with") {
-        size_at(found, with, "memory");
-        size_at(found, with, "scratch");
-    }
-    output_names(found, file, stage, tree);
-}
-
-fn device_words(found: &mut Vec<Problem>, at: &Tree, text: &str, classes: &[DeviceClass]) {
-    if let Err((offset, error)) = words::alternatives(text, classes) {
-        let rest = text[offset..].split('|').next().unwrap_or_default().trim();
-        // A quoted text begins one column before its first character.
-        let column = at.place.column + text[..offset].chars().count() + 1;
-        let place = Place { line: at.place.line, column };
-        let length = rest.chars().count().max(1);
-        let (message, hint) = (error.to_string(), Some(error.hint()));
-        let severity = Severity::Error;
-        found.push(Problem { severity, place, length, message, hint });
-    }
-}
-
-/// The model is known, and adapters have a rank where there are any.
-fn trains_problems(
-    found: &mut Vec<Problem>,
-    tree: &Tree,
-    trains: Option<&TrainsFile>,
-    models: &[&str],
-) {
-    let (Some(tree), Some(trains)) = (tree.get("trains"), trains) else { return };
-    let is_known = models.iter().any(|known| known.eq_ignore_ascii_case(&trains.model));
-    if !models.is_empty() && !is_known {
-        let at = tree.get("model").unwrap_or(tree);
-        let near = closest(&trains.model, models.iter().copied());
-        let hint = match near {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are `{}`", models.join("`, `")),
-        };
-        found.push(at.problem(format!("`{}` is no model that is known", trains.model), hint));
-    }
-    if let (TuningFile::Full, Some(at)) = (trains.tuning, tree.get("rank")) {
-        let hint = "say `tuning: lora` or `tuning: qlora`, or leave `rank` out".to_owned();
-        found.push(at.problem("`rank` is of adapters, and all weights are trained", hint));
-    }
-}
-
-fn checkpoint_problems(found: &mut Vec<Problem>, tree: &Tree) {
-    let Some(checkpoint) = tree.get("checkpoint") else { return };
-    duration_at(found, tree, "checkpoint");
-    duration_at(found, checkpoint, "every");
-    duration_at(found, checkpoint, "grace");
-}
-
-/// A duration where the field holds a text.
-fn duration_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
-    let Some(at) = tree.get(field) else { return };
-    if let Some(text) = at.to_json().as_str()
-        && quantity::duration(text).is_none()
-    {
-        let hint = "write for example `90s`, `10m` or `1h30m`".to_owned();
-        found.push(at.problem(format!("`{text}` is not a duration"), hint));
-    }
-}
-
-fn size_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
-    let Some(at) = tree.get(field) else { return };
-    if let Some(text) = at.to_json().as_str()
-        && quantity::size(text).is_none()
-    {
-        let hint = "write for example `64GiB`".to_owned();
-        found.push(at.problem(format!("`{text}` is not a size"), hint));
-    }
-}
-
-/// Fields of the format that this version reads but does not act on.
-fn unused_fields(found: &mut Vec<Problem>, tree: &Tree) {
-    let fields = [
-        ("elastic", "the stage keeps the number of devices it asks for"),
-        ("topology/prefer", "only `within` is honoured"),
-        ("with/scratch", "no scratch space is reserved"),
-        ("checkpoint/portable", "a checkpoint is taken to fit every alternative"),
-    ];
-    for (path, what) in fields {
-        let mut steps = path.split('/');
-        let first = steps.next().and_then(|step| tree.entry(step));
-        let entry = match steps.next() {
-            Some(step) => first.and_then(|entry| entry.value.entry(step)),
-            None => first,
-        };
-        found.extend(entry.map(|entry| Problem {
-            severity: Severity::Warning,
-            place: entry.key_place,
-            length: entry.key.chars().count(),
-            message: format!("`{}` is not acted on yet: {what}", entry.key),
-            hint: None,
-        }));
-    }
-}
-
-/// `{stage.NAME.output}` names a stage of the job that runs before.
-fn output_names(found: &mut Vec<Problem>, file: &JobFile, stage: &StageFile, tree: &Tree) {
-    let Some(run) = tree.get("run") else { return };
-    for word in command_words(&stage.needs.run) {
-        for name in named_outputs(&word) {
-            let known = file.spec.stages.iter().any(|other| other.name == name);
-            if !known {
-                let names = file.spec.stages.iter().map(|stage| stage.name.as_str());
-                let hint = closest(&name, names).map(|near| format!("did you mean `{near}`?"));
-                found.push(run.problem(format!("there is no stage `{name}` to read from"), hint));
-            }
-        }
-    }
-}
-
-fn named_outputs(word: &str) -> Vec<String> {
+pub(super) fn named_outputs(word: &str) -> Vec<String> {
     let parts = word.split("{stage.").skip(1);
     parts.filter_map(|part| Some(part.split_once(".output}")?.0.to_owned())).collect()
-}
-
-/// The first cycle of `after` and `follows`, told from its first stage in file order.
-fn cycle(file: &JobFile, tree: &Tree) -> Option<Problem> {
-    let stages = &file.spec.stages;
-    let needs = |name: &str| {
-        let stage = stages.iter().find(|stage| stage.name == name);
-        stage.into_iter().flat_map(|stage| stage.after.iter().chain(&stage.follows))
-    };
-    for (index, stage) in stages.iter().enumerate() {
-        let mut path = vec![stage.name.as_str()];
-        if follow_cycle(&needs, &mut path, &stage.name) {
-            let field = if stage.after.is_empty() { "follows" } else { "after" };
-            let at = tree.at(&format!("/spec/stages/{index}/{field}"));
-            let message = format!("`{field}` goes round in a circle: {}", path.join(" → "));
-            let hint = format!("remove one of these `{field}`");
-            return Some(at.problem(message, hint));
-        }
-    }
-    None
-}
-
-/// Extends `path` until it comes back to `goal`; leaves it as it was where it does not.
-fn follow_cycle<'a, Needs: Iterator<Item = &'a String>>(
-    needs: &impl Fn(&str) -> Needs,
-    path: &mut Vec<&'a str>,
-    goal: &str,
-) -> bool {
-    let Some(last) = path.last() else { return false };
-    for next in needs(last) {
-        if next == goal {
-            path.push(next);
-            return true;
-        }
-        if path.contains(&next.as_str()) {
-            continue;
-        }
-        path.push(next);
-        if follow_cycle(needs, path, goal) {
-            return true;
-        }
-        path.pop();
-    }
-    false
 }
 
 /// Turns checked shapes into the vocabulary.
@@ -284,6 +88,8 @@ pub(crate) fn resolve(file: &JobFile, context: &Context<'_>) -> JobSpec {
         stages: stages.collect(),
         time_limit: file.spec.time_limit.as_deref().and_then(quantity::duration),
         workdir: context.workdir.to_owned(),
+        commit: None,
+        start: StartConditions::default(),
         key: None,
     }
 }
@@ -359,7 +165,7 @@ fn alternatives(
                 needs.run = row.run.clone().unwrap_or(needs.run);
                 needs.env.extend(row.env.clone());
                 needs.container = row.container.clone().or(needs.container);
-                needs.precision = row.precision.clone().or(needs.precision);
+                needs.precision = row.precision.or(needs.precision);
             }
             let launch = Arc::new(launch(file, stage, &needs, context));
             let words = words::alternatives(text, context.classes).unwrap_or_default();
@@ -374,7 +180,7 @@ fn alternatives(
 }
 
 fn launch(file: &JobFile, stage: &StageFile, needs: &Needs, context: &Context<'_>) -> Launch {
-    let fill = |text: &str| fill_in(text, context.workdir);
+    let fill = |text: &str| fill_in(text, context);
     let mut env = context.env.clone();
     env.extend(needs.env.iter().map(|(key, value)| (key.clone(), fill(value))));
     let checkpoint = needs.checkpoint.as_ref().map(|checkpoint| {
@@ -406,16 +212,35 @@ fn launch(file: &JobFile, stage: &StageFile, needs: &Needs, context: &Context<'_
             None => Vec::new(),
         },
         checkpoint,
-        precision: needs.precision.as_deref().map(Name::from),
+        precision: needs.precision.map(|format| Name::from(format.word())),
         log: match needs.logs {
-            Some(LogsFile::None) => LogRule::Discard,
-            Some(LogsFile::Ranks) | None => LogRule::EachRank,
+            Some(LogsFile::Rule(LogRuleFile::None)) => LogRule::Discard,
+            Some(LogsFile::Rule(LogRuleFile::Ranks) | LogsFile::Files(_)) | None => {
+                LogRule::EachRank
+            }
+        },
+        stdin: needs.stdin.as_deref().map(fill).or_else(|| context.stdin.map(str::to_owned)),
+        environment: context.environment.map(str::to_owned),
+        log_files: match &needs.logs {
+            Some(LogsFile::Files(files)) => Some(log_files(files, &fill)),
+            Some(LogsFile::Rule(_)) | None => None,
         },
         output: match file.spec.stages.iter().any(|other| other.follows.contains(&stage.name)) {
             true => OutputRule::Streamed,
             false => OutputRule::AtTheEnd,
         },
         container: needs.container.as_ref().map(|container| resolve_container(container, &fill)),
+    }
+}
+
+fn log_files(files: &LogFilesFile, fill: &impl Fn(&str) -> String) -> LogFiles {
+    LogFiles {
+        stdout: fill(&files.stdout),
+        stderr: files.stderr.as_deref().map(fill),
+        mode: match files.mode {
+            WriteModeFile::Truncate => WriteMode::Truncate,
+            WriteModeFile::Append => WriteMode::Append,
+        },
     }
 }
 
@@ -447,18 +272,49 @@ fn mount(text: &str) -> Mount {
 }
 
 /// A list is run as it is; a text is a line for the shell.
-fn command_words(command: &CommandFile) -> Vec<String> {
+pub(super) fn command_words(command: &CommandFile) -> Vec<String> {
     match command {
         CommandFile::Words(words) => words.clone(),
         CommandFile::Line(line) => ["/bin/sh", "-c", line].map(str::to_owned).to_vec(),
     }
 }
 
-/// Fills `{workdir}` and `{stage.NAME.output}`; the engine fills the rest.
-fn fill_in(text: &str, workdir: &str) -> String {
-    let mut filled = text.replace("{workdir}", workdir);
-    for name in named_outputs(text) {
-        filled = filled.replace(&format!("{{stage.{name}.output}}"), &format!("{workdir}/{name}"));
+/// Digits that a number can be filled up to.
+const WIDTH_MAX: usize = 10;
+
+/// Fills what is known at submission, in one pass, so that what is filled in stays as it is; the
+/// engine fills the rest.
+fn fill_in(text: &str, context: &Context<'_>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(open) = rest.find('{') {
+        out.push_str(&rest[..open]);
+        let (value, length) = rest[open..]
+            .split_once('}')
+            .and_then(|(word, _)| Some((value_of(&word[1..], context)?, word.len() + 1)))
+            .unwrap_or_else(|| ("{".to_owned(), 1));
+        out.push_str(&value);
+        rest = &rest[open + length..];
     }
-    filled
+    out.push_str(rest);
+    out
+}
+
+fn value_of(word: &str, context: &Context<'_>) -> Option<String> {
+    let (name, width) = match word.split_once(':') {
+        Some((name, width)) => (name, width.parse().ok().filter(|width| *width <= WIDTH_MAX)?),
+        None => (word, 0),
+    };
+    let number = |number: u64| Some(format!("{number:0width$}"));
+    match name {
+        "job" => number(context.job.0),
+        "array" => number(context.array.map_or(context.job, |member| member.array).0),
+        "index" => context.array.map(|member| format!("{:0width$}", member.index)),
+        "workdir" if width == 0 => Some(context.workdir.to_owned()),
+        "script" if width == 0 => context.script.map(str::to_owned),
+        _ => {
+            let stage = word.strip_prefix("stage.")?.strip_suffix(".output")?;
+            Some(format!("{}/{stage}", context.workdir))
+        }
+    }
 }

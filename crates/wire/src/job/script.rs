@@ -4,12 +4,16 @@
 //! Directives stand before the first command. Ours win over Slurm's, and what is said beside the
 //! script wins over both ([`Short::over`]).
 
+mod slurm;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::file::{Place, Problem, Problems, Severity};
-use crate::{quantity, words};
+use crate::words;
+use slurm::Slurm;
 
 /// What a job of one command says beside its command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,8 +30,25 @@ pub struct Short {
     /// Signal of the preemption notice, and the time from it to the kill.
     pub notice: Option<String>,
     pub grace: Option<String>,
-    /// Indices of an array of jobs, `0-9,20`.
+    /// Indices of an array of jobs, `0-9,20`, and how many of them may run at a time.
     pub array: Option<String>,
+    pub max_parallel: Option<String>,
+    /// What it waits for, and not before when it begins.
+    pub after: Option<String>,
+    pub begin: Option<String>,
+    /// `true` to begin only once it is released.
+    pub hold: Option<String>,
+    /// Where it starts, and the files that it reads and writes.
+    pub chdir: Option<String>,
+    pub stdin: Option<String>,
+    pub stdout: Option<String>,
+    pub stderr: Option<String>,
+    /// `append` or `truncate`.
+    pub open_mode: Option<String>,
+    /// Which of the submitter's variables it gets, as `--export` of sbatch(1) has it.
+    pub export: Option<String>,
+    /// Further variables.
+    pub env: BTreeMap<String, String>,
 }
 
 /// A script and what its directives say.
@@ -36,8 +57,8 @@ pub struct Script {
     pub short: Short,
     /// The words that run the script, from its first line; its path follows.
     pub interpreter: Vec<String>,
-    /// Directives of Slurm that mean nothing here.
-    pub unused: Vec<String>,
+    /// Directives of Slurm that are not acted on, which changes nothing about what the job does.
+    pub told: Vec<String>,
 }
 
 impl Short {
@@ -55,17 +76,31 @@ impl Short {
             notice: self.notice.or(other.notice),
             grace: self.grace.or(other.grace),
             array: self.array.or(other.array),
+            max_parallel: self.max_parallel.or(other.max_parallel),
+            after: self.after.or(other.after),
+            begin: self.begin.or(other.begin),
+            hold: self.hold.or(other.hold),
+            chdir: self.chdir.or(other.chdir),
+            stdin: self.stdin.or(other.stdin),
+            stdout: self.stdout.or(other.stdout),
+            stderr: self.stderr.or(other.stderr),
+            open_mode: self.open_mode.or(other.open_mode),
+            export: self.export.or(other.export),
+            env: other.env.into_iter().chain(self.env).collect(),
         }
     }
 
-    /// The text of a job file for one command. `env` is added to the command's environment.
-    pub fn job_file(&self, run: &[String], env: &BTreeMap<String, String>) -> String {
+    /// The text of a job file for one command.
+    pub fn job_file(&self, run: &[String]) -> String {
         let mut file = json!({ "name": self.name, "kind": "custom" });
         let texts = [
             ("tenant", &self.tenant),
             ("priority", &self.priority),
             ("time_limit", &self.time_limit),
             ("devices", &self.devices),
+            ("after", &self.after),
+            ("begin", &self.begin),
+            ("stdin", &self.stdin),
         ];
         for (key, value) in texts {
             set(&mut file[key], value.as_deref().map(Value::from));
@@ -77,8 +112,12 @@ impl Short {
         set(&mut file["checkpoint"]["notice"], self.notice.as_deref().map(Value::from));
         set(&mut file["checkpoint"]["grace"], self.grace.as_deref().map(Value::from));
         set(&mut file["retries"], self.retries.as_ref().map(number));
-        if !env.is_empty() {
-            file["env"] = json!(env);
+        let files = [("stdout", &self.stdout), ("stderr", &self.stderr), ("mode", &self.open_mode)];
+        for (key, value) in files {
+            set(&mut file["logs"][key], value.as_deref().map(Value::from));
+        }
+        if !self.env.is_empty() {
+            file["env"] = json!(self.env);
         }
         // JSON is YAML, and quotes everything that needs quotes.
         serde_json::to_string_pretty(&without_nothing(file)).expect("plain data becomes JSON")
@@ -97,13 +136,23 @@ impl Short {
             "notice" => &mut self.notice,
             "grace" => &mut self.grace,
             "array" => &mut self.array,
+            "max-parallel" => &mut self.max_parallel,
+            "after" => &mut self.after,
+            "begin" => &mut self.begin,
+            "chdir" => &mut self.chdir,
+            "stdin" => &mut self.stdin,
+            "stdout" => &mut self.stdout,
+            "stderr" => &mut self.stderr,
+            "open-mode" => &mut self.open_mode,
             _ => return None,
         })
     }
 }
 
 const KEYS: &str = "`--name`, `--tenant`, `--priority`, `--time-limit`, `--devices`, `--cores`, \
-                    `--memory`, `--retries`, `--notice`, `--grace` and `--array`";
+                    `--memory`, `--retries`, `--notice`, `--grace`, `--array`, `--max-parallel`, \
+                    `--after`, `--begin`, `--chdir`, `--stdin`, `--stdout`, `--stderr` and \
+                    `--open-mode`";
 
 fn set(place: &mut Value, value: Option<Value>) {
     *place = value.unwrap_or(Value::Null);
@@ -131,14 +180,18 @@ impl Script {
     /// Every directive that cannot be meant, with its line.
     pub fn read(text: &str, source: &str) -> Result<Self, Problems> {
         let mut reading = Reading::default();
-        for (index, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if !line.is_empty() && !line.starts_with('#') {
-                break;
-            }
-            reading.line(index + 1, line);
+        let is_comment = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
+        let head = text.lines().take_while(|line| is_comment(line)).count();
+        for (index, line) in text.lines().take(head).enumerate() {
+            reading.line(index + 1, line.trim());
         }
-        let short = reading.ours.over(reading.slurm.short());
+        let commands: Vec<&str> = text.lines().skip(head).collect();
+        for (message, hint) in reading.slurm.problems(&commands.join("\n")) {
+            let first = commands.first().copied().unwrap_or_default();
+            reading.problems.push(problem(head + 1, first, message, hint));
+        }
+        let stem = Path::new(source).file_stem().and_then(|stem| stem.to_str());
+        let short = reading.ours.over(reading.slurm.short(stem.unwrap_or_default()));
         if !reading.problems.is_empty() {
             return Err(Problems::new(text, source, reading.problems));
         }
@@ -149,7 +202,7 @@ impl Script {
             matches!(&interpreter[..], [env, s, ..] if env.ends_with("/env") && s == "-S");
         let kept = |(at, word)| (!is_split || at != 1).then_some(word);
         let interpreter = interpreter.into_iter().enumerate().filter_map(kept).collect();
-        Ok(Self { short, interpreter, unused: reading.slurm.unused })
+        Ok(Self { short, interpreter, told: reading.slurm.told })
     }
 }
 
@@ -172,7 +225,9 @@ impl Reading {
         let mut words = words.iter().map(String::as_str).peekable();
         while let Some(word) = words.next() {
             let (key, inline) = split(word);
-            let flag = inline.is_none() && words.peek().is_none_or(|next| next.starts_with('-'));
+            let ends = words.peek().is_none_or(|next| next.starts_with('-'));
+            let is_flag = ours.is_none() && slurm::is_flag(key);
+            let flag = inline.is_none() && (ends || is_flag);
             let value =
                 if flag { "" } else { inline.unwrap_or_else(|| words.next().unwrap_or("")) };
             let before = self.devices();
@@ -235,102 +290,6 @@ fn problem(line: usize, text: &str, message: String, hint: String) -> Problem {
     Problem { severity: Severity::Error, place, length, message, hint: Some(hint) }
 }
 
-/// What `#SBATCH` said so far; counts become devices when all is known.
-#[derive(Debug, Default)]
-struct Slurm {
-    short: Short,
-    tasks: Option<u32>,
-    cores_a_task: Option<u32>,
-    accelerators: Option<(String, u32)>,
-    a_task: Option<(String, u32)>,
-    memory_mib: Option<u64>,
-    memory_a_core_mib: Option<u64>,
-    unused: Vec<String>,
-}
-
-impl Slurm {
-    /// One directive, as sbatch(1) has them.
-    fn directive(&mut self, key: &str, value: &str) -> Result<(), (String, String)> {
-        match key {
-            "-J" | "--job-name" => self.short.name = Some(job_name(value)),
-            "-A" | "--account" => self.short.tenant = Some(value.to_lowercase()),
-            "-q" | "--qos" if ["urgent", "high", "normal", "low"].contains(&value) => {
-                self.short.priority = Some(value.to_owned());
-            }
-            "-t" | "--time" => self.short.time_limit = time(value)?,
-            "-a" | "--array" => self.short.array = Some(value.to_owned()),
-            "-n" | "--ntasks" | "--ntasks-per-node" => self.tasks = Some(count(key, value)?),
-            "-c" | "--cpus-per-task" => self.cores_a_task = Some(count(key, value)?),
-            "-G" | "--gpus" | "--gpus-per-node" => self.accelerators = Some(gpus(key, value)?),
-            "--gpus-per-task" => self.a_task = Some(gpus(key, value)?),
-            "--gres" => self.accelerators = Some(gres(value)?),
-            // All that the node has: nothing is to be kept for it.
-            "--mem" => self.memory_mib = Some(mebibytes(key, value)?).filter(|mib| *mib > 0),
-            "--mem-per-cpu" => self.memory_a_core_mib = Some(mebibytes(key, value)?),
-            "--signal" => self.signal(value)?,
-            "-N" | "--nodes" if value != "1" && value != "1-1" => {
-                let message = format!("`{key} {value}` asks for several nodes");
-                return Err((message, "one machine is one node: ask for `1`".to_owned()));
-            }
-            "-N" | "--nodes" => {}
-            // Whatever was stopped goes on from its newest checkpoint anyhow.
-            "--requeue" => {}
-            _ => self.unused.push(key.to_owned()),
-        }
-        Ok(())
-    }
-
-    /// `[B:]SIGNAL[@SECONDS]`: sent that long before the end.
-    fn signal(&mut self, value: &str) -> Result<(), (String, String)> {
-        let value = value.rsplit_once(':').map_or(value, |(_, rest)| rest);
-        let (name, seconds) = value.split_once('@').unwrap_or((value, "60"));
-        let name = match name {
-            "10" => "USR1",
-            "12" => "USR2",
-            "15" => "TERM",
-            name => name.trim_start_matches("SIG"),
-        };
-        self.short.notice = Some(format!("SIG{name}"));
-        self.short.grace = Some(format!("{}s", count("--signal", seconds)?));
-        Ok(())
-    }
-
-    fn cores(&self) -> u32 {
-        self.tasks.unwrap_or(1).saturating_mul(self.cores_a_task.unwrap_or(1))
-    }
-
-    fn says_cores(&self) -> bool {
-        self.tasks.is_some() || self.cores_a_task.is_some()
-    }
-
-    fn accelerators(&self) -> Option<(&str, u32)> {
-        let tasks = self.tasks.unwrap_or(1);
-        let all = self.accelerators.as_ref().map(|(word, count)| (word.as_str(), *count));
-        let a_task = self.a_task.as_ref();
-        let a_task = a_task.map(|(word, count)| (word.as_str(), count.saturating_mul(tasks)));
-        all.or(a_task).filter(|(_, count)| *count > 0)
-    }
-
-    fn devices(&self) -> Option<String> {
-        match self.accelerators() {
-            Some((word, count)) => Some(format!("{word}:{count}")),
-            None => self.says_cores().then(|| format!("cpu:{}", self.cores())),
-        }
-    }
-
-    fn short(&self) -> Short {
-        let beside = self.accelerators().is_some() && self.says_cores();
-        let cores = u64::from(self.cores());
-        let a_core = self.memory_a_core_mib.map(|mib| mib.saturating_mul(cores));
-        let memory = self.memory_mib.or(a_core).map(|mib| format!("{mib}MiB"));
-        let cores = beside.then(|| cores.to_string());
-        Short { devices: self.devices(), cores, memory, ..self.short.clone() }
-    }
-}
-
-/// Longest time that is meant: a hundred years.
-const TIME_MAX_S: u64 = 100 * 366 * 86_400;
-
 /// Jobs that one array may have.
 const ARRAY_MAX: usize = 10_000;
 
@@ -345,7 +304,7 @@ pub fn indices(text: &str) -> Result<Vec<u32>, (String, String)> {
     let mut found = BTreeSet::new();
     for part in text.split(',') {
         if part.contains('%') {
-            return Err(wrong("how many run at a time is a matter of quotas"));
+            return Err(wrong("how many run at a time is for `--max-parallel` to say"));
         }
         let (range, step) = part.split_once(':').unwrap_or((part, "1"));
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -369,83 +328,6 @@ pub fn job_name(text: &str) -> String {
     match name.trim_matches('-') {
         "" => "command".to_owned(),
         name => name.to_owned(),
-    }
-}
-
-fn count(key: &str, value: &str) -> Result<u32, (String, String)> {
-    let wrong =
-        || (format!("`{value}` is no count for `{key}`"), "write a whole number".to_owned());
-    value.parse().map_err(|_| wrong())
-}
-
-/// `[TYPE:]COUNT`.
-fn gpus(key: &str, value: &str) -> Result<(String, u32), (String, String)> {
-    let (word, number) = value.rsplit_once(':').unwrap_or(("gpu", value));
-    Ok((word.to_lowercase(), count(key, number)?))
-}
-
-/// `gpu:2`, `gpu:h100:2`, `npu:8`, `gpu`.
-fn gres(value: &str) -> Result<(String, u32), (String, String)> {
-    // Others than the first are no devices, such as `tmp:10G`.
-    let value = value.split(',').next().unwrap_or_default();
-    let parts: Vec<&str> = value.split(':').collect();
-    match parts[..] {
-        [kind] => Ok((kind.to_lowercase(), 1)),
-        [kind, number] => Ok((kind.to_lowercase(), count("--gres", number)?)),
-        [_, model, number] => Ok((model.to_lowercase(), count("--gres", number)?)),
-        _ => {
-            let hint = "write `gpu:2` or `gpu:h100:2`".to_owned();
-            Err((format!("`{value}` is no resource for `--gres`"), hint))
-        }
-    }
-}
-
-/// Mebibytes where no unit is given, as Slurm has it; its units are binary.
-fn mebibytes(key: &str, value: &str) -> Result<u64, (String, String)> {
-    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match value[digits.len()..].to_uppercase().as_str() {
-        "" | "M" | "MB" => "MiB",
-        "K" | "KB" => "KiB",
-        "G" | "GB" => "GiB",
-        "T" | "TB" => "TiB",
-        _ => "?",
-    };
-    let bytes = quantity::size(&format!("{digits}{unit}"));
-    let wrong = || (format!("`{value}` is no size for `{key}`"), "write `64G`".to_owned());
-    bytes.map(|bytes| bytes.0 >> 20).ok_or_else(wrong)
-}
-
-/// `MINUTES`, `MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `DAYS-HOURS[:MINUTES[:SECONDS]]`.
-/// No limit for `0`, `UNLIMITED` and `INFINITE`.
-fn time(value: &str) -> Result<Option<String>, (String, String)> {
-    if ["0", "UNLIMITED", "INFINITE"].contains(&value.to_uppercase().as_str()) {
-        return Ok(None);
-    }
-    let read = || -> Option<u64> {
-        let (days, rest) = match value.split_once('-') {
-            Some((days, rest)) => (Some(days.parse::<u64>().ok()?), rest),
-            None => (None, value),
-        };
-        let parts: Option<Vec<u64>> = rest.split(':').map(|part| part.parse().ok()).collect();
-        let [hours, minutes, seconds] = match (days, &parts?[..]) {
-            (None, &[minutes]) => [0, minutes, 0],
-            (None, &[minutes, seconds]) => [0, minutes, seconds],
-            (Some(_), &[hours]) => [hours, 0, 0],
-            (Some(_), &[hours, minutes]) => [hours, minutes, 0],
-            (_, &[hours, minutes, seconds]) => [hours, minutes, seconds],
-            _ => return None,
-        };
-        let parts = [(days.unwrap_or(0), 86_400), (hours, 3_600), (minutes, 60), (seconds, 1)];
-        parts.into_iter().try_fold(0_u64, |sum, (count, unit)| {
-            sum.checked_add(count.checked_mul(unit)?).filter(|sum| *sum <= TIME_MAX_S)
-        })
-    };
-    match read() {
-        Some(seconds @ 1..) => Ok(Some(format!("{seconds}s"))),
-        _ => {
-            let hint = "write `90`, `1:30:00` or `2-12`".to_owned();
-            Err((format!("`{value}` is no time for `--time`"), hint))
-        }
     }
 }
 
@@ -473,17 +355,19 @@ mod tests {
         let expected = Short {
             name: some("my-run"),
             priority: some("high"),
-            time_limit: some("129600s"),
+            time_limit: some("129480s"),
             devices: some("cuda:2 | cpu:8"),
             cores: some("8"),
             memory: some("65536MiB"),
             notice: some("SIGUSR1"),
             grace: some("120s"),
+            stdout: some("slurm-{job}.out"),
+            env: script.short.env.clone(),
             ..Short::default()
         };
         assert_eq!(script.short, expected);
         assert_eq!(script.interpreter, ["/bin/bash", "-l"]);
-        assert_eq!(script.unused, ["-p"]);
+        assert_eq!(script.told, ["-p"]);
     }
 
     #[test]
@@ -494,21 +378,6 @@ mod tests {
         let script = read("#!/bin/sh\n#SBATCH --gpus-per-task=1 -n 4\n");
         assert_eq!((script.short.devices, script.short.cores), (some("gpu:4"), some("4")));
         assert_eq!(read("#!/bin/sh\n#SBATCH --gres=npu:8\n").short.devices, some("npu:8"));
-    }
-
-    #[test]
-    fn times_are_slurms() {
-        let read = |text: &str| time(text).ok().flatten();
-        assert_eq!(read("90"), some("5400s"));
-        assert_eq!(read("1:30"), some("90s"));
-        assert_eq!(read("1:00:30"), some("3630s"));
-        assert_eq!(read("2-12:30"), some("217800s"));
-        for endless in ["UNLIMITED", "infinite", "0"] {
-            assert_eq!(time(endless), Ok(None));
-        }
-        for wrong in ["soon", "1:2:3:4", "999999999999999999-0", "18446744073709551615", ""] {
-            assert!(time(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]
@@ -534,7 +403,7 @@ mod tests {
     #[test]
     fn a_job_file_says_only_what_was_said() {
         let short = Short { name: some("a"), cores: some("4"), ..Short::default() };
-        let text = short.job_file(&["true".to_owned()], &BTreeMap::new());
+        let text = short.job_file(&["true".to_owned()]);
         let file: Value = serde_json::from_str(&text).expect("it is JSON");
         let expected =
             json!({ "name": "a", "kind": "custom", "run": ["true"], "with": { "cores": 4 } });

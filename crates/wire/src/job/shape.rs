@@ -41,12 +41,50 @@ pub struct Metadata {
 pub struct Spec {
     #[serde(default)]
     pub priority: PriorityFile,
+    /// Other jobs that must have come so far: `41`, `41:ok`, `prepare:any`, `41:fail`,
+    /// `41:start+10m`; `,` between those that are all needed, `?` where one is enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<AfterFile>,
+    /// Not before this time: `18:00`, `tomorrow`, `now+1h`, `2026-12-24T18:00`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<String>,
+    /// Values for `{param.NAME}`, which a submission may set; one without a value has to be set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub params: BTreeMap<String, ParamFile>,
     /// In any order; `after` says what waits for what.
     #[schemars(length(min = 1, max = 64))]
     pub stages: Vec<StageFile>,
     /// Longest time from the first start to the end, for example `6h`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit: Option<String>,
+}
+
+/// One text, or a list of which all are needed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum AfterFile {
+    One(#[schemars(length(min = 1))] String),
+    All(Vec<String>),
+}
+
+impl AfterFile {
+    /// As [`super::parse_after`] reads it.
+    pub fn text(&self) -> String {
+        match self {
+            Self::One(text) => text.clone(),
+            Self::All(texts) => texts.join(","),
+        }
+    }
+}
+
+/// The value of a parameter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ParamFile {
+    Unset,
+    Flag(bool),
+    Number(serde_json::Number),
+    Text(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -95,7 +133,8 @@ pub struct StageFile {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Needs {
     /// The program: a list of words, or one line that is split as a shell splits it. Placeholders:
-    /// `{workdir}`, `{checkpoint}`, `{stage.NAME.output}`, `{rank}`, `{world}`.
+    /// `{workdir}`, `{checkpoint}`, `{stage.NAME.output}`, `{param.NAME}`, `{rank}`, `{world}`,
+    /// `{port}`, `{node}`, `{job}`, `{script}`.
     pub run: CommandFile,
     /// Acceptable devices, `WORD:COUNT[:MEMORY]`, with ` | ` between alternatives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,13 +162,18 @@ pub struct Needs {
     /// Words added to `run` when it starts from a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<CommandFile>,
+    /// What its program is told to compute in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub precision: Option<String>,
+    pub precision: Option<NumberFormatFile>,
     /// How often a failed program is started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub retries: Option<u32>,
-    /// What becomes of what its processes write: a file for each rank, or nothing.
+    /// A file that its processes read as standard input; nothing if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// What becomes of what its processes write: `ranks` for a file of each rank, `none`, or files
+    /// of your own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogsFile>,
     /// Optimiser steps, where they are known: lets the scheduler estimate the end.
@@ -167,6 +211,35 @@ pub struct TrainsFile {
     pub rank: Option<u32>,
 }
 
+/// A format of numbers that a program can be told to compute in, as `HET_PRECISION`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NumberFormatFile {
+    Fp64,
+    Fp32,
+    Tf32,
+    Bf16,
+    Fp16,
+    Fp8,
+    Int8,
+    Int4,
+}
+
+impl NumberFormatFile {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Fp64 => "fp64",
+            Self::Fp32 => "fp32",
+            Self::Tf32 => "tf32",
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+            Self::Fp8 => "fp8",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PrecisionFile {
@@ -189,12 +262,41 @@ pub enum TuningFile {
     Qlora,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum LogsFile {
+    Rule(LogRuleFile),
+    Files(LogFilesFile),
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum LogsFile {
+pub enum LogRuleFile {
     /// `logs/STAGE/attempt-N/rank-N.log` in the job's directory.
     Ranks,
     None,
+}
+
+/// Files below the directory that the program starts in, or absolute paths. Placeholders: `{job}`,
+/// `{array}`, `{index}`, `{rank}`, `{node}`, `{user}`; `{job:5}` has at least five digits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogFilesFile {
+    pub stdout: String,
+    /// The same as `stdout` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+    /// What becomes of what the files held before.
+    #[serde(default)]
+    pub mode: WriteModeFile,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WriteModeFile {
+    #[default]
+    Truncate,
+    Append,
 }
 
 /// A list of words or one line.
@@ -223,7 +325,7 @@ pub struct AlternativeFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerFile>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub precision: Option<String>,
+    pub precision: Option<NumberFormatFile>,
 }
 
 /// An image, or an image with how it is run.
@@ -371,6 +473,15 @@ pub struct ShortJob {
     pub priority: PriorityFile,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit: Option<String>,
+    /// Other jobs that must have come so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<AfterFile>,
+    /// Not before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<String>,
+    /// Values for `{param.NAME}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub params: BTreeMap<String, ParamFile>,
     #[serde(default = "train")]
     pub kind: StageKindFile,
     #[serde(flatten)]
@@ -410,7 +521,14 @@ pub(crate) fn long_form(short: ShortJob) -> JobFile {
         api_version: ApiVersion::V1Alpha1,
         kind: Kind::TrainingJob,
         metadata: Metadata { name: short.name, tenant: short.tenant },
-        spec: Spec { priority: short.priority, stages: vec![stage], time_limit: short.time_limit },
+        spec: Spec {
+            priority: short.priority,
+            after: short.after,
+            begin: short.begin,
+            params: short.params,
+            stages: vec![stage],
+            time_limit: short.time_limit,
+        },
     }
 }
 

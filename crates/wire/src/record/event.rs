@@ -44,6 +44,12 @@ enum EventRecord {
     JobReleased {
         job: u64,
     },
+    JobEligible {
+        job: u64,
+    },
+    DependencyFailed {
+        job: u64,
+    },
     JobCancelled {
         job: u64,
     },
@@ -216,6 +222,8 @@ fn write(event: &Event) -> EventRecord {
         },
         Event::JobHeld { job } => EventRecord::JobHeld { job: job.0 },
         Event::JobReleased { job } => EventRecord::JobReleased { job: job.0 },
+        Event::JobEligible { job } => EventRecord::JobEligible { job: job.0 },
+        Event::DependencyFailed { job } => EventRecord::DependencyFailed { job: job.0 },
         Event::JobCancelled { job } => EventRecord::JobCancelled { job: job.0 },
         Event::JobRetired { job } => EventRecord::JobRetired { job: job.0 },
         Event::JobChanged { job, change } => EventRecord::JobChanged {
@@ -280,6 +288,8 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         },
         EventRecord::JobHeld { job } => Event::JobHeld { job: JobId(*job) },
         EventRecord::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
+        EventRecord::JobEligible { job } => Event::JobEligible { job: JobId(*job) },
+        EventRecord::DependencyFailed { job } => Event::DependencyFailed { job: JobId(*job) },
         EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
         EventRecord::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
         EventRecord::JobChanged { job, priority, time_limit_ms } => {

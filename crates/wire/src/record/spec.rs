@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
-    JobSpec, Launch, LogRule, Match, Micro, Millis, Mount, Name, OutputRule, Planned,
+    JobSpec, Launch, LogFiles, LogRule, Match, Micro, Millis, Mount, Name, OutputRule, Planned,
     PlannedSpeeds, Priority, RankRule, Selector, Speeds, StageIndex, StageKind, StageSpec,
+    WriteMode,
 };
 use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
+use super::start::{StartRecord, read_start, write_start};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobRecord {
@@ -21,6 +23,10 @@ pub(super) struct JobRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     time_limit_ms: Option<u64>,
     workdir: String,
+    #[serde(default, skip_serializing_if = "is_default")]
+    start: StartRecord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    commit: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
 }
@@ -95,6 +101,12 @@ pub(super) struct LaunchRecord {
     precision: Option<String>,
     #[serde(default, skip_serializing_if = "is_default")]
     log: LogRecord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stdin: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    environment: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log_files: Option<LogFilesRecord>,
     #[serde(default, skip_serializing_if = "is_default")]
     output: OutputRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,6 +144,15 @@ enum LogRecord {
     Discard,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct LogFilesRecord {
+    stdout: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stderr: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    append: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum OutputRecord {
@@ -161,6 +182,8 @@ pub(super) fn write_job(spec: &JobSpec) -> JobRecord {
         stages: spec.stages.iter().map(write_stage).collect(),
         time_limit_ms: spec.time_limit.map(|limit| limit.0),
         workdir: spec.workdir.clone(),
+        start: write_start(&spec.start),
+        commit: spec.commit.as_ref().map(ToString::to_string),
         key: spec.key.as_ref().map(ToString::to_string),
     }
 }
@@ -174,6 +197,8 @@ pub(super) fn read_job(record: &JobRecord) -> Result<JobSpec, RecordError> {
         stages: stages?,
         time_limit: record.time_limit_ms.map(Millis),
         workdir: record.workdir.clone(),
+        start: read_start(&record.start)?,
+        commit: record.commit.as_deref().map(Name::from),
         key: record.key.as_deref().map(Name::from),
     })
 }
@@ -308,6 +333,13 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
             LogRule::EachRank => LogRecord::EachRank,
             LogRule::Discard => LogRecord::Discard,
         },
+        stdin: launch.stdin.clone(),
+        environment: launch.environment.clone(),
+        log_files: launch.log_files.as_ref().map(|files| LogFilesRecord {
+            stdout: files.stdout.clone(),
+            stderr: files.stderr.clone(),
+            append: files.mode == WriteMode::Append,
+        }),
         output: match launch.output {
             OutputRule::AtTheEnd => OutputRecord::AtTheEnd,
             OutputRule::Streamed => OutputRecord::Streamed,
@@ -336,6 +368,13 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
             LogRecord::EachRank => LogRule::EachRank,
             LogRecord::Discard => LogRule::Discard,
         },
+        stdin: record.stdin.clone(),
+        environment: record.environment.clone(),
+        log_files: record.log_files.as_ref().map(|files| LogFiles {
+            stdout: files.stdout.clone(),
+            stderr: files.stderr.clone(),
+            mode: if files.append { WriteMode::Append } else { WriteMode::Truncate },
+        }),
         output: match record.output {
             OutputRecord::AtTheEnd => OutputRule::AtTheEnd,
             OutputRecord::Streamed => OutputRule::Streamed,

@@ -13,10 +13,12 @@ use signal_hook::flag;
 
 use super::{RunArgs, finish};
 use crate::client::{Client, Next, WATCH, client, client_again};
+use crate::environment;
 use crate::fail::{Fail, code};
 use crate::follow::{Follower, first_log};
+use crate::local::home;
 use crate::output::Form;
-use crate::request::{Request, submission};
+use crate::request::{Files, Request, origin, standard_input, submission};
 
 /// How often what the program wrote is looked for: the server tells of steps, not of output.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -28,7 +30,11 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
             .hint("`het server stop` before `het run --resume`"));
     }
     let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
-    let body = submission(request.one()?, args.workdir.as_deref())?;
+    let variables = environment::variables(&args.environment, request.export())?;
+    let origin = origin(&request, &args.short, &home()?.kept())?;
+    let stdin = standard_input();
+    let files = Files { workdir: args.workdir.as_deref(), stdin: stdin.as_deref() };
+    let body = submission(request.one()?, &origin, files, &variables)?;
     // Opened before the job is there: nothing of it is missed.
     let mut changes = client()?.open(WATCH)?;
     let job: Submitted = server.post("/api/v1/jobs", &body)?;

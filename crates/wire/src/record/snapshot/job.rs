@@ -21,6 +21,8 @@ pub(super) struct KeptJobRecord {
     spec: JobRecord,
     submitted_ms: u64,
     held: bool,
+    #[serde(default = "yes")]
+    eligible: bool,
     stages: Vec<KeptStageRecord>,
     end: Option<(u64, EndRecord)>,
     ending: Option<EndRecord>,
@@ -96,6 +98,11 @@ enum RecoveryPhaseRecord {
     Repeats,
 }
 
+/// Records from before jobs had start conditions.
+fn yes() -> bool {
+    true
+}
+
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -105,6 +112,7 @@ pub(super) fn write_kept_job(job: &Job) -> KeptJobRecord {
         spec: write_job(&job.spec),
         submitted_ms: job.submitted.0,
         held: job.held,
+        eligible: job.eligible,
         stages: job.stages.iter().map(write_stage).collect(),
         end: job.end.map(|(at, end)| (at.0, write_end(end))),
         ending: job.ending.map(write_end),
@@ -116,6 +124,7 @@ pub(super) fn read_kept_job(record: &KeptJobRecord) -> Result<Job, RecordError> 
         spec: Arc::new(read_job(&record.spec)?),
         submitted: Time(record.submitted_ms),
         held: record.held,
+        eligible: record.eligible,
         stages: record.stages.iter().map(read_stage).collect(),
         end: record.end.map(|(at_ms, end)| (Time(at_ms), read_end(end))),
         ending: record.ending.map(read_end),

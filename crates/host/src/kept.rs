@@ -1,0 +1,125 @@
+//! What a submission leaves beside its event: the variables of its submitter, and its script.
+//!
+//! ```text
+//! HASH.env            NAME=VALUE and a zero byte each, for its owner alone
+//! HASH/train.sh       a script as it was
+//! ```
+//!
+//! Files are named after what is in them: a shell that submits a thousand jobs leaves one, which is
+//! synced once, before the first of them is acknowledged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use het_core::Job;
+use sha2::{Digest, Sha256};
+
+/// Bytes of all variables of a submission.
+pub const ENVIRONMENT_BYTES_MAX: usize = 512 << 10;
+
+/// Keeps variables; the path of their file.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn keep_environment(dir: &Path, variables: &BTreeMap<String, String>) -> io::Result<PathBuf> {
+    let mut text = String::new();
+    for (name, value) in variables {
+        text.extend([name, "=", value, "\0"]);
+    }
+    let path = dir.join(format!("{}.env", hash(text.as_bytes())));
+    write(&path, text.as_bytes(), 0o600)?;
+    Ok(path)
+}
+
+/// Keeps a script under its name; the path of the copy.
+///
+/// # Errors
+/// When it cannot be written, or the name is none of a file.
+pub fn keep_script(dir: &Path, name: &str, text: &str) -> io::Result<PathBuf> {
+    if Path::new(name).file_name().is_none_or(|file| file != name) {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    }
+    let path = dir.join(hash(text.as_bytes())).join(name);
+    write(&path, text.as_bytes(), 0o700)?;
+    Ok(path)
+}
+
+/// Removes what no job names any more.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn remove_unused<'a>(dir: &Path, jobs: impl Iterator<Item = &'a Job>) -> io::Result<()> {
+    let launches = jobs.flat_map(|job| &job.spec.stages).flat_map(|stage| &stage.alternatives);
+    let paths = launches.flat_map(|alternative| {
+        let launch = &alternative.launch;
+        launch.environment.iter().chain(&launch.argv)
+    });
+    let named =
+        paths.filter_map(|path| Some(Path::new(path).strip_prefix(dir).ok()?.iter().next()?));
+    let used: BTreeSet<_> = named.map(|name| name.to_owned()).collect();
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries.filter_map(Result::ok) {
+        if !used.contains(&entry.file_name()) {
+            let path = entry.path();
+            // What cannot be removed now is found again by the next server.
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+    }
+    Ok(())
+}
+
+fn hash(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes and syncs a file, unless it is there already.
+fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let dir = path.parent().unwrap_or(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let draft = dir.join(format!(".{}-{:?}", std::process::id(), std::thread::current().id()));
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn variables_are_kept_once_and_for_their_owner_alone() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let variables = BTreeMap::from([("A".to_owned(), "1\n2".to_owned())]);
+        let path = keep_environment(dir.path(), &variables).expect("it can be written");
+        assert_eq!(fs::read(&path).expect("it is there"), b"A=1\n2\0");
+        let mode = fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(keep_environment(dir.path(), &variables).expect("it is there"), path);
+        remove_unused(dir.path(), [].into_iter()).expect("the directory can be read");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_script_is_kept_under_its_name() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = keep_script(dir.path(), "train.sh", "#!/bin/sh\n").expect("it can be written");
+        assert!(path.ends_with("train.sh"));
+        for name in ["", ".", "..", "a/b", "/etc/passwd"] {
+            assert!(keep_script(dir.path(), name, "").is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What a schema cannot say: names that stand for nothing, circles, words that cannot be read.
+
+use het_core::DeviceClass;
+use jiff::Zoned;
+
+use super::after;
+use super::begin::{BEGIN_HINT, begin};
+use super::placeholders;
+use super::resolve::{command_words, named_outputs};
+use super::shape::{JobFile, StageFile, TrainsFile, TuningFile, is_long};
+use crate::file::{Node, Place, Problem, Severity, Tree};
+use crate::quantity;
+use crate::words::{self, closest};
+
+/// What names in the file may stand for; where nothing is known of a sort, all names will do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Known<'a> {
+    pub classes: &'a [DeviceClass],
+    pub models: &'a [&'a str],
+}
+
+/// Everything in the file that makes no sense.
+pub(crate) fn problems(file: &JobFile, tree: &Tree, known: Known<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let spec_tree = if is_long(tree) { tree.at("/spec") } else { tree };
+    duration_at(&mut found, spec_tree, "time_limit");
+    for (index, stage) in file.spec.stages.iter().enumerate() {
+        let stage_tree = match is_long(tree) {
+            true => tree.at(&format!("/spec/stages/{index}")),
+            false => tree,
+        };
+        stage_problems(&mut found, file, index, stage, stage_tree, known);
+    }
+    found.extend(cycle(file, tree));
+    start_problems(&mut found, file, spec_tree);
+    found
+}
+
+/// What the job waits for before it begins can be meant.
+fn start_problems(found: &mut Vec<Problem>, file: &JobFile, tree: &Tree) {
+    if let (Some(after), Some(at)) = (&file.spec.after, tree.get("after"))
+        && let Err(error) = after::parse(&after.text())
+    {
+        found.push(at.problem(error.to_string(), after::AfterError::HINT.to_owned()));
+    }
+    if let (Some(text), Some(at)) = (&file.spec.begin, tree.get("begin"))
+        && begin(text, &Zoned::default()).is_none()
+    {
+        let message = format!("`{text}` is no time at which a job can begin");
+        found.push(at.problem(message, BEGIN_HINT.to_owned()));
+    }
+}
+
+/// Words in braces that are meant as placeholders and are none.
+fn placeholder_problems(found: &mut Vec<Problem>, tree: &Tree) {
+    if let Node::Text(text) = &tree.value {
+        for (word, hint) in placeholders::unknown(text) {
+            found.push(tree.problem(format!("there is no placeholder `{{{word}}}`"), hint));
+        }
+    }
+    tree.items().for_each(|item| placeholder_problems(found, item));
+    let keys: Vec<&str> = tree.keys().collect();
+    keys.iter().filter_map(|key| tree.get(key)).for_each(|at| placeholder_problems(found, at));
+}
+
+fn stage_problems(
+    found: &mut Vec<Problem>,
+    file: &JobFile,
+    index: usize,
+    stage: &StageFile,
+    tree: &Tree,
+    known: Known<'_>,
+) {
+    if file.spec.stages[..index].iter().any(|other| other.name == stage.name) {
+        let at = tree.get("name").unwrap_or(tree);
+        found.push(at.problem(format!("two stages are named `{}`", stage.name), None));
+    }
+    let names = || file.spec.stages.iter().map(|stage| stage.name.as_str());
+    for (field, others) in [("after", &stage.after), ("follows", &stage.follows)] {
+        for (row, name) in others.iter().enumerate() {
+            if !names().any(|known| known == name) {
+                let at = tree.at(&format!("/{field}/{row}"));
+                let hint = closest(name, names()).map(|near| format!("did you mean `{near}`?"));
+                found.push(at.problem(format!("`{field}` names no stage `{name}`"), hint));
+            }
+        }
+    }
+    for (row, name) in stage.follows.iter().enumerate() {
+        if stage.after.contains(name) {
+            let at = tree.at(&format!("/follows/{row}"));
+            let message = format!("`{name}` stands in `after` and in `follows`");
+            let hint = "keep `follows` to read its output while it writes, `after` to wait for its \
+                        end";
+            found.push(at.problem(message, hint.to_owned()));
+        }
+    }
+    if let Some(devices) = tree.get("devices") {
+        device_words(
+            found,
+            devices,
+            stage.needs.devices.as_deref().unwrap_or_default(),
+            known.classes,
+        );
+    }
+    for (row, alternative) in stage.needs.alternatives.iter().enumerate() {
+        let at = tree.at(&format!("/alternatives/{row}/devices"));
+        device_words(found, at, &alternative.devices, known.classes);
+    }
+    trains_problems(found, tree, stage.needs.trains.as_ref(), known.models);
+    checkpoint_problems(found, tree);
+    unused_fields(found, tree);
+    let texts = ["run", "resume", "env", "checkpoint", "container", "alternatives"];
+    for at in texts.into_iter().filter_map(|field| tree.get(field)) {
+        placeholder_problems(found, at);
+    }
+    if let Some(with) = tree.get("with") {
+        size_at(found, with, "memory");
+        size_at(found, with, "scratch");
+    }
+    output_names(found, file, stage, tree);
+}
+
+fn device_words(found: &mut Vec<Problem>, at: &Tree, text: &str, classes: &[DeviceClass]) {
+    if let Err((offset, error)) = words::alternatives(text, classes) {
+        let rest = text[offset..].split('|').next().unwrap_or_default().trim();
+        // A quoted text begins one column before its first character.
+        let column = at.place.column + text[..offset].chars().count() + 1;
+        let place = Place { line: at.place.line, column };
+        let length = rest.chars().count().max(1);
+        let (message, hint) = (error.to_string(), Some(error.hint()));
+        let severity = Severity::Error;
+        found.push(Problem { severity, place, length, message, hint });
+    }
+}
+
+/// The model is known, and adapters have a rank where there are any.
+fn trains_problems(
+    found: &mut Vec<Problem>,
+    tree: &Tree,
+    trains: Option<&TrainsFile>,
+    models: &[&str],
+) {
+    let (Some(tree), Some(trains)) = (tree.get("trains"), trains) else { return };
+    let is_known = models.iter().any(|known| known.eq_ignore_ascii_case(&trains.model));
+    if !models.is_empty() && !is_known {
+        let at = tree.get("model").unwrap_or(tree);
+        let near = closest(&trains.model, models.iter().copied());
+        let hint = match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are `{}`", models.join("`, `")),
+        };
+        found.push(at.problem(format!("`{}` is no model that is known", trains.model), hint));
+    }
+    if let (TuningFile::Full, Some(at)) = (trains.tuning, tree.get("rank")) {
+        let hint = "say `tuning: lora` or `tuning: qlora`, or leave `rank` out".to_owned();
+        found.push(at.problem("`rank` is of adapters, and all weights are trained", hint));
+    }
+}
+
+fn checkpoint_problems(found: &mut Vec<Problem>, tree: &Tree) {
+    let Some(checkpoint) = tree.get("checkpoint") else { return };
+    duration_at(found, tree, "checkpoint");
+    duration_at(found, checkpoint, "every");
+    duration_at(found, checkpoint, "grace");
+}
+
+/// A duration where the field holds a text.
+fn duration_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
+    let Some(at) = tree.get(field) else { return };
+    if let Some(text) = at.to_json().as_str()
+        && quantity::duration(text).is_none()
+    {
+        let hint = "write for example `90s`, `10m` or `1h30m`".to_owned();
+        found.push(at.problem(format!("`{text}` is not a duration"), hint));
+    }
+}
+
+fn size_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
+    let Some(at) = tree.get(field) else { return };
+    if let Some(text) = at.to_json().as_str()
+        && quantity::size(text).is_none()
+    {
+        let hint = "write for example `64GiB`".to_owned();
+        found.push(at.problem(format!("`{text}` is not a size"), hint));
+    }
+}
+
+/// Fields of the format that this version reads but does not act on.
+fn unused_fields(found: &mut Vec<Problem>, tree: &Tree) {
+    let fields = [
+        ("elastic", "the stage keeps the number of devices it asks for"),
+        ("topology/prefer", "only `within` is honoured"),
+        ("with/scratch", "no scratch space is reserved"),
+        ("checkpoint/portable", "a checkpoint is taken to fit every alternative"),
+    ];
+    for (path, what) in fields {
+        let mut steps = path.split('/');
+        let first = steps.next().and_then(|step| tree.entry(step));
+        let entry = match steps.next() {
+            Some(step) => first.and_then(|entry| entry.value.entry(step)),
+            None => first,
+        };
+        found.extend(entry.map(|entry| Problem {
+            severity: Severity::Warning,
+            place: entry.key_place,
+            length: entry.key.chars().count(),
+            message: format!("`{}` is not acted on yet: {what}", entry.key),
+            hint: None,
+        }));
+    }
+}
+
+/// `{stage.NAME.output}` names a stage of the job that runs before.
+fn output_names(found: &mut Vec<Problem>, file: &JobFile, stage: &StageFile, tree: &Tree) {
+    let Some(run) = tree.get("run") else { return };
+    for word in command_words(&stage.needs.run) {
+        for name in named_outputs(&word) {
+            let known = file.spec.stages.iter().any(|other| other.name == name);
+            if !known {
+                let names = file.spec.stages.iter().map(|stage| stage.name.as_str());
+                let hint = closest(&name, names).map(|near| format!("did you mean `{near}`?"));
+                found.push(run.problem(format!("there is no stage `{name}` to read from"), hint));
+            }
+        }
+    }
+}
+
+/// The first cycle of `after` and `follows`, told from its first stage in file order.
+fn cycle(file: &JobFile, tree: &Tree) -> Option<Problem> {
+    let stages = &file.spec.stages;
+    let needs = |name: &str| {
+        let stage = stages.iter().find(|stage| stage.name == name);
+        stage.into_iter().flat_map(|stage| stage.after.iter().chain(&stage.follows))
+    };
+    for (index, stage) in stages.iter().enumerate() {
+        let mut path = vec![stage.name.as_str()];
+        if follow_cycle(&needs, &mut path, &stage.name) {
+            let field = if stage.after.is_empty() { "follows" } else { "after" };
+            let at = tree.at(&format!("/spec/stages/{index}/{field}"));
+            let message = format!("`{field}` goes round in a circle: {}", path.join(" → "));
+            let hint = format!("remove one of these `{field}`");
+            return Some(at.problem(message, hint));
+        }
+    }
+    None
+}
+
+/// Extends `path` until it comes back to `goal`; leaves it as it was where it does not.
+fn follow_cycle<'a, Needs: Iterator<Item = &'a String>>(
+    needs: &impl Fn(&str) -> Needs,
+    path: &mut Vec<&'a str>,
+    goal: &str,
+) -> bool {
+    let Some(last) = path.last() else { return false };
+    for next in needs(last) {
+        if next == goal {
+            path.push(next);
+            return true;
+        }
+        if path.contains(&next.as_str()) {
+            continue;
+        }
+        path.push(next);
+        if follow_cycle(needs, path, goal) {
+            return true;
+        }
+        path.pop();
+    }
+    false
+}

@@ -1,0 +1,686 @@
+//! What `#SBATCH` directives mean here: every option of sbatch(1) is acted on, is of no consequence
+//! on one machine, is told not to be acted on, or is refused.
+
+use std::collections::BTreeMap;
+
+use super::{Short, job_name};
+use crate::quantity;
+
+/// A message and what to write instead.
+type Refused = (String, String);
+
+/// Options that make no difference here: they are about several nodes, or about what sbatch itself
+/// prints.
+const WITHOUT_CONSEQUENCE: &[&str] = &[
+    "--contiguous",
+    "--delay-boot",
+    "-m",
+    "--distribution",
+    "--gres-flags",
+    "--ignore-pbs",
+    "-k",
+    "--no-kill",
+    "--comment",
+    "--parsable",
+    "-Q",
+    "--quiet",
+    "-s",
+    "--oversubscribe",
+    "--spread-job",
+    "--switches",
+    "--use-min-nodes",
+    "-v",
+    "--verbose",
+    "--wait-all-nodes",
+    "--wckey",
+];
+
+/// Options that change what happens around a job and not what it does; they are told.
+const TOLD: &[&str] =
+    &["--mail-type", "--mail-user", "-p", "--partition", "--prefer", "--profile", "--acctg-freq"];
+
+/// Options that take no value.
+const FLAGS: &[&str] = &[
+    "--contiguous",
+    "--ignore-pbs",
+    "--parsable",
+    "-Q",
+    "--quiet",
+    "-s",
+    "--oversubscribe",
+    "--spread-job",
+    "--use-min-nodes",
+    "-v",
+    "--verbose",
+    "-H",
+    "--hold",
+    "--requeue",
+    "--no-requeue",
+    "-W",
+    "--wait",
+    "-O",
+    "--overcommit",
+    "--reboot",
+    "--test-only",
+];
+
+/// Options that are refused, and what to do instead.
+const REFUSED: &[(&[&str], &str)] = &[
+    (&["--exclusive"], "ask for the cores, memory and devices that it needs"),
+    (&["--no-requeue"], "a job that was stopped is started again here: remove the line"),
+    (&["-w", "--nodelist", "-x", "--exclude", "-F", "--nodefile"], "name devices, not nodes"),
+    (&["-L", "--licenses", "--reservation"], "there are none here: remove the line"),
+    (&["--deadline", "--time-min"], "give a `--time` that it surely ends in"),
+    (&["-W", "--wait"], "say `het submit --wait`"),
+    (&["--test-only"], "say `het submit --hold`, and ask `het explain`"),
+    (&["--tmp"], "scratch space is not reserved here: remove the line"),
+    (&["-O", "--overcommit"], "ask for as many cores as it has tasks"),
+    (&["--uid", "--gid", "--get-user-env"], "submit it as the user that it is to run as"),
+    (&["--export-file"], "say `--export=NAME=VALUE,…`, or `het submit --env NAME=VALUE`"),
+    (&["--ntasks-per-gpu", "--ntasks-per-socket", "--ntasks-per-core"], "say `--ntasks`"),
+    (&["--gpus-per-socket"], "say `--gpus`"),
+    (&["--priority"], "say `#HET --priority high`"),
+];
+
+/// What `#SBATCH` said so far; counts become devices when all is known.
+#[derive(Debug, Default)]
+pub(super) struct Slurm {
+    short: Short,
+    /// Whether there was any directive.
+    is_used: bool,
+    /// The job's name as it was written.
+    name: Option<String>,
+    tasks: Option<u32>,
+    tasks_a_node: Option<u32>,
+    cores_a_task: Option<u32>,
+    cores_a_device: Option<u32>,
+    accelerators: Option<(String, u32)>,
+    a_task: Option<(String, u32)>,
+    /// Words of which each is a model that will do.
+    models: Vec<String>,
+    memory_mib: Option<u64>,
+    memory_a_core_mib: Option<u64>,
+    memory_a_device_mib: Option<u64>,
+    variables: BTreeMap<String, String>,
+    /// Told not to be acted on.
+    pub(super) told: Vec<String>,
+}
+
+/// Whether an option takes no value, so that the next word is another option.
+pub(super) fn is_flag(key: &str) -> bool {
+    FLAGS.contains(&key) || (key == "--exclusive")
+}
+
+impl Slurm {
+    /// One directive, as sbatch(1) has them.
+    pub(super) fn directive(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        self.is_used = true;
+        if WITHOUT_CONSEQUENCE.contains(&key) {
+            return Ok(());
+        }
+        if TOLD.contains(&key) {
+            self.told.push(key.to_owned());
+            if key == "-p" || key == "--partition" {
+                self.set_variable("SLURM_JOB_PARTITION", value);
+            }
+            return Ok(());
+        }
+        if let Some((_, hint)) = REFUSED.iter().find(|(keys, _)| keys.contains(&key)) {
+            return Err((format!("`{key}` means nothing here"), (*hint).to_owned()));
+        }
+        if value.is_empty() && !is_flag(key) && is_known(key) {
+            return Err((format!("`{key}` has no value"), format!("write `{key}=VALUE`")));
+        }
+        match key {
+            "-n" | "--ntasks" | "--ntasks-per-node" | "-c" | "--cpus-per-task"
+            | "--cpus-per-gpu" | "--mincpus" | "-G" | "--gpus" | "--gpus-per-node"
+            | "--gpus-per-task" | "--gres" | "-C" | "--constraint" | "-N" | "--nodes" => {
+                self.devices_directive(key, value)
+            }
+            "--mem" | "--mem-per-cpu" | "--mem-per-gpu" => self.memory_directive(key, value),
+            _ => self.job_directive(key, value),
+        }
+    }
+
+    fn job_directive(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        match key {
+            "-J" | "--job-name" => {
+                self.name = Some(value.to_owned());
+                self.short.name = Some(job_name(value));
+            }
+            "-A" | "--account" => {
+                self.set_variable("SLURM_JOB_ACCOUNT", value);
+                self.short.tenant = Some(value.to_lowercase());
+            }
+            "-q" | "--qos" => {
+                self.set_variable("SLURM_JOB_QOS", value);
+                match ["urgent", "high", "normal", "low"].contains(&value) {
+                    true => self.short.priority = Some(value.to_owned()),
+                    false => self.told.push(key.to_owned()),
+                }
+            }
+            "--nice" => match value.parse::<i64>().unwrap_or(100) {
+                ..0 => {
+                    return Err((
+                        "`--nice` cannot raise a priority".to_owned(),
+                        "say `#HET --priority high`".to_owned(),
+                    ));
+                }
+                0 => {}
+                1.. => self.short.priority = Some("low".to_owned()),
+            },
+            "-t" | "--time" => self.short.time_limit = time(value)?,
+            "-a" | "--array" => self.array(value),
+            "-d" | "--dependency" => {
+                self.set_variable("SLURM_JOB_DEPENDENCY", value);
+                self.short.after = Some(dependency(value)?);
+            }
+            "--kill-on-invalid-dep" if value == "yes" => {}
+            "--kill-on-invalid-dep" => {
+                let hint = "a job whose dependency cannot be met is cancelled here".to_owned();
+                return Err((format!("`{key}={value}` means nothing here"), hint));
+            }
+            "-b" | "--begin" => self.short.begin = Some(value.to_owned()),
+            "-H" | "--hold" => self.short.hold = Some("true".to_owned()),
+            "-D" | "--chdir" => self.short.chdir = Some(value.to_owned()),
+            "-i" | "--input" => self.short.stdin = Some(pattern(key, value)?),
+            "-o" | "--output" => self.short.stdout = Some(pattern(key, value)?),
+            "-e" | "--error" => self.short.stderr = Some(pattern(key, value)?),
+            "--open-mode" if ["append", "truncate"].contains(&value) => {
+                self.short.open_mode = Some(value.to_owned());
+            }
+            "--export" => self.short.export = Some(value.to_owned()),
+            "--signal" => self.signal(value)?,
+            // Whatever was stopped goes on from its newest checkpoint anyhow.
+            "--requeue" => {}
+            _ => {
+                let hint = "remove it, or say what it is to do with `#HET`".to_owned();
+                return Err((format!("`{key}` is no option that is known here"), hint));
+            }
+        }
+        Ok(())
+    }
+
+    fn devices_directive(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        match key {
+            "-n" | "--ntasks" => self.tasks = Some(count(key, value)?),
+            "--ntasks-per-node" => self.tasks_a_node = Some(count(key, value)?),
+            "-c" | "--cpus-per-task" => self.cores_a_task = Some(count(key, value)?),
+            "--mincpus" => {
+                let least = count(key, value)?;
+                self.cores_a_task = Some(self.cores_a_task.unwrap_or(1).max(least));
+            }
+            "--cpus-per-gpu" => self.cores_a_device = Some(count(key, value)?),
+            "-G" | "--gpus" => {
+                self.set_variable("SLURM_GPUS", value);
+                self.accelerators = Some(gpus(key, value)?);
+            }
+            "--gpus-per-node" => {
+                self.set_variable("SLURM_GPUS_PER_NODE", value);
+                self.accelerators = Some(gpus(key, value)?);
+            }
+            "--gpus-per-task" => {
+                self.set_variable("SLURM_GPUS_PER_TASK", value);
+                self.a_task = Some(gpus(key, value)?);
+            }
+            "--gres" => self.accelerators = gres(value)?,
+            "-C" | "--constraint" => self.models = models(value)?,
+            _ if value == "1" || value == "1-1" => {}
+            _ => {
+                let message = format!("`{key} {value}` asks for several nodes");
+                return Err((message, "one machine is one node: ask for `1`".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn memory_directive(&mut self, key: &str, value: &str) -> Result<(), Refused> {
+        let mib = mebibytes(key, value)?;
+        match key {
+            // All that the node has: nothing is to be kept for it.
+            "--mem" => self.memory_mib = Some(mib).filter(|mib| *mib > 0),
+            "--mem-per-cpu" => self.memory_a_core_mib = Some(mib),
+            _ => self.memory_a_device_mib = Some(mib),
+        }
+        Ok(())
+    }
+
+    /// `INDICES[%N]`.
+    fn array(&mut self, value: &str) {
+        let (indices, parallel_max) = value.split_once('%').unzip();
+        self.short.array = Some(indices.unwrap_or(value).to_owned());
+        self.short.max_parallel = parallel_max.map(str::to_owned);
+    }
+
+    /// `B:SIGNAL[@SECONDS]`: sent to the script that long before its time is over.
+    fn signal(&mut self, value: &str) -> Result<(), Refused> {
+        let Some(said) = value.strip_prefix("B:").or(value.strip_prefix("RB:")) else {
+            let hint = format!("write `B:{value}` and trap it in the script");
+            let message = format!("`--signal={value}` is for programs that `srun` starts");
+            return Err((message, hint));
+        };
+        let (name, seconds) = said.split_once('@').unwrap_or((said, "60"));
+        let name = match name {
+            "1" => "HUP",
+            "2" => "INT",
+            "10" => "USR1",
+            "12" => "USR2",
+            "15" => "TERM",
+            name => name.trim_start_matches("SIG"),
+        };
+        self.short.notice = Some(format!("SIG{name}"));
+        self.short.grace = Some(format!("{}s", count("--signal", seconds)?));
+        Ok(())
+    }
+
+    fn set_variable(&mut self, name: &str, value: impl ToString) {
+        self.variables.insert(name.to_owned(), value.to_string());
+    }
+
+    fn task_count(&self) -> u32 {
+        self.tasks.or(self.tasks_a_node).unwrap_or(1)
+    }
+
+    fn cores(&self) -> u32 {
+        let of_tasks = self.task_count().saturating_mul(self.cores_a_task.unwrap_or(1));
+        match (self.cores_a_device, self.accelerators()) {
+            (Some(cores), Some((_, count))) => of_tasks.max(cores.saturating_mul(count)),
+            _ => of_tasks,
+        }
+    }
+
+    fn says_cores(&self) -> bool {
+        let counts = [self.tasks, self.tasks_a_node, self.cores_a_task, self.cores_a_device];
+        counts.iter().any(Option::is_some)
+    }
+
+    fn accelerators(&self) -> Option<(&str, u32)> {
+        let all = self.accelerators.as_ref().map(|(word, count)| (word.as_str(), *count));
+        let a_task = self.a_task.as_ref();
+        let tasks = self.task_count();
+        let a_task = a_task.map(|(word, count)| (word.as_str(), count.saturating_mul(tasks)));
+        all.or(a_task).filter(|(_, count)| *count > 0)
+    }
+
+    pub(super) fn devices(&self) -> Option<String> {
+        match self.accelerators() {
+            Some((word, count)) if self.models.is_empty() => Some(format!("{word}:{count}")),
+            Some((_, count)) => {
+                let words = self.models.iter().map(|model| format!("{model}:{count}"));
+                Some(words.collect::<Vec<_>>().join(" | "))
+            }
+            None => self.says_cores().then(|| format!("cpu:{}", self.cores())),
+        }
+    }
+
+    /// What stands against the directives as a whole, and against the script.
+    pub(super) fn problems(&self, commands: &str) -> Vec<Refused> {
+        let mut found = Vec::new();
+        if !self.models.is_empty() && self.accelerators().is_none() {
+            let hint = "say which devices it needs, such as `--gpus=1`".to_owned();
+            found.push(("`--constraint` is of no device here".to_owned(), hint));
+        }
+        if self.is_used && commands.lines().any(calls_srun) {
+            let hint = "start the program itself: it sees all devices of the job, and `torchrun` \
+                        starts a process for each"
+                .to_owned();
+            found.push(("`srun` starts nothing here".to_owned(), hint));
+        }
+        found
+    }
+
+    /// What it all comes to; `stem` is the name of the script.
+    pub(super) fn short(&self, stem: &str) -> Short {
+        if !self.is_used {
+            return Short::default();
+        }
+        let beside = self.accelerators().is_some() && self.says_cores();
+        let a_core = self.memory_a_core_mib.map(|mib| mib.saturating_mul(self.cores().into()));
+        let devices = self.accelerators().map_or(0, |(_, count)| count);
+        let a_device = self.memory_a_device_mib.map(|mib| mib.saturating_mul(devices.into()));
+        let memory = self.memory_mib.or(a_core).or(a_device).map(|mib| format!("{mib}MiB"));
+        let name = self.short.name.clone().unwrap_or_else(|| job_name(stem));
+        let files = |text: &Option<String>| text.as_ref().map(|text| text.replace("%x", &name));
+        let default = match self.short.array {
+            Some(_) => "slurm-{array}_{index}.out",
+            None => "slurm-{job}.out",
+        };
+        Short {
+            devices: self.devices(),
+            cores: beside.then(|| self.cores().to_string()),
+            memory,
+            stdout: files(&self.short.stdout).or_else(|| Some(default.to_owned())),
+            stderr: files(&self.short.stderr),
+            stdin: files(&self.short.stdin),
+            time_limit: self.limit_before_the_notice(),
+            env: self.environment(&name),
+            name: Some(name),
+            ..self.short.clone()
+        }
+    }
+
+    /// The signal comes before the time is over, not once it is.
+    fn limit_before_the_notice(&self) -> Option<String> {
+        let limit = self.short.time_limit.as_deref().and_then(quantity::duration)?;
+        let grace = self.short.grace.as_deref().and_then(quantity::duration);
+        let seconds = limit.0.saturating_sub(grace.map_or(0, |grace| grace.0)) / 1_000;
+        Some(format!("{}s", seconds.max(1)))
+    }
+
+    /// The variables that scripts read. Placeholders are filled in for each job and process.
+    fn environment(&self, name: &str) -> BTreeMap<String, String> {
+        let mut variables = self.variables.clone();
+        let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
+        for (name, value) in [
+            ("SLURM_JOB_ID", "{job}"),
+            ("SLURM_JOBID", "{job}"),
+            ("SLURM_JOB_NODELIST", "{node}"),
+            ("SLURM_NODELIST", "{node}"),
+            ("SLURMD_NODENAME", "{node}"),
+            ("SLURM_RESTART_COUNT", "{restarts}"),
+            ("SLURM_JOB_NUM_NODES", "1"),
+            ("SLURM_NNODES", "1"),
+            ("SLURM_NODEID", "0"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_CLUSTER_NAME", "heterosis"),
+        ] {
+            set(name, value.to_owned());
+        }
+        set("SLURM_JOB_NAME", self.name.clone().unwrap_or_else(|| name.to_owned()));
+        let cores = self.cores().to_string();
+        set("SLURM_CPUS_ON_NODE", cores.clone());
+        set("SLURM_JOB_CPUS_PER_NODE", cores);
+        set("SLURM_TASKS_PER_NODE", self.task_count().to_string());
+        if let Some(tasks) = self.tasks.or(self.tasks_a_node) {
+            set("SLURM_NTASKS", tasks.to_string());
+            set("SLURM_NPROCS", tasks.to_string());
+        }
+        let counts = [
+            ("SLURM_NTASKS_PER_NODE", self.tasks_a_node.map(u64::from)),
+            ("SLURM_CPUS_PER_TASK", self.cores_a_task.map(u64::from)),
+            ("SLURM_CPUS_PER_GPU", self.cores_a_device.map(u64::from)),
+            ("SLURM_GPUS_ON_NODE", self.accelerators().map(|(_, count)| count.into())),
+            ("SLURM_MEM_PER_NODE", self.memory_mib),
+            ("SLURM_MEM_PER_CPU", self.memory_a_core_mib),
+            ("SLURM_MEM_PER_GPU", self.memory_a_device_mib),
+        ];
+        for (name, count) in counts {
+            if let Some(count) = count {
+                set(name, count.to_string());
+            }
+        }
+        variables
+    }
+}
+
+/// Whether an option is acted on at all.
+fn is_known(key: &str) -> bool {
+    const KNOWN: &[&str] = &[
+        "-J",
+        "--job-name",
+        "-A",
+        "--account",
+        "-q",
+        "--qos",
+        "-t",
+        "--time",
+        "-a",
+        "--array",
+        "-d",
+        "--dependency",
+        "-b",
+        "--begin",
+        "-D",
+        "--chdir",
+        "-i",
+        "--input",
+        "-o",
+        "--output",
+        "-e",
+        "--error",
+        "--open-mode",
+        "--export",
+        "--signal",
+        "-n",
+        "--ntasks",
+        "-c",
+        "--ntasks-per-node",
+        "--cpus-per-task",
+        "--cpus-per-gpu",
+        "--mincpus",
+        "-G",
+        "--gpus",
+        "--gpus-per-node",
+        "--gpus-per-task",
+        "--gres",
+        "-C",
+        "--constraint",
+        "-N",
+        "--nodes",
+        "--mem",
+        "--mem-per-cpu",
+        "--mem-per-gpu",
+    ];
+    KNOWN.contains(&key)
+}
+
+/// Whether a line of a script starts a program by `srun`.
+fn calls_srun(line: &str) -> bool {
+    let line = line.trim_start();
+    let separators = |c: char| c.is_whitespace() || "&;|()".contains(c);
+    let mut words = line.split(separators).filter(|word| !word.is_empty());
+    !line.starts_with('#') && words.any(|word| word == "srun" || word.ends_with("/srun"))
+}
+
+/// `afterok:41:42,afterany:43`, or with `?` where one is enough, in our words.
+fn dependency(value: &str) -> Result<String, Refused> {
+    let separator = if value.contains('?') { "?" } else { "," };
+    let items: Option<Vec<String>> = value.split(separator).map(of_kind).collect();
+    items.map(|items| items.join(separator)).ok_or_else(|| {
+        let hint = "write `afterok:41`, `afternotok:`, `afterany:`, `after:41+5`, `aftercorr:` or \
+                    `singleton`, with `,` or `?` between them";
+        (format!("`{value}` is no dependency for `--dependency`"), hint.to_owned())
+    })
+}
+
+/// `KIND:JOB[+MINUTES][:JOB…]`; a job is `ID`, which stands for its whole array, or `ID_INDEX`.
+fn of_kind(part: &str) -> Option<String> {
+    if part == "singleton" {
+        return Some(part.to_owned());
+    }
+    let (kind, jobs) = part.split_once(':')?;
+    let condition = match kind {
+        "after" => "start",
+        "afterok" | "aftercorr" => "ok",
+        "afternotok" => "fail",
+        "afterany" => "any",
+        _ => return None,
+    };
+    let item = |job: &str| {
+        let (job, minutes) = match job.split_once('+') {
+            Some((job, minutes)) => (job, Some(minutes.parse::<u32>().ok()?)),
+            None => (job, None),
+        };
+        let (id, index) = job.split_once('_').unwrap_or((job, ""));
+        let is_number = |text: &str| text.chars().all(|c| c.is_ascii_digit());
+        let inside = if kind == "aftercorr" { "=" } else { index };
+        let fits = !id.is_empty() && is_number(id) && is_number(index);
+        let delay = minutes.map(|minutes| format!("+{minutes}m")).unwrap_or_default();
+        fits.then(|| format!("{id}[{inside}]:{condition}{delay}"))
+    };
+    let items: Option<Vec<String>> = jobs.split(':').map(item).collect();
+    Some(items?.join(","))
+}
+
+/// Models of `--constraint`, where one of several will do.
+fn models(value: &str) -> Result<Vec<String>, Refused> {
+    match value.contains(['&', '*', '[', '(']) {
+        true => {
+            let hint = "name the model of the devices, such as `--gpus=a100:2`".to_owned();
+            Err((format!("`{value}` describes nodes, and a constraint here is a model"), hint))
+        }
+        false => Ok(value.split(['|', ',']).map(str::to_lowercase).collect()),
+    }
+}
+
+/// A file name with the patterns of sbatch(1) as our placeholders. `%x` stays for when the job's
+/// name is known.
+fn pattern(key: &str, value: &str) -> Result<String, Refused> {
+    let mut out = String::new();
+    let mut letters = value.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            out.push(letter);
+            continue;
+        }
+        let mut width = String::new();
+        while let Some(digit) = letters.next_if(char::is_ascii_digit) {
+            width.push(digit);
+        }
+        let width = if width.is_empty() { width } else { format!(":{width}") };
+        match letters.next() {
+            Some('%') => out.push('%'),
+            Some('j' | 'J') => out.push_str(&format!("{{job{width}}}")),
+            Some('A') => out.push_str(&format!("{{array{width}}}")),
+            Some('a') => out.push_str(&format!("{{index{width}}}")),
+            Some('N') => out.push_str("{node}"),
+            Some('n' | 't') => out.push('0'),
+            Some('s') => out.push_str("batch"),
+            Some('u') => out.push_str("{user}"),
+            Some('x') => out.push_str("%x"),
+            other => {
+                let other = other.map(String::from).unwrap_or_default();
+                let hint = "there are `%j`, `%A`, `%a`, `%x`, `%N`, `%u` and `%%`".to_owned();
+                return Err((format!("`%{other}` stands for nothing in `{key}`"), hint));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Longest time that is meant: a hundred years.
+const TIME_MAX_S: u64 = 100 * 366 * 86_400;
+
+fn count(key: &str, value: &str) -> Result<u32, Refused> {
+    let wrong =
+        || (format!("`{value}` is no count for `{key}`"), "write a whole number".to_owned());
+    value.parse().map_err(|_| wrong())
+}
+
+/// `[TYPE:]COUNT`.
+fn gpus(key: &str, value: &str) -> Result<(String, u32), Refused> {
+    if value.contains(',') {
+        let hint = "give each its own stage in a job file".to_owned();
+        return Err((format!("`{value}` asks for several sorts of devices"), hint));
+    }
+    let (word, number) = value.rsplit_once(':').unwrap_or(("gpu", value));
+    Ok((word.to_lowercase(), count(key, number)?))
+}
+
+/// `gpu:2`, `gpu:h100:2`, `npu:8`, `gpu`; nothing for `none`.
+fn gres(value: &str) -> Result<Option<(String, u32)>, Refused> {
+    if value.eq_ignore_ascii_case("none") {
+        return Ok(None);
+    }
+    let mut found = None;
+    for item in value.split(',') {
+        let item = item.strip_prefix("gres/").or(item.strip_prefix("gres:")).unwrap_or(item);
+        let parts: Vec<&str> = item.split(':').collect();
+        let kind = parts[0].to_lowercase();
+        if ["tmp", "shard", "mps", "license", "craynetwork"].contains(&kind.as_str()) {
+            let hint = "ask for whole devices, such as `gpu:2`".to_owned();
+            return Err((format!("`{item}` cannot be asked for here"), hint));
+        }
+        let (word, number) = match parts[..] {
+            [_] => (kind, 1),
+            [_, number] if number.chars().all(|c| c.is_ascii_digit()) => {
+                (kind, count("--gres", number)?)
+            }
+            [_, model] => (model.to_lowercase(), 1),
+            [_, model, number] => (model.to_lowercase(), count("--gres", number)?),
+            _ => {
+                let hint = "write `gpu:2` or `gpu:h100:2`".to_owned();
+                return Err((format!("`{item}` is no resource for `--gres`"), hint));
+            }
+        };
+        if found.replace((word, number)).is_some() {
+            let hint = "give each its own stage in a job file".to_owned();
+            return Err((format!("`{value}` asks for several sorts of devices"), hint));
+        }
+    }
+    Ok(found)
+}
+
+/// Mebibytes where no unit is given, as Slurm has it; its units are binary.
+fn mebibytes(key: &str, value: &str) -> Result<u64, Refused> {
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match value[digits.len()..].to_uppercase().as_str() {
+        "" | "M" | "MB" => "MiB",
+        "K" | "KB" => "KiB",
+        "G" | "GB" => "GiB",
+        "T" | "TB" => "TiB",
+        _ => "?",
+    };
+    let bytes = quantity::size(&format!("{digits}{unit}"));
+    let wrong = || (format!("`{value}` is no size for `{key}`"), "write `64G`".to_owned());
+    bytes.map(|bytes| bytes.0 >> 20).ok_or_else(wrong)
+}
+
+/// `MINUTES`, `MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `DAYS-HOURS[:MINUTES[:SECONDS]]`.
+/// No limit for `0`, `UNLIMITED` and `INFINITE`.
+fn time(value: &str) -> Result<Option<String>, Refused> {
+    if ["0", "UNLIMITED", "INFINITE"].contains(&value.to_uppercase().as_str()) {
+        return Ok(None);
+    }
+    let read = || -> Option<u64> {
+        let (days, rest) = match value.split_once('-') {
+            Some((days, rest)) => (Some(days.parse::<u64>().ok()?), rest),
+            None => (None, value),
+        };
+        let parts: Option<Vec<u64>> = rest.split(':').map(|part| part.parse().ok()).collect();
+        let [hours, minutes, seconds] = match (days, &parts?[..]) {
+            (None, &[minutes]) => [0, minutes, 0],
+            (None, &[minutes, seconds]) => [0, minutes, seconds],
+            (Some(_), &[hours]) => [hours, 0, 0],
+            (Some(_), &[hours, minutes]) => [hours, minutes, 0],
+            (_, &[hours, minutes, seconds]) => [hours, minutes, seconds],
+            _ => return None,
+        };
+        let parts = [(days.unwrap_or(0), 86_400), (hours, 3_600), (minutes, 60), (seconds, 1)];
+        parts.into_iter().try_fold(0_u64, |sum, (count, unit)| {
+            sum.checked_add(count.checked_mul(unit)?).filter(|sum| *sum <= TIME_MAX_S)
+        })
+    };
+    match read() {
+        Some(seconds @ 1..) => Ok(Some(format!("{seconds}s"))),
+        _ => {
+            let hint = "write `90`, `1:30:00` or `2-12`".to_owned();
+            Err((format!("`{value}` is no time for `--time`"), hint))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn times_are_slurms() {
+        let read = |text: &str| time(text).ok().flatten();
+        assert_eq!(read("90"), some("5400s"));
+        assert_eq!(read("1:30"), some("90s"));
+        assert_eq!(read("1:00:30"), some("3630s"));
+        assert_eq!(read("2-12:30"), some("217800s"));
+        for endless in ["UNLIMITED", "infinite", "0"] {
+            assert_eq!(time(endless), Ok(None));
+        }
+        for wrong in ["soon", "1:2:3:4", "999999999999999999-0", "18446744073709551615", ""] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+}

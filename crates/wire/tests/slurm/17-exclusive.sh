@@ -1,0 +1,6 @@
+#!/bin/bash
+#SBATCH --exclusive
+#
+# refused: `--exclusive`
+
+python train.py

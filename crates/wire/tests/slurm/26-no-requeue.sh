@@ -1,0 +1,6 @@
+#!/bin/bash
+#SBATCH --no-requeue
+#
+# refused: `--no-requeue`
+
+python train.py

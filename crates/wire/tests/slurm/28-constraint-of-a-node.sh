@@ -1,0 +1,6 @@
+#!/bin/bash
+#SBATCH -C ib&skylake
+#
+# refused: `ib&skylake`
+
+python train.py

@@ -1,0 +1,6 @@
+#!/bin/bash
+#SBATCH --gpu=4
+#
+# refused: `--gpu`
+
+python train.py

@@ -49,7 +49,7 @@ mod tests {
         let speed = || {
             let job = parse(text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
             let (env, classes) = (BTreeMap::new(), &cluster.classes);
-            let context = Context { workdir: "/w", cwd: "/", classes, models: models(), env: &env };
+            let context = Context::new(classes, models(), &env);
             let mut spec = job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"));
             let warnings = plan(&job.file, &cluster, &calibrations, &mut spec);
             let speeds = spec.stages[0].planned.speeds(&"h100-sxm5-80".into(), 8);

@@ -21,7 +21,7 @@ fn planned_with(
     let job = parse(&text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
     let env = BTreeMap::new();
     let classes = &topology.classes;
-    let context = Context { workdir: "/w", cwd: "/", classes, models: models(), env: &env };
+    let context = Context::new(classes, models(), &env);
     let mut spec = job.resolve(&context).unwrap_or_else(|problems| panic!("{problems}"));
     let warnings = plan(&job.file, topology, measured, &mut spec);
     (spec.stages.remove(0), warnings)

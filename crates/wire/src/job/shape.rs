@@ -95,7 +95,7 @@ pub struct StageFile {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Needs {
     /// The program: a list of words, or one line that is split as a shell splits it. Placeholders:
-    /// `{workdir}`, `{checkpoint}`, `{stage.NAME.output}`, `{rank}`, `{world}`.
+    /// `{workdir}`, `{checkpoint}`, `{stage.NAME.output}`, `{rank}`, `{world}`, `{port}`.
     pub run: CommandFile,
     /// Acceptable devices, `WORD:COUNT[:MEMORY]`, with ` | ` between alternatives.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,9 +1,12 @@
 //! Turns the specification of a gang into running programs: arguments, environment, containers.
 
+mod command_line;
 mod container;
+mod device_numbers;
 mod environment;
 mod failure;
 mod health_check;
+mod launcher;
 mod lookup;
 mod spawn;
 mod spec;

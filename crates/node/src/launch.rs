@@ -8,6 +8,7 @@ mod failure;
 mod health_check;
 mod launcher;
 mod lookup;
+mod output_directory;
 mod spawn;
 mod spec;
 mod template;

@@ -10,7 +10,9 @@ use het_core::{
 };
 
 use super::launcher::Pinning;
+use super::output_directory::output_directories;
 use super::template::{self, Placeholders};
+use crate::checkpoint::SearchRoots;
 use crate::process::Exit;
 use crate::recovery::ExitLog;
 use crate::resources::{AssignedCores, count_cores, is_cpu};
@@ -167,6 +169,14 @@ impl GangSpec {
             Some((log, since)) => log.of(pid, *since),
             None => Some(Exit::Unknown),
         }
+    }
+
+    /// Where its programs may save.
+    pub(crate) fn search_roots(&self) -> SearchRoots {
+        let cwd = PathBuf::from(&self.launch.cwd);
+        let told = output_directories(&self.argv(0)).into_iter().map(|dir| cwd.join(dir));
+        let named = told.chain([self.output_dir()]).collect();
+        SearchRoots { named, cwd: cwd.clone(), declared: self.checkpoint_dir() }
     }
 
     /// The directory of checkpoints; a relative path starts at the program's working directory.

@@ -48,6 +48,8 @@ pub(crate) struct CheckpointSearch {
     since: SystemTime,
     /// Directories that are looked into, with their levels below a root.
     directories: BTreeMap<PathBuf, u32>,
+    /// Those among them with too many entries.
+    given_up: BTreeSet<PathBuf>,
     /// Where to look when a watched directory has changed.
     watched: BTreeMap<WatchDescriptor, PathBuf>,
     /// Of what was found or is not of this gang.
@@ -79,6 +81,7 @@ impl CheckpointSearch {
             roots,
             since: since - CLOCK_TICK,
             directories: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             watched: BTreeMap::new(),
             known: BTreeMap::new(),
             changed: BTreeSet::new(),
@@ -113,7 +116,8 @@ impl CheckpointSearch {
 
     /// Any may have changed.
     pub(crate) fn any_changed(&mut self) {
-        self.changed.extend(self.directories.keys().cloned());
+        let all = self.directories.keys().filter(|dir| !self.given_up.contains(*dir));
+        self.changed.extend(all.cloned());
     }
 
     /// Some of its directories are not looked into. True once.
@@ -158,10 +162,11 @@ impl CheckpointSearch {
                 entries_left = ENTRIES_MAX;
             }
             let is_new = !self.directories.contains_key(&dir);
-            if is_new && !self.watch(&dir, &dir, watch) {
-                continue;
-            }
             if is_new {
+                if self.watch(&dir, &dir, watch).is_none() {
+                    self.is_incomplete |= dir.is_dir();
+                    continue;
+                }
                 self.directories.insert(dir.clone(), level);
             }
             for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
@@ -171,13 +176,13 @@ impl CheckpointSearch {
                 }
                 entries_left -= 1;
                 let Some(kind) = kind(&entry) else { continue };
-                let (name, path) = (entry.file_name(), entry.path());
-                match Format::of(&name, kind) {
-                    Some(format) => found.extend(self.candidate(format, &path, look, watch)),
+                match Format::of(&entry.file_name(), kind) {
+                    Some(format) => {
+                        found.extend(self.candidate(format, &entry.path(), look, watch));
+                    }
                     None if kind == Kind::Directory && level < DEPTH_MAX => {
-                        let name = name.to_string_lossy();
-                        let is_known = self.directories.contains_key(&path);
-                        if !is_known && !name.starts_with('.') && !NEVER.contains(&&*name) {
+                        let path = entry.path();
+                        if !is_avoided(&entry) && !self.directories.contains_key(&path) {
                             dirs.push_back((path, level + 1));
                         }
                     }
@@ -200,17 +205,19 @@ impl CheckpointSearch {
         if matches!(format, Format::Trainer(_)) && self.roots.declared.as_deref() == Some(parent) {
             return None;
         }
-        // Before looking inside, so that what is written afterwards is looked at again.
-        self.watch(path, parent, watch);
-        let stamp = format.stamp(path)?;
-        if self.known.get(path) == Some(&stamp) {
+        let is_known = |stamp: &Stamp| self.known.get(path) == Some(stamp);
+        if format.stamp(path).as_ref().is_some_and(is_known) {
             return None;
         }
+        // Before looking inside, so that what is written afterwards is looked at again.
+        let inside = self.watch(path, parent, watch);
+        let stamp = format.stamp(path)?;
         let is_old = look == Look::Before || stamp.is_before(self.since);
         let whole = if is_old { None } else { format.read(path) };
         // Half of one is read again.
         if is_old || whole.is_some() {
             self.known.insert(path.to_owned(), stamp);
+            inside.into_iter().for_each(|descriptor| self.unwatch(descriptor, watch));
         }
         whole.filter(|_| self.is_named(path) || !watch.is_shared(self.lease))
     }
@@ -220,30 +227,42 @@ impl CheckpointSearch {
         named.any(|root| path.starts_with(root))
     }
 
-    /// Watches a directory, at whose changes another is looked into; false where it cannot be, or
-    /// too many are.
-    fn watch(&mut self, dir: &Path, look_into: &Path, watch: &mut DirectoryWatch) -> bool {
+    /// Watches a directory, at whose changes another is looked into; `None` for a file, where a
+    /// directory is gone again, and beyond the most that are watched.
+    fn watch(
+        &mut self,
+        dir: &Path,
+        look_into: &Path,
+        watch: &mut DirectoryWatch,
+    ) -> Option<WatchDescriptor> {
         if self.watched.len() >= DIRECTORIES_MAX {
-            self.is_incomplete = true;
-            return false;
+            return None;
         }
-        // A file, or a directory that is gone again, is not watched.
-        let Ok(descriptor) = watch.add(self.lease, dir) else { return false };
+        let descriptor = watch.add(self.lease, dir).ok()?;
         self.watched.entry(descriptor).or_insert_with(|| look_into.to_owned());
-        true
+        Some(descriptor)
+    }
+
+    fn unwatch(&mut self, descriptor: WatchDescriptor, watch: &mut DirectoryWatch) {
+        self.watched.remove(&descriptor);
+        watch.remove(self.lease, descriptor);
     }
 
     /// A directory with too many entries is not looked into again.
     fn give_up(&mut self, dir: &Path, watch: &mut DirectoryWatch) {
         self.is_incomplete = true;
-        self.watched.retain(|&descriptor, other| {
-            let keep = other != dir;
-            if !keep {
-                watch.remove(self.lease, descriptor);
-            }
-            keep
-        });
+        self.given_up.insert(dir.to_owned());
+        let into = self.watched.iter().filter(|(_, into)| *into == dir);
+        let descriptors: Vec<WatchDescriptor> = into.map(|(&descriptor, _)| descriptor).collect();
+        descriptors.into_iter().for_each(|descriptor| self.unwatch(descriptor, watch));
     }
+}
+
+/// Hidden directories, and those of other people's files.
+fn is_avoided(entry: &DirEntry) -> bool {
+    let name = entry.file_name();
+    let name = name.to_string_lossy();
+    name.starts_with('.') || NEVER.contains(&&*name)
 }
 
 /// `None` for a symbolic link and anything that is neither.
@@ -326,6 +345,7 @@ mod tests {
             assert_eq!(scene.found(), [path]);
         }
         scene.save("out/checkpoint-5");
+        scene.search.as_mut().expect("it has begun").any_changed();
         assert_eq!(scene.found(), ["out/checkpoint-5"], "it was written again");
         assert_eq!(scene.found(), [""; 0]);
     }

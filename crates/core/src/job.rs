@@ -217,9 +217,20 @@ pub enum RankRule {
     PerDevice,
 }
 
-/// How to start the program of a stage. Placeholders that only the engine
-/// knows (`{checkpoint}`, `{rank}`, `{world}`, `{node}`, `{restarts}`) are left for it; all others
-/// are resolved.
+impl RankRule {
+    /// Most ranks of a stage whose alternatives ask for these amounts. How many nodes a stage with
+    /// one process a node gets is for its placement to say: by request it is one process.
+    pub fn ranks_max(self, counts: impl Iterator<Item = u32>) -> u32 {
+        match self {
+            Self::PerNode => 1,
+            Self::PerDevice => counts.max().unwrap_or(1),
+        }
+    }
+}
+
+/// How to start the program of a stage. Placeholders that only the engine knows (`{checkpoint}`,
+/// `{port}`, `{rank}`, `{world}`, `{node}`, `{user}`, `{restarts}`) are left for it; all others are
+/// resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Launch {
     /// Name of the job and of the stage, for the program's environment and for paths.
@@ -234,6 +245,10 @@ pub struct Launch {
     /// Appended to `argv` when it starts from a checkpoint.
     pub resume: Vec<String>,
     pub checkpoint: Option<CheckpointSpec>,
+    /// Most ranks that the stage may get by its request, with any of its alternatives; 0 in stores
+    /// of earlier versions. A program that may be one of several is told its rank also when it is
+    /// alone.
+    pub ranks_max: u32,
     pub precision: Option<Name>,
     pub log: LogRule,
     /// Absolute path of a file that its processes read as standard input, where there is one.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use het_core::{Event, LeaseId, Millis, Outcome, Time};
 
 use crate::cgroup::CgroupPool;
+use crate::checkpoint::DirectoryWatch;
 use crate::clock::Clock;
 use crate::poller::Poller;
 use crate::process::{RankProcesses, Spawner, procfs};
@@ -27,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) spawner: Spawner,
     /// None where progress files cannot be watched: they are read at the end then.
     pub(crate) progress_watch: Option<ProgressWatch>,
+    /// None where checkpoints are not looked for.
+    pub(crate) directory_watch: Option<DirectoryWatch>,
     pub(crate) oom_kills: OomKills,
     pub(crate) cgroups: CgroupPool,
     /// Of leases whose end is durable.

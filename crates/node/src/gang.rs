@@ -14,9 +14,11 @@ mod streaming;
 mod survivors;
 mod verdict;
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use het_core::{CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, Time};
+use nix::sys::inotify::WatchDescriptor;
 use nix::sys::signal::Signal;
 
 use crate::cgroup::Group;
@@ -159,8 +161,13 @@ impl Gang {
             Source::Other(_, index) => self.processes.other_ended(index, &context.poller),
             Source::Checkpoints(_) | Source::Progress => self.reporting.files_changed(),
             Source::Output(_) => self.publish(context),
-            Source::Channel => {}
+            Source::Channel | Source::Directories => {}
         }
+    }
+
+    /// These directories may have changed in which it may save; none for all.
+    pub(crate) fn directories_changed(&mut self, which: Option<&BTreeSet<WatchDescriptor>>) {
+        self.reporting.directories_changed(which);
     }
 
     /// When [`Self::advance`] has something to do, if nothing happens before.

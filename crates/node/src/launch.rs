@@ -1,10 +1,14 @@
 //! Turns the specification of a gang into running programs: arguments, environment, containers.
 
+mod command_line;
 mod container;
+mod device_numbers;
 mod environment;
 mod failure;
 mod health_check;
+mod launcher;
 mod lookup;
+mod output_directory;
 mod spawn;
 mod spec;
 mod template;

@@ -1,7 +1,9 @@
-//! Logs of ranks: limiting their size and quoting their ends.
+//! Logs of ranks: limiting their size, quoting their ends, and what those say of a failure.
 
+mod cause;
 mod rotation;
 mod tail;
 
+pub(crate) use cause::cause;
 pub(crate) use rotation::LogRotation;
 pub(crate) use tail::tail;

@@ -18,6 +18,7 @@ use het_core::{
 use het_engine::{Engine, GenerationFence, Waker};
 
 use crate::cgroup::{CgroupPool, ControlGroups, RunMode};
+use crate::checkpoint::{ChangedDirectories, DirectoryWatch};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::{Cleanup, Context, OomKills, QueuedEvent};
@@ -93,6 +94,9 @@ impl Node {
         let progress_watch = ProgressWatch::start(&progress).ok();
         let progress_watch = progress_watch
             .filter(|watch| poller.add(watch, Source::Progress, Trigger::OneShot).is_ok());
+        let directory_watch = DirectoryWatch::new().ok();
+        let directory_watch = directory_watch
+            .filter(|watch| poller.add(watch, Source::Directories, Trigger::OneShot).is_ok());
         let context = Context {
             clock: Clock::start(),
             poller,
@@ -100,6 +104,7 @@ impl Node {
             null,
             spawner: Spawner::default(),
             progress_watch,
+            directory_watch,
             oom_kills: OomKills::default(),
             cgroups: cgroup_pool(&config),
             cleanups: Vec::new(),
@@ -227,8 +232,13 @@ impl Node {
 
     /// When something is to be done, if nothing happens before.
     fn deadline(&self) -> Option<Time> {
-        let watch = self.context.progress_watch.as_ref();
-        let paused_until = watch.and_then(|watch| watch.paused_until);
+        let progress = self.context.progress_watch.as_ref();
+        let directories = self.context.directory_watch.as_ref();
+        let paused_until = [
+            progress.and_then(|watch| watch.paused_until),
+            directories.and_then(|watch| watch.paused_until),
+        ];
+        let paused_until = paused_until.into_iter().flatten();
         self.gangs.values().filter_map(|gang| gang.deadline()).chain(paused_until).min()
     }
 
@@ -250,6 +260,7 @@ impl Node {
                     self.context.events.extend(events);
                 }
                 Source::Progress => touched.extend(self.read_progress_changes()),
+                Source::Directories => touched.extend(self.read_directory_changes()),
                 Source::Rank(lease, _)
                 | Source::Other(lease, _)
                 | Source::Checkpoints(lease)
@@ -261,7 +272,7 @@ impl Node {
                 }
             }
         }
-        self.resume_progress_watch();
+        self.resume_watches();
         let now = self.context.clock.now();
         let due = |gang: &Gang| gang.deadline().is_some_and(|at| at <= now);
         touched.extend(self.gangs.iter().filter(|(_, gang)| due(gang)).map(|(&lease, _)| lease));
@@ -305,8 +316,32 @@ impl Node {
         leases
     }
 
-    fn resume_progress_watch(&mut self) {
+    fn read_directory_changes(&mut self) -> Vec<LeaseId> {
         let now = self.context.clock.now();
+        let Some(watch) = &mut self.context.directory_watch else { return Vec::new() };
+        match watch.read(now) {
+            ChangedDirectories::Of(changed) => {
+                for (lease, directories) in &changed {
+                    if let Some(gang) = self.gangs.get_mut(lease) {
+                        gang.directories_changed(Some(directories));
+                    }
+                }
+                changed.into_keys().collect()
+            }
+            ChangedDirectories::Any => {
+                self.gangs.values_mut().for_each(|gang| gang.directories_changed(None));
+                self.gangs.keys().copied().collect()
+            }
+        }
+    }
+
+    fn resume_watches(&mut self) {
+        let now = self.context.clock.now();
+        if let Some(watch) = &mut self.context.directory_watch
+            && watch.paused_until.take_if(|at| *at <= now).is_some()
+        {
+            self.context.poller.rearm(&*watch, Source::Directories);
+        }
         if let Some(watch) = &mut self.context.progress_watch
             && watch.paused_until.take_if(|at| *at <= now).is_some()
         {

@@ -27,6 +27,8 @@ pub(crate) enum Source {
     Other(LeaseId, u16),
     /// The checkpoint directory of a lease changed.
     Checkpoints(LeaseId),
+    /// Directories changed in which gangs may save.
+    Directories,
     /// A lease whose output is streamed wrote to it.
     Output(LeaseId),
 }
@@ -97,6 +99,7 @@ impl Source {
             Self::Other(lease, index) => (3, lease, index),
             Self::Checkpoints(lease) => (4, lease, 0),
             Self::Output(lease) => (5, lease, 0),
+            Self::Directories => (6, LeaseId(0), 0),
         };
         lease.0 << (INDEX_BITS + KIND_BITS) | u64::from(index) << KIND_BITS | kind
     }
@@ -111,6 +114,7 @@ impl Source {
             3 => Self::Other(lease, index),
             4 => Self::Checkpoints(lease),
             5 => Self::Output(lease),
+            6 => Self::Directories,
             _ => return None,
         })
     }
@@ -131,6 +135,7 @@ mod tests {
             Source::Other(lease, 7),
             Source::Checkpoints(lease),
             Source::Output(lease),
+            Source::Directories,
         ];
         for source in all {
             assert_eq!(Source::from_number(source.number()), Some(source));

@@ -91,6 +91,19 @@ fn the_short_form_is_one_train_stage() {
 }
 
 #[test]
+fn how_many_ranks_a_request_may_have_goes_by_all_its_alternatives() {
+    let check = |ranks: &str, expected: u32| {
+        let text = format!("name: a\nrun: t\ndevices: \"cuda:1 | cuda:4 | cpu:2\"\n{ranks}");
+        let spec = resolved(&text);
+        let all = spec.stages[0].alternatives.iter().map(|shape| shape.launch.ranks_max);
+        assert_eq!(all.collect::<Vec<_>>(), [expected; 3], "{ranks}");
+    };
+    check("ranks: device\n", 4);
+    check("ranks: node\n", 1);
+    check("", 1);
+}
+
+#[test]
 fn all_problems_are_told_at_once_with_their_places() {
     insta::assert_snapshot!(refused(
         r#"apiVersion: heterosis.dev/v1alpha1

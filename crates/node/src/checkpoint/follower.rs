@@ -100,9 +100,9 @@ impl CheckpointFollower {
         (found, progress)
     }
 
-    /// Whether this path is reported for the first time.
-    pub(crate) fn is_new(&mut self, path: &str) -> bool {
-        self.tracker.is_new(path)
+    /// Whether this is reported for the first time.
+    pub(crate) fn is_new(&mut self, checkpoint: &Checkpoint) -> bool {
+        self.tracker.is_new(checkpoint)
     }
 
     fn apply(&mut self, change: Change) {

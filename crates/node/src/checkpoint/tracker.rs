@@ -9,6 +9,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use het_core::Checkpoint;
+
 /// How many reported checkpoints are remembered, so that none is reported twice.
 const REMEMBERED_MAX: usize = 256;
 
@@ -23,8 +25,8 @@ pub(super) struct CheckpointTracker {
     /// Created in place and perhaps being written.
     open: BTreeSet<u64>,
     complete: VecDeque<u64>,
-    /// Paths that were reported, by the program or by this rule.
-    reported: VecDeque<String>,
+    /// What was reported, by the program or by a rule.
+    reported: VecDeque<Checkpoint>,
 }
 
 impl CheckpointTracker {
@@ -63,15 +65,15 @@ impl CheckpointTracker {
         std::mem::take(&mut self.complete).into_iter()
     }
 
-    /// Whether this path is reported for the first time.
-    pub(super) fn is_new(&mut self, path: &str) -> bool {
-        if self.reported.iter().any(|old| old == path) {
+    /// Whether this is reported for the first time. Another step may have the same path.
+    pub(super) fn is_new(&mut self, checkpoint: &Checkpoint) -> bool {
+        if self.reported.contains(checkpoint) {
             return false;
         }
         if self.reported.len() == REMEMBERED_MAX {
             self.reported.pop_front();
         }
-        self.reported.push_back(path.to_owned());
+        self.reported.push_back(checkpoint.clone());
         true
     }
 
@@ -119,9 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_new_once() {
+    fn a_checkpoint_is_new_once() {
         let mut tracker = CheckpointTracker::default();
-        assert!(tracker.is_new("/c/checkpoint-5"));
-        assert!(!tracker.is_new("/c/checkpoint-5"));
+        let last = |step| Checkpoint { step, path: "/c/last.ckpt".to_owned() };
+        assert!(tracker.is_new(&last(5)));
+        assert!(!tracker.is_new(&last(5)));
+        assert!(tracker.is_new(&last(10)));
     }
 }

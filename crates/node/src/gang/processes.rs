@@ -183,7 +183,10 @@ impl Processes {
         }
         let runtimes: BTreeSet<i32> = self.ranks.iter().map(|process| process.pid).collect();
         for pid in procfs::topmost(&marker_variable(&spec.lease_dir)) {
-            let rank = procfs::variable(pid, RANK).and_then(|rank| rank.parse().ok());
+            let rank = match spec.world() {
+                1 => Some(0),
+                _ => procfs::variable(pid, RANK).and_then(|rank| rank.parse().ok()),
+            };
             if let Some(rank) = rank.filter(|_| !runtimes.contains(&pid)) {
                 inside.entry(rank).or_default().push(pid);
             }

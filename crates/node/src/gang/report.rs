@@ -1,17 +1,25 @@
 //! Everything a gang reports while it runs, gathered from its files.
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use het_core::{Checkpoint, Progress};
+use het_core::{Checkpoint, LeaseId, Progress};
+use nix::sys::inotify::WatchDescriptor;
 
-use crate::checkpoint::{CheckpointFollower, Orderly};
+use crate::checkpoint::{
+    CheckpointFollower, CheckpointSearch, DirectoryWatch, Look, Orderly, SearchRoots,
+};
 use crate::progress::{ProgressFile, Tally};
 
 /// The message to the user where inotify cannot be used.
 const UNWATCHED: &str = "progress is read only at the end: inotify cannot be used, \
                          hint: raise `fs.inotify.max_user_instances`";
+
+/// The message to the user where not every directory is looked into.
+const INCOMPLETE: &str = "checkpoints may be overlooked: there are too many files where it works, \
+                          hint: name their directory with `checkpoint: { dir: … }`";
 
 /// Whether changes of the progress file are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,12 +28,17 @@ pub(super) enum Watched {
     No,
 }
 
+/// New progress, and checkpoints that are complete.
+pub(super) type News = (Option<Progress>, Vec<Checkpoint>);
+
 /// Reads the progress file and the checkpoint directory of one gang.
 #[derive(Debug)]
 pub(super) struct Report {
     progress: ProgressFile,
     tally: Tally,
     checkpoints: CheckpointFollower,
+    /// None where directories cannot be watched.
+    search: Option<CheckpointSearch>,
     /// Base of the programs' relative paths.
     cwd: PathBuf,
 }
@@ -41,14 +54,39 @@ impl Report {
         let (checkpoints, watch) = CheckpointFollower::new(checkpoint_dir);
         let mut tally = Tally::default();
         if watch.is_err() || watched == Watched::No {
-            tally.suggest(&Progress { message: Some(UNWATCHED.to_owned()), ..Progress::default() });
+            tally.suggest(&message(UNWATCHED));
         }
-        Self { progress: ProgressFile::new(progress), tally, checkpoints, cwd }
+        Self { progress: ProgressFile::new(progress), tally, checkpoints, search: None, cwd }
+    }
+
+    /// Looks for checkpoints from now on. Those that are there are of earlier attempts.
+    pub(super) fn search(
+        &mut self,
+        lease: LeaseId,
+        roots: SearchRoots,
+        watch: Option<&mut DirectoryWatch>,
+    ) {
+        let Some(watch) = watch else { return };
+        let mut search = CheckpointSearch::begin(lease, roots, SystemTime::now(), watch);
+        search.read(Look::Before, watch);
+        self.search = Some(search);
     }
 
     /// Finds checkpoints that appeared after this time, while nobody watched.
     pub(super) fn catch_up(&mut self, since: SystemTime) {
         self.checkpoints.catch_up(since);
+        if let Some(search) = &mut self.search {
+            search.catch_up(since);
+        }
+    }
+
+    /// These directories may have changed in which it is looked for checkpoints; none for all.
+    pub(super) fn directories_changed(&mut self, which: Option<&BTreeSet<WatchDescriptor>>) {
+        match (&mut self.search, which) {
+            (Some(search), Some(which)) => search.changed(which),
+            (Some(search), None) => search.any_changed(),
+            (None, _) => {}
+        }
     }
 
     /// Readable after changes in the checkpoint directory.
@@ -66,22 +104,39 @@ impl Report {
     }
 
     /// Reads and gives what is new: progress, then checkpoints.
-    pub(super) fn read(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
+    pub(super) fn read(&mut self, watch: Option<&mut DirectoryWatch>) -> News {
         self.checkpoints.read();
         self.progress.read(&mut self.tally);
-        self.take()
+        self.take(watch)
     }
 
     /// As [`Self::read`], after every process has ended: reads all that is left.
-    pub(super) fn finish(&mut self, orderly: Orderly) -> (Option<Progress>, Vec<Checkpoint>) {
+    pub(super) fn finish(
+        &mut self,
+        orderly: Orderly,
+        mut watch: Option<&mut DirectoryWatch>,
+    ) -> News {
         self.checkpoints.read_all();
         self.progress.finish(&mut self.tally);
         self.checkpoints.ended(orderly);
-        self.take()
+        self.directories_changed(None);
+        let news = self.take(watch.as_deref_mut());
+        if let (Some(mut search), Some(watch)) = (self.search.take(), watch) {
+            search.end(watch);
+        }
+        news
     }
 
-    fn take(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
-        let (mut found, states) = self.checkpoints.take();
+    fn take(&mut self, watch: Option<&mut DirectoryWatch>) -> News {
+        let (mut found, mut states) = self.checkpoints.take();
+        if let (Some(search), Some(watch)) = (&mut self.search, watch) {
+            let (also_found, also_states) = search.read(Look::During, watch);
+            found.extend(also_found);
+            states.extend(also_states);
+            if search.take_incomplete() {
+                self.tally.suggest(&message(INCOMPLETE));
+            }
+        }
         states.iter().for_each(|progress| self.tally.suggest(progress));
         let (progress, mut reported) = self.tally.take();
         for checkpoint in &mut reported {
@@ -90,7 +145,11 @@ impl Report {
         }
         found.extend(reported);
         found.sort_by_key(|checkpoint| checkpoint.step);
-        found.retain(|checkpoint| self.checkpoints.is_new(&checkpoint.path));
+        found.retain(|checkpoint| self.checkpoints.is_new(checkpoint));
         (progress, found)
     }
+}
+
+fn message(text: &str) -> Progress {
+    Progress { message: Some(text.to_owned()), ..Progress::default() }
 }

@@ -1,8 +1,10 @@
 //! When a gang's files are read, and what of them is emitted as events.
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use het_core::{Checkpoint, Event, Millis, Progress, Time};
+use nix::sys::inotify::WatchDescriptor;
 
 use super::processes::Processes;
 use super::report::{Report, Watched};
@@ -30,10 +32,11 @@ pub(super) struct Reporting {
 }
 
 impl Reporting {
-    pub(super) fn new(spec: &GangSpec, context: &Context) -> Self {
+    pub(super) fn new(spec: &GangSpec, context: &mut Context) -> Self {
         let watched = if context.progress_watch.is_some() { Watched::Yes } else { Watched::No };
         let cwd = spec.launch.cwd.clone().into();
-        let report = Report::new(spec.progress_file(), spec.checkpoint_dir(), cwd, watched);
+        let mut report = Report::new(spec.progress_file(), spec.checkpoint_dir(), cwd, watched);
+        report.search(spec.lease, spec.search_roots(), context.directory_watch.as_mut());
         if let Some(fd) = report.fd() {
             // Without it checkpoints are found when something else is read, or at the end.
             let _ = context.poller.add(fd, Source::Checkpoints(spec.lease), Trigger::OneShot);
@@ -56,6 +59,12 @@ impl Reporting {
     }
 
     pub(super) fn files_changed(&mut self) {
+        self.is_unread = true;
+    }
+
+    /// These directories may have changed in which it is looked for checkpoints; none for all.
+    pub(super) fn directories_changed(&mut self, which: Option<&BTreeSet<WatchDescriptor>>) {
+        self.report.directories_changed(which);
         self.is_unread = true;
     }
 
@@ -90,7 +99,7 @@ impl Reporting {
         if let Some(fd) = self.report.fd() {
             context.poller.rearm(fd, Source::Checkpoints(spec.lease));
         }
-        let (progress, checkpoints) = self.report.read();
+        let (progress, checkpoints) = self.report.read(context.directory_watch.as_mut());
         let progress = progress.map(|progress| {
             let busy = self.current_busy(now, spec, processes);
             Progress { busy, ..progress }
@@ -109,7 +118,7 @@ impl Reporting {
     /// Emits everything that is left to report, once all processes have ended.
     pub(super) fn finish(&mut self, spec: &GangSpec, processes: &Processes, context: &mut Context) {
         let orderly = if processes.ended_orderly() { Orderly::Yes } else { Orderly::No };
-        let (progress, checkpoints) = self.report.finish(orderly);
+        let (progress, checkpoints) = self.report.finish(orderly, context.directory_watch.as_mut());
         self.measure_busy(spec, processes);
         let busy_only = spec.is_cpu_only() && processes.len() > 0;
         let progress = progress.or_else(|| busy_only.then(Default::default));

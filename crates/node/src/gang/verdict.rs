@@ -3,10 +3,8 @@
 use het_core::{Bytes, Failure, Outcome};
 use nix::sys::signal::Signal;
 
+use crate::logs::cause;
 use crate::process::{EXIT_SAVED, Exit};
-
-/// Longest part of a log line that a message quotes, in characters.
-const QUOTE_CHARS_MAX: usize = 300;
 
 /// What happens to the other ranks when one has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,9 +124,10 @@ impl Verdict {
 
 fn message(rank: u32, exit: Exit, log: &str, memory: MemoryRanOut) -> String {
     let mut text = format!("rank {rank} {exit}");
-    if let Some(line) = log.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+    let cause = cause(log);
+    if !cause.is_empty() {
         text.push_str(": ");
-        text.extend(line.chars().filter(|c| !c.is_control()).take(QUOTE_CHARS_MAX));
+        text.push_str(&cause);
     }
     text.push_str(&memory.hint(exit));
     text
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_quotes_the_last_line_that_is_not_blank() {
+    fn the_message_quotes_the_cause_in_the_log() {
         let log = "step 1\nCUDA out of memory\n\n  \n";
         assert_eq!(
             message(2, Exit::Code(1), log, MemoryRanOut::Unknown),

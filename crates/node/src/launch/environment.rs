@@ -9,6 +9,7 @@ use het_core::{DeviceId, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
+use super::launcher;
 use super::spec::GangSpec;
 use super::template;
 use crate::process::Variables;
@@ -32,18 +33,39 @@ struct DeviceRow<'a> {
 /// The variables that a rank has besides the engine's own environment.
 pub(crate) fn variables(spec: &GangSpec, rank: u32) -> Variables {
     let mut variables = Variables::new();
-    let cores = spec.core_count(rank);
-    if cores > 0 {
-        variables.set("OMP_NUM_THREADS", cores);
-        variables.set("RAYON_NUM_THREADS", cores);
-    }
+    add_defaults(&mut variables, spec, rank);
     for (name, value) in &spec.launch.env {
         variables.set(name, template::fill(value, spec.placeholders(rank)));
     }
     add_visible_devices(&mut variables, spec, rank);
-    add_ranks(&mut variables, spec, rank);
+    if spec.is_gang() {
+        add_ranks(&mut variables, spec, rank);
+    }
     add_heterosis(&mut variables, spec, rank);
     variables
+}
+
+/// What the user may set otherwise. None of it changes what a program does alone.
+fn add_defaults(variables: &mut Variables, spec: &GangSpec, rank: u32) {
+    // A log is read while it is written.
+    variables.set("PYTHONUNBUFFERED", 1);
+    // Of one process, `torchrun` heeds these where its words say nothing: two on a machine would
+    // meet at the same port, and a worker for each device is what the devices are for.
+    variables.set("MASTER_PORT", spec.port);
+    variables.set("PET_MASTER_PORT", spec.port);
+    let accelerators = spec.accelerator_count(rank);
+    if accelerators > 0 {
+        variables.set("PET_NPROC_PER_NODE", accelerators);
+    } else {
+        // DeepSpeed's launcher would show its processes the devices of others.
+        variables.set("DS_ACCELERATOR", "cpu");
+    }
+    let processes = launcher::processes(&spec.argv(rank), accelerators);
+    let threads = launcher::threads(spec.core_count(rank), spec.pinning(rank), processes);
+    if let Some(threads) = threads {
+        variables.set("OMP_NUM_THREADS", threads);
+        variables.set("RAYON_NUM_THREADS", threads);
+    }
 }
 
 /// Makes the granted accelerators visible. A rank without any gets the variables of its CPU, which

@@ -5,12 +5,14 @@ use std::fs::{self, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use het_core::{Failure, LogRule, OutputRule};
+use het_core::{Failure, Isolation, LogRule, OutputRule};
 
 use super::container::containerized;
+use super::device_numbers::{NVIDIA, device_numbers};
 use super::environment;
 use super::failure::{cannot_write, explain_exec_error, failure};
 use super::health_check::with_health_check;
+use super::launcher::{self, Granted};
 use super::lookup::find;
 use super::spec::GangSpec;
 use crate::cgroup::Group;
@@ -46,7 +48,8 @@ pub(crate) fn spawn(
     group: Option<&Group>,
     rank: u32,
 ) -> Result<Started, Failure> {
-    let argv = spec.argv(rank);
+    let argv = launcher::told(spec.argv(rank), spec.port, || granted(spec, rank))
+        .map_err(|why| failure(rank, Failure::CANNOT_RUN, why))?;
     let Some(program) = argv.first() else {
         return Err(failure(rank, EXIT_NOT_FOUND, "the stage has no program to run".to_owned()));
     };
@@ -85,6 +88,20 @@ pub(crate) fn spawn(
         context.spawner.start(program, &ChildFiles { stdin, log, note, cgroup_procs, inherited })
     });
     started.map_err(|error| explain_exec_error(spec, rank, &error))
+}
+
+/// The accelerators of a rank, for launchers that choose devices by their numbers: of one driver,
+/// whose variable such a launcher replaces. AMD's is not among them: what it hides has no number.
+fn granted(spec: &GangSpec, rank: u32) -> Option<Granted<'_>> {
+    const NUMBERED: [&str; 7] = ["cann", "corex", "cuda", "level-zero", "maca", "mlu", "ppu"];
+    let visible = spec.visible_devices(rank);
+    let (_, visible) = visible.into_iter().find(|(driver, _)| NUMBERED.contains(driver))?;
+    let numbers = match spec.launch.isolation() {
+        Isolation::Process => device_numbers(&visible, Path::new(NVIDIA)),
+        // It has no others there.
+        Isolation::Container => Some((0..visible.len() as u32).collect()),
+    };
+    Some(Granted { visible, numbers })
 }
 
 fn open_log(path: &Path, rank: u32) -> Result<OwnedFd, Failure> {

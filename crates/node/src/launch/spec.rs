@@ -9,7 +9,10 @@ use het_core::{
     Checkpoint, ContainerRuntime, DeviceId, Grant, Launch, LeaseId, Placement, Rank, Topology,
 };
 
+use super::launcher::Pinning;
+use super::output_directory::output_directories;
 use super::template::{self, Placeholders};
+use crate::checkpoint::SearchRoots;
 use crate::process::Exit;
 use crate::recovery::ExitLog;
 use crate::resources::{AssignedCores, count_cores, is_cpu};
@@ -50,6 +53,12 @@ impl GangSpec {
         self.placement.ranks.len() as u32
     }
 
+    /// Its programs may be several, so they are told their ranks. A program that can only be one
+    /// process must not be told: frameworks take a rank for the word of a launcher.
+    pub(super) fn is_gang(&self) -> bool {
+        self.world() > 1 || self.launch.ranks_max > 1
+    }
+
     pub(crate) fn rank(&self, rank: u32) -> &Rank {
         &self.placement.ranks[rank as usize]
     }
@@ -58,6 +67,20 @@ impl GangSpec {
     pub(crate) fn core_count(&self, rank: u32) -> u32 {
         let rank = self.rank(rank);
         count_cores(&self.topology, all_grants(rank))
+    }
+
+    /// A rank that is not pinned to the cores it has may run on others too.
+    pub(super) fn pinning(&self, rank: u32) -> Pinning {
+        let pinned = self.cores[rank as usize].cores.len();
+        match pinned > 0 && pinned == self.core_count(rank) as usize {
+            true => Pinning::ToItsCores,
+            false => Pinning::None,
+        }
+    }
+
+    pub(super) fn accelerator_count(&self, rank: u32) -> usize {
+        let grants = self.rank(rank).grants.iter();
+        grants.filter(|grant| !is_cpu(&self.topology, grant.device)).count()
     }
 
     /// The devices of a rank that can fail: its accelerators, or its sockets if it has none.
@@ -88,7 +111,7 @@ impl GangSpec {
 
     pub(crate) fn placeholders(&self, rank: u32) -> Placeholders<'_> {
         let checkpoint = self.resume.as_ref().map_or("", |checkpoint| &checkpoint.path);
-        Placeholders { rank, world: self.world(), checkpoint }
+        Placeholders { rank, world: self.world(), port: self.port, checkpoint }
     }
 
     pub(crate) fn argv(&self, rank: u32) -> Vec<String> {
@@ -146,6 +169,14 @@ impl GangSpec {
             Some((log, since)) => log.of(pid, *since),
             None => Some(Exit::Unknown),
         }
+    }
+
+    /// Where its programs may save.
+    pub(crate) fn search_roots(&self) -> SearchRoots {
+        let cwd = PathBuf::from(&self.launch.cwd);
+        let told = output_directories(&self.argv(0)).into_iter().map(|dir| cwd.join(dir));
+        let named = told.chain([self.output_dir()]).collect();
+        SearchRoots { named, cwd: cwd.clone(), declared: self.checkpoint_dir() }
     }
 
     /// The directory of checkpoints; a relative path starts at the program's working directory.

@@ -1,10 +1,12 @@
-//! The placeholders that the engine fills in: `{rank}`, `{world}`, `{checkpoint}`.
+//! The placeholders that the engine fills in: `{rank}`, `{world}`, `{port}`, `{checkpoint}`.
 
 /// Values of the placeholders for one rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placeholders<'a> {
     pub(crate) rank: u32,
     pub(crate) world: u32,
+    /// A free port.
+    pub(crate) port: u16,
     /// Path of the checkpoint to resume from; empty without one.
     pub(crate) checkpoint: &'a str,
 }
@@ -20,6 +22,8 @@ pub(crate) fn fill(text: &str, values: Placeholders<'_>) -> String {
             (values.rank.to_string(), "{rank}".len())
         } else if rest.starts_with("{world}") {
             (values.world.to_string(), "{world}".len())
+        } else if rest.starts_with("{port}") {
+            (values.port.to_string(), "{port}".len())
         } else if rest.starts_with("{checkpoint}") {
             (values.checkpoint.to_owned(), "{checkpoint}".len())
         } else {
@@ -38,13 +42,14 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
-        let values = Placeholders { rank: 1, world: 4, checkpoint: "/w/{rank}" };
+        let values = Placeholders { rank: 1, world: 4, port: 29500, checkpoint: "/w/{rank}" };
         assert_eq!(fill(text, values), expected);
     }
 
     #[test]
     fn placeholders_are_replaced_once() {
         check("--rank={rank}/{world}", "--rank=1/4");
+        check("--port={port}", "--port=29500");
         check("{checkpoint}", "/w/{rank}");
         check("{checkpoint}{world}", "/w/{rank}4");
     }

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// How much of the end of a log is read.
-const TAIL_BYTES: u64 = 16 * 1024;
+/// How much of the end of a log is read: the stacks of a few workers, 9 kB each with Lightning.
+const TAIL_BYTES: u64 = 64 * 1024;
 
 /// The end of a log; empty if it cannot be read.
 pub(crate) fn tail(path: &Path) -> String {

@@ -9,12 +9,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::LazyLock;
 
 /// Facts that some starts lack: those of an outer job must not leak into an inner one.
-const NOT_INHERITED: [&str; 5] = [
+const NOT_INHERITED: [&str; 16] = [
     "HET_CHECKPOINT_DIR",
     "HET_CHECKPOINT_EVERY",
     "HET_MEAN_TIME_BETWEEN_FAILURES",
     "HET_PRECISION",
     "HET_RESUME_FROM",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "NNODES",
+    "NODE_RANK",
+    "PET_MASTER_ADDR",
+    "PET_NNODES",
+    "PET_NODE_RANK",
+    "PET_NPROC_PER_NODE",
+    "RANK",
+    "WORLD_SIZE",
 ];
 
 /// Room for the variables of most ranks.

@@ -58,7 +58,7 @@ fn text(script: &Script) -> String {
         Script::Deaf => "trap '' TERM; sleep 60".to_owned(),
         Script::Fail(after, code) => {
             let after = seconds(after);
-            format!("[ $RANK = 0 ] && {{ sleep {after}; exit {code}; }}; exec sleep 60")
+            format!("[ ${{RANK:-0}} = 0 ] && {{ sleep {after}; exit {code}; }}; exec sleep 60")
         }
     }
 }

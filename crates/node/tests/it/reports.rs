@@ -2,7 +2,7 @@
 
 use het_core::{Micro, Outcome};
 
-use crate::rig::Rig;
+use crate::rig::{CPU, LEASE, Rig, grant, rank};
 
 fn steps(rig: &mut Rig, script: &str) -> Vec<u64> {
     let story = rig.run(script, 1);
@@ -113,4 +113,33 @@ fn a_program_that_writes_often_and_then_rests_is_read_to_the_last_line() {
     rig.await_step(16);
     std::fs::write(rig.path("end"), "").expect("a file can be written");
     rig.story();
+}
+
+/// Steps that are found of a program without a `checkpoint:` line.
+#[track_caller]
+fn undeclared_steps(script: &str) -> Vec<u64> {
+    let mut rig = Rig::new();
+    let mut launch = rig.launch(script);
+    launch.checkpoint = None;
+    let ranks = vec![rank(&[grant(CPU, 1)], &[])];
+    rig.start_with(LEASE, launch, ranks, None);
+    rig.story().checkpoints.iter().map(|checkpoint| checkpoint.step).collect()
+}
+
+#[test]
+fn checkpoints_of_frameworks_are_found_without_being_declared() {
+    let trainer = "mkdir -p out/checkpoint-5; \
+                   echo '{\"global_step\":5}' > out/checkpoint-5/trainer_state.json";
+    assert_eq!(undeclared_steps(trainer), [5]);
+    assert_eq!(undeclared_steps(&format!("{trainer}; kill -KILL $$")), [5]);
+    let lightning = "mkdir -p lightning_logs/version_0/checkpoints; \
+                     { printf 'PK..global_stepq\\002K\\012'; printf 'PK\\005\\006'; \
+                       head -c 18 /dev/zero; } > lightning_logs/version_0/checkpoints/last.ckpt";
+    assert_eq!(undeclared_steps(lightning), [10]);
+    let deepspeed = "mkdir -p ds/global_step40; : > ds/global_step40/mp_rank_00_model_states.pt; \
+                     echo global_step40 > ds/latest";
+    assert_eq!(undeclared_steps(deepspeed), [40]);
+    let accelerate = "mkdir -p run/step_20; { printf 'PK\\005\\006'; head -c 18 /dev/zero; } \
+                      > run/step_20/random_states_0.pkl";
+    assert_eq!(undeclared_steps(accelerate), [20]);
 }

@@ -23,7 +23,9 @@ fn contract_rows(rig: &Rig, rank: u32) -> String {
         "PET_",
         "CUDA_",
         "ASCEND_",
+        "DS_",
         "OMP_",
+        "PYTHONUNBUFFERED",
         "RAYON_",
         "HET_",
         "GREETING",
@@ -76,6 +78,7 @@ PET_MASTER_PORT=PORT
 PET_NNODES=2
 PET_NODE_RANK=1
 PET_NPROC_PER_NODE=2
+PYTHONUNBUFFERED=1
 RANK=1
 RAYON_NUM_THREADS=3
 WORLD_SIZE=2"#;
@@ -110,6 +113,35 @@ fn the_environment_contract() {
     assert!(rig.path("train").is_dir(), "the output directory is made");
 }
 
+/// Variables that make a framework take its process for one of several, with the port that alone
+/// does not, of a stage that may have so many ranks and has one.
+#[track_caller]
+fn check_ranks(ranks_max: u32, expected: &str) {
+    let mut rig = Rig::new();
+    let mut launch = rig.launch("env");
+    launch.ranks_max = ranks_max;
+    rig.start_with(LEASE, launch, vec![rank(&[grant(GPU, 1)], &[])], None);
+    rig.story();
+    let rows = contract_rows(&rig, 0);
+    let names = rows.lines().filter_map(|row| Some(row.split_once('=')?.0));
+    let others = ["HET_", "CUDA_", "PYTHON"];
+    let names: Vec<&str> =
+        names.filter(|name| !others.iter().any(|other| name.starts_with(other))).collect();
+    assert_eq!(names.join(" "), expected);
+}
+
+#[test]
+fn who_can_only_be_one_process_is_told_no_rank() {
+    let port = "MASTER_PORT PET_MASTER_PORT PET_NPROC_PER_NODE";
+    check_ranks(0, port);
+    check_ranks(1, port);
+    check_ranks(
+        2,
+        "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NNODES NODE_RANK PET_MASTER_ADDR \
+         PET_MASTER_PORT PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE RANK WORLD_SIZE",
+    );
+}
+
 #[test]
 fn without_a_resume_nothing_says_so() {
     let mut rig = Rig::new();
@@ -125,12 +157,13 @@ fn without_a_resume_nothing_says_so() {
 #[test]
 fn placeholders_and_resume_arguments() {
     let mut rig = Rig::new();
-    let mut launch = rig.launch("echo \"args $@\"");
+    let mut launch = rig.launch("echo \"args $@\"; [ $PORT = $MASTER_PORT ]");
     launch.argv.extend(["x".to_owned(), "{rank}/{world}".to_owned()]);
+    launch.env.insert("PORT".to_owned(), "{port}".to_owned());
     launch.resume = vec!["--resume".to_owned(), "{checkpoint}".to_owned()];
     let resume = Checkpoint { step: 5, path: "/c/checkpoint-5".to_owned() };
     rig.start_with(LEASE, launch, vec![rank(&[grant(CPU, 1)], &[]); 2], Some(resume));
-    rig.story();
+    assert_eq!(rig.story().outcome, Outcome::Finished);
     assert_eq!(rig.log(0), "args 0/2 --resume /c/checkpoint-5\n");
     assert_eq!(rig.log(1), "args 1/2 --resume /c/checkpoint-5\n");
 }
@@ -143,6 +176,41 @@ fn the_users_thread_count_wins() {
     rig.start_with(LEASE, launch, vec![rank(&[grant(CPU, 4)], &[])], None);
     rig.story();
     assert_eq!(rig.log(0), "1 4\n");
+}
+
+/// What a program of one core that it is pinned to, or not, is told of its threads.
+#[track_caller]
+fn check_threads(script: &str, pinned: bool, expected: &str) {
+    let cores = if pinned { allowed_cores() } else { Vec::new() };
+    let mut rig = Rig::with_cores(BTreeMap::from([(CPU, cores)]));
+    let launch = rig.launch(&format!("echo ${{OMP_NUM_THREADS-unset}}; {script}"));
+    rig.start_with(LEASE, launch, vec![rank(&[grant(CPU, 1)], &[])], None);
+    rig.story();
+    assert_eq!(rig.log(0).lines().next(), Some(expected), "{script}");
+}
+
+#[test]
+fn a_program_on_its_own_cores_counts_them_itself() {
+    check_threads("true", true, "unset");
+    check_threads("true", false, "1");
+    check_threads("torchrun --nproc-per-node 2 train.py", true, "unset");
+    check_threads("torchrun --nproc-per-node 2 train.py", false, "1");
+    check_threads("torchrun --nproc-per-node $N train.py", false, "unset");
+}
+
+#[test]
+fn a_launcher_that_asks_for_more_than_was_granted_is_refused() {
+    let mut rig = Rig::new();
+    let mut launch = rig.launch("");
+    launch.argv = ["deepspeed", "--num_gpus", "4", "train.py"].map(str::to_owned).to_vec();
+    rig.start_with(LEASE, launch, vec![rank(&[grant(GPU, 1)], &[])], None);
+    let story = rig.story();
+    assert_eq!((story.failure().exit_code, story.started), (126, 0));
+    assert!(
+        story.failure().message.contains("more than the devices granted (1)"),
+        "{:?}",
+        story.failure()
+    );
 }
 
 #[test]

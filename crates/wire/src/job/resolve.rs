@@ -125,14 +125,18 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
             DomainFile::Pod => Domain::Pod,
             DomainFile::Any => Domain::Any,
         },
-        ranks: match stage.needs.ranks {
-            Some(RanksFile::Device) => RankRule::PerDevice,
-            Some(RanksFile::Node) | None => RankRule::PerNode,
-        },
+        ranks: rank_rule(&stage.needs),
         retries: stage.needs.retries.unwrap_or(0),
         profile: stage.needs.profile.clone().unwrap_or(profile).into(),
         steps: stage.needs.steps,
         planned: PlannedSpeeds::default(),
+    }
+}
+
+fn rank_rule(needs: &Needs) -> RankRule {
+    match needs.ranks {
+        Some(RanksFile::Device) => RankRule::PerDevice,
+        Some(RanksFile::Node) | None => RankRule::PerNode,
     }
 }
 
@@ -156,9 +160,11 @@ fn alternatives(
     let plain = needs.devices.as_deref().unwrap_or(default_devices(kind));
     let plain = if only_long { None } else { Some((plain, None)) };
     let long = needs.alternatives.iter().map(|row| (row.devices.as_str(), Some(row)));
-    plain
-        .into_iter()
-        .chain(long)
+    let rows: Vec<_> = plain.into_iter().chain(long).collect();
+    let words = |text: &str| words::alternatives(text, context.classes).unwrap_or_default();
+    let counts = rows.iter().flat_map(|(text, _)| words(text)).map(|(_, count)| count);
+    let ranks_max = rank_rule(needs).ranks_max(counts);
+    rows.into_iter()
         .flat_map(|(text, row)| {
             let mut needs = needs.clone();
             if let Some(row) = row {
@@ -167,10 +173,9 @@ fn alternatives(
                 needs.container = row.container.clone().or(needs.container);
                 needs.precision = row.precision.or(needs.precision);
             }
-            let launch = Arc::new(launch(file, stage, &needs, context));
-            let words = words::alternatives(text, context.classes).unwrap_or_default();
+            let launch = Arc::new(launch(file, stage, &needs, ranks_max, context));
             let isolation = launch.isolation();
-            words.into_iter().map(move |(selector, count)| Alternative {
+            words(text).into_iter().map(move |(selector, count)| Alternative {
                 selector: Selector { isolation, ..selector },
                 count,
                 launch: Arc::clone(&launch),
@@ -179,7 +184,13 @@ fn alternatives(
         .collect()
 }
 
-fn launch(file: &JobFile, stage: &StageFile, needs: &Needs, context: &Context<'_>) -> Launch {
+fn launch(
+    file: &JobFile,
+    stage: &StageFile,
+    needs: &Needs,
+    ranks_max: u32,
+    context: &Context<'_>,
+) -> Launch {
     let fill = |text: &str| fill_in(text, context);
     let mut env = context.env.clone();
     env.extend(needs.env.iter().map(|(key, value)| (key.clone(), fill(value))));
@@ -212,6 +223,7 @@ fn launch(file: &JobFile, stage: &StageFile, needs: &Needs, context: &Context<'_
             None => Vec::new(),
         },
         checkpoint,
+        ranks_max,
         precision: needs.precision.map(|format| Name::from(format.word())),
         log: match needs.logs {
             Some(LogsFile::Rule(LogRuleFile::None)) => LogRule::Discard,

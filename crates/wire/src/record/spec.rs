@@ -97,6 +97,8 @@ pub(super) struct LaunchRecord {
     resume: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checkpoint: Option<CheckpointRecord>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    ranks_max: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     precision: Option<String>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -328,6 +330,7 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
             notice: spec.notice.to_string(),
             grace_ms: spec.grace.0,
         }),
+        ranks_max: launch.ranks_max,
         precision: launch.precision.as_ref().map(ToString::to_string),
         log: match launch.log {
             LogRule::EachRank => LogRecord::EachRank,
@@ -363,6 +366,7 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
             notice: spec.notice.as_str().into(),
             grace: Millis(spec.grace_ms),
         }),
+        ranks_max: record.ranks_max,
         precision: record.precision.as_deref().map(Into::into),
         log: match record.log {
             LogRecord::EachRank => LogRule::EachRank,

@@ -7,13 +7,14 @@ mod client;
 mod cluster;
 mod commands;
 mod fail;
-mod follow;
+mod live;
 mod local;
 mod output;
 mod request;
 mod scheduling;
 mod selection;
 mod summary;
+mod watch;
 mod workload;
 
 use std::process::ExitCode;

@@ -19,6 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use het_wire::report::RunReport;
+use owo_colors::OwoColorize;
 
 use self::display::Display;
 use self::job_logs::{Followed, JobLogs, Rest};
@@ -88,7 +89,15 @@ impl Teller {
 #[derive(Debug)]
 pub struct LiveView {
     teller: Teller,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Copied>>,
+}
+
+/// How much of the output came where it was to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copied {
+    /// Or as much as its reader wanted.
+    All,
+    Partly,
 }
 
 impl LiveView {
@@ -103,18 +112,22 @@ impl LiveView {
     }
 
     /// Shows all that was written, then clears the status.
-    pub fn finish(self, report: &RunReport) {
+    pub fn finish(mut self, report: &RunReport) -> Copied {
         self.teller.report(report);
+        self.end()
+    }
+
+    fn end(&mut self) -> Copied {
+        self.teller.send(Update::End);
+        let ended = self.thread.take().map(JoinHandle::join);
+        // A thread that panicked told of it itself.
+        ended.map_or(Copied::All, |copied| copied.unwrap_or(Copied::Partly))
     }
 }
 
 impl Drop for LiveView {
     fn drop(&mut self) {
-        self.teller.send(Update::End);
-        if let Some(thread) = self.thread.take() {
-            // It told of its panic itself.
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
@@ -127,6 +140,8 @@ struct View {
     items: Vec<Item>,
     /// Once there is a report.
     job: Option<u64>,
+    follows: bool,
+    copied: Copied,
 }
 
 enum Status {
@@ -145,6 +160,8 @@ impl View {
         };
         let logs = |follow: Follow| JobLogs::new(follow.selection, follow.attempts, follow.begins);
         Self {
+            follows: follow.is_some(),
+            copied: Copied::All,
             output: Output::new(display.target()),
             display,
             logs: follow.map(logs),
@@ -154,7 +171,7 @@ impl View {
         }
     }
 
-    fn run(mut self, updates: &Receiver<Update>) {
+    fn run(mut self, updates: &Receiver<Update>) -> Copied {
         while self.updated(updates, Instant::now() + LOOK_EVERY) {
             while self.copy() == Rest::More {
                 self.show();
@@ -164,7 +181,7 @@ impl View {
             }
             self.show();
         }
-        self.finish();
+        self.finish()
     }
 
     /// Takes what comes until the deadline; whether the job may still write.
@@ -226,7 +243,7 @@ impl View {
         match read(logs.as_mut()?, &mut tell) {
             Ok(told) => Some(told),
             Err(error) => {
-                self.give_up(&format!("the output cannot be read: {error}"));
+                self.give_up("the output cannot be read", &error);
                 None
             }
         }
@@ -240,29 +257,35 @@ impl View {
         let rows: Vec<Line> = rows.iter().map(|row| Line::of(row)).collect();
         let items = std::mem::take(&mut self.items);
         if let Err(error) = self.display.show(items, self.output.open(), &rows) {
-            self.give_up(&format!("standard output cannot be written: {error}"));
+            self.give_up("standard output cannot be written", &error);
         }
     }
 
     /// Output is not shown any more; the job goes on.
-    fn give_up(&mut self, why: &str) {
-        if self.logs.take().is_some()
-            && let Some(job) = self.job
-        {
-            let text = format!("{why}\nhint: `het logs {job}` shows what it wrote");
-            self.items.push(Item::Message(text));
-        }
+    fn give_up(&mut self, what: &str, error: &io::Error) {
+        let Some(job) = self.job.filter(|_| self.logs.take().is_some()) else { return };
+        // Who closes a pipe has read enough.
+        let mark = match error.kind() {
+            io::ErrorKind::BrokenPipe => "warning:".yellow().to_string(),
+            _ => {
+                self.copied = Copied::Partly;
+                "error:".red().bold().to_string()
+            }
+        };
+        let hint = "hint:".cyan();
+        let text = format!("{mark} {what}: {error}\n{hint} `het logs {job}` shows what it wrote");
+        self.items.push(Item::Message(text));
     }
 
-    fn finish(mut self) {
+    fn finish(mut self) -> Copied {
         // The first look may have found new ranks, which are read from the second on.
         self.copy();
         while self.copy() == Rest::More {
             self.show();
         }
-        let follows = self.follow(JobLogs::finish).is_some();
+        self.follow(JobLogs::finish);
         if let Status::Rows(rows) = &self.status
-            && !follows
+            && !self.follows
         {
             self.items.extend(rows.last().into_iter().map(Item::Message));
         }
@@ -270,5 +293,6 @@ impl View {
         self.show();
         // What could not be shown is told of.
         self.show();
+        self.copied
     }
 }

@@ -20,7 +20,7 @@ use signal_hook::iterator::Signals;
 
 use crate::client::client_if_any;
 use crate::fail::{Fail, code};
-use crate::live::{Attempts, Begins, Follow, LiveView, Progress, Selection, Teller, ends};
+use crate::live::{Attempts, Begins, Copied, Follow, LiveView, Progress, Selection, Teller, ends};
 use crate::local::{home, read, refuse_unsupervised, select};
 use crate::output::{self, Form};
 use crate::request::{JobText, Request, ShortArgs, path_with_companions};
@@ -105,8 +105,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     let run = run.start(&machine, scheduling, &home, lock, observe)?;
     stop_on_signals(signals, &run, view.teller());
     let report = run.wait()?;
-    view.finish(&report);
-    finish(args, asked, &report)
+    let copied = view.finish(&report);
+    finish(args, (asked, Keeper::Run), &report, copied)
 }
 
 /// Standard output is of the programs or of the result.
@@ -286,18 +286,27 @@ fn first_line(report: &RunReport) -> String {
 }
 
 /// Tells how a run went; its code is the command's.
-fn finish(args: &RunArgs, asked: Asked, report: &RunReport) -> Result<u8, Fail> {
+fn finish(
+    args: &RunArgs,
+    (asked, keeper): (Asked, Keeper),
+    report: &RunReport,
+    copied: Copied,
+) -> Result<u8, Fail> {
     let value = serde_json::to_value(report).unwrap_or_default();
     output::object(&value, args.output, || match asked {
-        Asked::Job => summary::print(report, Keeper::Run),
-        Asked::Command => summary::print_command(report),
+        Asked::Job => summary::print(report, keeper),
+        Asked::Command => summary::print_command(report, keeper),
     });
     if report.state == "held" {
         let id = report.id;
         eprintln!("job {id} is saved and stopped · resume it with `het run --resume {id}`");
     }
     let exit = report.exit_code.unwrap_or(i32::from(code::FAILED));
-    Ok(u8::try_from(exit).unwrap_or(code::FAILED))
+    match (u8::try_from(exit).unwrap_or(code::FAILED), copied) {
+        // As of a program that cannot write itself.
+        (code::OK, Copied::Partly) => Ok(code::FAILED),
+        (exit, _) => Ok(exit),
+    }
 }
 
 /// The first interrupt holds the job: its programs save and stop. The second cancels it.

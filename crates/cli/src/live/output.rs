@@ -139,11 +139,11 @@ impl Stream {
     }
 
     fn open(&self) -> Option<OpenLines> {
-        let columns = Line::of(&self.title).columns();
+        let count = self.lines.open().rposition(|line| line.columns() > 0)? + 1;
         let (row, column) = self.lines.cursor();
-        let lines: Vec<Line> = self.lines.open().map(|line| line.after(&self.title)).collect();
-        let is_empty = lines.len() == 1 && lines[0].columns() == columns;
-        (!is_empty).then_some(OpenLines { lines, cursor: (row, columns + column) })
+        let lines = self.lines.open().take(count).map(|line| line.after(&self.title));
+        let columns = Line::of(&self.title).columns();
+        Some(OpenLines { lines: lines.collect(), cursor: (row, columns + column) })
     }
 }
 

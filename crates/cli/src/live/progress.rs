@@ -15,6 +15,9 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 const FRAME: Duration = Duration::from_millis(200);
 const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
+/// As many stages fit on any terminal.
+const STAGES_IN_ORDER_MAX: usize = 8;
+
 /// Columns of a bar.
 const BAR_COLUMNS: u64 = 24;
 
@@ -66,7 +69,7 @@ fn line(stage: &StageReport) -> String {
     parts.join(" · ")
 }
 
-/// A row on the job's devices and what Ctrl-C does, a row a stage.
+/// A row on what Ctrl-C does and the job's devices, a row a stage.
 #[derive(Debug)]
 pub struct Rows {
     hint: String,
@@ -87,14 +90,16 @@ impl Rows {
         self.report = Some((now, report));
     }
 
-    /// All rows; stages that run come before those that do not.
+    /// All rows; of many stages those come first that run, for there may not be room for all.
     pub fn all(&self, now: Instant) -> Vec<String> {
         let Some((at, report)) = &self.report else { return Vec::new() };
         let since = now.duration_since(*at);
-        let head = format!("  devices · {} · {}", utilisation(report), self.hint);
-        let runs = |stage: &&StageReport| stage.state == "running";
-        let (running, others): (Vec<_>, Vec<_>) = report.stages.iter().partition(runs);
-        let rows = running.into_iter().chain(others).map(|stage| row(stage, since));
+        let head = format!("  {} · devices {}", self.hint, utilisation(report));
+        let mut stages: Vec<&StageReport> = report.stages.iter().collect();
+        if stages.len() > STAGES_IN_ORDER_MAX {
+            stages.sort_by_key(|stage| stage.state != "running");
+        }
+        let rows = stages.into_iter().map(|stage| row(stage, since));
         [head].into_iter().chain(rows).collect()
     }
 

@@ -257,3 +257,15 @@ fn a_run_without_a_server_is_followed_from_another_terminal() {
     let Output { status, stdout, .. } = logs.wait_with_output().expect("it ends");
     assert_eq!((status.code(), stdout), (Some(0), b"begun\ndone".to_vec()));
 }
+
+#[test]
+fn output_that_cannot_be_written_is_no_success() {
+    let sandbox = Sandbox::new();
+    let full = File::options().write(true).open("/dev/full").expect("Linux has it");
+    let mut run = sandbox.het(&["run", "--", "echo", "spoken"]);
+    let output = run.stdout(full).stderr(Stdio::piped()).output().expect("het starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("`het logs 1` shows what it wrote"), "{told}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(sandbox.run(&["logs"]).stdout, b"spoken\n");
+}

@@ -9,7 +9,7 @@ use het_wire::report::RunReport;
 use super::{LogsArgs, tail};
 use crate::client::{Client, WATCH, client};
 use crate::fail::{Fail, code};
-use crate::live::{Attempts, Begins, Follow, LiveView, Progress, Selection, Teller};
+use crate::live::{Attempts, Begins, Copied, Follow, LiveView, Progress, Selection, Teller};
 use crate::local::{home, read};
 use crate::watch::{Interrupted, LOOK_EVERY, watch};
 
@@ -47,10 +47,10 @@ pub fn follow(
         Source::Run(job) => watch_run(&job, &view.teller(), &interrupted)?,
     };
     match last {
-        Some(last) => {
-            view.finish(&last);
-            Ok(code::OK)
-        }
+        Some(last) => match view.finish(&last) {
+            Copied::All => Ok(code::OK),
+            Copied::Partly => Ok(code::FAILED),
+        },
         None => Ok(code::INTERRUPTED),
     }
 }

@@ -11,6 +11,7 @@ use crate::client::{Client, WATCH, client};
 use crate::fail::{Fail, code};
 use crate::live::ends;
 use crate::request::{Request, submission};
+use crate::summary::Keeper;
 use crate::watch::{Interrupted, watch};
 
 /// Submits the job and stays with it until it has ended; Ctrl-C leaves it alone.
@@ -46,6 +47,6 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
         );
         return Ok(code::INTERRUPTED);
     };
-    view.finish(&report);
-    finish(args, asked, &report)
+    let copied = view.finish(&report);
+    finish(args, (asked, Keeper::Server), &report, copied)
 }

@@ -55,6 +55,7 @@ const RULES: &[Rule] = &[
             "crates/bench/",
             "crates/cli/src/client.rs",
             "crates/cli/src/client/connection.rs",
+            "crates/cli/src/commands/logs/following.rs",
             "crates/cli/src/commands/server.rs",
             "crates/devices/src/device_monitor.rs",
             "crates/engine/src/contract",

@@ -16,7 +16,7 @@ use het_server::{Home, LockHolder, MachineLock};
 use crate::fail::{Fail, code};
 use crate::local::{home, refuse_unsupervised};
 
-pub use connection::{Client, Next, Place};
+pub use connection::{Client, Next, Place, Stream};
 
 /// Every change of every job.
 pub const WATCH: &str = "/api/v1/watch";

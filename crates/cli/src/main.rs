@@ -8,7 +8,7 @@ mod cluster;
 mod commands;
 mod environment;
 mod fail;
-mod follow;
+mod live;
 mod local;
 mod output;
 mod request;
@@ -16,6 +16,7 @@ mod scheduling;
 mod selection;
 mod snapshot;
 mod summary;
+mod watch;
 mod workload;
 
 use std::process::ExitCode;

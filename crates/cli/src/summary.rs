@@ -84,7 +84,7 @@ pub fn print(report: &RunReport, keeper: Keeper) {
 }
 
 /// The summary of a single command, on standard error: standard output is the command's.
-pub fn print_command(report: &RunReport) {
+pub fn print_command(report: &RunReport, keeper: Keeper) {
     let failed = report.stages.iter().find(|stage| stage.state == "failed");
     if let Some(message) = failed.and_then(|stage| stage.message.as_ref()) {
         eprintln!("{} {message}", "error:".red().bold());
@@ -103,7 +103,7 @@ pub fn print_command(report: &RunReport) {
                 .collect::<Vec<_>>()
                 .join(" ")
         ),
-        next_command(report, Keeper::Run)
+        next_command(report, keeper)
     );
 }
 

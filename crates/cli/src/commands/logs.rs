@@ -1,7 +1,9 @@
-//! `het logs`, and following a log while its program writes.
+//! `het logs`: what the processes of a job wrote, and what they are writing.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+mod following;
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anstream::{eprintln, println};
@@ -9,8 +11,10 @@ use clap::Args;
 use het_wire::report::RunReport;
 use nix::unistd::{Whence, lseek};
 
-use crate::client::{client_if_any, escaped};
+use self::following::{Source, follow};
+use crate::client::{Client, client_if_any, escaped};
 use crate::fail::{Fail, code};
+use crate::live::{TerminalLines, numbered};
 use crate::local::{home, read, select, without_report};
 
 #[derive(Debug, Args)]
@@ -25,95 +29,124 @@ pub struct LogsArgs {
     #[arg(long)]
     pub rank: Option<u32>,
     /// Only this attempt; the last one if absent.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "follow")]
     pub attempt: Option<u32>,
     /// Only the last lines.
     #[arg(long)]
     pub tail: Option<usize>,
+    /// Go on with what is written until the job has ended, attempt after attempt.
+    #[arg(short, long)]
+    pub follow: bool,
 }
 
 pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
-    let report = match of_server(&args.job)? {
-        Some(report) => report,
-        None => {
-            let job = select(&home()?, &args.job)?;
-            read(&job).ok_or_else(|| without_report(&job))?
-        }
-    };
-    let stages = report.stages.iter().map(|stage| stage.name.clone());
-    let wanted = |name: &String| args.stage.as_ref().is_none_or(|stage| stage == name);
+    let (report, source) = report(&args.job)?;
+    let stages: Vec<&String> = report.stages.iter().map(|stage| &stage.name).collect();
     if let Some(stage) = &args.stage
-        && !stages.clone().any(|name| name == *stage)
+        && !stages.contains(&stage)
     {
-        let known: Vec<String> = stages.collect();
+        let known: Vec<&str> = stages.iter().map(|name| name.as_str()).collect();
         return Err(Fail::new(code::NOT_FOUND, format!("the job has no stage `{stage}`"))
             .hint(format!("its stages are {}", known.join(", "))));
     }
-    let mut files = Vec::new();
-    for stage in stages.filter(wanted) {
-        files.extend(log_files(Path::new(&report.workdir), &stage, args));
-    }
+    let files = log_files(&report, args);
     if files.is_empty() {
         eprintln!("no process has written anything yet");
     }
+    if args.follow {
+        return follow(args, &report, source, &files);
+    }
     let titled = files.len() > 1;
     for path in files {
-        let bytes = written(&path).map_err(|error| Fail::file(&path, error))?;
         if titled {
             println!("==> {} <==", path.display());
         }
-        let text = String::from_utf8_lossy(&bytes);
-        let lines: Vec<&str> = text.lines().collect();
-        let skip = args.tail.map_or(0, |tail| lines.len().saturating_sub(tail));
-        lines[skip..].iter().for_each(|line| println!("{line}"));
+        let Written { bytes, .. } =
+            tail(&path, args.tail).map_err(|error| Fail::file(&path, error))?;
+        print(&bytes);
     }
     Ok(code::OK)
 }
 
-/// What is in a log, without the hole that its beginning may have become.
-fn written(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    // Where a file system knows no holes there are none; an empty file is all hole.
-    let begins = lseek(&file, 0, Whence::SeekData).unwrap_or(0);
-    file.seek(SeekFrom::Start(u64::try_from(begins).unwrap_or(0)))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// The newest report of a job, and where there will be newer ones.
+fn report(selector: &str) -> Result<(RunReport, Source), Fail> {
+    if let Some((report, server)) = of_server(selector)? {
+        return Ok((report, Source::Server(Box::new(server))));
+    }
+    let job = select(&home()?, selector)?;
+    let report = read(&job).ok_or_else(|| without_report(&job))?;
+    Ok((report, Source::Run(job)))
 }
 
 /// The report of a job that is a running server's.
-fn of_server(selector: &str) -> Result<Option<RunReport>, Fail> {
+fn of_server(selector: &str) -> Result<Option<(RunReport, Client)>, Fail> {
     let Some(mut client) = client_if_any()? else { return Ok(None) };
     match client.get(&format!("/api/v1/jobs/{}/report", escaped(selector))) {
-        Ok(report) => Ok(Some(report)),
+        Ok(report) => Ok(Some((report, client))),
         // It may be a job that ran without the server.
         Err(fail) if fail.code() == code::NOT_FOUND => Ok(None),
         Err(fail) => Err(fail),
     }
 }
 
-/// The files of one stage: the asked or last attempt, the asked or all ranks.
-fn log_files(workdir: &Path, stage: &str, args: &LogsArgs) -> Vec<PathBuf> {
-    let attempts = numbered(&workdir.join("logs").join(stage), "attempt-", "");
-    let attempt = match args.attempt {
-        Some(number) => attempts.into_iter().find(|(n, _)| *n == number),
-        None => attempts.into_iter().next_back(),
-    };
-    let ranks = attempt.map(|(_, dir)| numbered(&dir, "rank-", ".log")).unwrap_or_default();
-    let wanted = ranks.into_iter().filter(|(n, _)| args.rank.is_none_or(|rank| rank == *n));
-    wanted.map(|(_, path)| path).collect()
+/// A terminal gets lines, all else what was written.
+fn print(bytes: &[u8]) {
+    if io::stdout().is_terminal() {
+        let mut lines = TerminalLines::default();
+        let whole = lines.feed(bytes);
+        whole.iter().chain(&lines.finish()).for_each(|line| println!("{}", line.coloured()));
+        return;
+    }
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
+        panic!("failed printing to stdout: {error}");
+    }
 }
 
-/// Entries named `PREFIXnSUFFIX`, by n.
-fn numbered(dir: &Path, prefix: &str, suffix: &str) -> Vec<(u32, PathBuf)> {
-    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
-    let mut found: Vec<(u32, PathBuf)> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let number = name.to_str()?.strip_prefix(prefix)?.strip_suffix(suffix)?.parse().ok()?;
-            Some((number, entry.path()))
-        })
-        .collect();
-    found.sort();
-    found
+/// What is in a log, from an offset on.
+struct Written {
+    bytes: Vec<u8>,
+    begin: u64,
+}
+
+/// The last lines of a log, or all of it.
+fn tail(path: &Path, lines: Option<usize>) -> io::Result<Written> {
+    let Written { mut bytes, begin } = written(path)?;
+    let Some(lines) = lines else { return Ok(Written { bytes, begin }) };
+    let body = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let mut ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    let skipped = match lines {
+        0 => bytes.len(),
+        lines => ends.nth(lines - 1).map_or(0, |(end, _)| end + 1),
+    };
+    bytes.drain(..skipped);
+    Ok(Written { bytes, begin: begin + skipped as u64 })
+}
+
+/// All of a log but the hole that its beginning may have become.
+fn written(path: &Path) -> io::Result<Written> {
+    let mut file = File::open(path)?;
+    // Where a file system knows no holes there are none; an empty file is all hole.
+    let data = lseek(&file, 0, Whence::SeekData).unwrap_or(0);
+    let begin = file.seek(SeekFrom::Start(u64::try_from(data).unwrap_or(0)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Written { bytes, begin })
+}
+
+/// The asked or last attempt of each stage, the asked or all ranks.
+fn log_files(report: &RunReport, args: &LogsArgs) -> Vec<PathBuf> {
+    let stages = report.stages.iter().map(|stage| stage.name.as_str());
+    let wanted = stages.filter(|name| args.stage.as_ref().is_none_or(|stage| stage == name));
+    let files = wanted.flat_map(|stage| {
+        let attempts =
+            numbered(&Path::new(&report.workdir).join("logs").join(stage), "attempt-", "");
+        let attempt = match args.attempt {
+            Some(number) => attempts.into_iter().find(|(n, _)| *n == number),
+            None => attempts.into_iter().next_back(),
+        };
+        attempt.map(|(_, dir)| numbered(&dir, "rank-", ".log")).unwrap_or_default()
+    });
+    let wanted = files.filter(|(n, _)| args.rank.is_none_or(|rank| rank == *n));
+    wanted.map(|(_, path)| path).collect()
 }

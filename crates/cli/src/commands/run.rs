@@ -1,11 +1,9 @@
 //! `het run`: validate, submit, stay attached, sum up.
 
 mod attach;
-mod live;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, io, thread};
 
 use anstream::eprintln;
@@ -20,19 +18,18 @@ use het_wire::job::{Context, TrainingJob, begin, parse_with};
 use het_wire::report::RunReport;
 use jiff::Zoned;
 use owo_colors::OwoColorize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use self::live::Live;
 use crate::client::client_if_any;
 use crate::environment::{self, EnvironmentArgs};
 use crate::fail::{Fail, code};
-use crate::follow::{Follower, first_log};
+use crate::live::{Attempts, Begins, Copied, Follow, LiveView, Progress, Selection, Teller, ends};
 use crate::local::{home, read, refuse_unsupervised, select};
 use crate::output::{self, Form};
 use crate::request::{JobText, Origin, Request, ShortArgs, origin, standard_input};
 use crate::scheduling::{CadenceArgs, policy_named};
 use crate::summary::{self, Keeper};
+use crate::watch::STOP_SIGNALS;
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
@@ -64,12 +61,35 @@ pub struct RunArgs {
     /// No progress, only the result.
     #[arg(short, long)]
     pub quiet: bool,
+    /// Show what the stages of a job file write, each line after its `[STAGE]` or `[STAGE/RANK]`
+    /// where there are several. What a command or a script writes is always shown.
+    #[arg(long)]
+    pub follow: bool,
     /// A command to run instead of a job file, or the arguments of a script.
     #[arg(last = true)]
     pub command: Vec<String>,
 }
 
+/// What was asked for: whose output is shown, and how the result is told, depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    Job,
+    /// A single command or script.
+    Command,
+}
+
+/// A job that this process is about to run.
+struct Prepared {
+    run: PreparedRun,
+    lock: MachineLock,
+    asked: Asked,
+    /// Of logs that are there already.
+    begins: Begins,
+    warnings: Vec<String>,
+}
+
 pub fn run(args: &RunArgs) -> Result<u8, Fail> {
+    refuse_two_outputs(args)?;
     if let Some(server) = client_if_any()? {
         return attach::attach(args, server);
     }
@@ -77,32 +97,54 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
         Scheduling { policy: policy_named(&args.policy)?, cadence: args.cadence.cadence() };
     let machine = this_machine();
     let home = home()?;
-    let (run, lock) = match &args.resume {
+    let prepared = match &args.resume {
         Some(selector) => resume(args, selector, &home)?,
         None => submit(args, &machine, &home)?,
     };
+    let Prepared { run, lock, asked, begins, warnings } = prepared;
     // Caught first: an interrupt that comes while the job starts holds it.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+    let signals = Signals::new(STOP_SIGNALS)
         .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
-    let live = Arc::new(Mutex::new(Live::new(args.quiet)));
-    let run = run.start(&machine, scheduling, &home, lock, observe(args, &live))?;
-    stop_on_signals(signals, &run);
+    let view = view(args, asked, begins, "Ctrl-C saves and stops");
+    let observe = observe(args, view.teller(), warnings);
+    let run = run.start(&machine, scheduling, &home, lock, observe)?;
+    stop_on_signals(signals, &run, view.teller());
     let report = run.wait()?;
-    live.lock().unwrap_or_else(PoisonError::into_inner).finish();
-    finish(args, &report)
+    let copied = view.finish(&report);
+    finish(args, (asked, Keeper::Run), &report, copied)
 }
 
-fn submit(
-    args: &RunArgs,
-    machine: &Machine,
-    home: &Home,
-) -> Result<(PreparedRun, MachineLock), Fail> {
-    let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
-    let text = request.one()?;
-    let job = parsed(&text)?;
-    if !job.warnings.is_empty() {
-        eprintln!("{}", job.warnings.to_string().trim_end());
+/// Standard output is of the programs or of the result.
+fn refuse_two_outputs(args: &RunArgs) -> Result<(), Fail> {
+    if args.follow && !is_for_people(args.output) {
+        let text = "`--follow` writes to standard output, where `--output` writes the result";
+        return Err(Fail::new(code::USAGE, text).hint("leave one of them out"));
     }
+    Ok(())
+}
+
+fn is_for_people(form: Form) -> bool {
+    matches!(form, Form::Table | Form::Wide)
+}
+
+/// The live view of a job; `hint` is what Ctrl-C does.
+fn view(args: &RunArgs, asked: Asked, begins: Begins, hint: &str) -> LiveView {
+    let progress = match args.quiet {
+        true => Progress::Hidden,
+        false => Progress::Shown { hint: hint.to_owned() },
+    };
+    let follows = (asked == Asked::Command || args.follow) && is_for_people(args.output);
+    let selection = Selection::default();
+    LiveView::start(
+        progress,
+        follows.then_some(Follow { selection, attempts: Attempts::All, begins }),
+    )
+}
+
+fn submit(args: &RunArgs, machine: &Machine, home: &Home) -> Result<Prepared, Fail> {
+    let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
+    let (asked, text) = (asked(&request), request.one()?);
+    let job = parsed(&text)?;
     if job.file.spec.after.is_some() {
         return Err(Fail::new(code::USAGE, "a run without a server has no jobs to wait for")
             .hint("`het submit` starts a server and queues it there"));
@@ -121,14 +163,17 @@ fn submit(
     fs::create_dir_all(&workdir).map_err(|error| Fail::file(&workdir, error))?;
     let origin = origin(&request, &args.short, &dir.kept())?;
     let mut spec = resolve(&job, &text, machine, &dir, (&workdir, &origin, &variables))?;
-    for warning in plan(&job.file, &machine.topology, &home.calibrations(), &mut spec) {
-        eprintln!("{} {warning}", "warning:".yellow());
-    }
+    let told = job.warnings.to_string();
+    let told = Some(told.trim_end().to_owned()).filter(|told| !told.is_empty());
+    let planned = plan(&job.file, &machine.topology, &home.calibrations(), &mut spec);
+    let planned = planned.iter().map(|warning| format!("{} {warning}", "warning:".yellow()));
+    let warnings = told.into_iter().chain(planned).collect();
     announce(&mut lock, home, &dir, spec.name.as_str())?;
-    Ok((PreparedRun::submit(dir, spec)?, lock))
+    let begins = ends(&workdir);
+    Ok(Prepared { run: PreparedRun::submit(dir, spec)?, lock, asked, begins, warnings })
 }
 
-fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<(PreparedRun, MachineLock), Fail> {
+fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<Prepared, Fail> {
     let named = match &args.file {
         Some(_) if selector == "last" => {
             let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
@@ -138,14 +183,37 @@ fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<(PreparedRun, M
     };
     let dir = select(home, &named)?;
     let mut lock = acquire(args, home, Some(&dir))?;
-    let name = read(&dir).map_or_else(|| dir.id.to_string(), |report| report.name);
+    let report = read(&dir);
+    let name = report.as_ref().map_or_else(|| dir.id.to_string(), |report| report.name.clone());
     announce(&mut lock, home, &dir, &name)?;
-    Ok((PreparedRun::resume(dir, || home.new_job())?, lock))
+    let begins = report.as_ref().map(|report| ends(Path::new(&report.workdir)));
+    Ok(Prepared {
+        run: PreparedRun::resume(dir, || home.new_job())?,
+        lock,
+        asked: report.as_ref().map_or(Asked::Job, asked_before),
+        begins: begins.unwrap_or_default(),
+        warnings: Vec::new(),
+    })
 }
 
 /// The job file, or one made from the command line.
 fn parsed(job: &JobText) -> Result<TrainingJob, Fail> {
     parse_with(&job.text, &job.source, &job.overrides).map_err(bad_file)
+}
+
+/// What a report tells of: the only stage of a command is named so.
+fn asked_before(report: &RunReport) -> Asked {
+    match report.stages.as_slice() {
+        [stage] if stage.name == "main" => Asked::Command,
+        _ => Asked::Job,
+    }
+}
+
+fn asked(request: &Request) -> Asked {
+    match request {
+        Request::File { .. } => Asked::Job,
+        Request::Command { .. } => Asked::Command,
+    }
 }
 
 fn bad_file(problems: Problems) -> Fail {
@@ -215,7 +283,7 @@ fn wait_for_the_machine(args: &RunArgs, home: &Home) -> Result<MachineLock, Fail
                 return Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
                     .hint("run it without `--no-wait` to wait for its end"));
             }
-            eprintln!("waiting for {whom}, which uses this machine");
+            eprintln!("waiting for {whom}, which uses this machine · Ctrl-C stops waiting");
             MachineLock::acquire(&path).map_err(broken)
         }
     }
@@ -226,52 +294,70 @@ fn announce(lock: &mut MachineLock, home: &Home, dir: &JobDir, name: &str) -> Re
         .map_err(|error| Fail::file(&home.lock_file(), error))
 }
 
-/// Shows what happens, batch by batch.
+/// Tells the view what happens, batch by batch; first what Ctrl-C does.
 fn observe(
     args: &RunArgs,
-    live: &Arc<Mutex<Live>>,
+    view: Teller,
+    warnings: Vec<String>,
 ) -> impl FnMut(&State, &[(Time, Event)], &RunReport) + Send + 'static {
-    let live = Arc::clone(live);
-    let mut follower = None;
-    let follows = !args.command.is_empty() && args.output == Form::Table;
-    move |state, events, report| {
-        live.lock().unwrap_or_else(PoisonError::into_inner).update(state, events, report);
-        if follows {
-            let log = || Follower::new(first_log(&report.workdir));
-            // What cannot be shown now stays in the log file.
-            let _ = follower.get_or_insert_with(log).copy();
+    let is_quiet = args.quiet;
+    let mut warnings = Some(warnings);
+    move |_, _, report| {
+        if let Some(warnings) = warnings.take() {
+            if !is_quiet {
+                view.message(first_line(report));
+            }
+            warnings.into_iter().for_each(|warning| view.message(warning));
         }
+        view.report(report);
     }
 }
 
+fn first_line(report: &RunReport) -> String {
+    let continues = report.resumes.map(|id| format!(", continues job {id}")).unwrap_or_default();
+    format!(
+        "job {} `{}` · {} · policy {}{continues} · Ctrl-C saves and stops",
+        report.id, report.name, report.priority, report.policy
+    )
+}
+
 /// Tells how a run went; its code is the command's.
-pub fn finish(args: &RunArgs, report: &RunReport) -> Result<u8, Fail> {
+fn finish(
+    args: &RunArgs,
+    (asked, keeper): (Asked, Keeper),
+    report: &RunReport,
+    copied: Copied,
+) -> Result<u8, Fail> {
     let value = serde_json::to_value(report).unwrap_or_default();
-    output::object(&value, args.output, || {
-        if args.command.is_empty() {
-            summary::print(report, Keeper::Run);
-        } else {
-            summary::print_command(report);
-        }
+    output::object(&value, args.output, || match asked {
+        Asked::Job => summary::print(report, keeper),
+        Asked::Command => summary::print_command(report, keeper),
     });
     if report.state == "held" {
         let id = report.id;
         eprintln!("job {id} is saved and stopped · resume it with `het run --resume {id}`");
     }
     let exit = report.exit_code.unwrap_or(i32::from(code::FAILED));
-    Ok(u8::try_from(exit).unwrap_or(code::FAILED))
+    match (u8::try_from(exit).unwrap_or(code::FAILED), copied) {
+        // As of a program that cannot write itself.
+        (code::OK, Copied::Partly) => Ok(code::FAILED),
+        (exit, _) => Ok(exit),
+    }
 }
 
 /// The first interrupt holds the job: its programs save and stop. The second cancels it.
-fn stop_on_signals(mut signals: Signals, run: &Run) {
+fn stop_on_signals(mut signals: Signals, run: &Run, view: Teller) {
     let (job, service) = (run.job(), run.handle().clone());
     thread::spawn(move || {
         let mut received = signals.forever();
         if received.next().is_some() {
-            eprintln!("saving and stopping · press Ctrl-C again to cancel the job for good");
+            view.message("saving and stopping · press Ctrl-C again to cancel the job for good");
+            view.hint("saving and stopping · Ctrl-C cancels the job for good");
             service.report(Event::JobHeld { job });
         }
         if received.next().is_some() {
+            view.message("cancelling");
+            view.hint("cancelling");
             service.report(Event::JobCancelled { job });
         }
     });

@@ -13,5 +13,6 @@ mod served;
 mod sim;
 mod sizes;
 mod streams;
+mod terminal;
 mod topo;
 mod training;

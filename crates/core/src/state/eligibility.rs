@@ -176,6 +176,9 @@ impl State {
             let standings: Vec<Standing> = of_it.map(|one| self.standing(*one)).collect();
             let met = standings.iter().filter_map(|standing| standing.met_at());
             let met = if rule == DependencyRule::Any { met.min() } else { met.max() };
+            if rule == DependencyRule::Any && met.is_some() {
+                self.depends_on_nothing(dependent);
+            }
             let spec = Arc::make_mut(&mut self.job_mut(dependent).spec);
             let start = &mut spec.start;
             start.begin = start.begin.max(met);
@@ -206,8 +209,14 @@ impl State {
     }
 
     fn forget_conditions(&mut self, id: JobId) {
+        self.depends_on_nothing(id);
+        self.eligibility.hopeless.remove(&id);
+        self.eligibility.unset_due(id);
+    }
+
+    fn depends_on_nothing(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let Eligibility { dependents, hopeless, .. } = &mut self.eligibility;
+        let dependents = &mut self.eligibility.dependents;
         for dependency in &job.spec.start.dependencies.on {
             if let Some(others) = dependents.get_mut(&dependency.job) {
                 others.remove(&id);
@@ -216,8 +225,6 @@ impl State {
                 }
             }
         }
-        hopeless.remove(&id);
-        self.eligibility.unset_due(id);
     }
 
     fn slots(&mut self, array: JobId) -> &mut Slots {

@@ -225,7 +225,9 @@ impl View {
             Status::Lines(lines) => {
                 self.items.extend(lines.of(now, &report).into_iter().map(Item::Message));
             }
-            Status::Rows(rows) => rows.update(now, report),
+            Status::Rows(rows) => {
+                self.items.extend(rows.update(now, report).into_iter().map(Item::Message));
+            }
         }
     }
 

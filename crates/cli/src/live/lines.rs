@@ -85,7 +85,7 @@ impl Line {
 
     /// The text with its colours, which end with it.
     pub fn coloured(&self) -> String {
-        let mut text = String::new();
+        let mut text = String::with_capacity(self.cells.len());
         let mut style = Style::new();
         for cell in self.cells.iter().filter(|cell| cell.character != RIGHT_HALF) {
             if cell.style != style {
@@ -95,7 +95,10 @@ impl Line {
             text.push(cell.character);
             text.push_str(&cell.marks);
         }
-        text + &format!("{style:#}")
+        if style != Style::new() {
+            text.push_str(&format!("{style:#}"));
+        }
+        text
     }
 
     /// The rows that it takes on a terminal of this width; one for an empty line.
@@ -124,6 +127,11 @@ impl Line {
     }
 
     fn put(&mut self, column: usize, character: char, width: usize, style: Style) {
+        if column == self.cells.len() && width == 1 {
+            // Nearly all that is ever written.
+            self.cells.push(Cell { character, marks: String::new(), style });
+            return;
+        }
         let end = column + width;
         if self.cells.len() < end {
             self.cells.resize(end, Cell::BLANK);

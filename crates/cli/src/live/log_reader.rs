@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 
 /// Longest piece that is read at once.
-const PIECE_BYTES_MAX: usize = 256 << 10;
+const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// As much of what was read last is looked for, to know the place again in a log that was cut.
 const KNOWN_BYTES: usize = 256;

@@ -15,6 +15,9 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 const FRAME: Duration = Duration::from_millis(200);
 const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
+/// States of stages that go on later.
+const STOPPED: [&str; 4] = ["preempted", "migrating", "restarting", "suspended"];
+
 /// As many stages fit on any terminal.
 const STAGES_IN_ORDER_MAX: usize = 8;
 
@@ -86,8 +89,17 @@ impl Rows {
         self.hint = hint;
     }
 
-    pub fn update(&mut self, now: Instant, report: Box<RunReport>) {
+    /// Returns what is worth a line that stays: which stages were stopped, and why.
+    pub fn update(&mut self, now: Instant, report: Box<RunReport>) -> Vec<String> {
+        let before = self.report.iter().flat_map(|(_, report)| &report.stages);
+        let running = before.filter(|stage| stage.state == "running");
+        let running: Vec<&str> = running.map(|stage| stage.name.as_str()).collect();
+        let is_stopped = |stage: &&StageReport| {
+            running.contains(&stage.name.as_str()) && STOPPED.contains(&stage.state.as_str())
+        };
+        let stopped = report.stages.iter().filter(is_stopped).map(line).collect();
         self.report = Some((now, report));
+        stopped
     }
 
     /// All rows; of many stages those come first that run, for there may not be room for all.

@@ -81,14 +81,18 @@ const LEFT_OUT_PREFIXES: [&str; 10] = [
 /// What is left with `--clean-env`.
 const CLEAN: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ"];
 
+/// The variables of a job: those that were named one by one, and the others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Variables {
+    pub named: BTreeMap<String, String>,
+    pub others: BTreeMap<String, String>,
+}
+
 /// The variables of a job. `export` is what a script says of them, as `--export` of sbatch(1):
 /// `ALL`, `NONE`, or names of which only those are given, each with a value or as it is here.
-pub fn variables(
-    args: &EnvironmentArgs,
-    export: Option<&str>,
-) -> Result<BTreeMap<String, String>, Fail> {
+pub fn variables(args: &EnvironmentArgs, export: Option<&str>) -> Result<Variables, Fail> {
     let (own, unreadable) = own();
-    let mut variables = match export {
+    let mut others = match export {
         _ if args.clean_env => only(&own, &CLEAN),
         None => without_left_out(&own),
         Some(export) => exported(&own, export),
@@ -98,6 +102,7 @@ pub fn variables(
         let names = lost.join("`, `");
         eprintln!("{} `{names}` is not given to the job: it is no UTF-8", "warning:".yellow());
     }
+    let mut named = BTreeMap::new();
     for text in &args.env {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name, value.to_owned()),
@@ -107,10 +112,11 @@ pub fn variables(
             return Err(Fail::new(code::USAGE, format!("`--env {text}` names no variable"))
                 .hint("write `--env NAME=VALUE`"));
         }
-        variables.insert(name.to_owned(), value);
+        named.insert(name.to_owned(), value);
     }
-    variables.insert("PATH".to_owned(), path_with_companions(variables.get("PATH")));
-    Ok(variables)
+    let path = path_with_companions(others.get("PATH"));
+    others.insert("PATH".to_owned(), path);
+    Ok(Variables { named, others })
 }
 
 fn not_here(name: &str) -> Fail {

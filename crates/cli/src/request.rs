@@ -1,6 +1,5 @@
 //! What is to be run, from a command line: a job file, a command, or a script with directives.
 
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -13,6 +12,7 @@ use het_wire::job::{BEGIN_HINT, Override, begin};
 use jiff::{Timestamp, Zoned};
 use owo_colors::OwoColorize;
 
+use crate::environment::Variables;
 use crate::fail::{Fail, code};
 use crate::snapshot;
 
@@ -350,7 +350,7 @@ pub fn submission(
     job: JobText,
     origin: &Origin,
     files: Files<'_>,
-    variables: &BTreeMap<String, String>,
+    variables: &Variables,
 ) -> Result<Submission, Fail> {
     let workdir = files.workdir.map(|path| {
         let path = std::path::absolute(path).map_err(|error| Fail::file(path, error))?;
@@ -361,7 +361,8 @@ pub fn submission(
         source: job.source,
         cwd: origin.cwd.to_string_lossy().into_owned(),
         path: None,
-        environment: variables.clone(),
+        environment: variables.others.clone(),
+        env: variables.named.clone(),
         workdir: workdir.transpose()?,
         overrides: job.overrides,
         script: job.script,

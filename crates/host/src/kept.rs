@@ -1,7 +1,8 @@
 //! What a submission leaves beside its event: the variables of its submitter, and its script.
 //!
 //! ```text
-//! HASH.env            NAME=VALUE and a zero byte each, for its owner alone
+//! HASH.env            NAME=VALUE and a zero byte each, for its owner alone; an empty one ends
+//!                     those that were named one by one
 //! HASH/train.sh       a script as it was
 //! ```
 //!
@@ -20,15 +21,19 @@ use sha2::{Digest, Sha256};
 /// Bytes of all variables of a submission.
 pub const ENVIRONMENT_BYTES_MAX: usize = 512 << 10;
 
-/// Keeps variables; the path of their file.
+/// Keeps variables, those first that were `named` one by one; the path of their file.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn keep_environment(dir: &Path, variables: &BTreeMap<String, String>) -> io::Result<PathBuf> {
+pub fn keep_environment(
+    dir: &Path,
+    named: &BTreeMap<String, String>,
+    others: &BTreeMap<String, String>,
+) -> io::Result<PathBuf> {
     let mut text = String::new();
-    for (name, value) in variables {
-        text.extend([name, "=", value, "\0"]);
-    }
+    named.iter().for_each(|(name, value)| text.extend([name, "=", value, "\0"]));
+    text.push('\0');
+    others.iter().for_each(|(name, value)| text.extend([name, "=", value, "\0"]));
     let path = dir.join(format!("{}.env", hash(text.as_bytes())));
     write(&path, text.as_bytes(), 0o600)?;
     Ok(path)
@@ -103,12 +108,13 @@ mod tests {
     #[test]
     fn variables_are_kept_once_and_for_their_owner_alone() {
         let dir = tempfile::tempdir().expect("a directory can be made");
-        let variables = BTreeMap::from([("A".to_owned(), "1\n2".to_owned())]);
-        let path = keep_environment(dir.path(), &variables).expect("it can be written");
-        assert_eq!(fs::read(&path).expect("it is there"), b"A=1\n2\0");
+        let one = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let (named, others) = (one("A", "1\n2"), one("B", "3"));
+        let path = keep_environment(dir.path(), &named, &others).expect("it can be written");
+        assert_eq!(fs::read(&path).expect("it is there"), b"A=1\n2\0\0B=3\0");
         let mode = fs::metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(keep_environment(dir.path(), &variables).expect("it is there"), path);
+        assert_eq!(keep_environment(dir.path(), &named, &others).expect("it is there"), path);
         remove_unused(dir.path(), [].into_iter()).expect("the directory can be read");
         assert!(!path.exists());
     }

@@ -10,7 +10,7 @@ use crate::cgroup::CgroupPool;
 use crate::checkpoint::DirectoryWatch;
 use crate::clock::Clock;
 use crate::poller::Poller;
-use crate::process::{RankProcesses, Spawner, procfs};
+use crate::process::{Environments, RankProcesses, Spawner, procfs};
 use crate::progress::ProgressWatch;
 use crate::recovery::{RecordFile, RecordFiles};
 use crate::run_dir::discard_lease_files;
@@ -26,6 +26,8 @@ pub(crate) struct Context {
     /// `/dev/null`, for reading and writing.
     pub(crate) null: OwnedFd,
     pub(crate) spawner: Spawner,
+    /// Variables of submitters.
+    pub(crate) environments: Environments,
     /// None where progress files cannot be watched: they are read at the end then.
     pub(crate) progress_watch: Option<ProgressWatch>,
     /// None where checkpoints are not looked for.

@@ -343,7 +343,7 @@ impl Gang {
         if health::is_unhealthy(&self.spec, culprit) {
             return health::fail_devices(&self.spec, context);
         }
-        let log = culprit.map(|rank| logs::tail(&self.spec.log_file(rank))).unwrap_or_default();
+        let log = culprit.map(|rank| logs::tail(&self.spec.failure_log(rank))).unwrap_or_default();
         let memory = self.holdings.memory_ran_out(&self.spec, culprit);
         streaming::complete_output(&self.spec, self.verdict.outcome(&log, memory))
     }

@@ -5,6 +5,7 @@ mod container;
 mod device_numbers;
 mod environment;
 mod failure;
+mod files;
 mod health_check;
 mod launcher;
 mod lookup;

@@ -27,7 +27,7 @@ use crate::event_channel::{Channel, EventReceiver, EventSender};
 use crate::gang::{Gang, GangStatus};
 use crate::launch::{GangSpec, all_grants};
 use crate::poller::{Poller, Source, Trigger};
-use crate::process::{RankProcesses, Spawner};
+use crate::process::{Environments, RankProcesses, Spawner};
 use crate::progress::{Changed, ProgressWatch};
 use crate::recovery::{self, ExitLog, Reaped, RecordFiles, remove_blank_files};
 use crate::resources::{AssignedCores, Cores, Ports};
@@ -103,6 +103,7 @@ impl Node {
             ranks: RankProcesses::new(),
             null,
             spawner: Spawner::default(),
+            environments: Environments::default(),
             progress_watch,
             directory_watch,
             oom_kills: OomKills::default(),

@@ -16,4 +16,4 @@ pub(crate) use sys::{
     become_subreaper, cpu_set, exit_status, pidfd_open,
 };
 pub use sys::{give_memory_back, raise_descriptor_limit, share_one_heap};
-pub(crate) use variables::{Environment, Variables};
+pub(crate) use variables::{Environment, Environments, Inherited, Variables};

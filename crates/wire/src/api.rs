@@ -26,6 +26,10 @@ pub struct Submission {
     /// nothing tells them again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
+    /// Variables that were named one by one: they win over `environment`, and are there in
+    /// containers as well.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
     /// Absolute directory for outputs, logs and checkpoints; one of the server's if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,

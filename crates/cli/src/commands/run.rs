@@ -21,7 +21,7 @@ use owo_colors::OwoColorize;
 use signal_hook::iterator::Signals;
 
 use crate::client::client_if_any;
-use crate::environment::{self, EnvironmentArgs};
+use crate::environment::{self, EnvironmentArgs, Variables};
 use crate::fail::{Fail, code};
 use crate::live::{Attempts, Begins, Copied, Follow, LiveView, Progress, Selection, Teller, ends};
 use crate::local::{home, read, refuse_unsupervised, select};
@@ -151,7 +151,7 @@ fn submit(args: &RunArgs, machine: &Machine, home: &Home) -> Result<Prepared, Fa
     }
     let variables = environment::variables(&args.environment, request.export())?;
     let unplaced = job
-        .resolve(&Context::new(&machine.topology.classes, models(), &variables))
+        .resolve(&Context::new(&machine.topology.classes, models(), &BTreeMap::new()))
         .map_err(bad_file)?;
     refuse_impossible(&impossible(&machine.topology, &unplaced))?;
     let mut lock = acquire(args, home, None)?;
@@ -226,11 +226,12 @@ fn resolve(
     text: &JobText,
     machine: &Machine,
     dir: &JobDir,
-    (workdir, origin, variables): (&Path, &Origin, &BTreeMap<String, String>),
+    (workdir, origin, variables): (&Path, &Origin, &Variables),
 ) -> Result<JobSpec, Fail> {
     let kept = dir.kept();
     let cannot_keep = |error| Fail::file(&kept, error);
-    let environment = keep_environment(&kept, variables).map_err(cannot_keep)?;
+    let environment =
+        keep_environment(&kept, &variables.named, &variables.others).map_err(cannot_keep)?;
     let script = text.script.as_ref().map(|script| keep_script(&kept, &script.name, &script.text));
     let script = script.transpose().map_err(cannot_keep)?;
     let script = script.map(|path| path.to_string_lossy().into_owned());

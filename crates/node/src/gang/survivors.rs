@@ -87,8 +87,12 @@ impl Survivors {
         if left.is_empty() {
             return GangStatus::Ended;
         }
-        let variables = launch::variables(spec, 0);
-        let Ok(remover) = containers::removal(&left, &variables).spawn() else {
+        let file = spec.launch.environment.as_deref();
+        let Ok(inherited) = context.environments.of(file) else { return GangStatus::Ended };
+        let variables = launch::variables(spec, 0, &inherited);
+        let Ok(remover) =
+            containers::removal(&left, inherited.iter().chain(variables.iter())).spawn()
+        else {
             return GangStatus::Ended;
         };
         match pidfd_open(remover.id() as i32) {

@@ -14,7 +14,7 @@ use het_core::{Access, Container, ContainerRuntime, Failure};
 use super::failure::{cannot_write, failure};
 use super::lookup::find;
 use super::spec::GangSpec;
-use crate::process::{EXIT_NOT_FOUND, Variables};
+use crate::process::{EXIT_NOT_FOUND, Inherited, Variables};
 
 /// Where Debian and Fedora install the init process of containers.
 const INITS: [&str; 3] =
@@ -24,13 +24,13 @@ const INITS: [&str; 3] =
 pub(super) fn containerized(
     spec: &GangSpec,
     container: &Container,
-    variables: &Variables,
+    (inherited, variables): (&Inherited, &Variables),
     argv: &[String],
     rank: u32,
 ) -> Result<(String, Vec<String>), Failure> {
     let programs = programs(container.runtime);
     let found = programs.iter().find_map(|&(program, runtime)| {
-        Some((find(program, None, &spec.launch.cwd).ok()?, program, runtime))
+        Some((find(program, inherited.get("PATH"), &spec.launch.cwd).ok()?, program, runtime))
     });
     let Some((path, program, runtime)) = found else {
         let names: Vec<String> = programs.iter().map(|(name, _)| format!("`{name}`")).collect();
@@ -42,7 +42,8 @@ pub(super) fn containerized(
         return Err(failure(rank, EXIT_NOT_FOUND, text));
     };
     create_mounted_files(spec, rank)?;
-    let args = command_line(spec, container, (program, runtime), variables, argv, rank);
+    let args =
+        command_line(spec, container, (program, runtime), (inherited, variables), argv, rank);
     let args = args.map_err(|why| failure(rank, Failure::CANNOT_RUN, why))?;
     Ok((path, args))
 }
@@ -77,7 +78,7 @@ fn command_line(
     spec: &GangSpec,
     container: &Container,
     (program, runtime): (&str, ContainerRuntime),
-    variables: &Variables,
+    (inherited, variables): (&Inherited, &Variables),
     argv: &[String],
     rank: u32,
 ) -> Result<Vec<String>, String> {
@@ -98,7 +99,8 @@ fn command_line(
             args.push(format!("--workdir={}", spec.launch.cwd));
             args.extend(binds.iter().map(|bind| format!("--volume={bind}")));
             // Names only: values would be visible in the list of processes.
-            args.extend(variables.iter().map(|(name, _)| format!("--env={name}")));
+            let named = variables.iter().map(|(name, _)| name).chain(inherited.named());
+            args.extend(named.map(|name| format!("--env={name}")));
         }
         ContainerRuntime::Apptainer => {
             args.extend(["exec", "--pwd"].map(str::to_owned));

@@ -1,9 +1,11 @@
 //! The environment contract: the variables of every process of a gang. No I/O.
 //!
-//! Later ones override earlier ones: defaults, then the user's own variables, then facts (ranks,
+//! Later ones override earlier ones: defaults, then those of the submitter, then those of the job
+//! file, then facts (ranks,
 //! addresses, visible devices, `HET_*`), which the user cannot override.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use het_core::{DeviceId, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
@@ -12,7 +14,7 @@ use serde::Serialize;
 use super::launcher;
 use super::spec::GangSpec;
 use super::template;
-use crate::process::Variables;
+use crate::process::{Inherited, Variables};
 use crate::resources::is_cpu;
 use crate::run_dir::NOTICE;
 
@@ -30,10 +32,10 @@ struct DeviceRow<'a> {
     cores: u32,
 }
 
-/// The variables that a rank has besides the engine's own environment.
-pub(crate) fn variables(spec: &GangSpec, rank: u32) -> Variables {
+/// The variables that a rank has besides those of its submitter.
+pub(crate) fn variables(spec: &GangSpec, rank: u32, inherited: &Inherited) -> Variables {
     let mut variables = Variables::new();
-    add_defaults(&mut variables, spec, rank);
+    add_defaults(&mut Defaults { variables: &mut variables, inherited }, spec, rank);
     for (name, value) in &spec.launch.env {
         variables.set(name, template::fill(value, spec.placeholders(rank)));
     }
@@ -45,8 +47,22 @@ pub(crate) fn variables(spec: &GangSpec, rank: u32) -> Variables {
     variables
 }
 
+/// Variables of which the submitter's own win.
+struct Defaults<'a> {
+    variables: &'a mut Variables,
+    inherited: &'a Inherited,
+}
+
+impl Defaults<'_> {
+    fn set(&mut self, name: &str, value: impl Display) {
+        if !self.inherited.has(name) {
+            self.variables.set(name, value);
+        }
+    }
+}
+
 /// What the user may set otherwise. None of it changes what a program does alone.
-fn add_defaults(variables: &mut Variables, spec: &GangSpec, rank: u32) {
+fn add_defaults(variables: &mut Defaults<'_>, spec: &GangSpec, rank: u32) {
     // A log is read while it is written.
     variables.set("PYTHONUNBUFFERED", 1);
     // Of one process, `torchrun` heeds these where its words say nothing: two on a machine would

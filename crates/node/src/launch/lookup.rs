@@ -13,8 +13,7 @@ pub(super) fn find(program: &str, path: Option<&str>, cwd: &str) -> io::Result<S
     if program.contains('/') {
         return Ok(program.to_owned());
     }
-    let own = std::env::var("PATH").ok();
-    let path = path.or(own.as_deref()).unwrap_or(PATH_DEFAULT);
+    let path = path.unwrap_or(PATH_DEFAULT);
     let mut denied = None;
     for dir in path.split(':') {
         let dir = Path::new(cwd).join(dir);

@@ -1,9 +1,10 @@
 //! Starts the program of one rank.
 
 use std::ffi::CString;
-use std::fs::{self, OpenOptions};
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use het_core::{Failure, Isolation, LogRule, OutputRule};
 
@@ -11,6 +12,7 @@ use super::container::containerized;
 use super::device_numbers::{NVIDIA, device_numbers};
 use super::environment;
 use super::failure::{cannot_write, explain_exec_error, failure};
+use super::files;
 use super::health_check::with_health_check;
 use super::launcher::{self, Granted};
 use super::lookup::find;
@@ -19,12 +21,14 @@ use crate::cgroup::Group;
 use crate::context::Context;
 use crate::output;
 use crate::process::{
-    ChildFiles, EXIT_NOT_FOUND, Environment, InheritedFds, Note, Program, Started, cpu_set,
+    ChildFiles, EXIT_NOT_FOUND, Environment, Inherited, InheritedFds, Note, Program, Started,
+    cpu_set,
 };
 
 /// Creates the directories of the contract.
 pub(crate) fn create_directories(spec: &GangSpec) -> Result<(), Failure> {
-    let logs = (spec.launch.log == LogRule::EachRank).then(|| spec.log_dir());
+    let has_logs = spec.launch.log == LogRule::EachRank || spec.launch.log_files.is_some();
+    let logs = has_logs.then(|| spec.log_dir());
     let dirs = [logs, Some(spec.output_dir()), spec.checkpoint_dir()];
     for dir in dirs.into_iter().flatten() {
         // The submission created most of them.
@@ -53,17 +57,18 @@ pub(crate) fn spawn(
     let Some(program) = argv.first() else {
         return Err(failure(rank, EXIT_NOT_FOUND, "the stage has no program to run".to_owned()));
     };
-    let log = match spec.launch.log {
-        LogRule::EachRank => Some(open_log(&spec.log_file(rank), rank)?),
-        LogRule::Discard => None,
-    };
+    let (input, output) = (files::input(spec, rank)?, files::output(spec, rank)?);
+    let inherited = inherited(spec, context, rank)?;
     // Without a cgroup the program runs as on a machine without cgroups.
     let cgroup_procs = group.map(Group::procs).unwrap_or_default();
-    let variables = environment::variables(spec, rank);
+    let variables = environment::variables(spec, rank, &inherited);
     let found = match &spec.launch.container {
-        Some(container) => Ok(containerized(spec, container, &variables, &argv, rank)?),
+        Some(container) => {
+            Ok(containerized(spec, container, (&inherited, &variables), &argv, rank)?)
+        }
         None => {
-            let path = find(program, variables.get("PATH"), &spec.launch.cwd);
+            let path = variables.get("PATH").or(inherited.get("PATH"));
+            let path = find(program, path, &spec.launch.cwd);
             path.map(|path| (path, argv.clone()))
         }
     };
@@ -76,16 +81,22 @@ pub(crate) fn spawn(
         let program = Program {
             path: CString::new(path)?,
             argv: argv?,
-            env: Environment::own_and(variables)?,
+            env: Environment::new(&inherited, variables)?,
             cwd: CString::new(spec.launch.cwd.as_str())?,
             rank,
             cores: cpu_set(&spec.cores[rank as usize].cores),
         };
-        let stdin = context.null.as_fd();
-        let log = log.as_ref().map_or(stdin, AsFd::as_fd);
+        let null = context.null.as_fd();
+        let stdin = input.as_ref().map_or(null, AsFd::as_fd);
+        let stdout = output.as_ref().map_or(null, |output| output.stdout.as_fd());
+        let stderr = output.as_ref().and_then(|output| output.stderr.as_ref());
+        let stderr = stderr.map_or(stdout, AsFd::as_fd);
         // An engine with a restarter is a server, which inherited nothing for programs.
-        let inherited = spec.exit_log.as_ref().map_or(InheritedFds::Kept, |_| InheritedFds::Closed);
-        context.spawner.start(program, &ChildFiles { stdin, log, note, cgroup_procs, inherited })
+        let descriptors =
+            spec.exit_log.as_ref().map_or(InheritedFds::Kept, |_| InheritedFds::Closed);
+        let files =
+            ChildFiles { stdin, stdout, stderr, note, cgroup_procs, inherited: descriptors };
+        context.spawner.start(program, &files)
     });
     started.map_err(|error| explain_exec_error(spec, rank, &error))
 }
@@ -104,7 +115,15 @@ fn granted(spec: &GangSpec, rank: u32) -> Option<Granted<'_>> {
     Some(Granted { visible, numbers })
 }
 
-fn open_log(path: &Path, rank: u32) -> Result<OwnedFd, Failure> {
-    let log = OpenOptions::new().create(true).append(true).open(path);
-    log.map(OwnedFd::from).map_err(|error| cannot_write(rank, path, &error))
+/// The variables of whoever submitted the job.
+fn inherited(spec: &GangSpec, context: &mut Context, rank: u32) -> Result<Arc<Inherited>, Failure> {
+    let file = spec.launch.environment.as_deref();
+    context.environments.of(file).map_err(|error| {
+        let text = format!(
+            "the variables of its submitter cannot be read from `{}`: {error}, hint: submit it \
+             again",
+            file.unwrap_or_default()
+        );
+        failure(rank, Failure::CANNOT_RUN, text)
+    })
 }

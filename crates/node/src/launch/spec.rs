@@ -111,7 +111,14 @@ impl GangSpec {
 
     pub(crate) fn placeholders(&self, rank: u32) -> Placeholders<'_> {
         let checkpoint = self.resume.as_ref().map_or("", |checkpoint| &checkpoint.path);
-        Placeholders { rank, world: self.world(), port: self.port, checkpoint }
+        Placeholders {
+            rank,
+            world: self.world(),
+            port: self.port,
+            checkpoint,
+            node: self.topology.node(self.rank(rank).node).name.as_str(),
+            restarts: self.attempt.saturating_sub(1),
+        }
     }
 
     pub(crate) fn argv(&self, rank: u32) -> Vec<String> {
@@ -160,6 +167,20 @@ impl GangSpec {
 
     pub(crate) fn log_file(&self, rank: u32) -> PathBuf {
         self.log_dir().join(format!("rank-{rank}.log"))
+    }
+
+    /// Where standard error is looked for, where it goes to a file of its own.
+    pub(crate) fn error_log(&self, rank: u32) -> PathBuf {
+        self.log_dir().join(format!("rank-{rank}.err.log"))
+    }
+
+    /// What tells best how a rank failed.
+    pub(crate) fn failure_log(&self, rank: u32) -> PathBuf {
+        let files = self.launch.log_files.as_ref();
+        match files.and_then(|files| files.stderr.as_ref()) {
+            Some(_) => self.error_log(rank),
+            None => self.log_file(rank),
+        }
     }
 
     /// How a process of a dead supervisor ended; `None` while the restarter, which collects it, has

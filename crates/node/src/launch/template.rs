@@ -1,4 +1,7 @@
-//! The placeholders that the engine fills in: `{rank}`, `{world}`, `{port}`, `{checkpoint}`.
+//! The placeholders that the engine fills in: `{rank}`, `{world}`, `{port}`, `{checkpoint}`,
+//! `{node}`, `{user}`, `{restarts}`.
+
+use nix::unistd::{User, getuid};
 
 /// Values of the placeholders for one rank.
 #[derive(Debug, Clone, Copy)]
@@ -9,6 +12,25 @@ pub(crate) struct Placeholders<'a> {
     pub(crate) port: u16,
     /// Path of the checkpoint to resume from; empty without one.
     pub(crate) checkpoint: &'a str,
+    /// Name of the node that the rank runs on.
+    pub(crate) node: &'a str,
+    /// How often the stage was started before.
+    pub(crate) restarts: u32,
+}
+
+impl Placeholders<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        Some(match name {
+            "rank" => self.rank.to_string(),
+            "world" => self.world.to_string(),
+            "port" => self.port.to_string(),
+            "checkpoint" => self.checkpoint.to_owned(),
+            "node" => self.node.to_owned(),
+            "user" => User::from_uid(getuid()).ok().flatten()?.name,
+            "restarts" => self.restarts.to_string(),
+            _ => return None,
+        })
+    }
 }
 
 /// Replaces every placeholder in one pass, so that a path that contains one stays unchanged.
@@ -18,16 +40,10 @@ pub(crate) fn fill(text: &str, values: Placeholders<'_>) -> String {
     while let Some(open) = rest.find('{') {
         out.push_str(&rest[..open]);
         rest = &rest[open..];
-        let (value, length) = if rest.starts_with("{rank}") {
-            (values.rank.to_string(), "{rank}".len())
-        } else if rest.starts_with("{world}") {
-            (values.world.to_string(), "{world}".len())
-        } else if rest.starts_with("{port}") {
-            (values.port.to_string(), "{port}".len())
-        } else if rest.starts_with("{checkpoint}") {
-            (values.checkpoint.to_owned(), "{checkpoint}".len())
-        } else {
-            ("{".to_owned(), 1)
+        let name = rest[1..].split_once('}').map_or("", |(name, _)| name);
+        let (value, length) = match values.get(name) {
+            Some(value) => (value, name.len() + 2),
+            None => ("{".to_owned(), 1),
         };
         out.push_str(&value);
         rest = &rest[length..];
@@ -42,7 +58,8 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
-        let values = Placeholders { rank: 1, world: 4, port: 29500, checkpoint: "/w/{rank}" };
+        let (checkpoint, node) = ("/w/{rank}", "host");
+        let values = Placeholders { rank: 1, world: 4, port: 29500, checkpoint, node, restarts: 2 };
         assert_eq!(fill(text, values), expected);
     }
 
@@ -52,6 +69,7 @@ mod tests {
         check("--port={port}", "--port=29500");
         check("{checkpoint}", "/w/{rank}");
         check("{checkpoint}{world}", "/w/{rank}4");
+        check("{node}-{restarts}", "host-2");
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::process::variables::Variables;
 use crate::run_dir::{NOTICE, containers_path};
 
 /// How long podman may take to remove a container, in seconds.
@@ -27,11 +26,14 @@ pub(crate) fn of_lease(lease_dir: &Path) -> Vec<String> {
 /// A command that removes containers whose runtime was killed, and what runs in them: a runtime
 /// that is killed while it starts a container leaves it behind. `variables` are those of the
 /// programs, which say where the runtime stores its containers.
-pub(crate) fn removal(containers: &[String], variables: &Variables) -> Command {
+pub(crate) fn removal<'a>(
+    containers: &[String],
+    variables: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Command {
     let mut command = Command::new("timeout");
     command.args([REMOVAL_LIMIT_S, "podman", "rm", "--force", "--ignore", "--time=0"]);
     // Without the marker: every process that has it is killed.
-    command.args(containers).envs(variables.iter()).env_remove(NOTICE);
+    command.args(containers).envs(variables).env_remove(NOTICE);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
@@ -41,6 +43,6 @@ pub(crate) fn remove_of_lease(lease_dir: &Path) {
     let containers = of_lease(lease_dir);
     if !containers.is_empty() {
         // Podman lists what cannot be removed.
-        let _ = removal(&containers, &Variables::new()).status();
+        let _ = removal(&containers, std::iter::empty()).status();
     }
 }

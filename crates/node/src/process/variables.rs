@@ -1,32 +1,17 @@
 //! Environment variables in the form that system calls take.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
 use std::fmt::{Display, Write};
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::sync::LazyLock;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
 
-/// Facts that some starts lack: those of an outer job must not leak into an inner one.
-const NOT_INHERITED: [&str; 16] = [
-    "HET_CHECKPOINT_DIR",
-    "HET_CHECKPOINT_EVERY",
-    "HET_MEAN_TIME_BETWEEN_FAILURES",
-    "HET_PRECISION",
-    "HET_RESUME_FROM",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "NNODES",
-    "NODE_RANK",
-    "PET_MASTER_ADDR",
-    "PET_NNODES",
-    "PET_NODE_RANK",
-    "PET_NPROC_PER_NODE",
-    "RANK",
-    "WORLD_SIZE",
-];
+use nix::fcntl::OFlag;
+use nix::unistd::{User, getuid};
 
 /// Room for the variables of most ranks.
 const ROWS: usize = 48;
@@ -90,55 +75,153 @@ impl Variables {
     }
 }
 
-/// The whole environment of a program: that of this process, overridden by variables.
+/// The whole environment of a program: what it inherits, overridden by variables.
 #[derive(Debug)]
 pub(crate) struct Environment {
-    own: Vec<&'static CStr>,
+    inherited: Arc<Inherited>,
+    /// Rows of it that are not overridden.
+    rows: Vec<usize>,
     over: Variables,
 }
 
 impl Environment {
     /// # Errors
     /// When a name or a value holds a zero byte.
-    pub(crate) fn own_and(over: Variables) -> io::Result<Self> {
+    pub(crate) fn new(inherited: &Arc<Inherited>, over: Variables) -> io::Result<Self> {
         over.pairs().try_for_each(|pair| pair.map(drop))?;
-        let mut own: Vec<Option<&CStr>> =
-            OWN.pairs.iter().map(|pair| Some(pair.as_ref())).collect();
+        let mut kept = vec![true; inherited.pairs.len()];
         for (name, _) in over.iter() {
-            if let Some(&index) = OWN.by_name.get(name) {
-                own[index] = None;
+            if let Some(&row) = inherited.by_name.get(name) {
+                kept[row] = false;
             }
         }
-        Ok(Self { own: own.into_iter().flatten().collect(), over })
+        let rows = (0..kept.len()).filter(|&row| kept[row]).collect();
+        Ok(Self { inherited: Arc::clone(inherited), rows, over })
     }
 
     /// `NAME=VALUE` each.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = &CStr> {
+        let inherited = self.rows.iter().map(|&row| &*self.inherited.pairs[row]);
         // All were checked before.
-        self.own.iter().copied().chain(self.over.pairs().flatten())
+        inherited.chain(self.over.pairs().flatten())
     }
 }
 
-/// This process's own environment, which does not change, without [`NOT_INHERITED`].
-struct Own {
+/// What a program has before the variables of its rank: those of whoever submitted it. This
+/// process's own are nobody's.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inherited {
     pairs: Vec<Box<CStr>>,
-    /// Names that are valid text: no others are ever set.
     by_name: HashMap<String, usize>,
+    /// So many come first that were named one by one: they count in containers too.
+    named: usize,
 }
 
-static OWN: LazyLock<Own> = LazyLock::new(|| {
-    let mut own = Own { pairs: Vec::new(), by_name: HashMap::new() };
-    for (name, value) in std::env::vars_os() {
-        let pair = [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat();
-        let (Ok(pair), name) = (CStr::from_bytes_with_nul(&pair), name.to_str()) else { continue };
-        if name.is_some_and(|name| NOT_INHERITED.contains(&name)) {
-            continue;
+impl Inherited {
+    /// `NAME=VALUE` and a zero byte each; an empty one ends those that were named one by one.
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        let mut inherited = Self::default();
+        for pair in bytes.split_inclusive(|byte| *byte == 0) {
+            if pair == b"\0" {
+                inherited.named = inherited.pairs.len();
+            }
+            let Ok(pair) = CStr::from_bytes_with_nul(pair) else { continue };
+            let name = pair.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
+            let Ok(name) = std::str::from_utf8(name) else { continue };
+            if !name.is_empty() && !inherited.by_name.contains_key(name) {
+                inherited.by_name.insert(name.to_owned(), inherited.pairs.len());
+                inherited.pairs.push(pair.into());
+            }
         }
-        own.by_name.extend(name.map(|name| (name.to_owned(), own.pairs.len())));
-        own.pairs.push(pair.into());
+        inherited
     }
-    own
-});
+
+    /// Of a job that nobody gave variables: what a login has before it reads any file.
+    pub(crate) fn of_this_user() -> Self {
+        let user = User::from_uid(getuid()).ok().flatten();
+        let rows = user.map(|user| {
+            let text = |path: &Path| path.to_string_lossy().into_owned();
+            let (home, shell) = (text(&user.dir), text(&user.shell));
+            [("HOME", home), ("LOGNAME", user.name.clone()), ("SHELL", shell), ("USER", user.name)]
+        });
+        let path = ("PATH", PATH_OF_A_LOGIN.to_owned());
+        let mut bytes = Vec::new();
+        for (name, value) in rows.into_iter().flatten().chain([path]) {
+            bytes.extend([name, "=", &value, "\0"].into_iter().flat_map(str::bytes));
+        }
+        Self::parse(&bytes)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let pair = self.pairs[*self.by_name.get(name)?].to_str().ok()?;
+        pair.split_once('=').map(|(_, value)| value)
+    }
+
+    /// Names and values.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs.iter().filter_map(|pair| pair.to_str().ok()?.split_once('='))
+    }
+
+    /// Names of those that were named one by one.
+    pub(crate) fn named(&self) -> impl Iterator<Item = &str> {
+        let pairs = self.pairs[..self.named].iter().filter_map(|pair| pair.to_str().ok());
+        pairs.filter_map(|pair| Some(pair.split_once('=')?.0))
+    }
+}
+
+/// Where login(1) looks for programs.
+const PATH_OF_A_LOGIN: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// What files with the variables of submitters hold. A file never changes: its name says what is
+/// in it.
+#[derive(Debug, Default)]
+pub(crate) struct Environments {
+    known: VecDeque<(String, Arc<Inherited>)>,
+    of_this_user: Option<Arc<Inherited>>,
+}
+
+/// Files that are remembered.
+const KNOWN_MAX: usize = 64;
+
+/// Longest file that is read.
+const BYTES_MAX: u64 = 1 << 20;
+
+impl Environments {
+    /// What is in a file; the variables of a login without one.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no plain file.
+    pub(crate) fn of(&mut self, file: Option<&str>) -> io::Result<Arc<Inherited>> {
+        let Some(path) = file else {
+            let new = || Arc::new(Inherited::of_this_user());
+            return Ok(Arc::clone(self.of_this_user.get_or_insert_with(new)));
+        };
+        if let Some((_, known)) = self.known.iter().find(|(known, _)| known == path) {
+            return Ok(Arc::clone(known));
+        }
+        let inherited = Arc::new(Inherited::parse(&read(path)?));
+        if self.known.len() == KNOWN_MAX {
+            self.known.pop_front();
+        }
+        self.known.push_back((path.to_owned(), Arc::clone(&inherited)));
+        Ok(inherited)
+    }
+}
+
+fn read(path: &str) -> io::Result<Vec<u8>> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 #[cfg(test)]
 mod tests {
@@ -156,18 +239,33 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_hides_this_processs_own() {
+    fn a_variable_hides_what_is_inherited() {
+        let inherited = Arc::new(Inherited::parse(b"LR=1\0\0PATH=/bin\0LR=2\0=x\0PART"));
+        assert_eq!(inherited.named().collect::<Vec<_>>(), ["LR"]);
+        assert_eq!((inherited.get("LR"), inherited.get("PATH")), (Some("1"), Some("/bin")));
         let mut variables = Variables::new();
         variables.set("PATH", "/nowhere");
-        let environment = Environment::own_and(variables).expect("no byte is zero");
-        let paths = environment.pairs().filter(|pair| pair.to_bytes().starts_with(b"PATH="));
-        assert_eq!(paths.collect::<Vec<_>>(), [c"PATH=/nowhere"]);
+        let environment = Environment::new(&inherited, variables).expect("no byte is zero");
+        assert_eq!(environment.pairs().collect::<Vec<_>>(), [c"LR=1", c"PATH=/nowhere"]);
+    }
+
+    #[test]
+    fn a_file_of_variables_is_a_plain_file() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = dir.path().join("a.env");
+        std::fs::write(&path, b"A=1\0").expect("a file can be written");
+        let mut environments = Environments::default();
+        let mut of = |path: &Path| environments.of(path.to_str());
+        assert_eq!(of(&path).expect("it is there").get("A"), Some("1"));
+        let link = dir.path().join("link.env");
+        std::os::unix::fs::symlink(&path, &link).expect("a link can be made");
+        assert!(of(&link).is_err() && of(dir.path()).is_err());
     }
 
     #[test]
     fn a_zero_byte_is_refused() {
         let mut variables = Variables::new();
         variables.set("A", "1\u{0}B=2");
-        assert!(Environment::own_and(variables).is_err());
+        assert!(Environment::new(&Arc::default(), variables).is_err());
     }
 }

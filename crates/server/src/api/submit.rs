@@ -262,7 +262,7 @@ fn resolve(
     place: &Place<'_>,
 ) -> Result<JobSpec, ApiError> {
     let mut env = submission.array.map(|it| array_variables(it, place.job)).unwrap_or_default();
-    if submission.environment.is_empty() {
+    if !submission.environment.contains_key("PATH") {
         env.extend(submission.path.clone().map(|path| ("PATH".to_owned(), path)));
     }
     let topology = parts.service.topology();
@@ -314,20 +314,22 @@ struct Place<'a> {
 
 impl Kept {
     async fn of(parts: &Parts, submission: &Submission) -> Result<Self, ApiError> {
-        let Submission { script, environment, .. } = submission;
-        check_variables(environment)?;
-        if script.is_none() && environment.is_empty() {
+        let Submission { script, environment, env, .. } = submission;
+        check_variables(environment.iter().chain(env))?;
+        let has_variables = !environment.is_empty() || !env.is_empty();
+        if script.is_none() && !has_variables {
             return Ok(Self::default());
         }
-        let (dir, script, environment) = (parts.home.kept(), script.clone(), environment.clone());
+        let (dir, script) = (parts.home.kept(), script.clone());
+        let (environment, env) = (environment.clone(), env.clone());
         // A sync of the disk may take a while.
         let kept = tokio::task::spawn_blocking(move || -> io::Result<Self> {
             let text = |path: PathBuf| path.to_string_lossy().into_owned();
             let script = script.map(|script| keep_script(&dir, &script.name, &script.text));
             let script = script.transpose()?.map(text);
-            let environment = match environment.is_empty() {
-                true => None,
-                false => Some(text(keep_environment(&dir, &environment)?)),
+            let environment = match has_variables {
+                true => Some(text(keep_environment(&dir, &env, &environment)?)),
+                false => None,
             };
             Ok(Self { script, environment })
         });
@@ -349,16 +351,19 @@ impl Kept {
 }
 
 /// Variables are those of a process: names without `=`, no zero bytes, not too many.
-fn check_variables(variables: &BTreeMap<String, String>) -> Result<(), ApiError> {
-    let bytes: usize = variables.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+fn check_variables<'a>(
+    variables: impl Iterator<Item = (&'a String, &'a String)> + Clone,
+) -> Result<(), ApiError> {
+    let bytes: usize = variables.clone().map(|(name, value)| name.len() + value.len() + 2).sum();
     if bytes > ENVIRONMENT_BYTES_MAX {
         let text = format!("the variables have more than {ENVIRONMENT_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, text).hint("`--clean-env` leaves them out"));
     }
-    let wrong = |(name, value): &(&String, &String)| {
+    let mut variables = variables;
+    let wrong = variables.find(|(name, value)| {
         name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-    };
-    match variables.iter().find(wrong) {
+    });
+    match wrong {
         None => Ok(()),
         Some((name, _)) => {
             Err(ApiError::new(Code::BadRequest, format!("`{name}` is no variable of a process")))

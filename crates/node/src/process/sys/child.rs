@@ -35,7 +35,8 @@ pub(super) struct ChildArgs {
     shell_argv: Vec<usize>,
     env: Vec<usize>,
     stdin: RawFd,
-    log: RawFd,
+    stdout: RawFd,
+    stderr: RawFd,
     note: RawFd,
     note_at: u64,
     /// -1 where there is none.
@@ -59,7 +60,8 @@ impl ChildArgs {
         refill(&mut self.env, program.env.pairs());
         self.path = address(&program.path);
         self.cwd = address(&program.cwd);
-        (self.stdin, self.log) = (files.stdin.as_raw_fd(), files.log.as_raw_fd());
+        self.stdin = files.stdin.as_raw_fd();
+        (self.stdout, self.stderr) = (files.stdout.as_raw_fd(), files.stderr.as_raw_fd());
         (self.note, self.note_at) = (files.note.file.as_raw_fd(), files.note.offset);
         self.cgroup_procs = [-1; HIERARCHIES_MAX];
         for (procs, fd) in self.cgroup_procs.iter_mut().zip(files.cgroup_procs) {
@@ -130,7 +132,7 @@ unsafe fn exec(args: &ChildArgs) -> c_int {
         if args.descriptors != 0 {
             raw_syscall!(Sysno::prlimit64, 0, libc::RLIMIT_NOFILE, args.descriptors, 0);
         }
-        for (from, to) in [(args.stdin, 0), (args.log, 1), (args.log, 2)] {
+        for (from, to) in [(args.stdin, 0), (args.stdout, 1), (args.stderr, 2)] {
             if let Some(errno) = failed(raw_syscall!(Sysno::dup3, from, to, 0)) {
                 return errno;
             }

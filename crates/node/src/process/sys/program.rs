@@ -39,8 +39,8 @@ pub(crate) struct Program {
 #[derive(Debug)]
 pub(crate) struct ChildFiles<'a> {
     pub(crate) stdin: BorrowedFd<'a>,
-    /// Standard output and standard error.
-    pub(crate) log: BorrowedFd<'a>,
+    pub(crate) stdout: BorrowedFd<'a>,
+    pub(crate) stderr: BorrowedFd<'a>,
     /// Where the child notes its id before its program begins, so that the next supervisor finds
     /// every process whose program may have begun.
     pub(crate) note: Note<'a>,

@@ -149,6 +149,7 @@ mod tests {
     use std::ffi::CString;
     use std::fs::File;
     use std::os::fd::AsFd;
+    use std::sync::Arc;
 
     use nix::sys::wait::WaitStatus;
 
@@ -163,14 +164,15 @@ mod tests {
         let program = Program {
             path: text(program),
             argv: vec![text(program), text("-c"), text("exit 3")],
-            env: Environment::own_and(Variables::new()).expect("no byte is zero"),
+            env: Environment::new(&Arc::default(), Variables::new()).expect("no byte is zero"),
             cwd: text("/"),
             rank: 0,
             cores: None,
         };
         let note = Note { file: null.as_fd(), offset: 0 };
         let (stdin, inherited) = (null.as_fd(), InheritedFds::Closed);
-        let files = ChildFiles { stdin, log: stdin, note, cgroup_procs: &[], inherited };
+        let files =
+            ChildFiles { stdin, stdout: stdin, stderr: stdin, note, cgroup_procs: &[], inherited };
         spawner.start(program, &files).expect("a process can be made")
     }
 

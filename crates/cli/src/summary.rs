@@ -1,7 +1,10 @@
 //! How a run went: what each stage took, where and why, and what to do next.
 
+use std::env;
+
 use anstream::{eprintln, println};
 use het_wire::report::{RunReport, StageReport};
+use het_wire::text::{self, Lang};
 use owo_colors::OwoColorize;
 
 use crate::output::{plain_table, print_table};
@@ -55,6 +58,13 @@ pub fn print(report: &RunReport, keeper: Keeper) {
             None => "it saved nothing, so each began anew".to_owned(),
         };
         println!("  {}: started {} times; {from}", stage.name, stage.attempts);
+    }
+    let lang = Lang::find(|name| env::var(name).ok());
+    for (stage, told) in report.stages.iter().flat_map(|s| s.stops.iter().map(|stop| (s, stop))) {
+        println!("  {}: {}", stage.name, text::stop(lang, told));
+    }
+    for (stage, ran) in report.stages.iter().filter_map(|s| Some((&s.name, s.never_saved_s?))) {
+        println!("  {} {stage} {}", "!".yellow(), text::never_saved(lang, ran));
     }
     for (stage, told) in report.stages.iter().filter_map(|s| Some((&s.name, s.recoveries?))) {
         println!(

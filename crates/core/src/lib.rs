@@ -28,8 +28,8 @@ pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, St
 pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use job::{
     Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Isolation,
-    JobSpec, Launch, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector, StageKind,
-    StageSpec,
+    JobSpec, Launch, LogRule, Match, Mount, OutputRule, Preemptible, Priority, RankRule, Selector,
+    StageKind, StageSpec,
 };
 pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};
@@ -38,8 +38,8 @@ pub use planned::{Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
 pub use state::{
-    Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, REFUSALS_MAX, Recoveries, Recovery,
-    RecoveryPhase, Stage, StageState, State, StateParts, Ticket,
+    Claim, Job, JobEnd, JobState, Lease, Loss, PartsError, Phase, REFUSALS_MAX, Recoveries,
+    Recovery, RecoveryPhase, STOPS_KEPT, Stage, StageState, State, StateParts, Stop, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

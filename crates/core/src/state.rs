@@ -4,6 +4,7 @@ mod apply;
 mod parts;
 mod recovery;
 mod service;
+mod stops;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -17,6 +18,7 @@ use crate::{
 
 pub use parts::{PartsError, StateParts};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
+pub use stops::{Loss, STOPS_KEPT, Stop};
 
 /// Starts in a row that an engine may refuse before the stage has failed: it would refuse the next.
 pub const REFUSALS_MAX: u32 = 5;
@@ -157,6 +159,8 @@ pub struct Stage {
     /// Starts in a row that the engine refused.
     pub refusals: u32,
     pub recoveries: Recoveries,
+    /// The newest [`STOPS_KEPT`], the newest last.
+    pub stops: Vec<Stop>,
     /// The newest complete checkpoint.
     pub checkpoint: Option<Checkpoint>,
     /// When that checkpoint was completed.

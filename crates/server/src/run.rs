@@ -181,7 +181,8 @@ fn observer(
     let (sender, end) = channel();
     let observer = move |replica: &Replica, events: &[(Time, Event)]| {
         let state = replica.state();
-        let Some(report) = report(state, job, replica.policy().name(), replica.now()) else {
+        let how = (replica.policy().name(), &Caller::OWNER);
+        let Some(report) = report(state, job, how, replica.now()) else {
             return;
         };
         let report = RunReport { resumes, ..report };

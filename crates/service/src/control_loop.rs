@@ -125,7 +125,10 @@ fn archive_ended<E: Engine, S: Store>(control: &mut Controller<E, S>) {
 
 fn archive<E: Engine, S: Store>(control: &mut Controller<E, S>, id: JobId) {
     let state = control.state();
-    if let Some(report) = report(state, id, control.policy().name(), state.now()) {
+    // Whoever may look at the job may read what is kept of it.
+    let owner = state.job(id).map(|job| job.spec.tenant.to_string());
+    let caller = Caller { role: Role::Viewer, tenant: owner };
+    if let Some(report) = report(state, id, (control.policy().name(), &caller), state.now()) {
         control.log_mut().archive(&report);
     }
 }

@@ -76,7 +76,8 @@ pub(crate) fn at_boundary(view: &View<'_>) -> Vec<(LeaseId, StopCost)> {
         let saved = stage.checkpoint_at.filter(|at| *at >= lease.since);
         let turn = Millis(view.rates.restart(&spec.profile).0 * TURN_AFTER).max(TURN_MIN);
         let had_turn = view.now.since(lease.since) >= turn;
-        if had_turn && saved.is_some_and(|at| view.now.since(at) <= BOUNDARY) {
+        let may = spec.preemptible.allows(lease.since, view.now);
+        if may && had_turn && saved.is_some_and(|at| view.now.since(at) <= BOUNDARY) {
             rows.push((id, stop_cost(spec, stage, lease, view.now)));
         }
     }

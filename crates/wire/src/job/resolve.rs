@@ -6,7 +6,7 @@ use std::sync::Arc;
 use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime,
     DeviceClass, Domain, JobSpec, Launch, LogRule, Millis, Mount, Name, OutputRule, PlannedSpeeds,
-    Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
+    Preemptible, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
 };
 
 use super::shape::{
@@ -107,6 +107,7 @@ fn stage_problems(
     }
     trains_problems(found, tree, stage.needs.trains.as_ref(), known.models);
     checkpoint_problems(found, tree);
+    preemption_problems(found, &stage.needs, tree);
     unused_fields(found, tree);
     if let Some(with) = tree.get("with") {
         size_at(found, with, "memory");
@@ -157,6 +158,16 @@ fn checkpoint_problems(found: &mut Vec<Problem>, tree: &Tree) {
     duration_at(found, tree, "checkpoint");
     duration_at(found, checkpoint, "every");
     duration_at(found, checkpoint, "grace");
+}
+
+/// A least time to run says nothing about what runs to its end.
+fn preemption_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree) {
+    duration_at(found, tree, "min_runtime");
+    if let (Some(false), Some(at)) = (needs.preemptible, tree.get("min_runtime")) {
+        let message = "`min_runtime` means nothing beside `preemptible: false`";
+        let hint = "leave one of them out: what is not preemptible runs to its end";
+        found.push(at.problem(message, hint.to_owned()));
+    }
 }
 
 /// A duration where the field holds a text.
@@ -269,6 +280,16 @@ fn follow_cycle<'a, Needs: Iterator<Item = &'a String>>(
     false
 }
 
+fn preemptible(needs: &Needs) -> Preemptible {
+    match needs.preemptible {
+        Some(false) => Preemptible::Never,
+        Some(true) | None => {
+            let span = needs.min_runtime.as_deref().and_then(quantity::duration);
+            Preemptible::After(span.unwrap_or(Millis::ZERO))
+        }
+    }
+}
+
 /// Turns checked shapes into the vocabulary.
 pub(crate) fn resolve(file: &JobFile, context: &Context<'_>) -> JobSpec {
     let stages = file.spec.stages.iter().map(|stage| resolve_stage(file, stage, context));
@@ -326,6 +347,7 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         retries: stage.needs.retries.unwrap_or(0),
         profile: stage.needs.profile.clone().unwrap_or(profile).into(),
         steps: stage.needs.steps,
+        preemptible: preemptible(&stage.needs),
         planned: PlannedSpeeds::default(),
     }
 }

@@ -63,10 +63,10 @@ fn what_a_dry_run_says_is_what_the_next_decision_does() {
         let scenario = random_scenario(seed);
         let mut plans = Vec::new();
         replay(&scenario, policy, |_, _, plan| plans.push(stops(plan).next().is_some()));
-        // One that stops somebody, where there is one.
-        let with_stops: Vec<usize> = (0..plans.len()).filter(|&plan| plans[plan]).collect();
         let mut draw = Draw::new(seed, 91);
-        let chosen = match with_stops.is_empty() {
+        // Every other one of those that stop somebody, where there are any.
+        let with_stops: Vec<usize> = (0..plans.len()).filter(|&plan| plans[plan]).collect();
+        let chosen = match with_stops.is_empty() || seed % 2 == 0 {
             true => draw.between(0, plans.len() as u64 - 1) as usize,
             false => *draw.pick(&with_stops),
         };
@@ -193,10 +193,16 @@ fn check_victims(seed: u64, state: &State, now: Time, plan: &Plan) -> bool {
         (set.iter().map(priority).max(), set.iter().map(cost).sum())
     };
     let chosen: Vec<LeaseId> = preempted.iter().map(|(id, _)| *id).collect();
+    // The gain doubles with every step of priority between the two.
+    let gap = |(highest, _): Worth| job.priority() as u32 - highest.map_or(0, |p| p as u32);
+    let pays = |set: Worth| {
+        let more = gap(set) - gap(worth(&chosen));
+        set.0.is_some() && set.1.0 < gain_of(plan, key).0 << more
+    };
     for set in 0_u32..1 << candidates.len() {
         let rows = candidates.iter().enumerate().filter(|(row, _)| set & (1 << row) != 0);
         let set: Vec<LeaseId> = rows.map(|(_, id)| *id).collect();
-        if worth(&set) < worth(&chosen) {
+        if worth(&set) < worth(&chosen) && pays(worth(&set)) {
             let mut freed = pool.clone();
             set.iter().for_each(|id| freed.give_back(&state.leases()[id].placement));
             let fits = place(&mut freed, spec, shape.alternative).is_ok();
@@ -210,6 +216,17 @@ fn check_victims(seed: u64, state: &State, now: Time, plan: &Plan) -> bool {
         }
     }
     true
+}
+
+/// What the preemption for a stage brings, as recorded.
+fn gain_of(plan: &Plan, key: StageKey) -> ShareMillis {
+    let gain = |action: &Action| match action {
+        Action::Stop { cause, cost: Some(cost), .. } if cause.preemptor() == Some(key) => {
+            Some(cost.gain)
+        }
+        _ => None,
+    };
+    plan.actions.iter().find_map(gain).unwrap_or_default()
 }
 
 fn claim_of(plan: &Plan, key: StageKey) -> Option<&Placement> {

@@ -17,6 +17,7 @@ use crate::tenants::Tenants;
 use crate::{Pool, StopOrder, View};
 
 pub(crate) use victims::Newcomer;
+use victims::Victims;
 
 /// How often one stage may be preempted in its life (law 7).
 pub const PREEMPTIONS_MAX: u32 = 3;
@@ -38,17 +39,19 @@ pub(crate) fn find<'a, C: Iterator<Item = (LeaseId, StopCost)>>(
 ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
     let mut too_dear = None;
     for &index in shapes {
-        let Some((placement, victims)) = victims::cheapest(view, request, index, candidates())
-        else {
-            continue;
+        let orders = |(placement, victims): &Victims| {
+            let orders = priced(view, ends(), request.key, placement, victims);
+            let total: ShareMillis = orders.iter().map(|order| order.cost.cost).sum();
+            let gain = orders.first().map_or(ShareMillis::ZERO, |order| order.cost.gain);
+            (gain > total).then_some(orders)
         };
-        let orders = priced(view, ends(), request.key, &placement, &victims);
-        let total: ShareMillis = orders.iter().map(|order| order.cost.cost).sum();
-        let gain = orders.first().map_or(ShareMillis::ZERO, |order| order.cost.gain);
-        if gain > total {
-            return Ok((placement, orders));
+        let pays = |victims: &Victims| orders(victims).is_some();
+        let found = victims::cheapest(view, request, index, candidates(), pays);
+        let Some(found) = found else { continue };
+        match orders(&found) {
+            Some(orders) => return Ok((found.0, orders)),
+            None => too_dear = Some(Reason::PreemptionTooDear),
         }
-        too_dear = Some(Reason::PreemptionTooDear);
     }
     Err(too_dear)
 }
@@ -79,7 +82,9 @@ pub fn preemption(
         tenants.as_ref().and_then(refusal).is_none()
     };
     let (placement, victims) = (0..spec.alternatives.len())
-        .filter_map(|index| victims::cheapest(view, &request, index, [(victim, cost)].into_iter()))
+        .filter_map(|index| {
+            victims::cheapest(view, &request, index, [(victim, cost)].into_iter(), |_| true)
+        })
         .find(|(placement, victims)| !victims.is_empty() && within_limits(placement))?;
     let mut running = Running::default();
     running.update(view);
@@ -167,7 +172,7 @@ pub(crate) fn reclaim(
             let quota = || borrowed(view, tenants, tenant, alternative, class);
             let request = Newcomer { key, pool, quota: &quota };
             if let Some((placement, victims)) =
-                victims::cheapest(view, &request, index, open.iter().copied())
+                victims::cheapest(view, &request, index, open.iter().copied(), |_| true)
                 && tenants.is_entitled(tenant, &placement)
                 && tenants.over_limit(tenant, &placement).is_none()
             {
@@ -190,7 +195,7 @@ pub(crate) fn take_turn(
 ) -> Option<(Placement, Vec<StopOrder>)> {
     shapes.iter().find_map(|&index| {
         let candidates = candidates.iter().copied();
-        let (placement, leaving) = victims::cheapest(view, request, index, candidates)?;
+        let (placement, leaving) = victims::cheapest(view, request, index, candidates, |_| true)?;
         let order = |(lease, cost)| StopOrder { lease, cause: StopCause::Quantum, cost };
         Some((placement, leaving.into_iter().map(order).collect()))
     })
@@ -240,7 +245,9 @@ fn priced(
     let ours = view.state.stage(key).0.priority() as u32;
     let alternative = &view.state.stage(key).1.alternatives[placement.alternative];
     let unknown = Unknown::After(REMAINING_DEFAULT);
-    let wait = ends.until_free(alternative, alternative.count, unknown).unwrap_or_default();
+    // Where all of it is free only cores or memory beside it are missing.
+    let wait = ends.until_free(alternative, alternative.count, unknown);
+    let wait = wait.unwrap_or(REMAINING_DEFAULT);
     let theirs = victims
         .iter()
         .map(|(id, _)| view.state.stage(view.state.leases()[id].stage).0.priority() as u32);

@@ -702,10 +702,13 @@ fn never_saving_is_no_shelter_beyond_the_work_that_would_be_lost() {
         )
     };
     let begins = "0s start 1 on n0/h1000";
-    let early = [begins, "400s stop 1: quantum", "400s claim for 2 on n0/h1000"];
-    check_with("adaptive", &a_step_a_second(), &scene(400), &early);
-    // Most of its work is done, and all of that would be lost.
-    check_with("adaptive", &a_step_a_second(), &scene(6_000), &[begins]);
+    let (early, late) = (620, 6_000);
+    let gives_way = [begins, "620s stop 1: quantum", "620s claim for 2 on n0/h1000"];
+    for policy in ["adaptive", "feedback"] {
+        check_with(policy, &a_step_a_second(), &scene(early), &gives_way);
+        // Most of its work is done, and all of that would be lost.
+        check_with(policy, &a_step_a_second(), &scene(late), &[begins]);
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::handle::{Acknowledge, Alive, Handle, PublishedTopology, Request, Then};
 use crate::replica::{self, Batch, Observer, Publisher, Replica};
 use crate::report::{report, row};
-use crate::{JobTable, Scheduling, Store};
+use crate::{Caller, JobTable, Role, Scheduling, Store};
 
 /// Requests that are run before a turn is taken.
 const REQUESTS_MAX: usize = 1_024;

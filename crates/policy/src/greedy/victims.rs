@@ -143,7 +143,7 @@ impl Pass<'_> {
         let all = self.victims.at_boundary.get_or_init(|| queue::at_boundary(view));
         let gives_way = |id: &LeaseId| {
             let lease = &view.state.leases()[id];
-            !self.orders.stopped.contains(id) && queue::gives_way(view, lease.stage, key)
+            !self.orders.stopped.contains(id) && queue::gives_way(view, lease, key)
         };
         let open: Vec<_> = all.iter().copied().filter(|(id, _)| gives_way(id)).collect();
         if open.is_empty() {

@@ -2,11 +2,11 @@
 //!
 //! A set of victims is *better* than another if the highest priority in it is lower, then if it
 //! costs less, then if fewer of it never saved. Where at most [`EXACT_MAX`] candidates hold what the
-//! request accepts, the best set is found by looking at all that could be better than one found
-//! greedily; of more candidates that one is taken: the cheapest that suffice together, less those
-//! that are not needed.
+//! request needs, the best set that pays is found by looking at all that could be better than one
+//! found greedily; of more candidates that one is taken: the cheapest that suffice together, less
+//! those that are not needed.
 
-use het_core::{LeaseId, Placement, Priority, Rank, ShareMillis, StageKey, StopCost};
+use het_core::{Companions, LeaseId, Placement, Priority, Rank, ShareMillis, StageKey, StopCost};
 
 use super::{Quota, never_saved};
 use crate::placement::{Accepted, accepted, place_among};
@@ -24,7 +24,7 @@ pub(crate) struct Newcomer<'a> {
     pub quota: &'a dyn Fn() -> Quota<'a>,
 }
 
-/// One who may be stopped and holds what is wanted.
+/// One who may be stopped and holds what is wanted, or cores or memory beside that.
 #[derive(Clone, Copy)]
 struct Candidate {
     lease: LeaseId,
@@ -48,6 +48,7 @@ struct Search<'s, 'a> {
 }
 
 /// The best set found so far.
+#[derive(Clone)]
 struct Best {
     /// What they cost, and how many of them never saved.
     worth: (ShareMillis, usize),
@@ -55,14 +56,18 @@ struct Best {
     placement: Placement,
 }
 
-/// The cheapest set of candidates to stop for an alternative, and where it then fits. Candidates
-/// come by priority, the lowest first, and of one priority the cheapest first.
+/// Where a request fits once these are stopped.
+pub(super) type Victims = (Placement, Vec<(LeaseId, StopCost)>);
+
+/// The best set of candidates to stop for an alternative that `pays`, or else the best of all.
+/// Candidates come by priority, the lowest first, and of one priority the cheapest first.
 pub(super) fn cheapest(
     view: &View<'_>,
     request: &Newcomer<'_>,
     alternative: usize,
     candidates: impl Iterator<Item = (LeaseId, StopCost)>,
-) -> Option<(Placement, Vec<(LeaseId, StopCost)>)> {
+    pays: impl Fn(&Victims) -> bool,
+) -> Option<Victims> {
     let (_, spec, _) = view.state.stage(request.key);
     let shape = &spec.alternatives[alternative];
     let accepted = accepted(view.state, &shape.selector, None);
@@ -70,12 +75,26 @@ pub(super) fn cheapest(
     let search = Search { view, request, alternative, count: shape.count, accepted, free };
     let mut useful = candidates.filter_map(|(id, cost)| search.candidate(id, cost));
     let first: Vec<Candidate> = useful.by_ref().take(EXACT_MAX + 1).collect();
-    let best = match first.len() <= EXACT_MAX {
-        true => search.best(&first),
-        false => search.greedy(first.into_iter().chain(useful)),
-    };
-    let Best { chosen, placement, .. } = best?;
-    Some((placement, chosen.into_iter().map(|row| (row.lease, row.cost)).collect()))
+    if first.len() > EXACT_MAX {
+        return search.greedy(first.into_iter().chain(useful)).map(Best::into_victims);
+    }
+    let mut dear = None;
+    let mut found = search.by_priority(&first).into_iter().map(Best::into_victims);
+    let paying = found.find_map(|victims| match pays(&victims) {
+        true => Some(victims),
+        false => {
+            dear.get_or_insert(victims);
+            None
+        }
+    });
+    paying.or(dear)
+}
+
+impl Best {
+    fn into_victims(self) -> Victims {
+        let chosen = self.chosen.into_iter().map(|row| (row.lease, row.cost));
+        (self.placement, chosen.collect())
+    }
 }
 
 impl Search<'_, '_> {
@@ -86,7 +105,20 @@ impl Search<'_, '_> {
         let units = ours.map(|grant| grant.share.whole_units()).sum();
         let priority = state.stage(state.leases()[&lease].stage).0.priority();
         let never_saved = never_saved(self.view, lease);
-        (units > 0).then_some(Candidate { lease, cost, units, priority, never_saved })
+        let needed = units > 0 || self.stands_beside(lease);
+        needed.then_some(Candidate { lease, cost, units, priority, never_saved })
+    }
+
+    /// Whether a lease may hold cores or memory that the request needs beside its devices.
+    fn stands_beside(&self, lease: LeaseId) -> bool {
+        let state = self.view.state;
+        let spec = state.stage(self.request.key).1;
+        let devices = &state.index().devices;
+        let is_near = |rank: &Rank| {
+            devices[rank.node.index()].iter().any(|&device| self.accepted.has(state, device))
+        };
+        spec.companions != Companions::default()
+            && self.placement_of(lease).ranks.iter().any(is_near)
     }
 
     fn placement_of(&self, lease: LeaseId) -> &Placement {
@@ -101,26 +133,28 @@ impl Search<'_, '_> {
         place_among(&freed, spec, self.alternative, &self.accepted).ok()
     }
 
-    /// Of a few, by looking at all sets that could be better than the greedy one.
-    fn best(&self, all: &[Candidate]) -> Option<Best> {
+    /// The best of a few for every highest priority that may be stopped, the lowest first, by
+    /// looking at all sets that could be better than the greedy one.
+    fn by_priority(&self, all: &[Candidate]) -> Vec<Best> {
         let greedy = self.greedy(all.iter().copied());
         let highest = |rows: &[Candidate]| rows.iter().map(|row| row.priority).max();
-        let mut levels = all.chunk_by(|a, b| a.priority == b.priority);
+        let mut found: Vec<Best> = Vec::new();
         let mut up_to = 0;
-        levels.find_map(|level| {
+        for level in all.chunk_by(|a, b| a.priority == b.priority) {
             up_to += level.len();
             let open = &all[..up_to];
-            self.fit(open.iter())?;
-            let of_level = greedy.as_ref().filter(|g| highest(&g.chosen) <= highest(open));
-            let mut best = of_level.map(|g| Best {
-                worth: g.worth,
-                chosen: g.chosen.clone(),
-                placement: g.placement.clone(),
-            });
+            if self.fit(open.iter()).is_none() {
+                continue;
+            }
+            let at_hand = found.last().or(greedy.as_ref());
+            let mut best = at_hand.filter(|best| highest(&best.chosen) <= highest(open)).cloned();
+            let before = best.as_ref().map(|best| best.worth);
             let units = self.free + open.iter().map(|row| row.units).sum::<u32>();
             self.visit(open, &mut Vec::new(), units, &mut best);
-            best
-        })
+            let is_new = |best: &Best| found.is_empty() || Some(best.worth) != before;
+            found.extend(best.filter(is_new));
+        }
+        found
     }
 
     /// Looks at every set of `rest` beside `chosen` that could be better than `best`. `units` are

@@ -59,13 +59,7 @@ pub fn print(report: &RunReport, keeper: Keeper) {
         };
         println!("  {}: started {} times; {from}", stage.name, stage.attempts);
     }
-    let lang = Lang::find(|name| env::var(name).ok());
-    for (stage, told) in report.stages.iter().flat_map(|s| s.stops.iter().map(|stop| (s, stop))) {
-        println!("  {}: {}", stage.name, text::stop(lang, told));
-    }
-    for (stage, ran) in report.stages.iter().filter_map(|s| Some((&s.name, s.never_saved_s?))) {
-        println!("  {} {stage} {}", "!".yellow(), text::never_saved(lang, ran));
-    }
+    stops(report);
     for (stage, told) in report.stages.iter().filter_map(|s| Some((&s.name, s.recoveries?))) {
         println!(
             "  {stage}: came back from {} fault{}: {:.1} s until devices were found, \
@@ -88,6 +82,19 @@ pub fn print(report: &RunReport, keeper: Keeper) {
     failures(report);
     println!("  outputs  {}", report.workdir);
     println!("  next     {}", next_command(report, keeper));
+}
+
+/// Who stopped it and what was lost, and what a stop would lose where nothing was saved.
+fn stops(report: &RunReport) {
+    let lang = Lang::find(|name| env::var(name).ok());
+    for stage in &report.stages {
+        for told in &stage.stops {
+            println!("  {}: {}", stage.name, text::stop(lang, told));
+        }
+        if let Some(ran) = stage.never_saved_s {
+            println!("  {} {}: {}", "!".yellow(), stage.name, text::never_saved(lang, ran));
+        }
+    }
 }
 
 /// The summary of a single command, on standard error: standard output is the command's.

@@ -10,6 +10,7 @@ use het_control::{Past, Retention};
 use het_core::{Event, JobEnd, JobId, JobSpec, State, Time, Topology};
 use het_host::{Home, HomeError, JobDir, Machine, MachineLock, missed_facts, newest_checkpoint};
 use het_node::{Node, NodeError};
+use het_service::Caller;
 use het_service::report::report;
 use het_service::{
     Carried, Handle, Observer, Replica, Scheduling, Service, ServiceError, Setup, carried,

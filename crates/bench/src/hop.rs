@@ -9,8 +9,8 @@ use std::time::Instant;
 use het_control::{Controller, Log, MemoryLog, Retention};
 use het_core::{
     Action, Alternative, Bytes, Companions, Domain, Event, Isolation, JobId, JobSpec, Launch,
-    Match, PlannedSpeeds, Priority, RankRule, Selector, StageIndex, StageKind, StageSpec,
-    StartConditions, State,
+    Match, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, StageIndex, StageKind,
+    StageSpec, StartConditions, State,
 };
 use het_engine::Fake;
 use het_perf::Rates;
@@ -102,6 +102,7 @@ fn stage(index: u16) -> StageSpec {
         retries: 0,
         profile: "bench".into(),
         steps: None,
+        preemptible: Preemptible::default(),
         planned: PlannedSpeeds::default(),
     }
 }

@@ -1,7 +1,10 @@
 //! How a run went: what each stage took, where and why, and what to do next.
 
+use std::env;
+
 use anstream::{eprintln, println};
 use het_wire::report::{RunReport, StageReport};
+use het_wire::text::{self, Lang};
 use owo_colors::OwoColorize;
 
 use crate::output::{plain_table, print_table};
@@ -56,6 +59,7 @@ pub fn print(report: &RunReport, keeper: Keeper) {
         };
         println!("  {}: started {} times; {from}", stage.name, stage.attempts);
     }
+    stops(report);
     for (stage, told) in report.stages.iter().filter_map(|s| Some((&s.name, s.recoveries?))) {
         println!(
             "  {stage}: came back from {} fault{}: {:.1} s until devices were found, \
@@ -81,6 +85,19 @@ pub fn print(report: &RunReport, keeper: Keeper) {
     }
     println!("  outputs  {}", report.workdir);
     println!("  next     {}", next_command(report, keeper));
+}
+
+/// Who stopped it and what was lost, and what a stop would lose where nothing was saved.
+fn stops(report: &RunReport) {
+    let lang = Lang::find(|name| env::var(name).ok());
+    for stage in &report.stages {
+        for told in &stage.stops {
+            println!("  {}: {}", stage.name, text::stop(lang, told));
+        }
+        if let Some(ran) = stage.never_saved_s {
+            println!("  {} {}: {}", "!".yellow(), stage.name, text::never_saved(lang, ran));
+        }
+    }
 }
 
 /// The summary of a single command, on standard error: standard output is the command's.

@@ -29,6 +29,8 @@ pub enum Finding {
     UnjustReclaim { lease: LeaseId },
     /// Law 7: a preemption that is not for a job of higher priority, or not accounted for.
     UnjustPreemption { lease: LeaseId },
+    /// Law 7: the stage is not preemptible, or has not had its devices for long enough.
+    NotPreemptible { lease: LeaseId },
     /// Law 8: not the newest complete checkpoint.
     WrongCheckpoint { stage: StageKey },
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{
     Bytes, DeviceId, Domain, Millis, Name, Placement, PlannedSpeeds, StageIndex, StartConditions,
-    Topology,
+    Time, Topology,
 };
 
 /// urgent > high > normal > low.
@@ -117,9 +117,41 @@ pub struct StageSpec {
     pub profile: Name,
     /// Optimiser steps (or other units of work) it needs, where declared.
     pub steps: Option<u64>,
+    pub preemptible: Preemptible,
     /// What the planner expected of it when it was submitted. Kept here, so that a log that is
     /// replayed gives the same decisions whatever planner replays it.
     pub planned: PlannedSpeeds,
+}
+
+/// When a running stage may be stopped for the sake of others: preempted, suspended or moved. Its
+/// user, faults, drains and time limits stop any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Preemptible {
+    /// Once it has had its devices for so long. What it borrowed goes back at any time.
+    After(Millis),
+    /// Not before it ends. It never borrows: what is lent has to come back.
+    Never,
+}
+
+impl Default for Preemptible {
+    fn default() -> Self {
+        Self::After(Millis::ZERO)
+    }
+}
+
+impl Preemptible {
+    /// The first moment at which a stage that has had its devices `since` then may be stopped.
+    pub fn from(self, since: Time) -> Option<Time> {
+        match self {
+            Self::After(span) => Some(since + span),
+            Self::Never => None,
+        }
+    }
+
+    /// Whether a stage that has had its devices `since` then may be stopped `now`.
+    pub fn allows(self, since: Time, now: Time) -> bool {
+        self.from(since).is_some_and(|from| from <= now)
+    }
 }
 
 /// One acceptable shape of a request.

@@ -29,8 +29,8 @@ pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, St
 pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use job::{
     Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Isolation,
-    JobSpec, Launch, LogFiles, LogRule, Match, Mount, OutputRule, Priority, RankRule, Selector,
-    StageKind, StageSpec, WriteMode,
+    JobSpec, Launch, LogFiles, LogRule, Match, Mount, OutputRule, Preemptible, Priority, RankRule,
+    Selector, StageKind, StageSpec, WriteMode,
 };
 pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};
@@ -43,8 +43,8 @@ pub use start::{
     StartConditions,
 };
 pub use state::{
-    Claim, Job, JobEnd, JobState, Lease, PartsError, Phase, REFUSALS_MAX, Recoveries, Recovery,
-    RecoveryPhase, Stage, StageState, State, StateParts, Ticket,
+    Claim, Job, JobEnd, JobState, Lease, Loss, PartsError, Phase, REFUSALS_MAX, Recoveries,
+    Recovery, RecoveryPhase, STOPS_KEPT, Stage, StageState, State, StateParts, Stop, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

@@ -57,6 +57,8 @@ pub enum Reason {
     OverLimit { tenant: Name, class: Name, limit: u32 },
     /// What is free is kept for tenants who are entitled to it and could not take it back.
     KeptForOthers { class: Name },
+    /// It is not preemptible, so its tenant could not give back what it would borrow for it.
+    MayNotBorrow { tenant: Name, class: Name },
 
     // Why it is stopped.
     /// Makes room for a stage of higher priority.
@@ -72,6 +74,7 @@ impl Reason {
                 | Self::WouldDelay { .. }
                 | Self::OverLimit { .. }
                 | Self::KeptForOthers { .. }
+                | Self::MayNotBorrow { .. }
                 | Self::BetterToWait { .. }
                 | Self::FixedAtSubmission { .. }
                 | Self::ClaimPending

@@ -5,6 +5,7 @@ mod eligibility;
 mod parts;
 mod recovery;
 mod service;
+mod stops;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -19,6 +20,7 @@ use crate::{
 use eligibility::Eligibility;
 pub use parts::{PartsError, StateParts};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
+pub use stops::{Loss, STOPS_KEPT, Stop};
 
 /// Starts in a row that an engine may refuse before the stage has failed: it would refuse the next.
 pub const REFUSALS_MAX: u32 = 5;
@@ -162,6 +164,8 @@ pub struct Stage {
     /// Starts in a row that the engine refused.
     pub refusals: u32,
     pub recoveries: Recoveries,
+    /// The newest [`STOPS_KEPT`], the newest last.
+    pub stops: Vec<Stop>,
     /// The newest complete checkpoint.
     pub checkpoint: Option<Checkpoint>,
     /// When that checkpoint was completed.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use het_control::Controller;
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, Isolation,
-    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Priority, RankRule,
-    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, StartConditions, State, Time,
-    Topology,
+    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Preemptible,
+    Priority, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec,
+    StartConditions, State, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::Policy;
@@ -195,6 +195,7 @@ fn job(draw: &mut Draw, classes: &[DeviceClass], fastest: f64) -> (JobSpec, Stag
         retries: 0,
         profile: format!("p{}", draw.between(0, 9)).into(),
         steps: Some(steps),
+        preemptible: Preemptible::default(),
         planned: PlannedSpeeds::default(),
     };
     let spec = JobSpec {

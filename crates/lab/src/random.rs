@@ -9,8 +9,8 @@ use het_core::{
     Alternative, ArrayMember, Bytes, CheckpointSpec, ClassQuota, Companions, Dependencies,
     Dependency, DependencyCondition, DependencyRule, Device, DeviceClass, Domain, Event, Isolation,
     JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId, PlannedSpeeds,
-    Priority, Quota, Quotas, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec,
-    StartConditions, State, Time, Topology,
+    Preemptible, Priority, Quota, Quotas, RankRule, Selector, Share, StageIndex, StageKey,
+    StageKind, StageSpec, StartConditions, State, Time, Topology, lineage,
 };
 use het_perf::Rates;
 use het_policy::{Pool, place};
@@ -25,7 +25,8 @@ const WORDS: u64 = 2;
 const TENANTS: u64 = 3;
 const DEVICE_FAULTS: u64 = 4;
 const MEMBERSHIP: u64 = 5;
-const CONDITIONS: u64 = 6;
+const CONDITIONS: u64 = 7;
+const PREEMPTIBLE: u64 = 6;
 const FIRST_JOB: u64 = 100;
 
 /// All arrivals and faults fall into the first ten minutes.
@@ -65,7 +66,43 @@ pub fn random_scenario(seed: u64) -> Scenario {
         scenario.jobs.push((at, Arc::new(spec)));
     }
     share_out(&mut Draw::new(seed, TENANTS), &mut scenario);
+    spare(&mut Draw::new(seed, PREEMPTIBLE), &mut scenario);
     scenario
+}
+
+/// Some stages run for a while before they may be stopped for others, and some of those that never
+/// have to borrow to their end.
+fn spare(draw: &mut Draw, scenario: &mut Scenario) {
+    let Scenario { jobs, quotas, topology, .. } = scenario;
+    for (_, spec) in jobs {
+        let spec = Arc::make_mut(spec);
+        for stage in &mut spec.stages {
+            let owns = owns(quotas, topology, &spec.tenant, stage);
+            let never = draw.chance(15);
+            let span = Millis(draw.between(1_000, 120_000));
+            stage.preemptible = match (never, draw.chance(15)) {
+                (true, _) if owns => Preemptible::Never,
+                (_, true) => Preemptible::After(span),
+                _ => Preemptible::default(),
+            };
+        }
+    }
+}
+
+/// Whether the quota of a tenant alone is enough for a stage, whatever it runs on.
+fn owns(quotas: &Quotas, topology: &Topology, tenant: &Name, stage: &StageSpec) -> bool {
+    let enough = |class: &Name, count: u32| {
+        let entitled = |name: &str| quotas.of(name, class.as_str()).entitled;
+        let mut line = lineage(tenant.as_str()).rev();
+        let own = line.find_map(entitled);
+        let is_shared_out = quotas.tenants.keys().any(|name| entitled(name.as_str()).is_some());
+        !is_shared_out || own.is_some_and(|own| Share::units(count) <= own)
+    };
+    stage.alternatives.iter().all(|shape| {
+        let classes = topology.classes.iter().map(|class| &class.id);
+        let accepted = |class: &&Name| shape.selector.accepts_class(topology, class);
+        classes.filter(accepted).all(|class| enough(class, shape.count))
+    })
 }
 
 /// The same where nodes leave the cluster and join it, under their own name or as others of the
@@ -381,6 +418,7 @@ fn stage(draw: &mut Draw, topology: &Topology, index: u16) -> StageSpec {
             retries: draw.between(0, 1) as u32,
             profile: format!("p{}", draw.between(0, 4)).into(),
             steps: None,
+            preemptible: Preemptible::default(),
             planned: PlannedSpeeds::default(),
         };
         let mut cluster = Pool::empty_cluster(&state);

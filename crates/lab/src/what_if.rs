@@ -6,8 +6,8 @@ use std::sync::Arc;
 use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, DeviceClass, Domain, Isolation, JobId, JobSpec,
-    Launch, Match, Micro, Millis, Name, Planned, PlannedSpeeds, Quotas, RankRule, Selector, Speeds,
-    StageIndex, StageKey, StageSpec, StartConditions, Time, Topology,
+    Launch, Match, Micro, Millis, Name, Planned, PlannedSpeeds, Preemptible, Quotas, RankRule,
+    Selector, Speeds, StageIndex, StageKey, StageSpec, StartConditions, Time, Topology,
 };
 use het_perf::Rates;
 use het_sim::StageModel;
@@ -324,6 +324,7 @@ fn spec(
         retries: 0,
         profile,
         steps,
+        preemptible: Preemptible::default(),
         planned: PlannedSpeeds::default(),
     }
 }

@@ -291,11 +291,11 @@ fn the_check_before_commit_catches_what_would_break_a_law() {
         }
         let policy = by_name("adaptive").expect("the table has it");
         let healthy = decide(&state, policy, Time(1));
-        assert_eq!(check(&state, &healthy), [], "seed {seed}");
+        assert_eq!(check(&state, &healthy, Time(1)), [], "seed {seed}");
         for (_, bug) in &BUGS[..5] {
             let mut plan = healthy.clone();
             if bug(&mut plan, &state) {
-                assert_ne!(check(&state, &plan), [], "seed {seed}");
+                assert_ne!(check(&state, &plan, Time(1)), [], "seed {seed}");
                 caught += 1;
             }
         }

@@ -24,4 +24,6 @@ pub use goodput::{Batch, ElasticClass, ElasticProfile, Goodput, efficiency};
 pub use moments::Moments;
 pub use rate_source::RateSource;
 pub use rates::{Gang, Learned, Observed, Rates};
-pub use stop_cost::{HeldResources, LOAD_DEFAULT, SAVE_DEFAULT, stop_cost, stop_cost_of};
+pub use stop_cost::{
+    HeldResources, LOAD_DEFAULT, SAVE_DEFAULT, expected_loss, stop_cost, stop_cost_of,
+};

@@ -10,6 +10,16 @@ pub const SAVE_DEFAULT: Millis = Millis::seconds(10);
 /// data is 22.7 s.
 pub const LOAD_DEFAULT: Millis = Millis::seconds(23);
 
+/// Work that a stop at `now` is expected to lose of a stage that has had its devices `since` then.
+/// A stage that can save is taken to do so at the notice until a stop has shown otherwise; of any
+/// other, all that is not saved.
+pub fn expected_loss(saves: bool, stage: &Stage, since: Time, now: Time) -> Millis {
+    match saves && stage.saved_at_notice() != Some(false) {
+        true => Millis::ZERO,
+        false => stage.unsaved(since, now),
+    }
+}
+
 /// What a running stage holds, as far as it matters for a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldResources {
@@ -37,8 +47,7 @@ pub fn stop_cost(spec: &StageSpec, stage: &Stage, lease: &Lease, now: Time) -> S
 pub fn stop_cost_of(held: HeldResources, stage: &Stage, since: Time, now: Time) -> StopCost {
     let HeldResources { saves, share } = held;
     let (save, load) = if saves { (SAVE_DEFAULT, LOAD_DEFAULT) } else { (Millis(0), LOAD_DEFAULT) };
-    let safe_since = stage.checkpoint_at.map_or(since, |at| at.max(since));
-    let lost = now.since(safe_since);
+    let lost = stage.unsaved(since, now);
     let cost = share.over(save + load + lost);
     StopCost { save, load, lost, cost, gain: ShareMillis::ZERO }
 }

@@ -99,6 +99,9 @@ pub(crate) fn decide(
     }
     pass.contest(queue, !choosers.is_empty());
     pass.moves(&choosers);
+    if let Some(end) = running.next_end_of_min_runtime(view.now) {
+        pass.orders.wake_by(end);
+    }
     let prices = pass.bidding.as_mut().and_then(Bidding::close);
     let remembered = Remembered { awaited: pass.reserved.awaited, prices };
     let remembers = memory.remember(rules.name, remembered);

@@ -22,7 +22,7 @@ pub(crate) use expected::{Expected, Part, waits};
 pub(crate) use migration::{Improvement, evacuation, improvement};
 pub(crate) use opportunity_cost::{OpportunityCost, Shape, WORTHWHILE, shape, shapes};
 pub(crate) use place::{fits_one_node, on_class, place_among};
-pub(crate) use pool::accepted;
+pub(crate) use pool::{Accepted, accepted};
 pub(crate) use releases::{Ends, Unknown};
 pub(crate) use requests::{Ask, AskId, Asks, Wanted, Words, wanted, words};
 pub(crate) use running::Running;

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Lease, Name, Placement, Quotas, Reason, Share, State, lineage};
+use het_core::{Lease, Name, Placement, Preemptible, Quotas, Reason, Share, State, lineage};
 
 /// Shares are compared in so many parts of a cluster.
 const PARTS: u64 = 1_000_000_000;
@@ -125,7 +125,18 @@ impl<'a> Tenants<'a> {
         &self.state.topology().classes[class].id
     }
 
-    /// Why a tenant may not have a placement whatever is free.
+    /// Why a tenant may not have a placement for a stage, whatever is free.
+    pub fn refusal(
+        &self,
+        tenant: &Name,
+        preemptible: Preemptible,
+        placement: &Placement,
+    ) -> Option<Reason> {
+        let borrows = || self.may_not_borrow(tenant, preemptible, placement);
+        self.over_limit(tenant, placement).or_else(borrows)
+    }
+
+    /// That a tenant, or one above it, would hold too much.
     pub fn over_limit(&self, tenant: &Name, placement: &Placement) -> Option<Reason> {
         self.needs(placement).into_iter().find_map(|(class, share)| {
             let id = self.class_id(class);
@@ -150,6 +161,20 @@ impl<'a> Tenants<'a> {
         };
         let class = self.needs(placement).into_iter().find(|need| short(*need))?.0;
         Some(Reason::KeptForOthers { class: self.class_id(class).clone() })
+    }
+
+    /// Why a stage that nobody may stop may not have a placement: what its tenant borrowed could not
+    /// be given back.
+    fn may_not_borrow(
+        &self,
+        tenant: &Name,
+        preemptible: Preemptible,
+        placement: &Placement,
+    ) -> Option<Reason> {
+        let needs = self.needs(placement).into_iter();
+        let mut needs = needs.filter(|_| preemptible == Preemptible::Never);
+        let (class, _) = needs.find(|(class, share)| !self.owns(tenant, *class, *share))?;
+        Some(Reason::MayNotBorrow { tenant: tenant.clone(), class: self.class_id(class).clone() })
     }
 
     /// What others are entitled to of a class and do not use, the quotas of parts inside those of

@@ -556,3 +556,185 @@ fn nobody_makes_room_for_one_that_may_not_have_it() {
         9s run";
     check("static", scene, &["0s start 1 on n0/h1000"]);
 }
+
+#[test]
+fn what_is_not_preemptible_runs_to_its_end() {
+    let scene = "
+        node h100
+        0s job 1 low h100 team last
+        0s run
+        500s job 2 urgent h100
+        500s job 3 low h100
+        500s run
+        9000s run
+        9001s ends 1
+        9001s run";
+    for policy in ["adaptive", "dynamic", "hybrid", "feedback"] {
+        check(policy, scene, &["0s start 1 on n0/h1000", "9001s start 2 on n0/h1000"]);
+    }
+}
+
+#[test]
+fn a_least_time_to_run_passes_before_anybody_is_stopped() {
+    let scene = "
+        node h100
+        0s job 1 low h100 team for:600
+        0s run
+        500s job 2 urgent h100
+        500s run
+        599s run
+        600s run";
+    let expected = ["0s start 1 on n0/h1000", "600s stop 1 for 2", "600s claim for 2 on n0/h1000"];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn what_is_not_preemptible_does_not_borrow() {
+    let scene = "
+        node h100 h100
+        0s quota lab 1 h100 1 -
+        0s job 1 high h100:2 lab last
+        0s job 2 low h100:2 shop last
+        0s job 3 low h100 lab last
+        0s run";
+    check("adaptive", scene, &["0s start 3 on n0/h1000"]);
+}
+
+#[test]
+fn what_is_borrowed_comes_back_from_those_who_may_be_stopped() {
+    let scene = "
+        node h100 h100
+        0s quota lab 1 h100 1 -
+        0s quota shop 1 h100 1 -
+        0s job 1 low h100 lab last
+        0s run
+        10s job 2 high h100 lab for:600
+        10s run
+        20s job 3 low h100 shop
+        20s run";
+    let expected = [
+        "0s start 1 on n0/h1000",
+        "10s start 2 on n0/h1001",
+        "20s reclaim 2 for 3",
+        "20s claim for 3 on n0/h1001",
+    ];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn the_cheapest_set_is_stopped_not_the_cheapest_first() {
+    // Of one device each the first two cost 60 and 50 device-seconds, the third 90 for both.
+    let scene = "
+        node h100 h100 h100 h100
+        3s job 1 low h100
+        3s run
+        13s job 2 low h100
+        13s run
+        18s job 3 low h100:2
+        18s run
+        30s job 4 urgent h100:2
+        30s run";
+    let expected = [
+        "3s start 1 on n0/h1000",
+        "13s start 2 on n0/h1001",
+        "18s start 3 on n0/h1002 n0/h1003",
+        "30s stop 3 for 4",
+        "30s claim for 4 on n0/h1002 n0/h1003",
+    ];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn of_equal_costs_who_never_saved_goes_on() {
+    let scene = "
+        node h100 h100
+        0s job 1 low h100
+        0s job 2 low h100
+        0s run
+        0s saved 2 1
+        20s job 3 urgent h100
+        20s run";
+    let expected = [
+        "0s start 1 on n0/h1000",
+        "0s start 2 on n0/h1001",
+        "20s stop 2 for 3",
+        "20s claim for 3 on n0/h1001",
+    ];
+    check("adaptive", scene, &expected);
+}
+
+#[test]
+fn a_higher_priority_is_stopped_only_where_lower_ones_do_not_suffice() {
+    let scene = "
+        node h100 h100
+        0s job 1 low h100
+        0s run
+        500s job 2 normal h100
+        500s run
+        501s job 3 urgent h100
+        501s run";
+    let expected = [
+        "0s start 1 on n0/h1000",
+        "500s start 2 on n0/h1001",
+        "501s stop 1 for 3",
+        "501s claim for 3 on n0/h1000",
+    ];
+    check("adaptive", scene, &expected);
+}
+
+/// One step a second for everybody.
+fn a_step_a_second() -> Rates {
+    let mut rates = Rates::default();
+    rates.declare(&Name::from("train"), &class("h100", "gpu", 1).id, 1, 1.0);
+    rates
+}
+
+#[test]
+fn never_saving_is_no_shelter_beyond_the_work_that_would_be_lost() {
+    let scene = |arrival: u64| {
+        format!(
+            "
+            node h100
+            0s job 1 normal h100 team never-saves steps:10000
+            0s run
+            {arrival}s job 2 normal h100 team steps:100
+            {arrival}s run"
+        )
+    };
+    let begins = "0s start 1 on n0/h1000";
+    let (early, late) = (620, 6_000);
+    let gives_way = [begins, "620s stop 1: quantum", "620s claim for 2 on n0/h1000"];
+    for policy in ["adaptive", "feedback"] {
+        check_with(policy, &a_step_a_second(), &scene(early), &gives_way);
+        // Most of its work is done, and all of that would be lost.
+        check_with(policy, &a_step_a_second(), &scene(late), &[begins]);
+    }
+}
+
+#[test]
+fn whoever_loses_all_at_every_stop_gets_longer_turns() {
+    let scene = "
+        node h100
+        0s job 1 normal h100 team never-saves steps:10000
+        0s run
+        400s job 2 normal h100 team steps:100
+        400s run
+        401s stopped 1
+        401s run
+        500s ends 2
+        500s run
+        900s job 3 normal h100 team steps:100
+        900s run
+        1219s run
+        1221s run";
+    let expected = [
+        "0s start 1 on n0/h1000",
+        "400s stop 1: quantum",
+        "400s claim for 2 on n0/h1000",
+        "401s start 2 on n0/h1000",
+        "500s start 1 on n0/h1000",
+        "1221s stop 1: quantum",
+        "1221s claim for 3 on n0/h1000",
+    ];
+    check_with("adaptive", &a_step_a_second(), scene, &expected);
+}

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Action, Bytes, DeviceId, Domain, Finding, Lease, LeaseId, Name, NodeId, Placement, Plan, Share,
-    StageKey, StageSpec, State, StopCause, StopCost, lineage,
+    Action, Bytes, DeviceId, Domain, Finding, Lease, LeaseId, Name, NodeId, Placement, Plan,
+    Preemptible, Share, StageKey, StageSpec, State, StopCause, StopCost, Time, lineage,
 };
 
-/// Every law that the plan would break, in the order of its actions.
-pub fn check(state: &State, plan: &Plan) -> Vec<Finding> {
+/// Every law that the plan would break at `now`, in the order of its actions.
+pub fn check(state: &State, plan: &Plan, now: Time) -> Vec<Finding> {
     if plan.actions.is_empty() {
         return Vec::new();
     }
-    let mut checker = Checker::new(state);
+    let mut checker = Checker::new(state, now);
     for action in &plan.actions {
         match action {
             Action::Start { lease, stage, placement, resume, .. } => {
@@ -33,6 +33,7 @@ pub fn check(state: &State, plan: &Plan) -> Vec<Finding> {
 
 struct Checker<'a> {
     state: &'a State,
+    now: Time,
     held: Vec<Share>,
     memory_free: Vec<Bytes>,
     claims: BTreeMap<StageKey, Placement>,
@@ -46,11 +47,12 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    fn new(state: &'a State) -> Self {
+    fn new(state: &'a State, now: Time) -> Self {
         let topology = state.topology();
         let claims = state.claims().iter().map(|(key, claim)| (*key, (*claim.placement).clone()));
         Self {
             state,
+            now,
             held: state.held_shares().to_vec(),
             memory_free: topology.node_ids().map(|id| state.memory_free(id)).collect(),
             claims: claims.collect(),
@@ -215,6 +217,16 @@ impl<'a> Checker<'a> {
         }
         if cause.moves() {
             self.leaving.insert(lease.stage);
+        }
+        let (_, spec, _) = self.state.stage(lease.stage);
+        let is_for_others = match cause {
+            StopCause::Priority { .. } | StopCause::Quantum | StopCause::Migration => true,
+            // What was borrowed goes back at any time, and who never borrows has nothing to give.
+            StopCause::Reclaim { .. } => spec.preemptible == Preemptible::Never,
+            _ => false,
+        };
+        if is_for_others && !spec.preemptible.allows(lease.since, self.now) {
+            self.findings.push(Finding::NotPreemptible { lease: id });
         }
         if let StopCause::Reclaim { preemptor } = cause
             && !self.borrows(lease, preemptor)

@@ -84,7 +84,7 @@ impl Situation<'_> {
 
     /// What would be decided and done if `fork`, a copy of the state after further events, were
     /// true.
-    fn propose_on(&self, fork: &State) -> Proposal {
+    pub(crate) fn propose_on(&self, fork: &State) -> Proposal {
         let mut cache = self.cache.borrow().clone();
         propose(&View { state: fork, ..self.view }, self.policy, &mut cache)
     }

@@ -7,12 +7,14 @@
 mod check;
 mod explain;
 mod impossible;
+mod preview;
 mod reconcile;
 mod yielding;
 
 pub use check::check;
 pub use explain::{Blocker, Explanation, Holder, Situation, WhatIf, explain};
 pub use impossible::{Impossible, Remedy, impossible};
+pub use preview::{Outlook, Preview, Stopping, preview};
 pub use reconcile::reconcile;
 pub use yielding::{Yielding, yielding};
 
@@ -53,7 +55,7 @@ fn settle(view: &View<'_>, mut decision: Decision) -> Proposal {
     let View { state, now, .. } = *view;
     yielding::heed(view, &mut decision);
     let plan = reconcile(state, &decision, now);
-    let findings = check(state, &plan);
+    let findings = check(state, &plan, now);
     let limits = reconcile::time_limits(state).map(|(_, at)| at).filter(|at| *at > now);
     let wake_at = limits.chain(decision.wake_at).min();
     Proposal { plan, findings, remembers: decision.remembers, wake_at }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use het_core::{LeaseId, Reason, StageKey, StopCost};
+use het_core::{LeaseId, Reason, StageKey, StopCause, StopCost};
 use het_policy::{Decision, Pool, View, Want, preemption};
 
 /// Waiting stages that are looked at.
@@ -18,6 +18,10 @@ pub struct Yielding {
 }
 
 impl Yielding {
+    pub fn cause(&self) -> StopCause {
+        StopCause::Priority { preemptor: self.preemptor }
+    }
+
     /// Whether a policy would do it by itself.
     pub fn pays(&self) -> bool {
         self.cost.gain > self.cost.cost

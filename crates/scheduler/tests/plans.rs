@@ -68,7 +68,7 @@ fn what_is_free_becomes_a_start_and_what_is_used_a_claim() {
     let state = with_one_running();
     let plan = planned(&state, vec![run(2, 0), run(3, 1)], Vec::new());
     assert_eq!(words(&plan), ["claim 2.0", "start 3.0"]);
-    assert_eq!(check(&state, &plan), []);
+    assert_eq!(check(&state, &plan, Time::ZERO), []);
 }
 
 #[test]
@@ -95,9 +95,9 @@ fn a_claim_that_nobody_wants_any_more_is_given_up() {
 #[track_caller]
 fn check_fault(state: &State, spoil: impl FnOnce(&mut Plan), expected: &[Finding]) {
     let mut plan = planned(state, vec![run(2, 1)], Vec::new());
-    assert_eq!(check(state, &plan), []);
+    assert_eq!(check(state, &plan, Time::ZERO), []);
     spoil(&mut plan);
-    assert_eq!(check(state, &plan), expected);
+    assert_eq!(check(state, &plan, Time::ZERO), expected);
 }
 
 fn placement_of(plan: &mut Plan) -> &mut Placement {
@@ -156,7 +156,7 @@ fn nothing_starts_where_a_node_is_lost() {
     let plan = planned(&state, vec![run(2, 1)], Vec::new());
     state.apply(Time::ZERO, &Event::NodeLost { node: NodeId(0) });
     let down = Finding::DeviceDown { device: DeviceId(1), stage: key(2, 0) };
-    assert_eq!(check(&state, &plan), [down]);
+    assert_eq!(check(&state, &plan, Time::ZERO), [down]);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_preemption_is_for_a_higher_priority_and_pays() {
             cost: Some(cost),
         }];
         let plan = Plan { generation: Generation(9), actions, waits: Vec::new() };
-        check(&state, &plan)
+        check(&state, &plan, Time::ZERO)
     };
     let unjust = [Finding::UnjustPreemption { lease: LeaseId(1) }];
     assert_eq!(preempts(3, 1), []);

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::handle::{Acknowledge, Alive, Handle, PublishedTopology, Request, Then};
 use crate::replica::{self, Batch, Observer, Publisher, Replica};
 use crate::report::{report, row};
-use crate::{JobTable, Scheduling, Store};
+use crate::{Caller, JobTable, Role, Scheduling, Store};
 
 /// Requests that are run before a turn is taken.
 const REQUESTS_MAX: usize = 1_024;
@@ -125,7 +125,10 @@ fn archive_ended<E: Engine, S: Store>(control: &mut Controller<E, S>) {
 
 fn archive<E: Engine, S: Store>(control: &mut Controller<E, S>, id: JobId) {
     let state = control.state();
-    if let Some(report) = report(state, id, control.policy().name(), state.now()) {
+    // Whoever may look at the job may read what is kept of it.
+    let owner = state.job(id).map(|job| job.spec.tenant.to_string());
+    let caller = Caller { role: Role::Viewer, tenant: owner };
+    if let Some(report) = report(state, id, (control.policy().name(), &caller), state.now()) {
         control.log_mut().archive(&report);
     }
 }

@@ -3,6 +3,7 @@
 mod explain;
 mod row;
 mod run;
+mod stops;
 
 use std::collections::BTreeMap;
 

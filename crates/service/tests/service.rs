@@ -183,11 +183,15 @@ fn explanations_and_previews_are_made_of_the_replica() {
         let handle = &service.handle;
         let low = submit(handle, Priority::Low).await;
         let normal = submit(handle, Priority::Low).await;
-        let told = calls::explain(handle, normal, (Lang::En, Detail::Reasons)).await;
+        let told = calls::explain(handle, Caller::OWNER, normal, (Lang::En, Detail::Reasons)).await;
         let told = told.expect("it is live");
         assert_eq!((told.id, told.stages[0].state.as_str()), (normal.0, "queued"));
-        let rows = calls::preview_preemption(handle, Caller::OWNER, low).await;
-        assert_eq!(rows.expect("the replica answers"), []);
+        let asked = |id| calls::preview_preemption(handle, Caller::OWNER, id, Lang::En);
+        let runs = &asked(low).await.expect("the replica answers")[0];
+        assert_eq!((runs.outlook.as_str(), runs.victim, runs.preemptor), ("goes_on", None, None));
+        let waits = &asked(normal).await.expect("the replica answers")[0];
+        assert_eq!((waits.outlook.as_str(), waits.victim), ("waits", None));
+        assert_eq!(waits.reasons, told.stages[0].wait_reasons);
         let refused = calls::preempt(handle, Caller::OWNER, low).await;
         assert_eq!(refused.map_err(|error| error.code), Err(Code::Conflict));
     });

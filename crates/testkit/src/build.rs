@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use het_core::{
     Alternative, Bytes, CheckpointSpec, Companions, Container, Device, DeviceClass, Domain, Event,
-    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Priority, RankRule,
-    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, StartConditions, Topology, VNPU,
+    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Preemptible,
+    Priority, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec,
+    StartConditions, Topology, VNPU,
 };
 
 /// Memory of every node that is built here.
@@ -117,6 +118,7 @@ pub fn stage(name: &str, alternatives: Vec<Alternative>) -> StageSpec {
         retries: 0,
         profile: name.into(),
         steps: None,
+        preemptible: Preemptible::default(),
         planned: PlannedSpeeds::default(),
     }
 }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use eligibility::Course;
 use het_core::{
     Action, Checkpoint, Device, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, Millis, NodeId,
-    Outcome, Placement, Plan, Quotas, Reason, StageIndex, StageKey, StageState, State, StopCause,
-    Time, Topology,
+    Outcome, Placement, Plan, Preemptible, Quotas, Reason, StageIndex, StageKey, StageState, State,
+    StopCause, Time, Topology,
 };
 
 /// Which laws to hold a policy to: strict orders are not work conserving.
@@ -326,6 +326,7 @@ impl Oracle {
         self.nothing_taken_is_promised(key, &placement);
         self.nothing_promised_twice(key);
         self.nobody_over_limit(key);
+        self.lends_nothing_for_good(key, &placement);
     }
 
     fn quotas(&mut self, quotas: &Quotas) {
@@ -373,17 +374,10 @@ impl Oracle {
         };
         let Some(hold) = self.holds.get(&lease) else { return };
         let (theirs, ours) = (owner(hold.stage), owner(preemptor));
-        // The longest name with a quota is the nearest.
-        let nearest = |owner: &str, class: &str| {
-            let covers = |name: &str| owner == name || owner.starts_with(&format!("{name}/"));
-            let rows = self.quotas.iter().filter(|((name, id), _)| id == class && covers(name));
-            let rows = rows.filter_map(|((name, _), (own, _))| Some((name.clone(), (*own)?)));
-            rows.max_by_key(|(name, _)| name.len())
-        };
         let just = hold.placement.grants().any(|grant| {
             let class = self.topology.class_of(grant.device).id.to_string();
-            let wanted = nearest(&ours, &class).is_some();
-            let borrowed = nearest(&theirs, &class).is_none_or(|(name, own)| {
+            let wanted = self.nearest_quota(&ours, &class).is_some();
+            let borrowed = self.nearest_quota(&theirs, &class).is_none_or(|(name, own)| {
                 let inside = ours == name || ours.starts_with(&format!("{name}/"));
                 inside || self.held_by(&name, &class) > own
             });
@@ -392,6 +386,15 @@ impl Oracle {
         if !just {
             self.blame(6, format!("lease {lease} is reclaimed but borrows nothing"));
         }
+    }
+
+    /// Whose quota of a class an owner draws on, and how much that is. The longest name with one is
+    /// the nearest.
+    fn nearest_quota(&self, owner: &str, class: &str) -> Option<(String, u64)> {
+        let covers = |name: &str| owner == name || owner.starts_with(&format!("{name}/"));
+        let rows = self.quotas.iter().filter(|((name, id), _)| id == class && covers(name));
+        let rows = rows.filter_map(|((name, _), (own, _))| Some((name.clone(), (*own)?)));
+        rows.max_by_key(|(name, _)| name.len())
     }
 
     /// Law 1, over everything that is held now, with claims of others on top where they fit.
@@ -500,6 +503,7 @@ impl Oracle {
         if twice {
             self.blame(7, format!("{victim} is stopped twice"));
         }
+        self.left_alone(victim, since, *cause);
         if let StopCause::Reclaim { preemptor } = *cause {
             self.reclaimed(*lease, preemptor);
         }
@@ -534,6 +538,61 @@ impl Oracle {
         if again {
             self.blame(7, format!("a second look preempts again for {preemptor}"));
         }
+    }
+
+    /// Law 7: nobody is stopped for others that is not preemptible, or before its time. What was
+    /// borrowed goes back at any time.
+    fn left_alone(&mut self, victim: StageKey, since: Time, cause: StopCause) {
+        let Some(job) = self.jobs.get(&victim.job) else { return };
+        let ran = self.now.since(since);
+        let just = match (job.spec.stage(victim.stage).preemptible, cause) {
+            (
+                Preemptible::Never,
+                StopCause::Priority { .. }
+                | StopCause::Reclaim { .. }
+                | StopCause::Quantum
+                | StopCause::Migration,
+            ) => false,
+            (
+                Preemptible::After(span),
+                StopCause::Priority { .. } | StopCause::Quantum | StopCause::Migration,
+            ) => ran >= span,
+            _ => true,
+        };
+        if !just {
+            self.blame(7, format!("{victim} is stopped for others after {} ms", ran.0));
+        }
+    }
+
+    /// Law 6: what cannot be taken back is not lent. All that is not preemptible and draws on one
+    /// quota stays within it.
+    fn lends_nothing_for_good(&mut self, newest: StageKey, placement: &Placement) {
+        let Some(owner) = self.owner_for_good(newest) else { return };
+        let borrowed = placement.grants().any(|grant| {
+            let class = self.topology.class_of(grant.device).id.to_string();
+            let shared =
+                self.quotas.iter().any(|((_, id), (own, _))| *id == class && own.is_some());
+            let Some((name, own)) = self.nearest_quota(&owner, &class) else { return shared };
+            let draws_on_it = |hold: &&Hold| {
+                let theirs = self.owner_for_good(hold.stage);
+                let theirs = theirs.and_then(|owner| self.nearest_quota(&owner, &class));
+                theirs.is_some_and(|(other, _)| other == name)
+            };
+            let grants = self.holds.values().filter(draws_on_it);
+            let grants = grants.flat_map(|hold| hold.placement.grants());
+            let of_class = grants.filter(|grant| self.topology.class_of(grant.device).id == *class);
+            of_class.map(|grant| u64::from(grant.share.0)).sum::<u64>() > own
+        });
+        if borrowed {
+            self.blame(6, format!("{newest} is not preemptible and borrows"));
+        }
+    }
+
+    /// Whose stage it is, if it is not preemptible.
+    fn owner_for_good(&self, key: StageKey) -> Option<String> {
+        let job = self.jobs.get(&key.job)?;
+        let never = job.spec.stage(key.stage).preemptible == Preemptible::Never;
+        never.then(|| job.spec.tenant.to_string())
     }
 
     fn checkpointed(&mut self, lease: LeaseId, checkpoint: &Checkpoint) {

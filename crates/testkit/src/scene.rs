@@ -5,6 +5,8 @@
 //! node h100 h100 cpu:8        a node with two accelerators and a socket of eight cores
 //! 10s job 1 low h100:2        at 10 s, job 1 asks for two h100 (alternatives: `h100:2|cpu:4`)
 //! 10s job 2 low h100 lab/nlp  the same for a tenant
+//! 10s job 2 low h100 lab last not preemptible (`for:600`: not for its first 600 s)
+//! 10s job 2 low h100 lab never-saves  its program does not save (`steps:90`: it makes 90 steps)
 //! 10s job 3 low gpu@container in a container, where it may have a `vnpu` too
 //! 0s quota lab 2 h100 4 8     a tenant's weight, and of a class its quota and limit (`-`: none)
 //! 20s run                     a round is held and its plan committed
@@ -20,8 +22,8 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Checkpoint, ClassQuota, Event, JobId, JobSpec, LeaseId, Millis, NodeId, Outcome,
-    Placement, Plan, Priority, Quota, Share, StageIndex, StageKey, State, StopCause, Time,
-    Topology,
+    Placement, Plan, Preemptible, Priority, Quota, Share, StageIndex, StageKey, StageSpec, State,
+    StopCause, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, View, by_name};
@@ -75,6 +77,23 @@ fn number<N: std::str::FromStr>(text: &str) -> N {
     text.parse().unwrap_or_else(|_| panic!("`{text}` is not a number"))
 }
 
+/// By a word behind the tenant of a job.
+fn change(stage: &mut StageSpec, word: &str) {
+    match word.split_once(':').unwrap_or((word, "")) {
+        ("last", _) => stage.preemptible = Preemptible::Never,
+        ("for", seconds) => {
+            stage.preemptible = Preemptible::After(Millis::seconds(number(seconds)));
+        }
+        ("steps", steps) => stage.steps = Some(number(steps)),
+        ("never-saves", _) => {
+            for alternative in &mut stage.alternatives {
+                Arc::make_mut(&mut alternative.launch).checkpoint = None;
+            }
+        }
+        _ => panic!("a job is not `{word}`"),
+    }
+}
+
 struct Player<'a> {
     state: State,
     policy: &'static dyn Policy,
@@ -91,10 +110,10 @@ impl Player<'_> {
         match &words[1..] {
             ["run"] => self.decide(at),
             ["job", id, priority, request] => {
-                self.submit(at, number(id), priority, request, "team");
+                self.submit(at, (number(id), priority), request, ("team", &[]));
             }
-            ["job", id, priority, request, tenant] => {
-                self.submit(at, number(id), priority, request, tenant);
+            ["job", id, priority, request, tenant, words @ ..] => {
+                self.submit(at, (number(id), priority), request, (tenant, words));
             }
             ["quota", tenant, weight, class, own, limit] => {
                 let share = |word: &str| (word != "-").then(|| Share::units(number(word)));
@@ -132,7 +151,13 @@ impl Player<'_> {
         self.state.apply(at, &Event::QuotasSet { quotas: Arc::new(quotas) });
     }
 
-    fn submit(&mut self, at: Time, id: u64, priority: &str, request: &str, tenant: &str) {
+    fn submit(
+        &mut self,
+        at: Time,
+        (id, priority): (u64, &str),
+        request: &str,
+        (tenant, words): (&str, &[&str]),
+    ) {
         let priority = Priority::ALL
             .into_iter()
             .find(|known| known.word() == priority)
@@ -141,7 +166,8 @@ impl Player<'_> {
             let (word, count) = part.split_once(':').unwrap_or((part, "1"));
             build::alternative(word, number(count))
         });
-        let stage = build::stage("train", alternatives.collect());
+        let mut stage = build::stage("train", alternatives.collect());
+        words.iter().for_each(|word| change(&mut stage, word));
         let job = JobSpec { tenant: tenant.into(), ..build::job(priority, vec![stage]) };
         self.state.apply(at, &build::submitted(id, job));
     }

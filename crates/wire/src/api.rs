@@ -177,11 +177,30 @@ pub struct JobChanges {
     pub time_limit: Option<String>,
 }
 
-/// What stopping a running stage for a more urgent one costs and brings.
+/// What stopping a running stage for another one costs and brings; one that is stopped for nobody
+/// is told by what it would cost.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PreemptionRow {
+    /// Job and stage that the question is about.
     pub id: u64,
     pub stage: String,
+    /// What becomes of that stage. One that runs `goes_on`, makes room `on_request`, is
+    /// `not_preemptible` or `stops`; one that waits `starts`, `starts_once_released`, `waits`, or is
+    /// `pending` on others of its job; or it has `ended`.
+    #[serde(default)]
+    pub outlook: String,
+    /// Why it waits or may not be stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+    /// Job and stage that stops or would; `null` where nobody does, or where the caller may not look
+    /// at that job.
+    #[serde(default)]
+    pub victim: Option<u64>,
+    #[serde(default)]
+    pub victim_stage: Option<String>,
+    /// Why, as [`crate::report::StopReport`] names causes.
+    #[serde(default)]
+    pub cause: Option<String>,
     /// Job and stage that would get the room; `null` where the caller may not look at that job.
     pub preemptor: Option<u64>,
     pub preemptor_stage: Option<String>,

@@ -58,6 +58,12 @@ pub struct StageReport {
     /// What coming back after faults took; absent where there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recoveries: Option<RecoveryReport>,
+    /// The newest stops, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stops: Vec<StopReport>,
+    /// How long it has run without saving anything, where that is long: a stop loses all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub never_saved_s: Option<f64>,
     pub checkpoints: u32,
     /// Step of the newest complete checkpoint.
     pub checkpoint_step: Option<u64>,
@@ -68,6 +74,54 @@ pub struct StageReport {
     pub reasons: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// A stop of a stage: for whom, what it was expected to cost, and what was lost. Times that nobody
+/// estimated, or that are not known yet, are absent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct StopReport {
+    /// `priority`, `reclaim`, `quantum`, `migration`, `drain`, `fault`, `user`, `time_limit` or
+    /// `job_failed`.
+    pub cause: String,
+    /// When it was decided, RFC 3339, UTC.
+    pub at: String,
+    /// The job that got the devices; absent where there is none, or where whoever asks may not look
+    /// at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptor: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptor_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<StopEstimate>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<StopLoss>,
+}
+
+/// What a stop was expected to cost when it was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StopEstimate {
+    pub save_s: f64,
+    pub load_s: f64,
+    /// Work since the newest checkpoint.
+    pub lost_s: f64,
+    /// All three over the devices held.
+    pub device_s: f64,
+}
+
+/// What a stop lost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StopLoss {
+    /// When its processes were gone.
+    pub at: String,
+    /// The last step that its program reported.
+    pub step: Option<u64>,
+    /// Of the checkpoint that it goes on from.
+    pub checkpoint_step: Option<u64>,
+    /// The difference: steps that are made again.
+    pub steps: Option<u64>,
+    /// Since that checkpoint, or since its start.
+    pub unsaved_s: f64,
+    pub device_s: f64,
 }
 
 /// The time to repair, by its parts, summed over all faults of a stage.
@@ -129,6 +183,9 @@ pub struct StageExplanation {
     /// What the planner could not make fit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// The newest stops, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stops: Vec<StopReport>,
     /// Its alternatives and what they are weighed by, in file order, where that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateReport>,

@@ -5,11 +5,13 @@
 
 mod eligibility;
 mod report;
+mod stops;
 
 use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 
 pub use eligibility::not_eligible;
 pub use report::{ReportWords, fill, report_words, stop_cause};
+pub use stops::{held, never_saved, not_preemptible, pending, stop};
 
 /// A language of the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,6 +27,14 @@ impl Lang {
         let names = ["HET_LANG", "LC_ALL", "LC_MESSAGES", "LANG"];
         let set = names.iter().find_map(|name| lookup(name).filter(|value| !value.is_empty()));
         if set.is_some_and(|value| value.starts_with("zh")) { Self::Zh } else { Self::En }
+    }
+
+    /// As the API takes it.
+    pub fn tag(self) -> &'static str {
+        match self {
+            Self::En => "en",
+            Self::Zh => "zh",
+        }
     }
 
     fn pick(self, english: String, chinese: String) -> String {
@@ -129,18 +139,13 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
             format!("would hold up stage {blocker}, which has waited long for more devices"),
             format!("会拖延阶段 {blocker}，它已为更多设备等待很久"),
         ),
-        Reason::OverLimit { tenant, class, limit } => lang.pick(
-            format!("`{tenant}` may hold no more than {limit} of `{class}`"),
-            format!("`{tenant}` 最多只能持有 {limit} 个 `{class}`"),
-        ),
-        Reason::KeptForOthers { class } => lang.pick(
-            format!("free `{class}` is kept for tenants who are entitled to it"),
-            format!("空闲的 `{class}` 留给有权使用的租户"),
-        ),
         Reason::MakesRoom { preemptor } => lang.pick(
             format!("makes room for stage {preemptor} of higher priority"),
             format!("为更高优先级的阶段 {preemptor} 让出设备"),
         ),
+        Reason::OverLimit { .. } | Reason::KeptForOthers { .. } | Reason::MayNotBorrow { .. } => {
+            quota_reason(lang, reason)
+        }
         Reason::Aged { .. }
         | Reason::Backfilled
         | Reason::BestUse { .. }
@@ -155,6 +160,28 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
         | Reason::SpreadOver { .. } => {
             unreachable!("start reasons are told by `reason`")
         }
+    }
+}
+
+/// Why a tenant may not have what is free.
+fn quota_reason(lang: Lang, reason: &Reason) -> String {
+    match reason {
+        Reason::OverLimit { tenant, class, limit } => lang.pick(
+            format!("`{tenant}` may hold no more than {limit} of `{class}`"),
+            format!("`{tenant}` 最多只能持有 {limit} 个 `{class}`"),
+        ),
+        Reason::KeptForOthers { class } => lang.pick(
+            format!("free `{class}` is kept for tenants who are entitled to it"),
+            format!("空闲的 `{class}` 留给有权使用的租户"),
+        ),
+        Reason::MayNotBorrow { tenant, class } => lang.pick(
+            format!(
+                "it is not preemptible and `{tenant}` would have to borrow `{class}` for it, \
+                 which could not be given back"
+            ),
+            format!("它不可抢占，而 `{tenant}` 要为它借用 `{class}`，借用的必须能归还"),
+        ),
+        _ => unreachable!("all other reasons are told by `wait_reason`"),
     }
 }
 
@@ -243,6 +270,7 @@ mod tests {
             Reason::WouldDelay { blocker: key },
             Reason::OverLimit { tenant: "lab".into(), class: word(), limit: 4 },
             Reason::KeptForOthers { class: word() },
+            Reason::MayNotBorrow { tenant: "lab".into(), class: word() },
             Reason::MakesRoom { preemptor: key },
         ];
         for item in &all {

@@ -10,7 +10,7 @@ use het_wire::report::{
     BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupiedReport,
     StageExplanation,
 };
-use het_wire::text::Lang;
+use het_wire::text::{self, Lang};
 use owo_colors::OwoColorize;
 
 use crate::client::{client_if_any, escaped};
@@ -34,10 +34,9 @@ pub struct ExplainArgs {
 pub fn explain(args: &ExplainArgs) -> Result<u8, Fail> {
     let lang = Lang::find(|name| env::var(name).ok());
     if let Some(mut client) = client_if_any()? {
-        let word = if lang == Lang::Zh { "zh" } else { "en" };
         let job = escaped(&args.job);
-        let path =
-            format!("/api/v1/jobs/{job}/explanation?lang={word}&placement={}", args.placement);
+        let (tag, placement) = (lang.tag(), args.placement);
+        let path = format!("/api/v1/jobs/{job}/explanation?lang={tag}&placement={placement}");
         match client.get(&path) {
             Ok(report) => return show(&report, args),
             // It may be a job that ran without the server.
@@ -69,27 +68,30 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Fail> {
 
 fn from_report(job: &JobDir, args: &ExplainArgs) -> Result<u8, Fail> {
     let report = read(job).ok_or_else(|| without_report(job))?;
+    let lang = Lang::find(|name| env::var(name).ok());
     let value = serde_json::to_value(&report).unwrap_or_default();
     object(&value, args.output, || {
         println!("job {} {} · {}", report.id, report.name.bold(), report.state);
         for stage in &report.stages {
             println!("  {} · {} {}", stage.name, stage.state, stage.devices.join(" "));
             stage.reasons.iter().for_each(|reason| println!("    {reason}"));
+            stage.stops.iter().for_each(|stop| println!("    ■ {}", text::stop(lang, stop)));
         }
     });
     Ok(code::OK)
 }
 
 fn show(told: &ExplanationReport, args: &ExplainArgs) -> Result<u8, Fail> {
+    let lang = Lang::find(|name| env::var(name).ok());
     let value = serde_json::to_value(told).unwrap_or_default();
     object(&value, args.output, || {
         println!("job {} {} · {} · {}", told.id, told.name.bold(), told.state, told.priority);
-        told.stages.iter().for_each(print);
+        told.stages.iter().for_each(|stage| print(stage, lang));
     });
     Ok(code::OK)
 }
 
-fn print(stage: &StageExplanation) {
+fn print(stage: &StageExplanation, lang: Lang) {
     println!("  {} · {}", stage.name.bold(), stage.state);
     for sentence in &stage.start_reasons {
         println!("    {} {sentence}", "✔".green());
@@ -109,6 +111,9 @@ fn print(stage: &StageExplanation) {
     }
     for warning in &stage.warnings {
         println!("    {} {warning}", "!".yellow());
+    }
+    for stop in &stage.stops {
+        println!("    {} {}", "■".yellow(), text::stop(lang, stop));
     }
     print_candidates(&stage.candidates);
     if let Some(failure) = &stage.failure {

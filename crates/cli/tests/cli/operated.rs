@@ -89,8 +89,9 @@ fn a_job_that_becomes_urgent_makes_room_for_itself() {
     wait_for("the job to begin", || begun(&served) == 1);
     let waits = served.submit("true").to_string();
     assert_eq!(states(&served.json(&["ps"])), ["running", "queued"]);
-    let nobody = served.json(&["preempt", "--dry-run", "saves"]);
-    assert_eq!(nobody["items"], Value::Array(vec![]), "they are equals");
+    let equals = &served.json(&["preempt", "--dry-run", "saves"])["items"][0];
+    assert_eq!((&equals["outlook"], &equals["preemptor"]), (&"goes_on".into(), &Value::Null));
+    assert_eq!(equals["load_s"], 23.0, "what a stop would cost all the same");
     assert_eq!(served.code(&["preempt", "saves"]), Some(6));
     let set = served.json(&["set", &waits, "--priority", "urgent", "--time-limit", "1h"]);
     assert_eq!(set["items"][0]["priority"], "urgent");
@@ -114,10 +115,42 @@ fn a_job_is_preempted_by_hand_where_no_policy_would() {
     let weighed = &served.json(&["preempt", "--dry-run", "saves"])["items"][0];
     assert_eq!((&weighed["preemptor"], &weighed["pays"]), (&id.into(), &true.into()));
     assert_eq!(weighed["beneficiary"], weighed["preemptor"], "its name for one version more");
+    assert_eq!(weighed["outlook"], "on_request");
+    let waits = &served.json(&["preempt", "--dry-run", "urgent"])["items"][0];
+    assert_eq!((&waits["outlook"], &waits["victim"]), (&"waits".into(), &Value::Null));
+    assert_ne!(waits["reasons"], Value::Null, "it says why nobody is stopped for it");
     assert_eq!(state(&served, "saves"), "running", "nothing was done");
     assert_eq!(served.code(&["preempt", "saves"]), Some(0));
     assert_eq!(served.code(&["wait", &id.to_string()]), Some(0));
     wait_for("the first to go on", || begun(&served) == 2);
+    let stop = &served.json(&["describe", "saves"])["stages"][0]["stops"][0];
+    assert_eq!((&stop["cause"], &stop["preemptor"]), (&"priority".into(), &id.into()));
+    assert_eq!(stop["preemptor_name"], "urgent");
+    assert!(stop["expected"]["device_s"].is_number() && stop["lost"]["unsaved_s"].is_number());
+    let told = served.run(&["explain", "saves"]).stdout;
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains(&format!("(priority) for job {id} `urgent`; lost")), "{told}");
+}
+
+#[test]
+fn what_is_not_preemptible_is_left_alone() {
+    let served = Served::under_policy("adaptive");
+    let saves = format!("{SAVES}\npreemptible: false\n");
+    served.0.write("saves.yaml", &saves);
+    served.run(&["submit", "saves.yaml"]);
+    wait_for("the job to begin", || begun(&served) == 1);
+    let urgent = whole_machine(&served, "urgent", "urgent", "[\"true\"]", "");
+    served.json(&["submit", &urgent]);
+    let told = &served.json(&["preempt", "--dry-run", "saves"])["items"][0];
+    assert_eq!(told["outlook"], "not_preemptible");
+    let refused = served.run(&["preempt", "saves"]);
+    assert_eq!(refused.status.code(), Some(6));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("may not be preempted now"));
+    served.run(&["hold", "saves"]);
+    assert_eq!(served.code(&["wait", "urgent"]), Some(0), "its user stops it all the same");
+    wait_for("nothing to run", || state(&served, "saves") == "held");
+    let held = &served.json(&["preempt", "--dry-run", "saves"])["items"][0];
+    assert_eq!((&held["outlook"], &held["victim"]), (&"starts_once_released".into(), &Value::Null));
 }
 
 #[test]

@@ -185,9 +185,11 @@ impl State {
                     stage.start_reasons.clone_from(reasons);
                     stage.wait_reasons.clear();
                 }
-                Action::Stop { lease: id, cause, .. } => {
+                Action::Stop { lease: id, cause, cost, .. } => {
                     if let Some(lease) = self.leases.get_mut(id) {
                         lease.phase = Phase::Stopping { cause: *cause };
+                        let (key, now) = (lease.stage, self.now);
+                        self.stage_mut(key).stop_decided(*cause, now, *cost);
                     }
                     self.yielding.remove(id);
                 }
@@ -381,6 +383,7 @@ impl State {
             _ => stage.fruitless + 1,
         };
         stage.state = next_state(stage, lease.phase, outcome, ending, retries, now);
+        stage.stop_ended(&lease, outcome, now);
         match stage.state {
             StageState::Stopped { cause: StopCause::Fault, .. } => {
                 stage.recoveries.failed(now, stage.progress.step);
@@ -570,6 +573,7 @@ impl Stage {
             failures: 0,
             refusals: 0,
             recoveries: Recoveries::default(),
+            stops: Vec::new(),
             checkpoint: None,
             checkpoint_at: None,
             checkpoints: 0,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use het_core::{
     Action, Alternative, Bytes, Companions, DeviceId, Domain, Event, Generation, Grant, Isolation,
     JobId, JobSpec, Launch, LeaseId, Match, Millis, NodeId, Outcome, Placement, Plan,
-    PlannedSpeeds, Priority, Rank, RankRule, Selector, Share, StageIndex, StageKey, StageKind,
-    StageSpec, StartConditions, State, StopCause, Time, Topology,
+    PlannedSpeeds, Preemptible, Priority, Rank, RankRule, Selector, Share, StageIndex, StageKey,
+    StageKind, StageSpec, StartConditions, State, StopCause, Time, Topology,
 };
 
 use super::{GRACE, Subject};
@@ -271,6 +271,7 @@ fn job(launch: &Launch) -> JobSpec {
         retries: 0,
         profile: "main".into(),
         steps: None,
+        preemptible: Preemptible::default(),
         planned: PlannedSpeeds::default(),
     };
     JobSpec {

@@ -138,7 +138,8 @@ impl Prices {
             let kept =
                 |index: usize| if demand.running.is_none() || stays(index) { 1.0 } else { damped };
             let value = |(index, offer): (usize, &Offer)| {
-                own * (offer.rate / slowest * kept(index)).powf(weights.diminishing)
+                let speed = (offer.rate / slowest * kept(index)).powf(weights.diminishing);
+                own * speed * demand.weight_of_unsaved(index)
             };
             return demand.offers.iter().enumerate().map(value).collect();
         }
@@ -156,7 +157,7 @@ impl Prices {
             let usual = (self.present as f64 / self.all_s).powf(1.0 - weights.diminishing);
             let value = |(index, offer): (usize, &Offer)| {
                 let progress = offer.rate * kept(index, offer) / demand.remaining;
-                usual * progress.powf(weights.diminishing) * late
+                usual * progress.powf(weights.diminishing) * late * demand.weight_of_unsaved(index)
             };
             return demand.offers.iter().enumerate().map(value).collect();
         }
@@ -165,7 +166,7 @@ impl Prices {
         let step = steps.fold(f64::MAX, f64::min);
         let value = |(index, offer): (usize, &Offer)| {
             let progress = (1.0 / demand.remaining + self.common * step) * offer.rate;
-            progress * late * kept(index, offer)
+            progress * late * kept(index, offer) * demand.weight_of_unsaved(index)
         };
         demand.offers.iter().enumerate().map(value).collect()
     }

@@ -24,6 +24,10 @@ const PAUSE_MAX: Millis = Millis::seconds(1_800);
 /// becomes later.
 const SEARCH_AGAIN: Millis = Millis::seconds(360);
 
+/// A quantum is twice as long after each lease in a row that saved nothing, up to so many: a stage
+/// that never saves loses no more by turns than it needs to run.
+const FRUITLESS_MAX: u32 = 20;
+
 /// The market as one decision uses it.
 #[derive(Debug)]
 pub(super) struct Bidding<'a> {
@@ -195,10 +199,14 @@ impl Pass<'_> {
         for (row, demand) in demands.stages.iter().enumerate() {
             let Some((id, offer)) = demand.running else { continue };
             let lease = &state.leases()[&id];
-            if demand.stuck || self.orders.stopped.contains(&id) {
+            let (_, spec, stage) = state.stage(lease.stage);
+            let Some(preemptible) = spec.preemptible.from(lease.since) else { continue };
+            if preemptible > now || self.orders.stopped.contains(&id) {
                 continue;
             }
-            let over = lease.since + quantum(self.view, weights, demand.restart_known);
+            let quantum = quantum(self.view, weights, demand.restart_known);
+            // Whoever loses its work at every stop still comes to its end.
+            let over = lease.since + Millis(quantum.0 << stage.fruitless.min(FRUITLESS_MAX));
             if over > now {
                 next = Some(next.map_or(over, |earlier| earlier.min(over)));
             }

@@ -3,18 +3,16 @@
 
 use std::sync::Arc;
 
-use het_core::{Alternative, Domain, Millis, Name, Placement, Reason, Share, StageKey};
+use het_core::{Alternative, Domain, Millis, Name, Placement, Reason, Share, StageKey, StageSpec};
 
 use super::Pass;
 use super::supply::Verdict;
-use crate::Rules;
 use crate::adaptive::Bid;
 use crate::market::rate_apart;
 use crate::placement::{Ask, OpportunityCost, Shape, Unknown, fits_one_node, place_among, shape};
 use crate::queue::{FootprintId, Group, Head, PendingQueue, Precedence, Quota, Rank};
 use crate::rules::{Choice, Order, Preempts};
 use crate::speed::steps_left;
-use crate::tenants::Tenants;
 
 impl<'a> Pass<'a> {
     /// Where a stage of the group fits now, and why there; or why it fits nowhere.
@@ -295,20 +293,20 @@ impl<'a> Pass<'a> {
             self.supply.unfit.insert((ask.id, class), reason.clone());
         }
         if class.is_some() {
-            let refused = |placement| self.refusal(group.tenant(), placement);
+            let refused = |placement| self.refusal(group.tenant(), group.spec(), placement);
             return match found.as_ref().ok().and_then(refused) {
                 Some(reason) => Err(reason),
                 None => found,
             };
         }
         let found = found?;
-        let Some(reason) = self.refusal(group.tenant(), &found) else { return Ok(found) };
+        let refused = self.refusal(group.tenant(), group.spec(), &found);
+        let Some(reason) = refused else { return Ok(found) };
         // Another class that will do may be open to its tenant.
         let classes = 0..self.view.state.topology().classes.len();
         let mut open = classes.filter_map(|class| {
             let found = self.place_ask(group, index, Some(class)).ok()?;
-            let tenants = self.supply.tenants.as_ref();
-            let refused = tenants.and_then(|t| refusal(t, self.rules, group.tenant(), &found));
+            let refused = self.refusal(group.tenant(), group.spec(), &found);
             refused.is_none().then_some(found)
         });
         open.next().ok_or(reason)
@@ -332,13 +330,18 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Why a tenant may not have a placement that is free.
-    pub(super) fn refusal(&self, tenant: &Name, placement: &Placement) -> Option<Reason> {
-        refusal(self.supply.tenants.as_ref()?, self.rules, tenant, placement)
+    /// Why a tenant may not have a placement that is free for a stage.
+    fn refusal(&self, tenant: &Name, spec: &StageSpec, placement: &Placement) -> Option<Reason> {
+        let tenants = self.supply.tenants.as_ref()?;
+        // What is never taken back must not be lent.
+        let lends = self.rules.preempts == Preempts::ForHigherPriority;
+        let kept = || tenants.kept_for_others(tenant, placement).filter(|_| !lends);
+        tenants.refusal(tenant, spec.preemptible, placement).or_else(kept)
     }
 
     pub(super) fn may_have(&self, key: StageKey, placement: &Placement) -> bool {
-        self.refusal(&self.view.state.stage(key).0.spec.tenant, placement).is_none()
+        let (job, spec, _) = self.view.state.stage(key);
+        self.refusal(&job.spec.tenant, spec, placement).is_none()
     }
 
     /// Uses a placement for a stage, or keeps it for it.
@@ -390,16 +393,4 @@ impl<'a> Pass<'a> {
         let view = self.view;
         self.bidding.as_mut().map_or(0.0, |bidding| bidding.density(view, rank.key))
     }
-}
-
-fn refusal(
-    tenants: &Tenants<'_>,
-    rules: &Rules,
-    tenant: &Name,
-    placement: &Placement,
-) -> Option<Reason> {
-    // What is never taken back must not be lent.
-    let lends = rules.preempts == Preempts::ForHigherPriority;
-    let kept = || tenants.kept_for_others(tenant, placement).filter(|_| !lends);
-    tenants.over_limit(tenant, placement).or_else(kept)
 }

@@ -118,7 +118,7 @@ impl<'a> Pass<'a> {
         rank.level() == own as u64
             && of_own(state.lowest_running())
             && of_own(state.highest_running())
-            && !self.running.any_unsaving()
+            && !self.running.any_lasting()
     }
 
     /// Where a stage will fit when everything that runs has ended, and may run.

@@ -7,7 +7,7 @@ use het_core::{LeaseId, Placement, Priority, Reason, StageKey, StopCost};
 
 use super::{PREEMPTION_SEARCHES_MAX, Pass};
 use crate::placement::Ends;
-use crate::preemption::Stoppable;
+use crate::preemption::{Newcomer, Stoppable};
 use crate::queue::{Group, Rank};
 use crate::rules::{Preempts, Sharing};
 use crate::{Rules, StopOrder, View, Want, preemption, queue};
@@ -46,9 +46,14 @@ impl Pass<'_> {
 
     /// Whether its tenant may not have what is free.
     pub(super) fn is_refused(&mut self, group: &Group) -> bool {
-        self.reasons_to_wait(group)
-            .iter()
-            .all(|reason| matches!(reason, Reason::OverLimit { .. } | Reason::KeptForOthers { .. }))
+        self.reasons_to_wait(group).iter().all(|reason| {
+            matches!(
+                reason,
+                Reason::OverLimit { .. }
+                    | Reason::KeptForOthers { .. }
+                    | Reason::MayNotBorrow { .. }
+            )
+        })
     }
 
     /// Whom to stop for a stage that stands above them.
@@ -99,14 +104,9 @@ impl Pass<'_> {
             let lower = self.stoppable(|other| other < group.priority());
             self.not_stopped(lower.filter(|row| !row.spared))
         };
-        let (view, pool) = (self.view, &self.supply.pool);
-        match &self.supply.tenants {
-            Some(tenants) => {
-                let left = preemption::unprotected(view, tenants, group, lower().collect());
-                preemption::find(view, || self.ends(), pool, key, shapes, || left.iter().copied())
-            }
-            None => preemption::find(view, || self.ends(), pool, key, shapes, lower),
-        }
+        let quota = || preemption::unprotected(self.view, self.supply.tenants.as_ref(), group);
+        let newcomer = Newcomer { key, pool: &self.supply.pool, quota: &quota };
+        preemption::find(self.view, || self.ends(), &newcomer, shapes, lower)
     }
 
     /// Who may be stopped of priorities that `may`: the lowest first, and of those the cheapest.
@@ -143,18 +143,16 @@ impl Pass<'_> {
         let all = self.victims.at_boundary.get_or_init(|| queue::at_boundary(view));
         let gives_way = |id: &LeaseId| {
             let lease = &view.state.leases()[id];
-            !self.orders.stopped.contains(id) && queue::gives_way(view, lease.stage, key)
+            !self.orders.stopped.contains(id) && queue::gives_way(view, lease, key)
         };
         let open: Vec<_> = all.iter().copied().filter(|(id, _)| gives_way(id)).collect();
         if open.is_empty() {
             return None;
         }
-        let left = match &self.supply.tenants {
-            Some(tenants) => preemption::unprotected(view, tenants, group, open),
-            None => open,
-        };
+        let quota = || preemption::unprotected(view, self.supply.tenants.as_ref(), group);
+        let newcomer = Newcomer { key, pool: &self.supply.pool, quota: &quota };
         let shapes: Vec<usize> = group.worthwhile(self.opportunity_cost.as_ref()).collect();
-        let found = preemption::take_turn(view, &self.supply.pool, key, &shapes, &left)?;
+        let found = preemption::take_turn(view, &newcomer, &shapes, &open)?;
         self.may_have(key, &found.0).then_some(found)
     }
 

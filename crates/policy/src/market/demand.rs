@@ -8,7 +8,7 @@ use het_core::{
     StageKey, StageSpec, Time,
 };
 
-use het_perf::{Gang, RateSource};
+use het_perf::{Gang, RateSource, expected_loss};
 use serde::{Deserialize, Serialize};
 
 use crate::placement::{Words, on_class, words};
@@ -22,6 +22,9 @@ const OVERRUN: f64 = 0.05;
 /// long again as it has had, which is right for the heavy-tailed durations of real clusters
 /// (least attained service: Nuyens and Wierman 2008, "The foreground-background queue").
 const UNKNOWN_WORK: Millis = Millis::seconds(600);
+
+/// The most that unsaved work makes devices worth to whoever runs on them, by their worth without.
+const UNSAVED_MAX: f64 = 100.0;
 
 /// Everybody who runs or waits, and what there is to share.
 #[derive(Debug, Clone)]
@@ -50,8 +53,11 @@ pub(crate) struct Demand {
     pub ready: Time,
     /// Its lease and the offer it runs on.
     pub running: Option<(LeaseId, usize)>,
-    /// Suspending it might never let it finish: it cannot save, or its last stop saved nothing.
+    /// A round leaves it where it is: it cannot save, its last stop saved nothing, or it is not
+    /// preemptible now.
     pub stuck: bool,
+    /// Work that a stop now is expected to lose.
+    pub lost: Millis,
     /// Suspending it would only waste work: it has not yet worked for as long as its start took.
     pub unripe: bool,
     /// Shapes that the cluster could run; none has a rate of zero.
@@ -115,6 +121,18 @@ impl Demand {
         }
         let lost = f64::from(self.attempts.saturating_sub(1)) * pause;
         ((age - lost) / (age + pause)).max(0.0)
+    }
+
+    /// By how much unsaved work makes an offer worth more where it runs, and less elsewhere. Of two
+    /// that want the same devices the one that runs should go on unless its rest is longer than
+    /// that of the other and what it would lose together: as if its rest were shorter by that.
+    pub fn weight_of_unsaved(&self, offer: usize) -> f64 {
+        let Some((_, here)) = self.running.filter(|_| self.lost > Millis::ZERO) else { return 1.0 };
+        let (left, lost) = (self.seconds_on(&self.offers[here]), self.lost.as_seconds());
+        match offer == here {
+            true => (left / (left - lost).max(left / UNSAVED_MAX)).max(1.0),
+            false => left / (left + lost),
+        }
     }
 
     /// Seconds to the end on an offer.
@@ -240,7 +258,11 @@ pub(crate) fn demand(
         submitted: job.submitted,
         ready: ready(job, spec),
         running: at.and_then(|(id, offer)| Some((id, offer?))),
-        stuck: lease.is_some_and(|(_, lease)| stuck(spec, stage, lease)),
+        stuck: lease.is_some_and(|(_, lease)| stuck(view, spec, stage, lease)),
+        lost: lease.map_or(Millis::ZERO, |(_, lease)| {
+            let saves = spec.saves(lease.placement.alternative);
+            expected_loss(saves, stage, lease.since, view.now)
+        }),
         unripe: lease.is_some_and(|(_, lease)| unripe(view, lease, restart)),
         offers,
         known,
@@ -270,8 +292,10 @@ pub(crate) fn rate_apart(view: &View<'_>, spec: &StageSpec, offer: &Offer, withi
     }
 }
 
-fn stuck(spec: &StageSpec, stage: &Stage, lease: &Lease) -> bool {
-    !spec.saves(lease.placement.alternative) || stage.fruitless > 0
+fn stuck(view: &View<'_>, spec: &StageSpec, stage: &Stage, lease: &Lease) -> bool {
+    !spec.saves(lease.placement.alternative)
+        || stage.fruitless > 0
+        || !spec.preemptible.allows(lease.since, view.now)
 }
 
 fn unripe(view: &View<'_>, lease: &Lease, restart: Millis) -> bool {
@@ -433,6 +457,7 @@ impl Demand {
             ready: Time::ZERO,
             running: None,
             stuck: false,
+            lost: Millis(0),
             unripe: false,
             offers: rates.iter().enumerate().map(offer).collect::<Vec<_>>().into(),
             known: true,

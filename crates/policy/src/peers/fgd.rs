@@ -102,8 +102,9 @@ impl Pass<'_> {
                 }
             };
             let tenant = &job.spec.tenant;
-            let over = self.tenants.as_ref().and_then(|all| all.over_limit(tenant, &placement));
-            if let Some(reason) = over {
+            let tenants = self.tenants.as_ref();
+            let refused = tenants.and_then(|all| all.refusal(tenant, spec.preemptible, &placement));
+            if let Some(reason) = refused {
                 reasons.push(reason);
                 continue;
             }

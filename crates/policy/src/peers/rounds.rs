@@ -95,7 +95,11 @@ fn carry_out(view: &View<'_>, allocations: &Allocations) -> Decision {
             pool.give_back(&lease.placement);
             moves.insert(lease.stage);
             let elsewhere = chosen.contains_key(&lease.stage);
-            let cause = if elsewhere { StopCause::Migration } else { StopCause::Quantum };
+            let cause = match (leaves(view, lease), elsewhere) {
+                (true, _) => StopCause::Drain,
+                (false, true) => StopCause::Migration,
+                (false, false) => StopCause::Quantum,
+            };
             decision.stops.push(StopOrder::of(view, id, lease, cause));
         }
     }
@@ -137,11 +141,12 @@ fn permitted(
     want: Want,
 ) -> Want {
     let (Some(tenants), Want::Run { placement, .. }) = (tenants, &want) else { return want };
-    let tenant = &view.state.stage(key).0.spec.tenant;
+    let (job, spec, _) = view.state.stage(key);
+    let tenant = &job.spec.tenant;
     if let Some(claim) = view.state.claims().get(&key) {
         tenants.give_back(tenant, &claim.placement);
     }
-    match tenants.over_limit(tenant, placement) {
+    match tenants.refusal(tenant, spec.preemptible, placement) {
         Some(reason) => Want::Wait { reasons: vec![reason] },
         None => {
             tenants.take(tenant, placement);
@@ -155,16 +160,20 @@ fn stays(view: &View<'_>, allocations: &Allocations, lease: &Lease, offer: Optio
     if lease.since == view.now || allocations.spanning.contains(&lease.stage) {
         return true;
     }
-    let state = view.state;
-    let (_, spec, _) = state.stage(lease.stage);
-    if spec.saves(lease.placement.alternative) && state.is_endangered(lease) {
+    if leaves(view, lease) {
         return false;
     }
-    let on = |grant: het_core::Grant| state.topology().device(grant.device).class;
+    let on = |grant: het_core::Grant| view.state.topology().device(grant.device).class;
     offer.is_some_and(|offer| {
         offer.alternative == lease.placement.alternative
             && lease.placement.devices().all(|grant| on(grant) == offer.class)
     })
+}
+
+/// It cannot stay where it is, and can save.
+fn leaves(view: &View<'_>, lease: &Lease) -> bool {
+    let (_, spec, _) = view.state.stage(lease.stage);
+    spec.saves(lease.placement.alternative) && view.state.is_endangered(lease)
 }
 
 fn begin(view: &View<'_>, pool: &mut Pool<'_>, key: StageKey, offer: &Offer) -> Want {

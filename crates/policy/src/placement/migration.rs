@@ -7,6 +7,8 @@
 
 use het_core::{Domain, Lease, Millis, Phase, Placement, StageSpec, Time};
 
+use het_perf::expected_loss;
+
 use super::opportunity_cost::{OpportunityCost, Shape, shape};
 use super::running::Runner;
 use crate::speed::steps_made;
@@ -57,16 +59,18 @@ pub(crate) fn improvement(
     let (spec, stage) = (runner.spec(), view.state.stage_record(lease.stage));
     let Phase::Running { since } = lease.phase else { return Improvement::None };
     let Some(total) = runner.steps.or(stage.progress.total) else { return Improvement::None };
-    if !runner.held.saves {
-        return Improvement::None;
-    }
+    let Some(preemptible) = spec.preemptible.from(lease.since) else { return Improvement::None };
     let pause = view.rates.restart(&spec.profile);
-    let settled = since + Millis(pause.0 * SETTLED_AFTER).max(SETTLED_MIN);
+    let settled = (since + Millis(pause.0 * SETTLED_AFTER).max(SETTLED_MIN)).max(preemptible);
     let within = |placement: &Placement| spec.spread(view.state.topology(), placement);
     let left = (total as f64 - steps_made(view, stage, lease, here.rate)).max(0.0);
     let stay = left * opportunity_cost.cost(here);
+    // What is lost on the way has to be done again there.
+    let lost = expected_loss(runner.held.saves, stage, lease.since, view.now);
+    let redone = (lost.as_seconds() * here.rate).min(total as f64 - left);
     let cost = |shape: Shape| {
-        left * opportunity_cost.cost(shape) + pause.as_seconds() * opportunity_cost.price(shape)
+        (left + redone) * opportunity_cost.cost(shape)
+            + pause.as_seconds() * opportunity_cost.price(shape)
     };
     let there = |(index, shape): (usize, &Option<Shape>)| {
         let shape = shape.filter(|shape: &Shape| index != current && !shape.guessed)?;

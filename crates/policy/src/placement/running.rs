@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use het_core::{JobSpec, Lease, LeaseId, StageIndex, StageSpec};
+use het_core::{JobSpec, Lease, LeaseId, Preemptible, StageIndex, StageSpec, Time};
 
 use het_perf::HeldResources;
 
@@ -21,8 +21,10 @@ pub(crate) struct Running {
     leases: BTreeMap<LeaseId, Runner>,
     /// Those that have a choice of devices.
     choosers: BTreeSet<LeaseId>,
-    /// How many of them cannot save.
-    unsaving: usize,
+    /// How many of them are not suspended, or would lose all they did.
+    lasting: usize,
+    /// When those may be stopped for others that are to run for a while first.
+    ends_of_min_runtime: BTreeMap<LeaseId, Time>,
     /// What they ask for.
     pub expected: Expected,
 }
@@ -51,7 +53,10 @@ impl Running {
         let state = view.state;
         for (&id, lease) in state.leases().range(self.seen_until..) {
             let runner = Runner::new(view, lease);
-            self.unsaving += usize::from(!runner.held.saves);
+            self.lasting += usize::from(runner.lasts());
+            let from = runner.spec().preemptible.from(lease.since);
+            let from = from.filter(|from| *from > view.now).map(|from| (id, from));
+            self.ends_of_min_runtime.extend(from);
             self.expected.add(&runner.part);
             self.choosers.extend(runner.has_choice().then_some(id));
             self.leases.insert(id, runner);
@@ -59,12 +64,13 @@ impl Running {
         self.seen_until = state.next_lease();
         if self.leases.len() != state.leases().len() {
             let mut held = state.leases().keys().peekable();
-            let Self { leases, choosers, unsaving, expected, .. } = self;
+            let Self { leases, choosers, lasting, ends_of_min_runtime, expected, .. } = self;
             leases.retain(|id, runner| {
                 while held.next_if(|held| *held < id).is_some() {}
                 let runs = held.peek() == Some(&id);
                 if !runs {
-                    *unsaving -= usize::from(!runner.held.saves);
+                    *lasting -= usize::from(runner.lasts());
+                    ends_of_min_runtime.remove(id);
                     choosers.remove(id);
                     expected.remove(&runner.part);
                 }
@@ -91,9 +97,14 @@ impl Running {
         self.choosers.iter().copied()
     }
 
-    /// Whether somebody runs who cannot save: nobody takes turns with those.
-    pub fn any_unsaving(&self) -> bool {
-        self.unsaving > 0
+    /// Whether somebody runs who cannot save or is not preemptible: nobody can count on a turn.
+    pub fn any_lasting(&self) -> bool {
+        self.lasting > 0
+    }
+
+    /// When the next of them may be stopped for others that may not yet.
+    pub fn next_end_of_min_runtime(&self, now: Time) -> Option<Time> {
+        self.ends_of_min_runtime.values().copied().filter(|end| *end > now).min()
     }
 }
 
@@ -117,6 +128,10 @@ impl Runner {
     /// What it asked for.
     pub fn spec(&self) -> &StageSpec {
         self.job.stage(self.stage)
+    }
+
+    fn lasts(&self) -> bool {
+        !self.held.saves || self.spec().preemptible == Preemptible::Never
     }
 
     fn has_choice(&self) -> bool {

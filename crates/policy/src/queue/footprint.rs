@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Name, Reason};
+use het_core::Reason;
 
-use super::group::{FootprintId, Group, GroupId};
+use super::group::{FootprintId, Group, GroupId, QuotaOf};
 use crate::placement::AskId;
 
 /// What decides whether any of them fits: what each alternative asks for, the only one that will do
 /// where the policy binds them to one, and where tenants have quotas, whose they are.
-type Words = (Vec<AskId>, Option<usize>, Option<Name>);
+type Words = (Vec<AskId>, Option<usize>, Option<QuotaOf>);
 
 /// One or more groups.
 #[derive(Debug, Clone, Default)]

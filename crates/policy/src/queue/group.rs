@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use het_core::{
-    Bytes, Companions, Domain, JobSpec, Millis, Name, PlannedSpeeds, Priority, RankRule,
-    StageIndex, StageKey, StageSpec, State,
+    Bytes, Companions, Domain, JobSpec, Millis, Name, PlannedSpeeds, Preemptible, Priority,
+    RankRule, StageIndex, StageKey, StageSpec, State,
 };
 
 use super::order::Rank;
@@ -63,7 +63,15 @@ pub(crate) struct Request {
     /// Only the preferred alternative will do.
     bound: bool,
     /// Where tenants have quotas.
-    tenant: Option<Name>,
+    quota_of: Option<QuotaOf>,
+}
+
+/// Whose quota a stage draws on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct QuotaOf {
+    pub tenant: Name,
+    /// One that nobody may stop does not borrow.
+    pub preemptible: Preemptible,
 }
 
 /// Stages that ask for the same.
@@ -102,7 +110,7 @@ impl Request {
         priority: Priority,
         steps_known: bool,
         bound: bool,
-        tenant: Option<Name>,
+        quota_of: Option<QuotaOf>,
     ) -> Self {
         Self {
             alternatives: spec.alternatives.iter().map(wanted).collect(),
@@ -114,7 +122,7 @@ impl Request {
             steps_known,
             priority,
             bound: bound && spec.alternatives.len() > 1,
-            tenant,
+            quota_of,
         }
     }
 
@@ -185,8 +193,8 @@ impl Group {
     }
 
     /// Whose they are, where tenants have quotas.
-    pub fn quota_of(&self) -> Option<&Name> {
-        self.request.tenant.as_ref()
+    pub fn quota_of(&self) -> Option<&QuotaOf> {
+        self.request.quota_of.as_ref()
     }
 
     /// Whose they are.

@@ -4,13 +4,14 @@
 //! background scheduling; Gu et al., NSDI 2019, for training).
 //!
 //! A stage sinks by what it had and is stopped for one above it only where that costs least: right
-//! after a checkpoint.
+//! after a checkpoint. For one that never saves no moment is better than another: it is stopped where
+//! the other is shorter by more than what it would lose.
 
 use het_core::{
-    Grant, LeaseId, Millis, Phase, Placement, Share, ShareMillis, StageKey, StageState, State,
-    StopCost, Time,
+    Grant, Lease, LeaseId, Millis, Phase, Placement, Share, ShareMillis, StageKey, StageState,
+    State, StopCost, Time,
 };
-use het_perf::stop_cost;
+use het_perf::{expected_loss, stop_cost};
 
 use crate::View;
 use crate::speed::{rate, steps_done, steps_left};
@@ -29,6 +30,9 @@ const BOUNDARY: Millis = Millis::seconds(2);
 /// takes, and no less than [`TURN_MIN`].
 const TURN_AFTER: u64 = 10;
 const TURN_MIN: Millis = Millis::seconds(60);
+
+/// A turn is not doubled more often than this.
+const FRUITLESS_MAX: u32 = 20;
 
 /// The level of a stage.
 pub(crate) fn level(view: &View<'_>, key: StageKey) -> Level {
@@ -63,20 +67,23 @@ fn weight(state: &State, placement: &Placement) -> f64 {
     }
 }
 
-/// Who has completed a checkpoint a moment ago and has had a turn, cheapest to stop first.
+/// Who may be stopped for equals, cheapest to stop first: who has completed a checkpoint a moment ago
+/// and has had a turn, and, at any time, who saves nothing when it is told to stop. Its turn doubles
+/// with every stop in a row that saved nothing, so that it comes to its end.
 pub(crate) fn at_boundary(view: &View<'_>) -> Vec<(LeaseId, StopCost)> {
     let state = view.state;
     let mut rows: Vec<(LeaseId, StopCost)> = Vec::new();
-    if state.last_checkpoint().is_none_or(|at| view.now.since(at) > BOUNDARY) {
-        return rows;
-    }
+    let just_saved = |at: Time| view.now.since(at) <= BOUNDARY;
+    let anybody_saved = state.last_checkpoint().is_some_and(just_saved);
     for (&id, lease) in state.leases() {
         let Phase::Running { .. } = lease.phase else { continue };
         let (_, spec, stage) = state.stage(lease.stage);
-        let saved = stage.checkpoint_at.filter(|at| *at >= lease.since);
         let turn = Millis(view.rates.restart(&spec.profile).0 * TURN_AFTER).max(TURN_MIN);
+        let turn = Millis(turn.0 << stage.fruitless.min(FRUITLESS_MAX));
         let had_turn = view.now.since(lease.since) >= turn;
-        if had_turn && saved.is_some_and(|at| view.now.since(at) <= BOUNDARY) {
+        let saved = stage.checkpoint_at.filter(|at| anybody_saved && *at >= lease.since);
+        let is_cheapest = saved.is_some_and(just_saved) || loss(view, lease) > BOUNDARY;
+        if had_turn && is_cheapest && spec.preemptible.allows(lease.since, view.now) {
             rows.push((id, stop_cost(spec, stage, lease, view.now)));
         }
     }
@@ -84,24 +91,34 @@ pub(crate) fn at_boundary(view: &View<'_>) -> Vec<(LeaseId, StopCost)> {
     rows
 }
 
-/// Whether a running stage should let a waiting one of its priority go first.
-pub(crate) fn gives_way(view: &View<'_>, running: StageKey, waiting: StageKey) -> bool {
-    let state = view.state;
-    let equals = state.stage(running).0.priority() == state.stage(waiting).0.priority();
-    equals && level(view, waiting) < level(view, running) && !is_longer(view, waiting, running)
+/// Work that a stop now is expected to lose.
+fn loss(view: &View<'_>, lease: &Lease) -> Millis {
+    let (_, spec, stage) = view.state.stage(lease.stage);
+    expected_loss(spec.saves(lease.placement.alternative), stage, lease.since, view.now)
 }
 
-/// Whether it is known that the rest of one stage takes longer than that of another.
-fn is_longer(view: &View<'_>, one: StageKey, than: StageKey) -> bool {
-    let rest = |key: StageKey| {
-        let (_, spec, stage) = view.state.stage(key);
-        let at = |index| rate(view, spec, index).map(|(rate, _)| rate);
-        let fastest = (0..spec.alternatives.len()).filter_map(at).max_by(f64::total_cmp)?;
-        let left = match spec.steps {
-            Some(steps) => steps as f64 - steps_done(view, key, fastest),
-            None => steps_left(spec, stage)? as f64,
-        };
-        Some(left.max(0.0) / fastest)
+/// Whether a running stage should let a waiting one of its priority go first.
+pub(crate) fn gives_way(view: &View<'_>, lease: &Lease, waiting: StageKey) -> bool {
+    let (state, running) = (view.state, lease.stage);
+    let equals = state.stage(running).0.priority() == state.stage(waiting).0.priority();
+    if !equals || level(view, waiting) >= level(view, running) {
+        return false;
+    }
+    match rest(view, running).zip(rest(view, waiting)) {
+        Some((own, other)) => own >= other + loss(view, lease).as_seconds(),
+        // It is taken to need as long again as it has had: no longer than what it would lose.
+        None => loss(view, lease) <= BOUNDARY,
+    }
+}
+
+/// Seconds that the rest of a stage takes where it is fastest, as far as is known.
+fn rest(view: &View<'_>, key: StageKey) -> Option<f64> {
+    let (_, spec, stage) = view.state.stage(key);
+    let at = |index| rate(view, spec, index).map(|(rate, _)| rate);
+    let fastest = (0..spec.alternatives.len()).filter_map(at).max_by(f64::total_cmp)?;
+    let left = match spec.steps {
+        Some(steps) => steps as f64 - steps_done(view, key, fastest),
+        None => steps_left(spec, stage)? as f64,
     };
-    rest(one).zip(rest(than)).is_some_and(|(one, than)| one > than)
+    Some(left.max(0.0) / fastest)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use het_core::{Millis, Quotas, Reason, StageKey, State, Ticket, Time};
 
 use super::footprint::{Footprint, Footprints};
-use super::group::{FootprintId, Group, GroupId, Head, Request};
+use super::group::{FootprintId, Group, GroupId, Head, QuotaOf, Request};
 use super::order::{Rank, rank};
 use crate::View;
 use crate::market::{Book, Work};
@@ -262,8 +262,9 @@ impl PendingQueue {
         let freed = freed.filter(|at| *at > view.now);
         let bound = rules.choice == Choice::Fixed || freed.is_some();
         let left = steps_left(spec, stage);
-        let tenant = (!self.quotas.is_empty()).then(|| job.spec.tenant.clone());
-        let request = Request::of(spec, job.priority(), left.is_some(), bound, tenant);
+        let quota_of = (!self.quotas.is_empty())
+            .then(|| QuotaOf { tenant: job.spec.tenant.clone(), preemptible: spec.preemptible });
+        let request = Request::of(spec, job.priority(), left.is_some(), bound, quota_of);
         let id = self.group_of(view, request, key);
         let group = self.groups.get_mut(&id).expect("it is there, or was made just now");
         let device_time =

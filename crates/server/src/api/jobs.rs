@@ -90,7 +90,7 @@ pub async fn show(
     Path(selector): Path<String>,
 ) -> Result<Json<RunReport>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
-    if let Some(report) = live_report(&api.0.service, id).await? {
+    if let Some(report) = live_report(&api.0.service, caller, id).await? {
         return Ok(Json(report));
     }
     let text = std::fs::read_to_string(api.0.home.job(id.0).report()).ok();
@@ -118,9 +118,14 @@ pub async fn explain(
     Query(query): Query<ExplainQuery>,
 ) -> Result<Json<ExplanationReport>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
-    let lang = if query.lang.starts_with("zh") { Lang::Zh } else { Lang::En };
+    let lang = language(&query.lang);
     let detail = if query.placement { Detail::Placement } else { Detail::Reasons };
-    Ok(Json(calls::explain(&api.0.service, id, (lang, detail)).await?))
+    Ok(Json(calls::explain(&api.0.service, caller, id, (lang, detail)).await?))
+}
+
+/// By its tag.
+pub(super) fn language(tag: &str) -> Lang {
+    if tag.starts_with("zh") { Lang::Zh } else { Lang::En }
 }
 
 /// What can be done to a job that has not ended.

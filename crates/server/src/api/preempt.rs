@@ -1,23 +1,35 @@
 //! What making room for a more urgent job would cost a running one, and making it.
 
 use axum::Json;
-use axum::extract::{Path, State as Shared};
+use axum::extract::{Path, Query, State as Shared};
 use het_core::JobId;
 use het_service::calls::{find, preview_preemption};
 use het_wire::api::PreemptionList;
+use serde::Deserialize;
 
 use super::Api;
 use super::auth::{Auth, Verb};
+use super::jobs::language;
 use super::refuse::ApiError;
 
-/// What it would cost and bring, stage by stage; nothing is stopped.
+/// In which language sentences are wanted.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewQuery {
+    #[serde(default)]
+    lang: String,
+}
+
+/// What would be stopped of it or for it, stage by stage, and what that costs; nothing is stopped.
 pub async fn preview(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     Path(selector): Path<String>,
+    Query(query): Query<PreviewQuery>,
 ) -> Result<Json<PreemptionList>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
-    Ok(Json(PreemptionList::new(preview_preemption(&api.0.service, caller, id).await?)))
+    let rows = preview_preemption(&api.0.service, caller, id, language(&query.lang)).await?;
+    Ok(Json(PreemptionList::new(rows)))
 }
 
 /// Stops what can make room, whether or not that pays.

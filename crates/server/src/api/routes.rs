@@ -203,8 +203,9 @@ pub const ROUTES: &[Route] = &[
         method: "get",
         path: "/api/v1/jobs/{job}/preemption",
         verb: Some(Verb::ReadJobs),
-        about: "What it would cost and bring to stop it for a more urgent job",
-        query: &[],
+        about: "Whom the next decision stops for it, or what becomes of it if it runs, and what \
+                that costs; nothing is stopped",
+        query: &[("lang", "`en` or `zh`")],
         body: None,
         answer: Answer::Json(|| schema_for!(PreemptionList)),
         handler: || get(preempt::preview),

@@ -11,7 +11,9 @@ use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
 use het_control::Log;
-use het_core::{DeviceId, Event, StageState, State};
+use het_core::{
+    DeviceId, Event, JobId, Millis, Preemptible, StageIndex, StageKey, StageState, State,
+};
 use het_server::EventStore;
 use tempfile::TempDir;
 
@@ -41,7 +43,7 @@ fn summary(state: &State) -> String {
     text
 }
 
-/// What both stores tell: only how often `saves` was begun differs.
+/// What all stores tell: only how often `saves` was begun differs.
 fn expected(attempts_of_saves: u32) -> String {
     format!(
         "1 ok succeeded: attempt 1
@@ -57,8 +59,9 @@ fn expected(attempts_of_saves: u32) -> String {
     )
 }
 
+/// What it adds up to.
 #[track_caller]
-fn check(name: &str, attempts_of_saves: u32) {
+fn check(name: &str, attempts_of_saves: u32) -> State {
     let (_dir, path) = unpacked(name);
     let mut store = EventStore::open(&path).expect("it is a store");
     let past = store.recover().expect("every record can be read").past;
@@ -73,14 +76,28 @@ fn check(name: &str, attempts_of_saves: u32) {
     after.apply(event.0, &event.1);
     let again = EventStore::open(&path).expect("it is a store").replay().expect("it is sound");
     assert_eq!(again, after);
+    again
 }
 
 #[test]
 fn a_store_of_15e361f_opens() {
-    check("15e361f.redb.gz", 4);
+    let state = check("15e361f.redb.gz", 4);
+    let saves = state.stage(StageKey { job: JobId(5), stage: StageIndex(0) });
+    assert_eq!(saves.1.preemptible, Preemptible::default(), "as it was when nobody could say");
 }
 
 #[test]
 fn a_store_opens_in_which_nodes_join_by_events() {
     check("nodes-joined.redb.gz", 3);
+}
+
+#[test]
+fn a_store_opens_that_keeps_stops_and_says_who_may_be_stopped() {
+    let state = check("stops-kept.redb.gz", 3);
+    let saves = state.stage(StageKey { job: JobId(5), stage: StageIndex(0) });
+    assert_eq!(saves.1.preemptible, Preemptible::After(Millis::seconds(1)));
+    let preemptors = saves.2.stops.iter().map(|stop| stop.cause.preemptor().map(|key| key.job));
+    assert_eq!(preemptors.collect::<Vec<_>>(), [6, 9].map(|id| Some(JobId(id))));
+    let other = state.stage(StageKey { job: JobId(4), stage: StageIndex(1) });
+    assert_eq!(other.1.preemptible, Preemptible::Never);
 }

@@ -104,9 +104,14 @@ fn array_name(row: &JobRow) -> Option<&str> {
 ///
 /// # Errors
 /// When the replica cannot be reached.
-pub async fn live_report(handle: &Handle, id: JobId) -> Result<Option<RunReport>, CallError> {
-    let live = handle
-        .query(move |replica| report(replica.state(), id, replica.policy().name(), replica.now()));
+pub async fn live_report(
+    handle: &Handle,
+    caller: Caller,
+    id: JobId,
+) -> Result<Option<RunReport>, CallError> {
+    let live = handle.query(move |replica| {
+        report(replica.state(), id, (replica.policy().name(), &caller), replica.now())
+    });
     Ok(live.await?)
 }
 
@@ -116,10 +121,12 @@ pub async fn live_report(handle: &Handle, id: JobId) -> Result<Option<RunReport>
 /// When it has left the state, or the replica cannot be reached.
 pub async fn explain(
     handle: &Handle,
+    caller: Caller,
     id: JobId,
     how: (Lang, Detail),
 ) -> Result<ExplanationReport, CallError> {
-    let found = handle.query(move |replica| explanation(&replica.situation(), id, how)).await?;
+    let told = handle.query(move |replica| explanation(&replica.situation(), id, &caller, how));
+    let found = told.await?;
     found.ok_or_else(|| {
         CallError::new(Code::NotFound, format!("job {id} ended long ago"))
             .hint(format!("`het describe {id}` has its report"))

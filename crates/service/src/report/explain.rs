@@ -16,6 +16,9 @@ use het_wire::report::{
 };
 use het_wire::text::{self, Lang};
 
+use super::stops::{never_saved, stops};
+use crate::Caller;
+
 /// How much is to be said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
@@ -24,10 +27,11 @@ pub enum Detail {
     Placement,
 }
 
-/// Explains all stages of a job of this state.
+/// Explains all stages of a job of this state, as a caller may see it.
 pub fn explanation(
     situation: &Situation<'_>,
     id: JobId,
+    caller: &Caller,
     (lang, detail): (Lang, Detail),
 ) -> Option<ExplanationReport> {
     let state = situation.view.state;
@@ -40,8 +44,9 @@ pub fn explanation(
             Detail::Placement => candidates(&situation.view, key),
         };
         StageExplanation {
+            stops: stops(state, state.stage_record(key), caller),
             candidates: candidates.iter().map(|one| candidate(one, lang)).collect(),
-            ..stage_explanation(state, &told, lang)
+            ..stage_explanation(&situation.view, &told, lang)
         }
     };
     Some(ExplanationReport {
@@ -64,10 +69,12 @@ pub fn explanation_of_record(
 ) -> Option<ExplanationReport> {
     let rates = Rates::default();
     let view = View { state, rates: &rates, now: state.now(), cadence: Cadence::default() };
-    explanation(&Situation { view, policy, cache: &RefCell::default() }, id, how)
+    let situation = Situation { view, policy, cache: &RefCell::default() };
+    explanation(&situation, id, &Caller::OWNER, how)
 }
 
-fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExplanation {
+fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageExplanation {
+    let state = view.state;
     let (_, spec, stage) = state.stage(told.stage);
     let sentences = |reasons: &[Reason]| -> Vec<String> {
         reasons.iter().map(|reason| text::reason(lang, reason)).collect()
@@ -79,6 +86,8 @@ fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExpl
         }
         _ => None,
     };
+    let never_saved = never_saved(state, stage, view.now).into_iter();
+    let never_saved = never_saved.map(|ran| text::never_saved(lang, ran.as_seconds()));
     StageExplanation {
         name: spec.name.to_string(),
         state: text::stage_state(&stage.state).to_owned(),
@@ -94,7 +103,8 @@ fn stage_explanation(state: &State, told: &Explanation, lang: Lang) -> StageExpl
         position: told.position,
         blockers: told.blockers.iter().map(|one| blocker(state, one)).collect(),
         what_if: told.what_if.iter().map(|option| what_if(state, option, lang)).collect(),
-        warnings: too_large(&spec.planned, lang),
+        warnings: never_saved.chain(too_large(&spec.planned, lang)).collect(),
+        stops: Vec::new(),
         candidates: Vec::new(),
         failure,
     }

@@ -8,15 +8,25 @@ use het_wire::API_VERSION;
 use het_wire::report::{RecoveryReport, RunReport, StageReport, Utilisation};
 use het_wire::text::{self, Lang};
 
+use super::stops;
 use super::{devices, exit_code, stage_exit_code, stamp};
+use crate::Caller;
 
-/// The report of a job of this state at `now`.
-pub fn report(state: &State, id: JobId, policy: &str, now: Time) -> Option<RunReport> {
+/// The report of a job of this state at `now`, as a caller may see it.
+pub fn report(
+    state: &State,
+    id: JobId,
+    (policy, caller): (&str, &Caller),
+    now: Time,
+) -> Option<RunReport> {
     let job = state.job(id)?;
     let end = job.end.map(|(at, _)| at);
     let until = end.unwrap_or(now);
     let job_state = job.state(state.leases());
-    let stages = job.spec.stage_indices().map(|index| stage_report(state, id, job, index, now));
+    let stages = job.spec.stage_indices().map(|index| StageReport {
+        stops: stops::stops(state, &job.stages[index.index()], caller),
+        ..stage_report(state, id, job, index, now)
+    });
     let results = job.stages.iter().flat_map(|stage| &stage.progress.results);
     Some(RunReport {
         api_version: API_VERSION.to_owned(),
@@ -69,6 +79,8 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
         exit_code: stage_exit_code(stage),
         attempts: stage.attempts,
         recoveries: (stage.recoveries.count > 0).then(|| recoveries(&stage.recoveries)),
+        stops: Vec::new(),
+        never_saved_s: stops::never_saved(state, stage, now).map(Millis::as_seconds),
         checkpoints: stage.checkpoints,
         checkpoint_step: stage.checkpoint.as_ref().map(|checkpoint| checkpoint.step),
         step: stage.progress.step,

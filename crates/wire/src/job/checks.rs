@@ -7,7 +7,7 @@ use super::after;
 use super::begin::{BEGIN_HINT, begin};
 use super::placeholders;
 use super::resolve::{command_words, named_outputs};
-use super::shape::{JobFile, StageFile, TrainsFile, TuningFile, is_long};
+use super::shape::{JobFile, Needs, StageFile, TrainsFile, TuningFile, is_long};
 use crate::file::{Node, Place, Problem, Severity, Tree};
 use crate::quantity;
 use crate::words::{self, closest};
@@ -108,6 +108,7 @@ fn stage_problems(
     }
     trains_problems(found, tree, stage.needs.trains.as_ref(), known.models);
     checkpoint_problems(found, tree);
+    preemption_problems(found, &stage.needs, tree);
     unused_fields(found, tree);
     let texts = ["run", "resume", "env", "checkpoint", "container", "alternatives"];
     for at in texts.into_iter().filter_map(|field| tree.get(field)) {
@@ -162,6 +163,16 @@ fn checkpoint_problems(found: &mut Vec<Problem>, tree: &Tree) {
     duration_at(found, tree, "checkpoint");
     duration_at(found, checkpoint, "every");
     duration_at(found, checkpoint, "grace");
+}
+
+/// A least time to run says nothing about what runs to its end.
+fn preemption_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree) {
+    duration_at(found, tree, "min_runtime");
+    if let (Some(false), Some(at)) = (needs.preemptible, tree.get("min_runtime")) {
+        let message = "`min_runtime` means nothing beside `preemptible: false`";
+        let hint = "leave one of them out: what is not preemptible runs to its end";
+        found.push(at.problem(message, hint.to_owned()));
+    }
 }
 
 /// A duration where the field holds a text.

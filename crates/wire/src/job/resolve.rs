@@ -6,8 +6,8 @@ use std::sync::Arc;
 use het_core::{
     Access, Alternative, ArrayMember, Bytes, CheckpointSpec, Companions, Container,
     ContainerRuntime, DeviceClass, Domain, JobId, JobSpec, Launch, LogFiles, LogRule, Millis,
-    Mount, Name, OutputRule, PlannedSpeeds, Priority, RankRule, Selector, StageIndex, StageKind,
-    StageSpec, StartConditions, WriteMode,
+    Mount, Name, OutputRule, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, StageIndex,
+    StageKind, StageSpec, StartConditions, WriteMode,
 };
 
 use super::checks::Known;
@@ -129,6 +129,7 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         retries: stage.needs.retries.unwrap_or(0),
         profile: stage.needs.profile.clone().unwrap_or(profile).into(),
         steps: stage.needs.steps,
+        preemptible: preemptible(&stage.needs),
         planned: PlannedSpeeds::default(),
     }
 }
@@ -137,6 +138,16 @@ fn rank_rule(needs: &Needs) -> RankRule {
     match needs.ranks {
         Some(RanksFile::Device) => RankRule::PerDevice,
         Some(RanksFile::Node) | None => RankRule::PerNode,
+    }
+}
+
+fn preemptible(needs: &Needs) -> Preemptible {
+    match needs.preemptible {
+        Some(false) => Preemptible::Never,
+        Some(true) | None => {
+            let span = needs.min_runtime.as_deref().and_then(quantity::duration);
+            Preemptible::After(span.unwrap_or(Millis::ZERO))
+        }
     }
 }
 

@@ -169,6 +169,13 @@ pub struct Needs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub retries: Option<u32>,
+    /// Whether others may have it stopped for themselves. With `false` nobody preempts or suspends
+    /// it; where tenants have quotas it then runs only on what its tenant is entitled to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptible: Option<bool>,
+    /// How long it is left alone after each start, for example `10m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_runtime: Option<String>,
     /// A file that its processes read as standard input; nothing if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,

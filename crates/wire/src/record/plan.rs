@@ -99,7 +99,7 @@ pub(super) enum CauseRecord {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct CostRecord {
+pub(super) struct CostRecord {
     save_ms: u64,
     load_ms: u64,
     lost_ms: u64,
@@ -182,6 +182,10 @@ pub(super) enum ReasonRecord {
     KeptForOthers {
         class: String,
     },
+    MayNotBorrow {
+        tenant: String,
+        class: String,
+    },
     MakesRoom {
         #[serde(rename = "beneficiary")]
         preemptor: KeyRecord,
@@ -245,13 +249,7 @@ fn write_action(action: &Action) -> ActionRecord {
             lease: lease.0,
             cause: write_cause(*cause),
             grace_ms: grace.0,
-            cost: cost.map(|cost| CostRecord {
-                save_ms: cost.save.0,
-                load_ms: cost.load.0,
-                lost_ms: cost.lost.0,
-                cost: cost.cost.0,
-                gain: cost.gain.0,
-            }),
+            cost: cost.map(write_cost),
         },
         Action::Claim { stage, placement, reasons } => ActionRecord::Claim {
             stage: write_key(*stage),
@@ -279,13 +277,7 @@ fn read_action(record: &ActionRecord) -> Action {
             lease: LeaseId(*lease),
             cause: read_cause(*cause),
             grace: Millis(*grace_ms),
-            cost: cost.map(|cost| StopCost {
-                save: Millis(cost.save_ms),
-                load: Millis(cost.load_ms),
-                lost: Millis(cost.lost_ms),
-                cost: ShareMillis(cost.cost),
-                gain: ShareMillis(cost.gain),
-            }),
+            cost: cost.map(read_cost),
         },
         ActionRecord::Claim { stage, placement, reasons } => Action::Claim {
             stage: read_key(*stage),
@@ -293,6 +285,26 @@ fn read_action(record: &ActionRecord) -> Action {
             reasons: reasons.iter().map(read_reason).collect(),
         },
         ActionRecord::Unclaim { stage } => Action::Unclaim { stage: read_key(*stage) },
+    }
+}
+
+pub(super) fn write_cost(cost: StopCost) -> CostRecord {
+    CostRecord {
+        save_ms: cost.save.0,
+        load_ms: cost.load.0,
+        lost_ms: cost.lost.0,
+        cost: cost.cost.0,
+        gain: cost.gain.0,
+    }
+}
+
+pub(super) fn read_cost(record: CostRecord) -> StopCost {
+    StopCost {
+        save: Millis(record.save_ms),
+        load: Millis(record.load_ms),
+        lost: Millis(record.lost_ms),
+        cost: ShareMillis(record.cost),
+        gain: ShareMillis(record.gain),
     }
 }
 
@@ -427,5 +439,6 @@ reasons! {
     WouldDelay { blocker: key_out => key_in }
     OverLimit { tenant: text => name, class: text => name, limit: same => same }
     KeptForOthers { class: text => name }
+    MayNotBorrow { tenant: text => name, class: text => name }
     MakesRoom { preemptor: key_out => key_in }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
     JobSpec, Launch, LogFiles, LogRule, Match, Micro, Millis, Mount, Name, OutputRule, Planned,
-    PlannedSpeeds, Priority, RankRule, Selector, Speeds, StageIndex, StageKind, StageSpec,
-    WriteMode,
+    PlannedSpeeds, Preemptible, Priority, RankRule, Selector, Speeds, StageIndex, StageKind,
+    StageSpec, WriteMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -47,8 +47,23 @@ struct StageRecord {
     profile: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    preemptible: PreemptibleRecord,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     planned: Vec<PlannedRecord>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PreemptibleRecord {
+    AfterMs(u64),
+    Never,
+}
+
+impl Default for PreemptibleRecord {
+    fn default() -> Self {
+        Self::AfterMs(0)
+    }
 }
 
 /// A gang and what the planner says of it.
@@ -228,6 +243,10 @@ fn write_stage(spec: &StageSpec) -> StageRecord {
         retries: spec.retries,
         profile: spec.profile.to_string(),
         steps: spec.steps,
+        preemptible: match spec.preemptible {
+            Preemptible::After(span) => PreemptibleRecord::AfterMs(span.0),
+            Preemptible::Never => PreemptibleRecord::Never,
+        },
         planned: write_planned(&spec.planned),
     }
 }
@@ -245,6 +264,10 @@ fn read_stage(record: &StageRecord) -> Result<StageSpec, RecordError> {
         retries: record.retries,
         profile: record.profile.as_str().into(),
         steps: record.steps,
+        preemptible: match record.preemptible {
+            PreemptibleRecord::AfterMs(span) => Preemptible::After(Millis(span)),
+            PreemptibleRecord::Never => Preemptible::Never,
+        },
         planned: read_planned(&record.planned),
     })
 }

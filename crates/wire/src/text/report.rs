@@ -159,19 +159,25 @@ pub fn fill(sentence: &str, values: &[&str]) -> String {
 
 /// Why a stage was stopped, in a word.
 pub fn stop_cause(lang: Lang, cause: StopCause) -> &'static str {
-    if lang == Lang::En {
-        return cause.word();
+    match lang {
+        Lang::En => cause.word(),
+        Lang::Zh => chinese_cause(cause.word()),
     }
-    match cause {
-        StopCause::Priority { .. } => "优先级抢占",
-        StopCause::Reclaim { .. } => "收回借用",
-        StopCause::Quantum => "轮转",
-        StopCause::Migration => "迁移",
-        StopCause::Drain => "节点排空",
-        StopCause::Fault => "故障",
-        StopCause::User => "用户",
-        StopCause::TimeLimit => "超过时限",
-        StopCause::JobFailed => "作业失败",
+}
+
+/// The same for the word of a cause; one of a later version stays as it is.
+pub(super) fn chinese_cause(word: &str) -> &str {
+    match word {
+        "priority" => "优先级抢占",
+        "reclaim" => "收回借用",
+        "quantum" => "轮转",
+        "migration" => "迁移",
+        "drain" => "节点排空",
+        "fault" => "故障",
+        "user" => "用户",
+        "time_limit" => "超过时限",
+        "job_failed" => "作业失败",
+        other => other,
     }
 }
 

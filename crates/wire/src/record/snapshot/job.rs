@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use het_core::{
-    Failure, Job, JobEnd, LeaseId, Millis, Reason, Recoveries, Recovery, RecoveryPhase,
-    ShareMillis, Stage, StageState, Time,
+    Failure, Job, JobEnd, LeaseId, Loss, Millis, Reason, Recoveries, Recovery, RecoveryPhase,
+    ShareMillis, Stage, StageState, Stop, Time,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::record::RecordError;
 use crate::record::event::{ProgressRecord, read_progress, write_progress};
 use crate::record::plan::{
-    CauseRecord, CheckpointRecord, PlacementRecord, ReasonRecord, read_cause, read_checkpoint,
-    read_placement, read_reason, write_cause, write_checkpoint, write_placement, write_reason,
+    CauseRecord, CheckpointRecord, CostRecord, PlacementRecord, ReasonRecord, read_cause,
+    read_checkpoint, read_cost, read_placement, read_reason, write_cause, write_checkpoint,
+    write_cost, write_placement, write_reason,
 };
 use crate::record::spec::{JobRecord, read_job, write_job};
 
@@ -46,6 +47,8 @@ struct KeptStageRecord {
     #[serde(default, skip_serializing_if = "is_zero")]
     refusals: u32,
     recoveries: RecoveriesRecord,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    stops: Vec<StopRecord>,
     checkpoint: Option<CheckpointRecord>,
     checkpoint_at_ms: Option<u64>,
     checkpoints: u32,
@@ -61,6 +64,25 @@ struct KeptStageRecord {
     placement: Option<PlacementRecord>,
     start_reasons: Vec<ReasonRecord>,
     wait_reasons: Vec<ReasonRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StopRecord {
+    cause: CauseRecord,
+    at_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expected: Option<CostRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    loss: Option<LossRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LossRecord {
+    at_ms: u64,
+    step: Option<u64>,
+    checkpoint_step: Option<u64>,
+    unsaved_ms: u64,
+    cost: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -141,6 +163,7 @@ fn write_stage(stage: &Stage) -> KeptStageRecord {
         failures: stage.failures,
         refusals: stage.refusals,
         recoveries: write_recoveries(&stage.recoveries),
+        stops: stage.stops.iter().map(write_stop).collect(),
         checkpoint: stage.checkpoint.as_ref().map(write_checkpoint),
         checkpoint_at_ms: stage.checkpoint_at.map(|at| at.0),
         checkpoints: stage.checkpoints,
@@ -168,6 +191,7 @@ fn read_stage(record: &KeptStageRecord) -> Stage {
         failures: record.failures,
         refusals: record.refusals,
         recoveries: read_recoveries(&record.recoveries),
+        stops: record.stops.iter().map(read_stop).collect(),
         checkpoint: record.checkpoint.as_ref().map(read_checkpoint),
         checkpoint_at: record.checkpoint_at_ms.map(Time),
         checkpoints: record.checkpoints,
@@ -253,6 +277,38 @@ fn read_recoveries(record: &RecoveriesRecord) -> Recoveries {
         restore: Millis(record.restore_ms),
         recompute: Millis(record.recompute_ms),
         under_way,
+    }
+}
+
+fn write_stop(stop: &Stop) -> StopRecord {
+    let loss = |loss: Loss| LossRecord {
+        at_ms: loss.at.0,
+        step: loss.step,
+        checkpoint_step: loss.checkpoint_step,
+        unsaved_ms: loss.unsaved.0,
+        cost: loss.cost.0,
+    };
+    StopRecord {
+        cause: write_cause(stop.cause),
+        at_ms: stop.at.0,
+        expected: stop.expected.map(write_cost),
+        loss: stop.loss.map(loss),
+    }
+}
+
+fn read_stop(record: &StopRecord) -> Stop {
+    let loss = |record: &LossRecord| Loss {
+        at: Time(record.at_ms),
+        step: record.step,
+        checkpoint_step: record.checkpoint_step,
+        unsaved: Millis(record.unsaved_ms),
+        cost: ShareMillis(record.cost),
+    };
+    Stop {
+        cause: read_cause(record.cause),
+        at: Time(record.at_ms),
+        expected: record.expected.map(read_cost),
+        loss: record.loss.as_ref().map(loss),
     }
 }
 

@@ -52,7 +52,7 @@ pub fn keep_script(dir: &Path, name: &str, text: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes what no job names any more.
+/// Removes what no job names any more: variables, scripts, and copies of directories.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -60,7 +60,7 @@ pub fn remove_unused<'a>(dir: &Path, jobs: impl Iterator<Item = &'a Job>) -> io:
     let launches = jobs.flat_map(|job| &job.spec.stages).flat_map(|stage| &stage.alternatives);
     let paths = launches.flat_map(|alternative| {
         let launch = &alternative.launch;
-        launch.environment.iter().chain(&launch.argv)
+        launch.environment.iter().chain(&launch.argv).chain([&launch.cwd])
     });
     let named =
         paths.filter_map(|path| Some(Path::new(path).strip_prefix(dir).ok()?.iter().next()?));

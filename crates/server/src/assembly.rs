@@ -8,7 +8,7 @@ use std::time::Duration;
 use het_control::{Controller, Past, Retention};
 use het_core::{Event, Topology};
 use het_host::inventory::{news, under_known_name};
-use het_host::{Home, HomeError, Machine, Monitor, monitor};
+use het_host::{Home, HomeError, Machine, Monitor, monitor, remove_unused};
 use het_node::{Config, ControlGroups, Node, NodeError};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup};
 use het_wire::api::JobRow;
@@ -121,6 +121,8 @@ impl MachineService {
         let mut store = open_or_create(&home.store())?.with_keeping(keeping);
         let log = store.reader();
         let Recovered { past, refused } = store.recover()?;
+        // What cannot be read now is looked at by the next server.
+        let _ = remove_unused(&home.kept(), past.state.jobs().values().map(|job| &**job));
         let found = under_known_name(past.state.topology(), &machine.topology);
         let news = news(&past.state, &found);
         let gone = log.gone()?;

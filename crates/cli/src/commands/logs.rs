@@ -16,10 +16,11 @@ use crate::client::{Client, client_if_any, escaped};
 use crate::fail::{Fail, code};
 use crate::live::{TerminalLines, numbered};
 use crate::local::{home, read, select, without_report};
+use crate::selection;
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// Job id, `last`, or a job's name.
+    /// Job id, `last`, the name of a job or an array, `42[]` for all of an array.
     #[arg(default_value = "last")]
     pub job: String,
     /// Only this stage.
@@ -40,7 +41,43 @@ pub struct LogsArgs {
 }
 
 pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
-    let (report, source) = report(&args.job)?;
+    match members(&args.job)?.as_slice() {
+        [] | [_] => of_job(args, &args.job, Titles::WhereSeveral),
+        _ if args.follow => {
+            let text = format!("`{}` is many jobs, and one can be followed at a time", args.job);
+            Err(Fail::new(code::USAGE, text).hint("name one of them, such as `sweep-3`"))
+        }
+        ids => {
+            ids.iter()
+                .try_for_each(|id| of_job(args, &id.to_string(), Titles::Always).map(drop))?;
+            Ok(code::OK)
+        }
+    }
+}
+
+/// The jobs of a server that a name or `42[]` stands for, where these are of an array.
+fn members(selector: &str) -> Result<Vec<u64>, Fail> {
+    if selector == "last" || selector.parse::<u64>().is_ok() {
+        return Ok(Vec::new());
+    }
+    let Some(mut client) = client_if_any()? else { return Ok(Vec::new()) };
+    match selection::select(&mut client, &[selector.to_owned()]) {
+        Ok(ids) => Ok(ids),
+        // It may be a job that ran without the server.
+        Err(fail) if fail.code() == code::NOT_FOUND => Ok(Vec::new()),
+        Err(fail) => Err(fail),
+    }
+}
+
+/// Whether the name of each log stands above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Titles {
+    Always,
+    WhereSeveral,
+}
+
+fn of_job(args: &LogsArgs, job: &str, titles: Titles) -> Result<u8, Fail> {
+    let (report, source) = report(job)?;
     let stages: Vec<&String> = report.stages.iter().map(|stage| &stage.name).collect();
     if let Some(stage) = &args.stage
         && !stages.contains(&stage)
@@ -56,7 +93,7 @@ pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
     if args.follow {
         return follow(args, &report, source, &files);
     }
-    let titled = files.len() > 1;
+    let titled = files.len() > 1 || titles == Titles::Always;
     for path in files {
         if titled {
             println!("==> {} <==", path.display());
@@ -145,7 +182,14 @@ fn log_files(report: &RunReport, args: &LogsArgs) -> Vec<PathBuf> {
             Some(number) => attempts.into_iter().find(|(n, _)| *n == number),
             None => attempts.into_iter().next_back(),
         };
-        attempt.map(|(_, dir)| numbered(&dir, "rank-", ".log")).unwrap_or_default()
+        // Standard error has a log of its own where it goes to a file of its own.
+        let of_attempt = |(_, dir): (u32, PathBuf)| {
+            let mut logs = numbered(&dir, "rank-", ".log");
+            logs.extend(numbered(&dir, "rank-", ".err.log"));
+            logs.sort();
+            logs
+        };
+        attempt.map(of_attempt).unwrap_or_default()
     });
     let wanted = files.filter(|(n, _)| args.rank.is_none_or(|rank| rank == *n));
     wanted.map(|(_, path)| path).collect()

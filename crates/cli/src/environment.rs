@@ -27,7 +27,6 @@ pub struct EnvironmentArgs {
 /// Variables that a job does not get: of a terminal and of what shells note there, of a login
 /// session that may be over when the job begins, and of a job or a launcher around this command.
 const LEFT_OUT: [&str; 35] = [
-    "_",
     "COLUMNS",
     "DBUS_SESSION_BUS_ADDRESS",
     "DISPLAY",
@@ -62,6 +61,7 @@ const LEFT_OUT: [&str; 35] = [
     "WAYLAND_DISPLAY",
     "WINDOWID",
     "WORLD_SIZE",
+    "_",
 ];
 
 /// The same by how they begin.
@@ -70,8 +70,8 @@ const LEFT_OUT_PREFIXES: [&str; 10] = [
     "HET_",
     "OMPI_",
     "PET_",
-    "PMI_",
     "PMIX_",
+    "PMI_",
     "SLURM_",
     "SSH_",
     "TORCHELASTIC_",

@@ -62,8 +62,7 @@ pub fn remove_unused<'a>(dir: &Path, jobs: impl Iterator<Item = &'a Job>) -> io:
         let launch = &alternative.launch;
         launch.environment.iter().chain(&launch.argv).chain([&launch.cwd])
     });
-    let named =
-        paths.filter_map(|path| Some(Path::new(path).strip_prefix(dir).ok()?.iter().next()?));
+    let named = paths.filter_map(|path| Path::new(path).strip_prefix(dir).ok()?.iter().next());
     let used: BTreeSet<_> = named.map(|name| name.to_owned()).collect();
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

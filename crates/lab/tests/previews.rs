@@ -208,7 +208,7 @@ fn check_victims(seed: u64, state: &State, now: Time, plan: &Plan) -> bool {
             let fits = place(&mut freed, spec, shape.alternative).is_ok();
             assert!(
                 !fits,
-                "seed {seed} at {} ms: for {key} {set:?} would do for {:?}, not {chosen:?} for {:?}",
+                "seed {seed} at {} ms, {key}: {set:?} would do for {:?}, not {chosen:?} for {:?}",
                 now.0,
                 worth(&set),
                 worth(&chosen)

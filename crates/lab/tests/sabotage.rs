@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, Checkpoint, Event, Grant, LeaseId, Millis, Plan, Reason, Share, StageKey, State,
-    StopCause, StopCost, Time,
+    Action, Bytes, Checkpoint, Event, Grant, LeaseId, Millis, Plan, Preemptible, Reason, Share,
+    StageKey, State, StopCause, StopCost, Time,
 };
 use het_engine::Engine;
 use het_lab::{Scenario, random_scenario};
@@ -147,6 +147,16 @@ const BUGS: &[(&str, Bug)] = &[
             resume: of.checkpoint.clone(),
             reasons: Vec::new(),
         });
+        true
+    }),
+    ("what is not preemptible is suspended", |plan, state| {
+        let never = state.leases().iter().find(|(_, lease)| {
+            let preemptible = state.stage(lease.stage).1.preemptible;
+            preemptible == Preemptible::Never && !lease.phase.is_stopping()
+        });
+        let Some((&lease, _)) = never else { return false };
+        let (cause, grace) = (StopCause::Quantum, Millis(1_000));
+        plan.actions.push(Action::Stop { lease, cause, grace, cost: None });
         true
     }),
     ("what nobody borrowed is reclaimed", |plan, state| {

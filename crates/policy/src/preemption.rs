@@ -210,8 +210,8 @@ pub(crate) struct Stoppable {
     pub spared: bool,
 }
 
-/// Leases of one priority that may be stopped, the cheapest first; of equals those that saved before
-/// those that never did and would lose all they ever made.
+/// Leases of one priority that may be stopped, the cheapest first; of equals those that saved,
+/// before those that never did and would lose all they ever made.
 pub(crate) fn stoppable(view: &View<'_>, running: &Running, priority: Priority) -> Vec<Stoppable> {
     let row = |id: LeaseId| {
         let lease = &view.state.leases()[&id];

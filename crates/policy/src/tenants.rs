@@ -163,8 +163,8 @@ impl<'a> Tenants<'a> {
         Some(Reason::KeptForOthers { class: self.class_id(class).clone() })
     }
 
-    /// Why a stage that nobody may stop may not have a placement: what its tenant borrowed could not
-    /// be given back.
+    /// Why a stage that nobody may stop may not have a placement: what its tenant borrowed could
+    /// not be given back.
     fn may_not_borrow(
         &self,
         tenant: &Name,

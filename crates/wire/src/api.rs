@@ -185,15 +185,15 @@ pub struct PreemptionRow {
     pub id: u64,
     pub stage: String,
     /// What becomes of that stage. One that runs `goes_on`, makes room `on_request`, is
-    /// `not_preemptible` or `stops`; one that waits `starts`, `starts_once_released`, `waits`, or is
-    /// `pending` on others of its job; or it has `ended`.
+    /// `not_preemptible` or `stops`; one that waits `starts`, `starts_once_released`, `waits`, or
+    /// is `pending` on others of its job; or it has `ended`.
     #[serde(default)]
     pub outlook: String,
     /// Why it waits or may not be stopped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// Job and stage that stops or would; `null` where nobody does, or where the caller may not look
-    /// at that job.
+    /// Job and stage that stops or would; `null` where nobody does, or where the caller may not
+    /// look at that job.
     #[serde(default)]
     pub victim: Option<u64>,
     #[serde(default)]

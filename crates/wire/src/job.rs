@@ -27,7 +27,7 @@ pub use shape::{
 };
 
 use crate::file::{Problem, Problems, Severity, Tree};
-use checks::Known;
+use resolve::Known;
 
 /// A job file that was read and makes sense, before a cluster is known.
 #[derive(Debug, Clone)]

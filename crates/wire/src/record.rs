@@ -12,6 +12,7 @@ mod snapshot;
 mod spec;
 mod start;
 mod topology;
+mod words;
 
 pub use error::RecordError;
 pub use event::Record;

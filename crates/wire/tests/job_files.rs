@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Isolation, JobId, Millis, Priority, StageIndex};
+use het_core::{Isolation, JobId, Millis, Preemptible, Priority, StageIndex};
 use het_wire::job::{Context, parse};
 
 fn context<'a>(models: &'a [&'a str], env: &'a BTreeMap<String, String>) -> Context<'a> {
@@ -205,4 +205,22 @@ fn what_is_wrong_inside_a_choice_is_told_by_its_name() {
     for part in ["`batch`", "`sequence`", "did you mean `fp32`?", "did you mean `tuning`?"] {
         assert!(told.contains(part), "{part} in {told}");
     }
+}
+
+#[test]
+fn a_stage_says_when_it_may_be_stopped_for_others() {
+    let check = |words: &str, expected: Preemptible| {
+        let spec = resolved(&format!("name: x\nrun: [x]\ndevices: npu:1\n{words}"));
+        assert_eq!(spec.stage(StageIndex(0)).preemptible, expected, "{words}");
+    };
+    check("", Preemptible::After(Millis::ZERO));
+    check("preemptible: true\nmin_runtime: 10m", Preemptible::After(Millis::seconds(600)));
+    check("preemptible: false", Preemptible::Never);
+    let of_stage = LONG.replace("      precision: int8", "      preemptible: false");
+    assert_eq!(resolved(&of_stage).stage(StageIndex(1)).preemptible, Preemptible::Never);
+    assert_eq!(resolved(&of_stage).stage(StageIndex(0)).preemptible, Preemptible::default());
+    let both = refused("name: x\nrun: [x]\npreemptible: false\nmin_runtime: 10m");
+    assert!(both.contains("`min_runtime` means nothing beside `preemptible: false`"), "{both}");
+    let no_span = refused("name: x\nrun: [x]\nmin_runtime: long");
+    assert!(no_span.contains("`long` is not a duration"), "{no_span}");
 }

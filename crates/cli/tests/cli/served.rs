@@ -111,7 +111,7 @@ fn a_script_says_itself_what_it_needs() {
     served.0.write("tune.sh", script);
     let submitted = served.run(&["submit", "tune.sh", "-o", "json", "--", "seven"]);
     let warned = String::from_utf8_lossy(&submitted.stderr);
-    assert!(warned.contains("`-p` means nothing here"), "{warned}");
+    assert!(warned.contains("`-p` is not acted on here"), "{warned}");
     assert_eq!(served.code(&["wait", "tune"]), Some(3));
     let said = served.run(&["logs", "tune"]).stdout;
     assert!(String::from_utf8_lossy(&said).starts_with("seven on [{"), "its argument and devices");

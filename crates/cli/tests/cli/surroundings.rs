@@ -50,17 +50,20 @@ fn programs_get_the_variables_of_who_submits_them() {
 /// Every file below a directory.
 fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.flat_map(|entry| match entry.path() {
-        path if path.is_dir() => files(&path),
-        path => vec![path],
-    }).collect()
+    entries
+        .flat_map(|entry| match entry.path() {
+            path if path.is_dir() => files(&path),
+            path => vec![path],
+        })
+        .collect()
 }
 
 #[test]
 fn variables_are_kept_for_their_owner_alone_and_told_nobody() {
     let served = Served::new();
     const SECRET: &str = "only-between-us";
-    let words = ["submit", "--wait", "--env", "KEY", "--", "sh", "-c", "[ $KEY = only-between-us ]"];
+    let words =
+        ["submit", "--wait", "--env", "KEY", "--", "sh", "-c", "[ $KEY = only-between-us ]"];
     let mut submit = served.0.het(&words);
     submit.env("KEY", SECRET);
     let (code, told) = output(submit);
@@ -103,8 +106,10 @@ fn what_a_run_reads_its_program_reads() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "one\ntwo");
         sandbox.write("words.txt", "from a file\n");
         sandbox.write("job.yaml", "name: reads\nrun: [cat]\ndevices: cpu:1\nstdin: words.txt\n");
-        assert_eq!(said(sandbox, &["run", "-q", "--follow", "job.yaml"], &[]).lines().next(),
-            Some("from a file"));
+        assert_eq!(
+            said(sandbox, &["run", "-q", "--follow", "job.yaml"], &[]).lines().next(),
+            Some("from a file")
+        );
     });
 }
 

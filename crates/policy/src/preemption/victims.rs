@@ -1,10 +1,10 @@
 //! Which of the running stages that may be stopped it costs least to stop, so that a request fits.
 //!
 //! A set of victims is *better* than another if the highest priority in it is lower, then if it
-//! costs less, then if fewer of it never saved. Where at most [`EXACT_MAX`] candidates hold what the
-//! request needs, the best set that pays is found by looking at all that could be better than one
-//! found greedily; of more candidates that one is taken: the cheapest that suffice together, less
-//! those that are not needed.
+//! costs less, then if fewer of it never saved. Where at most [`EXACT_MAX`] candidates hold what
+//! the request needs, the best set that pays is found by looking at all that could be better than
+//! one found greedily; of more candidates that one is taken: the cheapest that suffice together,
+//! less those that are not needed.
 
 use het_core::{Companions, LeaseId, Placement, Priority, Rank, ShareMillis, StageKey, StopCost};
 

@@ -4,8 +4,8 @@
 //! background scheduling; Gu et al., NSDI 2019, for training).
 //!
 //! A stage sinks by what it had and is stopped for one above it only where that costs least: right
-//! after a checkpoint. For one that never saves no moment is better than another: it is stopped where
-//! the other is shorter by more than what it would lose.
+//! after a checkpoint. For one that never saves no moment is better than another: it is stopped
+//! where the other is shorter by more than what it would lose.
 
 use het_core::{
     Grant, Lease, LeaseId, Millis, Phase, Placement, Share, ShareMillis, StageKey, StageState,
@@ -67,9 +67,9 @@ fn weight(state: &State, placement: &Placement) -> f64 {
     }
 }
 
-/// Who may be stopped for equals, cheapest to stop first: who has completed a checkpoint a moment ago
-/// and has had a turn, and, at any time, who saves nothing when it is told to stop. Its turn doubles
-/// with every stop in a row that saved nothing, so that it comes to its end.
+/// Who may be stopped for equals, cheapest to stop first: who has completed a checkpoint a moment
+/// ago and has had a turn, and, at any time, who saves nothing when it is told to stop. Its turn
+/// doubles with every stop in a row that saved nothing, so that it comes to its end.
 pub(crate) fn at_boundary(view: &View<'_>) -> Vec<(LeaseId, StopCost)> {
     let state = view.state;
     let mut rows: Vec<(LeaseId, StopCost)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Who is stopped for whom and what that costs, and making a running job stop for a more urgent one.
+//! Who is stopped for whom and what that costs, and stopping a running job for a more urgent one.
 
 use het_core::{Event, JobId, ShareMillis, StageKey, StageState, State};
 use het_policy::PREEMPTIONS_MAX;

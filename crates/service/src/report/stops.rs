@@ -6,8 +6,7 @@ use het_wire::report::{StopEstimate, StopLoss, StopReport};
 use super::stamp;
 use crate::{Caller, Verb};
 
-/// After so long without a checkpoint a program is told what it risks: as long as half of the short
-/// jobs of published traces take in all.
+/// After so long without a checkpoint a program is told what it risks. Chosen, not measured.
 const NEVER_SAVED_AFTER: Millis = Millis::seconds(600);
 
 /// The stops of a stage that are kept, as a caller may see them.

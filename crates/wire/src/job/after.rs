@@ -43,8 +43,8 @@ pub struct AfterError {
 }
 
 impl AfterError {
-    pub const HINT: &'static str = "write `41`, `41:ok`, `prepare:any`, `41:fail` or `41:start+10m`, with `,` between those \
-         that are all needed and `?` between those of which one is enough";
+    pub const HINT: &'static str =
+        "write `41:ok`, `prepare:any`, `41:fail` or `41:start+10m`, with `,` or `?` between";
 }
 
 /// Jobs that one job may wait for.

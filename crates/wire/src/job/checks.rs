@@ -6,18 +6,11 @@ use jiff::Zoned;
 use super::after;
 use super::begin::{BEGIN_HINT, begin};
 use super::placeholders;
-use super::resolve::{command_words, named_outputs};
+use super::resolve::{Known, command_words, named_outputs};
 use super::shape::{JobFile, Needs, StageFile, TrainsFile, TuningFile, is_long};
 use crate::file::{Node, Place, Problem, Severity, Tree};
 use crate::quantity;
 use crate::words::{self, closest};
-
-/// What names in the file may stand for; where nothing is known of a sort, all names will do.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Known<'a> {
-    pub classes: &'a [DeviceClass],
-    pub models: &'a [&'a str],
-}
 
 /// Everything in the file that makes no sense.
 pub(crate) fn problems(file: &JobFile, tree: &Tree, known: Known<'_>) -> Vec<Problem> {

@@ -219,8 +219,9 @@ mod tests {
     use crate::job::parse_with;
 
     const LONG: &str = "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\n\
-        metadata: { name: two }\nspec:\n  params: { lr: 0.1, data: }\n  stages:\n    - name: load\n      \
-        run: [cp, '{param.data}']\n    - name: train\n      run: [train, '--lr={param.lr}']\n";
+        metadata: { name: two }\nspec:\n  params: { lr: 0.1, data: }\n  stages:\n    \
+        - { name: load, run: [cp, '{param.data}'] }\n    \
+        - { name: train, run: [train, '--lr={param.lr}'] }\n";
 
     fn set(key: &str, value: &str) -> Override {
         Override { key: key.to_owned(), value: value.to_owned(), said: None }

@@ -10,7 +10,6 @@ use het_core::{
     StageKind, StageSpec, StartConditions, WriteMode,
 };
 
-use super::checks::Known;
 use super::shape::{
     CheckpointFile, CheckpointFull, CommandFile, ContainerFile, ContainerFull, DomainFile, JobFile,
     LogFilesFile, LogRuleFile, LogsFile, Needs, PriorityFile, RanksFile, RuntimeFile, StageFile,
@@ -40,6 +39,13 @@ pub struct Context<'a> {
     pub script: Option<&'a str>,
     pub stdin: Option<&'a str>,
     pub environment: Option<&'a str>,
+}
+
+/// What names in the file may stand for; where nothing is known of a sort, all names will do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Known<'a> {
+    pub classes: &'a [DeviceClass],
+    pub models: &'a [&'a str],
 }
 
 impl<'a> Context<'a> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    DeviceId, Event, Failure, JobChange, JobId, LeaseId, Measured, Micro, Millis, NodeId, Occupant,
-    Outcome, Priority, Progress, Share, StageIndex, StageKey, Time,
+    Checkpoint, DeviceId, Event, Failure, JobChange, JobId, LeaseId, Measured, Micro, Millis,
+    NodeId, Occupant, Outcome, Priority, Progress, Share, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,8 +16,9 @@ use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
-use super::spec::{JobRecord, by_word, read_job, write_job};
+use super::spec::{JobRecord, read_job, write_job};
 use super::topology::{TopologyRecord, read_topology, write_topology};
+use super::words::by_word;
 
 /// An event with its time, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,10 +282,7 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
             job: JobId(*job),
             spec: Arc::new(read_job(spec)?),
             succeeded: succeeded.iter().copied().map(StageIndex).collect(),
-            checkpoints: checkpoints
-                .iter()
-                .map(|(index, checkpoint)| (StageIndex(*index), read_checkpoint(checkpoint)))
-                .collect(),
+            checkpoints: checkpoints.iter().map(read_stage_checkpoint).collect(),
         },
         EventRecord::JobHeld { job } => Event::JobHeld { job: JobId(*job) },
         EventRecord::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
@@ -347,6 +345,10 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         }
         EventRecord::DeviceVacated { device } => Event::DeviceVacated { device: DeviceId(*device) },
     })
+}
+
+fn read_stage_checkpoint((stage, record): &(u16, CheckpointRecord)) -> (StageIndex, Checkpoint) {
+    (StageIndex(*stage), read_checkpoint(record))
 }
 
 fn read_priority(word: &str) -> Result<Priority, RecordError> {

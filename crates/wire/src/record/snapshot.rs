@@ -19,8 +19,8 @@ use super::plan::{
     write_key, write_placement,
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
-use super::spec::by_word;
 use super::topology::{TopologyRecord, read_topology, write_topology};
+use super::words::by_word;
 use job::{KeptJobRecord, read_kept_job, write_kept_job};
 
 /// Of the shape below.

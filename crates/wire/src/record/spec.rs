@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
 use super::start::{StartRecord, read_start, write_start};
+use super::words::by_word;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobRecord {
@@ -218,15 +219,6 @@ pub(super) fn read_job(record: &JobRecord) -> Result<JobSpec, RecordError> {
         commit: record.commit.as_deref().map(Name::from),
         key: record.key.as_deref().map(Name::from),
     })
-}
-
-pub(super) fn by_word<T: Copy>(
-    all: &[T],
-    word: impl Fn(T) -> &'static str,
-    text: &str,
-) -> Result<T, RecordError> {
-    let found = all.iter().copied().find(|item| word(*item) == text);
-    found.ok_or_else(|| RecordError::UnknownWord { word: text.to_owned() })
 }
 
 fn write_stage(spec: &StageSpec) -> StageRecord {

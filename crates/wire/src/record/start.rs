@@ -7,7 +7,7 @@ use het_core::{
 use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
-use super::spec::by_word;
+use super::words::by_word;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -83,8 +83,8 @@ pub fn never_saved(lang: Lang, seconds: f64) -> String {
 /// That nobody may stop a running stage for others.
 pub fn not_preemptible(lang: Lang) -> String {
     lang.pick(
-        "nobody may stop it for others now: its file says `preemptible: false`, or that it runs for \
-         its `min_runtime` first"
+        "nobody may stop it for others now: its file says `preemptible: false`, or that it runs \
+         for its `min_runtime` first"
             .to_owned(),
         "现在不允许为其他作业停止它：作业文件写明 `preemptible: false`，或须先运行满 \
          `min_runtime`"

@@ -134,6 +134,10 @@ impl Request {
                 Err(Fail::new(code::USAGE, "an array is many jobs")
                     .hint("queue them with `het submit`"))
             }
+            Self::Command { .. } if self.is_held() => {
+                Err(Fail::new(code::USAGE, "the script is to be held, and a run begins at once")
+                    .hint("queue it with `het submit`"))
+            }
             _ => Ok(self.text(None)),
         }
     }

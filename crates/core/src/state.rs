@@ -98,8 +98,8 @@ pub struct Job {
     pub spec: Arc<JobSpec>,
     pub submitted: Time,
     pub held: bool,
-    /// Its start conditions were met.
-    pub eligible: bool,
+    /// When its start conditions were met.
+    pub eligible: Option<Time>,
     pub stages: Vec<Stage>,
     pub end: Option<(Time, JobEnd)>,
     /// The user cancelled it, or a stage failed for good: running stages are to be stopped.
@@ -576,6 +576,12 @@ impl Job {
             None if self.stages.iter().any(|stage| stage.attempts > 0) => JobState::Admitted,
             None => JobState::Queued,
         }
+    }
+
+    /// Since when it competes with others: from its submission, or from when its start conditions
+    /// were met.
+    pub fn eligible_since(&self) -> Time {
+        self.eligible.unwrap_or(self.submitted)
     }
 
     /// Since when the stage has been waiting: for its stop, or for its dependencies to end.

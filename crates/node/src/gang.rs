@@ -322,7 +322,8 @@ impl Gang {
 
     /// Emits everything that is left to report, and the end.
     fn end(&mut self, context: &mut Context) {
-        self.reporting.finish(&self.spec, &self.processes, context);
+        let prospect = self.verdict.prospect();
+        self.reporting.finish(&self.spec, &self.processes, prospect, context);
         if self.reporting.is_done() {
             self.verdict.done();
         }

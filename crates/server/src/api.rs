@@ -18,6 +18,7 @@ mod route;
 pub mod routes;
 mod serve;
 mod site;
+mod submission;
 mod submit;
 mod tls;
 mod tokens;

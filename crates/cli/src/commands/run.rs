@@ -1,32 +1,25 @@
 //! `het run`: validate, submit, stay attached, sum up.
 
 mod attach;
+mod prepare;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::{fs, io, thread};
+use std::path::PathBuf;
+use std::thread;
 
 use anstream::eprintln;
 use clap::Args;
-use het_core::{Event, JobId, JobSpec, Name, StartConditions, State, Time};
-use het_server::{
-    Home, Impossible, JobDir, LockHolder, Machine, MachineLock, PreparedRun, Run, Scheduling,
-    impossible, keep_environment, keep_script, models, plan, this_machine,
-};
-use het_wire::file::Problems;
-use het_wire::job::{Context, TrainingJob, begin, parse_with};
+use het_core::{Event, State, Time};
+use het_server::{Run, Scheduling, this_machine};
 use het_wire::report::RunReport;
-use jiff::Zoned;
-use owo_colors::OwoColorize;
 use signal_hook::iterator::Signals;
 
 use crate::client::client_if_any;
-use crate::environment::{self, EnvironmentArgs, Variables};
+use crate::environment::EnvironmentArgs;
 use crate::fail::{Fail, code};
-use crate::live::{Attempts, Begins, Copied, Follow, LiveView, Progress, Selection, Teller, ends};
-use crate::local::{home, read, refuse_unsupervised, select};
+use crate::live::{Attempts, Begins, Copied, Follow, LiveView, Progress, Selection, Teller};
+use crate::local::home;
 use crate::output::{self, Form};
-use crate::request::{JobText, Origin, Request, ShortArgs, origin, standard_input};
+use crate::request::{Request, ShortArgs};
 use crate::scheduling::{CadenceArgs, policy_named};
 use crate::summary::{self, Keeper};
 use crate::watch::STOP_SIGNALS;
@@ -78,16 +71,6 @@ pub enum Asked {
     Command,
 }
 
-/// A job that this process is about to run.
-struct Prepared {
-    run: PreparedRun,
-    lock: MachineLock,
-    asked: Asked,
-    /// Of logs that are there already.
-    begins: Begins,
-    warnings: Vec<String>,
-}
-
 pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     refuse_two_outputs(args)?;
     if let Some(server) = client_if_any()? {
@@ -98,10 +81,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     let machine = this_machine();
     let home = home()?;
     let prepared = match &args.resume {
-        Some(selector) => resume(args, selector, &home)?,
-        None => submit(args, &machine, &home)?,
+        Some(selector) => prepare::resume(args, selector, &home)?,
+        None => prepare::submit(args, &machine, &home)?,
     };
-    let Prepared { run, lock, asked, begins, warnings } = prepared;
+    let prepare::Prepared { run, lock, asked, begins, warnings } = prepared;
     // Caught first: an interrupt that comes while the job starts holds it.
     let signals = Signals::new(STOP_SIGNALS)
         .map_err(|error| Fail::new(code::FAILED, format!("signals cannot be caught: {error}")))?;
@@ -141,158 +124,11 @@ fn view(args: &RunArgs, asked: Asked, begins: Begins, hint: &str) -> LiveView {
     )
 }
 
-fn submit(args: &RunArgs, machine: &Machine, home: &Home) -> Result<Prepared, Fail> {
-    let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
-    let (asked, text) = (asked(&request), request.one()?);
-    let job = parsed(&text)?;
-    if job.file.spec.after.is_some() {
-        return Err(Fail::new(code::USAGE, "a run without a server has no jobs to wait for")
-            .hint("`het submit` starts a server and queues it there"));
-    }
-    let variables = environment::variables(&args.environment, request.export())?;
-    let unplaced = job
-        .resolve(&Context::new(&machine.topology.classes, models(), &BTreeMap::new()))
-        .map_err(bad_file)?;
-    refuse_impossible(&impossible(&machine.topology, &unplaced))?;
-    let mut lock = acquire(args, home, None)?;
-    let dir = home.new_job()?;
-    let workdir = match &args.workdir {
-        Some(path) => std::path::absolute(path).map_err(|error| Fail::file(path, error))?,
-        None => dir.work(),
-    };
-    fs::create_dir_all(&workdir).map_err(|error| Fail::file(&workdir, error))?;
-    let origin = origin(&request, &args.short, &dir.kept())?;
-    let mut spec = resolve(&job, &text, machine, &dir, (&workdir, &origin, &variables))?;
-    let told = job.warnings.to_string();
-    let told = Some(told.trim_end().to_owned()).filter(|told| !told.is_empty());
-    let planned = plan(&job.file, &machine.topology, &home.calibrations(), &mut spec);
-    let planned = planned.iter().map(|warning| format!("{} {warning}", "warning:".yellow()));
-    let warnings = told.into_iter().chain(planned).collect();
-    announce(&mut lock, home, &dir, spec.name.as_str())?;
-    let begins = ends(&workdir);
-    Ok(Prepared { run: PreparedRun::submit(dir, spec)?, lock, asked, begins, warnings })
-}
-
-fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<Prepared, Fail> {
-    let named = match &args.file {
-        Some(_) if selector == "last" => {
-            let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
-            parsed(&request.one()?)?.file.metadata.name
-        }
-        _ => selector.to_owned(),
-    };
-    let dir = select(home, &named)?;
-    let mut lock = acquire(args, home, Some(&dir))?;
-    let report = read(&dir);
-    let name = report.as_ref().map_or_else(|| dir.id.to_string(), |report| report.name.clone());
-    announce(&mut lock, home, &dir, &name)?;
-    let begins = report.as_ref().map(|report| ends(Path::new(&report.workdir)));
-    Ok(Prepared {
-        run: PreparedRun::resume(dir, || home.new_job())?,
-        lock,
-        asked: report.as_ref().map_or(Asked::Job, asked_before),
-        begins: begins.unwrap_or_default(),
-        warnings: Vec::new(),
-    })
-}
-
-/// The job file, or one made from the command line.
-fn parsed(job: &JobText) -> Result<TrainingJob, Fail> {
-    parse_with(&job.text, &job.source, &job.overrides).map_err(bad_file)
-}
-
-/// What a report tells of: the only stage of a command is named so.
-fn asked_before(report: &RunReport) -> Asked {
-    match report.stages.as_slice() {
-        [stage] if stage.name == "main" => Asked::Command,
-        _ => Asked::Job,
-    }
-}
-
 fn asked(request: &Request) -> Asked {
     match request {
         Request::File { .. } => Asked::Job,
         Request::Command { .. } => Asked::Command,
     }
-}
-
-fn bad_file(problems: Problems) -> Fail {
-    Fail::Report { code: code::USAGE, text: problems.to_string() }
-}
-
-/// Keeps what belongs to the job beside its events, and resolves it for this machine.
-fn resolve(
-    job: &TrainingJob,
-    text: &JobText,
-    machine: &Machine,
-    dir: &JobDir,
-    (workdir, origin, variables): (&Path, &Origin, &Variables),
-) -> Result<JobSpec, Fail> {
-    let kept = dir.kept();
-    let cannot_keep = |error| Fail::file(&kept, error);
-    let environment =
-        keep_environment(&kept, &variables.named, &variables.others).map_err(cannot_keep)?;
-    let script = text.script.as_ref().map(|script| keep_script(&kept, &script.name, &script.text));
-    let script = script.transpose().map_err(cannot_keep)?;
-    let script = script.map(|path| path.to_string_lossy().into_owned());
-    let stdin = standard_input();
-    let nothing = BTreeMap::new();
-    let context = Context {
-        workdir: &workdir.to_string_lossy(),
-        cwd: &origin.cwd.to_string_lossy(),
-        job: JobId(dir.id),
-        script: script.as_deref(),
-        stdin: stdin.as_deref(),
-        environment: Some(&environment.to_string_lossy()),
-        ..Context::new(&machine.topology.classes, models(), &nothing)
-    };
-    let spec = job.resolve(&context).map_err(bad_file)?;
-    let begin = job.file.spec.begin.as_deref().and_then(|text| begin(text, &Zoned::now()));
-    let start = StartConditions { begin, ..StartConditions::default() };
-    let commit = origin.commit.as_deref().map(Name::from);
-    Ok(JobSpec { start, commit, ..spec })
-}
-
-fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
-    if stages.is_empty() {
-        return Ok(());
-    }
-    let tell = |one: &Impossible| format!("error: {one}\nhint: {}", one.hint());
-    let text = stages.iter().map(tell).collect::<Vec<_>>().join("\n");
-    Err(Fail::Report { code: code::USAGE, text })
-}
-
-/// Takes the machine, where nothing runs without a supervisor.
-fn acquire(args: &RunArgs, home: &Home, resumed: Option<&JobDir>) -> Result<MachineLock, Fail> {
-    let lock = wait_for_the_machine(args, home)?;
-    refuse_unsupervised(home, resumed.map(|dir| dir.run.as_path()))?;
-    Ok(lock)
-}
-
-/// Waits for the holder of the machine's lock, unless told not to.
-fn wait_for_the_machine(args: &RunArgs, home: &Home) -> Result<MachineLock, Fail> {
-    let path = home.lock_file();
-    let broken = |error: io::Error| Fail::file(&path, error);
-    match MachineLock::try_acquire(&path).map_err(broken)? {
-        Ok(lock) => Ok(lock),
-        Err(holder) => {
-            let whom = match holder {
-                Some(holder) => holder.to_string(),
-                None => "another run".to_owned(),
-            };
-            if args.no_wait {
-                return Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
-                    .hint("run it without `--no-wait` to wait for its end"));
-            }
-            eprintln!("waiting for {whom}, which uses this machine · Ctrl-C stops waiting");
-            MachineLock::acquire(&path).map_err(broken)
-        }
-    }
-}
-
-fn announce(lock: &mut MachineLock, home: &Home, dir: &JobDir, name: &str) -> Result<(), Fail> {
-    lock.announce(&LockHolder::here(dir, name))
-        .map_err(|error| Fail::file(&home.lock_file(), error))
 }
 
 /// Tells the view what happens, batch by batch; first what Ctrl-C does.

@@ -103,7 +103,7 @@ impl State {
             spec: Arc::clone(spec),
             submitted: now,
             held: false,
-            eligible: spec.start.is_empty(),
+            eligible: spec.start.is_empty().then_some(now),
             stages,
             end: None,
             ending: None,
@@ -546,7 +546,7 @@ impl Job {
         let spec = self.spec.stage(index);
         let stage = |index: &StageIndex| &self.stages[index.index()];
         idle && !self.held
-            && self.eligible
+            && self.eligible.is_some()
             && self.ending.is_none()
             && spec.after.iter().all(|dep| stage(dep).state == StageState::Succeeded)
             && spec.follows.iter().all(|dep| stage(dep).can_be_followed())

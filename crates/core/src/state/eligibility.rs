@@ -64,7 +64,9 @@ impl State {
 
     /// Why a job may not ask for devices yet, or was ended without having asked.
     pub fn not_eligible(&self, id: JobId) -> Vec<NotEligible> {
-        let Some(job) = self.job(id).filter(|job| !job.eligible) else { return Vec::new() };
+        let Some(job) = self.job(id).filter(|job| job.eligible.is_none()) else {
+            return Vec::new();
+        };
         let conditions = &job.spec.start;
         let mut reasons = Vec::new();
         let mut not_before = conditions.begin;
@@ -119,7 +121,7 @@ impl State {
         if job.end.is_some() || job.ending.is_some() {
             return self.left(id);
         }
-        if job.eligible {
+        if job.eligible.is_some() {
             return;
         }
         let conditions = &job.spec.start;
@@ -152,7 +154,7 @@ impl State {
     /// The job may ask for devices from now on.
     pub(super) fn became_eligible(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        if job.eligible || job.end.is_some() || job.ending.is_some() {
+        if job.eligible.is_some() || job.end.is_some() || job.ending.is_some() {
             return;
         }
         self.forget_conditions(id);
@@ -162,7 +164,8 @@ impl State {
             slots.taken.insert(id);
             self.eligibility.fill(array);
         }
-        self.job_mut(id).eligible = true;
+        let now = self.now;
+        self.job_mut(id).eligible = Some(now);
         self.refresh(id);
     }
 
@@ -270,14 +273,14 @@ impl State {
         for &id in &conditional {
             let job = &self.jobs[&id];
             let limit = job.spec.start.array.and_then(|it| Some((it.array, it.parallel_max?)));
-            if let (true, Some((array, parallel_max))) = (job.eligible, limit) {
+            if let (true, Some((array, parallel_max))) = (job.eligible.is_some(), limit) {
                 let slots = self.slots(array);
                 slots.parallel_max = parallel_max as usize;
                 slots.taken.insert(id);
             }
         }
         for id in conditional {
-            if !self.jobs[&id].eligible {
+            if self.jobs[&id].eligible.is_none() {
                 self.began_waiting_to_start(id);
             }
         }

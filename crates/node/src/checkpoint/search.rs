@@ -59,17 +59,17 @@ pub(crate) struct CheckpointSearch {
     is_incompleteness_told: bool,
 }
 
-/// Whose the checkpoints are that are there.
+/// How much of what is there is looked at. It is the gang's own if it is not older than that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// The gang has not begun: somebody else's.
-    Before,
-    /// Its own, if they are not older than it is.
-    During,
+    /// For the first time: so many entries in all.
+    First,
+    /// So many in each directory that has changed.
+    Again,
 }
 
 impl CheckpointSearch {
-    /// Watches from now on for a gang that begins at that time.
+    /// Watches from now on for a gang that began at that time.
     pub(crate) fn begin(
         lease: LeaseId,
         roots: SearchRoots,
@@ -90,15 +90,6 @@ impl CheckpointSearch {
         };
         watch.enter(lease, search.all_roots());
         search
-    }
-
-    /// The gang began then, and nobody has watched since: what was taken as somebody else's is
-    /// looked at again.
-    pub(crate) fn catch_up(&mut self, since: SystemTime) {
-        self.since = since - CLOCK_TICK;
-        let since = self.since;
-        self.known.retain(|_, stamp| stamp.is_before(since));
-        self.any_changed();
     }
 
     pub(crate) fn end(&mut self, watch: &mut DirectoryWatch) {
@@ -158,7 +149,7 @@ impl CheckpointSearch {
     ) -> Vec<Whole> {
         let (mut found, mut entries_left) = (Vec::new(), ENTRIES_MAX);
         while let Some((dir, level)) = dirs.pop_front() {
-            if look == Look::During {
+            if look == Look::Again {
                 entries_left = ENTRIES_MAX;
             }
             let is_new = !self.directories.contains_key(&dir);
@@ -178,7 +169,7 @@ impl CheckpointSearch {
                 let Some(kind) = kind(&entry) else { continue };
                 match Format::of(&entry.file_name(), kind) {
                     Some(format) => {
-                        found.extend(self.candidate(format, &entry.path(), look, watch));
+                        found.extend(self.candidate(format, &entry.path(), watch));
                     }
                     None if kind == Kind::Directory && level < DEPTH_MAX => {
                         let path = entry.path();
@@ -198,7 +189,6 @@ impl CheckpointSearch {
         &mut self,
         format: Format,
         path: &Path,
-        look: Look,
         watch: &mut DirectoryWatch,
     ) -> Option<Whole> {
         let parent = path.parent().unwrap_or(path);
@@ -212,7 +202,7 @@ impl CheckpointSearch {
         // Before looking inside, so that what is written afterwards is looked at again.
         let inside = self.watch(path, parent, watch);
         let stamp = format.stamp(path)?;
-        let is_old = look == Look::Before || stamp.is_before(self.since);
+        let is_old = stamp.is_before(self.since);
         let whole = if is_old { None } else { format.read(path) };
         // Half of one is read again.
         if is_old || whole.is_some() {
@@ -292,6 +282,8 @@ mod tests {
         dir: TempDir,
         watch: DirectoryWatch,
         search: Option<CheckpointSearch>,
+        /// What the first look found.
+        first: Vec<Checkpoint>,
     }
 
     impl Scene {
@@ -299,18 +291,22 @@ mod tests {
         fn before(paths: &[&str]) -> Self {
             let dir = tempfile::tempdir().expect("a temporary directory can be made");
             let watch = DirectoryWatch::new().expect("inotify works");
-            let scene = Self { dir, watch, search: None };
+            let scene = Self { dir, watch, search: None, first: Vec::new() };
             paths.iter().for_each(|path| scene.save(path));
             scene
         }
 
         fn begin(&mut self, named: &[&str]) {
+            // Later than the clock of files can be behind.
+            self.begin_since(named, SystemTime::now() + 2 * CLOCK_TICK);
+        }
+
+        fn begin_since(&mut self, named: &[&str], since: SystemTime) {
             let root = self.dir.path().to_owned();
             let named = named.iter().map(|dir| root.join(dir)).collect();
             let roots = SearchRoots { named, cwd: root.clone(), declared: Some(root.join("ckpt")) };
-            let mut search =
-                CheckpointSearch::begin(LEASE, roots, SystemTime::now(), &mut self.watch);
-            search.read(Look::Before, &mut self.watch);
+            let mut search = CheckpointSearch::begin(LEASE, roots, since, &mut self.watch);
+            self.first = search.read(Look::First, &mut self.watch).0;
             self.search = Some(search);
         }
 
@@ -329,7 +325,7 @@ mod tests {
                 }
                 ChangedDirectories::Any => search.any_changed(),
             }
-            let (found, _) = search.read(Look::During, &mut self.watch);
+            let (found, _) = search.read(Look::Again, &mut self.watch);
             let root = format!("{}/", self.dir.path().display());
             found.iter().map(|found| found.path.replace(&root, "")).collect()
         }
@@ -388,7 +384,7 @@ mod tests {
         let other = SearchRoots { cwd: scene.dir.path().to_owned(), ..SearchRoots::default() };
         let now = SystemTime::now();
         let mut other = CheckpointSearch::begin(LeaseId(2), other, now, &mut scene.watch);
-        other.read(Look::Before, &mut scene.watch);
+        other.read(Look::First, &mut scene.watch);
         scene.save("one/checkpoint-10");
         scene.save("out/checkpoint-10");
         assert_eq!(scene.found(), ["out/checkpoint-10"]);
@@ -401,9 +397,8 @@ mod tests {
     fn one_that_was_taken_over_has_what_appeared_since_it_began() {
         let mut scene = Scene::before(&["out/checkpoint-5"]);
         let began = SystemTime::now() - Duration::from_secs(60);
-        scene.begin(&[]);
-        scene.search.as_mut().expect("it has begun").catch_up(began);
-        assert_eq!(scene.found(), ["out/checkpoint-5"]);
+        scene.begin_since(&[], began);
+        assert_eq!(scene.first.iter().map(|found| found.step).collect::<Vec<_>>(), [5]);
         let old = UNIX_EPOCH + Duration::from_secs(1);
         scene.save("out/checkpoint-10");
         let state = scene.dir.path().join("out/checkpoint-10/trainer_state.json");

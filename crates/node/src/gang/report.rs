@@ -39,6 +39,7 @@ pub(super) struct Report {
     checkpoints: CheckpointFollower,
     /// None where directories cannot be watched.
     search: Option<CheckpointSearch>,
+    looks: Look,
     /// Base of the programs' relative paths.
     cwd: PathBuf,
 }
@@ -56,28 +57,25 @@ impl Report {
         if watch.is_err() || watched == Watched::No {
             tally.suggest(&message(UNWATCHED));
         }
-        Self { progress: ProgressFile::new(progress), tally, checkpoints, search: None, cwd }
+        let (progress, looks) = (ProgressFile::new(progress), Look::First);
+        Self { progress, tally, checkpoints, search: None, looks, cwd }
     }
 
-    /// Looks for checkpoints from now on. Those that are there are of earlier attempts.
+    /// Looks for checkpoints from now on. Those that are older than `since` are of earlier attempts.
     pub(super) fn search(
         &mut self,
         lease: LeaseId,
-        roots: SearchRoots,
+        (roots, since): (SearchRoots, SystemTime),
         watch: Option<&mut DirectoryWatch>,
     ) {
         let Some(watch) = watch else { return };
-        let mut search = CheckpointSearch::begin(lease, roots, SystemTime::now(), watch);
-        search.read(Look::Before, watch);
-        self.search = Some(search);
+        self.search = Some(CheckpointSearch::begin(lease, roots, since, watch));
+        self.looks = Look::First;
     }
 
     /// Finds checkpoints that appeared after this time, while nobody watched.
     pub(super) fn catch_up(&mut self, since: SystemTime) {
         self.checkpoints.catch_up(since);
-        if let Some(search) = &mut self.search {
-            search.catch_up(since);
-        }
     }
 
     /// These directories may have changed in which it is looked for checkpoints; none for all.
@@ -130,7 +128,8 @@ impl Report {
     fn take(&mut self, watch: Option<&mut DirectoryWatch>) -> News {
         let (mut found, mut states) = self.checkpoints.take();
         if let (Some(search), Some(watch)) = (&mut self.search, watch) {
-            let (also_found, also_states) = search.read(Look::During, watch);
+            let look = std::mem::replace(&mut self.looks, Look::Again);
+            let (also_found, also_states) = search.read(look, watch);
             found.extend(also_found);
             states.extend(also_states);
             if search.take_incomplete() {

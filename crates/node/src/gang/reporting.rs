@@ -19,9 +19,25 @@ const REPORT_EVERY: Millis = Millis(200);
 /// Least time between two measurements of processor time, each a walk over the process tree.
 const BUSY_EVERY: Millis = Millis(1_000);
 
+/// How long a gang runs before its directories are looked into for checkpoints that are not
+/// declared: many programs are over by then, and a look may cost as much as a hundred starts.
+const SEARCH_AFTER: Millis = Millis(3_000);
+
+/// What a gang that ended may go on to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prospect {
+    /// Another attempt, from its newest checkpoint.
+    Resume,
+    Nothing,
+}
+
 #[derive(Debug)]
 pub(super) struct Reporting {
     report: Report,
+    /// When the search begins, unless it has.
+    search_at: Option<Time>,
+    /// When the gang began.
+    since: SystemTime,
     /// Files changed since they were read.
     is_unread: bool,
     reported_at: Option<Time>,
@@ -35,14 +51,15 @@ impl Reporting {
     pub(super) fn new(spec: &GangSpec, context: &mut Context) -> Self {
         let watched = if context.progress_watch.is_some() { Watched::Yes } else { Watched::No };
         let cwd = spec.launch.cwd.clone().into();
-        let mut report = Report::new(spec.progress_file(), spec.checkpoint_dir(), cwd, watched);
-        report.search(spec.lease, spec.search_roots(), context.directory_watch.as_mut());
+        let report = Report::new(spec.progress_file(), spec.checkpoint_dir(), cwd, watched);
         if let Some(fd) = report.fd() {
             // Without it checkpoints are found when something else is read, or at the end.
             let _ = context.poller.add(fd, Source::Checkpoints(spec.lease), Trigger::OneShot);
         }
         Self {
             report,
+            search_at: Some(context.clock.now() + SEARCH_AFTER),
+            since: SystemTime::now(),
             // The message that nothing is watched is emitted at once.
             is_unread: watched == Watched::No,
             reported_at: None,
@@ -55,6 +72,7 @@ impl Reporting {
     /// Finds what appeared after this time, while nobody watched.
     pub(super) fn catch_up(&mut self, since: SystemTime) {
         self.report.catch_up(since);
+        self.since = since;
         self.is_unread = true;
     }
 
@@ -80,7 +98,7 @@ impl Reporting {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         let report = self.is_unread.then(|| self.report_due());
-        [report, self.stall.deadline()].into_iter().flatten().min()
+        [report, self.search_at, self.stall.deadline()].into_iter().flatten().min()
     }
 
     /// Reads the files if that is due, and emits what is new.
@@ -91,6 +109,10 @@ impl Reporting {
         processes: &Processes,
         context: &mut Context,
     ) {
+        if self.search_at.is_some_and(|at| at <= now) {
+            self.begin_search(spec, context);
+            self.is_unread = true;
+        }
         if !self.is_unread || self.report_due() > now {
             return;
         }
@@ -115,8 +137,23 @@ impl Reporting {
         }
     }
 
+    fn begin_search(&mut self, spec: &GangSpec, context: &mut Context) {
+        self.search_at = None;
+        let what = (spec.search_roots(), self.since);
+        self.report.search(spec.lease, what, context.directory_watch.as_mut());
+    }
+
     /// Emits everything that is left to report, once all processes have ended.
-    pub(super) fn finish(&mut self, spec: &GangSpec, processes: &Processes, context: &mut Context) {
+    pub(super) fn finish(
+        &mut self,
+        spec: &GangSpec,
+        processes: &Processes,
+        prospect: Prospect,
+        context: &mut Context,
+    ) {
+        if prospect == Prospect::Resume && self.search_at.is_some() {
+            self.begin_search(spec, context);
+        }
         let orderly = if processes.ended_orderly() { Orderly::Yes } else { Orderly::No };
         let (progress, checkpoints) = self.report.finish(orderly, context.directory_watch.as_mut());
         self.measure_busy(spec, processes);

@@ -3,6 +3,7 @@
 use het_core::{Bytes, Failure, Outcome};
 use nix::sys::signal::Signal;
 
+use super::reporting::Prospect;
 use crate::logs::cause;
 use crate::process::{EXIT_SAVED, Exit};
 
@@ -86,6 +87,14 @@ impl Verdict {
 
     pub(super) fn culprit(&self) -> Option<u32> {
         self.culprit.map(|(rank, _)| rank)
+    }
+
+    /// Whether there may be another attempt.
+    pub(super) fn prospect(&self) -> Prospect {
+        match self.left_work || self.is_stop_requested {
+            true => Prospect::Resume,
+            false => Prospect::Nothing,
+        }
     }
 
     pub(super) fn exited(&mut self, rank: u32, exit: Exit) -> Consequence {

@@ -255,7 +255,7 @@ pub(crate) fn demand(
         key,
         tenant: job.spec.tenant.clone(),
         priority: job.priority(),
-        submitted: job.submitted,
+        submitted: job.eligible_since(),
         ready: ready(job, spec),
         running: at.and_then(|(id, offer)| Some((id, offer?))),
         stuck: lease.is_some_and(|(_, lease)| stuck(view, spec, stage, lease)),
@@ -279,7 +279,7 @@ pub(crate) fn demand(
 /// Since when a stage could have run, as far as its job is concerned.
 fn ready(job: &Job, spec: &StageSpec) -> Time {
     let before = spec.after.iter().filter_map(|stage| job.stages[stage.index()].ended);
-    before.fold(job.submitted, Time::max)
+    before.fold(job.eligible_since(), Time::max)
 }
 
 /// Steps per second of an offer in a domain of this size.

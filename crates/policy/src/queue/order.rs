@@ -124,7 +124,7 @@ pub(crate) fn rank(
         Order::Submission | Order::Priority => (Time::ZERO, 0),
     };
     let urgency = spec.kind.urgency();
-    let submitted = job.submitted;
+    let submitted = job.eligible_since();
     (Rank { level: Reverse(level), passed_until, feedback, submitted, urgency, key, since }, rises)
 }
 

@@ -48,7 +48,7 @@ pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
         array_index: job.spec.start.array.map(|member| member.index),
         reason: match job_state {
             JobState::Held => Some(HELD.to_owned()),
-            _ if !job.eligible => {
+            _ if job.eligible.is_none() => {
                 let first = state.not_eligible(id).into_iter().next();
                 first.map(|reason| text::not_eligible(Lang::En, &reason))
             }

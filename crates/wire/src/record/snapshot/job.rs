@@ -22,8 +22,12 @@ pub(super) struct KeptJobRecord {
     spec: JobRecord,
     submitted_ms: u64,
     held: bool,
-    #[serde(default = "yes")]
-    eligible: bool,
+    /// When it became eligible, where that was later than its submission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eligible_ms: Option<u64>,
+    /// Its start conditions are not met yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    waits_to_begin: bool,
     stages: Vec<KeptStageRecord>,
     end: Option<(u64, EndRecord)>,
     ending: Option<EndRecord>,
@@ -120,11 +124,6 @@ enum RecoveryPhaseRecord {
     Repeats,
 }
 
-/// Records from before jobs had start conditions.
-fn yes() -> bool {
-    true
-}
-
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -134,7 +133,8 @@ pub(super) fn write_kept_job(job: &Job) -> KeptJobRecord {
         spec: write_job(&job.spec),
         submitted_ms: job.submitted.0,
         held: job.held,
-        eligible: job.eligible,
+        eligible_ms: job.eligible.filter(|at| *at != job.submitted).map(|at| at.0),
+        waits_to_begin: job.eligible.is_none(),
         stages: job.stages.iter().map(write_stage).collect(),
         end: job.end.map(|(at, end)| (at.0, write_end(end))),
         ending: job.ending.map(write_end),
@@ -146,7 +146,10 @@ pub(super) fn read_kept_job(record: &KeptJobRecord) -> Result<Job, RecordError> 
         spec: Arc::new(read_job(&record.spec)?),
         submitted: Time(record.submitted_ms),
         held: record.held,
-        eligible: record.eligible,
+        eligible: match record.waits_to_begin {
+            true => None,
+            false => Some(Time(record.eligible_ms.unwrap_or(record.submitted_ms))),
+        },
         stages: record.stages.iter().map(read_stage).collect(),
         end: record.end.map(|(at_ms, end)| (Time(at_ms), read_end(end))),
         ending: record.ending.map(read_end),

@@ -1,0 +1,241 @@
+//! From a submission to the specification of a job: what it waits for, where it works, and what is
+//! kept beside it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
+use het_host::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script};
+use het_planner::models;
+use het_scheduler::impossible;
+use het_service::calls::{Waiting, Waits};
+use het_service::{Unavailable, calls};
+use het_wire::api::{ArrayPlace, Submission};
+use het_wire::job::{Context, TrainingJob, begin, parse_after};
+use jiff::Zoned;
+
+use super::refuse::ApiError;
+use super::{Caller, Code, Parts};
+use crate::planning::plan;
+
+/// A job as it is to be queued.
+pub(super) struct Specified {
+    pub spec: JobSpec,
+    /// What is accepted but worth a word.
+    pub warnings: Vec<String>,
+}
+
+/// The specification of a job under an id of its own; what it names on disk is there then.
+pub(super) async fn specify(
+    parts: &Parts,
+    caller: &Caller,
+    submission: &Submission,
+    job: &TrainingJob,
+    id: JobId,
+) -> Result<Specified, ApiError> {
+    let array = submission.array.map(|place| ArrayMember {
+        array: place.first.map_or(id, JobId),
+        index: place.index,
+        parallel_max: place.parallel_max,
+    });
+    let start = start_conditions(parts, caller, job, array)?;
+    let workdir = workdir(parts, submission, id)?;
+    let kept = Kept::of(parts, submission).await?;
+    let spec = resolve(parts, submission, job, &kept.context(id, array, &workdir))?;
+    let (spec, too_large) = with_planned_speeds(parts, job, spec).await?;
+    let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
+    let name = match array {
+        Some(member) => format!("{}-{}", spec.name, member.index).into(),
+        None => spec.name.clone(),
+    };
+    let commit = submission.commit.as_deref().map(Name::from);
+    Ok(Specified {
+        spec: JobSpec { name, start, commit, ..spec },
+        warnings: warnings.chain(too_large).collect(),
+    })
+}
+
+/// What the job waits for before it may ask for devices.
+fn start_conditions(
+    parts: &Parts,
+    caller: &Caller,
+    job: &TrainingJob,
+    array: Option<ArrayMember>,
+) -> Result<StartConditions, ApiError> {
+    let spec = &job.file.spec;
+    let begin = spec.begin.as_deref().and_then(|text| begin(text, &Zoned::now()));
+    // The file was checked: what does not parse is not there.
+    let after = spec.after.as_ref().and_then(|after| parse_after(&after.text()).ok());
+    let Some(after) = after else {
+        return Ok(StartConditions { begin, array, ..StartConditions::default() });
+    };
+    let metadata = &job.file.metadata;
+    let name = match array {
+        Some(member) => format!("{}-{}", metadata.name, member.index),
+        None => metadata.name.clone(),
+    };
+    let tenant = metadata.tenant.as_deref().unwrap_or("default");
+    let waiting = Waiting { name: &name, tenant, index: array.map(|member| member.index) };
+    let Waits { dependencies, not_before } = calls::waits(&parts.service, caller, &after, waiting)?;
+    Ok(StartConditions { dependencies, begin: begin.max(not_before), array })
+}
+
+/// The job with what the planner expects of it, and what is to be said of that. A search may take
+/// a while, so it is no other request's business.
+async fn with_planned_speeds(
+    parts: &Parts,
+    job: &TrainingJob,
+    mut spec: JobSpec,
+) -> Result<(JobSpec, Vec<String>), ApiError> {
+    if !job.says_what_it_trains() {
+        return Ok((spec, Vec::new()));
+    }
+    let (file, topology) = (job.file.clone(), parts.service.topology());
+    let calibrations = parts.home.calibrations();
+    let planning = tokio::task::spawn_blocking(move || {
+        let warnings = plan(&file, &topology, &calibrations, &mut spec);
+        (spec, warnings)
+    });
+    Ok(planning.await.map_err(|_| Unavailable::Gone)?)
+}
+
+pub(super) fn refuse_impossible(
+    parts: &Parts,
+    submission: &Submission,
+    job: &TrainingJob,
+) -> Result<(), ApiError> {
+    let kept = Kept::default();
+    let spec = resolve(parts, submission, job, &kept.context(JobId(0), None, "/"))?;
+    match impossible(&parts.service.topology(), &spec).first() {
+        None => Ok(()),
+        Some(one) => Err(ApiError::new(Code::Impossible, one.to_string()).hint(one.hint())),
+    }
+}
+
+fn workdir(parts: &Parts, submission: &Submission, id: JobId) -> Result<String, ApiError> {
+    let dir = parts.home.job(id.0);
+    let path = submission.workdir.as_ref().map_or_else(|| dir.work(), PathBuf::from);
+    // The job's own directory is made in any case: it is what takes the id.
+    fs::create_dir_all(&dir.path).and_then(|()| fs::create_dir_all(&path)).map_err(|error| {
+        ApiError::new(Code::BadRequest, format!("`{}` cannot be made: {error}", path.display()))
+    })?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+fn resolve(
+    parts: &Parts,
+    submission: &Submission,
+    job: &TrainingJob,
+    place: &Place<'_>,
+) -> Result<JobSpec, ApiError> {
+    let mut env = submission.array.map(|it| array_variables(it, place.job)).unwrap_or_default();
+    if !submission.environment.contains_key("PATH") {
+        env.extend(submission.path.clone().map(|path| ("PATH".to_owned(), path)));
+    }
+    let topology = parts.service.topology();
+    let context = Context {
+        workdir: place.workdir,
+        cwd: &submission.cwd,
+        classes: &topology.classes,
+        models: models(),
+        env: &env,
+        job: place.job,
+        array: place.array,
+        script: place.script,
+        stdin: submission.stdin.as_deref(),
+        environment: place.environment,
+    };
+    job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
+}
+
+/// What a job of an array finds its place in, and where scripts written for Slurm look for it.
+fn array_variables(place: ArrayPlace, job: JobId) -> BTreeMap<String, String> {
+    let rows = [
+        ("HET_ARRAY_INDEX", u64::from(place.index)),
+        ("HET_ARRAY_COUNT", u64::from(place.count)),
+        ("SLURM_ARRAY_JOB_ID", place.first.unwrap_or(job.0)),
+        ("SLURM_ARRAY_TASK_ID", u64::from(place.index)),
+        ("SLURM_ARRAY_TASK_COUNT", u64::from(place.count)),
+        ("SLURM_ARRAY_TASK_MIN", u64::from(place.min)),
+        ("SLURM_ARRAY_TASK_MAX", u64::from(place.max)),
+        ("SLURM_ARRAY_TASK_STEP", u64::from(place.step)),
+    ];
+    rows.map(|(name, value)| (name.to_owned(), value.to_string())).into()
+}
+
+/// What is kept of a submission beside its event: paths of files.
+#[derive(Debug, Default)]
+struct Kept {
+    script: Option<String>,
+    environment: Option<String>,
+}
+
+/// Where a submission ends up.
+struct Place<'a> {
+    job: JobId,
+    array: Option<ArrayMember>,
+    workdir: &'a str,
+    script: Option<&'a str>,
+    environment: Option<&'a str>,
+}
+
+impl Kept {
+    async fn of(parts: &Parts, submission: &Submission) -> Result<Self, ApiError> {
+        let Submission { script, environment, env, .. } = submission;
+        check_variables(environment.iter().chain(env))?;
+        let has_variables = !environment.is_empty() || !env.is_empty();
+        if script.is_none() && !has_variables {
+            return Ok(Self::default());
+        }
+        let (dir, script) = (parts.home.kept(), script.clone());
+        let (environment, env) = (environment.clone(), env.clone());
+        // A sync of the disk may take a while.
+        let kept = tokio::task::spawn_blocking(move || -> io::Result<Self> {
+            let text = |path: PathBuf| path.to_string_lossy().into_owned();
+            let script = script.map(|script| keep_script(&dir, &script.name, &script.text));
+            let script = script.transpose()?.map(text);
+            let environment = match has_variables {
+                true => Some(text(keep_environment(&dir, &env, &environment)?)),
+                false => None,
+            };
+            Ok(Self { script, environment })
+        });
+        kept.await.map_err(|_| Unavailable::Gone)?.map_err(|error| {
+            let text = format!("the script or the variables cannot be kept: {error}");
+            ApiError::new(Code::BadRequest, text)
+        })
+    }
+
+    fn context<'a>(
+        &'a self,
+        job: JobId,
+        array: Option<ArrayMember>,
+        workdir: &'a str,
+    ) -> Place<'a> {
+        let (script, environment) = (self.script.as_deref(), self.environment.as_deref());
+        Place { job, array, workdir, script, environment }
+    }
+}
+
+/// Variables are those of a process: names without `=`, no zero bytes, not too many.
+fn check_variables<'a>(
+    variables: impl Iterator<Item = (&'a String, &'a String)> + Clone,
+) -> Result<(), ApiError> {
+    let bytes: usize = variables.clone().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if bytes > ENVIRONMENT_BYTES_MAX {
+        let text = format!("the variables have more than {ENVIRONMENT_BYTES_MAX} bytes");
+        return Err(ApiError::new(Code::TooLarge, text).hint("`--clean-env` leaves them out"));
+    }
+    let mut variables = variables;
+    let wrong = variables.find(|(name, value)| {
+        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
+    });
+    match wrong {
+        None => Ok(()),
+        Some((name, _)) => {
+            Err(ApiError::new(Code::BadRequest, format!("`{name}` is no variable of a process")))
+        }
+    }
+}

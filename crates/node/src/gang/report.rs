@@ -61,7 +61,7 @@ impl Report {
         Self { progress, tally, checkpoints, search: None, looks, cwd }
     }
 
-    /// Looks for checkpoints from now on. Those that are older than `since` are of earlier attempts.
+    /// Looks for checkpoints from now on. What is older than `since` is of earlier attempts.
     pub(super) fn search(
         &mut self,
         lease: LeaseId,

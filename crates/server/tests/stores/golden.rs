@@ -101,3 +101,24 @@ fn a_store_opens_that_keeps_stops_and_says_who_may_be_stopped() {
     let other = state.stage(StageKey { job: JobId(4), stage: StageIndex(1) });
     assert_eq!(other.1.preemptible, Preemptible::Never);
 }
+
+#[test]
+fn a_store_opens_whose_jobs_wait_for_others_and_for_a_time() {
+    let (_dir, path) = unpacked("start-conditions.redb.gz");
+    let mut store = EventStore::open(&path).expect("it is a store");
+    let mut past = store.recover().expect("every record can be read").past;
+    let expected = "1 first succeeded: attempt 1
+2 second succeeded: attempt 1
+3 third cancelled: attempt 0
+4 later queued: attempt 0
+5 sweep-0 succeeded: attempt 1
+6 sweep-1 succeeded: attempt 1
+7 sweep-2 succeeded: attempt 1
+8 kept succeeded: attempt 1
+";
+    assert_eq!(summary(&past.state), expected);
+    let begin = past.state.next_eligible().expect("a job begins in another century");
+    assert_eq!(past.state.eligibility_events(begin), [Event::JobEligible { job: JobId(4) }]);
+    past.state.apply(begin, &Event::JobEligible { job: JobId(4) });
+    assert!(past.state.is_waiting(StageKey { job: JobId(4), stage: StageIndex(0) }));
+}

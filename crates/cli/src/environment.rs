@@ -33,8 +33,8 @@ const LEFT_OUT: [&str; 35] = [
     "INVOCATION_ID",
     "JOURNAL_STREAM",
     "LINES",
-    "LISTEN_FDS",
     "LISTEN_FDNAMES",
+    "LISTEN_FDS",
     "LISTEN_PID",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
@@ -78,6 +78,9 @@ const LEFT_OUT_PREFIXES: [&str; 10] = [
     "XDG_SESSION_",
 ];
 
+/// Of these, where a user keeps state and what language to speak: they are of no job.
+const KEPT: [&str; 3] = ["HET_HOME", "HET_LANG", "HET_SERVER"];
+
 /// What is left with `--clean-env`.
 const CLEAN: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ"];
 
@@ -114,6 +117,12 @@ pub fn variables(args: &EnvironmentArgs, export: Option<&str>) -> Result<Variabl
         }
         named.insert(name.to_owned(), value);
     }
+    let pairs = named.iter().chain(&others);
+    let bytes: usize = pairs.map(|(name, value)| name.len() + value.len() + 2).sum();
+    if bytes > het_server::ENVIRONMENT_BYTES_MAX {
+        let text = format!("your variables have {bytes} bytes, more than a job can be given");
+        return Err(Fail::new(code::USAGE, text).hint("`--clean-env` leaves them out"));
+    }
     let path = path_with_companions(others.get("PATH"));
     others.insert("PATH".to_owned(), path);
     Ok(Variables { named, others })
@@ -141,7 +150,8 @@ fn own() -> (BTreeMap<String, String>, Vec<String>) {
 }
 
 fn is_left_out(name: &str) -> bool {
-    LEFT_OUT.contains(&name) || LEFT_OUT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    let begins = || LEFT_OUT_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    !KEPT.contains(&name) && (LEFT_OUT.contains(&name) || begins())
 }
 
 fn without_left_out(own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
@@ -188,8 +198,14 @@ mod tests {
     use super::*;
 
     fn own() -> BTreeMap<String, String> {
-        let pairs =
-            [("PATH", "/bin"), ("LR", "1"), ("HET_TOKEN", "s"), ("SSH_TTY", "t"), ("RANK", "3")];
+        let pairs = [
+            ("PATH", "/bin"),
+            ("LR", "1"),
+            ("HET_TOKEN", "s"),
+            ("HET_HOME", "/h"),
+            ("SSH_TTY", "t"),
+            ("RANK", "3"),
+        ];
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     }
 
@@ -199,14 +215,14 @@ mod tests {
 
     #[test]
     fn what_belongs_to_a_login_or_an_outer_job_stays_here() {
-        assert_eq!(names(&without_left_out(&own())), ["LR", "PATH"]);
+        assert_eq!(names(&without_left_out(&own())), ["HET_HOME", "LR", "PATH"]);
         assert!(LEFT_OUT.is_sorted() && LEFT_OUT_PREFIXES.is_sorted());
     }
 
     #[test]
     fn scripts_say_what_they_are_given() {
         assert_eq!(names(&exported(&own(), "NONE")), ["PATH"]);
-        assert_eq!(names(&exported(&own(), "ALL,A=1")), ["A", "LR", "PATH"]);
+        assert_eq!(names(&exported(&own(), "ALL,A=1")), ["A", "HET_HOME", "LR", "PATH"]);
         let some = exported(&own(), "LR,B=x=y");
         assert_eq!(names(&some), ["B", "LR", "PATH"]);
         assert_eq!(some["B"], "x=y");

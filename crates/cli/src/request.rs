@@ -1,6 +1,6 @@
 //! What is to be run, from a command line: a job file, a command, or a script with directives.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
@@ -108,12 +108,12 @@ impl Request {
             let source = "command line".to_owned();
             return Ok(Self::Command { short, run: command.to_vec(), source, script: None });
         };
-        let text = fs::read_to_string(path).map_err(|error| {
-            let missing = error.kind() == io::ErrorKind::NotFound;
-            let exit = if missing { code::NOT_FOUND } else { code::USAGE };
-            Fail::new(exit, format!("`{}` cannot be read: {error}", path.display()))
-                .hint("name a job file, such as `examples/finetune.yaml`")
-        })?;
+        let text = read_file(path)?;
+        let says_directives = |line: &str| line.starts_with("#SBATCH") || line.starts_with("#HET");
+        if !is_script(&text) && text.lines().any(says_directives) {
+            let text = format!("the first line of `{}` is no `#!`", path.display());
+            return Err(Fail::new(code::USAGE, text).hint("begin it with `#!/bin/bash`"));
+        }
         if is_script(&text) {
             refuse_set(args)?;
             return script(path, &text, command, args);
@@ -220,6 +220,30 @@ impl Request {
             },
         }
     }
+}
+
+/// Longest file that is read.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+
+fn read_file(path: &Path) -> Result<String, Fail> {
+    let name = path.display();
+    let mut bytes = Vec::new();
+    let read =
+        fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+    read.map_err(|error| {
+        let missing = error.kind() == io::ErrorKind::NotFound;
+        let exit = if missing { code::NOT_FOUND } else { code::USAGE };
+        Fail::new(exit, format!("`{name}` cannot be read: {error}"))
+            .hint("name a job file or a script, or write `-- COMMAND`")
+    })?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Fail::new(code::USAGE, format!("`{name}` has more than 256 KiB"))
+            .hint("keep data in files of its own"));
+    }
+    String::from_utf8(bytes).map_err(|_| {
+        Fail::new(code::USAGE, format!("`{name}` is no UTF-8"))
+            .hint("convert it: `iconv -f latin1 -t utf8`")
+    })
 }
 
 fn refuse_set(args: &ShortArgs) -> Result<(), Fail> {

@@ -61,7 +61,15 @@ pub fn each<T: Serialize>(
     operation: impl Fn(&mut Client, u64) -> Result<Vec<T>, Fail>,
 ) -> Result<u8, Fail> {
     let mut client = client()?;
-    let ids = select(&mut client, &args.jobs)?;
+    let mut ids = select(&mut client, &args.jobs)?;
+    if ids.len() > 1 {
+        // Of several, those that have ended are none to change.
+        let live: BTreeSet<u64> =
+            list(&mut client, "all=false")?.iter().map(|row| row.id).collect();
+        if ids.iter().any(|id| live.contains(id)) {
+            ids.retain(|id| live.contains(id));
+        }
+    }
     Ok(all(ids, shown, args.output, |id| operation(&mut client, id)))
 }
 
@@ -99,6 +107,11 @@ pub fn select(client: &mut Client, selectors: &[String]) -> Result<Vec<u64>, Fai
 }
 
 pub fn one(client: &mut Client, selector: &str) -> Result<u64, Fail> {
-    let row: JobRow = client.get(&format!("/api/v1/jobs/{}", escaped(selector)))?;
-    Ok(row.id)
+    match select(client, &[selector.to_owned()])?.as_slice() {
+        [only] => Ok(*only),
+        ids => {
+            let text = format!("`{selector}` is {} jobs, and this is of one", ids.len());
+            Err(Fail::new(code::USAGE, text).hint("name one of them, such as `sweep-3` or `42[3]`"))
+        }
+    }
 }

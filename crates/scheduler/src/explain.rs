@@ -4,9 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use het_core::{
-    Action, DeviceId, Domain, Event, JobChange, JobId, JobSpec, Name, NotEligible, Occupant, Plan,
-    Priority, Reason, Share, Stage, StageIndex, StageKey, StageSpec, StageState, StartConditions,
-    State,
+    Action, DeviceId, Domain, Event, JobChange, JobId, JobSpec, Name, Occupant, Plan, Priority,
+    Reason, Share, Stage, StageIndex, StageKey, StageSpec, StageState, StartConditions, State,
 };
 use het_policy::{Cache, Decision, Policy, Pool, View, place, reasons_why_not};
 
@@ -18,8 +17,6 @@ pub struct Explanation {
     pub stage: StageKey,
     /// Why it runs where it runs; empty while it never ran.
     pub start_reasons: Vec<Reason>,
-    /// What its job waits for before it may ask for devices.
-    pub not_eligible: Vec<NotEligible>,
     /// Every reason why it does not start now, as the planner sees it.
     pub wait_reasons: Vec<Reason>,
     /// Stages of its own job that have to succeed first.
@@ -104,10 +101,6 @@ pub fn explain(situation: &Situation<'_>, key: StageKey) -> Explanation {
     let explanation = Explanation {
         stage: key,
         start_reasons: stage.start_reasons.clone(),
-        not_eligible: match stage.state {
-            StageState::Queued { .. } | StageState::Cancelled => state.not_eligible(key.job),
-            _ => Vec::new(),
-        },
         wait_reasons: Vec::new(),
         after: names(&spec.after, |dep| dep.state == StageState::Succeeded),
         follows: names(&spec.follows, Stage::can_be_followed),

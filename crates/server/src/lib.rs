@@ -13,10 +13,10 @@ mod run;
 mod store;
 
 pub use het_host::{
-    CalibrationFault, Calibrations, ControlGroupFinding, Home, HomeError, JobDir, LockHolder,
-    Machine, MachineChanges, MachineLock, Unsupervised, control_groups, forward_signal,
-    keep_environment, keep_script, machine, machine_with, raise_descriptor_limit, run_restarter,
-    share_one_heap, this_machine, unsupervised,
+    CalibrationFault, Calibrations, ControlGroupFinding, ENVIRONMENT_BYTES_MAX, Home, HomeError,
+    JobDir, LockHolder, Machine, MachineChanges, MachineLock, Unsupervised, control_groups,
+    forward_signal, keep_environment, keep_script, machine, machine_with, raise_descriptor_limit,
+    run_restarter, share_one_heap, this_machine, unsupervised,
 };
 pub use het_planner::models;
 pub use het_scheduler::{Impossible, Remedy, impossible};

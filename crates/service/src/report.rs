@@ -4,6 +4,7 @@ mod explain;
 mod row;
 mod run;
 mod stops;
+mod waiting;
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ mod stops;
 
 use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 
-pub use eligibility::not_eligible;
+pub use eligibility::{either, not_eligible, on_hold};
 pub use report::{ReportWords, fill, report_words, stop_cause};
 pub use stops::{held, never_saved, not_preemptible, pending, stop};
 

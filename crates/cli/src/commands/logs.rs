@@ -42,7 +42,8 @@ pub struct LogsArgs {
 
 pub fn logs(args: &LogsArgs) -> Result<u8, Fail> {
     match members(&args.job)?.as_slice() {
-        [] | [_] => of_job(args, &args.job, Titles::WhereSeveral),
+        [] => of_job(args, &args.job, Titles::WhereSeveral),
+        [only] => of_job(args, &only.to_string(), Titles::WhereSeveral),
         _ if args.follow => {
             let text = format!("`{}` is many jobs, and one can be followed at a time", args.job);
             Err(Fail::new(code::USAGE, text).hint("name one of them, such as `sweep-3`"))

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice, eprintln};
+use nix::sys::stat::{SFlag, fstat};
 use terminal_size::{Height, Width, terminal_size_of};
 
 use super::lines::Line;
@@ -37,9 +38,12 @@ impl Display {
         let screen: Option<Box<dyn Write + Send>> = match (output, messages) {
             // Both: in one stream nothing gets out of order.
             (true, _) => Some(Box::new(stdout())),
+            // Whoever reads the pipe may write to the same terminal.
+            (false, true) if is_pipe(&stdout()) => None,
             (false, true) => Some(Box::new(stderr())),
             (false, false) => None,
         };
+        let messages = messages && screen.is_some();
         let colour = if output { colour(&stdout()) } else { colour(&stderr()) };
         Self {
             screen: screen.map(|to| Screen::new(to, colour)),
@@ -103,6 +107,11 @@ impl Display {
 /// Whether rows can be drawn again.
 fn is_screen(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+fn is_pipe(stream: &impl AsFd) -> bool {
+    let kind = fstat(stream).map(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT);
+    kind.is_ok_and(|kind| kind == SFlag::S_IFIFO)
 }
 
 fn colour(stream: &impl anstream::stream::RawStream) -> Colour {

@@ -50,7 +50,7 @@ impl DirectoryWatch {
     }
 
     /// A gang works below these directories from now on.
-    pub(super) fn enter(&mut self, lease: LeaseId, roots: Vec<PathBuf>) {
+    pub(crate) fn enter(&mut self, lease: LeaseId, roots: Vec<PathBuf>) {
         let mut is_shared = false;
         for place in self.places.values_mut() {
             if overlap(&place.roots, &roots) {
@@ -87,7 +87,7 @@ impl DirectoryWatch {
     }
 
     /// A gang has ended.
-    pub(super) fn leave(&mut self, lease: LeaseId) {
+    pub(crate) fn leave(&mut self, lease: LeaseId) {
         self.places.remove(&lease);
     }
 

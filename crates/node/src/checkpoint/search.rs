@@ -40,6 +40,13 @@ pub(crate) struct SearchRoots {
     pub(crate) declared: Option<PathBuf>,
 }
 
+impl SearchRoots {
+    pub(crate) fn all(&self) -> Vec<PathBuf> {
+        let Self { named, cwd, declared } = self;
+        declared.iter().chain(named).chain([cwd]).cloned().collect()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct CheckpointSearch {
     lease: LeaseId,
@@ -70,13 +77,8 @@ pub(crate) enum Look {
 
 impl CheckpointSearch {
     /// Watches from now on for a gang that began at that time.
-    pub(crate) fn begin(
-        lease: LeaseId,
-        roots: SearchRoots,
-        since: SystemTime,
-        watch: &mut DirectoryWatch,
-    ) -> Self {
-        let search = Self {
+    pub(crate) fn begin(lease: LeaseId, roots: SearchRoots, since: SystemTime) -> Self {
+        Self {
             lease,
             roots,
             since: since - CLOCK_TICK,
@@ -87,16 +89,13 @@ impl CheckpointSearch {
             changed: BTreeSet::new(),
             is_incomplete: false,
             is_incompleteness_told: false,
-        };
-        watch.enter(lease, search.all_roots());
-        search
+        }
     }
 
     pub(crate) fn end(&mut self, watch: &mut DirectoryWatch) {
         for descriptor in std::mem::take(&mut self.watched).into_keys() {
             watch.remove(self.lease, descriptor);
         }
-        watch.leave(self.lease);
     }
 
     /// These directories have changed.
@@ -123,7 +122,7 @@ impl CheckpointSearch {
         watch: &mut DirectoryWatch,
     ) -> (Vec<Checkpoint>, Vec<Progress>) {
         let missing =
-            self.all_roots().into_iter().filter(|root| !self.directories.contains_key(root));
+            self.roots.all().into_iter().filter(|root| !self.directories.contains_key(root));
         let mut dirs: VecDeque<(PathBuf, u32)> = missing.map(|root| (root, 0)).collect();
         let level = |dir: PathBuf| Some((dir.clone(), *self.directories.get(&dir)?));
         dirs.extend(std::mem::take(&mut self.changed).into_iter().filter_map(level));
@@ -133,11 +132,6 @@ impl CheckpointSearch {
             progress.extend(state.map(|state| state.progress()));
         }
         (found, progress)
-    }
-
-    fn all_roots(&self) -> Vec<PathBuf> {
-        let SearchRoots { named, cwd, declared } = &self.roots;
-        declared.iter().chain(named).chain([cwd]).cloned().collect()
     }
 
     /// Looks into directories, near ones first, and into new ones below them.
@@ -292,20 +286,23 @@ mod tests {
             let dir = tempfile::tempdir().expect("a temporary directory can be made");
             let watch = DirectoryWatch::new().expect("inotify works");
             let scene = Self { dir, watch, search: None, first: Vec::new() };
-            paths.iter().for_each(|path| scene.save(path));
+            for path in paths {
+                scene.save(path);
+                scene.set_modified(path, SystemTime::now() - Duration::from_secs(1));
+            }
             scene
         }
 
         fn begin(&mut self, named: &[&str]) {
-            // Later than the clock of files can be behind.
-            self.begin_since(named, SystemTime::now() + 2 * CLOCK_TICK);
+            self.begin_since(named, SystemTime::now());
         }
 
         fn begin_since(&mut self, named: &[&str], since: SystemTime) {
             let root = self.dir.path().to_owned();
             let named = named.iter().map(|dir| root.join(dir)).collect();
             let roots = SearchRoots { named, cwd: root.clone(), declared: Some(root.join("ckpt")) };
-            let mut search = CheckpointSearch::begin(LEASE, roots, since, &mut self.watch);
+            self.watch.enter(LEASE, roots.all());
+            let mut search = CheckpointSearch::begin(LEASE, roots, since);
             self.first = search.read(Look::First, &mut self.watch).0;
             self.search = Some(search);
         }
@@ -314,6 +311,12 @@ mod tests {
             let path = self.dir.path().join(checkpoint);
             fs::create_dir_all(&path).expect("a directory can be made");
             fs::write(path.join("trainer_state.json"), r#"{"global_step":5}"#).expect("a file");
+        }
+
+        fn set_modified(&self, checkpoint: &str, at: SystemTime) {
+            let state = self.dir.path().join(checkpoint).join("trainer_state.json");
+            let file = fs::File::options().write(true).open(state).expect("it was written");
+            file.set_modified(at).expect("its time can be set");
         }
 
         /// Paths that are found by what the kernel tells, without looking at everything.
@@ -382,13 +385,14 @@ mod tests {
         scene.save("one/checkpoint-5");
         assert_eq!(scene.found(), ["one/checkpoint-5"]);
         let other = SearchRoots { cwd: scene.dir.path().to_owned(), ..SearchRoots::default() };
-        let now = SystemTime::now();
-        let mut other = CheckpointSearch::begin(LeaseId(2), other, now, &mut scene.watch);
+        scene.watch.enter(LeaseId(2), other.all());
+        let mut other = CheckpointSearch::begin(LeaseId(2), other, SystemTime::now());
         other.read(Look::First, &mut scene.watch);
         scene.save("one/checkpoint-10");
         scene.save("out/checkpoint-10");
         assert_eq!(scene.found(), ["out/checkpoint-10"]);
         other.end(&mut scene.watch);
+        scene.watch.leave(LeaseId(2));
         scene.save("one/checkpoint-15");
         assert_eq!(scene.found(), [""; 0], "it may have been of the other");
     }
@@ -399,11 +403,8 @@ mod tests {
         let began = SystemTime::now() - Duration::from_secs(60);
         scene.begin_since(&[], began);
         assert_eq!(scene.first.iter().map(|found| found.step).collect::<Vec<_>>(), [5]);
-        let old = UNIX_EPOCH + Duration::from_secs(1);
         scene.save("out/checkpoint-10");
-        let state = scene.dir.path().join("out/checkpoint-10/trainer_state.json");
-        let file = fs::File::options().write(true).open(state).expect("it was written");
-        file.set_modified(old).expect("its time can be set");
+        scene.set_modified("out/checkpoint-10", UNIX_EPOCH + Duration::from_secs(1));
         assert_eq!(scene.found(), [""; 0], "it is older than the gang");
     }
 

@@ -66,10 +66,12 @@ impl Report {
         &mut self,
         lease: LeaseId,
         (roots, since): (SearchRoots, SystemTime),
-        watch: Option<&mut DirectoryWatch>,
+        is_watched: Watched,
     ) {
-        let Some(watch) = watch else { return };
-        self.search = Some(CheckpointSearch::begin(lease, roots, since, watch));
+        if is_watched == Watched::No {
+            return;
+        }
+        self.search = Some(CheckpointSearch::begin(lease, roots, since));
         self.looks = Look::First;
     }
 

@@ -52,6 +52,10 @@ impl Reporting {
         let watched = if context.progress_watch.is_some() { Watched::Yes } else { Watched::No };
         let cwd = spec.launch.cwd.clone().into();
         let report = Report::new(spec.progress_file(), spec.checkpoint_dir(), cwd, watched);
+        if let Some(watch) = &mut context.directory_watch {
+            // From the start on: who works beside it learns that what appears may be of either.
+            watch.enter(spec.lease, spec.search_roots().all());
+        }
         if let Some(fd) = report.fd() {
             // Without it checkpoints are found when something else is read, or at the end.
             let _ = context.poller.add(fd, Source::Checkpoints(spec.lease), Trigger::OneShot);
@@ -140,7 +144,8 @@ impl Reporting {
     fn begin_search(&mut self, spec: &GangSpec, context: &mut Context) {
         self.search_at = None;
         let what = (spec.search_roots(), self.since);
-        self.report.search(spec.lease, what, context.directory_watch.as_mut());
+        let watched = if context.directory_watch.is_some() { Watched::Yes } else { Watched::No };
+        self.report.search(spec.lease, what, watched);
     }
 
     /// Emits everything that is left to report, once all processes have ended.
@@ -156,6 +161,9 @@ impl Reporting {
         }
         let orderly = if processes.ended_orderly() { Orderly::Yes } else { Orderly::No };
         let (progress, checkpoints) = self.report.finish(orderly, context.directory_watch.as_mut());
+        if let Some(watch) = &mut context.directory_watch {
+            watch.leave(spec.lease);
+        }
         self.measure_busy(spec, processes);
         let busy_only = spec.is_cpu_only() && processes.len() > 0;
         let progress = progress.or_else(|| busy_only.then(Default::default));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
 use het_host::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script};
@@ -12,10 +13,11 @@ use het_planner::models;
 use het_scheduler::impossible;
 use het_service::calls::{Waiting, Waits};
 use het_service::{Unavailable, calls};
-use het_wire::api::{ArrayPlace, Submission};
+use het_wire::api::{ArrayPlace, JobRow, Submission};
 use het_wire::job::{Context, TrainingJob, begin, parse_after};
 use jiff::Zoned;
 
+use super::auth::Verb;
 use super::refuse::ApiError;
 use super::{Caller, Code, Parts};
 use crate::planning::plan;
@@ -35,11 +37,7 @@ pub(super) async fn specify(
     job: &TrainingJob,
     id: JobId,
 ) -> Result<Specified, ApiError> {
-    let array = submission.array.map(|place| ArrayMember {
-        array: place.first.map_or(id, JobId),
-        index: place.index,
-        parallel_max: place.parallel_max,
-    });
+    let array = submission.array.map(|place| member(parts, caller, place, id)).transpose()?;
     let start = start_conditions(parts, caller, job, array)?;
     let workdir = workdir(parts, submission, id)?;
     let kept = Kept::of(parts, submission).await?;
@@ -55,6 +53,35 @@ pub(super) async fn specify(
         spec: JobSpec { name, start, commit, ..spec },
         warnings: warnings.chain(too_large).collect(),
     })
+}
+
+/// Jobs that one array may have.
+const ARRAY_MAX: u32 = 10_000;
+
+/// The place of a job in an array that is there, or in its own.
+fn member(
+    parts: &Parts,
+    caller: &Caller,
+    place: ArrayPlace,
+    id: JobId,
+) -> Result<ArrayMember, ApiError> {
+    let ArrayPlace { first, index, count, step, parallel_max, .. } = place;
+    let array = first.map_or(id, JobId);
+    let others = parts.service.jobs().of_array(array);
+    let is_theirs = |row: &Arc<JobRow>| caller.may(Verb::SubmitJobs, &row.tenant);
+    let wrong = if first.is_some() && !others.iter().any(is_theirs) {
+        Some("there is no such array")
+    } else if others.iter().any(|row| row.array_index == Some(index)) {
+        Some("the array has a job of that index")
+    } else if parallel_max == Some(0) || step == 0 || !(1..=ARRAY_MAX).contains(&count) {
+        Some("an array has 1 to 10,000 jobs, a step and a number that run at a time from 1 on")
+    } else {
+        None
+    };
+    match wrong {
+        Some(wrong) => Err(ApiError::new(Code::BadRequest, wrong)),
+        None => Ok(ArrayMember { array, index, parallel_max }),
+    }
 }
 
 /// What the job waits for before it may ask for devices.

@@ -7,7 +7,7 @@ use het_wire::api::JobRow;
 use het_wire::job::{After, AfterJob, AfterSelector};
 use jiff::Timestamp;
 
-use super::jobs::{array_of, find, select};
+use super::jobs::select;
 use crate::{CallError, Caller, Code, Handle, Selection};
 
 /// What a job has to wait for yet, and until when at least.
@@ -35,8 +35,9 @@ pub fn waits(
     waiting: Waiting<'_>,
 ) -> Result<Waits, CallError> {
     let mut waits = Waits::default();
-    waits.dependencies.rule = after.rule;
     let mut failed = None;
+    let rule = rule_of(handle, caller, after, waiting)?;
+    waits.dependencies.rule = rule;
     for on in &after.on {
         for row in rows(handle, caller, on, waiting)? {
             match standing(&row, on) {
@@ -46,7 +47,7 @@ pub fn waits(
                     delay: on.delay,
                 }),
                 // One is enough, and it has come.
-                Standing::Met(at) if after.rule == DependencyRule::Any => {
+                Standing::Met(at) if rule == DependencyRule::Any => {
                     return Ok(Waits { not_before: Some(at), ..Waits::default() });
                 }
                 Standing::Met(at) => waits.not_before = waits.not_before.max(Some(at)),
@@ -54,7 +55,7 @@ pub fn waits(
             }
         }
     }
-    let hopeless = match after.rule {
+    let hopeless = match rule {
         DependencyRule::All => true,
         DependencyRule::Any => waits.dependencies.on.is_empty(),
     };
@@ -62,6 +63,26 @@ pub fn waits(
         Some((row, condition)) if hopeless => Err(never(&row, condition)),
         _ => Ok(waits),
     }
+}
+
+/// The failure of an array is that of any of its jobs.
+fn rule_of(
+    handle: &Handle,
+    caller: &Caller,
+    after: &After,
+    waiting: Waiting<'_>,
+) -> Result<DependencyRule, CallError> {
+    for on in after.on.iter().filter(|on| on.condition == DependencyCondition::Failed) {
+        if after.rule == DependencyRule::All && rows(handle, caller, on, waiting)?.len() > 1 {
+            if after.on.len() == 1 {
+                return Ok(DependencyRule::Any);
+            }
+            let text = "the failure of an array is waited for together with others";
+            return Err(CallError::new(Code::BadRequest, text)
+                .hint("wait for it alone, or name one of its jobs, such as `41[3]:fail`"));
+        }
+    }
+    Ok(after.rule)
 }
 
 fn never(row: &JobRow, condition: DependencyCondition) -> CallError {
@@ -106,7 +127,7 @@ fn rows(
 ) -> Result<Vec<Arc<JobRow>>, CallError> {
     match &on.jobs {
         AfterSelector::One(job) => select(handle, caller, job),
-        AfterSelector::Array(job) => Ok(array_of(handle, &*find(handle, caller, job)?)),
+        AfterSelector::Array(job) => select(handle, caller, &format!("{job}[]")),
         AfterSelector::Member(job, index) => select(handle, caller, &format!("{job}[{index}]")),
         AfterSelector::SameIndex(job) => match waiting.index {
             Some(index) => select(handle, caller, &format!("{job}[{index}]")),

@@ -17,6 +17,7 @@ use het_wire::report::{
 use het_wire::text::{self, Lang};
 
 use super::stops::{never_saved, stops};
+use super::waiting;
 use crate::Caller;
 
 /// How much is to be said.
@@ -75,7 +76,7 @@ pub fn explanation_of_record(
 
 fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageExplanation {
     let state = view.state;
-    let (_, spec, stage) = state.stage(told.stage);
+    let (job, spec, stage) = state.stage(told.stage);
     let sentences = |reasons: &[Reason]| -> Vec<String> {
         reasons.iter().map(|reason| text::reason(lang, reason)).collect()
     };
@@ -92,12 +93,13 @@ fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageEx
         name: spec.name.to_string(),
         state: text::stage_state(&stage.state).to_owned(),
         start_reasons: sentences(&told.start_reasons),
-        wait_reasons: told
-            .not_eligible
-            .iter()
-            .map(|reason| text::not_eligible(lang, reason))
-            .chain(sentences(&told.wait_reasons))
-            .collect(),
+        wait_reasons: match stage.state {
+            StageState::Active { .. } | StageState::Succeeded | StageState::Failed(_) => Vec::new(),
+            _ => waiting::reasons(lang, state, told.stage.job, job),
+        }
+        .into_iter()
+        .chain(sentences(&told.wait_reasons))
+        .collect(),
         after: told.after.iter().map(ToString::to_string).collect(),
         follows: told.follows.iter().map(ToString::to_string).collect(),
         position: told.position,

@@ -4,10 +4,7 @@ use het_core::{Job, JobId, JobState, Reason, StageState, State};
 use het_wire::api::JobRow;
 use het_wire::text::{self, Lang};
 
-use super::{devices, exit_code, stamp};
-
-/// Why a held job waits.
-const HELD: &str = "somebody holds it until `het release`";
+use super::{devices, exit_code, stamp, waiting};
 
 /// The line of a job of this state.
 pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
@@ -46,14 +43,10 @@ pub fn row(state: &State, id: JobId, job: &Job) -> JobRow {
         preemptions: job.stages.iter().map(|stage| stage.preemptions).sum(),
         array: job.spec.start.array.map(|member| member.array.0),
         array_index: job.spec.start.array.map(|member| member.index),
-        reason: match job_state {
-            JobState::Held => Some(HELD.to_owned()),
-            _ if job.eligible.is_none() => {
-                let first = state.not_eligible(id).into_iter().next();
-                first.map(|reason| text::not_eligible(Lang::En, &reason))
-            }
-            _ => reason.map(|reason| text::reason(Lang::En, reason)),
-        },
+        reason: waiting::reasons(Lang::En, state, id, job)
+            .into_iter()
+            .next()
+            .or_else(|| reason.map(|reason| text::reason(Lang::En, reason))),
         key: job.spec.key.as_ref().map(ToString::to_string),
     }
 }

@@ -9,7 +9,7 @@ use het_wire::report::{RecoveryReport, RunReport, StageReport, Utilisation};
 use het_wire::text::{self, Lang};
 
 use super::stops;
-use super::{devices, exit_code, stage_exit_code, stamp};
+use super::{devices, exit_code, stage_exit_code, stamp, waiting};
 use crate::Caller;
 
 /// The report of a job of this state at `now`, as a caller may see it.
@@ -60,6 +60,10 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
         Some(_) if active || stage.state.is_terminal() => &stage.start_reasons,
         _ => &stage.wait_reasons,
     };
+    let not_asking = match stage.state {
+        StageState::Active { .. } | StageState::Succeeded | StageState::Failed(_) => Vec::new(),
+        _ => waiting::reasons(Lang::En, state, id, job),
+    };
     let started = stage.first_started;
     let wall = started.map_or(Millis(0), |at| ended.unwrap_or(now).since(at));
     let devices = stage.placement.as_ref().map(|place| devices(state.topology(), place));
@@ -86,7 +90,10 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
         step: stage.progress.step,
         total: stage.progress.total,
         loss: stage.progress.loss.map(|loss| loss.as_f64()),
-        reasons: reasons.iter().map(|reason| text::reason(Lang::En, reason)).collect(),
+        reasons: not_asking
+            .into_iter()
+            .chain(reasons.iter().map(|reason| text::reason(Lang::En, reason)))
+            .collect(),
         message: failure,
     }
 }

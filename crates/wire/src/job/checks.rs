@@ -103,7 +103,8 @@ fn stage_problems(
     checkpoint_problems(found, tree);
     preemption_problems(found, &stage.needs, tree);
     unused_fields(found, tree);
-    let texts = ["run", "resume", "env", "checkpoint", "container", "alternatives"];
+    let texts =
+        ["run", "resume", "env", "checkpoint", "container", "alternatives", "logs", "stdin"];
     for at in texts.into_iter().filter_map(|field| tree.get(field)) {
         placeholder_problems(found, at);
     }

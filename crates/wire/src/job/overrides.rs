@@ -11,8 +11,9 @@ use super::shape::is_long;
 use crate::file::{Entry, Node, Place, Problem, Severity, Tree};
 use crate::words::closest;
 
-/// Values that one submission may set.
+/// Values that one submission may set, and steps of the path of one.
 const OVERRIDES_MAX: usize = 256;
+const DEPTH_MAX: usize = 16;
 
 /// One value that takes the place of the file's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -101,9 +102,9 @@ fn put(tree: &mut Tree, one: &Override, place: Place) -> Result<(), Refused> {
     }
 }
 
-/// A parameter is the text as it was typed: `1.10` is not 1.1.
+/// A parameter and a variable are the text as it was typed: `1.10` is not 1.1.
 fn value(one: &Override, path: &[Step], place: Place) -> Result<Tree, Refused> {
-    if path.contains(&Step::Key("params".to_owned())) {
+    if ["params", "env"].iter().any(|key| path.contains(&Step::Key((*key).to_owned()))) {
         return Ok(Tree { value: Node::Text(one.value.clone()), place });
     }
     let mut value = Tree::parse(&one.value, "job")
@@ -153,7 +154,7 @@ const OF_JOB: [&str; 5] = ["priority", "time_limit", "params", "after", "begin"]
 /// Where a key leads in this file.
 fn path(tree: &Tree, key: &str) -> Result<Vec<Step>, Refused> {
     let mut parts: Vec<&str> = key.split('.').collect();
-    if parts.iter().any(|part| part.is_empty()) {
+    if parts.len() > DEPTH_MAX || parts.iter().any(|part| part.is_empty()) {
         return Err(no_field(key));
     }
     if parts[0] == "param" {
@@ -233,7 +234,7 @@ mod tests {
             set("priority", "high"),
             set("name", "other"),
             set("stages.train.devices", "gpu:2"),
-            set("stages.train.env.A", "\"1\""),
+            set("stages.train.env.A", "1"),
             set("param.data", "/data"),
             set("params.lr", "1e-3"),
         ];
@@ -261,6 +262,19 @@ mod tests {
         refused(&[data.clone(), set("priority", "hgih")], "# --set priority=hgih");
         refused(&[data.clone(), set("stages.trian.devices", "cpu")], "did you mean `train`?");
         refused(&[data.clone(), set("params.rl", "1")], "is no parameter of the file");
-        refused(&[data, set("spec", "1")], "is no field that can be set");
+        refused(&[data.clone(), set("spec", "1")], "is no field that can be set");
+        let deep = vec!["a"; 30_000].join(".");
+        refused(&[data, set(&deep, "1")], "is no field that can be set");
+    }
+
+    #[test]
+    fn parameters_cannot_make_a_file_endless() {
+        let long = "x".repeat(100_000);
+        let text = format!(
+            "name: a\nparams: {{ a: {long} }}\nrun: [echo, \"{}\"]\n",
+            "{param.a}".repeat(1_000)
+        );
+        let told = parse_with(&text, "a.yaml", &[]).expect_err("it is refused").to_string();
+        assert!(told.contains("bytes with its parameters"), "{}", &told[..100]);
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::file::{Place, Problem, Problems, Severity};
 use crate::words;
-use slurm::Slurm;
+use slurm::{Slurm, calls_srun};
 
 /// What a job of one command says beside its command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -183,12 +183,23 @@ impl Script {
         let is_comment = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
         let head = text.lines().take_while(|line| is_comment(line)).count();
         for (index, line) in text.lines().take(head).enumerate() {
-            reading.line(index + 1, line.trim());
+            reading.line(index + 1, line);
         }
         let commands: Vec<&str> = text.lines().skip(head).collect();
-        for (message, hint) in reading.slurm.problems(&commands.join("\n")) {
-            let first = commands.first().copied().unwrap_or_default();
-            reading.problems.push(problem(head + 1, first, message, hint));
+        for (message, hint) in reading.slurm.problems() {
+            reading.problems.push(problem(1, text.lines().next().unwrap_or("#"), message, hint));
+        }
+        if let Some((at, line)) = commands.iter().enumerate().find(|(_, line)| calls_srun(line))
+            && reading.slurm.is_used
+        {
+            let (message, hint) = slurm::SRUN;
+            let (message, hint) = (message.to_owned(), hint.to_owned());
+            reading.problems.push(problem(head + at + 1, line, message, hint));
+        }
+        if text.lines().next().is_some_and(|first| text[first.len()..].starts_with("\r\n")) {
+            let hint = "convert it, for example with `dos2unix`".to_owned();
+            let message = "its lines end as on Windows".to_owned();
+            reading.problems.push(problem(1, "#!", message, hint));
         }
         let stem = Path::new(source).file_stem().and_then(|stem| stem.to_str());
         let short = reading.ours.over(reading.slurm.short(stem.unwrap_or_default()));

@@ -27,6 +27,19 @@ pub fn not_eligible(lang: Lang, reason: &NotEligible) -> String {
     }
 }
 
+/// Why a held job waits.
+pub fn on_hold(lang: Lang) -> String {
+    lang.pick(
+        "somebody holds it until `het release`".to_owned(),
+        "有人将其暂停，直到 `het release`".to_owned(),
+    )
+}
+
+/// Several of which one is enough.
+pub fn either(lang: Lang, sentences: &[String]) -> String {
+    lang.pick(sentences.join(", or "), sentences.join("，或"))
+}
+
 fn until(condition: DependencyCondition) -> &'static str {
     match condition {
         DependencyCondition::Started => "has started",

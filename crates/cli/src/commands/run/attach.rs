@@ -43,15 +43,15 @@ pub fn attach(args: &RunArgs, mut server: Client) -> Result<u8, Fail> {
         eprintln!("{} {warning}", "warning:".yellow());
     }
     let view = view(args, asked, begins, "Ctrl-C detaches, the job goes on");
-    let last = watch(job.id, (server, changes), &view.teller(), &interrupted)?;
-    let Some(report) = last else {
+    let last = watch(job.id, (server, changes), &view.teller(), &interrupted);
+    let Ok(Some(report)) = last else {
         drop(view);
         eprintln!(
             "job {0} goes on · `het logs --follow {0}` follows it, `het wait {0}` waits for it, \
              `het cancel {0}` ends it",
             job.id
         );
-        return Ok(code::INTERRUPTED);
+        return last.map(|_| code::INTERRUPTED);
     };
     let copied = view.finish(&report);
     finish(args, (asked, Keeper::Server), &report, copied)

@@ -88,7 +88,7 @@ const REFUSED: &[(&[&str], &str)] = &[
 pub(super) struct Slurm {
     short: Short,
     /// Whether there was any directive.
-    is_used: bool,
+    pub(super) is_used: bool,
     /// The job's name as it was written.
     name: Option<String>,
     tasks: Option<u32>,
@@ -255,7 +255,8 @@ impl Slurm {
 
     /// `B:SIGNAL[@SECONDS]`: sent to the script that long before its time is over.
     fn signal(&mut self, value: &str) -> Result<(), Refused> {
-        let Some(said) = value.strip_prefix("B:").or(value.strip_prefix("RB:")) else {
+        let to_script = ["B:", "RB:", "BR:"].iter().find_map(|prefix| value.strip_prefix(prefix));
+        let Some(said) = to_script else {
             let hint = format!("write `B:{value}` and trap it in the script");
             let message = format!("`--signal={value}` is for programs that `srun` starts");
             return Err((message, hint));
@@ -269,6 +270,10 @@ impl Slurm {
             "15" => "TERM",
             name => name.trim_start_matches("SIG"),
         };
+        if !["HUP", "INT", "USR1", "USR2", "TERM"].contains(&name) {
+            let hint = "name `HUP`, `INT`, `USR1`, `USR2` or `TERM`".to_owned();
+            return Err((format!("`{name}` is no signal that a script can be told by"), hint));
+        }
         self.short.notice = Some(format!("SIG{name}"));
         self.short.grace = Some(format!("{}s", count("--signal", seconds)?));
         Ok(())
@@ -314,18 +319,23 @@ impl Slurm {
         }
     }
 
-    /// What stands against the directives as a whole, and against the script.
-    pub(super) fn problems(&self, commands: &str) -> Vec<Refused> {
+    /// What stands against the directives as a whole.
+    pub(super) fn problems(&self) -> Vec<Refused> {
         let mut found = Vec::new();
-        if !self.models.is_empty() && self.accelerators().is_none() {
-            let hint = "say which devices it needs, such as `--gpus=1`".to_owned();
-            found.push(("`--constraint` is of no device here".to_owned(), hint));
+        let mut refuse = |what: &str, hint: &str| found.push((what.to_owned(), hint.to_owned()));
+        let devices = "say which devices it needs, such as `--gpus=1`";
+        if self.accelerators().is_none() {
+            if !self.models.is_empty() {
+                refuse("`--constraint` is of no device here", devices);
+            }
+            if self.memory_a_device_mib.is_some() || self.cores_a_device.is_some() {
+                refuse("`--mem-per-gpu` and `--cpus-per-gpu` are of no device here", devices);
+            }
         }
-        if self.is_used && commands.lines().any(calls_srun) {
-            let hint = "start the program itself: it sees all devices of the job, and `torchrun` \
-                        starts a process for each"
-                .to_owned();
-            found.push(("`srun` starts nothing here".to_owned(), hint));
+        let memory = [self.memory_mib, self.memory_a_core_mib, self.memory_a_device_mib];
+        if memory.iter().flatten().count() > 1 {
+            let hint = "keep one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`";
+            refuse("its memory is given twice", hint);
         }
         found
     }
@@ -385,8 +395,18 @@ impl Slurm {
             ("SLURM_PROCID", "0"),
             ("SLURM_LOCALID", "0"),
             ("SLURM_CLUSTER_NAME", "heterosis"),
+            ("SLURM_SUBMIT_HOST", "{node}"),
+            ("SLURM_JOB_USER", "{user}"),
         ] {
             set(name, value.to_owned());
+        }
+        for (name, value) in [
+            ("SLURM_JOB_PARTITION", "default"),
+            ("SLURM_JOB_ACCOUNT", "default"),
+            ("SLURM_JOB_QOS", "normal"),
+        ] {
+            let said = self.variables.get(name).cloned();
+            set(name, said.unwrap_or_else(|| value.to_owned()));
         }
         set("SLURM_JOB_NAME", self.name.clone().unwrap_or_else(|| name.to_owned()));
         let cores = self.cores().to_string();
@@ -466,10 +486,23 @@ fn is_known(key: &str) -> bool {
     KNOWN.contains(&key)
 }
 
-/// Whether a line of a script starts a program by `srun`.
-fn calls_srun(line: &str) -> bool {
+/// What is said of a script that calls it.
+pub(super) const SRUN: (&str, &str) = (
+    "`srun` starts nothing here",
+    "start the program itself: it sees all devices of the job, and `torchrun` starts a process for \
+     each",
+);
+
+/// Words that stand before a command.
+const BEFORE_COMMANDS: [&str; 8] = ["!", "do", "else", "exec", "if", "then", "time", "while"];
+
+/// Whether a line of a script starts a program by `srun`: as a command, not as another's argument.
+pub(super) fn calls_srun(line: &str) -> bool {
     let line = line.trim_start();
-    let separators = |c: char| c.is_whitespace() || "&;|()".contains(c);
-    let mut words = line.split(separators).filter(|word| !word.is_empty());
-    !line.starts_with('#') && words.any(|word| word == "srun" || word.ends_with("/srun"))
+    let is_before = |word: &&str| BEFORE_COMMANDS.contains(word) || word.contains('=');
+    let calls = |command: &str| {
+        let word = command.split_whitespace().find(|word| !is_before(word)).unwrap_or_default();
+        word == "srun" || word.ends_with("/srun")
+    };
+    !line.starts_with('#') && line.split([';', '&', '|', '(']).any(calls)
 }

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --mem-per-gpu=20G
+# refused: `--mem-per-gpu`
+true

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --signal=B:KILL@5
+# refused: `KILL`
+true

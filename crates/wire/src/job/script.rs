@@ -322,7 +322,7 @@ pub fn indices(text: &str) -> Result<Vec<u32>, (String, String)> {
         let number = |text: &str| text.parse::<u32>().map_err(|_| wrong("that is no number"));
         let (first, last, step) = (number(first)?, number(last)?, number(step)?);
         if step == 0 || last < first || (last - first) / step >= ARRAY_MAX as u32 {
-            return Err(wrong("it is empty or too long"));
+            return Err(wrong("it is empty or has more than 10,000 jobs"));
         }
         found.extend((first..=last).step_by(step as usize));
     }

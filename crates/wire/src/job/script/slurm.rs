@@ -130,7 +130,7 @@ impl Slurm {
             return Err((format!("`{key}` means nothing here"), (*hint).to_owned()));
         }
         if value.is_empty() && !is_flag(key) && is_known(key) {
-            return Err((format!("`{key}` has no value"), format!("write `{key}=VALUE`")));
+            return Err((format!("`{key}` has no value"), format!("write `{key} VALUE`")));
         }
         match key {
             "-n" | "--ntasks" | "--ntasks-per-node" | "-c" | "--cpus-per-task"

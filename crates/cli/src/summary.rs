@@ -78,7 +78,7 @@ pub fn print(report: &RunReport, keeper: Keeper) {
         }
     }
     println!();
-    println!("  {}", utilisation(report));
+    println!("  of the devices it used: {}", utilisation(report, "not measured"));
     failures(report);
     if let Some(commit) = &report.commit {
         println!("  commit   {commit}");
@@ -128,14 +128,15 @@ fn or_dash(text: String) -> String {
     if text.is_empty() { "–".to_owned() } else { text }
 }
 
-fn utilisation(report: &RunReport) -> String {
+/// How much of its devices a run used; `unknown` stands for what was not measured.
+pub fn utilisation(report: &RunReport, unknown: &str) -> String {
     let part = |value: Option<f64>| match value {
         Some(value) => format!("{:.0} %", value * 100.0),
-        None => "not measured".to_owned(),
+        None => unknown.to_owned(),
     };
     let used = report.utilisation;
     format!(
-        "of the devices it used: allocated {}, busy {}, useful {}",
+        "allocated {}, busy {}, useful {}",
         part(Some(used.allocated)),
         part(used.busy),
         part(used.useful)

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use het_core::{
-    Action, DeviceId, Event, LeaseId, Phase, Placement, Plan, Reason, StageKey, StageState, State,
-    StopCause, StopCost,
+    Action, DeviceId, Event, Lease, LeaseId, Phase, Placement, Plan, Reason, StageKey, StageState,
+    State, StopCause, StopCost,
 };
 use het_perf::stop_cost;
 
@@ -147,10 +147,7 @@ fn waiting(situation: &Situation<'_>, state: &State, key: StageKey) -> (Outlook,
     let decided = plan.actions.iter().filter_map(|action| match action {
         Action::Stop { lease: id, cause, cost, .. } => {
             let lease = &state.leases()[id];
-            let is_for = match cause.preemptor() {
-                Some(preemptor) => preemptor == key,
-                None => claimed.is_some_and(|claimed| share_a_device(claimed, &lease.placement)),
-            };
+            let is_for = is_for(*cause, lease, key, claimed);
             let (_, spec, stage) = state.stage(lease.stage);
             let now = || stop_cost(spec, stage, lease, situation.view.now);
             is_for.then(|| Stopping {
@@ -176,10 +173,7 @@ fn under_way(situation: &Situation<'_>, state: &State, key: StageKey) -> Vec<Sto
     let claimed = state.claims().get(&key).map(|claim| &*claim.placement);
     let leases = state.leases().values().filter_map(|lease| {
         let Phase::Stopping { cause } = lease.phase else { return None };
-        let is_for = match cause.preemptor() {
-            Some(preemptor) => preemptor == key,
-            None => claimed.is_some_and(|claimed| share_a_device(claimed, &lease.placement)),
-        };
+        let is_for = is_for(cause, lease, key, claimed);
         let (_, spec, stage) = state.stage(lease.stage);
         let expected = stage.stops.last().and_then(|stop| stop.expected);
         let cost = || stop_cost(spec, stage, lease, situation.view.now);
@@ -191,6 +185,14 @@ fn under_way(situation: &Situation<'_>, state: &State, key: StageKey) -> Vec<Sto
         })
     });
     leases.collect()
+}
+
+/// Whether a stop makes room for a stage, which has claimed that placement.
+fn is_for(cause: StopCause, lease: &Lease, key: StageKey, claimed: Option<&Placement>) -> bool {
+    match cause.preemptor() {
+        Some(preemptor) => preemptor == key,
+        None => claimed.is_some_and(|claimed| share_a_device(claimed, &lease.placement)),
+    }
 }
 
 fn share_a_device(one: &Placement, other: &Placement) -> bool {

@@ -27,8 +27,8 @@ pub struct JobTable {
 struct Table {
     rows: BTreeMap<JobId, Arc<JobRow>>,
     live: BTreeSet<JobId>,
-    /// The jobs of each array, by its first.
-    arrays: BTreeMap<JobId, BTreeSet<JobId>>,
+    /// The jobs of each array with their indices, by its first.
+    arrays: BTreeMap<JobId, BTreeSet<(u32, JobId)>>,
     /// Those that are not live, in the order of their ends.
     ended: VecDeque<JobId>,
     /// So many of them stay.
@@ -125,11 +125,28 @@ impl JobTable {
         table.rows.values().rev().find(|row| row.name == name && may_see(row)).cloned()
     }
 
-    /// The jobs of an array, by the id of its first.
+    /// The jobs of an array, by the id of its first; in the order of their ids.
     pub fn of_array(&self, first: JobId) -> Vec<Arc<JobRow>> {
         let table = self.read();
         let members = table.arrays.get(&first).into_iter().flatten();
-        members.filter_map(|id| table.rows.get(id).cloned()).collect()
+        let mut rows: Vec<_> = members.filter_map(|(_, id)| table.rows.get(id).cloned()).collect();
+        rows.sort_unstable_by_key(|row| row.id);
+        rows
+    }
+
+    /// The job of an index in the array of that first job.
+    pub fn of_index(&self, first: JobId, index: u32) -> Option<Arc<JobRow>> {
+        let table = self.read();
+        let bearers = (index, JobId(0))..=(index, JobId(u64::MAX));
+        let (_, id) = table.arrays.get(&first)?.range(bearers).next()?;
+        table.rows.get(id).cloned()
+    }
+
+    /// Whether `may_see` holds for any job of an array.
+    pub fn has_array(&self, first: JobId, may_see: impl Fn(&JobRow) -> bool) -> bool {
+        let table = self.read();
+        let mut members = table.arrays.get(&first).into_iter().flatten();
+        members.any(|(_, id)| table.rows.get(id).is_some_and(|row| may_see(row)))
     }
 
     /// The newest job for which `may_see` holds.
@@ -159,8 +176,8 @@ impl JobTable {
 impl Table {
     fn put(&mut self, row: Arc<JobRow>) {
         let (id, has_ended) = (JobId(row.id), row.ended_at.is_some());
-        if let Some(array) = row.array {
-            self.arrays.entry(JobId(array)).or_default().insert(id);
+        if let Some((array, index)) = row.array.zip(row.array_index) {
+            self.arrays.entry(JobId(array)).or_default().insert((index, id));
         }
         let before = self.rows.insert(id, row);
         if !has_ended {
@@ -175,13 +192,13 @@ impl Table {
         let many = self.ended.len().saturating_sub(self.ended_max).min(DROPPED_MAX);
         let gone: Vec<JobId> = self.ended.drain(..many).collect();
         for id in &gone {
-            let array = self.rows.remove(id).and_then(|row| row.array).map(JobId);
-            if let Some(array) = array
-                && let Some(members) = self.arrays.get_mut(&array)
+            let place = self.rows.remove(id).and_then(|row| row.array.zip(row.array_index));
+            if let Some((array, index)) = place
+                && let Some(members) = self.arrays.get_mut(&JobId(array))
             {
-                members.remove(id);
+                members.remove(&(index, *id));
                 if members.is_empty() {
-                    self.arrays.remove(&array);
+                    self.arrays.remove(&JobId(array));
                 }
             }
         }
@@ -199,6 +216,16 @@ mod tests {
         JobRow { id, ended_at: ended_at.map(str::to_owned), ..JobRow::default() }
     }
 
+    fn empty(ended: Vec<JobRow>, ended_max: usize) -> JobTable {
+        let nothing = Topology {
+            classes: Vec::new(),
+            nodes: Vec::new(),
+            devices: Vec::new(),
+            links: Vec::new(),
+        };
+        JobTable::new(ended, &State::new(Arc::new(nothing)), 0, ended_max)
+    }
+
     fn ids(table: &JobTable) -> Vec<u64> {
         let selection = Selection { limit: 10, which: Which::All, ..Selection::default() };
         table.list(&selection, |_| true).iter().map(|row| row.id).collect()
@@ -207,14 +234,7 @@ mod tests {
     #[test]
     fn those_that_ended_first_go_first_whenever_they_came() {
         let kept = vec![line(2, Some("2026-01-01")), line(3, Some("2026-01-02"))];
-        let nothing = Topology {
-            classes: Vec::new(),
-            nodes: Vec::new(),
-            devices: Vec::new(),
-            links: Vec::new(),
-        };
-        let state = State::new(Arc::new(nothing));
-        let table = JobTable::new(kept, &state, 0, 2);
+        let table = empty(kept, 2);
         let put = |id, ended_at| table.put(vec![Arc::new(line(id, ended_at))], 1);
         assert_eq!(put(1, None), []);
         assert_eq!(put(1, Some("2026-01-03")), [JobId(2)]);
@@ -223,5 +243,28 @@ mod tests {
         assert_eq!(put(4, None), [], "what lives is no matter of this");
         assert_eq!(put(4, Some("2026-01-04")), [JobId(3)]);
         assert_eq!((ids(&table), table.live_count()), (vec![1, 4], 0));
+    }
+
+    #[test]
+    fn jobs_of_an_array_are_found_by_index_and_listed_by_id() {
+        let table = empty(Vec::new(), 1);
+        let of = |id, index, ended_at| {
+            let (array, array_index) = (Some(1), Some(index));
+            table.put(vec![Arc::new(JobRow { array, array_index, ..line(id, ended_at) })], 1)
+        };
+        let listed = || table.of_array(JobId(1)).iter().map(|row| row.id).collect::<Vec<_>>();
+        let found = |index| table.of_index(JobId(1), index).map(|row| row.id);
+        for (id, index) in [(1, 7), (2, 3), (3, 7)] {
+            of(id, index, None);
+        }
+        assert_eq!(
+            (listed(), found(7), found(3), found(4)),
+            (vec![1, 2, 3], Some(1), Some(2), None)
+        );
+        assert!(table.has_array(JobId(1), |row| row.id == 2));
+        assert!(!table.has_array(JobId(2), |_| true));
+        of(1, 7, Some("2026-01-01"));
+        assert_eq!(of(2, 3, Some("2026-01-02")), [JobId(1)]);
+        assert_eq!((listed(), found(7)), (vec![2, 3], Some(3)));
     }
 }

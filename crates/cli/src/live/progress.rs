@@ -8,6 +8,8 @@ use het_core::Millis;
 use het_wire::quantity::duration_text;
 use het_wire::report::{RunReport, StageReport};
 
+use crate::summary::utilisation;
+
 /// Where nothing can be drawn, a stage that only makes progress is told this often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
@@ -106,7 +108,7 @@ impl Rows {
     pub fn all(&self, now: Instant) -> Vec<String> {
         let Some((at, report)) = &self.report else { return Vec::new() };
         let since = now.duration_since(*at);
-        let head = format!("  {} · devices {}", self.hint, utilisation(report));
+        let head = format!("  {} · devices {}", self.hint, utilisation(report, "–"));
         let mut stages: Vec<&StageReport> = report.stages.iter().collect();
         if stages.len() > STAGES_IN_ORDER_MAX {
             stages.sort_by_key(|stage| stage.state != "running");
@@ -181,18 +183,4 @@ fn eta(stage: &StageReport) -> Option<String> {
     }
     let left = stage.wall_s / step as f64 * (total - step) as f64;
     Some(duration_text(Millis((left * 1_000.0) as u64)))
-}
-
-fn utilisation(report: &RunReport) -> String {
-    let part = |value: Option<f64>| match value {
-        Some(value) => format!("{:.0} %", value * 100.0),
-        None => "–".to_owned(),
-    };
-    let used = report.utilisation;
-    format!(
-        "allocated {}, busy {}, useful {}",
-        part(Some(used.allocated)),
-        part(used.busy),
-        part(used.useful)
-    )
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
 use het_host::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script};
@@ -67,11 +66,11 @@ fn member(
 ) -> Result<ArrayMember, ApiError> {
     let ArrayPlace { first, index, count, step, parallel_max, .. } = place;
     let array = first.map_or(id, JobId);
-    let others = parts.service.jobs().of_array(array);
-    let is_theirs = |row: &Arc<JobRow>| caller.may(Verb::SubmitJobs, &row.tenant);
-    let wrong = if first.is_some() && !others.iter().any(is_theirs) {
+    let jobs = parts.service.jobs();
+    let is_theirs = |row: &JobRow| caller.may(Verb::SubmitJobs, &row.tenant);
+    let wrong = if first.is_some() && !jobs.has_array(array, is_theirs) {
         Some("there is no such array")
-    } else if others.iter().any(|row| row.array_index == Some(index)) {
+    } else if jobs.of_index(array, index).is_some() {
         Some("the array has a job of that index")
     } else if parallel_max == Some(0) || step == 0 || !(1..=ARRAY_MAX).contains(&count) {
         Some("an array has 1 to 10,000 jobs, a step and a number that run at a time from 1 on")

@@ -62,17 +62,22 @@ pub fn select(
         Some((job, index)) => {
             (job, Some(index.parse::<u32>().map_err(|_| CallError::no_job(selector))?))
         }
-        None => match named_array(handle, caller, selector) {
-            Some(members) => return Ok(members),
+        None => match newest_of_array(handle, caller, selector) {
+            Some(newest) => return Ok(array_of(handle, &newest)),
             None => return Ok(vec![find(handle, caller, selector)?]),
         },
     };
-    let members = match named_array(handle, caller, job) {
-        Some(members) => members,
-        None => array_of(handle, &*find(handle, caller, job)?),
+    let named = match newest_of_array(handle, caller, job) {
+        Some(newest) => newest,
+        None => find(handle, caller, job)?,
     };
-    let wanted = |row: &Arc<JobRow>| index.is_none_or(|index| row.array_index == Some(index));
-    let found: Vec<_> = members.into_iter().filter(wanted).collect();
+    let found: Vec<_> = match (index, named.array) {
+        (None, _) => array_of(handle, &named),
+        (Some(index), Some(array)) => {
+            handle.jobs().of_index(JobId(array), index).into_iter().collect()
+        }
+        (Some(_), None) => Vec::new(),
+    };
     if found.is_empty() { Err(CallError::no_job(selector)) } else { Ok(found) }
 }
 
@@ -84,15 +89,15 @@ pub fn array_of(handle: &Handle, row: &JobRow) -> Vec<Arc<JobRow>> {
     }
 }
 
-/// The newest array of a name, where no single job of that name is newer.
-fn named_array(handle: &Handle, caller: &Caller, name: &str) -> Option<Vec<Arc<JobRow>>> {
+/// The newest job of the newest array of a name, where no single job of that name is newer.
+fn newest_of_array(handle: &Handle, caller: &Caller, name: &str) -> Option<Arc<JobRow>> {
     if name == "last" || name.parse::<u64>().is_ok() {
         return None;
     }
     let may_see = |row: &JobRow| caller.may(Verb::ReadJobs, &row.tenant);
     let bears = |row: &JobRow| row.name == name || array_name(row) == Some(name);
     let newest = handle.jobs().newest(|row| bears(row) && may_see(row))?;
-    (newest.name != name).then(|| array_of(handle, &newest))
+    (newest.name != name).then_some(newest)
 }
 
 /// The name of a job's array: its own without its index.

@@ -36,10 +36,12 @@ pub fn waits(
 ) -> Result<Waits, CallError> {
     let mut waits = Waits::default();
     let mut failed = None;
-    let rule = rule_of(handle, caller, after, waiting)?;
+    let found = after.on.iter().map(|on| Ok((on, rows(handle, caller, on, waiting)?)));
+    let found: Vec<(&AfterJob, Vec<Arc<JobRow>>)> = found.collect::<Result<_, CallError>>()?;
+    let rule = rule_of(after, &found)?;
     waits.dependencies.rule = rule;
-    for on in &after.on {
-        for row in rows(handle, caller, on, waiting)? {
+    for (on, rows) in found {
+        for row in rows {
             match standing(&row, on) {
                 Standing::Open => waits.dependencies.on.push(Dependency {
                     job: JobId(row.id),
@@ -67,22 +69,21 @@ pub fn waits(
 
 /// The failure of an array is that of any of its jobs.
 fn rule_of(
-    handle: &Handle,
-    caller: &Caller,
     after: &After,
-    waiting: Waiting<'_>,
+    found: &[(&AfterJob, Vec<Arc<JobRow>>)],
 ) -> Result<DependencyRule, CallError> {
-    for on in after.on.iter().filter(|on| on.condition == DependencyCondition::Failed) {
-        if after.rule == DependencyRule::All && rows(handle, caller, on, waiting)?.len() > 1 {
-            if after.on.len() == 1 {
-                return Ok(DependencyRule::Any);
-            }
-            let text = "the failure of an array is waited for together with others";
-            return Err(CallError::new(Code::BadRequest, text)
-                .hint("wait for it alone, or name one of its jobs, such as `41[3]:fail`"));
-        }
+    let is_of_array = |(on, rows): &(&AfterJob, Vec<Arc<JobRow>>)| {
+        on.condition == DependencyCondition::Failed && rows.len() > 1
+    };
+    if after.rule == DependencyRule::Any || !found.iter().any(is_of_array) {
+        return Ok(after.rule);
     }
-    Ok(after.rule)
+    if found.len() == 1 {
+        return Ok(DependencyRule::Any);
+    }
+    let text = "the failure of an array is waited for together with others";
+    Err(CallError::new(Code::BadRequest, text)
+        .hint("wait for it alone, or name one of its jobs, such as `41[3]:fail`"))
 }
 
 fn never(row: &JobRow, condition: DependencyCondition) -> CallError {

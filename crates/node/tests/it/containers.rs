@@ -109,7 +109,9 @@ fn a_program_in_an_image_keeps_the_contract() {
 fn it_is_told_who_it_is(podman: &Podman) {
     let mut rig = Rig::new();
     let script = r#"test -e /bin/busybox && echo "$HET_JOB $RANK of $WORLD_SIZE" > seen"#;
-    rig.start_with(LEASE, podman.launch(&rig, script), one(), None);
+    let mut launch = podman.launch(&rig, script);
+    launch.ranks_max = 2;
+    rig.start_with(LEASE, launch, one(), None);
     assert_eq!(rig.story().outcome, Outcome::Finished);
     assert_eq!(rig.read("seen").trim(), "demo 0 of 1");
 }

@@ -186,6 +186,7 @@ fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError
         cores: Default::default(),
         visible_env: het_devices::visible_devices,
         container_access: het_devices::container_access,
+        device_nodes: Default::default(),
         run_dir: run_dir.to_owned(),
         control_groups,
         health_check: None,

@@ -17,7 +17,7 @@ use het_core::{
 };
 use het_engine::{Engine, GenerationFence, Waker};
 
-use crate::cgroup::{CgroupPool, ControlGroups, RunMode};
+use crate::cgroup::{CgroupPool, ControlGroups, DeviceNodes, RunMode};
 use crate::checkpoint::{ChangedDirectories, DirectoryWatch};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -464,7 +464,7 @@ fn cgroup_pool(config: &Config) -> CgroupPool {
         ControlGroups::Auto => {
             let has_restarter = config.exits.is_some();
             let mode = if has_restarter { RunMode::Service } else { RunMode::Embedded };
-            CgroupPool::new(&config.run_dir, mode)
+            CgroupPool::new(&config.run_dir, mode, DeviceNodes::read(&config.device_nodes))
         }
         ControlGroups::Off => CgroupPool::default(),
     }

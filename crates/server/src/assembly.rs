@@ -65,6 +65,7 @@ pub(crate) fn assemble(
         cores: machine.discovery.cores.clone(),
         visible_env: het_devices::visible_devices,
         container_access: het_devices::container_access,
+        device_nodes: machine.discovery.device_nodes(),
         run_dir: parts.run_dir.clone(),
         control_groups: ControlGroups::Auto,
         health_check: parts.health_check,

@@ -1,10 +1,11 @@
 //! Control groups (cgroups(7)): each rank of a gang in one of its own, which processes cannot leave
-//! by starting a session or clearing their environment, which limits memory and processes, and which
-//! keeps it from accelerators that it was not granted.
+//! by starting a session or clearing their environment, which limits memory and processes, and
+//! which keeps it from accelerators that it was not granted.
 //!
 //! Version 2 where its controllers are available, version 1 where the machine uses that, and none
 //! where this process may not make any; everything else works without.
 
+mod device_filter;
 mod devices;
 mod directory;
 mod group;
@@ -15,7 +16,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 
-use hierarchy::{OwnCgroup, Version};
+use hierarchy::OwnCgroup;
 
 pub(crate) use devices::DeviceNodes;
 pub(crate) use group::Group;
@@ -29,6 +30,13 @@ pub enum ControlGroups {
     #[default]
     Auto,
     Off,
+}
+
+/// Of the kernel's interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
 }
 
 /// What cgroups of this machine can do.

@@ -12,9 +12,8 @@ pub(crate) use exit::{EXIT_NOT_FOUND, EXIT_SAVED, Exit};
 pub(crate) use kill::{ProcessSelector, kill_all, kill_and_wait, signal_groups};
 pub(crate) use ranks::RankProcesses;
 pub(crate) use sys::{
-    ChildFiles, DeviceNumber, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program, Spawner,
-    Started, attach_device_filter, become_subreaper, cpu_set, detach_device_filter, exit_status,
-    load_device_filter, pidfd_open,
+    ChildFiles, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program, Spawner, Started,
+    become_subreaper, cpu_set, exit_status, pidfd_open,
 };
 pub use sys::{give_memory_back, raise_descriptor_limit, share_one_heap};
 pub(crate) use variables::{Environment, Environments, Inherited, Variables};

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use het_core::Name;
 use nix::sys::stat::{major, minor};
 
-use super::hierarchy::Version;
-use crate::process::{
+use super::Version;
+use super::device_filter::{
     DeviceNumber, attach_device_filter, detach_device_filter, load_device_filter,
 };
 

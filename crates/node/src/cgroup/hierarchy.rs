@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::Version;
 use super::devices::may_filter;
 use super::directory::{PROCS, members};
 
@@ -43,12 +44,6 @@ impl Hierarchy {
         });
         created.collect()
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
-    One,
-    Two,
 }
 
 /// The cgroup of a hierarchy that this process is in.

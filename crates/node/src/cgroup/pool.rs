@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use het_core::{Bytes, Name};
 
+use super::Version;
 use super::devices::DeviceNodes;
 use super::directory::{children, remove_tree};
 use super::group::Group;
-use super::hierarchy::{Hierarchy, RunMode, Version};
+use super::hierarchy::{Hierarchy, RunMode};
 
 /// Least memory limit: a child that enters a cgroup shares the supervisor's memory until its
 /// program begins, and an OOM kill then would end the supervisor too.

@@ -1,7 +1,6 @@
 //! System calls that safe libraries do not offer. The only `unsafe` of this crate.
 
 mod child;
-mod device_filter;
 mod program;
 mod spawner;
 
@@ -16,9 +15,6 @@ use nix::sys::signal::Signal;
 
 use crate::process::exit::Exit;
 
-pub(crate) use device_filter::{
-    DeviceNumber, attach_device_filter, detach_device_filter, load_device_filter,
-};
 pub(crate) use program::{ChildFiles, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program};
 pub(crate) use spawner::{Spawner, Started};
 

@@ -117,6 +117,11 @@ impl Home {
         self.root.join("server/exits")
     }
 
+    /// How the state's time follows from the time since boot.
+    pub fn clock(&self) -> PathBuf {
+        self.root.join("server/clock")
+    }
+
     /// What the server has to say beside its answers.
     pub fn server_log(&self) -> PathBuf {
         self.root.join("server/log")

@@ -7,6 +7,7 @@
 
 mod calibrations;
 mod checkpoints;
+mod clock;
 mod declared;
 mod external;
 mod home;
@@ -23,6 +24,7 @@ pub use het_node::{
 
 pub use calibrations::{CalibrationFault, Calibrations};
 pub use checkpoints::{missed_facts, newest_checkpoint};
+pub use clock::{Activity, StartTime, start_time};
 pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir, write_private};
 pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};

@@ -49,10 +49,11 @@ mod resources;
 mod run_dir;
 
 pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};
+pub use clock::{since_boot, wall_time};
 pub use config::Config;
 pub use error::NodeError;
 pub use event_channel::EventSender;
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::Node;
-pub use process::{give_memory_back, raise_descriptor_limit, share_one_heap};
+pub use process::{boot_id, give_memory_back, raise_descriptor_limit, share_one_heap};
 pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};

@@ -98,7 +98,7 @@ impl Node {
         let directory_watch = directory_watch
             .filter(|watch| poller.add(watch, Source::Directories, Trigger::OneShot).is_ok());
         let context = Context {
-            clock: Clock::start(),
+            clock: Clock::start(config.begins_at),
             poller,
             ranks: RankProcesses::new(),
             null,

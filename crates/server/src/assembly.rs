@@ -6,9 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use het_control::{Controller, Past, Retention};
-use het_core::{Event, Topology};
+use het_core::{Event, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
-use het_host::{Home, HomeError, Machine, Monitor, monitor, remove_unused};
+use het_host::{
+    Activity, Home, HomeError, Machine, Monitor, StartTime, monitor, remove_unused, start_time,
+};
 use het_node::{Config, ControlGroups, Node, NodeError};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup};
 use het_wire::api::JobRow;
@@ -50,6 +52,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) health_check: Option<PathBuf>,
     /// Where a restarting supervisor writes how processes ended.
     pub(crate) exits: Option<PathBuf>,
+    /// Not before the state's.
+    pub(crate) begins_at: Time,
     /// Facts of the first turn.
     pub(crate) facts: Vec<Event>,
 }
@@ -67,6 +71,7 @@ pub(crate) fn assemble(
         container_access: het_devices::container_access,
         device_nodes: machine.discovery.device_nodes(),
         run_dir: parts.run_dir.clone(),
+        begins_at: parts.begins_at,
         control_groups: ControlGroups::Auto,
         health_check: parts.health_check,
         exits: parts.exits,
@@ -125,7 +130,8 @@ impl MachineService {
         // What cannot be read now is looked at by the next server.
         let _ = remove_unused(&home.kept(), past.state.jobs().values().map(|job| &**job));
         let found = under_known_name(past.state.topology(), &machine.topology);
-        let news = news(&past.state, &found);
+        let StartTime { time: begins_at, news: of_clock } = start_time_of(&home, &past.state);
+        let news = of_clock.into_iter().chain(news(&past.state, &found)).collect();
         let gone = log.gone()?;
         let setup_rows: Vec<JobRow> = log.rows()?;
         let last_job = home.jobs()?.last().map_or(0, |job| job.id);
@@ -137,6 +143,7 @@ impl MachineService {
             retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
             health_check,
             exits: Some(home.exits()),
+            begins_at,
             facts: gone.iter().map(|&device| Event::DeviceRepaired { device }).collect(),
             past,
             home,
@@ -172,6 +179,12 @@ impl MachineService {
         node.detach();
         ended
     }
+}
+
+fn start_time_of(home: &Home, state: &State) -> StartTime {
+    let is_live = state.jobs().values().any(|job| job.end.is_none());
+    let activity = if is_live { Activity::Live } else { Activity::Idle };
+    start_time(&home.clock(), state.now(), activity)
 }
 
 fn open_or_create(path: &Path) -> Result<EventStore, StoreError> {

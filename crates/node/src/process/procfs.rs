@@ -214,7 +214,7 @@ pub(crate) fn oom_kills() -> Option<u64> {
 }
 
 /// Id of this boot. With every boot, process ids and start times start over.
-pub(crate) fn boot_id() -> String {
+pub fn boot_id() -> String {
     static ID: LazyLock<String> = LazyLock::new(|| {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         id.trim().to_owned()

@@ -12,7 +12,7 @@ use het_core::{
     Progress, Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
 };
 use het_engine::Engine;
-use het_node::{Config, ControlGroups, Node};
+use het_node::{Config, ControlGroups, Node, wall_time};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
@@ -118,6 +118,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         container_access: |_, _, _| Ok(Vec::new()),
         device_nodes: BTreeMap::new(),
         run_dir: run_dir.to_owned(),
+        begins_at: wall_time(),
         control_groups: ControlGroups::Auto,
         health_check: None,
         exits: None,

@@ -68,6 +68,7 @@ const RULES: &[Rule] = &[
             "crates/node/src/process/sys/spawner.rs",
             "crates/node/src/recovery/restarter.rs",
             "crates/server/src/api/listen.rs",
+            "crates/server/src/api/own_socket.rs",
             "crates/server/src/api/tls.rs",
             "crates/server/src/assembly.rs",
         ],

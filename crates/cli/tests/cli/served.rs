@@ -1,5 +1,8 @@
 //! The daily verbs against a server that `het submit` starts on demand.
 
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -72,6 +75,30 @@ fn a_stopped_server_leaves_jobs_running_for_the_next() {
     assert_eq!(served.code(&["wait", &id]), Some(5), "its code was not lost");
     let report = served.json(&["describe", &id]);
     assert_eq!(report["stages"][0]["attempts"], 1, "it was not started again");
+}
+
+#[test]
+fn a_removed_socket_is_made_again() {
+    let served = Served::new();
+    let id = served.submit("exit 0");
+    let dir = served.0.path().join("home/server");
+    let before = served.json(&["server", "status"])["pid"].clone();
+    let removals: [&dyn Fn(); 3] = [
+        &|| fs::remove_file(dir.join("socket")).expect("it is there"),
+        &|| fs::rename(dir.join("socket"), dir.join("moved")).expect("it is there"),
+        &|| {
+            fs::remove_file(dir.join("socket")).expect("it is there");
+            fs::write(dir.join("socket"), "something else").expect("it can be written");
+        },
+    ];
+    for remove in removals {
+        remove();
+        while !dir.join("socket").metadata().is_ok_and(|found| found.file_type().is_socket()) {
+            std::thread::yield_now();
+        }
+        served.run(&["wait", &id.to_string()]);
+    }
+    assert_eq!(served.json(&["server", "status"])["pid"], before);
 }
 
 #[test]

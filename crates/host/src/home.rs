@@ -61,6 +61,10 @@ impl Home {
         Ok(Self { root })
     }
 
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The directory for files of live leases of one engine. Not in memory, where it would cost
     /// less: what a user has there goes when the user logs out, and programs outlive that.
     pub fn run_dir(&self, engine: &str) -> PathBuf {

@@ -28,6 +28,9 @@ pub use clock::{Activity, StartTime, start_time};
 pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir, write_private};
 pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
-pub use lock::{LockHolder, MachineLock};
+pub use lock::{
+    Conflict, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, LockHolder, MachineLock,
+    lock_dir, take_devices, wait_for_device,
+};
 pub use machine::{Machine, MachineChanges, machine, machine_with, this_machine};
 pub use unsupervised::{Unsupervised, unsupervised};

@@ -82,8 +82,14 @@ pub(crate) fn assemble(
     let mut joined = state.clone();
     joined.apply(state.now(), &Event::NodesJoined { nodes: found });
     let discovery = machine.discovery.in_rows(joined.topology(), &rows);
-    let Monitor { first, repairs } =
-        monitor(&machine.system, &discovery, &joined, parts.run_dir, event_sender.clone());
+    let reserved = machine.reserved.iter().map(|(id, by)| (rows[id.index()], by.clone())).collect();
+    let Monitor { first, repairs } = monitor(
+        &machine.system,
+        &discovery,
+        (&joined, reserved),
+        parts.run_dir,
+        event_sender.clone(),
+    );
     first.into_iter().for_each(|event| event_sender.send(event));
     let log = Archive::new(parts.store, parts.home);
     let Scheduling { policy, cadence } = scheduling;

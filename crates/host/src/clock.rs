@@ -5,10 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use het_core::{Millis, Time};
+use het_files::replace_private;
 use het_node::{boot_id, since_boot, wall_time};
 use serde::{Deserialize, Serialize};
-
-use crate::home::write_private;
 
 /// Clocks that differ by less show the same time.
 const STEP_MIN: Millis = Millis(60_000);
@@ -55,7 +54,7 @@ pub fn start_time(file: &Path, last: Time, activity: Activity) -> StartTime {
         Anchor { offset: start.time.0 as i64 - now.since_boot.0 as i64, boot_id: now.boot_id };
     let text = serde_json::to_vec(&anchor).unwrap_or_default();
     // Without it the next server begins by the machine's clock, as after a reboot.
-    let _ = write_private(file, &text);
+    let _ = replace_private(file, &text);
     start
 }
 

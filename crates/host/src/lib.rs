@@ -26,7 +26,7 @@ pub use calibrations::{CalibrationFault, Calibrations};
 pub use checkpoints::{missed_facts, newest_checkpoint};
 pub use clock::{Activity, StartTime, start_time};
 pub use external::{Monitor, Repairs, monitor};
-pub use home::{Home, HomeError, JobDir, write_private};
+pub use home::{Home, HomeError, JobDir};
 pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
 pub use lock::{
     Conflict, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, LockHolder, MachineLock,

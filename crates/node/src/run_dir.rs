@@ -18,11 +18,11 @@
 //!
 //! None of it is valid after a reboot, which the record reveals by the id of the boot.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use het_core::LeaseId;
+use het_files::remove_tree;
 
 /// The variable that names the notice file. Its value also marks every process of a lease, see
 /// [`crate::process::procfs::members`].
@@ -72,9 +72,8 @@ pub(crate) fn remove_lease_files(
     lease_dir: &Path,
 ) -> impl Iterator<Item = (PathBuf, io::Result<()>)> {
     let dirs = [lease_dir.to_owned(), containers_path(lease_dir)];
-    let dirs = dirs.into_iter().map(|path| (fs::remove_dir_all(&path), path));
-    let progress = progress_path(lease_dir);
-    dirs.chain([(fs::remove_file(&progress), progress)]).map(|(done, path)| (path, done))
+    let paths = dirs.into_iter().chain([progress_path(lease_dir)]);
+    paths.map(|path| (remove_tree(&path), path)).map(|(done, path)| (path, done))
 }
 
 /// Removes all files of a lease that is over but its record, as far as possible.

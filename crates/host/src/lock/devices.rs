@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use het_core::{DeviceId, Name, Occupant, Share};
 use het_devices::{Discovery, PciAddress};
+use het_files::replace_private;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -22,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::LockHolder;
-use crate::home::write_private;
 use crate::machine::Machine;
 
 /// Where root keeps the locks. Others may not write there unless root lets them.
@@ -179,7 +179,7 @@ pub fn take_devices(
     let holder_file = dir.join(format!("{HOLDER}{}", who.pid));
     let holder = DeviceHolder { who, user: user(), home: home.to_owned(), devices };
     let text = serde_json::to_vec(&holder).unwrap_or_default();
-    write_private(&holder_file, &text)
+    replace_private(&holder_file, &text)
         .map_err(|source| DeviceLockError::Io { path: holder_file.clone(), source })?;
     let others = holders(dir);
     left.into_iter().for_each(|device| reserve(machine, device, &others));

@@ -30,6 +30,7 @@ use crate::poller::{Poller, Source, Trigger};
 use crate::process::{Environments, RankProcesses, Spawner};
 use crate::progress::{Changed, ProgressWatch};
 use crate::recovery::{self, ExitLog, Reaped, RecordFiles, remove_blank_files};
+use crate::remover::Remover;
 use crate::resources::{AssignedCores, Cores, Ports};
 use crate::run_dir::{lease_path, progress_dir};
 
@@ -108,6 +109,8 @@ impl Node {
             directory_watch,
             oom_kills: OomKills::default(),
             cgroups: cgroup_pool(&config),
+            run_dir: config.run_dir.clone(),
+            remover: Remover::new(&config.run_dir),
             cleanups: Vec::new(),
             record_files: RecordFiles::new(&config.run_dir),
             events: VecDeque::new(),

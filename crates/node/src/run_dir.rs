@@ -14,6 +14,7 @@
 //! RUN_DIR/lease-N.containers/RANK   the container of a rank
 //! RUN_DIR/lease-N.sick-RANK  that the health check of a rank failed
 //! RUN_DIR/progress/lease-N   what its program reports
+//! RUN_DIR/removed-N-M        what is being removed
 //! ```
 //!
 //! None of it is valid after a reboot, which the record reveals by the id of the boot.
@@ -71,9 +72,16 @@ pub(crate) fn marker_variable(lease_dir: &Path) -> String {
 pub(crate) fn remove_lease_files(
     lease_dir: &Path,
 ) -> impl Iterator<Item = (PathBuf, io::Result<()>)> {
-    let dirs = [lease_dir.to_owned(), containers_path(lease_dir)];
-    let paths = dirs.into_iter().chain([progress_path(lease_dir)]);
-    paths.map(|path| (remove_tree(&path), path)).map(|(done, path)| (path, done))
+    let paths = lease_files(lease_dir).into_iter();
+    paths.map(|path| {
+        let removed = remove_tree(&path);
+        (path, removed)
+    })
+}
+
+/// What a lease has in the run directory but its record.
+pub(crate) fn lease_files(lease_dir: &Path) -> [PathBuf; 3] {
+    [lease_dir.to_owned(), containers_path(lease_dir), progress_path(lease_dir)]
 }
 
 /// Removes all files of a lease that is over but its record, as far as possible.

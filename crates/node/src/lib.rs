@@ -11,9 +11,9 @@
 //! ```
 //!
 //! There is no thread but the one that removes what programs left: the caller of
-//! [`Node::next_event`](het_engine::Engine::next_event) waits in one epoll(7) set (`poller`) for all
-//! gangs, and each gang is a state machine with a deadline. A supervisor may die: a restarter starts
-//! it again, and [`Engine::adopt`](het_engine::Engine::adopt) takes over what it left.
+//! [`Node::next_event`](het_engine::Engine::next_event) waits in one epoll(7) set (`poller`) for
+//! all gangs, and each gang is a state machine with a deadline. A supervisor may die: a restarter
+//! starts it again, and [`Engine::adopt`](het_engine::Engine::adopt) takes over what it left.
 //!
 //! Each of these uses only what stands below it:
 //!

@@ -20,10 +20,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("progress-zero", "ln -sf /dev/zero $HET_PROGRESS; sleep 0.5"),
     ("progress-link-loop", "ln -sf $HET_PROGRESS $HET_PROGRESS; sleep 0.3"),
     ("progress-directory", "rm -f $HET_PROGRESS; mkdir $HET_PROGRESS; sleep 0.3"),
-    (
-        "progress-sparse",
-        "truncate -s 1T $HET_PROGRESS; echo '{\"step\":1}' >> $HET_PROGRESS; sleep 0.5",
-    ),
+    ("progress-sparse", "truncate -s 1T $HET_PROGRESS; echo '{}' >> $HET_PROGRESS; sleep 0.5"),
     ("progress-long-line", "head -c 20000000 /dev/zero | tr '\\0' x >> $HET_PROGRESS; sleep 0.5"),
     ("progress-garbage", "head -c 3000000 /dev/urandom >> $HET_PROGRESS; sleep 0.5"),
     ("progress-secrets", "ln -sf /etc/shadow $HET_PROGRESS; sleep 0.3"),

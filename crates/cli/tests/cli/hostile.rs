@@ -27,7 +27,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     (
         "progress-socket",
         "python3 -c \"import socket,os; os.path.exists('$HET_PROGRESS') and \
-        os.remove('$HET_PROGRESS'); socket.socket(socket.AF_UNIX).bind('$HET_PROGRESS')\"; sleep 0.3",
+        os.remove('$HET_PROGRESS'); socket.socket(socket.AF_UNIX).bind('$HET_PROGRESS')\"; \
+        sleep 0.3",
     ),
     (
         "notice-fifo",

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use het_core::Time;
 use het_host::Home;
 use het_service::{Handle, Selection, Unavailable, Which};
+use tokio::sync::Semaphore;
 
 use crate::{MachineService, StoreReader};
 pub use het_service::{Caller, Code, Role};
@@ -42,6 +43,8 @@ pub use tokens::{TokenError, TokenRow, Tokens};
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Longest job file.
 pub const FILE_BYTES_MAX: usize = 256 << 10;
+/// Job files that are read at a time.
+const READERS_MAX: usize = 2;
 /// Rows of one page of a list.
 pub const PAGE_MAX: usize = 1_000;
 /// Longest idempotency key.
@@ -58,6 +61,8 @@ pub(crate) struct Parts {
     pub(crate) started: Time,
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
+    /// Places of those who read job files.
+    pub(crate) readers: Semaphore,
     pub(crate) log: StoreReader,
 }
 
@@ -76,6 +81,7 @@ impl Api {
         let started = service.query(|replica| replica.now()).await?;
         let everything = Selection { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&service.jobs().list(&everything, |_| true), &home);
-        Ok(Self(Arc::new(Parts { service, home, started, tokens, keys, log })))
+        let readers = Semaphore::new(READERS_MAX);
+        Ok(Self(Arc::new(Parts { service, home, started, tokens, keys, readers, log })))
     }
 }

@@ -1,6 +1,7 @@
 //! The HTTP interface over a real service: who may do what, what is refused how, and a storm of
 //! requests that nobody would send.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -16,6 +17,7 @@ use het_server::{Home, Keeping, MachineService, this_machine};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
+use tokio_stream::pending;
 use tower::ServiceExt;
 
 /// Requests of the storm.
@@ -179,6 +181,35 @@ fn every_role_may_exactly_what_the_table_says() {
         }
     }
     assert!(cells > 60, "the table has shrunk: {cells} cells");
+}
+
+#[test]
+fn who_may_not_is_refused_before_its_body_is_read() {
+    let mut secrets = Vec::new();
+    let rig = Rig::new(|home| {
+        for role in Role::ALL {
+            secrets.push((role, opened(home).add(role, None).expect("it can be written")));
+        }
+    });
+    let mut refused = 0;
+    for route in ROUTES {
+        let Some(verb) = route.verb else { continue };
+        let may_ever =
+            |role| [Whose::Own, Whose::Others].iter().any(|&whose| may(role, verb, whose));
+        for (role, token) in secrets.iter().filter(|(role, _)| !may_ever(*role)) {
+            let header = format!("Bearer {token}");
+            let headers = [("authorization", header.as_str())];
+            let path = asked(route, 1);
+            let request = request(&route.method.to_uppercase(), &path, &headers, String::new());
+            let (head, _) = request.into_parts();
+            // Of a body that never comes nothing can be read.
+            let body = Body::from_stream(pending::<Result<Vec<u8>, Infallible>>());
+            let answer = rig.send(Listener::Network, Request::from_parts(head, body));
+            assert_eq!(answer.status, StatusCode::FORBIDDEN, "{role:?} {path}: {}", answer.body);
+            refused += 1;
+        }
+    }
+    assert!(refused >= 10, "the table has shrunk: {refused} refusals");
 }
 
 #[test]

@@ -133,11 +133,16 @@ impl Caller {
     /// # Errors
     /// When the table does not have it.
     pub fn check(&self, verb: Verb, tenant: &str) -> Result<(), CallError> {
-        if self.may(verb, tenant) {
-            return Ok(());
-        }
-        Err(CallError::new(Code::NotAllowed, format!("this token may not {}", verb.word()))
-            .hint("ask an administrator for one of another role or tenant"))
+        if self.may(verb, tenant) { Ok(()) } else { Err(refusal(verb)) }
+    }
+
+    /// Whether it may be done with anything at all.
+    ///
+    /// # Errors
+    /// When the table has it neither for its own nor for what is others'.
+    pub fn check_ever(&self, verb: Verb) -> Result<(), CallError> {
+        let ever = [Whose::Own, Whose::Others].iter().any(|&whose| may(self.role, verb, whose));
+        if ever { Ok(()) } else { Err(refusal(verb)) }
     }
 
     /// The same for what belongs to nobody in particular.
@@ -147,6 +152,11 @@ impl Caller {
     pub fn check_server(&self, verb: Verb) -> Result<(), CallError> {
         self.check(verb, "")
     }
+}
+
+fn refusal(verb: Verb) -> CallError {
+    CallError::new(Code::NotAllowed, format!("this token may not {}", verb.word()))
+        .hint("ask an administrator for one of another role or tenant")
 }
 
 #[cfg(test)]

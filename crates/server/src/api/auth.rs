@@ -1,8 +1,10 @@
 //! Who is asking.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::Response;
 use het_service::{Caller, Code};
 
 use super::Api;
@@ -27,6 +29,9 @@ impl FromRequestParts<Api> for Auth {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        if let Some(known) = parts.extensions.get::<Caller>() {
+            return Ok(Self(known.clone()));
+        }
         if parts.extensions.get::<Listener>() == Some(&Listener::Socket) {
             return Ok(Self(Caller::OWNER));
         }
@@ -38,4 +43,18 @@ impl FromRequestParts<Api> for Auth {
                 .hint("send `Authorization: Bearer TOKEN`; `het server token` makes one")
         })
     }
+}
+
+/// Lets a request pass whose caller may do this with anything at all: whoever may not is refused
+/// before any of its body is read. What exactly a request is about is for its handler to check.
+pub async fn authorised(
+    State((api, verb)): State<(Api, Verb)>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let Auth(caller) = Auth::from_request_parts(&mut parts, &api).await?;
+    caller.check_ever(verb)?;
+    parts.extensions.insert(caller);
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }

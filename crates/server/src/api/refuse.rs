@@ -1,5 +1,7 @@
 //! What a request that cannot be served is told.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, Request};
@@ -8,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use het_service::{CallError, Code, Unavailable};
 use het_wire::api::Refusal;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
 /// A refused request: what the service says, as HTTP has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +62,9 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// How long a body may take to come.
+const BODY_LIMIT: Duration = Duration::from_secs(30);
+
 /// A JSON body; one that is none is refused like everything else.
 pub(super) struct Body<T>(pub(super) T);
 
@@ -66,7 +72,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let body = Json::<T>::from_request(request, state).await;
+        let body = timeout(BODY_LIMIT, Json::<T>::from_request(request, state)).await;
+        let body = body.map_err(|_| {
+            let text = format!("the body did not come within {} s", BODY_LIMIT.as_secs());
+            ApiError::new(Code::BadRequest, text).hint("send the whole request at once")
+        })?;
         body.map(|Json(body)| Self(body)).map_err(|rejection: JsonRejection| {
             let code = match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => Code::TooLarge,

@@ -4,6 +4,7 @@
 use std::future::{Ready, ready};
 
 use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, patch, post, put};
 use axum::{Json, Router};
 use schemars::schema_for;
@@ -15,7 +16,7 @@ use het_wire::api::{
 };
 use het_wire::report::{ExplanationReport, RunReport};
 
-use super::auth::Verb;
+use super::auth::{Verb, authorised};
 use super::openapi::openapi;
 use super::refuse::ApiError;
 use super::{
@@ -273,7 +274,13 @@ fn document() -> Ready<Json<Value>> {
 pub fn router(api: Api) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
-        router = router.route(route.path, (route.handler)());
+        let handler = (route.handler)();
+        let handler = match route.verb {
+            // Before anything is read but the head of the request.
+            Some(verb) => handler.route_layer(from_fn_with_state((api.clone(), verb), authorised)),
+            None => handler,
+        };
+        router = router.route(route.path, handler);
     }
     let lost = || async { ApiError::new(Code::NotFound, "there is nothing here") };
     router

@@ -58,7 +58,9 @@ impl Home {
             .or_else(|| set("HOME").map(|home| home.join(".local/state/heterosis")))
             .ok_or(HomeError::Nowhere)?;
         let jobs = root.join("jobs");
-        fs::create_dir_all(&jobs).map_err(|source| HomeError::Io { path: jobs, source })?;
+        // What jobs write is for their owner; who wants to share it names another directory.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&jobs);
+        made.map_err(|source| HomeError::Io { path: jobs, source })?;
         Ok(Self { root })
     }
 

@@ -54,7 +54,8 @@ pub struct State {
     departures: u64,
     /// What is in service and no lease holds.
     free: Free,
-    /// Jobs whose running stages are to be stopped: ended by somebody, or held.
+    /// Jobs whose running stages are to be stopped: ended by somebody, or held. Jobs that run
+    /// nothing are not among them, however many are held.
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
     limited: BTreeSet<JobId>,

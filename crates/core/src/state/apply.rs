@@ -422,7 +422,7 @@ impl State {
             job.end = Some((now, job.ending.unwrap_or(JobEnd::Succeeded)));
         }
         let alive = job.end.is_none();
-        let unwanted = alive && (job.held || job.ending.is_some());
+        let unwanted = job.is_unwanted();
         let limited = alive && job.spec.time_limit.is_some();
         keep(&mut self.unwanted, id, unwanted);
         keep(&mut self.limited, id, limited);
@@ -537,6 +537,14 @@ fn refused_too_often(reason: &str) -> Failure {
 }
 
 impl Job {
+    /// Something of it runs that is to be stopped.
+    pub(super) fn is_unwanted(&self) -> bool {
+        let is_active = |stage: &Stage| matches!(stage.state, StageState::Active { .. });
+        self.end.is_none()
+            && (self.held || self.ending.is_some())
+            && self.stages.iter().any(is_active)
+    }
+
     /// Waits for nothing but devices.
     fn is_ready(&self, index: StageIndex) -> bool {
         let idle = matches!(

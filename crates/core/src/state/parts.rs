@@ -161,7 +161,7 @@ impl State {
         self.count_service();
         let alive = self.jobs.iter().filter(|(_, job)| job.end.is_none());
         for (&id, job) in alive {
-            if job.held || job.ending.is_some() {
+            if job.is_unwanted() {
                 self.unwanted.insert(id);
             }
             if job.spec.time_limit.is_some() {

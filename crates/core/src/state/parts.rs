@@ -169,6 +169,8 @@ impl State {
             }
         }
         self.derive_eligibility();
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.settle_recovery(id));
         let row = |(&id, it): (&LeaseId, &Lease)| (id, it.stage.job, Arc::clone(&it.placement));
         let leases: Vec<_> = self.leases.iter().map(row).collect();
         for (id, job, placement) in leases {

@@ -8,6 +8,7 @@ mod book;
 mod commands;
 mod conditions;
 mod crash;
+mod faults;
 mod network;
 mod operated;
 mod served;

@@ -361,8 +361,13 @@ impl Gang {
             return health::fail_devices(&self.spec, context);
         }
         let log = culprit.map(|rank| logs::tail(&self.spec.failure_log(rank))).unwrap_or_default();
+        let file = culprit.map(|rank| self.spec.error_file(rank));
+        let told = match logs::cause(&log).is_empty() {
+            true => file.and_then(|file| logs::exception(&file)).unwrap_or_default(),
+            false => log,
+        };
         let memory = self.holdings.memory_ran_out(&self.spec, culprit);
         let saved = self.reporting.saved();
-        streaming::complete_output(&self.spec, self.verdict.outcome(&log, memory, saved))
+        streaming::complete_output(&self.spec, self.verdict.outcome(&told, memory, saved))
     }
 }

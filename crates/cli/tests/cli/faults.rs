@@ -81,11 +81,12 @@ impl Fault {
     }
 
     /// Most attempts that it costs, the last included: a corrupt checkpoint fails one more, and
-    /// so may a lost device.
-    fn attempts_max(self) -> u64 {
+    /// each device that is found to be broken may.
+    fn attempts_max(self, devices: u64) -> u64 {
         match self {
             Self::Killed | Self::Terminated | Self::Hang => 2,
-            Self::Corrupt | Self::Device => 3,
+            Self::Corrupt => 3,
+            Self::Device => 2 + devices,
         }
     }
 }
@@ -125,13 +126,13 @@ fn lines(path: &Path) -> Vec<u64> {
     text.lines().map(|line| line.parse().expect("a number")).collect()
 }
 
-fn check(served: &Served, run: &Run) {
+fn check(served: &Served, run: &Run, devices: u64) {
     let report = served.json(&["describe", &run.id.to_string()]);
     let stage = &report["stages"][0];
     let told = format!("{:?}: {report:#}", run.fault);
     assert_eq!(report["state"], "succeeded", "{told}");
     let attempts = stage["attempts"].as_u64().expect("a number");
-    assert!((2..=run.fault.attempts_max()).contains(&attempts), "{told}");
+    assert!((2..=run.fault.attempts_max(devices)).contains(&attempts), "{told}");
     let (starts, steps) = (lines(&run.notes.join("starts")), lines(&run.notes.join("steps")));
     assert_eq!(starts.len(), 2, "{told}");
     assert!(starts[1] > 0, "it went on from a checkpoint: {starts:?} {told}");
@@ -150,9 +151,10 @@ fn jobs_mend_themselves() {
     fs::set_permissions(&check_file, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let broken = sandbox.path().join("broken");
     fs::create_dir(&broken).expect("a directory can be made");
+    let devices = runs / 5 + 2;
     let declared = json!({
         "apiVersion": "heterosis.dev/v1alpha1", "kind": "Devices",
-        "devices": [{ "kind": "gpu", "class": "photon", "count": runs / 5 + 2,
+        "devices": [{ "kind": "gpu", "class": "photon", "count": devices,
             "memory": "1GiB", "variable": "PHOTONS" }],
     });
     let declared = sandbox.write("devices.yaml", &declared.to_string());
@@ -172,7 +174,7 @@ fn jobs_mend_themselves() {
     let waited = served.code(&words);
     let told = || -> Value { served.json(&["ps"]) };
     assert_eq!(waited, Some(0), "{:#}", told());
-    all.iter().for_each(|run| check(&served, run));
+    all.iter().for_each(|run| check(&served, run, devices));
     let faults = |fault| all.iter().filter(|run| run.fault == fault).count();
     eprintln!("{runs} runs: {:?}", Fault::ALL.map(|fault| (fault, faults(fault))));
 }

@@ -12,6 +12,16 @@ use crate::process::{EXIT_NOT_FOUND, EXIT_SAVED, Exit};
 /// Signals that come from outside: a program that breaks by itself ends by others.
 const OUTSIDE: [Signal; 4] = [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
+/// What drivers say of broken hardware, as programs repeat it: CUDA's errors 214 and 714, NVML's
+/// and the kernel's of a card that is gone, and Vulkan's.
+const DEVICE_ERRORS: [&str; 5] = [
+    "uncorrectable ECC error",
+    "hardware stack error",
+    "fallen off the bus",
+    "GPU is lost",
+    "ERROR_DEVICE_LOST",
+];
+
 /// What happens to the other ranks when one has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Consequence {
@@ -172,12 +182,21 @@ impl Verdict {
                 rank,
                 exit_code: exit.code(),
                 message: message(rank, exit, log, memory),
-                cause: memory.cause_of(exit),
+                cause: match memory.cause_of(exit) {
+                    FailureCause::Program if tells_of_device(log) => FailureCause::Device,
+                    cause => cause,
+                },
             }),
             None if self.is_stop_requested && (self.left_work || !self.is_done) => Outcome::Stopped,
             None => Outcome::Finished,
         }
     }
+}
+
+/// Whether the error that ended a program is one of its device's hardware.
+fn tells_of_device(log: &str) -> bool {
+    let cause = cause(log);
+    DEVICE_ERRORS.iter().any(|error| cause.contains(error))
 }
 
 fn message(rank: u32, exit: Exit, log: &str, memory: MemoryRanOut) -> String {
@@ -241,6 +260,11 @@ mod tests {
         assert_eq!(of(Exit::Signal(Signal::SIGKILL)), FailureCause::Killed);
         assert_eq!(of(Exit::Code(137)), FailureCause::Killed, "a shell tells of its child");
         assert_eq!(of(TERM), FailureCause::Killed);
+        let mut verdict = Verdict::default();
+        verdict.exited(0, Exit::Code(1));
+        let log = "RuntimeError: CUDA error: uncorrectable ECC error encountered";
+        let told = verdict.outcome(log, MemoryRanOut::Unknown, Saved::Nothing);
+        assert_eq!(cause(told), FailureCause::Device);
         let kill = Exit::Signal(Signal::SIGKILL);
         assert_eq!(MemoryRanOut::Yes.cause_of(kill), FailureCause::MachineMemory);
         assert_eq!(MemoryRanOut::Yes.cause_of(Exit::Code(1)), FailureCause::Program);

@@ -220,7 +220,7 @@ class Het:
     def __init__(self, het: str, home: Path) -> None:
         self.het = het
         self.environment = {
-            **os.environ, "HET_HOME": str(home), "NO_COLOR": "1",
+            **os.environ, "HET_HOME": str(home), "HET_LOCK_DIR": str(home), "NO_COLOR": "1",
             "PATH": f"{BIN}:{os.environ['PATH']}",
         }  # fmt: skip
 

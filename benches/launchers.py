@@ -227,7 +227,7 @@ def run(words: list[str], out: Path, home: Path) -> tuple[dict, float]:
     out.mkdir(parents=True)
     here = os.path.dirname(sys.executable)
     path = os.pathsep.join([here, os.environ.get("PATH", "")])
-    environment = {**os.environ, "PATH": path, "HET_HOME": str(home)}
+    environment = {**os.environ, "PATH": path, "HET_HOME": str(home), "HET_LOCK_DIR": str(home)}
     began = time.perf_counter()
     ended = subprocess.run(
         words, env=environment, cwd=out, stdin=subprocess.DEVNULL, text=True,

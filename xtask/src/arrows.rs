@@ -9,6 +9,7 @@ use serde_json::Value;
 /// Crate → crates it may use. Development dependencies are free.
 const ARROWS: &[(&str, &[&str])] = &[
     ("core", &[]),
+    ("files", &[]),
     ("perf", &["core"]),
     ("wire", &["core"]),
     ("engine", &["core"]),
@@ -16,11 +17,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("parallel", &["core", "perf"]),
     ("policy", &["core", "perf"]),
     ("sim", &["core", "perf", "engine"]),
-    ("node", &["core", "perf", "wire", "engine", "devices"]),
+    ("node", &["core", "files", "perf", "wire", "engine", "devices"]),
     ("scheduler", &["core", "perf", "parallel", "policy"]),
     ("planner", &["core", "perf", "parallel", "wire"]),
     ("control", &["core", "perf", "policy", "scheduler", "engine"]),
-    ("host", &["core", "wire", "engine", "node", "devices"]),
+    ("host", &["core", "files", "wire", "engine", "node", "devices"]),
     ("forecast", &["core", "perf", "policy", "scheduler", "control", "sim"]),
     (
         "lab",
@@ -31,6 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "server",
         &[
             "core",
+            "files",
             "perf",
             "planner",
             "policy",
@@ -49,8 +51,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "core", "wire", "perf", "parallel", "planner", "policy", "devices", "lab", "server",
-            "bench",
+            "core", "files", "wire", "perf", "parallel", "planner", "policy", "devices", "lab",
+            "server", "bench",
         ],
     ),
     ("testkit", &["core", "perf", "policy", "scheduler"]),

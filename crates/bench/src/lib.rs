@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use het_core::{Bytes, Device, DeviceClass, DeviceId, NodeId, Share, Topology};
-use het_node::{Config, ControlGroups, Node, NodeError};
+use het_node::{Config, ControlGroups, Node, NodeError, wall_time};
 use het_server::StoreError;
 use serde::Serialize;
 use thiserror::Error;
@@ -186,7 +186,9 @@ fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError
         cores: Default::default(),
         visible_env: het_devices::visible_devices,
         container_access: het_devices::container_access,
+        device_nodes: Default::default(),
         run_dir: run_dir.to_owned(),
+        begins_at: wall_time(),
         control_groups,
         health_check: None,
         exits: None,

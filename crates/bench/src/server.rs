@@ -39,6 +39,7 @@ impl Server {
         let keeper = Command::new(program)
             .arg("server")
             .env("HET_HOME", home)
+            .env("HET_LOCK_DIR", home)
             .env_remove("HET_SERVER")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

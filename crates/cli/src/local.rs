@@ -1,8 +1,9 @@
 //! Jobs in the state directory of this user, and what runs there without a supervisor.
 
+use std::env;
 use std::path::Path;
-use std::{env, fs};
 
+use het_files::Links;
 use het_server::{Home, JobDir, Unsupervised, unsupervised};
 use het_wire::report::RunReport;
 
@@ -32,8 +33,8 @@ pub fn select(home: &Home, selector: &str) -> Result<JobDir, Fail> {
 
 /// The newest report of a job, if it has one that can be read.
 pub fn read(job: &JobDir) -> Option<RunReport> {
-    let text = fs::read_to_string(job.report()).ok()?;
-    serde_json::from_str(&text).ok()
+    let text = het_files::read(&job.report(), Links::Refused, JobDir::REPORT_BYTES_MAX).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 /// Of a job that nothing is known of but its directory: it is a server's, which tells of its live

@@ -14,7 +14,7 @@ mod vulkan;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use het_core::{Bytes, DeviceId, Topology};
+use het_core::{Bytes, DeviceId, Name, Topology};
 
 use crate::kernel::files::SystemFiles;
 use crate::kernel::pci::{self, Function};
@@ -76,7 +76,8 @@ fn affinity() -> Option<Vec<u32>> {
 pub struct DevicePlace {
     pub address: Option<PciAddress>,
     pub numa: Option<u32>,
-    /// Device nodes, such as `/dev/davinci0`.
+    /// Device nodes through which programs open it, such as `/dev/davinci0` and the manager that it
+    /// shares with others of its kind.
     pub nodes: Vec<PathBuf>,
     pub kernel_driver: Option<String>,
 }
@@ -96,6 +97,14 @@ pub struct Discovery {
 }
 
 impl Discovery {
+    /// The nodes that open each device which has a place, by name.
+    pub fn device_nodes(&self) -> BTreeMap<Name, Vec<PathBuf>> {
+        let named = |(&id, place): (&DeviceId, &DevicePlace)| {
+            (self.topology.device(id).name.clone(), place.nodes.clone())
+        };
+        self.places.iter().map(named).collect()
+    }
+
     /// The same where the device that was found as row `n` stands in row `rows[n]` of `topology`.
     #[must_use]
     pub fn in_rows(&self, topology: &Topology, rows: &[DeviceId]) -> Self {
@@ -123,7 +132,7 @@ pub fn discover(system: &System) -> Discovery {
         diagnostics.push(Diagnostic::PciUnknown);
     }
     let functions = functions.unwrap_or_default();
-    let mut candidates = nvidia::candidates(&system.nvidia, &functions, &mut diagnostics);
+    let mut candidates = nvidia::candidates(&files, &system.nvidia, &functions, &mut diagnostics);
     let vnpus = Vnpus::read(&files, &system.npu_smi);
     diagnostics
         .extend(vnpus.query_error().map(|why| Diagnostic::VnpusUnlisted { why: why.to_owned() }));
@@ -149,7 +158,10 @@ struct Candidate {
     nvlinks: Vec<NvLink>,
 }
 
-fn place(function: &Function, nodes: Vec<String>) -> DevicePlace {
+/// The place of a device with these nodes below `/dev`, beside those that the bus tells.
+fn place(function: &Function, mut nodes: Vec<String>) -> DevicePlace {
+    let more = function.nodes.iter().filter(|node| !nodes.contains(node));
+    nodes.extend(more.cloned().collect::<Vec<_>>());
     DevicePlace {
         address: Some(function.address),
         numa: function.numa,

@@ -5,6 +5,7 @@ mod tree;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use het_core::{Bytes, Share, Topology, Vertex};
 use het_devices::{
@@ -146,6 +147,9 @@ fn the_briefs_node() {
     let numa: Vec<(u32, usize, u64)> =
         discovery.numa.iter().map(|it| (it.id, it.cores.len(), it.memory.0 >> 30)).collect();
     assert_eq!(numa, [(0, 96, 755), (1, 96, 755)]);
+    let nodes = discovery.device_nodes();
+    assert_eq!(nodes["cuda1"], [Path::new("/dev/nvidia3")]);
+    assert_eq!(nodes["npu0"], ["/dev/davinci0", "/dev/davinci_manager"].map(Path::new));
 }
 
 #[test]

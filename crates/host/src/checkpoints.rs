@@ -1,13 +1,16 @@
 //! Checkpoints on disk: which are complete, and what of them the log has missed.
 
-use std::fs;
 use std::path::Path;
 
 use het_core::{Checkpoint, Event, Failure, Job, JobId, Outcome, StageIndex, State};
+use het_files::{is_file, list};
 
 /// Written last into a checkpoint: by het-train, which renames the directory into place with it,
 /// and by Hugging Face.
 const MARKERS: [&str; 2] = ["state.json", "trainer_state.json"];
+
+/// Most entries of a directory that are looked at.
+const ENTRIES_MAX: usize = 10_000;
 
 /// The newest complete checkpoint of a stage that the log or the disk knows.
 pub fn newest_checkpoint(job: &Job, index: StageIndex) -> Option<Checkpoint> {
@@ -41,12 +44,11 @@ pub fn missed_facts(state: &State, id: JobId) -> Vec<Event> {
 }
 
 fn complete_checkpoints(dir: &Path) -> Vec<Checkpoint> {
-    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let entries = list(dir, ENTRIES_MAX).entries.into_iter();
     let complete = entries.filter_map(|entry| {
-        let path = entry.path();
-        let step = entry.file_name().to_str()?.strip_prefix("checkpoint-")?.parse().ok()?;
-        let is_complete = MARKERS.iter().any(|marker| path.join(marker).exists());
-        is_complete.then(|| Checkpoint { step, path: path.to_string_lossy().into_owned() })
+        let step = entry.name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()?;
+        let is_complete = MARKERS.iter().any(|marker| is_file(&entry.path.join(marker)));
+        is_complete.then(|| Checkpoint { step, path: entry.path.to_string_lossy().into_owned() })
     });
     complete.collect()
 }

@@ -29,6 +29,8 @@ struct Reported {
     broken: BTreeSet<DeviceId>,
     /// Processes of the sample before, by device.
     seen: BTreeSet<(DeviceId, u32)>,
+    /// Devices that this control loop was not given.
+    reserved: BTreeMap<DeviceId, Occupant>,
 }
 
 /// A monitor that runs.
@@ -58,7 +60,7 @@ impl Repairs {
 pub fn monitor(
     system: &System,
     discovery: &Discovery,
-    state: &State,
+    (state, reserved): (&State, BTreeMap<DeviceId, Occupant>),
     run_dir: PathBuf,
     event_sender: EventSender,
 ) -> Monitor {
@@ -66,7 +68,8 @@ pub fn monitor(
     let mut reported = Reported {
         occupied: device_ids().filter(|&id| state.occupant(id).is_some()).collect(),
         broken: device_ids().filter(|&id| state.has_failed(id)).collect(),
-        seen: BTreeSet::new(),
+        seen: reserved.iter().map(|(&device, by)| (device, by.process)).collect(),
+        reserved,
     };
     let (tell, repaired) = channel();
     let repairs = Repairs(tell);
@@ -78,7 +81,7 @@ pub fn monitor(
         };
     };
     let mut first = sample(&mut devices, &mut reported, &run_dir);
-    if !reported.seen.is_empty() {
+    if reported.seen.len() > reported.reserved.len() {
         thread::sleep(CONFIRM_AFTER);
         first.extend(sample(&mut devices, &mut reported, &run_dir));
     }
@@ -115,6 +118,9 @@ impl Reported {
     /// What changed since the sample before.
     fn news(&mut self, observation: &DeviceObservation, external: &External) -> Vec<Event> {
         let mut news = Vec::new();
+        let mut all = external.clone();
+        all.extend(self.reserved.iter().map(|(&device, by)| (device, vec![by.clone()])));
+        let external = &all;
         for (&device, found) in external.iter().filter(|(id, _)| !self.occupied.contains(id)) {
             // A job's own process may look external for a moment at its start: two samples count.
             let by = found.iter().find(|by| self.seen.contains(&(device, by.process)));

@@ -10,10 +10,11 @@
 //! ```
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use het_files::replace;
 use thiserror::Error;
 
 use crate::calibrations::Calibrations;
@@ -59,6 +60,10 @@ impl Home {
         let jobs = root.join("jobs");
         fs::create_dir_all(&jobs).map_err(|source| HomeError::Io { path: jobs, source })?;
         Ok(Self { root })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The directory for files of live leases of one engine. Not in memory, where it would cost
@@ -117,6 +122,11 @@ impl Home {
         self.root.join("server/exits")
     }
 
+    /// How the state's time follows from the time since boot.
+    pub fn clock(&self) -> PathBuf {
+        self.root.join("server/clock")
+    }
+
     /// What the server has to say beside its answers.
     pub fn server_log(&self) -> PathBuf {
         self.root.join("server/log")
@@ -173,6 +183,9 @@ impl JobDir {
         self.path.join("events.redb")
     }
 
+    /// Longest report that is read.
+    pub const REPORT_BYTES_MAX: u64 = 64 << 20;
+
     pub fn report(&self) -> PathBuf {
         self.path.join("report.json")
     }
@@ -193,23 +206,4 @@ impl JobDir {
     pub fn write_report(&self, text: &str) -> io::Result<()> {
         replace(&self.report(), text.as_bytes())
     }
-}
-
-/// Replaces a file that only its owner may read.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension("tmp");
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(draft, path)
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension("tmp");
-    fs::write(&draft, bytes)?;
-    fs::rename(draft, path)
 }

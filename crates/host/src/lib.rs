@@ -7,6 +7,7 @@
 
 mod calibrations;
 mod checkpoints;
+mod clock;
 mod declared;
 mod external;
 mod home;
@@ -23,9 +24,13 @@ pub use het_node::{
 
 pub use calibrations::{CalibrationFault, Calibrations};
 pub use checkpoints::{missed_facts, newest_checkpoint};
+pub use clock::{Activity, StartTime, start_time};
 pub use external::{Monitor, Repairs, monitor};
-pub use home::{Home, HomeError, JobDir, write_private};
+pub use home::{Home, HomeError, JobDir};
 pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
-pub use lock::{LockHolder, MachineLock};
+pub use lock::{
+    Conflict, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, LockHolder, MachineLock,
+    lock_dir, take_devices, wait_for_device,
+};
 pub use machine::{Machine, MachineChanges, machine, machine_with, this_machine};
 pub use unsupervised::{Unsupervised, unsupervised};

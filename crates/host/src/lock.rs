@@ -1,7 +1,9 @@
-//! One control loop on a machine at a time: two of them would promise the same devices.
+//! One control loop in a state directory at a time; which devices are its own is for `devices`.
 //!
 //! A lock on a file, held by the process as long as it lives, so a crash frees it. The file says
 //! who holds it.
+
+mod devices;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,6 +15,11 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::JobDir;
+
+pub use devices::{
+    Conflict, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, lock_dir, take_devices,
+    wait_for_device,
+};
 
 /// The control loop that has the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,10 +51,12 @@ impl LockHolder {
     }
 }
 
-/// The right to run jobs on this machine; released when dropped.
+/// The right to run jobs of a state directory on this machine, and on which devices; released when
+/// dropped.
 #[derive(Debug)]
 pub struct MachineLock {
     lock: Flock<File>,
+    devices: Option<DeviceLocks>,
 }
 
 impl MachineLock {
@@ -57,7 +66,7 @@ impl MachineLock {
     /// When the lock file cannot be used.
     pub fn try_acquire(path: &Path) -> io::Result<Result<Self, Option<LockHolder>>> {
         match Flock::lock(open(path)?, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Ok(Self { lock })),
+            Ok(lock) => Ok(Ok(Self { lock, devices: None })),
             Err((mut file, Errno::EAGAIN)) => Ok(Err(read(&mut file))),
             Err((_, errno)) => Err(errno.into()),
         }
@@ -69,9 +78,14 @@ impl MachineLock {
     /// When the lock file cannot be used, or a signal came ([`io::ErrorKind::Interrupted`]).
     pub fn acquire(path: &Path) -> io::Result<Self> {
         match Flock::lock(open(path)?, FlockArg::LockExclusive) {
-            Ok(lock) => Ok(Self { lock }),
+            Ok(lock) => Ok(Self { lock, devices: None }),
             Err((_, errno)) => Err(errno.into()),
         }
+    }
+
+    /// Holds these devices as long.
+    pub fn hold_devices(&mut self, devices: DeviceLocks) {
+        self.devices = Some(devices);
     }
 
     /// Writes down who holds the lock.

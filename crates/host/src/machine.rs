@@ -1,8 +1,9 @@
 //! This machine as the scheduler sees it: what was discovered, with the catalogue's figures.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_core::{Bytes, Topology};
+use het_core::{Bytes, DeviceId, Occupant, Topology};
 use het_devices::{Discovery, ShareError, System, discover};
 use het_wire::catalogue;
 use het_wire::declared::DeclaredDevices;
@@ -15,6 +16,8 @@ pub struct Machine {
     pub topology: Arc<Topology>,
     pub discovery: Discovery,
     pub system: System,
+    /// Devices that are another control loop's, or nobody's, and whose.
+    pub reserved: BTreeMap<DeviceId, Occupant>,
 }
 
 /// Looks at this machine.
@@ -59,5 +62,5 @@ fn known(system: System, discovery: Discovery) -> Machine {
             device.memory = catalogue::memory(class.id.as_str()).unwrap_or(Bytes::ZERO);
         }
     }
-    Machine { topology: Arc::new(topology), discovery, system }
+    Machine { topology: Arc::new(topology), discovery, system, reserved: BTreeMap::new() }
 }

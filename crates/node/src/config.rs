@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use het_core::{DeviceId, NodeId, Topology};
+use het_core::{DeviceId, Name, NodeId, Time, Topology};
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 
@@ -22,9 +22,15 @@ pub struct Config {
     pub cores: BTreeMap<DeviceId, Vec<u32>>,
     pub visible_env: VisibleEnv,
     pub container_access: ContainerAccess,
+    /// The nodes below `/dev` that open an accelerator of it, by device name. Where control groups
+    /// can say so, ranks open only those of devices that they were granted.
+    pub device_nodes: BTreeMap<Name, Vec<PathBuf>>,
     /// Directory for files of live leases, which are void after a reboot. It is created if needed.
     /// No other engine may use it at the same time.
     pub run_dir: PathBuf,
+    /// What its clock shows when it begins. From then on it goes on with the time since boot,
+    /// however the machine's clock is set.
+    pub begins_at: Time,
     /// Whether ranks get control groups.
     pub control_groups: ControlGroups,
     /// A program that every rank runs before its own, with the same devices. If it fails, or takes

@@ -13,7 +13,8 @@ use crate::poller::Poller;
 use crate::process::{Environments, RankProcesses, Spawner, procfs};
 use crate::progress::ProgressWatch;
 use crate::recovery::{RecordFile, RecordFiles};
-use crate::run_dir::discard_lease_files;
+use crate::remover::Remover;
+use crate::run_dir::lease_files;
 
 /// Reading the kernel's count is the most expensive part of a start, so it is cached this long.
 const OOM_KILLS_AGE_MAX: Millis = Millis(1_000);
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) directory_watch: Option<DirectoryWatch>,
     pub(crate) oom_kills: OomKills,
     pub(crate) cgroups: CgroupPool,
+    pub(crate) run_dir: PathBuf,
+    pub(crate) remover: Remover,
     /// Of leases whose end is durable.
     pub(crate) cleanups: Vec<Cleanup>,
     pub(crate) record_files: RecordFiles,
@@ -102,7 +105,9 @@ impl Context {
     pub(crate) fn clean_up(&mut self) {
         for Cleanup { lease_dir, record, children } in self.cleanups.drain(..) {
             // The record goes last: a crash in between leaves something to find.
-            lease_dir.as_deref().into_iter().for_each(discard_lease_files);
+            for path in lease_dir.as_deref().into_iter().flat_map(lease_files) {
+                self.remover.remove(&self.run_dir, &path);
+            }
             match record {
                 RecordCleanup::None => {}
                 RecordCleanup::Reuse(file) => self.record_files.reuse(file),

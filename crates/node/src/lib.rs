@@ -10,10 +10,10 @@
 //! event ◀── node ◀── gang ◀── poller          next_event: exits, files, deadlines, others' events
 //! ```
 //!
-//! There is no thread: the caller of [`Node::next_event`](het_engine::Engine::next_event) waits in
-//! one epoll(7) set (`poller`) for all gangs, and each gang is a state machine with a deadline. A
-//! supervisor may die: a restarter starts it again, and
-//! [`Engine::adopt`](het_engine::Engine::adopt) takes over what it left.
+//! There is no thread but the one that removes what programs left: the caller of
+//! [`Node::next_event`](het_engine::Engine::next_event) waits in one epoll(7) set (`poller`) for
+//! all gangs, and each gang is a state machine with a deadline. A supervisor may die: a restarter
+//! starts it again, and [`Engine::adopt`](het_engine::Engine::adopt) takes over what it left.
 //!
 //! Each of these uses only what stands below it:
 //!
@@ -25,7 +25,7 @@
 //! recovery     records on disk, who owns a process, killing leftovers, the restarter
 //! process      system calls, starting children, /proc, signals
 //! progress, checkpoint, logs, output    files that programs write
-//! cgroup, resources                     control groups; cores and ports
+//! cgroup, resources, remover            control groups; cores and ports; removal of what is left
 //! run_dir, poller, event_channel, clock, config, error
 //! ```
 
@@ -45,14 +45,16 @@ mod poller;
 mod process;
 mod progress;
 mod recovery;
+mod remover;
 mod resources;
 mod run_dir;
 
 pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};
+pub use clock::{since_boot, wall_time};
 pub use config::Config;
 pub use error::NodeError;
 pub use event_channel::EventSender;
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::Node;
-pub use process::{give_memory_back, raise_descriptor_limit, share_one_heap};
+pub use process::{boot_id, give_memory_back, raise_descriptor_limit, share_one_heap};
 pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};

@@ -17,7 +17,7 @@ use het_core::{
 };
 use het_engine::{Engine, GenerationFence, Waker};
 
-use crate::cgroup::{CgroupPool, ControlGroups, RunMode};
+use crate::cgroup::{CgroupPool, ControlGroups, DeviceNodes, RunMode};
 use crate::checkpoint::{ChangedDirectories, DirectoryWatch};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -30,6 +30,7 @@ use crate::poller::{Poller, Source, Trigger};
 use crate::process::{Environments, RankProcesses, Spawner};
 use crate::progress::{Changed, ProgressWatch};
 use crate::recovery::{self, ExitLog, Reaped, RecordFiles, remove_blank_files};
+use crate::remover::Remover;
 use crate::resources::{AssignedCores, Cores, Ports};
 use crate::run_dir::{lease_path, progress_dir};
 
@@ -98,7 +99,7 @@ impl Node {
         let directory_watch = directory_watch
             .filter(|watch| poller.add(watch, Source::Directories, Trigger::OneShot).is_ok());
         let context = Context {
-            clock: Clock::start(),
+            clock: Clock::start(config.begins_at),
             poller,
             ranks: RankProcesses::new(),
             null,
@@ -108,6 +109,8 @@ impl Node {
             directory_watch,
             oom_kills: OomKills::default(),
             cgroups: cgroup_pool(&config),
+            run_dir: config.run_dir.clone(),
+            remover: Remover::new(&config.run_dir),
             cleanups: Vec::new(),
             record_files: RecordFiles::new(&config.run_dir),
             events: VecDeque::new(),
@@ -464,7 +467,7 @@ fn cgroup_pool(config: &Config) -> CgroupPool {
         ControlGroups::Auto => {
             let has_restarter = config.exits.is_some();
             let mode = if has_restarter { RunMode::Service } else { RunMode::Embedded };
-            CgroupPool::new(&config.run_dir, mode)
+            CgroupPool::new(&config.run_dir, mode, DeviceNodes::read(&config.device_nodes))
         }
         ControlGroups::Off => CgroupPool::default(),
     }

@@ -6,16 +6,19 @@
 //! metadata, by the convention of Hadoop and its readers.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use het_files::{Kind, list, remove_tree, replace};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 /// Exists once the stage has succeeded and its output is complete.
 const SUCCESS_FILE: &str = "_SUCCESS";
+
+/// Most entries among which one is looked for.
+const ENTRIES_MAX: usize = 10_000;
 
 /// Watches for the first shard.
 #[derive(Debug)]
@@ -36,10 +39,8 @@ impl OutputWatch {
 
     /// Whether there is a shard. Those of earlier attempts count, because readers read them.
     pub(crate) fn has_shard(&self) -> bool {
-        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        entries
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
-            .any(|entry| is_shard(&entry.file_name()))
+        let mut entries = list(&self.dir, ENTRIES_MAX).entries.into_iter();
+        entries.any(|entry| entry.kind == Kind::File && is_shard(&entry.name))
     }
 
     /// Whether a shard was completed since the last call.
@@ -66,10 +67,7 @@ impl AsFd for OutputWatch {
 /// # Errors
 /// When the marker of an earlier end cannot be removed.
 pub(crate) fn mark_incomplete(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(SUCCESS_FILE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    remove_tree(&dir.join(SUCCESS_FILE))
 }
 
 /// Marks the output as complete: readers stop waiting for shards.
@@ -77,7 +75,7 @@ pub(crate) fn mark_incomplete(dir: &Path) -> io::Result<()> {
 /// # Errors
 /// When the marker cannot be written.
 pub(crate) fn mark_complete(dir: &Path) -> io::Result<()> {
-    fs::write(dir.join(SUCCESS_FILE), "")
+    replace(&dir.join(SUCCESS_FILE), b"")
 }
 
 fn is_shard(name: &OsStr) -> bool {
@@ -90,6 +88,8 @@ fn is_shard(name: &OsStr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

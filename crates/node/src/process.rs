@@ -10,6 +10,7 @@ mod variables;
 
 pub(crate) use exit::{EXIT_NOT_FOUND, EXIT_SAVED, Exit};
 pub(crate) use kill::{ProcessSelector, kill_all, kill_and_wait, signal_groups};
+pub use procfs::boot_id;
 pub(crate) use ranks::RankProcesses;
 pub(crate) use sys::{
     ChildFiles, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program, Spawner, Started,

@@ -14,15 +14,16 @@
 //! RUN_DIR/lease-N.containers/RANK   the container of a rank
 //! RUN_DIR/lease-N.sick-RANK  that the health check of a rank failed
 //! RUN_DIR/progress/lease-N   what its program reports
+//! RUN_DIR/removed-N-M        what is being removed
 //! ```
 //!
 //! None of it is valid after a reboot, which the record reveals by the id of the boot.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use het_core::LeaseId;
+use het_files::remove_tree;
 
 /// The variable that names the notice file. Its value also marks every process of a lease, see
 /// [`crate::process::procfs::members`].
@@ -71,10 +72,16 @@ pub(crate) fn marker_variable(lease_dir: &Path) -> String {
 pub(crate) fn remove_lease_files(
     lease_dir: &Path,
 ) -> impl Iterator<Item = (PathBuf, io::Result<()>)> {
-    let dirs = [lease_dir.to_owned(), containers_path(lease_dir)];
-    let dirs = dirs.into_iter().map(|path| (fs::remove_dir_all(&path), path));
-    let progress = progress_path(lease_dir);
-    dirs.chain([(fs::remove_file(&progress), progress)]).map(|(done, path)| (path, done))
+    let paths = lease_files(lease_dir).into_iter();
+    paths.map(|path| {
+        let removed = remove_tree(&path);
+        (path, removed)
+    })
+}
+
+/// What a lease has in the run directory but its record.
+pub(crate) fn lease_files(lease_dir: &Path) -> [PathBuf; 3] {
+    [lease_dir.to_owned(), containers_path(lease_dir), progress_path(lease_dir)]
 }
 
 /// Removes all files of a lease that is over but its record, as far as possible.

@@ -11,6 +11,7 @@ mod jobs;
 mod listen;
 mod metrics;
 mod openapi;
+mod own_socket;
 mod preempt;
 mod quotas;
 mod refuse;

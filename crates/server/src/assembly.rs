@@ -6,9 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use het_control::{Controller, Past, Retention};
-use het_core::{Event, Topology};
+use het_core::{Event, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
-use het_host::{Home, HomeError, Machine, Monitor, monitor, remove_unused};
+use het_host::{
+    Activity, Home, HomeError, Machine, Monitor, StartTime, monitor, remove_unused, start_time,
+};
 use het_node::{Config, ControlGroups, Node, NodeError};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup};
 use het_wire::api::JobRow;
@@ -50,6 +52,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) health_check: Option<PathBuf>,
     /// Where a restarting supervisor writes how processes ended.
     pub(crate) exits: Option<PathBuf>,
+    /// Not before the state's.
+    pub(crate) begins_at: Time,
     /// Facts of the first turn.
     pub(crate) facts: Vec<Event>,
 }
@@ -65,7 +69,9 @@ pub(crate) fn assemble(
         cores: machine.discovery.cores.clone(),
         visible_env: het_devices::visible_devices,
         container_access: het_devices::container_access,
+        device_nodes: machine.discovery.device_nodes(),
         run_dir: parts.run_dir.clone(),
+        begins_at: parts.begins_at,
         control_groups: ControlGroups::Auto,
         health_check: parts.health_check,
         exits: parts.exits,
@@ -76,8 +82,14 @@ pub(crate) fn assemble(
     let mut joined = state.clone();
     joined.apply(state.now(), &Event::NodesJoined { nodes: found });
     let discovery = machine.discovery.in_rows(joined.topology(), &rows);
-    let Monitor { first, repairs } =
-        monitor(&machine.system, &discovery, &joined, parts.run_dir, event_sender.clone());
+    let reserved = machine.reserved.iter().map(|(id, by)| (rows[id.index()], by.clone())).collect();
+    let Monitor { first, repairs } = monitor(
+        &machine.system,
+        &discovery,
+        (&joined, reserved),
+        parts.run_dir,
+        event_sender.clone(),
+    );
     first.into_iter().for_each(|event| event_sender.send(event));
     let log = Archive::new(parts.store, parts.home);
     let Scheduling { policy, cadence } = scheduling;
@@ -124,7 +136,8 @@ impl MachineService {
         // What cannot be read now is looked at by the next server.
         let _ = remove_unused(&home.kept(), past.state.jobs().values().map(|job| &**job));
         let found = under_known_name(past.state.topology(), &machine.topology);
-        let news = news(&past.state, &found);
+        let StartTime { time: begins_at, news: of_clock } = start_time_of(&home, &past.state);
+        let news = of_clock.into_iter().chain(news(&past.state, &found)).collect();
         let gone = log.gone()?;
         let setup_rows: Vec<JobRow> = log.rows()?;
         let last_job = home.jobs()?.last().map_or(0, |job| job.id);
@@ -136,6 +149,7 @@ impl MachineService {
             retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
             health_check,
             exits: Some(home.exits()),
+            begins_at,
             facts: gone.iter().map(|&device| Event::DeviceRepaired { device }).collect(),
             past,
             home,
@@ -171,6 +185,12 @@ impl MachineService {
         node.detach();
         ended
     }
+}
+
+fn start_time_of(home: &Home, state: &State) -> StartTime {
+    let is_live = state.jobs().values().any(|job| job.end.is_none());
+    let activity = if is_live { Activity::Live } else { Activity::Idle };
+    start_time(&home.clock(), state.now(), activity)
 }
 
 fn open_or_create(path: &Path) -> Result<EventStore, StoreError> {

@@ -224,3 +224,67 @@ fn a_stage_says_when_it_may_be_stopped_for_others() {
     let no_span = refused("name: x\nrun: [x]\nmin_runtime: long");
     assert!(no_span.contains("`long` is not a duration"), "{no_span}");
 }
+
+/// A job of so many stages, each of which waits for so many of those before it.
+fn dense(stages: usize, edges: usize) -> String {
+    let stage = |number: usize| {
+        let after: Vec<String> = (0..number).rev().take(edges).map(|n| format!("s{n}")).collect();
+        let after = after.join(", ");
+        format!("  - {{ name: s{number}, after: [{after}], run: [\"true\"], devices: cpu }}\n")
+    };
+    let stages: String = (0..stages).map(stage).collect();
+    format!(
+        "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{ name: dense }}\n\
+         spec:\n  stages:\n{stages}"
+    )
+}
+
+/// What is said first of a file that is refused; nothing of one that is taken.
+fn first_problem(text: &str) -> String {
+    let problems = parse(text, "job.yaml").err();
+    problems.map_or_else(String::new, |problems| problems.list()[0].message.clone())
+}
+
+#[test]
+fn a_job_may_be_large_and_is_read_in_time() {
+    assert_eq!(first_problem(&dense(64, 64)), "");
+    assert_eq!(first_problem(&dense(65, 1)), "`stages` has 65 items, more than 64");
+    let many = vec!["s0"; 4_097].join(", ");
+    let text = |names: &str| dense(2, 1).replace("after: [s0]", &format!("after: [{names}]"));
+    assert_eq!(first_problem(&text(&many)), "the stages name 4097 others, more than 4096");
+    assert_eq!(first_problem(&text(&many["s0, ".len()..])), "");
+}
+
+#[test]
+fn a_long_circle_is_told_from_its_first_stage() {
+    let text = dense(64, 1).replace("name: s0, after: []", "name: s0, after: [s63]");
+    let told = first_problem(&text);
+    assert!(told.starts_with("`after` goes round in a circle: s0 → s63 → s62 →"), "{told}");
+    assert!(told.ends_with("→ s1 → s0"), "{told}");
+}
+
+#[test]
+fn what_grows_when_it_is_read_is_refused() {
+    let level = |n: u32| {
+        let below = (0..10).map(|_| format!("*a{}", n - 1)).collect::<Vec<_>>().join(", ");
+        format!("a{n}: &a{n} [{below}]\n")
+    };
+    let bomb: String = (1..9).map(level).collect();
+    assert!(!first_problem(&format!("a0: &a0 [x]\n{bomb}")).is_empty());
+    let deep = format!("name: {}x{}\n", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(!first_problem(&deep).is_empty());
+}
+
+#[test]
+fn of_many_problems_the_first_are_told() {
+    let stages: String = (0..60)
+        .map(|n| format!("  - {{ name: s{n}, run: [\"true\"], devices: nonsense }}\n"))
+        .collect();
+    let text = format!(
+        "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{ name: many }}\n\
+         spec:\n  stages:\n{stages}"
+    );
+    let problems = parse(&text, "job.yaml").expect_err("no device is called so");
+    assert_eq!(problems.list().len(), 50);
+    assert!(problems.to_string().ends_with("and 10 more like these\n"));
+}

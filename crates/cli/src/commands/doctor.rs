@@ -27,7 +27,7 @@ pub fn doctor() -> Result<u8, Fail> {
     let machine = this_machine();
     let mut checks = devices(&machine);
     checks.push(state_directory());
-    checks.push(groups());
+    checks.push(groups(&machine));
     checks.push(trainer());
     checks.push(program(
         "python3",
@@ -105,11 +105,18 @@ fn state_directory() -> Check {
     }
 }
 
-fn groups() -> Check {
+/// Keeping jobs from devices of others matters where there are any.
+fn groups(machine: &Machine) -> Check {
     let finding = control_groups();
-    let hint = match &finding {
-        ControlGroupFinding::Usable { limits_memory: true, .. } => {
+    let has_accelerators = machine.topology.accelerators().next().is_some();
+    let hint = match finding {
+        ControlGroupFinding::Usable { limits_memory: true, confines_devices, .. }
+            if confines_devices || !has_accelerators =>
+        {
             return Check::Pass(finding.to_string());
+        }
+        ControlGroupFinding::Usable { limits_memory: true, .. } => {
+            "only a server of root can keep jobs from devices of others"
         }
         _ => "a server started by systemd with `packaging/het.service` may make them",
     };

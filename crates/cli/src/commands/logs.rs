@@ -2,13 +2,14 @@
 
 mod following;
 
-use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anstream::{eprintln, println};
 use clap::Args;
+use het_files::{Links, open};
 use het_wire::report::RunReport;
+use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 
 use self::following::{Source, follow};
@@ -17,6 +18,13 @@ use crate::fail::{Fail, code};
 use crate::live::{TerminalLines, numbered};
 use crate::local::{home, read, select, without_report};
 use crate::selection;
+
+/// Most that is shown of a log. Ours are cut before; a file that a user named may be longer.
+const SHOWN_BYTES_MAX: u64 = 512 << 20;
+
+/// Where lines are looked for at the end of a log, and by how much more if there are too few.
+const TAIL_BYTES: u64 = 256 << 10;
+const TAIL_GROWTH: u64 = 8;
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
@@ -149,26 +157,38 @@ struct Written {
 
 /// The last lines of a log, or all of it.
 fn tail(path: &Path, lines: Option<usize>) -> io::Result<Written> {
-    let Written { mut bytes, begin } = written(path)?;
-    let Some(lines) = lines else { return Ok(Written { bytes, begin }) };
-    let body = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-    let mut ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
-    let skipped = match lines {
-        0 => bytes.len(),
-        lines => ends.nth(lines - 1).map_or(0, |(end, _)| end + 1),
-    };
-    bytes.drain(..skipped);
-    Ok(Written { bytes, begin: begin + skipped as u64 })
+    let Some(lines) = lines else { return written(path, SHOWN_BYTES_MAX) };
+    let mut bytes_max = TAIL_BYTES;
+    loop {
+        let Written { mut bytes, begin } = written(path, bytes_max)?;
+        let body = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let mut ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+        let end =
+            if lines == 0 { Some(bytes.len()) } else { ends.nth(lines - 1).map(|it| it.0 + 1) };
+        let is_all = (bytes.len() as u64) < bytes_max || bytes_max >= SHOWN_BYTES_MAX;
+        if end.is_some() || is_all {
+            let skipped = end.unwrap_or(0);
+            bytes.drain(..skipped);
+            return Ok(Written { bytes, begin: begin + skipped as u64 });
+        }
+        bytes_max *= TAIL_GROWTH;
+    }
 }
 
-/// All of a log but the hole that its beginning may have become.
-fn written(path: &Path) -> io::Result<Written> {
-    let mut file = File::open(path)?;
-    // Where a file system knows no holes there are none; an empty file is all hole.
-    let data = lseek(&file, 0, Whence::SeekData).unwrap_or(0);
-    let begin = file.seek(SeekFrom::Start(u64::try_from(data).unwrap_or(0)))?;
+/// The newest part of a log, without the hole that its beginning may have become.
+fn written(path: &Path, bytes_max: u64) -> io::Result<Written> {
+    let mut file = open(path, Links::Followed)?;
+    let length = i64::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let newest = length.saturating_sub_unsigned(bytes_max).max(0);
+    let data = match lseek(&file, newest, Whence::SeekData) {
+        // All of it is hole.
+        Err(Errno::ENXIO) => length,
+        // Where a file system knows no holes there are none.
+        data => data.unwrap_or(newest),
+    };
+    let begin = file.seek(SeekFrom::Start(data.unsigned_abs()))?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
+    file.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(Written { bytes, begin })
 }
 

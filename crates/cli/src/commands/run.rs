@@ -78,11 +78,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Fail> {
     }
     let scheduling =
         Scheduling { policy: policy_named(&args.policy)?, cadence: args.cadence.cadence() };
-    let machine = this_machine();
+    let mut machine = this_machine();
     let home = home()?;
     let prepared = match &args.resume {
-        Some(selector) => prepare::resume(args, selector, &home)?,
-        None => prepare::submit(args, &machine, &home)?,
+        Some(selector) => prepare::resume(args, selector, &mut machine, &home)?,
+        None => prepare::submit(args, &mut machine, &home)?,
     };
     let prepare::Prepared { run, lock, asked, begins, warnings } = prepared;
     // Caught first: an interrupt that comes while the job starts holds it.

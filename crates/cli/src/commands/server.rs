@@ -16,8 +16,9 @@ use het_server::api::{
     Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
 };
 use het_server::{
-    Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
-    forward_signal, machine_with, raise_descriptor_limit, run_restarter, share_one_heap,
+    DeviceChoice, DeviceLockError, DeviceLocks, Home, Keeping, LockHolder, Machine, MachineChanges,
+    MachineLock, MachineService, Scheduling, forward_signal, lock_dir, machine_with,
+    raise_descriptor_limit, run_restarter, share_one_heap, take_devices,
 };
 use het_wire::api::ServerInfo;
 use het_wire::declared::{self, DeclaredDevices};
@@ -73,6 +74,10 @@ pub struct ServerArgs {
     /// pretended ones for a trial. `het schema devices` says what stands in it.
     #[arg(long, value_name = "FILE")]
     pub declare: Option<PathBuf>,
+    /// Use these devices and leave the others to others, `cuda0,cuda1,cpu0:8`; of a CPU perhaps so
+    /// many cores. Without it all devices, which no other server of the machine may hold.
+    #[arg(long, value_name = "DEVICE[:CORES]", value_delimiter = ',', value_parser = device_choice)]
+    pub devices: Option<Vec<DeviceChoice>>,
     /// A snapshot is taken after so many events, so that the next start reads only what came after.
     #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().snapshot_every)]
     pub snapshot_every: u64,
@@ -90,6 +95,17 @@ fn share(text: &str) -> Result<(String, u32), String> {
     let read = text.split_once('=').and_then(|(device, ways)| Some((device, ways.parse().ok()?)));
     let (device, ways) = read.ok_or("write the device and a number, as in `cuda0=4`")?;
     Ok((device.to_owned(), ways))
+}
+
+fn device_choice(text: &str) -> Result<DeviceChoice, String> {
+    let (name, cores) = match text.split_once(':') {
+        Some((name, cores)) => {
+            let cores = cores.parse().ok().filter(|cores| *cores > 0);
+            (name, Some(cores.ok_or("write a number of cores, as in `cpu0:8`")?))
+        }
+        None => (text, None),
+    };
+    Ok(DeviceChoice { name: name.to_owned(), cores })
 }
 
 #[derive(Debug, Subcommand)]
@@ -213,9 +229,10 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let policy = policy_named(&args.policy)?;
     let home = home()?;
     home.server_dir()?;
-    let _lock = acquire(&home)?;
+    let mut lock = acquire(&home)?;
     refuse_unsupervised(&home, Some(&home.run_dir("server")))?;
-    let machine = machine(args)?;
+    let mut machine = machine(args)?;
+    lock.hold_devices(acquire_devices(args, &mut machine, &home)?);
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;
     let keeping = Keeping {
@@ -304,6 +321,33 @@ fn acquire(home: &Home) -> Result<MachineLock, Fail> {
                     .hint("one loop decides on a machine: wait for it or stop it"));
             }
             Err(_) => thread::sleep(START_LOOK_EVERY),
+        }
+    }
+}
+
+/// Takes the devices that this server was given, or all. Those of a server that was killed may be
+/// held for a moment longer.
+fn acquire_devices(
+    args: &ServerArgs,
+    machine: &mut Machine,
+    home: &Home,
+) -> Result<DeviceLocks, Fail> {
+    let dir = lock_dir(|name| env::var(name).ok()).map_err(Fail::from_error)?;
+    let choices = args.devices.as_deref();
+    let deadline = Instant::now() + ACQUIRE_LIMIT;
+    loop {
+        match take_devices(&dir, machine, choices, (LockHolder::server(), home.root())) {
+            Err(DeviceLockError::Held(_)) if Instant::now() < deadline => {
+                thread::sleep(START_LOOK_EVERY);
+            }
+            Err(DeviceLockError::Held(conflict)) => {
+                let hint = match conflict.free.as_slice() {
+                    [] => "stop it, or use it by its `HET_HOME`".to_owned(),
+                    free => format!("give this server the rest: `--devices {}`", free.join(",")),
+                };
+                return Err(Fail::new(code::CONFLICT, conflict.to_string()).hint(hint));
+            }
+            taken => return taken.map_err(Fail::from_error),
         }
     }
 }

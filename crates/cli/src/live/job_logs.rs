@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use het_files::{kind, list};
 use het_wire::report::RunReport;
 
 use super::log_reader::{LogReader, Piece};
@@ -34,26 +35,30 @@ pub enum Attempts {
     FromLast,
 }
 
+/// Most entries of a directory that are looked at: of attempts, or of the ranks of one.
+const ENTRIES_MAX: usize = 100_000;
+
 /// Where reading begins in logs that are there already, in bytes; at 0 in all others.
 pub type Begins = BTreeMap<PathBuf, u64>;
 
 /// The ends of all logs below a working directory: a job may be given one that others wrote to.
 pub fn ends(workdir: &Path) -> Begins {
-    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let entries = |dir: &Path| list(dir, ENTRIES_MAX).entries.into_iter();
     let stages = entries(&workdir.join("logs"));
-    let attempts = stages.flat_map(|stage| entries(&stage.path()));
-    let files = attempts.flat_map(|attempt| entries(&attempt.path()));
-    files.filter_map(|file| Some((file.path(), file.metadata().ok()?.len()))).collect()
+    let attempts = stages.flat_map(|stage| entries(&stage.path));
+    let files = attempts.flat_map(|attempt| entries(&attempt.path));
+    let length = |path: PathBuf| kind(&path).ok().map(|(_, metadata)| (path, metadata.len()));
+    files.filter_map(|file| length(file.path)).collect()
 }
 
 /// Entries named `PREFIXnSUFFIX`, by n.
 pub fn numbered(dir: &Path, prefix: &str, suffix: &str) -> Vec<(u32, PathBuf)> {
-    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let entries = list(dir, ENTRIES_MAX).entries.into_iter();
     let mut found: Vec<(u32, PathBuf)> = entries
         .filter_map(|entry| {
-            let name = entry.file_name();
-            let number = name.to_str()?.strip_prefix(prefix)?.strip_suffix(suffix)?.parse().ok()?;
-            Some((number, entry.path()))
+            let name = entry.name.to_str()?;
+            let number = name.strip_prefix(prefix)?.strip_suffix(suffix)?.parse().ok()?;
+            Some((number, entry.path))
         })
         .collect();
     found.sort();

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use het_files::{Links, open};
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 
@@ -48,7 +49,7 @@ impl LogReader {
     pub fn read(&mut self) -> io::Result<Piece> {
         let file = match &self.file {
             Some(file) => file,
-            None => match File::open(&self.path) {
+            None => match open(&self.path, Links::Followed) {
                 Ok(file) => self.file.insert(file),
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Piece::default()),
                 Err(error) => return Err(error),

@@ -1,10 +1,15 @@
 //! The daily verbs against a server that `het submit` starts on demand.
 
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::process::Stdio;
+
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::commands::wait_for;
-use crate::support::{Served, states, whole_machine};
+use crate::support::{Sandbox, Served, states, whole_machine};
 use crate::training::{adapter, prepared, trainer};
 
 #[test]
@@ -72,6 +77,54 @@ fn a_stopped_server_leaves_jobs_running_for_the_next() {
     assert_eq!(served.code(&["wait", &id]), Some(5), "its code was not lost");
     let report = served.json(&["describe", &id]);
     assert_eq!(report["stages"][0]["attempts"], 1, "it was not started again");
+}
+
+#[test]
+fn a_removed_socket_is_made_again() {
+    let served = Served::new();
+    let id = served.submit("exit 0");
+    let dir = served.0.path().join("home/server");
+    let before = served.json(&["server", "status"])["pid"].clone();
+    let removals: [&dyn Fn(); 3] = [
+        &|| fs::remove_file(dir.join("socket")).expect("it is there"),
+        &|| fs::rename(dir.join("socket"), dir.join("moved")).expect("it is there"),
+        &|| {
+            fs::write(dir.join("other"), "something else").expect("it can be written");
+            fs::rename(dir.join("other"), dir.join("socket")).expect("it takes its place");
+        },
+    ];
+    for remove in removals {
+        remove();
+        while !dir.join("socket").metadata().is_ok_and(|found| found.file_type().is_socket()) {
+            std::thread::yield_now();
+        }
+        served.run(&["wait", &id.to_string()]);
+    }
+    assert_eq!(served.json(&["server", "status"])["pid"], before);
+}
+
+#[test]
+fn a_second_server_takes_what_it_is_given() {
+    let (first, second) = (Sandbox::new(), Sandbox::new());
+    let locks = first.path().join("home");
+    let serve = |sandbox: &Sandbox, arguments: &[&str]| {
+        let mut command = sandbox.het(&[&["server"], arguments].concat());
+        command.env("HET_LOCK_DIR", &locks).stderr(Stdio::piped());
+        command.spawn().expect("het starts")
+    };
+    let first = Served(first);
+    let mut holder = serve(&first.0, &["--devices", "cpu0:1"]);
+    while first.code(&["server", "status"]) != Some(0) {
+        std::thread::yield_now();
+    }
+    let mut refused = serve(&second, &[]);
+    let code = refused.wait().expect("it ends").code();
+    let mut text = String::new();
+    refused.stderr.take().expect("a pipe").read_to_string(&mut text).expect("it is text");
+    assert_eq!(code, Some(6), "{text}");
+    assert!(text.contains("`cpu0` belongs to a server (process "), "{text}");
+    first.run(&["server", "stop"]);
+    assert!(holder.wait().expect("it ends").success());
 }
 
 #[test]

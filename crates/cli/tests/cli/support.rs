@@ -38,6 +38,8 @@ impl Sandbox {
             .args(arguments)
             .current_dir(self.path())
             .env("HET_HOME", self.path().join("home"))
+            // Servers of other sandboxes hold the same devices.
+            .env("HET_LOCK_DIR", self.path().join("home"))
             .env("HET_LANG", "en")
             .env("NO_COLOR", "1")
             .env_remove("RUST_BACKTRACE")

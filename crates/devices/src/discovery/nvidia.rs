@@ -4,11 +4,14 @@ use het_core::Bytes;
 
 use super::{Candidate, place};
 use crate::catalogue::{self, Recognised};
+use crate::kernel::files::SystemFiles;
 use crate::kernel::pci::Function;
+use crate::pci_address::PciAddress;
 use crate::{Diagnostic, Mig, MigInstance, NvidiaDevice, NvidiaProbe};
 
 /// Every NVIDIA GPU, in the order of addresses.
 pub(super) fn candidates(
+    files: &SystemFiles,
     probe: &NvidiaProbe,
     functions: &[Function],
     diagnostics: &mut Vec<Diagnostic>,
@@ -28,7 +31,7 @@ pub(super) fn candidates(
     let mut candidates = Vec::new();
     for answer in if let NvidiaProbe::Found(found) = probe { found.as_slice() } else { &[] } {
         match answer {
-            Ok(device) => candidates.extend(candidates_of(device, &on_bus, diagnostics)),
+            Ok(device) => candidates.extend(candidates_of(files, device, &on_bus, diagnostics)),
             Err((index, why)) => {
                 diagnostics.push(Diagnostic::NvidiaUnreadable { index: *index, why: why.clone() });
             }
@@ -52,11 +55,12 @@ pub(super) fn candidates(
 
 /// The device, or its instances where it is partitioned.
 fn candidates_of(
+    files: &SystemFiles,
     device: &NvidiaDevice,
     on_bus: &[&Function],
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Vec<Candidate> {
-    let whole = whole_candidate(device, on_bus);
+    let whole = whole_candidate(files, device, on_bus);
     let Mig::On(instances) = &device.mig else { return vec![whole] };
     if instances.is_empty() {
         let (title, address) = (device.name.clone(), device.address);
@@ -74,9 +78,10 @@ fn candidates_of(
     instances.iter().map(instance).collect()
 }
 
-fn whole_candidate(device: &NvidiaDevice, on_bus: &[&Function]) -> Candidate {
+fn whole_candidate(files: &SystemFiles, device: &NvidiaDevice, on_bus: &[&Function]) -> Candidate {
     let function = on_bus.iter().find(|function| function.address == device.address);
-    let mut place = function.map(|function| place(function, Vec::new())).unwrap_or_default();
+    let nodes: Vec<String> = node(files, device.address).into_iter().collect();
+    let mut place = function.map(|function| place(function, nodes)).unwrap_or_default();
     place.address = Some(device.address);
     place.numa = place.numa.or(device.numa);
     Candidate {
@@ -92,4 +97,11 @@ fn whole_candidate(device: &NvidiaDevice, on_bus: &[&Function]) -> Candidate {
         place,
         nvlinks: device.nvlinks.clone(),
     }
+}
+
+/// `nvidia0`, by the number that NVIDIA's kernel module publishes.
+fn node(files: &SystemFiles, address: PciAddress) -> Option<String> {
+    let text = files.text(&format!("proc/driver/nvidia/gpus/{address}/information"))?;
+    let row = text.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
+    Some(format!("nvidia{}", row.trim().parse::<u32>().ok()?))
 }

@@ -20,7 +20,7 @@ pub(crate) struct Function {
     pub(crate) kernel_driver: Option<String>,
     /// Host bridge, then bridges, then the function itself: `pci0000:c0`, `0000:c0:01.1`, ….
     pub(crate) path: Vec<String>,
-    /// Names of its nodes below `/dev`: `dri/renderD128`, `accel/accel0`.
+    /// Names of its nodes below `/dev`: `dri/renderD128`, `dri/card0`, `accel/accel0`.
     pub(crate) nodes: Vec<String>,
     /// Part of another function (SR-IOV) that is listed itself.
     pub(crate) is_virtual: bool,
@@ -53,6 +53,7 @@ fn function(files: &SystemFiles, address: PciAddress) -> Option<Function> {
             .collect()
     };
     let mut nodes = listed("drm", "renderD", "dri");
+    nodes.extend(listed("drm", "card", "dri"));
     nodes.extend(listed("accel", "accel", "accel"));
     Some(Function {
         address,

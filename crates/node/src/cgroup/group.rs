@@ -10,6 +10,7 @@ use het_core::Bytes;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::devices::Denied;
 use super::directory::{PROCS, members_of_tree, remove_tree};
 
 /// Most memory, mostly page cache, that a cgroup may still be charged for to be reused.
@@ -31,6 +32,8 @@ pub(crate) struct Group {
     procs: Vec<OwnedFd>,
     /// Its limit, zero for none; unknown of one that another supervisor made.
     pub(super) memory: Option<Bytes>,
+    /// Device nodes that its processes may not open.
+    pub(super) denied: Denied,
     /// OOM kills that the kernel had counted when its present rank began.
     kills_before: Option<u64>,
     counters: Counters,

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::Version;
+use super::devices::may_filter;
 use super::directory::{PROCS, members};
 
 /// `het-USER` holds the cgroups of all engines of a user, and stays when they end.
@@ -28,20 +30,20 @@ pub(super) struct Hierarchy {
     pub(super) version: Version,
     pub(super) memory: bool,
     pub(super) pids: bool,
+    pub(super) devices: bool,
 }
 
 impl Hierarchy {
-    /// One in each hierarchy.
+    /// One in each hierarchy that limits memory or processes, and in that which decides about
+    /// devices where this process may make one.
     pub(super) fn all(mode: RunMode) -> io::Result<Vec<Self>> {
         let name = format!("{PREFIX}{}", nix::unistd::getuid());
-        OwnCgroup::all(mode)?.iter().map(|own| own.create(&name, mode)).collect()
+        let created = OwnCgroup::all(mode)?.into_iter().filter_map(|own| {
+            let created = own.create(&name, mode);
+            (created.is_ok() || !own.is_optional()).then_some(created)
+        });
+        created.collect()
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
-    One,
-    Two,
 }
 
 /// The cgroup of a hierarchy that this process is in.
@@ -51,6 +53,7 @@ pub(super) struct OwnCgroup {
     pub(super) version: Version,
     memory: bool,
     pids: bool,
+    devices: bool,
 }
 
 impl OwnCgroup {
@@ -63,7 +66,8 @@ impl OwnCgroup {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let mut found = own_cgroups(&mounts, &own, mode);
         // Where both versions are mounted, version 1 has the controllers.
-        let one = found.iter().any(|cgroup| cgroup.version == Version::One);
+        let limits = |cgroup: &OwnCgroup| cgroup.memory || cgroup.pids;
+        let one = found.iter().any(|cgroup| cgroup.version == Version::One && limits(cgroup));
         found.retain(|cgroup| (cgroup.version == Version::One) == one);
         if found.is_empty() {
             return Err(io::Error::other("the machine has none"));
@@ -82,12 +86,13 @@ impl OwnCgroup {
     /// Makes the directory of an engine's cgroups inside it.
     fn create(&self, name: &str, mode: RunMode) -> io::Result<Hierarchy> {
         let dir = self.make(name)?;
-        let Self { version, mut memory, mut pids, .. } = *self;
+        let Self { version, mut memory, mut pids, mut devices, .. } = *self;
         if version == Version::Two {
             let limits = self.delegate(&dir, mode).is_ok();
             (memory, pids) = (limits, limits);
+            devices = may_filter();
         }
-        Ok(Hierarchy { dir, version, memory, pids })
+        Ok(Hierarchy { dir, version, memory, pids, devices })
     }
 
     /// Whether cgroups inside it can limit memory, as far as its files show.
@@ -96,6 +101,19 @@ impl OwnCgroup {
         match self.version {
             Version::One => self.memory,
             Version::Two => delegated().is_ok_and(|text| text.contains("memory")),
+        }
+    }
+
+    /// Ranks can do without it: it decides about devices only.
+    pub(super) fn is_optional(&self) -> bool {
+        self.devices && !self.memory && !self.pids
+    }
+
+    /// Whether cgroups inside it can keep processes from devices.
+    pub(super) fn confines_devices(&self) -> bool {
+        match self.version {
+            Version::One => self.devices,
+            Version::Two => may_filter(),
         }
     }
 
@@ -120,8 +138,8 @@ impl OwnCgroup {
     }
 }
 
-/// The cgroups of this process in the hierarchies that can limit or at least group processes, from
-/// the text of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+/// The cgroups of this process in the hierarchies that can limit or at least group processes, or
+/// decide about devices, from the text of `/proc/self/mountinfo` and `/proc/self/cgroup`.
 fn own_cgroups(mounts: &str, own: &str, mode: RunMode) -> Vec<OwnCgroup> {
     let mut found: Vec<OwnCgroup> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -138,6 +156,7 @@ fn own_cgroups(mounts: &str, own: &str, mode: RunMode) -> Vec<OwnCgroup> {
             "cgroup2" => (Version::Two, ""),
             "cgroup" if options.contains("memory") => (Version::One, "memory"),
             "cgroup" if options.contains("pids") => (Version::One, "pids"),
+            "cgroup" if options.contains("devices") => (Version::One, "devices"),
             _ => continue,
         };
         let path = own.lines().find_map(|line| {
@@ -157,6 +176,7 @@ fn own_cgroups(mounts: &str, own: &str, mode: RunMode) -> Vec<OwnCgroup> {
             version,
             memory: options.contains("memory"),
             pids: options.contains("pids"),
+            devices: options.contains("devices"),
         });
     }
     found

@@ -5,11 +5,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use het_core::Bytes;
+use het_core::{Bytes, Name};
 
+use super::Version;
+use super::devices::DeviceNodes;
 use super::directory::{children, remove_tree};
 use super::group::Group;
-use super::hierarchy::{Hierarchy, RunMode, Version};
+use super::hierarchy::{Hierarchy, RunMode};
 
 /// Least memory limit: a child that enters a cgroup shares the supervisor's memory until its
 /// program begins, and an OOM kill then would end the supervisor too.
@@ -32,17 +34,34 @@ pub(crate) struct CgroupPool {
     engine: String,
     next: u64,
     free: Vec<Group>,
+    /// Those that ranks are kept from unless they were granted their devices.
+    device_nodes: DeviceNodes,
+}
+
+/// What one rank is granted.
+#[derive(Debug)]
+pub(crate) struct RankGrant<'a> {
+    /// Zero for no limit.
+    pub(crate) memory: Bytes,
+    pub(crate) devices: Vec<&'a Name>,
 }
 
 impl CgroupPool {
     /// The pool of an engine with this run directory; empty where it may make no cgroups.
-    pub(crate) fn new(run_dir: &Path, mode: RunMode) -> Self {
+    pub(crate) fn new(run_dir: &Path, mode: RunMode, device_nodes: DeviceNodes) -> Self {
         let Ok(metadata) = fs::metadata(run_dir) else { return Self::default() };
+        let mut hierarchies = Hierarchy::all(mode).unwrap_or_default();
+        if device_nodes.is_empty() {
+            // One cgroup less to make and to enter for each rank.
+            hierarchies.retain(|of| of.version == Version::Two || of.memory || of.pids);
+            hierarchies.iter_mut().for_each(|of| of.devices = false);
+        }
         let pool = Self {
-            hierarchies: Hierarchy::all(mode).unwrap_or_default(),
+            hierarchies,
             engine: format!("{:x}-{:x}-", metadata.dev(), metadata.ino()),
             next: 0,
             free: Vec::new(),
+            device_nodes,
         };
         // Empty ones of a supervisor that died. Those with processes are in use.
         for hierarchy in &pool.hierarchies {
@@ -54,15 +73,14 @@ impl CgroupPool {
         pool
     }
 
-    /// A cgroup for each rank of a gang, by memory limits (zero for none); empty where they cannot
-    /// be made.
-    pub(crate) fn take(&mut self, memory: &[Bytes]) -> Vec<Group> {
+    /// A cgroup for each rank of a gang; empty where they cannot be made.
+    pub(crate) fn take(&mut self, ranks: &[RankGrant<'_>]) -> Vec<Group> {
         let mut taken = Vec::new();
         if self.hierarchies.is_empty() {
             return taken;
         }
-        for &memory in memory {
-            match self.take_one(memory) {
+        for rank in ranks {
+            match self.take_one(rank) {
                 Ok(group) => taken.push(group),
                 Err(_) => {
                     taken.into_iter().for_each(|group| self.put_back(group));
@@ -73,18 +91,21 @@ impl CgroupPool {
         taken
     }
 
-    fn take_one(&mut self, memory: Bytes) -> io::Result<Group> {
+    fn take_one(&mut self, rank: &RankGrant<'_>) -> io::Result<Group> {
         let mut group = match self.free.pop() {
             Some(group) => group,
             None => self.create()?,
         };
-        if group.memory != Some(memory) {
-            if let Err(error) = self.limit(&group, memory) {
-                group.remove();
-                return Err(error);
-            }
-            group.memory = Some(memory);
+        let memory = rank.memory;
+        let limited = match group.memory == Some(memory) {
+            true => Ok(()),
+            false => self.limit(&group, memory),
+        };
+        if let Err(error) = limited.and_then(|()| self.confine(&mut group, &rank.devices)) {
+            group.remove();
+            return Err(error);
         }
+        group.memory = Some(memory);
         group.begin_rank();
         Ok(group)
     }
@@ -132,6 +153,15 @@ impl CgroupPool {
             }
         }
         Ok(group)
+    }
+
+    /// Keeps it from devices that were not granted.
+    fn confine(&self, group: &mut Group, granted: &[&Name]) -> io::Result<()> {
+        let Some(at) = self.hierarchies.iter().position(|hierarchy| hierarchy.devices) else {
+            return Ok(());
+        };
+        let dir = group.dirs()[at].clone();
+        group.denied.set(self.hierarchies[at].version, &dir, self.device_nodes.denied_to(granted))
     }
 
     fn limit(&self, group: &Group, memory: Bytes) -> io::Result<()> {

@@ -1,17 +1,20 @@
 //! Follows the checkpoint directory of one gang.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use het_core::{Checkpoint, Progress};
+use het_files::{Kind, is_directory, kind, list};
 use nix::errno::Errno;
 
 use super::tracker::{CheckpointTracker, step_of};
 use super::trainer_state::TrainerState;
 use super::watch::{Change, CheckpointWatch};
+
+/// Most entries of the directory that are looked at.
+const ENTRIES_MAX: usize = 10_000;
 
 /// Whether every process exited as its program wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl CheckpointFollower {
         let dir = self.dir.clone();
         let is_old = |step: &u64| {
             let path = dir.as_ref().map(|dir| dir.join(format!("checkpoint-{step}")));
-            let changed = path.and_then(|path| fs::metadata(path).ok()?.modified().ok());
+            let changed = path.and_then(|path| kind(&path).ok()?.1.modified().ok());
             changed.is_none_or(|changed| changed < since)
         };
         self.seen.retain(is_old);
@@ -93,7 +96,7 @@ impl CheckpointFollower {
             }
             progress.extend(self.state(step).map(|state| state.progress()));
             // A program that keeps only the newest may have deleted it again.
-            if let Some(path) = self.path(step).filter(|path| path.is_dir()) {
+            if let Some(path) = self.path(step).filter(|path| is_directory(path)) {
                 found.push(Checkpoint { step, path: path.to_string_lossy().into_owned() });
             }
         }
@@ -151,13 +154,8 @@ impl CheckpointFollower {
     }
 
     fn steps_on_disk(&self) -> BTreeSet<u64> {
-        let entries = self.dir.as_ref().and_then(|dir| fs::read_dir(dir).ok());
-        entries
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .filter_map(|entry| step_of(entry.file_name().to_str()?))
-            .collect()
+        let listing = self.dir.as_ref().map(|dir| list(dir, ENTRIES_MAX)).unwrap_or_default();
+        let directories = listing.entries.into_iter().filter(|it| it.kind == Kind::Directory);
+        directories.filter_map(|entry| step_of(entry.name.to_str()?)).collect()
     }
 }

@@ -1,11 +1,12 @@
 //! How frameworks save: the names of their checkpoints, and what a whole one contains.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use het_files::{Kind, Links, head, is_file, kind, tail};
 
 use super::tracker::step_of;
 use super::trainer_state::{STATE_FILE, TrainerState};
@@ -22,7 +23,7 @@ const HEAD_BYTES: u64 = 4_096;
 /// The last record of a zip archive, which PyTorch's files are: its signature and its length
 /// (APPNOTE 6.3.10, section 4.3.16).
 const ZIP_END: &[u8] = b"PK\x05\x06";
-const ZIP_END_BYTES: i64 = 22;
+const ZIP_END_BYTES: u64 = 22;
 
 /// What may be a checkpoint, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,13 +36,6 @@ pub(super) enum Format {
     Lightning,
     /// The file in which DeepSpeed names its newest checkpoint.
     DeepSpeed,
-}
-
-/// Whether an entry of a directory is a directory or a file; anything else is no checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Directory,
-    File,
 }
 
 /// A whole checkpoint.
@@ -72,6 +66,7 @@ impl Format {
             }
             Kind::File if name == LATEST => Some(Self::DeepSpeed),
             Kind::File => name.ends_with(".ckpt").then_some(Self::Lightning),
+            Kind::Link | Kind::Other => None,
         }
     }
 
@@ -86,8 +81,8 @@ impl Format {
 
     /// When it was last completed; `None` while its last file is missing.
     pub(super) fn stamp(self, path: &Path) -> Option<Stamp> {
-        let metadata = fs::symlink_metadata(self.marker(path)).ok()?;
-        metadata.is_file().then(|| Stamp::of(&metadata))
+        let (kind, metadata) = kind(&self.marker(path)).ok()?;
+        (kind == Kind::File).then(|| Stamp::of(&metadata))
     }
 
     /// The checkpoint, if it is one and whole.
@@ -106,11 +101,11 @@ impl Format {
                 is_whole_zip(path)?.then(|| whole(path, step, None))
             }
             Self::DeepSpeed => {
-                let tag = head(path).ok()?;
+                let tag = head(path, Links::Refused, HEAD_BYTES).ok()?;
                 let tag = str::from_utf8(&tag).ok()?.trim();
                 let is_name = !tag.is_empty() && !tag.contains('/') && tag != "..";
                 let path = path.with_file_name(is_name.then_some(tag)?);
-                path.join(MODEL_STATES).is_file().then(|| whole(&path, last_number(tag), None))
+                is_file(&path.join(MODEL_STATES)).then(|| whole(&path, last_number(tag), None))
             }
         }
     }
@@ -130,24 +125,15 @@ impl Stamp {
 
 /// It was written to its end: whoever is killed in the middle leaves a file without one.
 fn is_whole_zip(path: &Path) -> Option<bool> {
-    let mut file = File::open(path).ok()?;
-    file.seek(SeekFrom::End(-ZIP_END_BYTES)).ok()?;
-    let mut end = [0; ZIP_END.len()];
-    file.read_exact(&mut end).ok()?;
-    Some(end == ZIP_END)
-}
-
-fn head(path: &Path) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    File::open(path)?.take(HEAD_BYTES).read_to_end(&mut head)?;
-    Ok(head)
+    let end = tail(path, Links::Refused, ZIP_END_BYTES).ok()?;
+    Some(end.len() as u64 == ZIP_END_BYTES && end.starts_with(ZIP_END))
 }
 
 /// The step of a checkpoint of Lightning, which begins with it. Other files may have the same
 /// suffix, and have none.
 fn lightning_step(path: &Path) -> Option<u64> {
     const KEY: &[u8] = b"global_step";
-    let head = head(path).ok()?;
+    let head = head(path, Links::Refused, HEAD_BYTES).ok()?;
     let at = head.windows(KEY.len()).position(|window| window == KEY)?;
     pickled_number(&head[at + KEY.len()..])
 }
@@ -175,6 +161,8 @@ fn last_number(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -5,15 +5,16 @@
 //! somebody else, unless it is written again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::{self, DirEntry};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use het_core::{Checkpoint, LeaseId, Progress};
+use het_files::{Entry, Kind, is_directory, list};
 use nix::sys::inotify::WatchDescriptor;
 
 use super::directory_watch::DirectoryWatch;
-use super::format::{Format, Kind, Stamp, Whole};
+use super::format::{Format, Stamp, Whole};
 
 /// Most levels below a root: `lightning_logs/version_0/checkpoints` in an output directory that is
 /// not named.
@@ -149,27 +150,25 @@ impl CheckpointSearch {
             let is_new = !self.directories.contains_key(&dir);
             if is_new {
                 if self.watch(&dir, &dir, watch).is_none() {
-                    self.is_incomplete |= dir.is_dir();
+                    self.is_incomplete |= is_directory(&dir);
                     continue;
                 }
                 self.directories.insert(dir.clone(), level);
             }
-            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-                if entries_left == 0 {
-                    self.give_up(&dir, watch);
-                    break;
-                }
-                entries_left -= 1;
-                let Some(kind) = kind(&entry) else { continue };
-                match Format::of(&entry.file_name(), kind) {
-                    Some(format) => {
-                        found.extend(self.candidate(format, &entry.path(), watch));
-                    }
-                    None if kind == Kind::Directory && level < DEPTH_MAX => {
-                        let path = entry.path();
-                        if !is_avoided(&entry) && !self.directories.contains_key(&path) {
-                            dirs.push_back((path, level + 1));
-                        }
+            let listing = list(&dir, entries_left);
+            entries_left -= listing.entries.len();
+            if listing.is_cut {
+                self.give_up(&dir, watch);
+            }
+            for Entry { name, path, kind } in listing.entries {
+                match Format::of(&name, kind) {
+                    Some(format) => found.extend(self.candidate(format, &path, watch)),
+                    None if kind == Kind::Directory
+                        && level < DEPTH_MAX
+                        && !is_avoided(&name)
+                        && !self.directories.contains_key(&path) =>
+                    {
+                        dirs.push_back((path, level + 1));
                     }
                     None => {}
                 }
@@ -243,24 +242,15 @@ impl CheckpointSearch {
 }
 
 /// Hidden directories, and those of other people's files.
-fn is_avoided(entry: &DirEntry) -> bool {
-    let name = entry.file_name();
+fn is_avoided(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with('.') || NEVER.contains(&&*name)
 }
 
-/// `None` for a symbolic link and anything that is neither.
-fn kind(entry: &DirEntry) -> Option<Kind> {
-    let kind = entry.file_type().ok()?;
-    match (kind.is_dir(), kind.is_file()) {
-        (true, _) => Some(Kind::Directory),
-        (_, true) => Some(Kind::File),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use std::time::UNIX_EPOCH;
 
     use het_core::Time;

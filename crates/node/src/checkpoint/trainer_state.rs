@@ -1,10 +1,9 @@
 //! The `trainer_state.json` of Hugging Face `Trainer`.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
 use std::path::Path;
 
 use het_core::{Micro, Progress};
+use het_files::{Links, read};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -27,8 +26,8 @@ impl TrainerState {
     /// The state in a checkpoint directory; `None` while it is incomplete, because half a file is
     /// not JSON.
     pub(super) fn read(checkpoint: &Path) -> Option<Self> {
-        let file = File::open(checkpoint.join(STATE_FILE)).ok()?;
-        serde_json::from_reader(BufReader::new(file.take(STATE_BYTES_MAX))).ok()
+        let text = read(&checkpoint.join(STATE_FILE), Links::Refused, STATE_BYTES_MAX).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 
     pub(super) fn progress(&self) -> Progress {

@@ -9,7 +9,9 @@ use crate::launch::GangSpec;
 
 /// Whether this rank, the first to fail, failed in its health check.
 pub(super) fn is_unhealthy(spec: &GangSpec, culprit: Option<u32>) -> bool {
-    culprit.is_some_and(|rank| spec.unhealthy_file(rank).exists())
+    // Where nothing is checked, only a program that means harm makes such a file.
+    let is_checked = spec.health_check.is_some();
+    culprit.is_some_and(|rank| is_checked && spec.unhealthy_file(rank).exists())
 }
 
 /// Takes the devices of every rank whose health check failed out of service. The gang is restarted

@@ -4,12 +4,12 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use het_core::{Bytes, Failure};
+use het_core::Failure;
 
 use super::verdict::MemoryRanOut;
-use crate::cgroup::Group;
+use crate::cgroup::{Group, RankGrant};
 use crate::context::{Cleanup, Context, RecordCleanup};
-use crate::launch::{GangSpec, cannot_write};
+use crate::launch::{GangSpec, all_grants, cannot_write};
 use crate::process::procfs;
 use crate::recovery::{Identity, Record, RecordFile, boot_ticks};
 use crate::resources::AssignedCores;
@@ -50,8 +50,14 @@ impl Holdings {
         spec: &GangSpec,
         context: &mut Context,
     ) -> Result<RecordFile, Failure> {
-        let memory: Vec<Bytes> = spec.placement.ranks.iter().map(|rank| rank.memory).collect();
-        self.cgroups = context.cgroups.take(&memory);
+        let grant = |rank| RankGrant {
+            memory: spec.rank(rank).memory,
+            devices: all_grants(spec.rank(rank))
+                .map(|grant| &spec.topology.device(grant.device).name)
+                .collect(),
+        };
+        let grants: Vec<RankGrant<'_>> = (0..spec.world()).map(grant).collect();
+        self.cgroups = context.cgroups.take(&grants);
         let record = Record {
             lease: spec.lease.0,
             job: spec.launch.job.to_string(),

@@ -1,11 +1,10 @@
 //! The notice to stop: a file and a signal.
 
 use std::fs;
-use std::io;
-use std::path::Path;
 use std::str::FromStr;
 
 use het_core::{Millis, Time};
+use het_files::replace;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
@@ -26,7 +25,7 @@ pub(super) fn write(spec: &GangSpec, deadline: Time, grace: Millis, reason: &'st
     let notice = Notice { deadline_ms: deadline.0, grace_ms: grace.0, reason };
     let text = serde_json::to_string(&notice).expect("text and numbers always become JSON");
     let _ = fs::create_dir(&spec.lease_dir);
-    let _ = write_atomically(&spec.notice_file(), &text);
+    let _ = replace(&spec.notice_file(), text.as_bytes());
 }
 
 /// The signal of the notice: `SIGUSR1`, `USR1`, `usr1`; SIGTERM by default.
@@ -35,11 +34,4 @@ pub(super) fn signal(spec: &GangSpec) -> Signal {
     let word = checkpoint.notice.as_str().to_uppercase();
     let name = word.strip_prefix("SIG").unwrap_or(&word);
     Signal::from_str(&format!("SIG{name}")).unwrap_or(Signal::SIGTERM)
-}
-
-/// Readers see the old file or the whole new one.
-fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
-    let draft = path.with_extension("tmp");
-    fs::write(&draft, text)?;
-    fs::rename(&draft, path)
 }

@@ -1,11 +1,6 @@
 //! What the processes of a gang were doing when it hung, as far as the kernel says it.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-
-use nix::fcntl::OFlag;
 
 use super::processes::Processes;
 use crate::cgroup::Group;
@@ -24,28 +19,16 @@ pub(super) fn keep(spec: &GangSpec, processes: &Processes, cgroups: &[Group]) ->
     let selector = processes.selector(spec, cgroups);
     let pids = procfs::members(&selector.groups, &selector.variable);
     let mut text = String::new();
-    for (pid, thread) in pids.iter().flat_map(|pid| threads(*pid)).take(THREADS_MAX) {
+    for (pid, thread) in pids.iter().flat_map(|pid| procfs::threads(*pid)).take(THREADS_MAX) {
         text.push_str(&format!("process {pid}, thread {thread}\n"));
         for name in FILES {
-            if let Ok(said) = fs::read(format!("/proc/{pid}/task/{thread}/{name}")) {
+            if let Some(said) = procfs::of_thread(pid, thread, name) {
                 let said = String::from_utf8_lossy(&said[..said.len().min(BYTES_MAX)]);
                 said.lines().for_each(|line| text.push_str(&format!("  {name}: {line}\n")));
             }
         }
     }
     let path = spec.log_file(0).with_file_name(format!("stall-{}.txt", spec.attempt));
-    // The job may write to the directory: what it put there is neither followed nor waited for.
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .mode(0o600)
-        .open(&path);
-    file.and_then(|mut file| file.write_all(text.as_bytes())).ok().map(|()| path)
-}
-
-fn threads(pid: i32) -> Vec<(i32, String)> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.map(|name| (pid, name)).collect()
+    // Whatever the job put there is replaced, neither followed nor waited for.
+    het_files::replace_private(&path, text.as_bytes()).ok().map(|()| path)
 }

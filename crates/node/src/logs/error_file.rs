@@ -1,11 +1,8 @@
 //! What PyTorch writes about the exception that ended a program, as `TORCHELASTIC_ERROR_FILE` says.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nix::fcntl::OFlag;
+use het_files::Links;
 use serde_json::Value;
 
 /// More than any exception with its stack.
@@ -13,22 +10,13 @@ const BYTES_MAX: u64 = 256 * 1024;
 
 /// The exception; nothing where the program left none that can be read.
 pub(crate) fn exception(path: &Path) -> Option<String> {
-    let file: Value = serde_json::from_slice(&read(path).ok()?).ok()?;
+    let file: Value = {
+        let bytes = het_files::read(path, Links::Refused, BYTES_MAX).ok()?;
+        serde_json::from_slice(&bytes).ok()?
+    };
     let message = &file["message"];
     let text = message.as_str().or_else(|| message["message"].as_str())?;
     Some(text.lines().next()?.trim().to_owned()).filter(|line| !line.is_empty())
-}
-
-/// The program may have put anything there: no link is followed, nothing is waited for.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut bytes = Vec::new();
-    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

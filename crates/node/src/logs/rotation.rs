@@ -1,11 +1,11 @@
 //! Cuts the beginning off logs that grow too long, while their programs write to the end.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use het_core::{Millis, Time};
+use het_files::{Links, modify};
 use nix::fcntl::{FallocateFlags, fallocate};
 
 /// Longest log of a rank; one that exceeds it is cut to half of that.
@@ -66,7 +66,7 @@ struct Cut {
 /// meanwhile is lost. Where the file system cannot remove the beginning of a file, its space is
 /// freed, and it reads as zeros.
 fn cut(path: &Path, limit: u64) -> io::Result<Cut> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let file = modify(path, Links::Followed)?;
     let metadata = file.metadata()?;
     let length = metadata.len();
     // Holes occupy no space.
@@ -85,7 +85,7 @@ fn cut(path: &Path, limit: u64) -> io::Result<Cut> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, OpenOptions};
     use std::io::Write;
 
     use super::*;

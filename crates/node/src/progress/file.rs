@@ -1,14 +1,19 @@
 //! Reads the progress file of one gang, as its program appends to it.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+
+use het_files::{Links, open};
 
 use super::tally::Tally;
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
+/// Most that is read at a time while the program runs, and at its end: a program that writes more
+/// is heard of the newest part.
+const RUNNING_BYTES_MAX: u64 = 4 << 20;
+const ENDED_BYTES_MAX: u64 = 64 << 20;
 /// Longest line that is read; longer ones are skipped as malformed.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
@@ -34,12 +39,20 @@ impl ProgressFile {
 
     /// Reads to the present end of the file, from its start if it was replaced or truncated.
     pub(crate) fn read(&mut self, tally: &mut Tally) {
-        let Ok(mut file) = File::open(&self.path) else { return };
+        self.read_newest(RUNNING_BYTES_MAX, tally);
+    }
+
+    fn read_newest(&mut self, bytes_max: u64, tally: &mut Tally) {
+        let Ok(mut file) = open(&self.path, Links::Refused) else { return };
         let Ok(metadata) = file.metadata() else { return };
         if metadata.ino() != self.inode || metadata.len() < self.offset {
             self.inode = metadata.ino();
             self.offset = 0;
             self.lines.reset();
+        }
+        if metadata.len() - self.offset > bytes_max {
+            self.lines.skip(tally);
+            self.offset = metadata.len() - bytes_max;
         }
         if file.seek(SeekFrom::Start(self.offset)).is_err() {
             return;
@@ -54,7 +67,7 @@ impl ProgressFile {
 
     /// As [`Self::read`], for the last time: a line without an end counts.
     pub(crate) fn finish(&mut self, tally: &mut Tally) {
-        self.read(tally);
+        self.read_newest(ENDED_BYTES_MAX, tally);
         self.lines.finish(tally);
     }
 }
@@ -84,6 +97,13 @@ impl LineBuffer {
         self.partial.clear();
     }
 
+    /// What follows is not what comes next in the file: the rest of a line, of an unknown one.
+    fn skip(&mut self, tally: &mut Tally) {
+        tally.malformed(b"more than can be read at a time");
+        self.partial.clear();
+        self.skipping = true;
+    }
+
     /// The file was replaced or truncated.
     fn reset(&mut self) {
         *self = Self::default();
@@ -105,7 +125,23 @@ impl LineBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    #[test]
+    fn of_a_file_without_end_the_newest_part_is_read() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = dir.path().join("lease-1");
+        let file = fs::File::create(&path).expect("it can be made");
+        file.set_len(1 << 40).expect("it takes no space");
+        let (mut progress, mut tally) = (ProgressFile::new(path.clone()), Tally::default());
+        progress.read(&mut tally);
+        let mut file = fs::OpenOptions::new().append(true).open(&path).expect("it is there");
+        std::io::Write::write_all(&mut file, b"\n{\"step\":7}\n").expect("it can be written");
+        progress.read(&mut tally);
+        assert_eq!(tally.take().0.expect("a step is reported").step, Some(7));
+    }
 
     #[test]
     fn a_line_over_the_limit_is_skipped_to_its_end() {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::record_file::{RecordFile, RecordFiles};
 use crate::cgroup::Group;
+use crate::clock::since_boot;
 use crate::process::procfs;
 use crate::resources::CoresRecord;
 
@@ -93,6 +93,5 @@ impl Record {
 
 /// The current time in clock ticks since boot, as in `/proc/PID/stat`.
 pub(crate) fn boot_ticks() -> u64 {
-    let since = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
-    procfs::millis_to_ticks(since.as_millis() as u64)
+    procfs::millis_to_ticks(since_boot().0)
 }

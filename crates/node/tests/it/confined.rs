@@ -1,9 +1,12 @@
 //! What control groups hold a gang to. Skipped, loudly, where this process may make none.
 
-use het_core::{Bytes, Rank};
-use het_node::{ControlGroupFinding, control_groups};
+use std::path::{Path, PathBuf};
 
-use crate::rig::{CPU, LEASE, Rig, grant, is_alive, rank};
+use het_core::{Bytes, DeviceId, Grant, LeaseId, Rank};
+use het_node::{ControlGroupFinding, control_groups};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+use crate::rig::{CPU, GPU, LEASE, Rig, grant, is_alive, rank};
 
 /// Whether groups can be made here, and can limit memory.
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
@@ -40,4 +43,46 @@ fn nobody_leaves_by_cleaning_its_environment() {
     rig.run("env -i setsid sleep 60 & echo $! > escaped; sleep 0.1", 1);
     let pid = std::fs::read_to_string(rig.dir.path().join("escaped")).expect("it was written");
     assert!(!is_alive(pid.trim()));
+}
+
+/// Nodes of `/dev/zero` and `/dev/full` under other names, for two devices; none where this process
+/// may not make any or cannot keep ranks from them.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn nodes(dir: &Path) -> Option<[PathBuf; 2]> {
+    let finding = control_groups();
+    let confines = matches!(finding, ControlGroupFinding::Usable { confines_devices: true, .. });
+    let node = |name: &str, minor| {
+        let path = dir.join(name);
+        let mode = Mode::from_bits_truncate(0o666);
+        mknod(&path, SFlag::S_IFCHR, mode, makedev(1, minor)).ok()?;
+        std::fs::File::open(&path).ok().map(|_| path)
+    };
+    let made = node("zero", 5).zip(node("full", 7)).filter(|_| confines);
+    if made.is_none() {
+        eprintln!("SKIPPED: no device nodes, or {finding}");
+    }
+    made.map(|(zero, full)| [zero, full])
+}
+
+#[test]
+fn a_rank_opens_its_own_devices_and_no_others() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let Some([zero, full]) = nodes(dir.path()) else { return };
+    let script = format!(
+        "for node in {} {}; do (: < $node) && echo opened >> seen; done; touch seen",
+        zero.display(),
+        full.display()
+    );
+    let nodes = [("cuda0".into(), vec![zero]), ("cuda1".into(), vec![full])];
+    let mut rig = Rig::with_device_nodes(nodes.into());
+    let mut opened = |lease: u64, grants: &[Grant]| {
+        let launch = rig.launch(&format!("rm -f seen; {script}"));
+        rig.start_with(LeaseId(lease), launch, vec![rank(grants, &[])], None);
+        rig.story();
+        rig.read("seen").lines().count()
+    };
+    let other = DeviceId(2);
+    assert_eq!(opened(1, &[grant(GPU, 1)]), 1);
+    assert_eq!(opened(2, &[grant(GPU, 1), grant(other, 1)]), 2);
+    assert_eq!(opened(3, &[grant(CPU, 1)]), 0);
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Bytes, Checkpoint, CheckpointSpec, Device, DeviceClass, DeviceId, Event, Failure,
-    Generation, Grant, JobId, Launch, LeaseId, Millis, NodeId, Outcome, Placement, Plan, Progress,
-    Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
+    Generation, Grant, JobId, Launch, LeaseId, Millis, Name, NodeId, Outcome, Placement, Plan,
+    Progress, Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
 };
 use het_engine::Engine;
-use het_node::{Config, ControlGroups, Node};
+use het_node::{Config, ControlGroups, Node, wall_time};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
@@ -116,7 +116,9 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         cores,
         visible_env: visible,
         container_access: |_, _, _| Ok(Vec::new()),
+        device_nodes: BTreeMap::new(),
         run_dir: run_dir.to_owned(),
+        begins_at: wall_time(),
         control_groups: ControlGroups::Auto,
         health_check: None,
         exits: None,
@@ -164,6 +166,12 @@ impl Rig {
     pub fn with_run_dir(run_dir: &Path) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         Self::with(dir, config(BTreeMap::new(), run_dir))
+    }
+
+    pub fn with_device_nodes(device_nodes: BTreeMap<Name, Vec<PathBuf>>) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let config = config(BTreeMap::new(), &dir.path().join("run"));
+        Self::with(dir, Config { device_nodes, ..config })
     }
 
     fn with(dir: tempfile::TempDir, config: Config) -> Self {

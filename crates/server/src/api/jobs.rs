@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, Query, State as Shared};
 use het_core::{JobChange, JobId, Millis, Priority};
+use het_files::Links;
+use het_host::JobDir;
 use het_service::calls::{self, change_job, find, live_report, operate};
 use het_service::report::Detail;
 use het_service::{Selection, Which};
@@ -93,8 +95,9 @@ pub async fn show(
     if let Some(report) = live_report(&api.0.service, caller, id).await? {
         return Ok(Json(report));
     }
-    let text = std::fs::read_to_string(api.0.home.job(id.0).report()).ok();
-    let archived = text.and_then(|text| serde_json::from_str(&text).ok());
+    let report = api.0.home.job(id.0).report();
+    let text = het_files::read(&report, Links::Refused, JobDir::REPORT_BYTES_MAX).ok();
+    let archived = text.and_then(|text| serde_json::from_slice(&text).ok());
     archived.map(Json).ok_or_else(|| {
         ApiError::new(Code::NotFound, format!("the report of job {id} is gone"))
             .hint("its last line is in `het ps --all`")

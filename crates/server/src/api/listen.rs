@@ -1,9 +1,8 @@
 //! Where the interface is reached: the owner's socket always, the network where asked for.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,13 +10,14 @@ use axum::serve::Listener;
 use axum::{Extension, Router};
 use het_service::Handle;
 use thiserror::Error;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
 use super::Api;
 use super::auth::Listener as Origin;
 use super::bounded::Bounded;
+use super::own_socket::OwnSocket;
 use super::routes::router;
 use super::serve::{REQUEST_LIMIT, serve as answer};
 use super::tls::{Certificate, CertificateError, TlsListener};
@@ -115,19 +115,11 @@ async fn serve_at(listener: impl Listener, app: Router, service: &Handle) {
     answer(Bounded::new(listener, CONNECTIONS_MAX), app, REQUEST_LIMIT, service.ended()).await;
 }
 
-/// The holder of the machine's lock owns the path: a socket that lies there is a dead one.
-fn own_socket(path: &Path) -> Result<UnixListener, ListenError> {
+fn own_socket(path: &Path) -> Result<OwnSocket, ListenError> {
     if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         return Err(ListenError::LongPath { path: path.to_owned() });
     }
-    let trouble = |source| ListenError::Socket { path: path.to_owned(), source };
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(trouble(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path).map_err(trouble)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(trouble)?;
-    Ok(listener)
+    OwnSocket::open(path).map_err(|source| ListenError::Socket { path: path.to_owned(), source })
 }
 
 impl Network {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use het_host::write_private;
+use het_files::replace_private;
 use het_service::{Caller, Role};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -136,7 +136,7 @@ impl Tokens {
         change(&mut rows)?;
         let text = serde_json::to_string_pretty(&rows)
             .map_err(|source| TokenError::Json { path: self.path.clone(), source })?;
-        write_private(&self.path, text.as_bytes()).map_err(trouble)
+        replace_private(&self.path, text.as_bytes()).map_err(trouble)
     }
 }
 

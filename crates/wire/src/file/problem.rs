@@ -34,13 +34,20 @@ pub struct Problems {
     text: String,
     source: String,
     list: Vec<Problem>,
+    /// How many more there are.
+    untold: usize,
 }
+
+/// Most problems that are told: each costs a look at the whole file.
+const TOLD_MAX: usize = 50;
 
 impl Problems {
     pub(crate) fn new(text: &str, source: &str, mut list: Vec<Problem>) -> Self {
         list.sort_by_key(|problem| problem.place);
         list.dedup();
-        Self { text: text.to_owned(), source: source.to_owned(), list }
+        let untold = list.len().saturating_sub(TOLD_MAX);
+        list.truncate(TOLD_MAX);
+        Self { text: text.to_owned(), source: source.to_owned(), list, untold }
     }
 
     pub fn list(&self) -> &[Problem] {
@@ -92,7 +99,10 @@ impl fmt::Display for Problems {
             }
             writeln!(f, "{}", self.render(problem))?;
         }
-        Ok(())
+        match self.untold {
+            0 => Ok(()),
+            untold => writeln!(f, "\nand {untold} more like these"),
+        }
     }
 }
 

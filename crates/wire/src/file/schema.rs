@@ -106,7 +106,12 @@ impl Form {
             ValidationErrorKind::MinItems { .. } | ValidationErrorKind::MinLength { .. } => {
                 value(format!("`{name}` is empty"), Some(example_of(&name)))
             }
-            _ => value(format!("`{name}`: {error}"), None),
+            ValidationErrorKind::MaxItems { limit } => {
+                let count = at.items().count();
+                value(format!("`{name}` has {count} items, more than {limit}"), None)
+            }
+            // The value itself may be the whole file.
+            _ => value(format!("`{name}`: {}", error.masked()), None),
         }
     }
 }

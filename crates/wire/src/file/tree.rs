@@ -35,6 +35,12 @@ pub(crate) struct Entry {
 
 /// Files larger than this are refused before they are parsed.
 const BYTES_MAX: usize = 256 * 1024;
+/// Most values of a file, lists and maps included, with what aliases (`*name`) repeat.
+const VALUES_MAX: usize = 20_000;
+/// Most lists and maps inside each other.
+const DEPTH_MAX: usize = 32;
+/// Most aliases.
+const ALIASES_MAX: usize = 1_000;
 
 impl Tree {
     /// What is wrong with the value that stands here.
@@ -64,7 +70,20 @@ impl Tree {
         if text.trim().is_empty() {
             return Err(at_start("the file is empty".into(), &format!("see `het schema {kind}`")));
         }
-        serde_saphyr::from_str::<Spanned<Node>>(text).map(Self::from).map_err(|error| {
+        let limits = serde_saphyr::options! {
+            budget: serde_saphyr::budget! {
+                max_nodes: VALUES_MAX,
+                max_depth: DEPTH_MAX,
+                flow_nesting_limit: DEPTH_MAX,
+                max_aliases: ALIASES_MAX,
+            },
+            alias_limits: serde_saphyr::alias_limits! {
+                max_total_replayed_events: VALUES_MAX,
+                max_replay_stack_depth: DEPTH_MAX,
+            },
+        };
+        let read = serde_saphyr::from_str_with_options::<Spanned<Node>>(text, limits);
+        read.map(Self::from).map_err(|error| {
             let place = error.location().map_or(Place { line: 1, column: 1 }, |at| place(&at));
             let message = error.without_snippet().to_string();
             let message = message.lines().next().unwrap_or("the YAML cannot be read");

@@ -1,5 +1,7 @@
 //! What a schema cannot say: names that stand for nothing, circles, words that cannot be read.
 
+use std::collections::BTreeMap;
+
 use het_core::DeviceClass;
 use jiff::Zoned;
 
@@ -12,8 +14,14 @@ use crate::file::{Node, Place, Problem, Severity, Tree};
 use crate::quantity;
 use crate::words::{self, closest};
 
+/// Most names in `after` and `follows` of all stages of a job.
+const EDGES_MAX: usize = 4_096;
+
 /// Everything in the file that makes no sense.
 pub(crate) fn problems(file: &JobFile, tree: &Tree, known: Known<'_>) -> Vec<Problem> {
+    if let Some(problem) = too_many_edges(file, tree) {
+        return vec![problem];
+    }
     let mut found = Vec::new();
     let spec_tree = if is_long(tree) { tree.at("/spec") } else { tree };
     duration_at(&mut found, spec_tree, "time_limit");
@@ -233,46 +241,68 @@ fn output_names(found: &mut Vec<Problem>, file: &JobFile, stage: &StageFile, tre
     }
 }
 
-/// The first cycle of `after` and `follows`, told from its first stage in file order.
+/// Each name is looked up and each circle searched: a file may not make that long.
+fn too_many_edges(file: &JobFile, tree: &Tree) -> Option<Problem> {
+    let stages = file.spec.stages.iter();
+    let edges: usize = stages.map(|stage| stage.after.len() + stage.follows.len()).sum();
+    let message = format!("the stages name {edges} others, more than {EDGES_MAX}");
+    let hint = "a stage that waits for another waits for what that one waits for too".to_owned();
+    (edges > EDGES_MAX).then(|| tree.at("/spec/stages").problem(message, hint))
+}
+
+/// The first cycle of `after` and `follows` that is found, told from its first stage in file order.
 fn cycle(file: &JobFile, tree: &Tree) -> Option<Problem> {
     let stages = &file.spec.stages;
-    let needs = |name: &str| {
-        let stage = stages.iter().find(|stage| stage.name == name);
-        stage.into_iter().flat_map(|stage| stage.after.iter().chain(&stage.follows))
-    };
-    for (index, stage) in stages.iter().enumerate() {
-        let mut path = vec![stage.name.as_str()];
-        if follow_cycle(&needs, &mut path, &stage.name) {
-            let field = if stage.after.is_empty() { "follows" } else { "after" };
-            let at = tree.at(&format!("/spec/stages/{index}/{field}"));
-            let message = format!("`{field}` goes round in a circle: {}", path.join(" → "));
-            let hint = format!("remove one of these `{field}`");
-            return Some(at.problem(message, hint));
+    let rows: BTreeMap<&str, usize> =
+        stages.iter().enumerate().rev().map(|(row, stage)| (stage.name.as_str(), row)).collect();
+    let needs: Vec<Vec<usize>> = stages
+        .iter()
+        .map(|stage| {
+            let names = stage.after.iter().chain(&stage.follows);
+            names.filter_map(|name| rows.get(name.as_str()).copied()).collect()
+        })
+        .collect();
+    let mut path = first_cycle(&needs)?;
+    let least = path.iter().enumerate().min_by_key(|(_, row)| **row).map_or(0, |(at, _)| at);
+    path.rotate_left(least);
+    let first = path[0];
+    path.push(first);
+    let field = if stages[first].after.is_empty() { "follows" } else { "after" };
+    let at = tree.at(&format!("/spec/stages/{first}/{field}"));
+    let names: Vec<&str> = path.iter().map(|&row| stages[row].name.as_str()).collect();
+    let message = format!("`{field}` goes round in a circle: {}", names.join(" → "));
+    Some(at.problem(message, format!("remove one of these `{field}`")))
+}
+
+/// Rows that need each other in a circle, by one walk over all edges.
+fn first_cycle(needs: &[Vec<usize>]) -> Option<Vec<usize>> {
+    let mut done = vec![false; needs.len()];
+    for start in 0..needs.len() {
+        // Rows on the way here, with the next edge of each.
+        let mut path = vec![(start, 0)];
+        let mut on_path = vec![false; needs.len()];
+        on_path[start] = true;
+        while let Some((row, edge)) = path.last_mut() {
+            let row = *row;
+            let next = needs[row].get(*edge).copied().filter(|_| !done[row]);
+            *edge += 1;
+            match next {
+                Some(next) if on_path[next] => {
+                    let rows = path.iter().map(|(row, _)| *row);
+                    return Some(rows.skip_while(|row| *row != next).collect());
+                }
+                Some(next) if done[next] => {}
+                Some(next) => {
+                    on_path[next] = true;
+                    path.push((next, 0));
+                }
+                None => {
+                    on_path[row] = false;
+                    done[row] = true;
+                    path.pop();
+                }
+            }
         }
     }
     None
-}
-
-/// Extends `path` until it comes back to `goal`; leaves it as it was where it does not.
-fn follow_cycle<'a, Needs: Iterator<Item = &'a String>>(
-    needs: &impl Fn(&str) -> Needs,
-    path: &mut Vec<&'a str>,
-    goal: &str,
-) -> bool {
-    let Some(last) = path.last() else { return false };
-    for next in needs(last) {
-        if next == goal {
-            path.push(next);
-            return true;
-        }
-        if path.contains(&next.as_str()) {
-            continue;
-        }
-        path.push(next);
-        if follow_cycle(needs, path, goal) {
-            return true;
-        }
-        path.pop();
-    }
-    false
 }

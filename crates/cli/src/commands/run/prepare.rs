@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::{fs, io};
+use std::{env, fs, io};
 
 use anstream::eprintln;
 use het_core::{JobId, JobSpec, Name, StartConditions};
 use het_server::{
-    Home, Impossible, JobDir, LockHolder, Machine, MachineLock, PreparedRun, impossible,
-    keep_environment, keep_script, models, plan,
+    DeviceLockError, DeviceLocks, Home, Impossible, JobDir, LockHolder, Machine, MachineLock,
+    PreparedRun, impossible, keep_environment, keep_script, lock_dir, models, plan, take_devices,
+    wait_for_device,
 };
 use het_wire::file::Problems;
 use het_wire::job::{Context, TrainingJob, begin, parse_with};
@@ -33,7 +34,7 @@ pub(super) struct Prepared {
     pub(super) warnings: Vec<String>,
 }
 
-pub(super) fn submit(args: &RunArgs, machine: &Machine, home: &Home) -> Result<Prepared, Fail> {
+pub(super) fn submit(args: &RunArgs, machine: &mut Machine, home: &Home) -> Result<Prepared, Fail> {
     let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
     let (asked, text) = (asked(&request), request.one()?);
     let job = parsed(&text)?;
@@ -46,7 +47,7 @@ pub(super) fn submit(args: &RunArgs, machine: &Machine, home: &Home) -> Result<P
         .resolve(&Context::new(&machine.topology.classes, models(), &BTreeMap::new()))
         .map_err(bad_file)?;
     refuse_impossible(&impossible(&machine.topology, &unplaced))?;
-    let mut lock = acquire(args, home, None)?;
+    let mut lock = acquire(args, machine, home, None)?;
     let dir = home.new_job()?;
     let workdir = match &args.workdir {
         Some(path) => std::path::absolute(path).map_err(|error| Fail::file(path, error))?,
@@ -65,7 +66,12 @@ pub(super) fn submit(args: &RunArgs, machine: &Machine, home: &Home) -> Result<P
     Ok(Prepared { run: PreparedRun::submit(dir, spec)?, lock, asked, begins, warnings })
 }
 
-pub(super) fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<Prepared, Fail> {
+pub(super) fn resume(
+    args: &RunArgs,
+    selector: &str,
+    machine: &mut Machine,
+    home: &Home,
+) -> Result<Prepared, Fail> {
     let named = match &args.file {
         Some(_) if selector == "last" => {
             let request = Request::read(args.file.as_deref(), &args.command, &args.short)?;
@@ -74,7 +80,7 @@ pub(super) fn resume(args: &RunArgs, selector: &str, home: &Home) -> Result<Prep
         _ => selector.to_owned(),
     };
     let dir = select(home, &named)?;
-    let mut lock = acquire(args, home, Some(&dir))?;
+    let mut lock = acquire(args, machine, home, Some(&dir))?;
     let report = read(&dir);
     let name = report.as_ref().map_or_else(|| dir.id.to_string(), |report| report.name.clone());
     announce(&mut lock, home, &dir, &name)?;
@@ -148,10 +154,39 @@ fn refuse_impossible(stages: &[Impossible]) -> Result<(), Fail> {
 }
 
 /// Takes the machine, where nothing runs without a supervisor.
-fn acquire(args: &RunArgs, home: &Home, resumed: Option<&JobDir>) -> Result<MachineLock, Fail> {
-    let lock = wait_for_the_machine(args, home)?;
+fn acquire(
+    args: &RunArgs,
+    machine: &mut Machine,
+    home: &Home,
+    resumed: Option<&JobDir>,
+) -> Result<MachineLock, Fail> {
+    let mut lock = wait_for_the_machine(args, home)?;
     refuse_unsupervised(home, resumed.map(|dir| dir.run.as_path()))?;
+    lock.hold_devices(wait_for_devices(args, machine, home)?);
     Ok(lock)
+}
+
+/// Waits for the devices of another state directory's server or run, unless told not to.
+fn wait_for_devices(
+    args: &RunArgs,
+    machine: &mut Machine,
+    home: &Home,
+) -> Result<DeviceLocks, Fail> {
+    let dir = lock_dir(|name| env::var(name).ok()).map_err(Fail::from_error)?;
+    let who = LockHolder { pid: std::process::id(), job: 0, name: "run".to_owned() };
+    loop {
+        let taken = take_devices(&dir, machine, None, (who.clone(), home.root()));
+        let conflict = match taken {
+            Err(DeviceLockError::Held(conflict)) => conflict,
+            taken => return taken.map_err(Fail::from_error),
+        };
+        if args.no_wait {
+            return Err(Fail::new(code::CONFLICT, conflict.to_string())
+                .hint("run it without `--no-wait` to wait for its end"));
+        }
+        eprintln!("waiting: {conflict} · Ctrl-C stops waiting");
+        wait_for_device(&dir, machine, &conflict.device).map_err(Fail::from_error)?;
+    }
 }
 
 /// Waits for the holder of the machine's lock, unless told not to.

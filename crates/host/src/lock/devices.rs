@@ -1,0 +1,433 @@
+//! Which devices of this machine belong to this control loop: locks that every control loop takes
+//! at one place, whatever its state directory, so that no two of them promise the same device.
+//!
+//! The locks are bytes of one file (fcntl(2), open file description locks): one for each core and
+//! one for each accelerator on the PCI bus. They go with the process that holds them. Files beside
+//! it say who that is.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use het_core::{DeviceId, Name, Occupant, Share};
+use het_devices::{Discovery, PciAddress};
+use het_files::replace_private;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use nix::sys::signal::kill;
+use nix::unistd::{Pid, Uid, User, geteuid};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::LockHolder;
+use crate::machine::Machine;
+
+/// Where root keeps the locks. Others may not write there unless root lets them.
+const OF_ROOT: &str = "/run/heterosis";
+const LOCKS: &str = "devices.lock";
+const HOLDER: &str = "holder-";
+
+/// The byte of the first accelerator; cores have theirs by number.
+const ACCELERATORS: u64 = 1 << 32;
+/// Bytes of one function on the PCI bus: a device may be cut into so many.
+const PARTS_MAX: u64 = 256;
+
+/// Why devices cannot be taken.
+#[derive(Debug, Error)]
+pub enum DeviceLockError {
+    #[error("`{}` is not a directory that only its owner can write to", dir.display())]
+    Unsafe { dir: PathBuf },
+    #[error("`{}` cannot be used", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("there is no device `{name}`, hint: there are {there}")]
+    NoDevice { name: String, there: String },
+    #[error("`{device}` has {there} cores and cannot give {wanted}")]
+    TooFew { device: Name, there: usize, wanted: usize },
+    #[error("{0}")]
+    Held(Box<Conflict>),
+}
+
+/// A device that another control loop holds.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{device}` belongs to {}", name(holder.as_ref()))]
+pub struct Conflict {
+    pub device: Name,
+    pub holder: Option<DeviceHolder>,
+    /// What nobody holds, as `--devices` takes it.
+    pub free: Vec<String>,
+}
+
+/// Who holds devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceHolder {
+    #[serde(flatten)]
+    pub who: LockHolder,
+    pub user: String,
+    /// Its state directory.
+    pub home: PathBuf,
+    pub devices: Vec<String>,
+}
+
+impl std::fmt::Display for DeviceHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { who, user, home, .. } = self;
+        write!(f, "{who} of `{user}` with its state in `{}`", home.display())
+    }
+}
+
+fn name(holder: Option<&DeviceHolder>) -> String {
+    holder.map_or_else(|| "another server".to_owned(), ToString::to_string)
+}
+
+/// A device by name, and how many of its cores if not all: `cuda1`, `cpu0:8`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceChoice {
+    pub name: String,
+    pub cores: Option<u32>,
+}
+
+/// Locks on devices, until they are dropped.
+#[derive(Debug)]
+pub struct DeviceLocks {
+    _locks: File,
+    holder_file: PathBuf,
+}
+
+impl Drop for DeviceLocks {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.holder_file);
+    }
+}
+
+/// The directory of the locks: `HET_LOCK_DIR`; `/run/heterosis` for root and those whom root lets
+/// write there; else one of this user alone, in `XDG_RUNTIME_DIR` or in `/tmp`.
+///
+/// # Errors
+/// When it cannot be made, or when others could write there.
+pub fn lock_dir(lookup: impl Fn(&str) -> Option<String>) -> Result<PathBuf, DeviceLockError> {
+    let set = |name: &str| lookup(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(dir) = set("HET_LOCK_DIR") {
+        return private(dir);
+    }
+    let of_root = PathBuf::from(OF_ROOT);
+    if geteuid().is_root() || may_lock(&of_root) {
+        return private(of_root);
+    }
+    match set("XDG_RUNTIME_DIR") {
+        Some(dir) => private(dir.join("heterosis")),
+        None => private(PathBuf::from(format!("/tmp/heterosis-{}", geteuid()))),
+    }
+}
+
+fn may_lock(dir: &Path) -> bool {
+    OpenOptions::new().write(true).open(dir.join(LOCKS)).is_ok()
+}
+
+/// Makes the directory, or takes one that nobody else could have prepared or can change.
+fn private(dir: PathBuf) -> Result<PathBuf, DeviceLockError> {
+    let made = DirBuilder::new().recursive(true).mode(0o755).create(&dir);
+    made.map_err(|source| DeviceLockError::Io { path: dir.clone(), source })?;
+    let found = fs::symlink_metadata(&dir);
+    let found = found.map_err(|source| DeviceLockError::Io { path: dir.clone(), source })?;
+    let is_owned = [0, geteuid().as_raw()].contains(&found.uid());
+    match found.is_dir() && is_owned && found.mode() & 0o002 == 0 {
+        true => Ok(dir),
+        false => Err(DeviceLockError::Unsafe { dir }),
+    }
+}
+
+/// Takes the chosen devices of a machine, or all of them, and leaves the others to others: the
+/// machine has only the cores that were taken, and its other devices are reserved.
+///
+/// # Errors
+/// When somebody else holds one of them, or there is no such device.
+pub fn take_devices(
+    dir: &Path,
+    machine: &mut Machine,
+    choices: Option<&[DeviceChoice]>,
+    (who, home): (LockHolder, &Path),
+) -> Result<DeviceLocks, DeviceLockError> {
+    let path = dir.join(LOCKS);
+    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let locks = open.map_err(|source| DeviceLockError::Io { path: path.clone(), source })?;
+    let broken = |source| DeviceLockError::Io { path: path.clone(), source };
+    check_names(&machine.discovery, choices.unwrap_or_default())?;
+    let (mut taken, mut left) = (BTreeMap::new(), Vec::new());
+    for device in machine.discovery.topology.device_ids() {
+        let slots = slots(&machine.discovery, device);
+        let Some(wanted) = wanted(&machine.discovery, device, choices, slots.len())? else {
+            left.push(device);
+            continue;
+        };
+        let mut own = Vec::new();
+        for slot in slots {
+            if own.len() < wanted && lock(&locks, slot).map_err(broken)? {
+                own.push(slot);
+            }
+        }
+        if own.len() < wanted {
+            let conflict = conflict(dir, &locks, &machine.discovery, device).map_err(broken)?;
+            return Err(DeviceLockError::Held(Box::new(conflict)));
+        }
+        taken.insert(device, own);
+    }
+    let name = |id: &DeviceId| machine.discovery.topology.device(*id).name.to_string();
+    let devices = taken.keys().map(name).collect();
+    let holder_file = dir.join(format!("{HOLDER}{}", who.pid));
+    let holder = DeviceHolder { who, user: user(), home: home.to_owned(), devices };
+    let text = serde_json::to_vec(&holder).unwrap_or_default();
+    replace_private(&holder_file, &text)
+        .map_err(|source| DeviceLockError::Io { path: holder_file.clone(), source })?;
+    let others = holders(dir);
+    left.into_iter().for_each(|device| reserve(machine, device, &others));
+    taken.into_iter().for_each(|(device, slots)| keep_cores(machine, device, &slots));
+    Ok(DeviceLocks { _locks: locks, holder_file })
+}
+
+fn check_names(discovery: &Discovery, choices: &[DeviceChoice]) -> Result<(), DeviceLockError> {
+    let names = || discovery.topology.devices.iter().map(|device| &device.name);
+    let unknown = choices.iter().find(|choice| !names().any(|name| *name == choice.name.as_str()));
+    let Some(choice) = unknown else { return Ok(()) };
+    let there: Vec<String> = names().map(|name| format!("`{name}`")).collect();
+    Err(DeviceLockError::NoDevice { name: choice.name.clone(), there: there.join(", ") })
+}
+
+/// How many of a device's slots are wanted; none where the device is not.
+fn wanted(
+    discovery: &Discovery,
+    device: DeviceId,
+    choices: Option<&[DeviceChoice]>,
+    there: usize,
+) -> Result<Option<usize>, DeviceLockError> {
+    let Some(choices) = choices else { return Ok(Some(there)) };
+    let device = &discovery.topology.device(device).name;
+    let Some(choice) = choices.iter().find(|choice| *device == choice.name.as_str()) else {
+        return Ok(None);
+    };
+    let wanted = choice.cores.map_or(there, |cores| cores as usize);
+    match wanted <= there {
+        true => Ok(Some(wanted)),
+        false => Err(DeviceLockError::TooFew { device: device.clone(), there, wanted }),
+    }
+}
+
+/// The bytes of a device; none of one that is on no bus, such as a declared one.
+fn slots(discovery: &Discovery, device: DeviceId) -> Vec<u64> {
+    if let Some(cores) = discovery.cores.get(&device) {
+        return cores.iter().map(|&core| u64::from(core)).collect();
+    }
+    let address = |id: &DeviceId| discovery.places.get(id).and_then(|place| place.address);
+    let Some(own) = address(&device) else { return Vec::new() };
+    let PciAddress { domain, bus, device: slot, function } = own;
+    let number = u64::from(domain) << 16 | u64::from(bus) << 8 | u64::from(slot << 3 | function);
+    let parts = discovery.places.keys().filter(|id| address(id) == Some(own));
+    let part = parts.take_while(|id| **id != device).count() as u64;
+    vec![ACCELERATORS + number * PARTS_MAX + part % PARTS_MAX]
+}
+
+/// Waits until nobody holds the device of this name.
+///
+/// # Errors
+/// When the locks cannot be used, or a signal came ([`io::ErrorKind::Interrupted`]).
+pub fn wait_for_device(
+    dir: &Path,
+    machine: &Machine,
+    device: &Name,
+) -> Result<(), DeviceLockError> {
+    let path = dir.join(LOCKS);
+    let broken = |source| DeviceLockError::Io { path: path.clone(), source };
+    let locks = OpenOptions::new().write(true).open(&path).map_err(broken)?;
+    let topology = &machine.discovery.topology;
+    let ids = topology.device_ids().filter(|&id| topology.device(id).name == *device);
+    let mut slots = ids.flat_map(|id| slots(&machine.discovery, id));
+    slots.try_for_each(|slot| {
+        let locked = fcntl(&locks, FcntlArg::F_OFD_SETLKW(&range(slot)));
+        locked.map(drop).map_err(|errno| broken(errno.into()))
+    })
+}
+
+fn lock(file: &File, slot: u64) -> io::Result<bool> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range(slot))) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn is_free(file: &File, slot: u64) -> bool {
+    let mut range = range(slot);
+    let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut range));
+    asked.is_ok() && i32::from(range.l_type) == libc::F_UNLCK
+}
+
+fn range(slot: u64) -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: slot as libc::off_t,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// Who holds the device, and what is left. Locks of the asker, which is about to give them up,
+/// count as free.
+fn conflict(
+    dir: &Path,
+    locks: &File,
+    discovery: &Discovery,
+    device: DeviceId,
+) -> io::Result<Conflict> {
+    let topology = &discovery.topology;
+    let free = topology.device_ids().filter_map(|id| {
+        let (name, slots) = (&topology.device(id).name, slots(discovery, id));
+        let free = slots.iter().filter(|&&slot| is_free(locks, slot)).count();
+        match free {
+            0 => None,
+            free if free < slots.len() => Some(format!("{name}:{free}")),
+            _ => Some(name.to_string()),
+        }
+    });
+    let free = free.collect();
+    let device = topology.device(device).name.clone();
+    let holder = holders(dir).into_iter().find(|holder| names(holder, &device));
+    Ok(Conflict { device, holder, free })
+}
+
+/// Those that live.
+fn holders(dir: &Path) -> Vec<DeviceHolder> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(HOLDER));
+    let read = files.filter_map(|entry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok());
+    let lives = |holder: &DeviceHolder| {
+        kill(Pid::from_raw(holder.who.pid as i32), None) != Err(Errno::ESRCH)
+    };
+    read.filter(lives).collect()
+}
+
+fn names(holder: &DeviceHolder, device: &Name) -> bool {
+    holder.devices.iter().any(|name| name == device.as_str())
+}
+
+fn user() -> String {
+    let uid = Uid::effective();
+    let user = User::from_uid(uid).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// Nothing of this control loop may use the device.
+fn reserve(machine: &mut Machine, device: DeviceId, others: &[DeviceHolder]) {
+    let name = &machine.discovery.topology.device(device).name;
+    let by = match others.iter().find(|holder| names(holder, name)) {
+        Some(holder) => Occupant {
+            process: holder.who.pid,
+            user: holder.user.as_str().into(),
+            command: "het".into(),
+        },
+        None => Occupant {
+            process: std::process::id(),
+            user: user().into(),
+            command: "not in `--devices`".into(),
+        },
+    };
+    machine.reserved.insert(device, by);
+}
+
+fn keep_cores(machine: &mut Machine, device: DeviceId, slots: &[u64]) {
+    let Some(cores) = machine.discovery.cores.get_mut(&device) else { return };
+    if cores.len() == slots.len() {
+        return;
+    }
+    cores.retain(|core| slots.contains(&u64::from(*core)));
+    let capacity = Share::units(cores.len() as u32);
+    machine.discovery.topology.devices[device.index()].capacity = capacity;
+    let mut topology = (*machine.topology).clone();
+    topology.devices[device.index()].capacity = capacity;
+    machine.topology = topology.into();
+}
+
+#[cfg(test)]
+mod tests {
+    use het_devices::System;
+
+    use super::*;
+
+    /// A machine of four cores and nothing else.
+    fn machine() -> Machine {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut system = System::recorded(dir.path());
+        system.fallback_cores = vec![0, 1, 2, 3];
+        crate::machine::machine(system)
+    }
+
+    fn who() -> (LockHolder, &'static Path) {
+        (LockHolder::server(), Path::new("/home/ada/state"))
+    }
+
+    fn choice(cores: u32) -> [DeviceChoice; 1] {
+        [DeviceChoice { name: "cpu0".to_owned(), cores: Some(cores) }]
+    }
+
+    #[test]
+    fn two_control_loops_share_the_cores_of_a_machine() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut first = machine();
+        let held = take_devices(dir.path(), &mut first, Some(&choice(3)), who());
+        let held = held.expect("nobody has any");
+        assert_eq!(first.discovery.cores[&DeviceId(0)], [0, 1, 2]);
+        assert_eq!(first.topology.device(DeviceId(0)).capacity, Share::units(3));
+        let refused = take_devices(dir.path(), &mut machine(), None, who());
+        let text = refused.expect_err("three cores are held").to_string();
+        assert!(text.starts_with("`cpu0` belongs to a server (process "), "{text}");
+        assert!(text.ends_with("with its state in `/home/ada/state`"), "{text}");
+        let mut second = machine();
+        let other = take_devices(dir.path(), &mut second, Some(&choice(1)), who());
+        assert_eq!(second.discovery.cores[&DeviceId(0)], [3]);
+        drop((held, other));
+        take_devices(dir.path(), &mut machine(), None, who()).expect("they were given up");
+    }
+
+    #[test]
+    fn what_is_left_is_named() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let held = take_devices(dir.path(), &mut machine(), Some(&choice(3)), who());
+        let refused = take_devices(dir.path(), &mut machine(), None, who());
+        let Err(DeviceLockError::Held(conflict)) = refused else { panic!("{refused:?}") };
+        assert_eq!(conflict.free, ["cpu0:1"]);
+        drop(held);
+    }
+
+    #[test]
+    fn a_device_that_was_not_taken_is_somebody_elses() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut machine = machine();
+        take_devices(dir.path(), &mut machine, Some(&[]), who()).expect("nothing is asked for");
+        assert_eq!(machine.reserved[&DeviceId(0)].command, "not in `--devices`");
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let check = |choices: &[DeviceChoice], text: &str| {
+            let refused = take_devices(dir.path(), &mut machine(), Some(choices), who());
+            assert_eq!(refused.expect_err("it is not there").to_string(), text);
+        };
+        let cuda = DeviceChoice { name: "cuda0".to_owned(), cores: None };
+        check(&[cuda], "there is no device `cuda0`, hint: there are `cpu0`");
+        check(&choice(5), "`cpu0` has 4 cores and cannot give 5");
+    }
+
+    #[test]
+    fn a_place_where_others_can_write_is_refused() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = dir.path().join("locks");
+        let find = || lock_dir(|name| (name == "HET_LOCK_DIR").then(|| path.display().to_string()));
+        find().expect("it is made");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&path, open).expect("it is ours");
+        assert!(matches!(find(), Err(DeviceLockError::Unsafe { .. })));
+    }
+}

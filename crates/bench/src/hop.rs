@@ -100,6 +100,7 @@ fn stage(index: u16) -> StageSpec {
         within: Domain::Any,
         ranks: RankRule::PerNode,
         retries: 0,
+        restarts: StageSpec::RESTARTS_DEFAULT,
         profile: "bench".into(),
         steps: None,
         preemptible: Preemptible::default(),

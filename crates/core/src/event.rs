@@ -77,6 +77,16 @@ pub enum Event {
         lease: LeaseId,
         checkpoint: Checkpoint,
     },
+    /// The stage does not go on from this checkpoint any more: an attempt that resumed from it
+    /// failed before its first progress.
+    CheckpointRejected {
+        stage: StageKey,
+        checkpoint: Checkpoint,
+    },
+    /// The stage has waited long enough after a failure: it may start again.
+    RetryDue {
+        stage: StageKey,
+    },
     /// The first of its output is complete: who follows it may begin.
     StagePublished {
         lease: LeaseId,
@@ -190,9 +200,77 @@ pub struct Failure {
     pub exit_code: i32,
     /// One sentence for people.
     pub message: String,
+    pub cause: FailureCause,
+}
+
+/// What the evidence says why a gang failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum FailureCause {
+    /// Nothing is known: earlier versions kept no causes.
+    #[default]
+    Untold,
+    /// Its program's own exit code or error, or a signal of its own, such as SIGSEGV.
+    Program,
+    /// Its program could not be run: it is not there, or not what was expected.
+    CannotRun,
+    /// It used up the memory that it had asked for.
+    MemoryLimit,
+    /// The machine ran out of memory.
+    MachineMemory,
+    /// Somebody outside killed a process of it by a signal.
+    Killed,
+    /// A device or a node of it failed.
+    Device,
+    /// Nobody saw how it ended.
+    Unseen,
+    /// It had reported progress and reported none for too long.
+    Stalled,
+}
+
+impl FailureCause {
+    pub const ALL: [Self; 9] = [
+        Self::Untold,
+        Self::Program,
+        Self::CannotRun,
+        Self::MemoryLimit,
+        Self::MachineMemory,
+        Self::Killed,
+        Self::Device,
+        Self::Unseen,
+        Self::Stalled,
+    ];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Untold => "untold",
+            Self::Program => "program",
+            Self::CannotRun => "cannot_run",
+            Self::MemoryLimit => "memory_limit",
+            Self::MachineMemory => "machine_memory",
+            Self::Killed => "killed",
+            Self::Device => "device",
+            Self::Unseen => "unseen",
+            Self::Stalled => "stalled",
+        }
+    }
+
+    /// It is the program's doing: another attempt would most likely end alike.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Untold | Self::Program | Self::CannotRun | Self::MemoryLimit)
+    }
 }
 
 impl Failure {
+    /// Of a gang whose end nobody saw.
+    pub fn unseen() -> Self {
+        Self {
+            rank: 0,
+            exit_code: 255,
+            message: "nobody saw how it ended".to_owned(),
+            cause: FailureCause::Unseen,
+        }
+    }
+
     /// The exit code of a program that cannot be run, as a shell gives it.
     pub const CANNOT_RUN: i32 = 126;
 }

@@ -113,6 +113,9 @@ pub struct StageSpec {
     pub ranks: RankRule,
     /// How often a failed program is started again.
     pub retries: u32,
+    /// How often in a row, without new progress, it is started again after failures that were not
+    /// its program's doing, before its job is held.
+    pub restarts: u32,
     /// Key of its speed in throughput tables and history.
     pub profile: Name,
     /// Optimiser steps (or other units of work) it needs, where declared.
@@ -189,6 +192,9 @@ pub enum Match {
 }
 
 impl StageSpec {
+    /// Restarts of a stage that names no number.
+    pub const RESTARTS_DEFAULT: u32 = 5;
+
     /// Whether its program can be stopped in that shape without losing all its work.
     pub fn saves(&self, alternative: usize) -> bool {
         self.alternatives[alternative].launch.checkpoint.is_some()
@@ -283,6 +289,7 @@ pub struct Launch {
     pub ranks_max: u32,
     pub precision: Option<Name>,
     pub log: LogRule,
+    pub stall: StallRule,
     /// Absolute path of a file that its processes read as standard input, where there is one.
     pub stdin: Option<String>,
     /// Absolute path of a file with the variables that its submitter had. It is no part of the
@@ -293,6 +300,16 @@ pub struct Launch {
     pub output: OutputRule,
     /// Where the program lies and runs, if not on the machine itself.
     pub container: Option<Container>,
+}
+
+/// After which silence a program that had reported steps is taken for hung and started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum StallRule {
+    /// As its own silences so far have it.
+    #[default]
+    Measured,
+    After(Millis),
+    Never,
 }
 
 /// What becomes of what the processes of a stage write.

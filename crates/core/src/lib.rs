@@ -22,7 +22,9 @@ mod state;
 mod topology;
 mod units;
 
-pub use event::{Event, Failure, JobChange, Measured, Occupant, Outcome, PolicyMemory, Progress};
+pub use event::{
+    Event, Failure, FailureCause, JobChange, Measured, Occupant, Outcome, PolicyMemory, Progress,
+};
 pub use finding::Finding;
 pub use free::Free;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
@@ -30,7 +32,7 @@ pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use job::{
     Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Isolation,
     JobSpec, Launch, LogFiles, LogRule, Match, Mount, OutputRule, Preemptible, Priority, RankRule,
-    Selector, StageKind, StageSpec, WriteMode,
+    Selector, StageKind, StageSpec, StallRule, WriteMode,
 };
 pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};
@@ -43,8 +45,9 @@ pub use start::{
     StartConditions,
 };
 pub use state::{
-    Claim, Job, JobEnd, JobState, Lease, Loss, PartsError, Phase, REFUSALS_MAX, Recoveries,
-    Recovery, RecoveryPhase, STOPS_KEPT, Stage, StageState, State, StateParts, Stop, Ticket,
+    Attempt, CHECKPOINTS_KEPT, Claim, Faults, Job, JobEnd, JobState, Lease, Loss, OtherCheckpoints,
+    PartsError, Phase, REFUSALS_MAX, Recoveries, Recovery, RecoveryPhase, STOPS_KEPT, Stage,
+    StageState, State, StateParts, Stop, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

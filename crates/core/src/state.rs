@@ -2,6 +2,7 @@
 
 mod apply;
 mod eligibility;
+mod faults;
 mod parts;
 mod recovery;
 mod service;
@@ -18,6 +19,8 @@ use crate::{
 };
 
 use eligibility::Eligibility;
+use faults::Recovering;
+pub use faults::{Attempt, CHECKPOINTS_KEPT, Faults, OtherCheckpoints};
 pub use parts::{PartsError, StateParts};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
 pub use stops::{Loss, STOPS_KEPT, Stop};
@@ -54,11 +57,13 @@ pub struct State {
     departures: u64,
     /// What is in service and no lease holds.
     free: Free,
-    /// Jobs whose running stages are to be stopped: ended by somebody, or held.
+    /// Jobs whose running stages are to be stopped: ended by somebody, or held. Jobs that run
+    /// nothing are not among them, however many are held.
     unwanted: BTreeSet<JobId>,
     /// Jobs with a time limit that have not ended.
     limited: BTreeSet<JobId>,
     eligibility: Eligibility,
+    recovering: Recovering,
     /// When any stage last completed a checkpoint.
     last_checkpoint: Option<Time>,
     /// Running stages that somebody wants to make room, and for whom.
@@ -156,6 +161,7 @@ pub struct Stage {
     pub state: StageState,
     /// Leases it has had.
     pub attempts: u32,
+    pub attempt: Attempt,
     pub preemptions: u32,
     /// Leases in a row that were stopped before they completed a checkpoint.
     pub fruitless: u32,
@@ -163,11 +169,13 @@ pub struct Stage {
     pub failures: u32,
     /// Starts in a row that the engine refused.
     pub refusals: u32,
+    pub faults: Faults,
     pub recoveries: Recoveries,
     /// The newest [`STOPS_KEPT`], the newest last.
     pub stops: Vec<Stop>,
-    /// The newest complete checkpoint.
+    /// The newest complete checkpoint that was not rejected.
     pub checkpoint: Option<Checkpoint>,
+    pub other_checkpoints: OtherCheckpoints,
     /// When that checkpoint was completed.
     pub checkpoint_at: Option<Time>,
     pub checkpoints: u32,
@@ -258,6 +266,7 @@ impl State {
             unwanted: BTreeSet::new(),
             limited: BTreeSet::new(),
             eligibility: Eligibility::default(),
+            recovering: Recovering::default(),
             last_checkpoint: None,
             yielding: BTreeMap::new(),
             quotas: Arc::default(),

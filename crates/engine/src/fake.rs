@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Event, Failure, LeaseId, Millis, Name, NodeId, Outcome, Phase, Placement, Plan,
-    StageKey, State, Time, Topology,
+    Action, Event, Failure, FailureCause, LeaseId, Millis, Name, NodeId, Outcome, Phase, Placement,
+    Plan, StageKey, State, Time, Topology,
 };
 
 use crate::{Engine, GenerationFence};
@@ -75,7 +75,9 @@ impl Fake {
         match script {
             Script::Finish(after) => self.end_at(self.now + after, lease, Outcome::Finished),
             Script::Fail(after, exit_code) => {
-                let failure = Failure { rank: 0, exit_code, message: "scripted".to_owned() };
+                let message = "scripted".to_owned();
+                let cause = FailureCause::Program;
+                let failure = Failure { rank: 0, exit_code, message, cause };
                 self.end_at(self.now + after, lease, Outcome::Failed(failure));
             }
             Script::UntilNotice | Script::Deaf => {}

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use het_core::{Checkpoint, Event, Job, JobId, Outcome, StageIndex, State};
+use het_core::{Checkpoint, Event, Failure, Job, JobId, Outcome, StageIndex, State};
 use het_files::{is_file, list};
 
 /// Written last into a checkpoint: by het-train, which renames the directory into place with it,
@@ -14,10 +14,12 @@ const ENTRIES_MAX: usize = 10_000;
 
 /// The newest complete checkpoint of a stage that the log or the disk knows.
 pub fn newest_checkpoint(job: &Job, index: StageIndex) -> Option<Checkpoint> {
-    let logged = job.stages[index.index()].checkpoint.clone();
+    let stage = &job.stages[index.index()];
+    let logged = stage.checkpoint.clone();
     let launches = job.spec.stage(index).alternatives.iter().map(|shape| &shape.launch);
     let dirs = launches.filter_map(|launch| Some(launch.checkpoint.as_ref()?.dir.clone()));
     let on_disk = dirs.flat_map(|dir| complete_checkpoints(Path::new(&dir)));
+    let on_disk = on_disk.filter(|checkpoint| !stage.has_rejected(checkpoint));
     logged.into_iter().chain(on_disk).max_by_key(|checkpoint| checkpoint.step)
 }
 
@@ -32,7 +34,8 @@ pub fn missed_facts(state: &State, id: JobId) -> Vec<Event> {
         {
             facts.push(Event::Checkpointed { lease, checkpoint });
         }
-        facts.push(Event::StageEnded { lease, outcome: Outcome::Lost });
+        let outcome = Outcome::Failed(Failure::unseen());
+        facts.push(Event::StageEnded { lease, outcome });
     }
     if job.held {
         facts.push(Event::JobReleased { job: id });

@@ -193,6 +193,7 @@ fn job(draw: &mut Draw, classes: &[DeviceClass], fastest: f64) -> (JobSpec, Stag
         within: if draw.chance(80) { Domain::Any } else { Domain::Rack },
         ranks: RankRule::PerNode,
         retries: 0,
+        restarts: StageSpec::RESTARTS_DEFAULT,
         profile: format!("p{}", draw.between(0, 9)).into(),
         steps: Some(steps),
         preemptible: Preemptible::default(),

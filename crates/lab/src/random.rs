@@ -416,6 +416,7 @@ fn stage(draw: &mut Draw, topology: &Topology, index: u16) -> StageSpec {
             within: if draw.chance(70) { Domain::Any } else { *draw.pick(&Domain::ALL) },
             ranks: if draw.chance(50) { RankRule::PerNode } else { RankRule::PerDevice },
             retries: draw.between(0, 1) as u32,
+            restarts: StageSpec::RESTARTS_DEFAULT,
             profile: format!("p{}", draw.between(0, 4)).into(),
             steps: None,
             preemptible: Preemptible::default(),
@@ -466,7 +467,7 @@ fn alternative(draw: &mut Draw) -> Alternative {
 fn model(draw: &mut Draw, spec: &StageSpec) -> StageModel {
     let saves = spec.saves(0);
     let classes = ["cpu", "fast", "slow", "npu-x"];
-    StageModel {
+    let model = StageModel {
         steps: draw.between(1, 200),
         step_ns: classes
             .map(|class| (class.into(), [(0, draw.between(10, 3_000) * 1_000_000)].into()))
@@ -478,5 +479,9 @@ fn model(draw: &mut Draw, spec: &StageSpec) -> StageModel {
         deaf: draw.chance(10),
         fails_at: draw.chance(10).then(|| (draw.between(1, 50), 1)),
         ..StageModel::default()
-    }
+    };
+    // One of the first two checkpoints of a third of them.
+    let corrupt = model.steps.is_multiple_of(3);
+    let corrupt_at = corrupt.then(|| model.checkpoint_every * (1 + model.steps % 2));
+    StageModel { corrupt_at, ..model }
 }

@@ -322,6 +322,7 @@ fn spec(
         within: Domain::Any,
         ranks: RankRule::PerNode,
         retries: 0,
+        restarts: StageSpec::RESTARTS_DEFAULT,
         profile,
         steps,
         preemptible: Preemptible::default(),

@@ -243,9 +243,17 @@ fn play(seed: u64, bug: Bug) -> Option<String> {
     let faults = scenario.faults.iter().cloned();
     let mut sim = Sim::new(topology, scenario.models.clone(), words, faults);
     for _ in 0..5_000 {
-        let Some((at, event)) = sim.next_event(None) else { break };
-        oracle.see(at, &event);
-        state.apply(at, &event);
+        let due = state.next_eligible();
+        let next = sim.next_event(due);
+        let at = next.as_ref().map_or(sim.now(), |(at, _)| *at);
+        if next.is_none() && due.is_none() {
+            break;
+        }
+        let events = next.map(|(_, event)| event);
+        for event in events.into_iter().chain(state.eligibility_events(at)) {
+            oracle.see(at, &event);
+            state.apply(at, &event);
+        }
         let mut plan = decide(&state, policy, at);
         bug(&mut plan, &state);
         if !plan.is_empty() {

@@ -9,6 +9,7 @@ mod processes;
 mod report;
 mod reporting;
 mod shutdown;
+mod stacks;
 mod startup;
 mod streaming;
 mod survivors;
@@ -17,7 +18,7 @@ mod verdict;
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use het_core::{CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, Time};
+use het_core::{CheckpointSpec, Event, Failure, FailureCause, LogRule, Millis, Outcome, Time};
 use nix::sys::inotify::WatchDescriptor;
 use nix::sys::signal::Signal;
 
@@ -198,6 +199,7 @@ impl Gang {
             logs.check(now, (0..spec.world()).map(|rank| spec.log_file(rank)));
         }
         self.reporting.emit_stall(now, &self.spec, context);
+        self.end_if_hung(now);
         if let Some(escalation) = self.shutdown.due(now) {
             self.escalate(escalation);
         }
@@ -254,10 +256,24 @@ impl Gang {
                 self.processes.kill_and_wait(index);
                 self.process_ended(index, context.clock.now(), context);
                 let message = format!("its end cannot be waited for: {errno}");
-                return Err(Failure { rank, exit_code: Failure::CANNOT_RUN, message });
+                let (exit_code, cause) = (Failure::CANNOT_RUN, FailureCause::CannotRun);
+                return Err(Failure { rank, exit_code, message, cause });
             }
         }
         Ok(())
+    }
+
+    /// A gang that hangs is ended and can start again. It gets no time to save: it does not.
+    fn end_if_hung(&mut self, now: Time) {
+        if !matches!(self.shutdown, Shutdown::Running) || !self.verdict.is_open() {
+            return;
+        }
+        let Some(silent) = self.reporting.hung_for(now, &self.spec) else { return };
+        let kept = stacks::keep(&self.spec, &self.processes, &self.holdings.cgroups);
+        self.verdict.stalled(silent, kept.as_deref());
+        if let Some(escalation) = self.shutdown.fail(now) {
+            self.escalate(escalation);
+        }
     }
 
     fn check_startup(&mut self, now: Time, context: &mut Context) {
@@ -345,7 +361,13 @@ impl Gang {
             return health::fail_devices(&self.spec, context);
         }
         let log = culprit.map(|rank| logs::tail(&self.spec.failure_log(rank))).unwrap_or_default();
+        let file = culprit.map(|rank| self.spec.error_file(rank));
+        let told = match logs::cause(&log).is_empty() {
+            true => file.and_then(|file| logs::exception(&file)).unwrap_or_default(),
+            false => log,
+        };
         let memory = self.holdings.memory_ran_out(&self.spec, culprit);
-        streaming::complete_output(&self.spec, self.verdict.outcome(&log, memory))
+        let saved = self.reporting.saved();
+        streaming::complete_output(&self.spec, self.verdict.outcome(&told, memory, saved))
     }
 }

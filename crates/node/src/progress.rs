@@ -7,6 +7,6 @@ mod tally;
 mod watch;
 
 pub(crate) use file::ProgressFile;
-pub(crate) use stall::StallDetector;
+pub(crate) use stall::{SilenceDetector, StallDetector};
 pub(crate) use tally::Tally;
 pub(crate) use watch::{Changed, ProgressWatch};

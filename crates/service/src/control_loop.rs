@@ -253,6 +253,9 @@ fn touched(leases: &mut BTreeMap<LeaseId, JobId>, events: &[(Time, Event)]) -> V
             | Event::JobEligible { job }
             | Event::DependencyFailed { job }
             | Event::JobCancelled { job } => jobs.push(*job),
+            Event::CheckpointRejected { stage, .. } | Event::RetryDue { stage } => {
+                jobs.push(stage.job);
+            }
             Event::PlanCommitted { plan } => {
                 jobs.extend(of_plan(plan).map(|(job, _)| job));
                 leases.extend(of_plan(plan).filter_map(|(job, lease)| Some((lease?, job))));

@@ -33,7 +33,10 @@ fn exit_code(job: &Job, state: JobState) -> Option<i32> {
             let codes = job.stages.iter().filter_map(stage_exit_code);
             Some(codes.max_by_key(|code| *code != 0).unwrap_or(1))
         }
-        JobState::Ended(JobEnd::Cancelled) | JobState::Held => Some(INTERRUPTED),
+        JobState::Held => {
+            Some(job.given_up().map_or(INTERRUPTED, |(_, failure)| failure.exit_code))
+        }
+        JobState::Ended(JobEnd::Cancelled) => Some(INTERRUPTED),
         _ => None,
     }
 }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Action, Checkpoint, DeviceId, Domain, Event, Failure, Grant, LeaseId, Measured, Micro, Millis,
-    Name, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, State, Time, Topology,
+    Action, Checkpoint, DeviceId, Domain, Event, Failure, FailureCause, Grant, LeaseId, Measured,
+    Micro, Millis, Name, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, State, Time,
+    Topology,
 };
 use het_engine::{Engine, GenerationFence};
 
@@ -36,6 +37,8 @@ pub struct Sim {
     link_pace: Vec<u64>,
     /// Stages whose scripted failure has happened.
     failed_once: BTreeSet<StageKey>,
+    /// Stages whose corrupt checkpoint was found to be so.
+    corrupt_once: BTreeSet<StageKey>,
 }
 
 /// A gang at work.
@@ -130,6 +133,7 @@ impl Sim {
             runs: BTreeMap::new(),
             uncommitted: Vec::new(),
             failed_once: BTreeSet::new(),
+            corrupt_once: BTreeSet::new(),
         }
     }
 
@@ -164,6 +168,15 @@ impl Sim {
         let model = self.model(stage);
         let loaded = self.now + model.load;
         let done = resume.map_or(0, |checkpoint| checkpoint.step);
+        let is_corrupt = resume.is_some() && model.corrupt_at == Some(done);
+        if is_corrupt && self.corrupt_once.insert(stage) {
+            let message = "its checkpoint cannot be read".to_owned();
+            let cause = FailureCause::Program;
+            let outcome = Outcome::Failed(Failure { rank: 0, exit_code: 1, message, cause });
+            self.queue
+                .add(loaded, ScheduledEvent::Emit(Box::new(Event::StageEnded { lease, outcome })));
+            return;
+        }
         if let Some(application) = &model.elastic {
             let trainer = self.trainers.entry(stage).or_insert_with(|| Trainer::new(application));
             if let Some(device) = placement.devices().next() {
@@ -270,7 +283,8 @@ impl Sim {
             && self.failed_once.insert(stage)
         {
             let message = "scripted failure".to_owned();
-            self.end(lease, Outcome::Failed(Failure { rank: 0, exit_code, message }));
+            let cause = FailureCause::Program;
+            self.end(lease, Outcome::Failed(Failure { rank: 0, exit_code, message, cause }));
         } else {
             if let Some(run) = self.runs.get_mut(&lease) {
                 run.keep();
@@ -404,7 +418,7 @@ impl Sim {
                 let broken = |lease: &LeaseId| self.runs[lease].broken;
                 let leases: Vec<LeaseId> =
                     self.leases_on(node).into_iter().filter(broken).collect();
-                leases.into_iter().for_each(|lease| self.end(lease, Outcome::Lost));
+                leases.into_iter().for_each(|lease| self.end(lease, stalled()));
                 None
             }
         }
@@ -477,6 +491,12 @@ impl Sim {
             _ => true,
         }
     }
+}
+
+/// It was seen that a gang does nothing of use any more.
+fn stalled() -> Outcome {
+    let (exit_code, message) = (137, "it made no progress".to_owned());
+    Outcome::Failed(Failure { rank: 0, exit_code, message, cause: FailureCause::Stalled })
 }
 
 /// How many devices a placement has on each of its nodes.

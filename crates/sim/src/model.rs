@@ -35,6 +35,9 @@ pub struct StageModel {
     pub deaf: bool,
     /// When it reaches this step for the first time, it exits with this code.
     pub fails_at: Option<(u64, i32)>,
+    /// The checkpoint of this step cannot be read: the first attempt that resumes from it fails
+    /// while it loads.
+    pub corrupt_at: Option<u64>,
 }
 
 impl Default for StageModel {
@@ -52,6 +55,7 @@ impl Default for StageModel {
             publishes_after: None,
             deaf: false,
             fails_at: None,
+            corrupt_at: None,
         }
     }
 }

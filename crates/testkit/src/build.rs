@@ -116,6 +116,7 @@ pub fn stage(name: &str, alternatives: Vec<Alternative>) -> StageSpec {
         within: Domain::Any,
         ranks: RankRule::PerNode,
         retries: 0,
+        restarts: StageSpec::RESTARTS_DEFAULT,
         profile: name.into(),
         steps: None,
         preemptible: Preemptible::default(),

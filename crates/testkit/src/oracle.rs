@@ -6,16 +6,18 @@
 
 mod eligibility;
 mod nodes;
+mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use eligibility::Course;
 use het_core::{
-    Action, Checkpoint, Device, DeviceId, Domain, Event, JobId, JobSpec, LeaseId, Millis, NodeId,
-    Outcome, Placement, Plan, Preemptible, Quotas, Reason, StageIndex, StageKey, StageState, State,
-    StopCause, Time, Topology,
+    Action, Checkpoint, Device, DeviceId, Domain, Event, Failure, FailureCause, JobId, JobSpec,
+    LeaseId, Millis, NodeId, Outcome, Placement, Plan, Preemptible, Quotas, Reason, StageIndex,
+    StageKey, StageState, State, StopCause, Time, Topology,
 };
+use recovery::{Trail, Verdict};
 
 /// Which laws to hold a policy to: strict orders are not work conserving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +85,7 @@ struct ShadowStage {
     preemptions: u32,
     failures: u32,
     refusals: u32,
-    newest: Option<Checkpoint>,
+    trail: Trail,
     published: bool,
     reasons: Vec<Reason>,
     charged: u64,
@@ -160,20 +162,13 @@ impl Oracle {
         self.now = self.now.max(at);
         match event {
             Event::JobSubmitted { job, spec, succeeded, checkpoints } => {
-                let mut stages = vec![ShadowStage::default(); spec.stages.len()];
-                succeeded.iter().for_each(|i| stages[i.index()].status = Status::Succeeded);
-                for (index, checkpoint) in checkpoints {
-                    stages[index.index()].newest = Some(checkpoint.clone());
-                }
-                let (spec, eligible) = (Arc::clone(spec), spec.start.is_empty());
-                let shadow = Shadow { spec, held: false, eligible, ending: false, stages };
-                if self.jobs.insert(*job, shadow).is_some() {
-                    self.blame(3, format!("job {job} was accepted twice"));
-                }
-                self.follow_course(*job);
+                self.submitted(*job, spec, succeeded, checkpoints);
             }
             Event::JobHeld { job } => self.with_job(*job, |job| job.held = true),
-            Event::JobReleased { job } => self.with_job(*job, |job| job.held = false),
+            Event::JobReleased { job } => self.with_job(*job, |job| {
+                job.held = false;
+                job.stages.iter_mut().for_each(|stage| stage.trail.released());
+            }),
             Event::JobEligible { job } => self.eligible(*job),
             Event::DependencyFailed { job } => self.dependency_failed(*job),
             Event::JobCancelled { job } => {
@@ -197,7 +192,16 @@ impl Oracle {
                     stage.refusals = 0;
                 }
             }
-            Event::Progressed { .. } | Event::PolicyRemembered { .. } => {}
+            Event::Progressed { lease, progress } => {
+                if let (Some(hold), Some(step)) = (self.holds.get(lease), progress.step)
+                    && let Some(stage) = self.stage_mut(hold.stage)
+                {
+                    stage.trail.reported(step);
+                }
+            }
+            Event::CheckpointRejected { stage, checkpoint } => self.rejected(*stage, checkpoint),
+            Event::RetryDue { stage } => self.retry_due(*stage),
+            Event::PolicyRemembered { .. } => {}
             Event::StagePublished { lease } => self.published(*lease),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
@@ -220,6 +224,26 @@ impl Oracle {
         let jobs = &self.jobs;
         let may_start = |key: &StageKey| jobs.get(&key.job).is_some_and(|job| job.may_start(*key));
         self.idle_before.retain(may_start);
+    }
+
+    fn submitted(
+        &mut self,
+        job: JobId,
+        spec: &Arc<JobSpec>,
+        succeeded: &[StageIndex],
+        checkpoints: &[(StageIndex, Checkpoint)],
+    ) {
+        let mut stages = vec![ShadowStage::default(); spec.stages.len()];
+        succeeded.iter().for_each(|i| stages[i.index()].status = Status::Succeeded);
+        for (index, checkpoint) in checkpoints {
+            stages[index.index()].trail.completed(checkpoint);
+        }
+        let (spec, eligible) = (Arc::clone(spec), spec.start.is_empty());
+        let shadow = Shadow { spec, held: false, eligible, ending: false, stages };
+        if self.jobs.insert(job, shadow).is_some() {
+            self.blame(3, format!("job {job} was accepted twice"));
+        }
+        self.follow_course(job);
     }
 
     fn with_job(&mut self, id: JobId, change: impl FnOnce(&mut Shadow)) {
@@ -308,7 +332,8 @@ impl Oracle {
         self.whole_request(key, placement);
         self.claims.remove(&key);
         let Some(stage) = self.stage_mut(key) else { return };
-        let (attempts, newest) = (stage.attempts, stage.newest.clone());
+        let (attempts, newest) = (stage.attempts, stage.trail.saved.last().cloned());
+        stage.trail.begins();
         stage.attempts = attempt;
         stage.status = Status::Active(lease);
         stage.reasons.clear();
@@ -597,10 +622,8 @@ impl Oracle {
 
     fn checkpointed(&mut self, lease: LeaseId, checkpoint: &Checkpoint) {
         let Some(key) = self.holds.get(&lease).map(|hold| hold.stage) else { return };
-        if let Some(stage) = self.stage_mut(key)
-            && stage.newest.as_ref().is_none_or(|newest| checkpoint.step >= newest.step)
-        {
-            stage.newest = Some(checkpoint.clone());
+        if let Some(stage) = self.stage_mut(key) {
+            stage.trail.completed(checkpoint);
         }
     }
 
@@ -620,8 +643,11 @@ impl Oracle {
             total += u64::from(grant.share.0) * span;
         }
         let key = hold.stage;
+        let now = self.now;
+        let outcome = &self.by_evidence(&hold.placement, outcome);
         let Some(job) = self.jobs.get_mut(&key.job) else { return };
-        let retries = job.spec.stage(key.stage).retries;
+        let spec = job.spec.stage(key.stage);
+        let allowed = (spec.retries, spec.restarts);
         let ending = job.ending;
         let stage = &mut job.stages[key.stage.index()];
         stage.charged += total;
@@ -629,10 +655,14 @@ impl Oracle {
             (Outcome::Finished, _) => Status::Succeeded,
             (_, Some(StopCause::TimeLimit)) => Status::Failed,
             _ if ending => Status::Cancelled,
-            (Outcome::Failed(_), None) => {
-                stage.failures += 1;
-                if stage.failures > retries { Status::Failed } else { Status::Idle }
-            }
+            (Outcome::Failed(failure), None) => match stage.fails(failure, allowed, now) {
+                Verdict::Again => Status::Idle,
+                Verdict::Over => Status::Failed,
+                Verdict::GivenUp => {
+                    job.held = true;
+                    Status::Idle
+                }
+            },
             (Outcome::Refused { .. }, None) => {
                 stage.refusals += 1;
                 if stage.refusals >= REFUSALS_MAX { Status::Failed } else { Status::Idle }
@@ -647,6 +677,18 @@ impl Oracle {
             job.end_what_is_idle();
         }
         self.follow_course(key.job);
+    }
+
+    /// A program fails of its device where that is down, whatever it says itself.
+    fn by_evidence(&self, placement: &Placement, outcome: &Outcome) -> Outcome {
+        let failed = placement.grants().any(|grant| self.failed_devices.contains(&grant.device))
+            || placement.ranks.iter().any(|rank| self.lost_nodes.contains(&rank.node));
+        match outcome {
+            Outcome::Failed(failure) if failure.cause == FailureCause::Program && failed => {
+                Outcome::Failed(Failure { cause: FailureCause::Device, ..failure.clone() })
+            }
+            other => other.clone(),
+        }
     }
 
     /// Compares with the real state: laws 3, 4, 11 and 13. Call after every event.
@@ -785,6 +827,7 @@ impl Shadow {
             status => status == Status::Succeeded,
         };
         stage.status == Status::Idle
+            && stage.trail.is_ready()
             && !self.held
             && self.eligible
             && !self.ending

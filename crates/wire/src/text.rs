@@ -4,12 +4,14 @@
 //! that nothing here depends on the environment.
 
 mod eligibility;
+mod faults;
 mod report;
 mod stops;
 
 use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 
 pub use eligibility::{either, not_eligible, on_hold};
+pub use faults::{given_up, rejected, resting};
 pub use report::{ReportWords, fill, report_words, stop_cause};
 pub use stops::{held, never_saved, not_preemptible, pending, stop};
 

@@ -8,6 +8,7 @@ mod book;
 mod commands;
 mod conditions;
 mod crash;
+mod faults;
 mod hostile;
 mod network;
 mod operated;

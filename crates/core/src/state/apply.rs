@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{
-    Claim, Job, JobEnd, Lease, Phase, REFUSALS_MAX, Recoveries, Stage, StageState, State, Ticket,
+    Attempt, Claim, Faults, Job, JobEnd, Lease, OtherCheckpoints, Phase, REFUSALS_MAX, Recoveries,
+    Stage, StageState, State, Ticket,
 };
 use crate::{
     Action, Checkpoint, Event, Failure, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
@@ -28,7 +29,10 @@ impl State {
                 self.submit(*job, spec, succeeded, checkpoints);
             }
             Event::JobHeld { job } => self.set_held(*job, Held::Yes),
-            Event::JobReleased { job } => self.set_held(*job, Held::No),
+            Event::JobReleased { job } => {
+                self.forgive(*job);
+                self.set_held(*job, Held::No);
+            }
             Event::JobEligible { job } => self.became_eligible(*job),
             Event::DependencyFailed { job } => self.begin_ending(*job, JobEnd::Cancelled),
             Event::JobCancelled { job } => self.begin_ending(*job, JobEnd::Cancelled),
@@ -48,6 +52,8 @@ impl State {
             Event::StageStarted { lease } => self.started(*lease),
             Event::Progressed { lease, progress } => self.progressed(*lease, progress),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
+            Event::CheckpointRejected { stage, checkpoint } => self.reject(*stage, checkpoint),
+            Event::RetryDue { stage } => self.retry(*stage),
             Event::StagePublished { lease } => self.published(*lease),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
             Event::NodesJoined { nodes } => self.join(nodes),
@@ -228,6 +234,7 @@ impl State {
         let stage = self.stage_mut(key);
         stage.state = StageState::Active { lease: id };
         stage.attempts = attempt;
+        stage.attempt = Attempt::default();
         stage.recoveries.began(now);
         let is_first = stage.first_started.is_none();
         stage.first_started.get_or_insert(now);
@@ -334,6 +341,10 @@ impl State {
         stage.progress.merge(progress);
         if let Some(step) = progress.step {
             stage.progressed_at = Some(now);
+            stage.attempt.has_reported = true;
+            if stage.faults.step.is_none_or(|farthest| step > farthest) {
+                stage.got_further();
+            }
             stage.recoveries.stepped(now, step);
         }
     }
@@ -343,10 +354,7 @@ impl State {
         let Some(key) = self.leases.get(&id).map(|lease| lease.stage) else { return };
         self.last_checkpoint = Some(now);
         let stage = self.stage_mut(key);
-        let newer = stage.checkpoint.as_ref().is_none_or(|old| checkpoint.step >= old.step);
-        if newer {
-            stage.checkpoint = Some(checkpoint.clone());
-            stage.checkpoint_at = Some(now);
+        if stage.saved(checkpoint, now) {
             stage.checkpoints += 1;
         }
     }
@@ -359,6 +367,7 @@ impl State {
 
     fn ended(&mut self, id: LeaseId, outcome: &Outcome) {
         let Some(lease) = self.leases.remove(&id) else { return };
+        let outcome = &self.outcome_by_evidence(&lease.placement, outcome);
         let now = self.now;
         let charge = self.release(&lease.placement, now.since(lease.since));
         let key = lease.stage;
@@ -395,6 +404,8 @@ impl State {
         }
         if matches!(stage.state, StageState::Failed(_)) {
             self.begin_ending(key.job, JobEnd::Failed);
+        } else if stage.is_given_up(job.spec.stage(key.stage)) {
+            job.held = true;
         }
         self.book_work(&lease.placement, busy, useful);
         self.refresh(key.job);
@@ -416,13 +427,14 @@ impl State {
         for index in ready {
             self.begin_waiting(StageKey { job: id, stage: index });
         }
+        self.settle_recovery(id);
         let job = self.job_mut(id);
         let ends = job.end.is_none() && job.stages.iter().all(|stage| stage.state.is_terminal());
         if ends {
             job.end = Some((now, job.ending.unwrap_or(JobEnd::Succeeded)));
         }
         let alive = job.end.is_none();
-        let unwanted = alive && (job.held || job.ending.is_some());
+        let unwanted = job.is_unwanted();
         let limited = alive && job.spec.time_limit.is_some();
         keep(&mut self.unwanted, id, unwanted);
         keep(&mut self.limited, id, limited);
@@ -463,7 +475,7 @@ impl State {
         Arc::make_mut(job.expect("keys in plans and leases name jobs of this state"))
     }
 
-    fn stage_mut(&mut self, key: StageKey) -> &mut Stage {
+    pub(super) fn stage_mut(&mut self, key: StageKey) -> &mut Stage {
         &mut self.job_mut(key.job).stages[key.stage.index()]
     }
 }
@@ -520,23 +532,24 @@ fn next_state(
             }
         }
         (Outcome::Stopped, None) => StageState::Stopped { cause: StopCause::User, since: now },
-        (Outcome::Failed(failure), None) => {
-            stage.failures += 1;
-            if stage.failures <= retries {
-                StageState::Stopped { cause: StopCause::Fault, since: now }
-            } else {
-                StageState::Failed(failure.clone())
-            }
-        }
+        (Outcome::Failed(failure), None) => stage.failed(failure, retries, now),
     }
 }
 
 fn refused_too_often(reason: &str) -> Failure {
     let message = format!("it could not be started {REFUSALS_MAX} times in a row: {reason}");
-    Failure { rank: 0, exit_code: Failure::CANNOT_RUN, message }
+    Failure { exit_code: Failure::CANNOT_RUN, message, ..Failure::default() }
 }
 
 impl Job {
+    /// Something of it runs that is to be stopped.
+    pub(super) fn is_unwanted(&self) -> bool {
+        let is_active = |stage: &Stage| matches!(stage.state, StageState::Active { .. });
+        self.end.is_none()
+            && (self.held || self.ending.is_some())
+            && self.stages.iter().any(is_active)
+    }
+
     /// Waits for nothing but devices.
     fn is_ready(&self, index: StageIndex) -> bool {
         let idle = matches!(
@@ -546,6 +559,7 @@ impl Job {
         let spec = self.spec.stage(index);
         let stage = |index: &StageIndex| &self.stages[index.index()];
         idle && !self.held
+            && self.stages[index.index()].has_recovered()
             && self.eligible.is_some()
             && self.ending.is_none()
             && spec.after.iter().all(|dep| stage(dep).state == StageState::Succeeded)
@@ -568,13 +582,16 @@ impl Stage {
         Self {
             state: StageState::Queued { since: now },
             attempts: 0,
+            attempt: Attempt::default(),
             preemptions: 0,
             fruitless: 0,
             failures: 0,
             refusals: 0,
+            faults: Faults::default(),
             recoveries: Recoveries::default(),
             stops: Vec::new(),
             checkpoint: None,
+            other_checkpoints: OtherCheckpoints::default(),
             checkpoint_at: None,
             checkpoints: 0,
             published: false,

@@ -48,18 +48,19 @@ enum Standing {
 }
 
 impl State {
-    /// The facts about start conditions that are due at `now`.
+    /// The facts about start conditions, failures and checkpoints that are due at `now`.
     pub fn eligibility_events(&self, now: Time) -> Vec<Event> {
         let due = self.eligibility.due.iter().take_while(|(at, _)| *at <= now);
         let eligible = due.map(|(_, job)| Event::JobEligible { job: *job });
         let hopeless = self.eligibility.hopeless.iter();
         let failed = hopeless.map(|job| Event::DependencyFailed { job: *job });
-        eligible.chain(failed).collect()
+        eligible.chain(failed).chain(self.recovery_events(now)).collect()
     }
 
     /// When the next of these facts is due by time alone.
     pub fn next_eligible(&self) -> Option<Time> {
-        self.eligibility.due.first().map(|(at, _)| *at)
+        let eligible = self.eligibility.due.first().map(|(at, _)| *at);
+        [eligible, self.next_retry()].into_iter().flatten().min()
     }
 
     /// Why a job may not ask for devices yet, or was ended without having asked.

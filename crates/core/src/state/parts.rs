@@ -161,7 +161,7 @@ impl State {
         self.count_service();
         let alive = self.jobs.iter().filter(|(_, job)| job.end.is_none());
         for (&id, job) in alive {
-            if job.held || job.ending.is_some() {
+            if job.is_unwanted() {
                 self.unwanted.insert(id);
             }
             if job.spec.time_limit.is_some() {
@@ -169,6 +169,8 @@ impl State {
             }
         }
         self.derive_eligibility();
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.settle_recovery(id));
         let row = |(&id, it): (&LeaseId, &Lease)| (id, it.stage.job, Arc::clone(&it.placement));
         let leases: Vec<_> = self.leases.iter().map(row).collect();
         for (id, job, placement) in leases {

@@ -269,6 +269,7 @@ fn job(launch: &Launch) -> JobSpec {
         within: Domain::Any,
         ranks: RankRule::PerNode,
         retries: 0,
+        restarts: StageSpec::RESTARTS_DEFAULT,
         profile: "main".into(),
         steps: None,
         preemptible: Preemptible::default(),

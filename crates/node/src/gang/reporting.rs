@@ -1,6 +1,8 @@
 //! When a gang's files are read, and what of them is emitted as events.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::time::SystemTime;
 
 use het_core::{Checkpoint, Event, Millis, Progress, Time};
@@ -12,7 +14,7 @@ use crate::checkpoint::Orderly;
 use crate::context::Context;
 use crate::launch::GangSpec;
 use crate::poller::{Source, Trigger};
-use crate::progress::StallDetector;
+use crate::progress::{SilenceDetector, StallDetector};
 
 /// Least time between two reads of a gang's files: at most five reports a second.
 const REPORT_EVERY: Millis = Millis(200);
@@ -31,9 +33,19 @@ pub(super) enum Prospect {
     Nothing,
 }
 
+/// Whether a gang completed a checkpoint that is newer than the one it began with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Saved {
+    Newer,
+    Nothing,
+}
+
 #[derive(Debug)]
 pub(super) struct Reporting {
     report: Report,
+    /// The newest step that is safe in a checkpoint; what the gang began with at first.
+    saved: Option<u64>,
+    saves: Saved,
     /// When the search begins, unless it has.
     search_at: Option<Time>,
     /// When the gang began.
@@ -42,9 +54,17 @@ pub(super) struct Reporting {
     is_unread: bool,
     reported_at: Option<Time>,
     stall: StallDetector,
+    silence: SilenceDetector,
     /// Processor time when it was last measured.
     busy: Millis,
     busy_at: Time,
+}
+
+/// When a file was last written, by a clock that says both as the present.
+fn written_at(path: &Path, (now, system): (Time, SystemTime)) -> Option<Time> {
+    let written = fs::symlink_metadata(path).and_then(|file| file.modified()).ok()?;
+    let age = system.duration_since(written).unwrap_or_default();
+    Some(Time(now.0.saturating_sub(age.as_millis() as u64)))
 }
 
 impl Reporting {
@@ -62,12 +82,15 @@ impl Reporting {
         }
         Self {
             report,
+            saved: spec.resume.as_ref().map(|checkpoint| checkpoint.step),
+            saves: Saved::Nothing,
             search_at: Some(context.clock.now() + SEARCH_AFTER),
             since: SystemTime::now(),
             // The message that nothing is watched is emitted at once.
             is_unread: watched == Watched::No,
             reported_at: None,
             stall: StallDetector::default(),
+            silence: SilenceDetector::new(spec.launch.stall, context.clock.now()),
             busy: Millis::ZERO,
             busy_at: Time::ZERO,
         }
@@ -90,6 +113,11 @@ impl Reporting {
         self.is_unread = true;
     }
 
+    /// Whether there is a newer checkpoint than the one that the gang began with.
+    pub(super) fn saved(&self) -> Saved {
+        self.saves
+    }
+
     /// A progress file existed.
     pub(super) fn has_read(&self) -> bool {
         self.report.has_read()
@@ -102,7 +130,8 @@ impl Reporting {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         let report = self.is_unread.then(|| self.report_due());
-        [report, self.search_at, self.stall.deadline()].into_iter().flatten().min()
+        let stalls = [self.stall.deadline(), self.silence.deadline()];
+        [report, self.search_at].into_iter().chain(stalls).flatten().min()
     }
 
     /// Reads the files if that is due, and emits what is new.
@@ -139,6 +168,15 @@ impl Reporting {
             let progress = Progress { message: Some(message), ..Progress::default() };
             context.emit(Event::Progressed { lease: spec.lease, progress });
         }
+    }
+
+    /// How long its programs have given no sign of life, where that is too long.
+    pub(super) fn hung_for(&mut self, now: Time, spec: &GangSpec) -> Option<Millis> {
+        let clock = (now, SystemTime::now());
+        self.silence.hung_for(now, || {
+            let logs = (0..spec.world()).map(|rank| spec.log_file(rank));
+            logs.filter_map(|log| written_at(&log, clock)).max()
+        })
     }
 
     fn begin_search(&mut self, spec: &GangSpec, context: &mut Context) {
@@ -189,11 +227,20 @@ impl Reporting {
         self.reported_at = Some(now);
         let lease = spec.lease;
         if let Some(mut progress) = progress {
+            match progress.step {
+                Some(_) => self.silence.reported(now),
+                None => self.silence.gave_sign(now),
+            }
             let resumed = progress.step.and_then(|step| self.stall.step(now, step));
             progress.message = progress.message.or(resumed);
             context.emit(Event::Progressed { lease, progress });
         }
         for checkpoint in checkpoints {
+            if self.saved.is_none_or(|step| checkpoint.step > step) {
+                self.saved = Some(checkpoint.step);
+                self.saves = Saved::Newer;
+            }
+            self.silence.gave_sign(now);
             context.emit(Event::Checkpointed { lease, checkpoint });
         }
     }

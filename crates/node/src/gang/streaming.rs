@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use het_core::{Event, Failure, Outcome, OutputRule};
+use het_core::{Event, Failure, FailureCause, Outcome, OutputRule};
 
 use crate::context::Context;
 use crate::launch::GangSpec;
@@ -37,7 +37,8 @@ pub(super) fn complete_output(spec: &GangSpec, outcome: Outcome) -> Outcome {
         Ok(()) => outcome,
         Err(error) => {
             let message = format!("the end of its output cannot be written down: {error}");
-            Outcome::Failed(Failure { rank: 0, exit_code: 1, message })
+            let cause = FailureCause::CannotRun;
+            Outcome::Failed(Failure { rank: 0, exit_code: 1, message, cause })
         }
     }
 }

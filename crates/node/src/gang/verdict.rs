@@ -1,11 +1,26 @@
 //! How a gang ended, from the ends of its processes. No I/O.
 
-use het_core::{Bytes, Failure, Outcome};
+use std::path::Path;
+
+use het_core::{Bytes, Failure, FailureCause, Millis, Outcome};
 use nix::sys::signal::Signal;
 
-use super::reporting::Prospect;
+use super::reporting::{Prospect, Saved};
 use crate::logs::cause;
-use crate::process::{EXIT_SAVED, Exit};
+use crate::process::{EXIT_NOT_FOUND, EXIT_SAVED, Exit};
+
+/// Signals that come from outside: a program that breaks by itself ends by others.
+const OUTSIDE: [Signal; 4] = [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+
+/// What drivers say of broken hardware, as programs repeat it: CUDA's errors 214 and 714, NVML's
+/// and the kernel's of a card that is gone, and Vulkan's.
+const DEVICE_ERRORS: [&str; 5] = [
+    "uncorrectable ECC error",
+    "hardware stack error",
+    "fallen off the bus",
+    "GPU is lost",
+    "ERROR_DEVICE_LOST",
+];
 
 /// What happens to the other ranks when one has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +50,24 @@ impl MemoryRanOut {
             (Some(before), Some(after)) if after > before => Self::Yes,
             (Some(_), Some(_)) => Self::No,
             _ => Self::Unknown,
+        }
+    }
+
+    /// Why a process ended this way.
+    fn cause_of(self, exit: Exit) -> FailureCause {
+        let signal = match exit {
+            Exit::Signal(signal) => Some(signal),
+            // A shell reports the signal that ended its child as an exit code of its own.
+            Exit::Code(code) => OUTSIDE.into_iter().find(|signal| 128 + *signal as i32 == code),
+            Exit::Unknown => return FailureCause::Unseen,
+        };
+        match (self, signal, exit) {
+            // With any exit: a process that lost a child may end in its own way.
+            (Self::OfRank(_), _, _) => FailureCause::MemoryLimit,
+            (Self::Yes, Some(Signal::SIGKILL), _) => FailureCause::MachineMemory,
+            (_, Some(signal), _) if OUTSIDE.contains(&signal) => FailureCause::Killed,
+            (_, _, Exit::Code(Failure::CANNOT_RUN | EXIT_NOT_FOUND)) => FailureCause::CannotRun,
+            _ => FailureCause::Program,
         }
     }
 
@@ -72,6 +105,8 @@ pub(super) struct Verdict {
     /// Some rank did not exit with 0.
     left_work: bool,
     is_done: bool,
+    /// It hung, and was ended for that.
+    stall: Option<Failure>,
 }
 
 impl Verdict {
@@ -85,13 +120,28 @@ impl Verdict {
         self.is_done = true;
     }
 
+    /// Nobody has ended or failed it yet.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_stop_requested && self.culprit.is_none() && self.stall.is_none()
+    }
+
+    /// It reported nothing for so long; the stacks of its processes may lie in a file.
+    pub(super) fn stalled(&mut self, silent: Millis, stacks: Option<&Path>) {
+        let mut message = format!("it reported nothing for {} s", silent.0.div_ceil(1_000));
+        if let Some(path) = stacks {
+            message.push_str(&format!(", what its processes did is in `{}`", path.display()));
+        }
+        let (exit_code, cause) = (Exit::Signal(Signal::SIGKILL).code(), FailureCause::Stalled);
+        self.stall = Some(Failure { rank: 0, exit_code, message, cause });
+    }
+
     pub(super) fn culprit(&self) -> Option<u32> {
         self.culprit.map(|(rank, _)| rank)
     }
 
     /// Whether there may be another attempt.
     pub(super) fn prospect(&self) -> Prospect {
-        match self.left_work || self.is_stop_requested {
+        match self.left_work || self.is_stop_requested || self.stall.is_some() {
             true => Prospect::Resume,
             false => Prospect::Nothing,
         }
@@ -112,18 +162,30 @@ impl Verdict {
         }
     }
 
-    /// `log` is the end of the culprit's log.
-    pub(super) fn outcome(&self, log: &str, memory: MemoryRanOut) -> Outcome {
+    /// `log` is the end of the culprit's log. A program that nobody asked to stop wants to go on
+    /// later only if it `saved` something new: otherwise it would do the same for ever.
+    pub(super) fn outcome(&self, log: &str, memory: MemoryRanOut, saved: Saved) -> Outcome {
+        if let Some(stall) = &self.stall {
+            return Outcome::Failed(stall.clone());
+        }
         match self.culprit {
             // Its exit is unknown: it is restarted from its newest checkpoint, unless it reported
             // that its work was complete.
             Some((_, Exit::Unknown)) if self.is_done => Outcome::Finished,
-            Some((_, Exit::Unknown)) => Outcome::Lost,
-            Some((_, Exit::Code(EXIT_SAVED))) => Outcome::Stopped,
+            Some((rank, Exit::Unknown)) => Outcome::Failed(Failure { rank, ..Failure::unseen() }),
+            Some((_, Exit::Code(EXIT_SAVED)))
+                if self.is_stop_requested || saved == Saved::Newer =>
+            {
+                Outcome::Stopped
+            }
             Some((rank, exit)) => Outcome::Failed(Failure {
                 rank,
                 exit_code: exit.code(),
                 message: message(rank, exit, log, memory),
+                cause: match memory.cause_of(exit) {
+                    FailureCause::Program if tells_of_device(log) => FailureCause::Device,
+                    cause => cause,
+                },
             }),
             None if self.is_stop_requested && (self.left_work || !self.is_done) => Outcome::Stopped,
             None => Outcome::Finished,
@@ -131,8 +193,17 @@ impl Verdict {
     }
 }
 
+/// Whether the error that ended a program is one of its device's hardware.
+fn tells_of_device(log: &str) -> bool {
+    let cause = cause(log);
+    DEVICE_ERRORS.iter().any(|error| cause.contains(error))
+}
+
 fn message(rank: u32, exit: Exit, log: &str, memory: MemoryRanOut) -> String {
     let mut text = format!("rank {rank} {exit}");
+    if exit == Exit::Code(EXIT_SAVED) {
+        text.push_str(" to go on later, without a newer checkpoint");
+    }
     let cause = cause(log);
     if !cause.is_empty() {
         text.push_str(": ");
@@ -148,7 +219,7 @@ mod tests {
 
     const TERM: Exit = Exit::Signal(Signal::SIGTERM);
 
-    /// The outcome after `s` stop, `d` done, and exits by rank.
+    /// The outcome after `s` stop, `d` done, `n` a newer checkpoint, and exits by rank.
     fn end(stop: &str, exits: &[(u32, Exit)]) -> Outcome {
         let mut verdict = Verdict::default();
         if stop.contains('d') {
@@ -160,7 +231,8 @@ mod tests {
         for &(rank, exit) in exits {
             verdict.exited(rank, exit);
         }
-        verdict.outcome("", MemoryRanOut::Unknown)
+        let saved = if stop.contains('n') { Saved::Newer } else { Saved::Nothing };
+        verdict.outcome("", MemoryRanOut::Unknown, saved)
     }
 
     fn failed(outcome: Outcome) -> (u32, i32) {
@@ -170,18 +242,50 @@ mod tests {
         }
     }
 
+    fn cause(outcome: Outcome) -> FailureCause {
+        match outcome {
+            Outcome::Failed(failure) => failure.cause,
+            other => panic!("expected a failure, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn evidence_gives_the_cause() {
+        let of = |exit| cause(end("", &[(0, exit)]));
+        assert_eq!(of(Exit::Code(1)), FailureCause::Program);
+        assert_eq!(of(Exit::Code(75)), FailureCause::Program);
+        assert_eq!(of(Exit::Signal(Signal::SIGSEGV)), FailureCause::Program);
+        assert_eq!(of(Exit::Signal(Signal::SIGABRT)), FailureCause::Program);
+        assert_eq!(of(Exit::Code(127)), FailureCause::CannotRun);
+        assert_eq!(of(Exit::Signal(Signal::SIGKILL)), FailureCause::Killed);
+        assert_eq!(of(Exit::Code(137)), FailureCause::Killed, "a shell tells of its child");
+        assert_eq!(of(TERM), FailureCause::Killed);
+        let mut verdict = Verdict::default();
+        verdict.exited(0, Exit::Code(1));
+        let log = "RuntimeError: CUDA error: uncorrectable ECC error encountered";
+        let told = verdict.outcome(log, MemoryRanOut::Unknown, Saved::Nothing);
+        assert_eq!(cause(told), FailureCause::Device);
+        let kill = Exit::Signal(Signal::SIGKILL);
+        assert_eq!(MemoryRanOut::Yes.cause_of(kill), FailureCause::MachineMemory);
+        assert_eq!(MemoryRanOut::Yes.cause_of(Exit::Code(1)), FailureCause::Program);
+        let limit = MemoryRanOut::OfRank(Bytes::gib(1));
+        assert_eq!(limit.cause_of(kill), FailureCause::MemoryLimit);
+        assert_eq!(limit.cause_of(Exit::Code(1)), FailureCause::MemoryLimit);
+    }
+
     #[test]
     fn without_a_stop_the_exit_codes_decide() {
         assert_eq!(end("", &[(0, Exit::Code(0)), (1, Exit::Code(0))]), Outcome::Finished);
-        assert_eq!(end("", &[(0, Exit::Code(75)), (1, Exit::Code(1))]), Outcome::Stopped);
-        assert_eq!(end("", &[(0, Exit::Code(0)), (1, Exit::Code(75))]), Outcome::Stopped);
+        assert_eq!(end("n", &[(0, Exit::Code(75)), (1, Exit::Code(1))]), Outcome::Stopped);
+        assert_eq!(end("n", &[(0, Exit::Code(0)), (1, Exit::Code(75))]), Outcome::Stopped);
+        assert_eq!(failed(end("", &[(0, Exit::Code(75))])), (0, 75), "it saved nothing new");
     }
 
     #[test]
     fn the_first_rank_to_fail_is_the_culprit() {
         assert_eq!(failed(end("", &[(1, Exit::Code(7)), (0, TERM)])), (1, 7));
         assert_eq!(failed(end("", &[(0, TERM), (1, Exit::Code(7))])), (0, 143));
-        assert_eq!(end("", &[(0, Exit::Code(0)), (1, Exit::Unknown)]), Outcome::Lost);
+        assert_eq!(cause(end("", &[(0, Exit::Code(0)), (1, Exit::Unknown)])), FailureCause::Unseen);
         assert_eq!(end("d", &[(0, Exit::Unknown)]), Outcome::Finished);
     }
 
@@ -201,7 +305,7 @@ mod tests {
         assert_eq!(verdict.exited(0, Exit::Code(7)), Consequence::EndOthers);
         verdict.stop_requested();
         assert_eq!(verdict.exited(1, TERM), Consequence::None);
-        assert_eq!(failed(verdict.outcome("", MemoryRanOut::Unknown)), (0, 7));
+        assert_eq!(failed(verdict.outcome("", MemoryRanOut::Unknown, Saved::Nothing)), (0, 7));
     }
 
     #[test]

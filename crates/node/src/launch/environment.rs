@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use het_core::{DeviceId, Millis};
+use het_core::{DeviceId, LogRule, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
@@ -113,6 +113,9 @@ fn add_ranks(variables: &mut Variables, spec: &GangSpec, rank: u32) {
     ];
     for (name, value) in rows {
         variables.set(name, value);
+    }
+    if spec.launch.log == LogRule::EachRank {
+        variables.set("TORCHELASTIC_ERROR_FILE", spec.error_file(rank).to_string_lossy());
     }
     variables.set("MASTER_ADDR", "127.0.0.1");
     variables.set("PET_MASTER_ADDR", "127.0.0.1");

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use het_core::Failure;
+use het_core::{Failure, FailureCause};
 
 use super::spec::GangSpec;
 use crate::process::EXIT_NOT_FOUND;
 
 pub(super) fn failure(rank: u32, exit_code: i32, message: String) -> Failure {
-    Failure { rank, exit_code, message }
+    Failure { rank, exit_code, message, cause: FailureCause::CannotRun }
 }
 
 /// A file of a rank cannot be written.

@@ -169,6 +169,11 @@ impl GangSpec {
         self.log_dir().join(format!("rank-{rank}.log"))
     }
 
+    /// Where PyTorch is told to write the exception that ends a rank.
+    pub(crate) fn error_file(&self, rank: u32) -> PathBuf {
+        self.log_dir().join(format!("rank-{rank}.error.json"))
+    }
+
     /// Where standard error is looked for, where it goes to a file of its own.
     pub(crate) fn error_log(&self, rank: u32) -> PathBuf {
         self.log_dir().join(format!("rank-{rank}.err.log"))

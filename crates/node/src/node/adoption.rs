@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use het_core::{CheckpointSpec, Event, LeaseId, Outcome, Phase, State};
+use het_core::{CheckpointSpec, Event, Failure, LeaseId, Outcome, Phase, State};
 use het_engine::Engine;
 
 use super::{NOTE_LIMIT, Node, Start};
@@ -113,7 +113,7 @@ impl Node {
             None => RecordCleanup::None,
         };
         let cleanup = Cleanup { lease_dir: Some(lease_dir), record, children: Vec::new() };
-        self.context.emit_end(lease, Outcome::Lost, cleanup);
+        self.context.emit_end(lease, Outcome::Failed(Failure::unseen()), cleanup);
     }
 }
 

@@ -206,6 +206,18 @@ pub(crate) fn leads_session_since(pid: i32, from: u64, until: u64) -> bool {
     })
 }
 
+/// The threads of a process, each with the id of the process.
+pub(crate) fn threads(pid: i32) -> Vec<(i32, i32)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    names.map(|thread| (pid, thread)).collect()
+}
+
+/// A file that the kernel has about a thread; nothing where it is gone, or may not be read.
+pub(crate) fn of_thread(pid: i32, thread: i32, name: &str) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/task/{thread}/{name}")).ok()
+}
+
 /// How many processes the kernel has killed for lack of memory since boot; `None` where it does not
 /// count.
 pub(crate) fn oom_kills() -> Option<u64> {

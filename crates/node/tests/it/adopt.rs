@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use het_core::{
-    Action, Event, Generation, JobId, LeaseId, Outcome, Placement, Plan, Priority, StageIndex,
-    StageKey, State, Time,
+    Action, Event, Failure, Generation, JobId, LeaseId, Outcome, Placement, Plan, Priority,
+    StageIndex, StageKey, State, Time,
 };
 use het_engine::Engine;
 use het_node::Node;
@@ -63,7 +63,7 @@ fn a_first_report_to_nobody_is_heard_by_the_next() {
     };
     assert_eq!(step, Some(7));
     // Who collected it in this process knows how it ended, but no restarter does.
-    assert!(!matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert_eq!(outcome, Outcome::Failed(Failure::unseen()));
 }
 
 /// Another supervisor of the same directory, which has no restarter.
@@ -115,7 +115,7 @@ fn what_was_planned_but_never_began_begins() {
 }
 
 #[test]
-fn a_gang_of_an_earlier_boot_is_lost() {
+fn nobody_saw_the_end_of_a_gang_of_an_earlier_boot() {
     let rig = Rig::new();
     let (state, _) = state(&rig, "true");
     let record = r#"{"lease":1,"job":"a","stage":"b","boot_id":"another","since_ticks":0,
@@ -123,7 +123,7 @@ fn a_gang_of_an_earlier_boot_is_lost() {
     let file = rig.path("run/record-1");
     std::fs::write(&file, record.replace('\n', "")).expect("a file can be written");
     let mut node = successor(&state, rig.dir.path());
-    assert_eq!(end(&mut node), Outcome::Lost);
+    assert_eq!(end(&mut node), Outcome::Failed(Failure::unseen()));
     drop(node);
     assert!(!file.exists());
 }
@@ -146,12 +146,13 @@ fn what_a_supervisor_had_no_time_to_forget_is_forgotten() {
 }
 
 #[test]
-fn what_ran_before_a_reboot_is_lost() {
+fn nobody_saw_the_end_of_what_ran_before_a_reboot() {
     let rig = Rig::new();
     let (mut state, _) = state(&rig, "true");
     state.apply(Time(3), &Event::StageStarted { lease: LeaseId(1) });
     let mut node = successor(&state, rig.dir.path());
-    assert_eq!(end(&mut node), Outcome::Lost, "nothing of it is in the run directory");
+    let unseen = Outcome::Failed(Failure::unseen());
+    assert_eq!(end(&mut node), unseen, "nothing of it is in the run directory");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! How a gang ends.
 
-use het_core::{Millis, Outcome};
+use het_core::{FailureCause, Millis, Outcome, StallRule};
 
 use crate::rig::{CPU, LEASE, Rig, grant, is_alive, rank};
 
@@ -28,9 +28,13 @@ fn a_signal_is_named() {
 }
 
 #[test]
-fn exit_75_is_a_stop_that_nobody_asked_for() {
-    let mut rig = Rig::new();
-    assert_eq!(rig.run("exit 75", 2).outcome, Outcome::Stopped);
+fn exit_75_is_a_stop_that_nobody_asked_for_where_something_new_is_saved() {
+    let save = r#"echo '{"checkpoint":{"step":3,"path":"a"}}' >> $HET_PROGRESS; exit 75"#;
+    assert_eq!(Rig::new().run(save, 2).outcome, Outcome::Stopped);
+    let story = Rig::new().run("exit 75", 2);
+    let failure = story.failure();
+    assert_eq!((failure.exit_code, failure.cause), (75, FailureCause::Program));
+    assert!(failure.message.contains("without a newer checkpoint"), "{}", failure.message);
 }
 
 #[test]
@@ -166,4 +170,20 @@ fn a_dropped_engine_kills_its_gangs() {
     let pid = rig.read("pid");
     drop(rig);
     assert!(!is_alive(&pid));
+}
+
+#[test]
+fn a_gang_that_hangs_is_ended_and_what_it_did_is_kept() {
+    let mut rig = Rig::new();
+    let script = "for step in 1 2 3; do echo \"{\\\"step\\\":$step}\" >> $HET_PROGRESS; sleep 0.3; \
+                  done; trap '' TERM; sleep 1000 & wait; sleep 1000";
+    let mut launch = rig.launch(script);
+    launch.stall = StallRule::After(Millis(2_000));
+    rig.start_with(LEASE, launch, vec![rank(&[grant(CPU, 1)], &[])], None);
+    let story = rig.story();
+    let failure = story.failure();
+    assert_eq!(failure.cause, FailureCause::Stalled, "{failure:?}");
+    let stacks = failure.message.split('`').nth(1).expect("it names the file of the stacks");
+    let text = std::fs::read_to_string(stacks).expect("the stacks were kept");
+    assert!(text.contains("comm: sleep"), "{text}");
 }

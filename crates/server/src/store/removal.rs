@@ -114,6 +114,9 @@ impl Removal {
             Event::StageStarted { lease }
             | Event::StageEnded { lease, .. }
             | Event::StageYields { lease, .. } => self.leases.contains(lease),
+            Event::CheckpointRejected { stage, .. } | Event::RetryDue { stage } => {
+                self.jobs.contains(&stage.job)
+            }
             _ => false,
         }
     }

@@ -98,6 +98,7 @@ fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageEx
             _ => waiting::reasons(lang, state, told.stage.job, job),
         }
         .into_iter()
+        .chain(waiting::restart(lang, job, told.stage.stage))
         .chain(sentences(&told.wait_reasons))
         .collect(),
         after: told.after.iter().map(ToString::to_string).collect(),
@@ -105,7 +106,10 @@ fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageEx
         position: told.position,
         blockers: told.blockers.iter().map(|one| blocker(state, one)).collect(),
         what_if: told.what_if.iter().map(|option| what_if(state, option, lang)).collect(),
-        warnings: never_saved.chain(too_large(&spec.planned, lang)).collect(),
+        warnings: never_saved
+            .chain(waiting::rejected(lang, job, told.stage.stage))
+            .chain(too_large(&spec.planned, lang))
+            .collect(),
         stops: Vec::new(),
         candidates: Vec::new(),
         failure,

@@ -2,7 +2,7 @@
 
 use het_core::{
     DeviceId, Job, JobId, Millis, Recoveries, ShareMillis, StageIndex, StageKey, StageState, State,
-    Time,
+    StopCause, Time,
 };
 use het_wire::API_VERSION;
 use het_wire::report::{RecoveryReport, RunReport, StageReport, Utilisation};
@@ -69,6 +69,10 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
     let devices = stage.placement.as_ref().map(|place| devices(state.topology(), place));
     let failure = match &stage.state {
         StageState::Failed(failure) => Some(failure.message.clone()),
+        StageState::Stopped { cause: StopCause::Fault, .. } => {
+            let failure = stage.faults.last.as_ref();
+            failure.map(|failure| failure.message.clone()).or(stage.progress.message.clone())
+        }
         _ => stage.progress.message.clone(),
     };
     StageReport {
@@ -92,6 +96,7 @@ fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Tim
         loss: stage.progress.loss.map(|loss| loss.as_f64()),
         reasons: not_asking
             .into_iter()
+            .chain(waiting::restart(Lang::En, job, index))
             .chain(reasons.iter().map(|reason| text::reason(Lang::En, reason)))
             .collect(),
         message: failure,

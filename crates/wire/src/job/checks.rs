@@ -8,7 +8,7 @@ use jiff::Zoned;
 use super::after;
 use super::begin::{BEGIN_HINT, begin};
 use super::placeholders;
-use super::resolve::{Known, command_words, named_outputs};
+use super::resolve::{Known, STALL_NEVER, command_words, named_outputs};
 use super::shape::{JobFile, Needs, StageFile, TrainsFile, TuningFile, is_long};
 use crate::file::{Node, Place, Problem, Severity, Tree};
 use crate::quantity;
@@ -110,6 +110,9 @@ fn stage_problems(
     trains_problems(found, tree, stage.needs.trains.as_ref(), known.models);
     checkpoint_problems(found, tree);
     preemption_problems(found, &stage.needs, tree);
+    if stage.needs.stall.as_deref() != Some(STALL_NEVER) {
+        duration_at(found, tree, "stall");
+    }
     unused_fields(found, tree);
     let texts =
         ["run", "resume", "env", "checkpoint", "container", "alternatives", "logs", "stdin"];

@@ -7,7 +7,7 @@ use het_core::{
     Access, Alternative, ArrayMember, Bytes, CheckpointSpec, Companions, Container,
     ContainerRuntime, DeviceClass, Domain, JobId, JobSpec, Launch, LogFiles, LogRule, Millis,
     Mount, Name, OutputRule, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, StageIndex,
-    StageKind, StageSpec, StartConditions, WriteMode,
+    StageKind, StageSpec, StallRule, StartConditions, WriteMode,
 };
 
 use super::shape::{
@@ -133,6 +133,7 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         },
         ranks: rank_rule(&stage.needs),
         retries: stage.needs.retries.unwrap_or(0),
+        restarts: stage.needs.restarts.unwrap_or(StageSpec::RESTARTS_DEFAULT),
         profile: stage.needs.profile.clone().unwrap_or(profile).into(),
         steps: stage.needs.steps,
         preemptible: preemptible(&stage.needs),
@@ -154,6 +155,17 @@ fn preemptible(needs: &Needs) -> Preemptible {
             let span = needs.min_runtime.as_deref().and_then(quantity::duration);
             Preemptible::After(span.unwrap_or(Millis::ZERO))
         }
+    }
+}
+
+/// The word for a stage that may be silent for any time.
+pub(super) const STALL_NEVER: &str = "never";
+
+fn stall_rule(needs: &Needs) -> StallRule {
+    match needs.stall.as_deref() {
+        None => StallRule::Measured,
+        Some(STALL_NEVER) => StallRule::Never,
+        Some(text) => quantity::duration(text).map_or(StallRule::Measured, StallRule::After),
     }
 }
 
@@ -248,6 +260,7 @@ fn launch(
                 LogRule::EachRank
             }
         },
+        stall: stall_rule(needs),
         stdin: needs.stdin.as_deref().map(fill).or_else(|| context.stdin.map(str::to_owned)),
         environment: context.environment.map(str::to_owned),
         log_files: match &needs.logs {

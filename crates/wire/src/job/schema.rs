@@ -51,6 +51,8 @@ fn example_of(field: &str) -> String {
         "stages" => "`stages: [{ name: train, run: [python, train.py], devices: \"gpu:1\" }]`",
         "checkpoint" => "`checkpoint: { every: 10m }`",
         "retries" => "`retries: 3`",
+        "restarts" => "`restarts: 5`",
+        "stall" => "`stall: 30m`",
         "preemptible" => "`preemptible: false`",
         "min_runtime" => "`min_runtime: 10m`",
         "trains" => "`trains: { model: llama3-8b, batch: 256 }`",

@@ -169,6 +169,17 @@ pub struct Needs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub retries: Option<u32>,
+    /// How often in a row, without new progress, it is started again after failures that were not
+    /// its program's doing (killed from outside, a lost device, an end that nobody saw, a stall)
+    /// before the job is held; 5 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 100))]
+    pub restarts: Option<u32>,
+    /// After which silence a program that had reported steps is started again from its checkpoint,
+    /// for example `30m`; `never` for one that may be silent for any time. If absent: ten minutes,
+    /// or ten times its longest silence so far where that is longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<String>,
     /// Whether others may have it stopped for themselves. With `false` nobody preempts or suspends
     /// it; where tenants have quotas it then runs only on what its tenant is entitled to.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Checkpoint, DeviceId, Event, Failure, JobChange, JobId, LeaseId, Measured, Micro, Millis,
-    NodeId, Occupant, Outcome, Priority, Progress, Share, StageIndex, StageKey, Time,
+    Checkpoint, DeviceId, Event, Failure, FailureCause, JobChange, JobId, LeaseId, Measured, Micro,
+    Millis, NodeId, Occupant, Outcome, Priority, Progress, Share, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -89,6 +89,13 @@ enum EventRecord {
         lease: u64,
         checkpoint: CheckpointRecord,
     },
+    CheckpointRejected {
+        stage: (u64, u16),
+        checkpoint: CheckpointRecord,
+    },
+    RetryDue {
+        stage: (u64, u16),
+    },
     StagePublished {
         lease: u64,
     },
@@ -147,9 +154,18 @@ enum EventRecord {
 enum OutcomeRecord {
     Finished,
     Stopped,
-    Failed { rank: u32, exit_code: i32, message: String },
+    Failed {
+        rank: u32,
+        exit_code: i32,
+        message: String,
+        /// Absent in logs of versions that kept no causes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<String>,
+    },
     Lost,
-    Refused { reason: String },
+    Refused {
+        reason: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -249,6 +265,11 @@ fn write(event: &Event) -> EventRecord {
         Event::Checkpointed { lease, checkpoint } => {
             EventRecord::Checkpointed { lease: lease.0, checkpoint: write_checkpoint(checkpoint) }
         }
+        Event::CheckpointRejected { stage, checkpoint } => EventRecord::CheckpointRejected {
+            stage: (stage.job.0, stage.stage.0),
+            checkpoint: write_checkpoint(checkpoint),
+        },
+        Event::RetryDue { stage } => EventRecord::RetryDue { stage: (stage.job.0, stage.stage.0) },
         Event::StagePublished { lease } => EventRecord::StagePublished { lease: lease.0 },
         Event::StageEnded { lease, outcome } => {
             EventRecord::StageEnded { lease: lease.0, outcome: write_outcome(outcome) }
@@ -291,14 +312,12 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
         EventRecord::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
         EventRecord::JobChanged { job, priority, time_limit_ms } => {
-            let priority = priority.as_deref().map(read_priority).transpose()?;
-            let change = JobChange { priority, time_limit: time_limit_ms.map(Millis) };
+            let change = read_change(priority.as_deref(), *time_limit_ms)?;
             Event::JobChanged { job: JobId(*job), change }
         }
-        EventRecord::StageYields { lease, beneficiary: (job, stage) } => Event::StageYields {
-            lease: LeaseId(*lease),
-            preemptor: StageKey { job: JobId(*job), stage: StageIndex(*stage) },
-        },
+        EventRecord::StageYields { lease, beneficiary } => {
+            Event::StageYields { lease: LeaseId(*lease), preemptor: read_stage(*beneficiary) }
+        }
         EventRecord::QuotasSet { tenants } => {
             Event::QuotasSet { quotas: Arc::new(read_quotas(tenants)) }
         }
@@ -315,9 +334,14 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::Checkpointed { lease, checkpoint } => {
             Event::Checkpointed { lease: LeaseId(*lease), checkpoint: read_checkpoint(checkpoint) }
         }
+        EventRecord::CheckpointRejected { stage, checkpoint } => {
+            let (stage, checkpoint) = (read_stage(*stage), read_checkpoint(checkpoint));
+            Event::CheckpointRejected { stage, checkpoint }
+        }
+        EventRecord::RetryDue { stage } => Event::RetryDue { stage: read_stage(*stage) },
         EventRecord::StagePublished { lease } => Event::StagePublished { lease: LeaseId(*lease) },
         EventRecord::StageEnded { lease, outcome } => {
-            Event::StageEnded { lease: LeaseId(*lease), outcome: read_outcome(outcome) }
+            Event::StageEnded { lease: LeaseId(*lease), outcome: read_outcome(outcome)? }
         }
         EventRecord::NodesJoined { nodes } => {
             Event::NodesJoined { nodes: Arc::new(read_topology(nodes)?) }
@@ -339,12 +363,27 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
             Event::DeviceUndrained { device: DeviceId(*device) }
         }
         EventRecord::DeviceOccupied { device, process, user, command } => {
-            let (user, command) = (user.as_str().into(), command.as_str().into());
-            let by = Occupant { process: *process, user, command };
+            let by = read_occupant(*process, user, command);
             Event::DeviceOccupied { device: DeviceId(*device), by }
         }
         EventRecord::DeviceVacated { device } => Event::DeviceVacated { device: DeviceId(*device) },
     })
+}
+
+fn read_change(
+    priority: Option<&str>,
+    time_limit_ms: Option<u64>,
+) -> Result<JobChange, RecordError> {
+    let priority = priority.map(read_priority).transpose()?;
+    Ok(JobChange { priority, time_limit: time_limit_ms.map(Millis) })
+}
+
+fn read_occupant(process: u32, user: &str, command: &str) -> Occupant {
+    Occupant { process, user: user.into(), command: command.into() }
+}
+
+fn read_stage((job, stage): (u64, u16)) -> StageKey {
+    StageKey { job: JobId(job), stage: StageIndex(stage) }
 }
 
 fn read_stage_checkpoint((stage, record): &(u16, CheckpointRecord)) -> (StageIndex, Checkpoint) {
@@ -365,22 +404,34 @@ fn write_outcome(outcome: &Outcome) -> OutcomeRecord {
             rank: failure.rank,
             exit_code: failure.exit_code,
             message: failure.message.clone(),
+            cause: write_failure_cause(failure.cause),
         },
     }
 }
 
-fn read_outcome(record: &OutcomeRecord) -> Outcome {
-    match record {
+fn read_outcome(record: &OutcomeRecord) -> Result<Outcome, RecordError> {
+    Ok(match record {
         OutcomeRecord::Finished => Outcome::Finished,
         OutcomeRecord::Stopped => Outcome::Stopped,
         OutcomeRecord::Lost => Outcome::Lost,
         OutcomeRecord::Refused { reason } => Outcome::Refused { reason: reason.clone() },
-        OutcomeRecord::Failed { rank, exit_code, message } => Outcome::Failed(Failure {
+        OutcomeRecord::Failed { rank, exit_code, message, cause } => Outcome::Failed(Failure {
             rank: *rank,
             exit_code: *exit_code,
             message: message.clone(),
+            cause: read_failure_cause(cause.as_deref())?,
         }),
-    }
+    })
+}
+
+/// None for what earlier versions did not keep.
+pub(super) fn write_failure_cause(cause: FailureCause) -> Option<String> {
+    (cause != FailureCause::Untold).then(|| cause.word().to_owned())
+}
+
+pub(super) fn read_failure_cause(word: Option<&str>) -> Result<FailureCause, RecordError> {
+    let Some(word) = word else { return Ok(FailureCause::Untold) };
+    by_word(&FailureCause::ALL, |cause| cause.word(), word)
 }
 
 pub(super) fn write_progress(progress: &Progress) -> ProgressRecord {

@@ -7,7 +7,7 @@ use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
     JobSpec, Launch, LogFiles, LogRule, Match, Micro, Millis, Mount, Name, OutputRule, Planned,
     PlannedSpeeds, Preemptible, Priority, RankRule, Selector, Speeds, StageIndex, StageKind,
-    StageSpec, WriteMode,
+    StageSpec, StallRule, WriteMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,8 @@ struct StageRecord {
     within: String,
     rank_per_device: bool,
     retries: u32,
+    #[serde(default = "restarts_default", skip_serializing_if = "is_restarts_default")]
+    restarts: u32,
     profile: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
@@ -52,6 +54,14 @@ struct StageRecord {
     preemptible: PreemptibleRecord,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     planned: Vec<PlannedRecord>,
+}
+
+fn restarts_default() -> u32 {
+    StageSpec::RESTARTS_DEFAULT
+}
+
+fn is_restarts_default(restarts: &u32) -> bool {
+    *restarts == StageSpec::RESTARTS_DEFAULT
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +129,8 @@ pub(super) struct LaunchRecord {
     precision: Option<String>,
     #[serde(default, skip_serializing_if = "is_default")]
     log: LogRecord,
+    #[serde(default, skip_serializing_if = "is_default")]
+    stall: StallRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stdin: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,6 +172,15 @@ enum LogRecord {
     #[default]
     EachRank,
     Discard,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StallRecord {
+    #[default]
+    Measured,
+    AfterMs(u64),
+    Never,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,6 +254,7 @@ fn write_stage(spec: &StageSpec) -> StageRecord {
         within: spec.within.word().to_owned(),
         rank_per_device: spec.ranks == RankRule::PerDevice,
         retries: spec.retries,
+        restarts: spec.restarts,
         profile: spec.profile.to_string(),
         steps: spec.steps,
         preemptible: match spec.preemptible {
@@ -254,6 +276,7 @@ fn read_stage(record: &StageRecord) -> Result<StageSpec, RecordError> {
         within: by_word(&Domain::ALL, |domain| domain.word(), &record.within)?,
         ranks: if record.rank_per_device { RankRule::PerDevice } else { RankRule::PerNode },
         retries: record.retries,
+        restarts: record.restarts,
         profile: record.profile.as_str().into(),
         steps: record.steps,
         preemptible: match record.preemptible {
@@ -351,6 +374,11 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
             LogRule::EachRank => LogRecord::EachRank,
             LogRule::Discard => LogRecord::Discard,
         },
+        stall: match launch.stall {
+            StallRule::Measured => StallRecord::Measured,
+            StallRule::After(span) => StallRecord::AfterMs(span.0),
+            StallRule::Never => StallRecord::Never,
+        },
         stdin: launch.stdin.clone(),
         environment: launch.environment.clone(),
         log_files: launch.log_files.as_ref().map(|files| LogFilesRecord {
@@ -386,6 +414,11 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
         log: match record.log {
             LogRecord::EachRank => LogRule::EachRank,
             LogRecord::Discard => LogRule::Discard,
+        },
+        stall: match record.stall {
+            StallRecord::Measured => StallRule::Measured,
+            StallRecord::AfterMs(span) => StallRule::After(Millis(span)),
+            StallRecord::Never => StallRule::Never,
         },
         stdin: record.stdin.clone(),
         environment: record.environment.clone(),

@@ -75,7 +75,7 @@ fn never_zh(condition: DependencyCondition) -> &'static str {
 }
 
 /// To the second, UTC.
-fn stamp(at: Time) -> String {
+pub(super) fn stamp(at: Time) -> String {
     let stamp = Timestamp::from_millisecond(at.0 as i64).ok();
     let stamp = stamp.and_then(|stamp| stamp.round(Unit::Second).ok());
     stamp.map_or_else(|| format!("{} ms", at.0), |stamp| stamp.to_string())

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use het_core::{
-    Failure, Job, JobEnd, LeaseId, Loss, Millis, Reason, Recoveries, Recovery, RecoveryPhase,
-    ShareMillis, Stage, StageState, Stop, Time,
+    Attempt, Checkpoint, Failure, Faults, Job, JobEnd, LeaseId, Loss, Millis, OtherCheckpoints,
+    Reason, Recoveries, Recovery, RecoveryPhase, ShareMillis, Stage, StageState, Stop, Time,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::record::RecordError;
-use crate::record::event::{ProgressRecord, read_progress, write_progress};
+use crate::record::event::{
+    ProgressRecord, read_failure_cause, read_progress, write_failure_cause, write_progress,
+};
 use crate::record::plan::{
     CauseRecord, CheckpointRecord, CostRecord, PlacementRecord, ReasonRecord, read_cause,
     read_checkpoint, read_cost, read_placement, read_reason, write_cause, write_checkpoint,
@@ -45,16 +47,29 @@ enum EndRecord {
 struct KeptStageRecord {
     state: StageStateRecord,
     attempts: u32,
+    /// What the last of them has shown; as if it had progressed where earlier versions kept it.
+    #[serde(default = "always", skip_serializing_if = "Clone::clone")]
+    attempt_reported: bool,
+    #[serde(default = "always", skip_serializing_if = "Clone::clone")]
+    attempt_saved: bool,
     preemptions: u32,
     fruitless: u32,
     failures: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
     refusals: u32,
+    #[serde(default, skip_serializing_if = "FaultsRecord::is_empty")]
+    faults: FaultsRecord,
     recoveries: RecoveriesRecord,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     stops: Vec<StopRecord>,
     checkpoint: Option<CheckpointRecord>,
     checkpoint_at_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    older_checkpoints: Vec<(CheckpointRecord, Option<u64>)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    rejected_checkpoints: Vec<CheckpointRecord>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    checkpoint_is_doubted: bool,
     checkpoints: u32,
     published: bool,
     progress: ProgressRecord,
@@ -68,6 +83,31 @@ struct KeptStageRecord {
     placement: Option<PlacementRecord>,
     start_reasons: Vec<ReasonRecord>,
     wait_reasons: Vec<ReasonRecord>,
+}
+
+/// Absent where nothing failed.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct FaultsRecord {
+    count: u32,
+    step: Option<u64>,
+    last: Option<FailureRecord>,
+    retry_at_ms: Option<u64>,
+}
+
+impl FaultsRecord {
+    fn is_empty(&self) -> bool {
+        self.count == 0 && self.step.is_none() && self.last.is_none() && self.retry_at_ms.is_none()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct FailureRecord {
+    rank: u32,
+    exit_code: i32,
+    message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -96,7 +136,7 @@ enum StageStateRecord {
     Active { lease: u64 },
     Stopped { cause: CauseRecord, since_ms: u64 },
     Succeeded,
-    Failed { rank: u32, exit_code: i32, message: String },
+    Failed(FailureRecord),
     Cancelled,
 }
 
@@ -122,6 +162,10 @@ enum RecoveryPhaseRecord {
     Waits,
     Loads,
     Repeats,
+}
+
+fn always() -> bool {
+    true
 }
 
 fn is_zero(count: &u32) -> bool {
@@ -150,7 +194,7 @@ pub(super) fn read_kept_job(record: &KeptJobRecord) -> Result<Job, RecordError> 
             true => None,
             false => Some(Time(record.eligible_ms.unwrap_or(record.submitted_ms))),
         },
-        stages: record.stages.iter().map(read_stage).collect(),
+        stages: record.stages.iter().map(read_stage).collect::<Result<_, _>>()?,
         end: record.end.map(|(at_ms, end)| (Time(at_ms), read_end(end))),
         ending: record.ending.map(read_end),
     })
@@ -158,17 +202,24 @@ pub(super) fn read_kept_job(record: &KeptJobRecord) -> Result<Job, RecordError> 
 
 fn write_stage(stage: &Stage) -> KeptStageRecord {
     let reasons = |reasons: &[Reason]| reasons.iter().map(write_reason).collect();
+    let others = &stage.other_checkpoints;
     KeptStageRecord {
         state: write_stage_state(&stage.state),
         attempts: stage.attempts,
+        attempt_reported: stage.attempt.has_reported,
+        attempt_saved: stage.attempt.has_saved,
         preemptions: stage.preemptions,
         fruitless: stage.fruitless,
         failures: stage.failures,
         refusals: stage.refusals,
+        faults: write_faults(&stage.faults),
         recoveries: write_recoveries(&stage.recoveries),
         stops: stage.stops.iter().map(write_stop).collect(),
         checkpoint: stage.checkpoint.as_ref().map(write_checkpoint),
         checkpoint_at_ms: stage.checkpoint_at.map(|at| at.0),
+        older_checkpoints: others.older.iter().map(write_older).collect(),
+        rejected_checkpoints: others.rejected.iter().map(write_checkpoint).collect(),
+        checkpoint_is_doubted: others.is_doubted,
         checkpoints: stage.checkpoints,
         published: stage.published,
         progress: write_progress(&stage.progress),
@@ -184,19 +235,26 @@ fn write_stage(stage: &Stage) -> KeptStageRecord {
     }
 }
 
-fn read_stage(record: &KeptStageRecord) -> Stage {
+fn read_stage(record: &KeptStageRecord) -> Result<Stage, RecordError> {
     let reasons = |reasons: &[ReasonRecord]| reasons.iter().map(read_reason).collect();
-    Stage {
-        state: read_stage_state(&record.state),
+    Ok(Stage {
+        state: read_stage_state(&record.state)?,
         attempts: record.attempts,
+        attempt: Attempt { has_reported: record.attempt_reported, has_saved: record.attempt_saved },
         preemptions: record.preemptions,
         fruitless: record.fruitless,
         failures: record.failures,
         refusals: record.refusals,
+        faults: read_faults(&record.faults)?,
         recoveries: read_recoveries(&record.recoveries),
         stops: record.stops.iter().map(read_stop).collect(),
         checkpoint: record.checkpoint.as_ref().map(read_checkpoint),
         checkpoint_at: record.checkpoint_at_ms.map(Time),
+        other_checkpoints: OtherCheckpoints {
+            older: record.older_checkpoints.iter().map(read_older).collect(),
+            rejected: record.rejected_checkpoints.iter().map(read_checkpoint).collect(),
+            is_doubted: record.checkpoint_is_doubted,
+        },
         checkpoints: record.checkpoints,
         published: record.published,
         progress: read_progress(&record.progress),
@@ -209,7 +267,51 @@ fn read_stage(record: &KeptStageRecord) -> Stage {
         placement: record.placement.as_ref().map(|record| Arc::new(read_placement(record))),
         start_reasons: reasons(&record.start_reasons),
         wait_reasons: reasons(&record.wait_reasons),
+    })
+}
+
+fn write_older((checkpoint, at): &(Checkpoint, Option<Time>)) -> (CheckpointRecord, Option<u64>) {
+    (write_checkpoint(checkpoint), at.map(|at| at.0))
+}
+
+fn read_older((record, at_ms): &(CheckpointRecord, Option<u64>)) -> (Checkpoint, Option<Time>) {
+    (read_checkpoint(record), at_ms.map(Time))
+}
+
+fn write_faults(faults: &Faults) -> FaultsRecord {
+    FaultsRecord {
+        count: faults.count,
+        step: faults.step,
+        last: faults.last.as_ref().map(write_failure),
+        retry_at_ms: faults.retry_at.map(|at| at.0),
     }
+}
+
+fn read_faults(record: &FaultsRecord) -> Result<Faults, RecordError> {
+    Ok(Faults {
+        count: record.count,
+        step: record.step,
+        last: record.last.as_ref().map(read_failure).transpose()?,
+        retry_at: record.retry_at_ms.map(Time),
+    })
+}
+
+fn write_failure(failure: &Failure) -> FailureRecord {
+    FailureRecord {
+        rank: failure.rank,
+        exit_code: failure.exit_code,
+        message: failure.message.clone(),
+        cause: write_failure_cause(failure.cause),
+    }
+}
+
+fn read_failure(record: &FailureRecord) -> Result<Failure, RecordError> {
+    Ok(Failure {
+        rank: record.rank,
+        exit_code: record.exit_code,
+        message: record.message.clone(),
+        cause: read_failure_cause(record.cause.as_deref())?,
+    })
 }
 
 fn write_stage_state(state: &StageState) -> StageStateRecord {
@@ -220,30 +322,22 @@ fn write_stage_state(state: &StageState) -> StageStateRecord {
             StageStateRecord::Stopped { cause: write_cause(*cause), since_ms: since.0 }
         }
         StageState::Succeeded => StageStateRecord::Succeeded,
-        StageState::Failed(failure) => StageStateRecord::Failed {
-            rank: failure.rank,
-            exit_code: failure.exit_code,
-            message: failure.message.clone(),
-        },
+        StageState::Failed(failure) => StageStateRecord::Failed(write_failure(failure)),
         StageState::Cancelled => StageStateRecord::Cancelled,
     }
 }
 
-fn read_stage_state(record: &StageStateRecord) -> StageState {
-    match record {
+fn read_stage_state(record: &StageStateRecord) -> Result<StageState, RecordError> {
+    Ok(match record {
         StageStateRecord::Queued { since_ms } => StageState::Queued { since: Time(*since_ms) },
         StageStateRecord::Active { lease } => StageState::Active { lease: LeaseId(*lease) },
         StageStateRecord::Stopped { cause, since_ms } => {
             StageState::Stopped { cause: read_cause(*cause), since: Time(*since_ms) }
         }
         StageStateRecord::Succeeded => StageState::Succeeded,
-        StageStateRecord::Failed { rank, exit_code, message } => StageState::Failed(Failure {
-            rank: *rank,
-            exit_code: *exit_code,
-            message: message.clone(),
-        }),
+        StageStateRecord::Failed(failure) => StageState::Failed(read_failure(failure)?),
         StageStateRecord::Cancelled => StageState::Cancelled,
-    }
+    })
 }
 
 fn write_recoveries(told: &Recoveries) -> RecoveriesRecord {

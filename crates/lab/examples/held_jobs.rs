@@ -48,8 +48,9 @@ fn measure(jobs: u64, standby: Standby) -> (f64, f64) {
         let alone = stage("short", vec![alternative("fast", 1)]);
         control.accept(submitted(jobs + 1 + turn, job(het_core::Priority::High, vec![alone])));
         let start = Instant::now();
-        control.turn(Some(Time(turn))).expect("the policy keeps the laws");
+        let turn = control.turn(Some(Time(turn))).expect("the policy keeps the laws");
         times.push(start.elapsed());
+        assert!(turn.decisions > 0, "nothing was decided");
     }
     // The first turns look at all that is new.
     let mut times = times.split_off(TURNS as usize / 10);

@@ -245,7 +245,7 @@ fn a_decision_follows_from_the_state() {
 fn scenarios_exercise_what_they_are_for() {
     let (mut stops, mut claims, mut losses, mut resumed) = (0, 0, 0, 0);
     let (mut limited, mut reclaimed, mut turns, mut drained) = (0, 0, 0, 0);
-    let (mut rejected, mut retried) = (0, 0);
+    let mut rejected = 0;
     for seed in 1..=150 {
         let log = play_sharing(seed, "adaptive").expect("the seed keeps the laws");
         for (_, event) in &log.0 {
@@ -269,15 +269,14 @@ fn scenarios_exercise_what_they_are_for() {
                 }
                 Event::NodeLost { .. } => losses += 1,
                 Event::CheckpointRejected { .. } => rejected += 1,
-                Event::RetryDue { .. } => retried += 1,
                 _ => {}
             }
         }
     }
-    println!("rejected {rejected}, retried {retried}");
+    println!("rejected {rejected}");
     println!("stops {stops}, claims {claims}, losses {losses}, resumed {resumed}");
     println!("limited {limited}, reclaimed {reclaimed}, turns {turns}, drained {drained}");
     assert!(limited > 10 && reclaimed > 10 && turns > 10 && drained > 10);
-    assert!(rejected > 10 && retried > 0, "{rejected} {retried}");
+    assert!(rejected > 10);
     assert!(stops > 20 && claims > 20 && losses > 20 && resumed > 20);
 }

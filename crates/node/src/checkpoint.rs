@@ -1,7 +1,8 @@
 //! Checkpoints of a gang: directories that appear, when they are complete, and what they say.
 //!
 //! `follower` watches the directory that a job names for what its programs call `checkpoint-N`.
-//! `verify` says whether one reads back. `search` finds those of frameworks, wherever below its working directories a gang saves.
+//! `verify` says whether one reads back. `search` finds those of frameworks, wherever below its
+//! working directories a gang saves.
 
 mod directory_watch;
 mod follower;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use het_core::{Checkpoint, Event, Failure, Job, JobId, Outcome, StageIndex, State};
 use het_files::{is_file, list};
+use het_node::verify;
 
 /// Written last into a checkpoint: by het-train, which renames the directory into place with it,
 /// and by Hugging Face.
@@ -48,7 +49,8 @@ fn complete_checkpoints(dir: &Path) -> Vec<Checkpoint> {
     let complete = entries.filter_map(|entry| {
         let step = entry.name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()?;
         let is_complete = MARKERS.iter().any(|marker| is_file(&entry.path.join(marker)));
-        is_complete.then(|| Checkpoint { step, path: entry.path.to_string_lossy().into_owned() })
+        let counts = is_complete && verify(&entry.path).is_ok();
+        counts.then(|| Checkpoint { step, path: entry.path.to_string_lossy().into_owned() })
     });
     complete.collect()
 }

@@ -50,6 +50,7 @@ mod resources;
 mod run_dir;
 
 pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};
+pub use checkpoint::{Damage, verify};
 pub use clock::{since_boot, wall_time};
 pub use config::Config;
 pub use error::NodeError;

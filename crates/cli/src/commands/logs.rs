@@ -43,6 +43,9 @@ pub struct LogsArgs {
     /// Only the last lines.
     #[arg(long)]
     pub tail: Option<usize>,
+    /// The bytes as they are, also on a terminal, which what programs write may control.
+    #[arg(long, conflicts_with = "follow")]
+    pub raw: bool,
     /// Go on with what is written until the job has ended, attempt after attempt.
     #[arg(short, long)]
     pub follow: bool,
@@ -109,7 +112,7 @@ fn of_job(args: &LogsArgs, job: &str, titles: Titles) -> Result<u8, Fail> {
         }
         let Written { bytes, .. } =
             tail(&path, args.tail).map_err(|error| Fail::file(&path, error))?;
-        print(&bytes);
+        print(&bytes, shown(args));
     }
     Ok(code::OK)
 }
@@ -135,9 +138,23 @@ fn of_server(selector: &str) -> Result<Option<(RunReport, Client)>, Fail> {
     }
 }
 
-/// A terminal gets lines, all else what was written.
-fn print(bytes: &[u8]) {
-    if io::stdout().is_terminal() {
+/// What is shown of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// Lines with their colours, and nothing else that a terminal would obey.
+    Lines,
+    Bytes,
+}
+
+fn shown(args: &LogsArgs) -> Shown {
+    match io::stdout().is_terminal() && !args.raw {
+        true => Shown::Lines,
+        false => Shown::Bytes,
+    }
+}
+
+fn print(bytes: &[u8], shown: Shown) {
+    if shown == Shown::Lines {
         let mut lines = TerminalLines::default();
         let whole = lines.feed(bytes);
         whole.iter().chain(&lines.finish()).for_each(|line| println!("{}", line.coloured()));

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use het_core::{Checkpoint, LeaseId, Progress};
 use nix::sys::inotify::WatchDescriptor;
 
 use crate::checkpoint::{
-    CheckpointFollower, CheckpointSearch, DirectoryWatch, Look, Orderly, SearchRoots,
+    CheckpointFollower, CheckpointSearch, DirectoryWatch, Look, Orderly, SearchRoots, verify,
 };
 use crate::progress::{ProgressFile, Tally};
 
@@ -146,9 +146,27 @@ impl Report {
         }
         found.extend(reported);
         found.sort_by_key(|checkpoint| checkpoint.step);
+        // Before it is known which are new: one that is saved again may be whole then.
+        let (mut found, progress) = retain_whole(found, progress);
         found.retain(|checkpoint| self.checkpoints.is_new(checkpoint));
         (progress, found)
     }
+}
+
+/// What does not read back is told instead of reported. What is gone again is for others to find
+/// out: a program may keep only the newest.
+fn retain_whole(
+    mut found: Vec<Checkpoint>,
+    mut progress: Option<Progress>,
+) -> (Vec<Checkpoint>, Option<Progress>) {
+    found.retain(|checkpoint| {
+        let path = Path::new(&checkpoint.path);
+        let Some(damage) = verify(path).err().filter(|_| path.exists()) else { return true };
+        let text = format!("the checkpoint of step {} does not count: {damage}", checkpoint.step);
+        progress.get_or_insert_default().message.get_or_insert(text);
+        false
+    });
+    (found, progress)
 }
 
 fn message(text: &str) -> Progress {

@@ -99,7 +99,7 @@ impl LineBuffer {
 
     /// What follows is not what comes next in the file: the rest of a line, of an unknown one.
     fn skip(&mut self, tally: &mut Tally) {
-        tally.malformed(b"more than can be read at a time");
+        tally.skipped(b"more than can be read at a time");
         self.partial.clear();
         self.skipping = true;
     }
@@ -114,7 +114,7 @@ impl LineBuffer {
             return;
         }
         if self.partial.len() + bytes.len() > LINE_BYTES_MAX {
-            tally.malformed(&self.partial);
+            tally.skipped(&self.partial);
             self.partial.clear();
             self.skipping = true;
             return;

@@ -23,19 +23,23 @@ pub(crate) struct Tally {
     done: bool,
     has_step: bool,
     malformed: Malformed,
+    /// Lines so far, empty ones too.
+    lines: u64,
 }
 
 /// Lines that could not be parsed, which are reported in one message.
 #[derive(Debug, Default)]
 struct Malformed {
     lines: u64,
-    first: String,
+    /// The first of them: its number, from 1, and its beginning.
+    first: (u64, String),
     reported: bool,
 }
 
 impl Tally {
     /// Adds one line, without its end.
     pub(super) fn line(&mut self, line: &[u8]) {
+        self.lines += 1;
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
@@ -45,10 +49,17 @@ impl Tally {
         }
     }
 
-    pub(super) fn malformed(&mut self, line: &[u8]) {
+    /// As [`Self::line`], for one that is too long, or many that were not read: they count as one.
+    pub(super) fn skipped(&mut self, beginning: &[u8]) {
+        self.lines += 1;
+        self.malformed(beginning);
+    }
+
+    fn malformed(&mut self, line: &[u8]) {
         self.malformed.lines += 1;
         if self.malformed.lines == 1 {
-            self.malformed.first = clip(&String::from_utf8_lossy(line), QUOTE_CHARS_MAX);
+            let text = clip(&String::from_utf8_lossy(line), QUOTE_CHARS_MAX);
+            self.malformed.first = (self.lines, text);
         }
     }
 
@@ -69,8 +80,9 @@ impl Tally {
     pub(crate) fn take(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
         if self.malformed.lines > 0 && !self.malformed.reported {
             self.malformed.reported = true;
-            let Malformed { lines, first, .. } = &self.malformed;
-            let text = format!("{lines} progress line(s) not understood, first: `{first}`");
+            let Malformed { lines, first: (number, first), .. } = &self.malformed;
+            let text =
+                format!("{lines} progress line(s) not understood, first line {number}: `{first}`");
             self.fresh.message.get_or_insert(text);
         }
         let fresh = std::mem::take(&mut self.fresh);
@@ -193,7 +205,7 @@ mod tests {
         let progress = tally.take().0.expect("steps are reported");
         assert_eq!(progress.step, Some(3));
         let message = progress.message.expect("the malformed lines are reported");
-        assert_eq!(message, "2 progress line(s) not understood, first: `step 2`");
+        assert_eq!(message, "2 progress line(s) not understood, first line 2: `step 2`");
         tally.line(b"again");
         assert_eq!(tally.take(), (None, Vec::new()));
     }

@@ -37,7 +37,7 @@ fn malformed_lines_harm_nothing() {
     assert_eq!(story.outcome, Outcome::Finished);
     assert_eq!(story.progress.step, Some(3));
     let message = story.progress.message.expect("the trouble is told");
-    assert_eq!(message, "1 progress line(s) not understood, first: `step two`");
+    assert_eq!(message, "1 progress line(s) not understood, first line 1: `step two`");
 }
 
 #[test]
@@ -82,6 +82,20 @@ fn a_trainer_state_completes_a_checkpoint_and_is_progress() {
     rig.await_step(5);
     let (_, event) = rig.next();
     assert!(matches!(event, het_core::Event::Checkpointed { .. }), "{event:?}");
+}
+
+#[test]
+fn a_truncated_checkpoint_is_told_and_not_reported() {
+    let mut rig = Rig::new();
+    let script = "for step in 5 10; do mkdir t; printf '\\002\\0\\0\\0\\0\\0\\0\\0{}' \
+                  > t/model.safetensors; [ $step = 5 ] || truncate -s 9 t/model.safetensors; \
+                  mv t ckpt/checkpoint-$step; done";
+    let story = rig.run(script, 1);
+    let steps: Vec<u64> = story.checkpoints.iter().map(|checkpoint| checkpoint.step).collect();
+    assert_eq!(steps, [5]);
+    let message = story.progress.message.expect("the damage is told");
+    assert!(message.contains("step 10 does not count"), "{message}");
+    assert!(message.ends_with("model.safetensors` is truncated"), "{message}");
 }
 
 #[test]

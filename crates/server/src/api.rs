@@ -3,6 +3,7 @@
 //! Handlers read a request, make a call of the service, and write the answer; they decide nothing
 //! about jobs themselves.
 
+mod addresses;
 pub mod auth;
 mod bounded;
 mod devices;
@@ -26,6 +27,7 @@ mod tokens;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use het_core::Time;
 use het_host::Home;
@@ -45,6 +47,8 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 pub const FILE_BYTES_MAX: usize = 256 << 10;
 /// Job files that are read at a time.
 const READERS_MAX: usize = 2;
+/// How long a submission waits for its job file to be read before it is told to come again.
+const READER_WAIT: Duration = Duration::from_secs(10);
 /// Rows of one page of a list.
 pub const PAGE_MAX: usize = 1_000;
 /// Longest idempotency key.
@@ -62,7 +66,7 @@ pub(crate) struct Parts {
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
     /// Places of those who read job files.
-    pub(crate) readers: Semaphore,
+    pub(crate) readers: Arc<Semaphore>,
     pub(crate) log: StoreReader,
 }
 
@@ -81,7 +85,7 @@ impl Api {
         let started = service.query(|replica| replica.now()).await?;
         let everything = Selection { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&service.jobs().list(&everything, |_| true), &home);
-        let readers = Semaphore::new(READERS_MAX);
+        let readers = Arc::new(Semaphore::new(READERS_MAX));
         Ok(Self(Arc::new(Parts { service, home, started, tokens, keys, readers, log })))
     }
 }

@@ -245,10 +245,34 @@ fn without_a_token_the_network_gets_nothing() {
         let answer =
             rig.send(Listener::Network, request(&method, &asked(route, 1), &[], String::new()));
         let expected = if route.verb.is_some() { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
-        // A body that does not fit is refused before anybody asks who sent it.
-        let early = route.body.is_some() && answer.status.is_client_error();
-        assert!(early || answer.status == expected, "{} {}: {}", method, route.path, answer.status);
+        assert_eq!(answer.status, expected, "{method} {}", route.path);
     }
+}
+
+#[test]
+fn every_refusal_is_json_with_a_code() {
+    let rig = Rig::new(no_tokens);
+    let id = rig.submit("lab");
+    let check = |method: &str, path: &str, kind: &str, expected: u16, code: &str| {
+        let request = Request::builder().method(method).uri(path).header("content-type", kind);
+        let answer = rig.send(Listener::Socket, request.body(Body::from("{}")).expect("a request"));
+        let told = format!("{method} {path}: {}", answer.body);
+        assert_eq!(answer.status.as_u16(), expected, "{told}");
+        assert_eq!(answer.body["code"], code, "{told}");
+        assert!(answer.body["message"].is_string(), "{told}");
+    };
+    let json = "application/json";
+    check("GET", "/api/v1/jobs?limit=x", json, 400, "bad_request");
+    check("GET", "/api/v1/jobs?what=1", json, 400, "bad_request");
+    check("GET", "/api/v1/watch?what=1", json, 400, "bad_request");
+    check("GET", "/api/v1/events?from=-1", json, 400, "bad_request");
+    check("POST", &format!("/api/v1/jobs/{id}/explode"), json, 400, "bad_request");
+    check("GET", "/api/v1/jobs/%ff", json, 400, "bad_request");
+    check("POST", "/api/v1/devices/cpu0/explode", json, 400, "bad_request");
+    check("DELETE", "/api/v1/jobs", json, 405, "no_such_method");
+    check("GET", "/nowhere", json, 404, "not_found");
+    check("POST", "/api/v1/jobs", "text/plain", 415, "not_json");
+    check("POST", "/api/v1/jobs", json, 400, "bad_request");
 }
 
 #[test]
@@ -367,6 +391,26 @@ fn the_document_names_every_route_and_every_reference_leads_somewhere() {
     for name in references.filter_map(|rest| rest.split('"').next()) {
         assert!(document["components"]["schemas"][name].is_object(), "{name} leads nowhere");
     }
+}
+
+#[test]
+fn a_stream_ends_with_its_token() {
+    let mut secret = String::new();
+    let rig = Rig::new(|home| {
+        let tenant = Some("lab".to_owned());
+        secret = opened(home).add(Role::Viewer, tenant).expect("it can be written");
+    });
+    let header = format!("Bearer {secret}");
+    let headers = [("authorization", header.as_str())];
+    let watch = request("GET", "/api/v1/watch", &headers, String::new());
+    rig.runtime.block_on(async {
+        let answer = rig.network.clone().oneshot(watch).await.expect("a router always answers");
+        assert_eq!(answer.status(), StatusCode::OK);
+        let tokens = opened(&rig.home);
+        let id = tokens.list().expect("it can be read")[0].id().to_owned();
+        tokens.revoke(&id).expect("it is there");
+        to_bytes(answer.into_body(), BODY_BYTES_MAX).await.expect("the stream ends");
+    });
 }
 
 /// A number below a limit.

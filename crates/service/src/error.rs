@@ -17,6 +17,10 @@ pub enum Code {
     NotFound,
     Conflict,
     TooLarge,
+    /// Its body is of another kind.
+    NotJson,
+    /// Its body did not come in time.
+    TooSlow,
     TooMany,
     Busy,
 }
@@ -33,6 +37,8 @@ impl Code {
             Self::NotFound => "not_found",
             Self::Conflict => "conflict",
             Self::TooLarge => "too_large",
+            Self::NotJson => "not_json",
+            Self::TooSlow => "too_slow",
             Self::TooMany => "too_many",
             Self::Busy => "busy",
         }

@@ -1,11 +1,15 @@
 //! Who is asking.
 
+use std::time::Duration;
+
 use axum::extract::{FromRequestParts, Request, State};
+use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::Response;
 use het_service::{Caller, Code};
+use tokio::time::sleep;
 
 use super::Api;
 use super::refuse::ApiError;
@@ -35,13 +39,45 @@ impl FromRequestParts<Api> for Auth {
         if parts.extensions.get::<Listener>() == Some(&Listener::Socket) {
             return Ok(Self(Caller::OWNER));
         }
-        let value = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = value.and_then(|value| value.strip_prefix("Bearer "));
-        let caller = token.and_then(|token| api.0.tokens.caller(token));
+        let caller = token(&parts.headers).and_then(|token| api.0.tokens.caller(token));
         caller.map(Self).ok_or_else(|| {
             ApiError::new(Code::NoToken, "no valid token came with the request")
                 .hint("send `Authorization: Bearer TOKEN`; `het server token` makes one")
         })
+    }
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+/// How often it is looked at whether the token of an open stream is still good.
+const TOKEN_LOOK: Duration = Duration::from_secs(1);
+
+/// What an answer that goes on for long rests on: the token that it was asked for with, or nothing
+/// where none was needed.
+#[derive(Debug)]
+pub struct Standing(Option<(String, Caller)>);
+
+impl FromRequestParts<Api> for Standing {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        let Auth(caller) = Auth::from_request_parts(parts, api).await?;
+        if parts.extensions.get::<Listener>() == Some(&Listener::Socket) {
+            return Ok(Self(None));
+        }
+        Ok(Self(token(&parts.headers).map(|token| (token.to_owned(), caller))))
+    }
+}
+
+impl Standing {
+    /// Waits until the token is taken back, or stands for another caller.
+    pub(super) async fn ended(self, api: Api) {
+        let Some((token, caller)) = self.0 else { return std::future::pending().await };
+        while api.0.tokens.caller(&token).as_ref() == Some(&caller) {
+            sleep(TOKEN_LOOK).await;
+        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! Devices, and taking them out of service.
 
 use axum::Json;
-use axum::extract::{Path, State as Shared};
+use axum::extract::State as Shared;
 use het_service::calls::{Availability, device_named, device_rows, set_availability};
 use het_wire::api::{DeviceList, DeviceRow};
 use serde::Deserialize;
 
 use super::Api;
 use super::auth::{Auth, Verb};
-use super::refuse::ApiError;
+use super::refuse::{ApiError, InPath};
 
 /// What each device gives and how much of it is held.
 pub async fn list(
@@ -31,7 +31,7 @@ pub enum Operation {
 pub async fn change(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Path((name, operation)): Path<(String, Operation)>,
+    InPath((name, operation)): InPath<(String, Operation)>,
 ) -> Result<Json<DeviceRow>, ApiError> {
     caller.check_server(Verb::ServeDevices)?;
     let device = device_named(&api.0.service.topology(), &name)?;

@@ -1,12 +1,12 @@
 //! `GET /api/v1/events`: the log as it was written, for archives and audits.
 
 use axum::Json;
-use axum::extract::{Query, State as Shared};
+use axum::extract::State as Shared;
 use het_wire::api::EventPage;
 use serde::Deserialize;
 
 use super::auth::{Auth, Verb};
-use super::refuse::ApiError;
+use super::refuse::{ApiError, InQuery};
 use super::{Api, Code, PAGE_MAX};
 use crate::StoreError;
 
@@ -22,7 +22,7 @@ pub struct EventsQuery {
 pub async fn events(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Query(query): Query<EventsQuery>,
+    InQuery(query): InQuery<EventsQuery>,
 ) -> Result<Json<EventPage>, ApiError> {
     caller.check_server(Verb::ReadLog)?;
     let limit = query.limit.unwrap_or(PAGE_MAX);

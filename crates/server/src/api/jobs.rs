@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State as Shared};
+use axum::extract::State as Shared;
 use het_core::{JobChange, JobId, Millis, Priority};
 use het_files::Links;
 use het_host::JobDir;
@@ -17,7 +17,7 @@ use het_wire::text::Lang;
 use serde::Deserialize;
 
 use super::auth::{Auth, Verb};
-use super::refuse::{ApiError, Body};
+use super::refuse::{ApiError, Body, InPath, InQuery};
 use super::{Api, Caller, Code, PAGE_MAX};
 
 /// Which jobs a list shows.
@@ -48,7 +48,7 @@ enum Switch {
 pub async fn list(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Query(query): Query<ListQuery>,
+    InQuery(query): InQuery<ListQuery>,
 ) -> Result<Json<JobList>, ApiError> {
     let limit = query.limit.unwrap_or(PAGE_MAX);
     if !(1..=PAGE_MAX).contains(&limit) {
@@ -81,7 +81,7 @@ pub async fn list(
 pub async fn row(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Path(selector): Path<String>,
+    InPath(selector): InPath<String>,
 ) -> Result<Json<JobRow>, ApiError> {
     Ok(Json((*find(&api.0.service, &caller, &selector)?).clone()))
 }
@@ -89,7 +89,7 @@ pub async fn row(
 pub async fn show(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Path(selector): Path<String>,
+    InPath(selector): InPath<String>,
 ) -> Result<Json<RunReport>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
     if let Some(report) = live_report(&api.0.service, caller, id).await? {
@@ -117,8 +117,8 @@ pub struct ExplainQuery {
 pub async fn explain(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Path(selector): Path<String>,
-    Query(query): Query<ExplainQuery>,
+    InPath(selector): InPath<String>,
+    InQuery(query): InQuery<ExplainQuery>,
 ) -> Result<Json<ExplanationReport>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
     let lang = language(&query.lang);
@@ -143,7 +143,7 @@ pub enum Operation {
 pub async fn change(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Path((selector, operation)): Path<(String, Operation)>,
+    InPath((selector, operation)): InPath<(String, Operation)>,
 ) -> Result<Json<JobRow>, ApiError> {
     let id = changeable(&api, &caller, &selector)?;
     let operation = match operation {
@@ -158,7 +158,7 @@ pub async fn change(
 pub async fn set(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Path(selector): Path<String>,
+    InPath(selector): InPath<String>,
     Body(changes): Body<JobChanges>,
 ) -> Result<Json<JobRow>, ApiError> {
     let change = read(&changes)?;

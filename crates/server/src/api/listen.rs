@@ -15,8 +15,9 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
 use super::Api;
+use super::addresses::Remote;
 use super::auth::Listener as Origin;
-use super::bounded::Bounded;
+use super::bounded::{Bounded, Limits};
 use super::own_socket::OwnSocket;
 use super::routes::router;
 use super::serve::{REQUEST_LIMIT, serve as answer};
@@ -24,8 +25,10 @@ use super::tls::{Certificate, CertificateError, TlsListener};
 
 /// Longest path of a Unix socket on Linux, without the zero at its end (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Connections of each listener at a time.
-const CONNECTIONS_MAX: usize = 1_024;
+/// Of each listener: the owner's socket and the network take no places from each other, and one
+/// address leaves most of the network's to others.
+const LIMITS: Limits =
+    Limits { connections: 1_024, of_an_address: 256, unread: Duration::from_secs(30) };
 /// How long answers under way may take once the loop has ended; streams never end by themselves.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
@@ -111,8 +114,8 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     served
 }
 
-async fn serve_at(listener: impl Listener, app: Router, service: &Handle) {
-    answer(Bounded::new(listener, CONNECTIONS_MAX), app, REQUEST_LIMIT, service.ended()).await;
+async fn serve_at(listener: impl Listener<Addr: Remote>, app: Router, service: &Handle) {
+    answer(Bounded::new(listener, LIMITS), app, REQUEST_LIMIT, service.ended()).await;
 }
 
 fn own_socket(path: &Path) -> Result<OwnSocket, ListenError> {

@@ -1,7 +1,7 @@
 //! What making room for a more urgent job would cost a running one, and making it.
 
 use axum::Json;
-use axum::extract::{Path, Query, State as Shared};
+use axum::extract::State as Shared;
 use het_core::JobId;
 use het_service::calls::{find, preview_preemption};
 use het_wire::api::PreemptionList;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::Api;
 use super::auth::{Auth, Verb};
 use super::jobs::language;
-use super::refuse::ApiError;
+use super::refuse::{ApiError, InPath, InQuery};
 
 /// In which language sentences are wanted.
 #[derive(Debug, Deserialize)]
@@ -24,8 +24,8 @@ pub struct PreviewQuery {
 pub async fn preview(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Path(selector): Path<String>,
-    Query(query): Query<PreviewQuery>,
+    InPath(selector): InPath<String>,
+    InQuery(query): InQuery<PreviewQuery>,
 ) -> Result<Json<PreemptionList>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
     let rows = preview_preemption(&api.0.service, caller, id, language(&query.lang)).await?;
@@ -36,7 +36,7 @@ pub async fn preview(
 pub async fn preempt(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Path(selector): Path<String>,
+    InPath(selector): InPath<String>,
 ) -> Result<Json<PreemptionList>, ApiError> {
     let found = find(&api.0.service, &caller, &selector)?;
     caller.check(Verb::ChangeJobs, &found.tenant)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Json;
-use axum::extract::{Path as PathOf, State as Shared};
+use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use het_core::{JobId, JobSpec, Name};
@@ -16,11 +16,12 @@ use het_wire::API_VERSION;
 use het_wire::api::{JobRow, Submission, Submitted};
 use het_wire::job::{Override, TrainingJob, parse_with};
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
 use super::auth::{Auth, Verb};
-use super::refuse::{ApiError, Body};
+use super::refuse::{ApiError, Body, InPath};
 use super::submission::{Specified, refuse_impossible, specify};
-use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
+use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts, READER_WAIT};
 
 /// The header that makes a second submission the same as the first.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -107,7 +108,7 @@ async fn accept(
 pub async fn requeue(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    PathOf(selector): PathOf<String>,
+    InPath(selector): InPath<String>,
 ) -> Result<impl IntoResponse, ApiError> {
     let service = &api.0.service;
     let row = calls::find(service, &caller, &selector)?;
@@ -156,14 +157,18 @@ async fn read_beside(
     api: &Api,
     submission: Submission,
 ) -> Result<(Submission, TrainingJob), ApiError> {
-    let place = api.0.readers.acquire().await;
+    let place = timeout(READER_WAIT, Arc::clone(&api.0.readers).acquire_owned()).await;
+    let place = place.map_err(|_| {
+        ApiError::new(Code::Busy, "too many job files wait to be read")
+            .hint("try again in a moment")
+    })?;
     let read = tokio::task::spawn_blocking(move || {
+        // Held until the file is read, also if its sender goes away meanwhile.
+        let _place = place;
         let job = read(&submission)?;
         Ok((submission, job))
     });
-    let read = read.await.map_err(|_| Unavailable::Gone)?;
-    drop(place);
-    read
+    read.await.map_err(|_| Unavailable::Gone)?
 }
 
 fn read(submission: &Submission) -> Result<TrainingJob, ApiError> {

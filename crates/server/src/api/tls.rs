@@ -19,10 +19,12 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::server::TlsStream;
 
+use super::addresses::Addresses;
+
 /// How long a caller may take for its part of the handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// Connections at a time that nobody serves yet.
-const HANDSHAKES_MAX: usize = 256;
+/// One address leaves most of the handshakes to others.
+const PLACES: Places = Places { all: 256, of_an_address: 32 };
 /// After an accept failed, for want of descriptors most likely.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -100,7 +102,7 @@ impl TlsListener {
             let shaken = timeout(HANDSHAKE_LIMIT, acceptor.accept(stream));
             async { shaken.await.ok()?.ok() }
         };
-        tokio::spawn(accept(listener, shake, HANDSHAKES_MAX, give));
+        tokio::spawn(accept(listener, shake, PLACES, give));
         Ok(Self { done, address })
     }
 }
@@ -122,18 +124,26 @@ impl Listener for TlsListener {
     }
 }
 
+/// Connections at a time that nobody serves yet.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    all: usize,
+    of_an_address: usize,
+}
+
 /// Accepts for as long as somebody takes. A connection keeps its place until it is taken: no more
 /// are open than there are places, however long nobody takes any.
 async fn accept<T, F>(
     listener: TcpListener,
     shake: impl Fn(TcpStream) -> F,
-    places: usize,
+    Places { all, of_an_address }: Places,
     give: mpsc::Sender<(T, SocketAddr)>,
 ) where
     T: Send + 'static,
     F: Future<Output = Option<T>> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(places));
+    let places = Arc::new(Semaphore::new(all));
+    let addresses = Addresses::new(of_an_address);
     loop {
         let place = Arc::clone(&places).acquire_owned().await;
         let accepted = tokio::select! {
@@ -144,13 +154,14 @@ async fn accept<T, F>(
             sleep(PAUSE).await;
             continue;
         };
+        let Some(of_address) = addresses.place(address.ip()) else { continue };
         let (shaken, give) = (shake(stream), give.clone());
         tokio::spawn(async move {
             if let Some(stream) = shaken.await {
                 // Nobody takes it once the interface goes down.
                 let _ = give.send((stream, address)).await;
             }
-            drop(place);
+            drop((place, of_address));
         });
     }
 }
@@ -178,7 +189,7 @@ mod tests {
                 async { Some(stream) }
             };
             let (give, _done) = mpsc::channel(1);
-            tokio::spawn(accept(listener, shake, 1, give));
+            tokio::spawn(accept(listener, shake, Places { all: 1, of_an_address: 1 }, give));
             let mut callers = Vec::new();
             for _ in 0..4 {
                 callers.push(TcpStream::connect(address).await.expect("the queue has room"));

@@ -1,8 +1,11 @@
 //! `GET /api/v1/watch`: every change of a job's line, as server-sent events.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use axum::extract::{Query, State as Shared};
+use axum::extract::State as Shared;
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use het_core::JobId;
 use het_service::calls::find;
@@ -12,8 +15,8 @@ use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::{Stream, StreamExt};
 
 use super::Api;
-use super::auth::{Auth, Verb};
-use super::refuse::ApiError;
+use super::auth::{Auth, Standing, Verb};
+use super::refuse::{ApiError, InQuery};
 
 /// Whose changes.
 #[derive(Debug, Deserialize)]
@@ -25,13 +28,14 @@ pub struct WatchQuery {
 }
 
 /// First the line of the job asked for, then each change. An event `missed` says that the watcher
-/// was too slow: it has to look at the list again.
+/// was too slow: it has to look at the list again. The stream ends with the watcher's token.
 pub async fn watch(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-    Query(query): Query<WatchQuery>,
+    standing: Standing,
+    InQuery(query): InQuery<WatchQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Sent, Infallible>>>, ApiError> {
-    let jobs = api.0.service.jobs();
+    let jobs = Arc::clone(api.0.service.jobs());
     // Listening begins before the look, so that nothing falls between the two.
     let changes = BroadcastStream::new(jobs.watch());
     let row = query.job.map(|selector| find(&api.0.service, &caller, &selector)).transpose()?;
@@ -46,7 +50,25 @@ pub async fn watch(
         Err(_) => Some(Sent::default().event("missed").data("{}")),
     });
     let stream = tokio_stream::iter(first).chain(later).map(Ok);
+    let stream = Until { inner: Box::pin(stream), end: Box::pin(standing.ended(api)) };
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
+}
+
+/// A stream that ends when something else does.
+struct Until<S, E> {
+    inner: Pin<Box<S>>,
+    end: Pin<Box<E>>,
+}
+
+impl<S: Stream, E: Future<Output = ()>> Stream for Until<S, E> {
+    type Item = S::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        match self.end.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => self.inner.as_mut().poll_next(context),
+        }
+    }
 }
 
 fn sent(change: &Change) -> Sent {

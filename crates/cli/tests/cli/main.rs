@@ -14,6 +14,7 @@ mod operated;
 mod served;
 mod sim;
 mod sizes;
+mod store;
 mod streams;
 mod surroundings;
 mod terminal;

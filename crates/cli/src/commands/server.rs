@@ -424,7 +424,14 @@ fn checked(path: &Path) -> Result<Checked, Fail> {
 fn item(checked: &Checked, path: &Path) -> Value {
     let Checked { events, snapshots, rows, damage } = checked;
     let damage: Vec<String> = damage.iter().map(|damage| chain(damage)).collect();
-    json!({ "path": path, "events": events, "snapshots": snapshots, "rows": rows, "damage": damage })
+    let path = path.display().to_string();
+    json!({
+        "path": path,
+        "events": events,
+        "snapshots": snapshots,
+        "rows": rows,
+        "damage": damage,
+    })
 }
 
 fn stop() -> Result<u8, Fail> {

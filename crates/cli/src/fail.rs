@@ -94,7 +94,7 @@ impl Fail {
 }
 
 /// An error with all its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -163,6 +163,17 @@ impl Home {
         Ok(jobs)
     }
 
+    /// Jobs that left files here and have no event store of their own, oldest first: what they are
+    /// only the server's store says.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn server_jobs(&self) -> Result<Vec<JobDir>, HomeError> {
+        let mut jobs = self.jobs()?;
+        jobs.retain(|job| !job.store().exists() && (job.report().exists() || job.work().exists()));
+        Ok(jobs)
+    }
+
     /// Makes the directory of the next job.
     ///
     /// # Errors

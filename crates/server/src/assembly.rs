@@ -1,6 +1,6 @@
 //! The one composition root: this machine's engine, a store and the service, tied together.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -37,6 +37,12 @@ pub enum StartError {
     Node(#[from] NodeError),
     #[error(transparent)]
     Service(#[from] ServiceError),
+    #[error(
+        "the event store `{}` is missing, but {jobs} of its jobs left directories, job {newest} \
+         last",
+        path.display()
+    )]
+    StoreMissing { path: PathBuf, jobs: usize, newest: u64 },
 }
 
 /// What the parts of a service are made from.
@@ -130,7 +136,7 @@ impl MachineService {
         health_check: Option<PathBuf>,
         keeping: Keeping,
     ) -> Result<Self, StartError> {
-        let mut store = open_or_create(&home.store())?.with_keeping(keeping);
+        let mut store = open_or_create(&home)?.with_keeping(keeping);
         let log = store.reader();
         let Recovered { past, refused } = store.recover()?;
         // What cannot be read now is looked at by the next server.
@@ -193,16 +199,40 @@ fn start_time_of(home: &Home, state: &State) -> StartTime {
     start_time(&home.clock(), state.now(), activity)
 }
 
-fn open_or_create(path: &Path) -> Result<EventStore, StoreError> {
-    if !path.exists() {
-        return EventStore::create(path, &Topology::default());
+/// Makes an empty event store in a home that has none, whatever jobs left files there: nothing is
+/// known of them any more. A store that is there stays as it is.
+///
+/// # Errors
+/// When it cannot be looked for or made.
+pub fn begin_store(home: &Home) -> Result<(), StartError> {
+    if !has_store(home)? {
+        EventStore::create(&home.store(), &Topology::default())?;
+    }
+    Ok(())
+}
+
+fn has_store(home: &Home) -> Result<bool, HomeError> {
+    let path = home.store();
+    path.try_exists().map_err(|source| HomeError::Io { path, source })
+}
+
+/// Opens the store, or makes the first one of a new home. Beside jobs a store that is missing is
+/// lost, and an empty one in its place would hide that.
+fn open_or_create(home: &Home) -> Result<EventStore, StartError> {
+    let path = home.store();
+    if !has_store(home)? {
+        let jobs = home.server_jobs()?;
+        if let Some(newest) = jobs.last() {
+            return Err(StartError::StoreMissing { path, jobs: jobs.len(), newest: newest.id });
+        }
+        return Ok(EventStore::create(&path, &Topology::default())?);
     }
     // A process that a killed server was about to start may hold the store's lock a moment longer.
     for _ in 0..OPEN_TRIES {
-        match EventStore::open(path) {
+        match EventStore::open(&path) {
             Err(StoreError::InUse) => thread::sleep(OPEN_PAUSE),
-            opened => return opened,
+            opened => return Ok(opened?),
         }
     }
-    EventStore::open(path)
+    Ok(EventStore::open(&path)?)
 }

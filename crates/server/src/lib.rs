@@ -24,9 +24,9 @@ pub use het_scheduler::{Impossible, Remedy, impossible};
 pub use het_service::report::{Detail, explanation_of_record};
 pub use het_service::{Handle, Scheduling};
 
-pub use assembly::{MachineService, StartError};
+pub use assembly::{MachineService, StartError, begin_store};
 pub use planning::plan;
 pub use run::{PreparedRun, Run, RunError};
 pub use store::{
-    Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
+    Checked, Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
 };

@@ -11,6 +11,7 @@
 //! head     `topology`: that before the first event · `format`: of this file
 //! ```
 
+mod check;
 mod recovery;
 mod removal;
 mod snapshot;
@@ -32,6 +33,8 @@ use redb::{
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+pub use check::Checked;
+use check::{Chain, guarded};
 pub use recovery::Recovered;
 use removal::Removal;
 use snapshot::Writing;
@@ -70,6 +73,10 @@ pub enum StoreError {
     Record { sequence: u64, source: RecordError },
     #[error("event {sequence} of the store is not what was written: its hash does not fit")]
     Tampered { sequence: u64 },
+    #[error("the store is damaged: {found}")]
+    Damaged { found: String },
+    #[error("the row of job {job} in the store cannot be read")]
+    Row { job: JobId, source: serde_json::Error },
     #[error("the store holds something that is not JSON")]
     Json(#[from] serde_json::Error),
     #[error("the store has no head: it was never completely created")]
@@ -206,7 +213,7 @@ impl EventStore {
     /// [`StoreError::InUse`] while another process has it open, or when the file is not a store of
     /// this version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::resume(builder().open(path)?)
+        guarded(|| Self::resume(builder().open(path)?))
     }
 
     /// Opens a store on a disk that is not a file.
@@ -214,7 +221,7 @@ impl EventStore {
     /// # Errors
     /// When the disk holds no store.
     pub fn open_on(disk: impl StorageBackend) -> Result<Self, StoreError> {
-        Self::resume(builder().create_with_backend(disk)?)
+        guarded(|| Self::resume(builder().create_with_backend(disk)?))
     }
 
     fn resume(database: Database) -> Result<Self, StoreError> {
@@ -329,33 +336,22 @@ impl StoreReader {
     /// # Errors
     /// When a record cannot be read or was changed.
     pub fn each(&self, see: impl FnMut(Time, Event)) -> Result<(), StoreError> {
-        self.each_from(Mark { sequence: 0, hash: NO_HASH }, see)
+        self.each_from(Mark::BEGINNING, see)
     }
 
     /// The same from a place on.
     fn each_from(&self, from: Mark, mut see: impl FnMut(Time, Event)) -> Result<(), StoreError> {
-        let read = self.0.begin_read()?;
-        let (table, gaps) = (read.open_table(EVENTS)?, read.open_table(GAPS)?);
-        let Mark { sequence: mut next, mut hash } = from;
-        for row in table.range(from.sequence..)? {
-            let (key, value) = row?;
-            let sequence = key.value();
-            if sequence != next {
-                let gap = gaps.get(sequence)?.ok_or(StoreError::Tampered { sequence })?;
-                hash = split(sequence, gap.value())?.0;
+        guarded(|| {
+            let read = self.0.begin_read()?;
+            let (table, gaps) = (read.open_table(EVENTS)?, read.open_table(GAPS)?);
+            let mut chain = Chain::from(from);
+            for row in table.range(from.sequence..)? {
+                let (key, value) = row?;
+                let (at, event) = chain.event(key.value(), value.value(), &gaps)?;
+                see(at, event);
             }
-            next = sequence + 1;
-            let (stored, record) = split(sequence, value.value())?;
-            hash = chained(&hash, record);
-            if hash != stored {
-                return Err(StoreError::Tampered { sequence });
-            }
-            let text = String::from_utf8_lossy(record);
-            let record = Record::from_json(&text).and_then(|record| record.read());
-            let (at, event) = record.map_err(|source| StoreError::Record { sequence, source })?;
-            see(at, event);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Events from this number on, as they were written.
@@ -363,18 +359,20 @@ impl StoreReader {
     /// # Errors
     /// When a record cannot be read.
     pub fn page(&self, from: u64, limit: usize) -> Result<Vec<EventRow>, StoreError> {
-        let read = self.0.begin_read()?;
-        let (table, gaps) = (read.open_table(EVENTS)?, read.open_table(GAPS)?);
-        let mut rows = Vec::new();
-        for row in table.range(from..)?.take(limit) {
-            let (key, value) = row?;
-            let sequence = key.value();
-            let (hash, record) = split(sequence, value.value())?;
-            let record = serde_json::from_slice(record)?;
-            let before = gaps.get(sequence)?.map(|before| digits(before.value()));
-            rows.push(EventRow { sequence, record, hash: digits(&hash), before });
-        }
-        Ok(rows)
+        guarded(|| {
+            let read = self.0.begin_read()?;
+            let (table, gaps) = (read.open_table(EVENTS)?, read.open_table(GAPS)?);
+            let mut rows = Vec::new();
+            for row in table.range(from..)?.take(limit) {
+                let (key, value) = row?;
+                let sequence = key.value();
+                let (hash, record) = split(sequence, value.value())?;
+                let record = serde_json::from_slice(record)?;
+                let before = gaps.get(sequence)?.map(|before| digits(before.value()));
+                rows.push(EventRow { sequence, record, hash: digits(&hash), before });
+            }
+            Ok(rows)
+        })
     }
 
     /// From where on no event is missing.
@@ -396,12 +394,14 @@ impl StoreReader {
     /// # Errors
     /// When a row cannot be read.
     pub fn rows(&self) -> Result<Vec<JobRow>, StoreError> {
-        let table = self.0.begin_read()?.open_table(ROWS)?;
-        let mut rows = Vec::new();
-        for row in table.iter()? {
-            rows.push(serde_json::from_slice(row?.1.value())?);
-        }
-        Ok(rows)
+        guarded(|| {
+            let table = self.0.begin_read()?.open_table(ROWS)?;
+            let mut rows = Vec::new();
+            for row in table.iter()? {
+                rows.push(serde_json::from_slice(row?.1.value())?);
+            }
+            Ok(rows)
+        })
     }
 
     /// What the first event found: empty where nodes join by events.
@@ -474,6 +474,6 @@ impl Log for EventStore {
         if batch.is_empty() && self.rows.is_empty() {
             return Ok(());
         }
-        self.write(batch).map_err(|error| LogError(Box::new(error)))
+        guarded(|| self.write(batch)).map_err(|error| LogError(Box::new(error)))
     }
 }

@@ -16,9 +16,10 @@ use het_server::api::{
     Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
 };
 use het_server::{
-    DeviceChoice, DeviceLockError, DeviceLocks, Home, Keeping, LockHolder, Machine, MachineChanges,
-    MachineLock, MachineService, Scheduling, forward_signal, lock_dir, machine_with,
-    raise_descriptor_limit, run_restarter, share_one_heap, take_devices,
+    Checked, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Home, Keeping, LockHolder,
+    Machine, MachineChanges, MachineLock, MachineService, Scheduling, StartError, StoreError,
+    begin_store, forward_signal, lock_dir, machine_with, raise_descriptor_limit, run_restarter,
+    share_one_heap, take_devices,
 };
 use het_wire::api::ServerInfo;
 use het_wire::declared::{self, DeclaredDevices};
@@ -29,7 +30,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::client::client;
-use crate::fail::{Fail, code};
+use crate::fail::{Fail, chain, code};
 use crate::local::{home, refuse_unsupervised};
 use crate::output::{self, Column, Form, ListArgs, Shown};
 use crate::scheduling::{CadenceArgs, policy_named};
@@ -89,6 +90,10 @@ pub struct ServerArgs {
     /// removed.
     #[arg(long, value_name = "JOBS", default_value_t = Keeping::default().jobs)]
     pub keep_jobs: usize,
+    /// Begin with an empty store where the store is missing beside directories of jobs, which a
+    /// server refuses otherwise. The directories stay; nothing is known of their jobs any more.
+    #[arg(long)]
+    pub new_store: bool,
 }
 
 fn share(text: &str) -> Result<(String, u32), String> {
@@ -112,6 +117,9 @@ fn device_choice(text: &str) -> Result<DeviceChoice, String> {
 pub enum ServerCommand {
     /// Say whether it runs and what it does.
     Status(ListArgs),
+    /// Read the event stores of this home, while no server uses them, and name what is damaged; the
+    /// exit code is 1 where anything is.
+    Check(ListArgs),
     /// End it; running jobs go on and are taken up by the next one.
     Stop,
     /// Make a token for callers across the network; it is shown once.
@@ -148,6 +156,7 @@ pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
         None if args.kept => serve_here(args),
         None => keep_one(),
         Some(ServerCommand::Status(form)) => status(form.output),
+        Some(ServerCommand::Check(form)) => check(form.output),
         Some(ServerCommand::Stop) => stop(),
         Some(ServerCommand::Token { role, tenant }) => token(*role, tenant.clone()),
         Some(ServerCommand::Tokens(form)) => tokens(form.output),
@@ -169,11 +178,13 @@ fn keep_one() -> Result<u8, Fail> {
     let home = home()?;
     home.server_dir()?;
     let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
-    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let mut arguments: Vec<_> = env::args_os().skip(1).collect();
     let kept = Arc::new(Kept::default());
     pass_signals_on(Arc::clone(&kept))?;
     let start = || {
         let child = Command::new(&program).args(&arguments).arg("--kept").spawn()?;
+        // It was meant once: a store that is lost later is not begun anew by a restart.
+        arguments.retain(|argument| argument != "--new-store");
         kept.server.store(child.id(), Ordering::SeqCst);
         Ok(child)
     };
@@ -233,6 +244,9 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     refuse_unsupervised(&home, Some(&home.run_dir("server")))?;
     let mut machine = machine(args)?;
     lock.hold_devices(acquire_devices(args, &mut machine, &home)?);
+    if args.new_store {
+        begin_store(&home).map_err(Fail::from_error)?;
+    }
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let health_check = args.health_check.as_deref().map(health_check).transpose()?;
     let keeping = Keeping {
@@ -242,7 +256,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     };
     let scheduling = Scheduling { policy, cadence: args.cadence.cadence() };
     let service = MachineService::start(&machine, scheduling, home.clone(), health_check, keeping);
-    let service = service.map_err(Fail::from_error)?;
+    let service = service.map_err(start_failed)?;
     for refused in &service.refused {
         let why = refused.source().map(ToString::to_string).unwrap_or_default();
         eprintln!("{refused}: {why}; an older one and the events were used in its place");
@@ -275,6 +289,17 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     service.join().map_err(Fail::from_error)?;
     served?;
     Ok(code::OK)
+}
+
+fn start_failed(error: StartError) -> Fail {
+    match error {
+        StartError::StoreMissing { .. } => Fail::new(code::CONFLICT, error.to_string())
+            .hint("put it back, or forget its jobs by `het server --new-store`"),
+        StartError::Store(ref cause) if !matches!(cause, StoreError::InUse) => {
+            Fail::from_error(error).hint("`het server check` names what is damaged")
+        }
+        error => Fail::from_error(error),
+    }
 }
 
 /// This machine, with some of its devices cut into shares, and with those that a file declares.
@@ -363,6 +388,50 @@ fn status(form: Form) -> Result<u8, Fail> {
         );
     });
     Ok(code::OK)
+}
+
+/// Checks the server's store and those of jobs that had a loop of their own.
+fn check(form: Form) -> Result<u8, Fail> {
+    let home = home()?;
+    let stores = home.jobs()?.into_iter().map(|job| job.store());
+    let stores = [home.store()].into_iter().chain(stores).filter(|path| path.exists());
+    let checked =
+        stores.map(|path| Ok((checked(&path)?, path))).collect::<Result<Vec<_>, Fail>>()?;
+    let items: Vec<Value> = checked.iter().map(|(checked, path)| item(checked, path)).collect();
+    let is_damaged = checked.iter().any(|(checked, _)| !checked.damage.is_empty());
+    output::object(&json!({ "kind": "StoreCheckList", "items": items }), form, || {
+        for (Checked { events, snapshots, rows, damage }, path) in &checked {
+            let path = path.display();
+            println!("{path}: {events} events · {snapshots} snapshots · {rows} rows of jobs");
+            damage.iter().for_each(|damage| println!("{path}: {}", chain(damage)));
+        }
+    });
+    Ok(if is_damaged { code::FAILED } else { code::OK })
+}
+
+/// What is in a store; one that cannot be opened is damaged as a whole.
+fn checked(path: &Path) -> Result<Checked, Fail> {
+    match EventStore::open(path) {
+        Ok(store) => Ok(store.check()),
+        Err(StoreError::InUse) => {
+            Err(Fail::new(code::CONFLICT, format!("`{}` is in use", path.display()))
+                .hint("a store is checked while nobody writes it: `het server stop`"))
+        }
+        Err(error) => Ok(Checked { damage: vec![error], ..Checked::default() }),
+    }
+}
+
+fn item(checked: &Checked, path: &Path) -> Value {
+    let Checked { events, snapshots, rows, damage } = checked;
+    let damage: Vec<String> = damage.iter().map(|damage| chain(damage)).collect();
+    let path = path.display().to_string();
+    json!({
+        "path": path,
+        "events": events,
+        "snapshots": snapshots,
+        "rows": rows,
+        "damage": damage,
+    })
 }
 
 fn stop() -> Result<u8, Fail> {

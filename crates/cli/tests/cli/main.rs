@@ -15,6 +15,7 @@ mod operated;
 mod served;
 mod sim;
 mod sizes;
+mod store;
 mod streams;
 mod surroundings;
 mod terminal;

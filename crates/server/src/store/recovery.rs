@@ -10,7 +10,7 @@ use het_wire::record::SnapshotError;
 use redb::{ReadableDatabase, ReadableTable};
 
 use super::{
-    EVENTS, EventStore, GAPS, Mark, NO_HASH, SnapshotFault, StoreError, StoreReader, snapshot,
+    EVENTS, EventStore, GAPS, Mark, SnapshotFault, StoreError, StoreReader, guarded, snapshot,
     split,
 };
 
@@ -30,7 +30,7 @@ impl EventStore {
     /// When a record cannot be read or was changed, or when events are gone that no snapshot stands
     /// for.
     pub fn recover(&mut self) -> Result<Recovered, StoreError> {
-        let (past, refused) = self.past()?;
+        let (past, refused) = guarded(|| self.past())?;
         let (damaged, refused): (Vec<u64>, Vec<StoreError>) = refused.into_iter().unzip();
         self.snapshots.retain(|sequence| !damaged.contains(sequence));
         self.stale.extend(damaged);
@@ -42,7 +42,7 @@ impl EventStore {
     /// # Errors
     /// As [`EventStore::recover`].
     pub fn replay(&self) -> Result<State, StoreError> {
-        Ok(self.past()?.0.state)
+        Ok(guarded(|| self.past())?.0.state)
     }
 
     fn past(&self) -> Result<(Past, Vec<(u64, StoreError)>), StoreError> {
@@ -61,14 +61,13 @@ impl EventStore {
         if first > 0 {
             return Err(StoreError::NothingToGoOnFrom { sequence: first });
         }
-        let beginning = Mark { sequence: 0, hash: NO_HASH };
-        Ok((reader.after(beginning, Past::new(topology))?, refused))
+        Ok((reader.after(Mark::BEGINNING, Past::new(topology))?, refused))
     }
 }
 
 impl StoreReader {
     /// What a snapshot says, and where the events go on.
-    fn snapshot(
+    pub(super) fn snapshot(
         &self,
         sequence: u64,
         topology: &Arc<Topology>,

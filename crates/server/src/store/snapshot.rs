@@ -12,7 +12,7 @@ use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::{EventStore, Hash, PARTS, SNAPSHOTS, StoreError};
+use super::{EventStore, Hash, NO_HASH, PARTS, SNAPSHOTS, StoreError};
 
 /// A little less than redb gives a value together with what it notes of it: 128 KiB.
 const PART_BYTES: usize = 120 << 10;
@@ -44,6 +44,11 @@ pub enum SnapshotFault {
 pub struct Mark {
     pub sequence: u64,
     pub hash: [u8; 32],
+}
+
+impl Mark {
+    /// Before the first event.
+    pub(super) const BEGINNING: Self = Self { sequence: 0, hash: NO_HASH };
 }
 
 /// A snapshot that is not yet in a store.

@@ -1,5 +1,6 @@
 //! The event store: what it keeps, what is left after power losses, and snapshots.
 
+mod damage;
 mod disk;
 mod golden;
 mod snapshots;

@@ -25,10 +25,10 @@ const POLICIES: [&str; 6] = ["adaptive", "fifo", "dynamic", "hybrid", "feedback"
 /// As many as [`traits`] tells apart.
 const TRAITS: usize = 23;
 
-type Events = Vec<(Time, Event)>;
+pub type Events = Vec<(Time, Event)>;
 
 /// What happens in a random scenario: gangs, faults, tenants, people who change their minds.
-fn history(seed: u64) -> (Arc<Topology>, Events) {
+pub fn history(seed: u64) -> (Arc<Topology>, Events) {
     let retention = match seed % 3 {
         0 => Retention::All,
         kept => Retention::Newest(kept as usize * 2),

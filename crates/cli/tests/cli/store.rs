@@ -1,0 +1,64 @@
+//! What a server does about its event store.
+
+use std::fs;
+use std::path::PathBuf;
+
+use het_server::EventStore;
+
+use crate::commands::wait_for;
+use crate::support::Served;
+
+/// Ends the server and waits until nobody has its store open.
+fn close(served: &Served) -> PathBuf {
+    served.run(&["server", "stop"]);
+    let path = served.0.path().join("home/server/events.redb");
+    wait_for("the store to be closed", || EventStore::open(&path).is_ok());
+    path
+}
+
+#[test]
+fn a_store_that_is_missing_beside_jobs_is_begun_anew_only_when_told() {
+    let served = Served::new();
+    let job = served.submit("true").to_string();
+    assert_eq!(served.code(&["wait", &job]), Some(0));
+    let store = close(&served);
+    let aside = store.with_extension("aside");
+    fs::rename(&store, &aside).expect("it is closed");
+
+    let refused = served.run(&["server"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(6), "{told}");
+    assert!(told.contains("is missing, but 1 of its jobs left directories"), "{told}");
+    assert!(told.contains("`het server --new-store`"), "{told}");
+    assert!(!store.exists(), "nothing was begun");
+
+    fs::rename(&aside, &store).expect("nobody took its place");
+    assert_eq!(served.json(&["describe", &job])["state"], "succeeded");
+    fs::remove_file(close(&served)).expect("it is closed");
+
+    let served = served.start(&["--new-store"]);
+    assert_eq!(served.json(&["ps", "--all"])["items"], serde_json::json!([]));
+    assert!(served.submit("true") > job.parse().expect("an id"), "no directory gets a second job");
+}
+
+#[test]
+fn a_check_names_the_event_that_is_damaged() {
+    let served = Served::new();
+    let job = served.submit("true").to_string();
+    assert_eq!(served.code(&["wait", &job]), Some(0));
+    assert_eq!(served.code(&["server", "check"]), Some(6), "a server uses it");
+    let store = close(&served);
+    assert_eq!(served.code(&["server", "check"]), Some(0));
+
+    let mut image = fs::read(&store).expect("it is closed");
+    let places: Vec<usize> =
+        (0..image.len()).filter(|&at| image[at..].starts_with(b"job_submitted")).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|&at| image[at] = b'J');
+    fs::write(&store, image).expect("it is closed");
+    let checked = served.run(&["server", "check", "-o", "json"]);
+    assert_eq!(checked.status.code(), Some(1));
+    let told: serde_json::Value = serde_json::from_slice(&checked.stdout).expect("it is JSON");
+    let damage = told["items"][0]["damage"][0].as_str().expect("one is damaged");
+    assert!(damage.starts_with("event ") && damage.contains("hash does not fit"), "{damage}");
+}

@@ -111,6 +111,8 @@ const RULES: &[Rule] = &[
             "crates/node/src/node/adoption.rs",
             "crates/node/src/process/sys/spawner.rs",
             "crates/node/src/recovery/restarter.rs",
+            "crates/server/src/api/auth.rs",
+            "crates/server/src/api/bounded.rs",
             "crates/server/src/api/listen.rs",
             "crates/server/src/api/own_socket.rs",
             "crates/server/src/api/tls.rs",

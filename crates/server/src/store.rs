@@ -20,7 +20,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use het_control::{Log, LogError};
 use het_core::{DeviceId, Event, JobId, Time, Topology, TopologyError};
@@ -34,7 +33,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 pub use check::Checked;
-use check::{Chain, guarded};
+use check::{Chain, SharedDatabase, guarded};
 pub use recovery::Recovered;
 use removal::Removal;
 use snapshot::Writing;
@@ -127,7 +126,7 @@ from_redb!(DatabaseError TransactionError TableError StorageError CommitError);
 /// An open event store.
 #[derive(Debug)]
 pub struct EventStore {
-    database: Arc<Database>,
+    database: SharedDatabase,
     next: u64,
     /// Of the newest record.
     hash: Hash,
@@ -146,7 +145,7 @@ pub struct EventStore {
 
 /// Reads a store while somebody else writes it.
 #[derive(Debug, Clone)]
-pub struct StoreReader(Arc<Database>);
+pub struct StoreReader(SharedDatabase);
 
 impl EventStore {
     /// Makes a new store for a cluster that has this topology before the first event.
@@ -189,7 +188,7 @@ impl EventStore {
 
     fn at(database: Database, next: u64, hash: Hash) -> Self {
         Self {
-            database: Arc::new(database),
+            database: SharedDatabase::new(database),
             next,
             hash,
             rows: Vec::new(),
@@ -262,7 +261,7 @@ impl EventStore {
     }
 
     pub fn reader(&self) -> StoreReader {
-        StoreReader(Arc::clone(&self.database))
+        StoreReader(self.database.clone())
     }
 
     /// Writes the last row of a job together with the next batch.
@@ -277,7 +276,7 @@ impl EventStore {
     }
 
     fn write(&mut self, batch: &[(Time, Event)]) -> Result<(), StoreError> {
-        let database = Arc::clone(&self.database);
+        let database = self.database.clone();
         let write = database.begin_write()?;
         let hash = self.insert(&write, batch)?;
         self.remove_stale(&write)?;

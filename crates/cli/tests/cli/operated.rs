@@ -288,4 +288,7 @@ fn every_decision_follows_from_the_log() {
     let (decisions, differences) = redecide(past, &events, policy, Cadence::default());
     assert!(decisions > 8, "{decisions} decisions");
     assert_eq!(differences, []);
+    // What still runs is ended by a server.
+    drop(store);
+    served.start(&[]);
 }

@@ -33,6 +33,7 @@ fn a_store_that_is_missing_beside_jobs_is_begun_anew_only_when_told() {
     assert!(!store.exists(), "nothing was begun");
 
     fs::rename(&aside, &store).expect("nobody took its place");
+    let served = served.start(&[]);
     assert_eq!(served.json(&["describe", &job])["state"], "succeeded");
     fs::remove_file(close(&served)).expect("it is closed");
 

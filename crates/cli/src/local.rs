@@ -1,10 +1,10 @@
 //! Jobs in the state directory of this user, and what runs there without a supervisor.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use het_files::Links;
-use het_server::{Home, JobDir, Unsupervised, unsupervised};
+use het_server::{Home, JobDir, Unsupervised, lock_dir, unsupervised};
 use het_wire::report::RunReport;
 
 use crate::fail::{Fail, code};
@@ -67,4 +67,9 @@ pub fn refuse_unsupervised(home: &Home, own_run_dir: Option<&Path>) -> Result<()
                 .hint("`het server` takes them up again, and new jobs beside them"))
         }
     }
+}
+
+/// Where this machine's control loops lock their devices.
+pub fn device_lock_dir() -> Result<PathBuf, Fail> {
+    lock_dir(|name| env::var(name).ok()).map_err(Fail::from_error)
 }

@@ -29,8 +29,8 @@ pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir};
 pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
 pub use lock::{
-    Conflict, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, LockHolder, MachineLock,
-    lock_dir, take_devices, wait_for_device,
+    Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks,
+    LockHolder, MachineLock, lock_dir, take_devices, wait_for_device,
 };
 pub use machine::{Machine, MachineChanges, machine, machine_with, this_machine};
 pub use unsupervised::{Unsupervised, unsupervised};

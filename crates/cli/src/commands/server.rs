@@ -16,10 +16,10 @@ use het_server::api::{
     Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
 };
 use het_server::{
-    Checked, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Home, Keeping, LockHolder,
-    Machine, MachineChanges, MachineLock, MachineService, Scheduling, StartError, StoreError,
-    begin_store, forward_signal, lock_dir, machine_with, raise_descriptor_limit, run_restarter,
-    share_one_heap, take_devices,
+    Checked, ControlLoopKind, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Home,
+    Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
+    StartError, StoreError, begin_store, forward_signal, machine_with, raise_descriptor_limit,
+    run_restarter, share_one_heap, take_devices,
 };
 use het_wire::api::ServerInfo;
 use het_wire::declared::{self, DeclaredDevices};
@@ -31,7 +31,7 @@ use signal_hook::iterator::Signals;
 
 use crate::client::client;
 use crate::fail::{Fail, chain, code};
-use crate::local::{home, refuse_unsupervised};
+use crate::local::{device_lock_dir, home, refuse_unsupervised};
 use crate::output::{self, Column, Form, ListArgs, Shown};
 use crate::scheduling::{CadenceArgs, policy_named};
 
@@ -357,11 +357,11 @@ fn acquire_devices(
     machine: &mut Machine,
     home: &Home,
 ) -> Result<DeviceLocks, Fail> {
-    let dir = lock_dir(|name| env::var(name).ok()).map_err(Fail::from_error)?;
+    let dir = device_lock_dir()?;
     let choices = args.devices.as_deref();
     let deadline = Instant::now() + ACQUIRE_LIMIT;
     loop {
-        match take_devices(&dir, machine, choices, (LockHolder::server(), home.root())) {
+        match take_devices(&dir, machine, choices, (ControlLoopKind::Server, home.root())) {
             Err(DeviceLockError::Held(_)) if Instant::now() < deadline => {
                 thread::sleep(START_LOOK_EVERY);
             }

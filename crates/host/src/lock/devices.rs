@@ -22,7 +22,6 @@ use nix::unistd::{Pid, Uid, User, geteuid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::LockHolder;
 use crate::machine::Machine;
 
 /// Where root keeps the locks. Others may not write there unless root lets them.
@@ -60,11 +59,20 @@ pub struct Conflict {
     pub free: Vec<String>,
 }
 
+/// What kind of control loop holds devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ControlLoopKind {
+    Server,
+    /// `het run` without a server.
+    Run,
+}
+
 /// Who holds devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceHolder {
-    #[serde(flatten)]
-    pub who: LockHolder,
+    pub kind: ControlLoopKind,
+    pub pid: u32,
     pub user: String,
     /// Its state directory.
     pub home: PathBuf,
@@ -73,8 +81,12 @@ pub struct DeviceHolder {
 
 impl std::fmt::Display for DeviceHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { who, user, home, .. } = self;
-        write!(f, "{who} of `{user}` with its state in `{}`", home.display())
+        let Self { kind, pid, user, home, .. } = self;
+        let kind = match kind {
+            ControlLoopKind::Server => "a server",
+            ControlLoopKind::Run => "a run",
+        };
+        write!(f, "{kind} (process {pid}) of `{user}` with its state in `{}`", home.display())
     }
 }
 
@@ -148,7 +160,7 @@ pub fn take_devices(
     dir: &Path,
     machine: &mut Machine,
     choices: Option<&[DeviceChoice]>,
-    (who, home): (LockHolder, &Path),
+    (kind, home): (ControlLoopKind, &Path),
 ) -> Result<DeviceLocks, DeviceLockError> {
     let path = dir.join(LOCKS);
     let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -176,8 +188,9 @@ pub fn take_devices(
     }
     let name = |id: &DeviceId| machine.discovery.topology.device(*id).name.to_string();
     let devices = taken.keys().map(name).collect();
-    let holder_file = dir.join(format!("{HOLDER}{}", who.pid));
-    let holder = DeviceHolder { who, user: user(), home: home.to_owned(), devices };
+    let pid = std::process::id();
+    let holder_file = dir.join(format!("{HOLDER}{pid}"));
+    let holder = DeviceHolder { kind, pid, user: user(), home: home.to_owned(), devices };
     let text = serde_json::to_vec(&holder).unwrap_or_default();
     replace_private(&holder_file, &text)
         .map_err(|source| DeviceLockError::Io { path: holder_file.clone(), source })?;
@@ -302,9 +315,8 @@ fn holders(dir: &Path) -> Vec<DeviceHolder> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(HOLDER));
     let read = files.filter_map(|entry| serde_json::from_slice(&fs::read(entry.path()).ok()?).ok());
-    let lives = |holder: &DeviceHolder| {
-        kill(Pid::from_raw(holder.who.pid as i32), None) != Err(Errno::ESRCH)
-    };
+    let lives =
+        |holder: &DeviceHolder| kill(Pid::from_raw(holder.pid as i32), None) != Err(Errno::ESRCH);
     read.filter(lives).collect()
 }
 
@@ -323,7 +335,7 @@ fn reserve(machine: &mut Machine, device: DeviceId, others: &[DeviceHolder]) {
     let name = &machine.discovery.topology.device(device).name;
     let by = match others.iter().find(|holder| names(holder, name)) {
         Some(holder) => Occupant {
-            process: holder.who.pid,
+            process: holder.pid,
             user: holder.user.as_str().into(),
             command: "het".into(),
         },
@@ -363,8 +375,8 @@ mod tests {
         crate::machine::machine(system)
     }
 
-    fn who() -> (LockHolder, &'static Path) {
-        (LockHolder::server(), Path::new("/home/ada/state"))
+    fn who() -> (ControlLoopKind, &'static Path) {
+        (ControlLoopKind::Server, Path::new("/home/ada/state"))
     }
 
     fn choice(cores: u32) -> [DeviceChoice; 1] {

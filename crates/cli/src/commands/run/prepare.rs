@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::{env, fs, io};
+use std::{fs, io};
 
 use anstream::eprintln;
 use het_core::{JobId, JobSpec, Name, StartConditions};
 use het_server::{
-    DeviceLockError, DeviceLocks, Home, Impossible, JobDir, LockHolder, Machine, MachineLock,
-    PreparedRun, impossible, keep_environment, keep_script, lock_dir, models, plan, take_devices,
-    wait_for_device,
+    ControlLoopKind, DeviceLockError, DeviceLocks, Home, Impossible, JobDir, LockHolder, Machine,
+    MachineLock, PreparedRun, impossible, keep_environment, keep_script, models, plan,
+    take_devices, wait_for_device,
 };
 use het_wire::file::Problems;
 use het_wire::job::{Context, TrainingJob, begin, parse_with};
@@ -21,7 +21,7 @@ use super::{Asked, RunArgs, asked};
 use crate::environment::{self, Variables};
 use crate::fail::{Fail, code};
 use crate::live::{Begins, ends};
-use crate::local::{read, refuse_unsupervised, select};
+use crate::local::{device_lock_dir, read, refuse_unsupervised, select};
 use crate::request::{JobText, Origin, Request, origin, standard_input};
 
 /// A job that this process is about to run.
@@ -172,10 +172,9 @@ fn wait_for_devices(
     machine: &mut Machine,
     home: &Home,
 ) -> Result<DeviceLocks, Fail> {
-    let dir = lock_dir(|name| env::var(name).ok()).map_err(Fail::from_error)?;
-    let who = LockHolder { pid: std::process::id(), job: 0, name: "run".to_owned() };
+    let dir = device_lock_dir()?;
     loop {
-        let taken = take_devices(&dir, machine, None, (who.clone(), home.root()));
+        let taken = take_devices(&dir, machine, None, (ControlLoopKind::Run, home.root()));
         let conflict = match taken {
             Err(DeviceLockError::Held(conflict)) => conflict,
             taken => return taken.map_err(Fail::from_error),

@@ -18,6 +18,7 @@ mod quotas;
 mod refuse;
 mod route;
 pub mod routes;
+mod seen;
 mod serve;
 mod site;
 mod submission;

@@ -10,7 +10,6 @@ use het_control::{Past, Retention};
 use het_core::{Event, JobEnd, JobId, JobSpec, State, Time, Topology};
 use het_host::{Home, HomeError, JobDir, Machine, MachineLock, missed_facts, newest_checkpoint};
 use het_node::{Node, NodeError, wall_time};
-use het_service::Caller;
 use het_service::report::report;
 use het_service::{
     Carried, Handle, Observer, Replica, Scheduling, Service, ServiceError, Setup, carried,
@@ -183,8 +182,7 @@ fn observer(
     let (sender, end) = channel();
     let observer = move |replica: &Replica, events: &[(Time, Event)]| {
         let state = replica.state();
-        let how = (replica.policy().name(), &Caller::OWNER);
-        let Some(report) = report(state, job, how, replica.now()) else {
+        let Some(report) = report(state, job, replica.policy().name(), replica.now()) else {
             return;
         };
         let report = RunReport { resumes, ..report };

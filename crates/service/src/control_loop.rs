@@ -16,6 +16,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::handle::{Acknowledge, Alive, Handle, PublishedTopology, Request, Then};
+use crate::redaction::{Redact, Viewer};
 use crate::replica::{self, Batch, Observer, Publisher, Replica};
 use crate::report::{report, row};
 use crate::{Caller, JobTable, Role, Scheduling, Store};
@@ -126,9 +127,11 @@ fn archive_ended<E: Engine, S: Store>(control: &mut Controller<E, S>) {
 fn archive<E: Engine, S: Store>(control: &mut Controller<E, S>, id: JobId) {
     let state = control.state();
     // Whoever may look at the job may read what is kept of it.
-    let owner = state.job(id).map(|job| job.spec.tenant.to_string());
-    let caller = Caller { role: Role::Viewer, tenant: owner };
-    if let Some(report) = report(state, id, (control.policy().name(), &caller), state.now()) {
+    let tenant_of = |id| state.job(id).map(|job| job.spec.tenant.to_string());
+    let caller = Caller { role: Role::Viewer, tenant: tenant_of(id) };
+    let viewer = Viewer::new(&caller, &tenant_of);
+    let report = report(state, id, control.policy().name(), state.now());
+    if let Some(report) = report.and_then(|report| report.redacted(&viewer)) {
         control.log_mut().archive(&report);
     }
 }

@@ -18,6 +18,7 @@ mod control_loop;
 mod error;
 mod handle;
 mod job_table;
+pub mod redaction;
 mod replica;
 pub mod report;
 mod scheduling;

@@ -261,7 +261,8 @@ pub struct DeviceRow {
     pub units: u32,
     pub held: u32,
     pub state: DeviceState,
-    /// Who uses it beside all jobs: `USER: COMMAND (PROCESS)`.
+    /// Who uses it beside all jobs: `USER: COMMAND (PROCESS)`; absent where the caller may look at
+    /// its own jobs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub occupant: Option<String>,
 }
@@ -421,6 +422,14 @@ pub struct ServerInfo {
     pub jobs_live: usize,
     /// Events in the log.
     pub events: u64,
+}
+
+/// The answer to `POST /api/v1/server/stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerStopped {
+    pub stopped: bool,
+    /// Jobs that go on and are taken up by the next server.
+    pub jobs_running: usize,
 }
 
 /// A change of one job, as `GET /api/v1/watch` sends it.

@@ -249,16 +249,25 @@ pub struct BlockerReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OccupiedReport {
     pub device: String,
+    /// Absent where whoever asks may not look at it.
+    #[serde(flatten)]
+    pub by: Option<OccupantReport>,
+}
+
+/// A process of no job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OccupantReport {
     pub process: u32,
     pub user: String,
     pub command: String,
 }
 
-/// Who holds devices that a stage could use.
+/// Who holds devices that a stage could use. All jobs that whoever asks may not look at are one
+/// holder, of which only the units are told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HolderReport {
-    pub job: u64,
-    pub name: String,
-    pub stage: String,
+    pub job: Option<u64>,
+    pub name: Option<String>,
+    pub stage: Option<String>,
     pub units: u32,
 }

@@ -7,8 +7,8 @@ use clap::Args;
 use het_core::JobId;
 use het_server::{Detail, EventStore, JobDir, StoreError, explanation_of_record};
 use het_wire::report::{
-    BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupiedReport,
-    StageExplanation,
+    BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupantReport,
+    OccupiedReport, StageExplanation,
 };
 use het_wire::text::{self, Lang};
 use owo_colors::OwoColorize;
@@ -165,15 +165,19 @@ fn print_candidates(candidates: &[CandidateReport]) {
 fn print_blocker(blocker: &BlockerReport) {
     let kind = if blocker.never { "never" } else { "waiting" };
     let holders = blocker.held_by.iter();
-    let held = holders
-        .map(|HolderReport { job, name, units, .. }| format!("{units} held by job {job} `{name}`"));
+    let held = holders.map(|HolderReport { job, name, units, .. }| match (job, name) {
+        (Some(job), Some(name)) => format!("{units} held by job {job} `{name}`"),
+        _ => format!("{units} held by jobs that you may not look at"),
+    });
     let down = (blocker.out_of_service > 0)
         .then(|| format!("{} out of service, see `het devices -o wide`", blocker.out_of_service));
     let taken =
         (blocker.used_by_others > 0).then(|| format!("{} used by others", blocker.used_by_others));
-    let occupied = blocker.occupied.iter().map(|row| {
-        let OccupiedReport { device, process, user, command } = row;
-        format!("{device} used by {user}'s `{command}` (process {process})")
+    let occupied = blocker.occupied.iter().map(|OccupiedReport { device, by }| match by {
+        Some(OccupantReport { process, user, command }) => {
+            format!("{device} used by {user}'s `{command}` (process {process})")
+        }
+        None => format!("{device} used by a process of no job"),
     });
     let why: Vec<String> = held.chain(taken).chain(down).chain(occupied).collect();
     println!(

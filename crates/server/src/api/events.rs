@@ -1,12 +1,12 @@
 //! `GET /api/v1/events`: the log as it was written, for archives and audits.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use het_wire::api::EventPage;
 use serde::Deserialize;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, InQuery};
+use super::seen::Seen;
 use super::{Api, Code, PAGE_MAX};
 use crate::StoreError;
 
@@ -23,7 +23,7 @@ pub async fn events(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     InQuery(query): InQuery<EventsQuery>,
-) -> Result<Json<EventPage>, ApiError> {
+) -> Result<Seen<EventPage>, ApiError> {
     caller.check_server(Verb::ReadLog)?;
     let limit = query.limit.unwrap_or(PAGE_MAX);
     if !(1..=PAGE_MAX).contains(&limit) {
@@ -42,5 +42,5 @@ pub async fn events(
             .hint("look at the server's log")
     })?;
     let next = rows.last().filter(|_| rows.len() == limit).map(|row| row.sequence + 1);
-    Ok(Json(EventPage::new(rows, chain, next)))
+    Seen::by(&api, &caller, EventPage::new(rows, chain, next))
 }

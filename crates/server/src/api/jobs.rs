@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State as Shared;
 use het_core::{JobChange, JobId, Millis, Priority};
 use het_files::Links;
@@ -18,6 +17,7 @@ use serde::Deserialize;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body, InPath, InQuery};
+use super::seen::Seen;
 use super::{Api, Caller, Code, PAGE_MAX};
 
 /// Which jobs a list shows.
@@ -49,7 +49,7 @@ pub async fn list(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     InQuery(query): InQuery<ListQuery>,
-) -> Result<Json<JobList>, ApiError> {
+) -> Result<Seen<JobList>, ApiError> {
     let limit = query.limit.unwrap_or(PAGE_MAX);
     if !(1..=PAGE_MAX).contains(&limit) {
         let text = format!("`limit` is 1 to {PAGE_MAX}");
@@ -75,33 +75,36 @@ pub async fn list(
     let more = rows.len() > limit;
     rows.truncate(limit);
     let next = rows.last().filter(|_| more).map(|row| row.id);
-    Ok(Json(JobList::new(rows.iter().map(|row| (**row).clone()).collect(), next)))
+    let items = rows.iter().map(|row| (**row).clone()).collect();
+    Seen::by(&api, &caller, JobList::new(items, next))
 }
 
 pub async fn row(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     InPath(selector): InPath<String>,
-) -> Result<Json<JobRow>, ApiError> {
-    Ok(Json((*find(&api.0.service, &caller, &selector)?).clone()))
+) -> Result<Seen<JobRow>, ApiError> {
+    let row = find(&api.0.service, &caller, &selector)?;
+    Seen::by(&api, &caller, (*row).clone())
 }
 
 pub async fn show(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     InPath(selector): InPath<String>,
-) -> Result<Json<RunReport>, ApiError> {
+) -> Result<Seen<RunReport>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
-    if let Some(report) = live_report(&api.0.service, caller, id).await? {
-        return Ok(Json(report));
+    if let Some(report) = live_report(&api.0.service, id).await? {
+        return Seen::by(&api, &caller, report);
     }
     let report = api.0.home.job(id.0).report();
     let text = het_files::read(&report, Links::Refused, JobDir::REPORT_BYTES_MAX).ok();
-    let archived = text.and_then(|text| serde_json::from_slice(&text).ok());
-    archived.map(Json).ok_or_else(|| {
+    let archived = text.and_then(|text| serde_json::from_slice::<RunReport>(&text).ok());
+    let archived = archived.ok_or_else(|| {
         ApiError::new(Code::NotFound, format!("the report of job {id} is gone"))
             .hint("its last line is in `het ps --all`")
-    })
+    })?;
+    Seen::by(&api, &caller, archived)
 }
 
 /// In which language sentences are wanted, and how much is to be said.
@@ -119,11 +122,11 @@ pub async fn explain(
     Auth(caller): Auth,
     InPath(selector): InPath<String>,
     InQuery(query): InQuery<ExplainQuery>,
-) -> Result<Json<ExplanationReport>, ApiError> {
+) -> Result<Seen<ExplanationReport>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
     let lang = language(&query.lang);
     let detail = if query.placement { Detail::Placement } else { Detail::Reasons };
-    Ok(Json(calls::explain(&api.0.service, caller, id, (lang, detail)).await?))
+    Seen::by(&api, &caller, calls::explain(&api.0.service, id, (lang, detail)).await?)
 }
 
 /// By its tag.
@@ -144,7 +147,7 @@ pub async fn change(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     InPath((selector, operation)): InPath<(String, Operation)>,
-) -> Result<Json<JobRow>, ApiError> {
+) -> Result<Seen<JobRow>, ApiError> {
     let id = changeable(&api, &caller, &selector)?;
     let operation = match operation {
         Operation::Cancel => calls::Operation::Cancel,
@@ -160,7 +163,7 @@ pub async fn set(
     Auth(caller): Auth,
     InPath(selector): InPath<String>,
     Body(changes): Body<JobChanges>,
-) -> Result<Json<JobRow>, ApiError> {
+) -> Result<Seen<JobRow>, ApiError> {
     let change = read(&changes)?;
     let id = changeable(&api, &caller, &selector)?;
     change_job(&api.0.service, id, change).await?;
@@ -175,9 +178,9 @@ fn changeable(api: &Api, caller: &Caller, selector: &str) -> Result<JobId, ApiEr
     Ok(JobId(row.id))
 }
 
-fn row_of(api: &Api, caller: &Caller, id: JobId) -> Result<Json<JobRow>, ApiError> {
+fn row_of(api: &Api, caller: &Caller, id: JobId) -> Result<Seen<JobRow>, ApiError> {
     let row = find(&api.0.service, caller, &id.to_string())?;
-    Ok(Json((*row).clone()))
+    Seen::by(api, caller, (*row).clone())
 }
 
 /// # Errors

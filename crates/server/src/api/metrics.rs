@@ -7,7 +7,8 @@ use axum::extract::State as Shared;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use het_core::State;
-use het_service::{Code, Replica};
+use het_service::redaction::Viewer;
+use het_service::{Caller, Code, Replica};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
@@ -29,17 +30,17 @@ pub async fn metrics(
     Auth(caller): Auth,
 ) -> Result<impl IntoResponse, ApiError> {
     caller.check_server(Verb::ReadServer)?;
-    let registry = api.0.service.query(read).await?;
+    let registry = api.0.service.query(move |replica| read(replica, &caller)).await?;
     let mut text = String::new();
     encode(&mut text, &registry)
         .map_err(|_| ApiError::new(Code::Busy, "the figures could not be written down"))?;
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], text))
 }
 
-fn read(replica: &Replica) -> Registry {
+fn read(replica: &Replica, caller: &Caller) -> Registry {
     let state = replica.state();
     let mut registry = Registry::with_prefix("het");
-    jobs(&mut registry, state);
+    jobs(&mut registry, state, &Viewer::new(caller, &|_| None));
     waiting(&mut registry, state);
     devices(&mut registry, state);
     let events = ConstCounter::new(replica.sequence());
@@ -49,13 +50,13 @@ fn read(replica: &Replica) -> Registry {
     registry
 }
 
-fn jobs(registry: &mut Registry, state: &State) {
+fn jobs(registry: &mut Registry, state: &State, viewer: &Viewer<'_>) {
     let family = Gauges::default();
     registry.register("jobs", "Jobs that the server holds, by state and tenant", family.clone());
     let mut counts: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for job in state.jobs().values() {
         let state = job.state(state.leases()).word();
-        *counts.entry((state, job.spec.tenant.as_str())).or_default() += 1;
+        *counts.entry((state, viewer.label(job.spec.tenant.as_str()))).or_default() += 1;
     }
     for ((state, tenant), count) in counts {
         let labels = vec![("state", state.to_owned()), ("tenant", tenant.to_owned())];

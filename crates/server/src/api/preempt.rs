@@ -1,6 +1,5 @@
 //! What making room for a more urgent job would cost a running one, and making it.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use het_core::JobId;
 use het_service::calls::{find, preview_preemption};
@@ -11,6 +10,7 @@ use super::Api;
 use super::auth::{Auth, Verb};
 use super::jobs::language;
 use super::refuse::{ApiError, InPath, InQuery};
+use super::seen::Seen;
 
 /// In which language sentences are wanted.
 #[derive(Debug, Deserialize)]
@@ -26,10 +26,10 @@ pub async fn preview(
     Auth(caller): Auth,
     InPath(selector): InPath<String>,
     InQuery(query): InQuery<PreviewQuery>,
-) -> Result<Json<PreemptionList>, ApiError> {
+) -> Result<Seen<PreemptionList>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
-    let rows = preview_preemption(&api.0.service, caller, id, language(&query.lang)).await?;
-    Ok(Json(PreemptionList::new(rows)))
+    let rows = preview_preemption(&api.0.service, id, language(&query.lang)).await?;
+    Seen::by(&api, &caller, PreemptionList::new(rows))
 }
 
 /// Stops what can make room, whether or not that pays.
@@ -37,9 +37,9 @@ pub async fn preempt(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     InPath(selector): InPath<String>,
-) -> Result<Json<PreemptionList>, ApiError> {
+) -> Result<Seen<PreemptionList>, ApiError> {
     let found = find(&api.0.service, &caller, &selector)?;
     caller.check(Verb::ChangeJobs, &found.tenant)?;
-    let rows = het_service::calls::preempt(&api.0.service, caller, JobId(found.id)).await?;
-    Ok(Json(PreemptionList::new(rows)))
+    let rows = het_service::calls::preempt(&api.0.service, JobId(found.id)).await?;
+    Seen::by(&api, &caller, PreemptionList::new(rows))
 }

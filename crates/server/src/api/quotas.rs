@@ -1,6 +1,5 @@
 //! What tenants may have.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use het_service::calls::{quota_rows, set_quotas};
 use het_wire::api::{QuotaList, QuotasText};
@@ -8,14 +7,15 @@ use het_wire::quotas::parse;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body};
+use super::seen::Seen;
 use super::{Api, Code, FILE_BYTES_MAX};
 
 /// Those of tenants that the caller may see.
 pub async fn list(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-) -> Result<Json<QuotaList>, ApiError> {
-    Ok(Json(QuotaList::new(quota_rows(&api.0.service, &caller).await?)))
+) -> Result<Seen<QuotaList>, ApiError> {
+    Seen::by(&api, &caller, QuotaList::new(quota_rows(&api.0.service).await?))
 }
 
 /// From now on these hold, and none that were set before. What is held already stays.
@@ -23,7 +23,7 @@ pub async fn set(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     Body(text): Body<QuotasText>,
-) -> Result<Json<QuotaList>, ApiError> {
+) -> Result<Seen<QuotaList>, ApiError> {
     caller.check_server(Verb::SetQuotas)?;
     if text.file.len() > FILE_BYTES_MAX {
         let message = format!("the quota file is longer than {FILE_BYTES_MAX} bytes");
@@ -32,5 +32,5 @@ pub async fn set(
     let quotas = parse(&text.file, &text.source, &api.0.service.topology())
         .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))?;
     set_quotas(&api.0.service, quotas).await?;
-    Ok(Json(QuotaList::new(quota_rows(&api.0.service, &caller).await?)))
+    Seen::by(&api, &caller, QuotaList::new(quota_rows(&api.0.service).await?))
 }

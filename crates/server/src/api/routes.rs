@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use het_wire::api::{
     Change, DeviceList, DeviceRow, EventPage, JobChanges, JobList, JobRow, PreemptionList,
-    QuotaList, QuotasText, ServerInfo, Submission, Submitted,
+    QuotaList, QuotasText, ServerInfo, ServerStopped, Submission, Submitted,
 };
 use het_wire::report::{ExplanationReport, RunReport};
 
@@ -92,7 +92,7 @@ pub const ROUTES: &[Route] = &[
         about: "End the service; running jobs go on and are taken up by the next one",
         query: &[],
         body: None,
-        answer: Answer::Object,
+        answer: Answer::Json(|| schema_for!(ServerStopped)),
         handler: || post(site::stop),
     },
     Route {

@@ -1,15 +1,14 @@
 //! The server itself: health, version, its end.
 
-use axum::Json;
 use axum::extract::State as Shared;
 use het_service::report::stamp;
 use het_wire::API_VERSION;
-use het_wire::api::ServerInfo;
-use serde_json::{Value, json};
+use het_wire::api::{ServerInfo, ServerStopped};
 
 use super::Api;
 use super::auth::{Auth, Verb};
 use super::refuse::ApiError;
+use super::seen::Seen;
 
 /// The process lives.
 pub async fn healthz() -> &'static str {
@@ -25,11 +24,11 @@ pub async fn readyz(Shared(api): Shared<Api>) -> Result<&'static str, ApiError> 
 pub async fn info(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
-) -> Result<Json<ServerInfo>, ApiError> {
+) -> Result<Seen<ServerInfo>, ApiError> {
     caller.check_server(Verb::ReadServer)?;
     let query = api.0.service.query(|replica| (replica.policy().name(), replica.sequence()));
     let (policy, events) = query.await?;
-    Ok(Json(ServerInfo {
+    let info = ServerInfo {
         api_version: API_VERSION.to_owned(),
         kind: "Server".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -38,12 +37,17 @@ pub async fn info(
         started_at: stamp(api.0.started),
         jobs_live: api.0.service.jobs().live_count(),
         events,
-    }))
+    };
+    Seen::by(&api, &caller, info)
 }
 
 /// Ends the service; running jobs go on and are taken up by the next one.
-pub async fn stop(Shared(api): Shared<Api>, Auth(caller): Auth) -> Result<Json<Value>, ApiError> {
+pub async fn stop(
+    Shared(api): Shared<Api>,
+    Auth(caller): Auth,
+) -> Result<Seen<ServerStopped>, ApiError> {
     caller.check_server(Verb::StopServer)?;
     api.0.service.stop().await?;
-    Ok(Json(json!({ "stopped": true, "jobs_running": api.0.service.jobs().live_count() })))
+    let jobs_running = api.0.service.jobs().live_count();
+    Seen::by(&api, &caller, ServerStopped { stopped: true, jobs_running })
 }

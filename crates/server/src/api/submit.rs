@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
@@ -20,6 +19,7 @@ use tokio::time::timeout;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body, InPath};
+use super::seen::Seen;
 use super::submission::{Specified, refuse_impossible, specify};
 use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts, READER_WAIT};
 
@@ -59,8 +59,10 @@ pub async fn submit(
     let tenant = job.file.metadata.tenant.clone().unwrap_or_else(|| "default".to_owned());
     caller.check(Verb::SubmitJobs, &tenant)?;
     let key = key(&headers, &tenant)?;
+    let (serving, seen_by) = (api.clone(), caller.clone());
     // A task of its own: a client that goes away must not take back half a submission.
     let accepted = tokio::spawn(async move {
+        let api = serving;
         let Some(key) = key else {
             let submitted = accept(&api.0, &caller, &submission, &job, None).await?;
             return Ok((StatusCode::CREATED, submitted));
@@ -83,7 +85,8 @@ pub async fn submit(
         Ok((StatusCode::CREATED, accepted?))
     });
     let accepted = accepted.await.map_err(|_| Unavailable::Gone)?;
-    accepted.map(|(status, submitted)| (status, Json(submitted)))
+    let (status, submitted) = accepted?;
+    Ok((status, Seen::by(&api, &seen_by, submitted)?))
 }
 
 /// Queues a job; durable when it returns.
@@ -121,7 +124,7 @@ pub async fn requeue(
     let new = service.new_job_id();
     let spec = calls::requeue(service, old, new, carried).await?;
     let answer = submitted(new, spec.name.to_string(), spec.workdir.clone(), Vec::new());
-    Ok((StatusCode::CREATED, Json(answer)))
+    Ok((StatusCode::CREATED, Seen::by(&api, &caller, answer)?))
 }
 
 fn submitted(id: JobId, name: String, workdir: String, warnings: Vec<String>) -> Submitted {

@@ -14,9 +14,10 @@ use serde::Deserialize;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::{Stream, StreamExt};
 
-use super::Api;
-use super::auth::{Auth, Standing, Verb};
+use super::auth::{Auth, Standing};
 use super::refuse::{ApiError, InQuery};
+use super::seen::Seen;
+use super::{Api, Caller};
 
 /// Whose changes.
 #[derive(Debug, Deserialize)]
@@ -40,12 +41,13 @@ pub async fn watch(
     let changes = BroadcastStream::new(jobs.watch());
     let row = query.job.map(|selector| find(&api.0.service, &caller, &selector)).transpose()?;
     let only = row.as_ref().map(|row| JobId(row.id));
-    let first = row.map(|job| sent(&Change { sequence: jobs.sequence(), job: (*job).clone() }));
+    let sequence = jobs.sequence();
+    let first = row.and_then(|job| sent(&api, &caller, Change { sequence, job: (*job).clone() }));
+    let serving = api.clone();
     let later = changes.filter_map(move |change| match change {
         Ok(change) => {
             let wanted = only.is_none_or(|id| id.0 == change.job.id);
-            let shown = wanted && caller.may(Verb::ReadJobs, &change.job.tenant);
-            shown.then(|| sent(&change))
+            wanted.then(|| sent(&serving, &caller, (*change).clone())).flatten()
         }
         Err(_) => Some(Sent::default().event("missed").data("{}")),
     });
@@ -71,7 +73,9 @@ impl<S: Stream, E: Future<Output = ()>> Stream for Until<S, E> {
     }
 }
 
-fn sent(change: &Change) -> Sent {
-    let text = serde_json::to_string(change).expect("texts and numbers always become JSON");
-    Sent::default().event("change").id(change.sequence.to_string()).data(text)
+/// `None` where the caller may not look at the job.
+fn sent(api: &Api, caller: &Caller, change: Change) -> Option<Sent> {
+    let id = change.sequence.to_string();
+    let seen = Seen::by(api, caller, change).ok()?;
+    Some(Sent::default().event("change").id(id).data(seen.text()))
 }

@@ -109,14 +109,9 @@ fn array_name(row: &JobRow) -> Option<&str> {
 ///
 /// # Errors
 /// When the replica cannot be reached.
-pub async fn live_report(
-    handle: &Handle,
-    caller: Caller,
-    id: JobId,
-) -> Result<Option<RunReport>, CallError> {
-    let live = handle.query(move |replica| {
-        report(replica.state(), id, (replica.policy().name(), &caller), replica.now())
-    });
+pub async fn live_report(handle: &Handle, id: JobId) -> Result<Option<RunReport>, CallError> {
+    let live = handle
+        .query(move |replica| report(replica.state(), id, replica.policy().name(), replica.now()));
     Ok(live.await?)
 }
 
@@ -126,11 +121,10 @@ pub async fn live_report(
 /// When it has left the state, or the replica cannot be reached.
 pub async fn explain(
     handle: &Handle,
-    caller: Caller,
     id: JobId,
     how: (Lang, Detail),
 ) -> Result<ExplanationReport, CallError> {
-    let told = handle.query(move |replica| explanation(&replica.situation(), id, &caller, how));
+    let told = handle.query(move |replica| explanation(&replica.situation(), id, how));
     let found = told.await?;
     found.ok_or_else(|| {
         CallError::new(Code::NotFound, format!("job {id} ended long ago"))

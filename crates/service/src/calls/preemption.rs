@@ -6,7 +6,7 @@ use het_scheduler::{Outlook, Preview, Stopping, Yielding, preview, yielding};
 use het_wire::api::PreemptionRow;
 use het_wire::text::{self, Lang};
 
-use crate::{CallError, Caller, Change, Code, Handle, Replica, Verb};
+use crate::{CallError, Change, Code, Handle, Replica};
 
 /// What the next decision makes of each stage of a job: whom it stops for it, or whether it is
 /// stopped itself, and what that costs. Nothing is stopped for the question.
@@ -15,7 +15,6 @@ use crate::{CallError, Caller, Change, Code, Handle, Replica, Verb};
 /// When it has left the state, or the replica cannot be reached.
 pub async fn preview_preemption(
     handle: &Handle,
-    caller: Caller,
     id: JobId,
     lang: Lang,
 ) -> Result<Vec<PreemptionRow>, CallError> {
@@ -24,7 +23,7 @@ pub async fn preview_preemption(
         let state = situation.view.state;
         let stages = state.job(id)?.spec.stage_indices();
         let told = stages.map(|stage| preview(&situation, StageKey { job: id, stage }));
-        Some(told.flat_map(|told| preview_rows(state, &caller, &told, lang)).collect())
+        Some(told.flat_map(|told| preview_rows(state, &told, lang)).collect())
     });
     rows.await?.ok_or_else(|| ended(id))
 }
@@ -37,12 +36,8 @@ fn ended(id: JobId) -> CallError {
 ///
 /// # Errors
 /// When there is nothing to make room for, or the loop cannot be reached.
-pub async fn preempt(
-    handle: &Handle,
-    caller: Caller,
-    id: JobId,
-) -> Result<Vec<PreemptionRow>, CallError> {
-    let asked = handle.query(move |replica| (of_job(replica, id, &caller), is_left(replica, id)));
+pub async fn preempt(handle: &Handle, id: JobId) -> Result<Vec<PreemptionRow>, CallError> {
+    let asked = handle.query(move |replica| (of_job(replica, id), is_left(replica, id)));
     let (found, is_left) = asked.await?;
     let change = move |state: &State| {
         // What ended meanwhile, or waits no more, is no matter of this any more.
@@ -69,7 +64,7 @@ pub async fn preempt(
     Ok(rows)
 }
 
-fn of_job(replica: &Replica, id: JobId, caller: &Caller) -> Vec<(Yielding, PreemptionRow)> {
+fn of_job(replica: &Replica, id: JobId) -> Vec<(Yielding, PreemptionRow)> {
     let view = replica.situation().view;
     let stages = view.state.job(id).into_iter().flat_map(|job| &job.stages);
     let leases = stages.filter_map(|stage| match stage.state {
@@ -86,7 +81,7 @@ fn of_job(replica: &Replica, id: JobId, caller: &Caller) -> Vec<(Yielding, Preem
             cost: one.cost,
         };
         let told = Preview { stage, outlook: Outlook::Stops, stops: Vec::new() };
-        Some((one, preview_row(view.state, caller, (&told, Lang::En), Some(&stop))))
+        Some((one, preview_row(view.state, (&told, Lang::En), Some(&stop))))
     });
     found.collect()
 }
@@ -103,11 +98,11 @@ fn is_left(replica: &Replica, id: JobId) -> bool {
 }
 
 /// One row a stop, or one that says that there is none.
-fn preview_rows(state: &State, caller: &Caller, told: &Preview, lang: Lang) -> Vec<PreemptionRow> {
+fn preview_rows(state: &State, told: &Preview, lang: Lang) -> Vec<PreemptionRow> {
     match told.stops.is_empty() {
-        true => vec![preview_row(state, caller, (told, lang), None)],
+        true => vec![preview_row(state, (told, lang), None)],
         false => {
-            let row = |stop| preview_row(state, caller, (told, lang), Some(stop));
+            let row = |stop| preview_row(state, (told, lang), Some(stop));
             told.stops.iter().map(row).collect()
         }
     }
@@ -115,7 +110,6 @@ fn preview_rows(state: &State, caller: &Caller, told: &Preview, lang: Lang) -> V
 
 fn preview_row(
     state: &State,
-    caller: &Caller,
     (told, lang): (&Preview, Lang),
     stop: Option<&Stopping>,
 ) -> PreemptionRow {
@@ -131,12 +125,11 @@ fn preview_row(
     };
     let Some(stop) = stop else { return row };
     let named = |key: StageKey| {
-        let (job, spec, _) = state.stage(key);
-        let may_see = caller.may(Verb::ReadJobs, job.spec.tenant.as_str());
-        may_see.then(|| (key.job.0, spec.name.to_string()))
+        let (_, spec, _) = state.stage(key);
+        (key.job.0, spec.name.to_string())
     };
     // One that nobody stops is no victim.
-    let victim = stop.cause.and_then(|_| named(stop.stage));
+    let victim = stop.cause.map(|_| named(stop.stage));
     let (victim, victim_stage) = victim.unzip();
     let cost = stop.cost;
     PreemptionRow {
@@ -152,7 +145,7 @@ fn preview_row(
         preemptions: state.stage_record(stop.stage).preemptions,
         ..row
     }
-    .for_preemptor(stop.preemptor.and_then(named))
+    .for_preemptor(stop.preemptor.map(named))
 }
 
 /// The word for what becomes of a stage, and why.

@@ -11,14 +11,13 @@ use het_policy::{Cadence, Candidate, Policy, Stands, Terms, View, candidates};
 use het_scheduler::{Blocker, Explanation, Situation, WhatIf};
 use het_wire::API_VERSION;
 use het_wire::report::{
-    BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupiedReport,
-    StageExplanation,
+    BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupantReport,
+    OccupiedReport, StageExplanation,
 };
 use het_wire::text::{self, Lang};
 
 use super::stops::{never_saved, stops};
 use super::waiting;
-use crate::Caller;
 
 /// How much is to be said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,11 +27,10 @@ pub enum Detail {
     Placement,
 }
 
-/// Explains all stages of a job of this state, as a caller may see it.
+/// Explains all stages of a job of this state.
 pub fn explanation(
     situation: &Situation<'_>,
     id: JobId,
-    caller: &Caller,
     (lang, detail): (Lang, Detail),
 ) -> Option<ExplanationReport> {
     let state = situation.view.state;
@@ -45,7 +43,7 @@ pub fn explanation(
             Detail::Placement => candidates(&situation.view, key),
         };
         StageExplanation {
-            stops: stops(state, state.stage_record(key), caller),
+            stops: stops(state, state.stage_record(key)),
             candidates: candidates.iter().map(|one| candidate(one, lang)).collect(),
             ..stage_explanation(&situation.view, &told, lang)
         }
@@ -71,7 +69,7 @@ pub fn explanation_of_record(
     let rates = Rates::default();
     let view = View { state, rates: &rates, now: state.now(), cadence: Cadence::default() };
     let situation = Situation { view, policy, cache: &RefCell::default() };
-    explanation(&situation, id, &Caller::OWNER, how)
+    explanation(&situation, id, how)
 }
 
 fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageExplanation {
@@ -105,7 +103,7 @@ fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageEx
         follows: told.follows.iter().map(ToString::to_string).collect(),
         position: told.position,
         blockers: told.blockers.iter().map(|one| blocker(state, one)).collect(),
-        what_if: told.what_if.iter().map(|option| what_if(state, option, lang)).collect(),
+        what_if: told.what_if.iter().map(|option| what_if(option, lang)).collect(),
         warnings: never_saved
             .chain(waiting::rejected(lang, job, told.stage.stage))
             .chain(too_large(&spec.planned, lang))
@@ -156,9 +154,9 @@ fn blocker(state: &State, blocker: &Blocker) -> BlockerReport {
     let holder = |holder: &het_scheduler::Holder| {
         let (job, spec, _) = state.stage(holder.stage);
         HolderReport {
-            job: holder.stage.job.0,
-            name: job.spec.name.to_string(),
-            stage: spec.name.to_string(),
+            job: Some(holder.stage.job.0),
+            name: Some(job.spec.name.to_string()),
+            stage: Some(spec.name.to_string()),
             units: holder.units,
         }
     };
@@ -176,15 +174,15 @@ fn blocker(state: &State, blocker: &Blocker) -> BlockerReport {
 }
 
 fn occupied((device, by): &(Name, Occupant)) -> OccupiedReport {
-    OccupiedReport {
-        device: device.to_string(),
+    let by = OccupantReport {
         process: by.process,
         user: by.user.to_string(),
         command: by.command.to_string(),
-    }
+    };
+    OccupiedReport { device: device.to_string(), by: Some(by) }
 }
 
-fn what_if(state: &State, option: &WhatIf, lang: Lang) -> String {
+fn what_if(option: &WhatIf, lang: Lang) -> String {
     let zh = lang == Lang::Zh;
     match option {
         WhatIf::FewerDevices { word, count } if zh => {
@@ -199,11 +197,8 @@ fn what_if(state: &State, option: &WhatIf, lang: Lang) -> String {
             let mut jobs: Vec<JobId> = stops.iter().map(|stage| stage.job).collect();
             jobs.dedup();
             let word = if zh { "作业" } else { "job" };
-            let named = |id: JobId| {
-                let name = state.job(id).map_or("", |job| job.spec.name.as_str());
-                format!("{word} {id} `{name}`")
-            };
-            let stops: Vec<String> = jobs.into_iter().map(named).collect();
+            // By number: they may be of other tenants.
+            let stops: Vec<String> = jobs.iter().map(|id| format!("{word} {id}")).collect();
             match (zh, stops.is_empty()) {
                 (true, _) => {
                     format!("优先级设为 `{priority}` 即可开始，将停止{}", stops.join("、"))

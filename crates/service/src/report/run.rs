@@ -10,21 +10,15 @@ use het_wire::text::{self, Lang};
 
 use super::stops;
 use super::{devices, exit_code, stage_exit_code, stamp, waiting};
-use crate::Caller;
 
-/// The report of a job of this state at `now`, as a caller may see it.
-pub fn report(
-    state: &State,
-    id: JobId,
-    (policy, caller): (&str, &Caller),
-    now: Time,
-) -> Option<RunReport> {
+/// The report of a job of this state at `now`.
+pub fn report(state: &State, id: JobId, policy: &str, now: Time) -> Option<RunReport> {
     let job = state.job(id)?;
     let end = job.end.map(|(at, _)| at);
     let until = end.unwrap_or(now);
     let job_state = job.state(state.leases());
     let stages = job.spec.stage_indices().map(|index| StageReport {
-        stops: stops::stops(state, &job.stages[index.index()], caller),
+        stops: stops::stops(state, &job.stages[index.index()]),
         ..stage_report(state, id, job, index, now)
     });
     let results = job.stages.iter().flat_map(|stage| &stage.progress.results);

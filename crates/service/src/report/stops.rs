@@ -1,24 +1,20 @@
 //! Who stopped a stage, and what was lost.
 
-use het_core::{Job, Loss, Millis, Phase, Stage, StageState, State, Stop, StopCost, Time};
+use het_core::{Loss, Millis, Phase, Stage, StageState, State, Stop, StopCost, Time};
 use het_wire::report::{StopEstimate, StopLoss, StopReport};
 
 use super::stamp;
-use crate::{Caller, Verb};
 
 /// After so long without a checkpoint a program is told what it risks. Chosen, not measured.
 const NEVER_SAVED_AFTER: Millis = Millis::seconds(600);
 
-/// The stops of a stage that are kept, as a caller may see them.
-pub(super) fn stops(state: &State, stage: &Stage, caller: &Caller) -> Vec<StopReport> {
-    stage.stops.iter().map(|row| stop(state, row, caller)).collect()
+/// The stops of a stage that are kept.
+pub(super) fn stops(state: &State, stage: &Stage) -> Vec<StopReport> {
+    stage.stops.iter().map(|row| stop(state, row)).collect()
 }
 
-fn stop(state: &State, stop: &Stop, caller: &Caller) -> StopReport {
-    // A job that has left the state is named by its number, which says nothing.
+fn stop(state: &State, stop: &Stop) -> StopReport {
     let preemptor = stop.cause.preemptor().map(|key| (key.job, state.job(key.job)));
-    let may_see = |job: &&Job| caller.may(Verb::ReadJobs, job.spec.tenant.as_str());
-    let preemptor = preemptor.filter(|(_, job)| job.as_ref().is_none_or(may_see));
     StopReport {
         cause: stop.cause.word().to_owned(),
         at: stamp(stop.at),

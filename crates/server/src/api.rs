@@ -23,6 +23,7 @@ mod serve;
 mod site;
 mod submission;
 mod submit;
+mod submitted_texts;
 mod tls;
 mod tokens;
 mod watch;

@@ -8,6 +8,7 @@
 mod after;
 mod begin;
 mod checks;
+mod names;
 mod overrides;
 mod params;
 mod placeholders;
@@ -18,6 +19,7 @@ mod shape;
 
 pub use after::{After, AfterError, AfterJob, AfterSelector, parse as parse_after};
 pub use begin::{BEGIN_HINT, begin};
+pub use names::{name_problem, tenant_problem};
 pub use overrides::Override;
 pub use resolve::Context;
 pub use schema::json_schema;

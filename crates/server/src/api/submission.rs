@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
-use het_host::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script};
+use het_host::{keep_environment, keep_script};
 use het_planner::models;
 use het_scheduler::impossible;
 use het_service::calls::{Waiting, Waits};
@@ -210,7 +210,6 @@ struct Place<'a> {
 impl Kept {
     async fn of(parts: &Parts, submission: &Submission) -> Result<Self, ApiError> {
         let Submission { script, environment, env, .. } = submission;
-        check_variables(environment.iter().chain(env))?;
         let has_variables = !environment.is_empty() || !env.is_empty();
         if script.is_none() && !has_variables {
             return Ok(Self::default());
@@ -242,26 +241,5 @@ impl Kept {
     ) -> Place<'a> {
         let (script, environment) = (self.script.as_deref(), self.environment.as_deref());
         Place { job, array, workdir, script, environment }
-    }
-}
-
-/// Variables are those of a process: names without `=`, no zero bytes, not too many.
-fn check_variables<'a>(
-    variables: impl Iterator<Item = (&'a String, &'a String)> + Clone,
-) -> Result<(), ApiError> {
-    let bytes: usize = variables.clone().map(|(name, value)| name.len() + value.len() + 2).sum();
-    if bytes > ENVIRONMENT_BYTES_MAX {
-        let text = format!("the variables have more than {ENVIRONMENT_BYTES_MAX} bytes");
-        return Err(ApiError::new(Code::TooLarge, text).hint("`--clean-env` leaves them out"));
-    }
-    let mut variables = variables;
-    let wrong = variables.find(|(name, value)| {
-        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-    });
-    match wrong {
-        None => Ok(()),
-        Some((name, _)) => {
-            Err(ApiError::new(Code::BadRequest, format!("`{name}` is no variable of a process")))
-        }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::State as Shared;
@@ -21,6 +20,7 @@ use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body, InPath};
 use super::seen::Seen;
 use super::submission::{Specified, refuse_impossible, specify};
+use super::submitted_texts::check_texts;
 use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts, READER_WAIT};
 
 /// The header that makes a second submission the same as the first.
@@ -179,12 +179,7 @@ fn read(submission: &Submission) -> Result<TrainingJob, ApiError> {
         let text = format!("the job file is longer than {FILE_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, text));
     }
-    let absolute = |path: &str| Path::new(path).is_absolute() && !path.contains('\0');
-    let others = submission.workdir.iter().chain(&submission.stdin);
-    if !absolute(&submission.cwd) || !others.into_iter().all(|path| absolute(path)) {
-        let text = "`cwd`, `workdir` and `stdin` are absolute paths";
-        return Err(ApiError::new(Code::BadRequest, text));
-    }
+    check_texts(submission)?;
     parse_with(&submission.file, &submission.source, &submission.overrides)
         .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use het_files::replace_private;
 use het_service::{Caller, Role};
+use het_wire::job::tenant_problem;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -22,6 +23,8 @@ pub enum TokenError {
     Io { path: PathBuf, source: io::Error },
     #[error("`{}` is not a list of tokens", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
+    #[error("{0}, hint: name a tenant as job files do, such as `lab` or `lab/nlp`")]
+    Tenant(String),
     #[error("the system gave no random bytes")]
     Random(#[source] io::Error),
     #[error("no token, or more than one, is called `{id}`, hint: `het server tokens` lists them")]
@@ -72,8 +75,11 @@ impl Tokens {
     /// Makes a token and adds it to the list.
     ///
     /// # Errors
-    /// When the file cannot be read or written.
+    /// When no tenant can be named so, or the file cannot be read or written.
     pub fn add(&self, role: Role, tenant: Option<String>) -> Result<String, TokenError> {
+        if let Some(problem) = tenant.as_deref().and_then(tenant_problem) {
+            return Err(TokenError::Tenant(problem));
+        }
         let mut bytes = [0; 32];
         let mut random = File::open("/dev/urandom").map_err(TokenError::Random)?;
         io::Read::read_exact(&mut random, &mut bytes).map_err(TokenError::Random)?;

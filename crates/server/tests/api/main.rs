@@ -172,6 +172,34 @@ fn every_refusal_is_json_with_a_code() {
 }
 
 #[test]
+fn texts_of_a_submission_are_checked_by_field() {
+    let rig = Rig::new(no_tokens);
+    let check = |field: &str, value: Value, named: &str| {
+        let mut body = submission("lab");
+        body[field] = value;
+        let answer = rig.ask("POST", "/api/v1/jobs", &body);
+        let told = format!("{field}: {}", answer.body);
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{told}");
+        let message = answer.body["message"].as_str().expect("a text");
+        assert!(message.starts_with(&format!("`{named}` ")), "{told}");
+        assert!(answer.body["hint"].is_string(), "{told}");
+    };
+    check("cwd", json!("relative"), "cwd");
+    check("cwd", json!("/no/such/directory"), "cwd");
+    check("cwd", json!("/dev/null"), "cwd");
+    check("workdir", json!("/a\0b"), "workdir");
+    check("stdin", json!("stdin"), "stdin");
+    check("path", json!("/bin\0"), "path");
+    check("source", json!("a\nb"), "source");
+    check("commit", json!("\u{7f}"), "commit");
+    check("environment", json!({ "": "x" }), "environment");
+    check("environment", json!({ "A=B": "x" }), "environment");
+    check("env", json!({ "A": "\0" }), "env");
+    check("script", json!({ "name": "../x", "text": "" }), "script.name");
+    check("script", json!({ "name": "x", "text": "\0" }), "script.text");
+}
+
+#[test]
 fn a_second_submission_of_a_key_is_the_first() {
     let rig = Rig::new(no_tokens);
     let send = |key: &str, tenant: &str| {

@@ -7,6 +7,7 @@ use jiff::Zoned;
 
 use super::after;
 use super::begin::{BEGIN_HINT, begin};
+use super::names;
 use super::placeholders;
 use super::resolve::{Known, STALL_NEVER, command_words, named_outputs};
 use super::shape::{JobFile, Needs, StageFile, TrainsFile, TuningFile, is_long};
@@ -22,7 +23,7 @@ pub(crate) fn problems(file: &JobFile, tree: &Tree, known: Known<'_>) -> Vec<Pro
     if let Some(problem) = too_many_edges(file, tree) {
         return vec![problem];
     }
-    let mut found = Vec::new();
+    let mut found = names::problems(file, tree);
     let spec_tree = if is_long(tree) { tree.at("/spec") } else { tree };
     duration_at(&mut found, spec_tree, "time_limit");
     for (index, stage) in file.spec.stages.iter().enumerate() {

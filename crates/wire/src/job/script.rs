@@ -11,6 +11,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::names::name_problem;
 use crate::file::{Place, Problem, Problems, Severity};
 use crate::words;
 use slurm::{Slurm, calls_srun};
@@ -338,6 +339,7 @@ pub fn job_name(text: &str) -> String {
     let name: String = text.chars().map(keep).collect();
     match name.trim_matches('-') {
         "" => "command".to_owned(),
+        name if name_problem(name).is_some() => format!("command-{name}"),
         name => name.to_owned(),
     }
 }

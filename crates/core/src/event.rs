@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     Checkpoint, DeviceId, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId, Placement, Plan,
-    Priority, Quotas, Share, ShareMillis, StageIndex, StageKey, Topology,
+    Priority, Quotas, Requested, Requester, Share, ShareMillis, StageIndex, StageKey, Topology,
 };
 
 /// A fact about the cluster.
@@ -48,6 +48,12 @@ pub enum Event {
     StageYields {
         lease: LeaseId,
         preemptor: StageKey,
+    },
+    /// Somebody asked for what the event before it says; of which job, where it is of one.
+    ChangeRequested {
+        job: Option<JobId>,
+        what: Requested,
+        by: Arc<Requester>,
     },
     /// An ended job leaves the state; what is to be kept of it is kept elsewhere.
     JobRetired {

@@ -17,6 +17,7 @@ mod plan;
 mod planned;
 mod quota;
 mod reason;
+mod request;
 mod start;
 mod state;
 mod topology;
@@ -40,6 +41,7 @@ pub use plan::{Action, Checkpoint, Plan, StopCause, StopCost};
 pub use planned::{Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
+pub use request::{REQUESTS_KEPT, Request, Requested, Requester, job_of_request};
 pub use start::{
     ArrayMember, Dependencies, Dependency, DependencyCondition, DependencyRule, NotEligible,
     StartConditions,

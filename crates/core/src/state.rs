@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::{
     Bytes, Checkpoint, DeviceId, Failure, Free, Generation, Index, JobId, JobSpec, LeaseId, Name,
-    NodeId, Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason, Share,
+    NodeId, Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason, Request, Share,
     ShareMillis, StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
 };
 
@@ -109,6 +109,8 @@ pub struct Job {
     pub end: Option<(Time, JobEnd)>,
     /// The user cancelled it, or a stage failed for good: running stages are to be stopped.
     pub ending: Option<JobEnd>,
+    /// The newest changes that somebody asked for, the newest last.
+    pub requests: Vec<Request>,
 }
 
 /// The terminal states of a job.

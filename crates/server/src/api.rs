@@ -16,6 +16,7 @@ mod own_socket;
 mod preempt;
 mod quotas;
 mod refuse;
+mod requester;
 mod route;
 pub mod routes;
 mod seen;
@@ -40,6 +41,7 @@ use crate::{MachineService, StoreReader};
 pub use het_service::{Caller, Code, Role};
 pub use listen::{Listen, ListenError, Network, serve};
 pub use refuse::ApiError;
+pub use requester::Peer;
 pub use tls::{Certificate, CertificateError};
 pub use tokens::{TokenError, TokenRow, Tokens};
 

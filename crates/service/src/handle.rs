@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use het_core::{Event, JobId, State, Topology};
+use het_core::{Event, JobId, Requested, Requester, State, Topology, job_of_request};
 use het_engine::Waker;
 use tokio::sync::{oneshot, watch};
 
@@ -53,6 +53,8 @@ pub struct Handle {
     topology: watch::Receiver<Arc<Topology>>,
     /// Closed when the loop has ended.
     alive: watch::Receiver<()>,
+    /// Who asks for the changes that are made through this handle.
+    requester: Option<Arc<Requester>>,
 }
 
 /// Held by the loop as long as it runs.
@@ -72,7 +74,16 @@ impl Handle {
         let (requests, receiver) = sync_channel(WAITING_MAX);
         let next_job = Arc::new(AtomicU64::new(next_job));
         let (sender, alive) = watch::channel(());
-        (Self { requests, waker, questions, jobs, next_job, topology, alive }, receiver, sender)
+        let requester = None;
+        let handle =
+            Self { requests, waker, questions, jobs, next_job, topology, alive, requester };
+        (handle, receiver, sender)
+    }
+
+    /// The same on behalf of somebody: the log says so of every change.
+    #[must_use]
+    pub fn on_behalf_of(&self, by: Requester) -> Self {
+        Self { requester: Some(Arc::new(by)), ..self.clone() }
     }
 
     pub fn jobs(&self) -> &Arc<JobTable> {
@@ -172,8 +183,13 @@ impl Handle {
         change: impl FnOnce(&State) -> Change<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (sender, answered) = oneshot::channel();
+        let requester = self.requester.clone();
         let request: Request = Box::new(move |state| {
             let Change { events, answer } = change(state);
+            let events = match &requester {
+                Some(by) => attributed(events, state, by),
+                None => events,
+            };
             // The caller may have gone.
             let acknowledge = Box::new(move || drop(sender.send(answer)));
             Pending { events, then, acknowledge }
@@ -185,4 +201,24 @@ impl Handle {
         self.waker.wake();
         answered.await.map_err(|_| Unavailable::Gone)
     }
+}
+
+/// The facts, each with who asked for it behind it; of several about one job the first alone.
+fn attributed(events: Vec<Event>, state: &State, by: &Arc<Requester>) -> Vec<Event> {
+    let mut last = None;
+    let mut told = Vec::with_capacity(2 * events.len());
+    for event in events {
+        let job = match &event {
+            Event::StageYields { lease, .. } => {
+                state.leases().get(lease).map(|lease| lease.stage.job)
+            }
+            event => job_of_request(event),
+        };
+        let what = Requested::of(&event).filter(|_| job.is_none() || job != last);
+        told.push(event);
+        let by = Arc::clone(by);
+        told.extend(what.map(|what| Event::ChangeRequested { job, what, by }));
+        last = job;
+    }
+    told
 }

@@ -201,7 +201,7 @@ impl Oracle {
             }
             Event::CheckpointRejected { stage, checkpoint } => self.rejected(*stage, checkpoint),
             Event::RetryDue { stage } => self.retry_due(*stage),
-            Event::PolicyRemembered { .. } => {}
+            Event::PolicyRemembered { .. } | Event::ChangeRequested { .. } => {}
             Event::StagePublished { lease } => self.published(*lease),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),

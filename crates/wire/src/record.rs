@@ -8,6 +8,7 @@ mod event;
 mod memory;
 mod plan;
 mod quotas;
+mod request;
 mod snapshot;
 mod spec;
 mod start;

@@ -33,10 +33,31 @@ pub struct RunReport {
     pub wall_s: f64,
     pub device_seconds: f64,
     pub stages: Vec<StageReport>,
+    /// The newest changes that somebody asked for, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<RequestReport>,
     pub utilisation: Utilisation,
     /// Figures that stages reported by name, for example `loss_after`.
     #[serde(flatten)]
     pub results: BTreeMap<String, f64>,
+}
+
+/// Who asked for a change of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RequestReport {
+    /// RFC 3339, UTC.
+    pub at: String,
+    /// `submit`, `hold`, `release`, `cancel`, `change` or `preempt`.
+    pub what: String,
+    /// What `het server tokens` calls the token that came with the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// The user of the server's machine who asked through its socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Absent where whoever asks may look at its own jobs only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }
 
 /// One stage of a run.

@@ -6,6 +6,7 @@
 mod eligibility;
 mod faults;
 mod report;
+mod requests;
 mod stops;
 
 use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
@@ -13,6 +14,7 @@ use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 pub use eligibility::{either, not_eligible, on_hold};
 pub use faults::{given_up, rejected, resting};
 pub use report::{ReportWords, fill, report_words, stop_cause};
+pub use requests::request;
 pub use stops::{held, never_saved, not_preemptible, pending, stop};
 
 /// A language of the catalogue.

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     Action, Checkpoint, Event, Failure, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
-    Placement, Plan, Priority, Progress, Share, ShareMillis, StageIndex, StageKey, StopCause, Time,
-    lineage,
+    Placement, Plan, Priority, Progress, REQUESTS_KEPT, Request, Requested, Requester, Share,
+    ShareMillis, StageIndex, StageKey, StopCause, Time, lineage,
 };
 
 impl State {
@@ -43,6 +43,7 @@ impl State {
                     self.yielding.insert(*lease, *preemptor);
                 }
             }
+            Event::ChangeRequested { job, what, by } => self.requested(*job, *what, by),
             Event::JobRetired { job } => self.retire(*job),
             Event::QuotasSet { quotas } => {
                 self.quotas = Arc::clone(quotas);
@@ -113,6 +114,7 @@ impl State {
             stages,
             end: None,
             ending: None,
+            requests: Vec::new(),
         };
         assert!(self.jobs.insert(id, Arc::new(job)).is_none(), "job {id} was submitted twice");
         self.next_job = self.next_job.max(JobId(id.0 + 1));
@@ -120,6 +122,17 @@ impl State {
             self.began_waiting_to_start(id);
         }
         self.refresh(id);
+    }
+
+    fn requested(&mut self, job: Option<JobId>, what: Requested, by: &Arc<Requester>) {
+        let at = self.now;
+        let job = job.and_then(|id| self.jobs.get_mut(&id)).map(Arc::make_mut);
+        if let Some(Job { requests, .. }) = job {
+            if requests.len() == REQUESTS_KEPT {
+                requests.remove(0);
+            }
+            requests.push(Request { at, what, by: Arc::clone(by) });
+        }
     }
 
     fn set_held(&mut self, id: JobId, held: Held) {

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::net::unix;
 
+use super::requester::Peer;
+
 /// Bits of an IPv6 address that say whose it is; a subscriber has all addresses below them
 /// (RFC 6177).
 const IPV6_PREFIX_BITS: u32 = 64;
@@ -26,19 +28,24 @@ pub(super) struct Place {
 
 /// Where a connection comes from.
 pub(super) trait Remote {
-    /// `None` on this machine's own sockets.
-    fn ip(&self) -> Option<IpAddr>;
+    fn peer(&self) -> Peer;
 }
 
 impl Remote for SocketAddr {
-    fn ip(&self) -> Option<IpAddr> {
-        Some(Self::ip(self))
+    fn peer(&self) -> Peer {
+        Peer::Remote(self.ip())
     }
 }
 
 impl Remote for unix::SocketAddr {
-    fn ip(&self) -> Option<IpAddr> {
-        None
+    fn peer(&self) -> Peer {
+        Peer::Local(None)
+    }
+}
+
+impl Remote for Peer {
+    fn peer(&self) -> Peer {
+        *self
     }
 }
 

@@ -47,7 +47,7 @@ impl FromRequestParts<Api> for Auth {
     }
 }
 
-fn token(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 

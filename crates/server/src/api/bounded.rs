@@ -80,7 +80,7 @@ impl<L: Listener<Addr: Remote>> Listener for Bounded<L> {
         let place = place.expect("the semaphore is never closed");
         loop {
             let (io, address) = self.inner.accept().await;
-            let of_address = match address.ip() {
+            let of_address = match address.peer().ip() {
                 None => None,
                 // It has all it may have, and hears so by being hung up on.
                 Some(ip) => match self.addresses.place(ip) {

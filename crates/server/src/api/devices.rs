@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::Api;
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, InPath};
+use super::requester::Acting;
 use super::seen::Seen;
 
 /// What each device gives and how much of it is held.
@@ -31,6 +32,7 @@ pub enum Operation {
 pub async fn change(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    Acting(service): Acting,
     InPath((name, operation)): InPath<(String, Operation)>,
 ) -> Result<Seen<DeviceRow>, ApiError> {
     caller.check_server(Verb::ServeDevices)?;
@@ -39,5 +41,5 @@ pub async fn change(
         Operation::Drain => Availability::Drained,
         Operation::Undrain => Availability::InService,
     };
-    Seen::by(&api, &caller, set_availability(&api.0.service, device, wanted).await?)
+    Seen::by(&api, &caller, set_availability(&service, device, wanted).await?)
 }

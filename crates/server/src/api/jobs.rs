@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body, InPath, InQuery};
+use super::requester::Acting;
 use super::seen::Seen;
 use super::{Api, Caller, Code, PAGE_MAX};
 
@@ -146,6 +147,7 @@ pub enum Operation {
 pub async fn change(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    Acting(service): Acting,
     InPath((selector, operation)): InPath<(String, Operation)>,
 ) -> Result<Seen<JobRow>, ApiError> {
     let id = changeable(&api, &caller, &selector)?;
@@ -154,19 +156,20 @@ pub async fn change(
         Operation::Hold => calls::Operation::Hold,
         Operation::Release => calls::Operation::Release,
     };
-    operate(&api.0.service, id, operation).await?;
+    operate(&service, id, operation).await?;
     row_of(&api, &caller, id)
 }
 
 pub async fn set(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    Acting(service): Acting,
     InPath(selector): InPath<String>,
     Body(changes): Body<JobChanges>,
 ) -> Result<Seen<JobRow>, ApiError> {
     let change = read(&changes)?;
     let id = changeable(&api, &caller, &selector)?;
-    change_job(&api.0.service, id, change).await?;
+    change_job(&service, id, change).await?;
     row_of(&api, &caller, id)
 }
 

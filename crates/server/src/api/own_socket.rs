@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use axum::serve::Listener;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use tokio::net::unix::SocketAddr;
 use tokio::net::unix::pipe::Receiver;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::sleep;
+
+use super::requester::Peer;
 
 /// Pause before a socket that cannot be made, or whose directory cannot be watched, is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -100,7 +101,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 impl Listener for OwnSocket {
     type Io = UnixStream;
-    type Addr = SocketAddr;
+    type Addr = Peer;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
@@ -109,13 +110,16 @@ impl Listener for OwnSocket {
             }
             let Bound { listener, watch, .. } = &mut self.bound;
             tokio::select! {
-                accepted = Listener::accept(listener) => return accepted,
+                (stream, _) = Listener::accept(listener) => {
+                    let uid = stream.peer_cred().map(|credentials| credentials.uid()).ok();
+                    return (stream, Peer::Local(uid));
+                }
                 () = changed(watch) => {}
             }
         }
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.bound.listener.local_addr()
+        self.bound.listener.local_addr().map(|_| Peer::Local(None))
     }
 }

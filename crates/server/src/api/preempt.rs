@@ -10,6 +10,7 @@ use super::Api;
 use super::auth::{Auth, Verb};
 use super::jobs::language;
 use super::refuse::{ApiError, InPath, InQuery};
+use super::requester::Acting;
 use super::seen::Seen;
 
 /// In which language sentences are wanted.
@@ -36,10 +37,11 @@ pub async fn preview(
 pub async fn preempt(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    Acting(service): Acting,
     InPath(selector): InPath<String>,
 ) -> Result<Seen<PreemptionList>, ApiError> {
     let found = find(&api.0.service, &caller, &selector)?;
     caller.check(Verb::ChangeJobs, &found.tenant)?;
-    let rows = het_service::calls::preempt(&api.0.service, JobId(found.id)).await?;
+    let rows = het_service::calls::preempt(&service, JobId(found.id)).await?;
     Seen::by(&api, &caller, PreemptionList::new(rows))
 }

@@ -7,6 +7,7 @@ use het_wire::quotas::parse;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body};
+use super::requester::Acting;
 use super::seen::Seen;
 use super::{Api, Code, FILE_BYTES_MAX};
 
@@ -22,6 +23,7 @@ pub async fn list(
 pub async fn set(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    Acting(service): Acting,
     Body(text): Body<QuotasText>,
 ) -> Result<Seen<QuotaList>, ApiError> {
     caller.check_server(Verb::SetQuotas)?;
@@ -31,6 +33,6 @@ pub async fn set(
     }
     let quotas = parse(&text.file, &text.source, &api.0.service.topology())
         .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))?;
-    set_quotas(&api.0.service, quotas).await?;
+    set_quotas(&service, quotas).await?;
     Seen::by(&api, &caller, QuotaList::new(quota_rows(&api.0.service).await?))
 }

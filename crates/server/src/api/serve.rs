@@ -5,17 +5,22 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::Listener;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+
+use super::addresses::Remote;
 
 /// How long the head of a request may take, from the answer before it or from the connection on.
 /// Clients that rest for longer connect anew.
 pub(super) const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// Serves until `ended`, and then until whoever asked before has its answer.
-pub(super) async fn serve<L: Listener>(
+pub(super) async fn serve<L: Listener<Addr: Remote>>(
     mut listener: L,
     app: Router,
     request_limit: Duration,
@@ -26,11 +31,15 @@ pub(super) async fn serve<L: Listener>(
     let answers = GracefulShutdown::new();
     let mut ended = std::pin::pin!(ended);
     loop {
-        let (connection, _) = tokio::select! {
+        let (connection, address) = tokio::select! {
             accepted = listener.accept() => accepted,
             () = &mut ended => break,
         };
-        let service = TowerToHyperService::new(app.clone());
+        let (service, peer) = (TowerToHyperService::new(app.clone()), address.peer());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            service.call(request)
+        });
         let served = answers.watch(http.serve_connection(TokioIo::new(connection), service));
         // What goes wrong on a connection its caller finds out.
         tokio::spawn(async move { drop(served.await) });

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use het_core::{JobId, JobSpec, Name};
 use het_host::{Home, newest_checkpoint};
-use het_service::{Unavailable, calls, carried};
+use het_service::{Handle, Unavailable, calls, carried};
 use het_wire::API_VERSION;
 use het_wire::api::{JobRow, Submission, Submitted};
 use het_wire::job::{Override, TrainingJob, parse_with};
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body, InPath};
+use super::requester::Acting;
 use super::seen::Seen;
 use super::submission::{Specified, refuse_impossible, specify};
 use super::submitted_texts::check_texts;
@@ -52,6 +53,7 @@ impl Answer {
 pub async fn submit(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    Acting(service): Acting,
     headers: HeaderMap,
     Body(submission): Body<Submission>,
 ) -> Result<impl IntoResponse, ApiError> {
@@ -64,7 +66,7 @@ pub async fn submit(
     let accepted = tokio::spawn(async move {
         let api = serving;
         let Some(key) = key else {
-            let submitted = accept(&api.0, &caller, &submission, &job, None).await?;
+            let submitted = accept(&api.0, (&service, &caller), &submission, &job, None).await?;
             return Ok((StatusCode::CREATED, submitted));
         };
         let file = hash_of(&submission);
@@ -77,7 +79,7 @@ pub async fn submit(
             return Ok((StatusCode::OK, Submitted { known: true, ..before.clone() }));
         }
         let name = Name::from(key.as_str());
-        let accept = || accept(&api.0, &caller, &submission, &job, Some(name));
+        let accept = || accept(&api.0, (&service, &caller), &submission, &job, Some(name));
         let accepted = answer.submitted.get_or_try_init(accept).await.cloned();
         if accepted.is_err() {
             api.0.keys.forget(&key);
@@ -92,7 +94,7 @@ pub async fn submit(
 /// Queues a job; durable when it returns.
 async fn accept(
     parts: &Parts,
-    caller: &Caller,
+    (service, caller): (&Handle, &Caller),
     submission: &Submission,
     job: &TrainingJob,
     key: Option<Name>,
@@ -103,7 +105,7 @@ async fn accept(
     let Specified { spec, warnings } = specify(parts, caller, submission, job, id).await?;
     let answer = submitted(id, spec.name.to_string(), spec.workdir.clone(), warnings);
     let spec = Arc::new(JobSpec { key, ..spec });
-    calls::submit(&parts.service, id, spec, submission.begin).await?;
+    calls::submit(service, id, spec, submission.begin).await?;
     Ok(answer)
 }
 
@@ -111,9 +113,10 @@ async fn accept(
 pub async fn requeue(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    Acting(service): Acting,
     InPath(selector): InPath<String>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let service = &api.0.service;
+    let service = &service;
     let row = calls::find(service, &caller, &selector)?;
     caller.check(Verb::SubmitJobs, &row.tenant)?;
     calls::check_room(service)?;

@@ -154,6 +154,13 @@ fn rows(path: &Path) -> Result<Vec<TokenRow>, TokenError> {
     serde_json::from_str(&text).map_err(|source| TokenError::Json { path: path.to_owned(), source })
 }
 
+/// What people call a token.
+pub(super) fn id_of(token: &str) -> String {
+    let mut id = hash(token);
+    id.truncate(ID_DIGITS);
+    id
+}
+
 fn hash(token: &str) -> String {
     hex(&Sha256::digest(token.as_bytes()))
 }

@@ -97,6 +97,7 @@ impl Removal {
             | Event::JobEligible { job }
             | Event::DependencyFailed { job }
             | Event::JobCancelled { job }
+            | Event::ChangeRequested { job: Some(job), .. }
             | Event::JobChanged { job, .. } => self.jobs.contains(job),
             Event::PlanCommitted { plan } => {
                 let starts = plan.actions.iter().filter_map(|action| match action {

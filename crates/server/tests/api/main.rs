@@ -12,7 +12,7 @@ use axum::http::{Request, StatusCode};
 use het_lab::Draw;
 use het_server::api::auth::{Listener, Whose, may};
 use het_server::api::routes::ROUTES;
-use het_server::api::{BODY_BYTES_MAX, FILE_BYTES_MAX, KEY_CHARS_MAX, PAGE_MAX, Role};
+use het_server::api::{BODY_BYTES_MAX, FILE_BYTES_MAX, KEY_CHARS_MAX, PAGE_MAX, Peer, Role};
 use serde_json::{Value, json};
 use support::{Answer, Rig, asked, no_tokens, opened, request, submission};
 use tokio_stream::pending;
@@ -197,6 +197,53 @@ fn texts_of_a_submission_are_checked_by_field() {
     check("env", json!({ "A": "\0" }), "env");
     check("script", json!({ "name": "../x", "text": "" }), "script.name");
     check("script", json!({ "name": "x", "text": "\0" }), "script.text");
+}
+
+#[test]
+fn the_log_says_who_asked() {
+    let mut secret = String::new();
+    let rig = Rig::new(|home| {
+        secret = opened(home).add(Role::User, Some("lab".to_owned())).expect("it can be written");
+    });
+    let ask = |peer: Peer, door: Listener, path: &str, body: &Value| {
+        let header = format!("Bearer {secret}");
+        let headers = [("authorization", header.as_str())];
+        let mut request = request("POST", path, &headers, body.to_string());
+        request.extensions_mut().insert(peer);
+        let answer = rig.send(door, request);
+        assert!(answer.status.is_success(), "{path}: {}", answer.body);
+        answer.body
+    };
+    let remote = Peer::Remote([10, 0, 0, 7].into());
+    let submitted = ask(remote, Listener::Network, "/api/v1/jobs", &submission("lab"));
+    let id = submitted["id"].as_u64().expect("an id");
+    let cancel = format!("/api/v1/jobs/{id}/cancel");
+    ask(Peer::Local(Some(u32::MAX - 7)), Listener::Socket, &cancel, &Value::Null);
+
+    let told = rig.ask("GET", &format!("/api/v1/jobs/{id}/report"), &Value::Null).body;
+    let token = rig.tokens().list().expect("they can be read")[0].id().to_owned();
+    let requests = &told["requests"];
+    assert_eq!(
+        (&requests[0]["what"], &requests[0]["token"], &requests[0]["address"]),
+        (&json!("submit"), &json!(token), &json!("10.0.0.7"))
+    );
+    assert_eq!(
+        (&requests[1]["what"], &requests[1]["user"]),
+        (&json!("cancel"), &json!("4294967288"))
+    );
+    let page = rig.ask("GET", "/api/v1/events", &Value::Null).body;
+    let rows = page["items"].as_array().expect("a list");
+    let asked = rows.iter().filter(|row| row["record"]["event"] == "change_requested");
+    let asked: Vec<_> = asked.map(|row| row["record"]["by"].clone()).collect();
+    assert_eq!(
+        asked,
+        [json!({ "token": token, "address": "10.0.0.7" }), json!({ "user": "4294967288" })]
+    );
+    let header = format!("Bearer {secret}");
+    let headers = [("authorization", header.as_str())];
+    let path = format!("/api/v1/jobs/{id}/report");
+    let seen = rig.send(Listener::Network, request("GET", &path, &headers, String::new()));
+    assert_eq!(seen.body["requests"][0]["address"], Value::Null, "addresses are for operators");
 }
 
 #[test]

@@ -65,6 +65,10 @@ impl Rig {
         })
     }
 
+    pub fn tokens(&self) -> Tokens {
+        opened(&self.home)
+    }
+
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> Answer {
         self.send(Listener::Socket, request(method, path, &[], body.to_string()))
     }

@@ -1,11 +1,11 @@
 //! From state to the report of one job.
 
 use het_core::{
-    DeviceId, Job, JobId, Millis, Recoveries, ShareMillis, StageIndex, StageKey, StageState, State,
-    StopCause, Time,
+    DeviceId, Job, JobId, Millis, Name, Recoveries, Request, Requester, ShareMillis, StageIndex,
+    StageKey, StageState, State, StopCause, Time,
 };
 use het_wire::API_VERSION;
-use het_wire::report::{RecoveryReport, RunReport, StageReport, Utilisation};
+use het_wire::report::{RecoveryReport, RequestReport, RunReport, StageReport, Utilisation};
 use het_wire::text::{self, Lang};
 
 use super::stops;
@@ -40,9 +40,22 @@ pub fn report(state: &State, id: JobId, policy: &str, now: Time) -> Option<RunRe
         wall_s: until.since(job.submitted).as_seconds(),
         device_seconds: held(state, job, now).device_seconds(),
         stages: stages.collect(),
+        requests: job.requests.iter().map(request).collect(),
         utilisation: utilisation(state, job, until),
         results: results.map(|(name, value)| (name.to_string(), value.as_f64())).collect(),
     })
+}
+
+fn request(request: &Request) -> RequestReport {
+    let Requester { token, user, address } = request.by.as_ref();
+    let text = |name: &Option<Name>| name.as_ref().map(ToString::to_string);
+    RequestReport {
+        at: stamp(request.at),
+        what: request.what.word().to_owned(),
+        token: text(token),
+        user: text(user),
+        address: text(address),
+    }
 }
 
 fn stage_report(state: &State, id: JobId, job: &Job, index: StageIndex, now: Time) -> StageReport {

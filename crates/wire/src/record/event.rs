@@ -16,6 +16,7 @@ use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
+use super::request::{RequesterRecord, read_requested, read_requester, write_requester};
 use super::spec::{JobRecord, read_job, write_job};
 use super::topology::{TopologyRecord, read_topology, write_topology};
 use super::words::by_word;
@@ -53,6 +54,12 @@ enum EventRecord {
     },
     JobCancelled {
         job: u64,
+    },
+    ChangeRequested {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<u64>,
+        what: String,
+        by: RequesterRecord,
     },
     JobRetired {
         job: u64,
@@ -242,6 +249,11 @@ fn write(event: &Event) -> EventRecord {
         Event::JobEligible { job } => EventRecord::JobEligible { job: job.0 },
         Event::DependencyFailed { job } => EventRecord::DependencyFailed { job: job.0 },
         Event::JobCancelled { job } => EventRecord::JobCancelled { job: job.0 },
+        Event::ChangeRequested { job, what, by } => EventRecord::ChangeRequested {
+            job: job.map(|job| job.0),
+            what: what.word().to_owned(),
+            by: write_requester(by),
+        },
         Event::JobRetired { job } => EventRecord::JobRetired { job: job.0 },
         Event::JobChanged { job, change } => EventRecord::JobChanged {
             job: job.0,
@@ -310,6 +322,11 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::JobEligible { job } => Event::JobEligible { job: JobId(*job) },
         EventRecord::DependencyFailed { job } => Event::DependencyFailed { job: JobId(*job) },
         EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
+        EventRecord::ChangeRequested { job, what, by } => Event::ChangeRequested {
+            job: job.map(JobId),
+            what: read_requested(what)?,
+            by: read_requester(by),
+        },
         EventRecord::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
         EventRecord::JobChanged { job, priority, time_limit_ms } => {
             let change = read_change(priority.as_deref(), *time_limit_ms)?;

@@ -17,6 +17,7 @@ use crate::record::plan::{
     read_checkpoint, read_cost, read_placement, read_reason, write_cause, write_checkpoint,
     write_cost, write_placement, write_reason,
 };
+use crate::record::request::{RequestRecord, read_request, write_request};
 use crate::record::spec::{JobRecord, read_job, write_job};
 
 #[derive(Serialize, Deserialize)]
@@ -33,6 +34,8 @@ pub(super) struct KeptJobRecord {
     stages: Vec<KeptStageRecord>,
     end: Option<(u64, EndRecord)>,
     ending: Option<EndRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    requests: Vec<RequestRecord>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -182,6 +185,7 @@ pub(super) fn write_kept_job(job: &Job) -> KeptJobRecord {
         stages: job.stages.iter().map(write_stage).collect(),
         end: job.end.map(|(at, end)| (at.0, write_end(end))),
         ending: job.ending.map(write_end),
+        requests: job.requests.iter().map(write_request).collect(),
     }
 }
 
@@ -197,6 +201,7 @@ pub(super) fn read_kept_job(record: &KeptJobRecord) -> Result<Job, RecordError> 
         stages: record.stages.iter().map(read_stage).collect::<Result<_, _>>()?,
         end: record.end.map(|(at_ms, end)| (Time(at_ms), read_end(end))),
         ending: record.ending.map(read_end),
+        requests: record.requests.iter().map(read_request).collect::<Result<_, _>>()?,
     })
 }
 

@@ -1,0 +1,65 @@
+//! Who sends a request: a user of this machine, or a token from an address.
+
+use std::net::IpAddr;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use het_core::{Name, Requester};
+use het_service::Handle;
+use nix::unistd::{Uid, User};
+
+use super::Api;
+use super::auth::token;
+use super::refuse::ApiError;
+use super::tokens::id_of;
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// Of the server's own socket: a user of this machine, where the kernel says which.
+    Local(Option<u32>),
+    Remote(IpAddr),
+}
+
+impl Peer {
+    /// `None` on this machine's own sockets.
+    pub fn ip(self) -> Option<IpAddr> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(ip) => Some(ip),
+        }
+    }
+}
+
+/// The service, for changes on behalf of whoever sent the request: the log says so.
+#[derive(Debug)]
+pub(super) struct Acting(pub(super) Handle);
+
+impl FromRequestParts<Api> for Acting {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        let peer = parts.extensions.get::<Peer>().copied();
+        let requester = Requester {
+            token: match peer {
+                Some(Peer::Local(_)) => None,
+                _ => token(&parts.headers).map(|token| Name::from(id_of(token))),
+            },
+            user: match peer {
+                Some(Peer::Local(Some(uid))) => Some(user(uid)),
+                _ => None,
+            },
+            address: peer.and_then(Peer::ip).map(|ip| Name::from(ip.to_canonical().to_string())),
+        };
+        Ok(Self(match requester == Requester::default() {
+            true => api.0.service.clone(),
+            false => api.0.service.on_behalf_of(requester),
+        }))
+    }
+}
+
+/// A user's name, or the number where it has none.
+fn user(uid: u32) -> Name {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| Name::from(uid.to_string()), |user| Name::from(user.name))
+}

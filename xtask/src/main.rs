@@ -1,5 +1,6 @@
-//! Chores of this repository: `cargo xtask ci|arrows|book|glossary|tidy|example|study`.
+//! Chores of this repository: `cargo xtask ci|api-test|arrows|book|glossary|tidy|example|study`.
 
+mod api_test;
 mod arrows;
 mod book;
 mod ci;
@@ -17,6 +18,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
 
   example   build `het` and `het-train` for this machine and run the example
   ci        everything that must pass: arrows, tidy, book, fmt, clippy, tests, docs
+  api-test  a built server answers as its OpenAPI document says, whatever it is asked
   arrows    no crate uses another that xtask/src/arrows.rs does not let it use, and no modules
             of a crate use each other in a circle
   book      links of all Markdown files lead somewhere; build the book into target/book
@@ -28,6 +30,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
 fn main() -> ExitCode {
     let chore = std::env::args().nth(1).unwrap_or_default();
     let done = match chore.as_str() {
+        "api-test" => api_test::run(),
         "arrows" => arrows::check().and_then(|()| circles::check()),
         "book" => book::check().and_then(|()| book::build()),
         "ci" => ci::run(),

@@ -9,6 +9,7 @@ mod bounded;
 mod devices;
 mod events;
 mod jobs;
+mod limits;
 mod listen;
 mod metrics;
 mod openapi;
@@ -30,14 +31,13 @@ mod tokens;
 mod watch;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use het_core::Time;
 use het_host::Home;
 use het_service::{Handle, Selection, Unavailable, Which};
-use tokio::sync::Semaphore;
 
 use crate::{MachineService, StoreReader};
+pub use het_service::calls::LIVE_JOBS_OF_A_TENANT;
 pub use het_service::{Caller, Code, Role};
 pub use listen::{Listen, ListenError, Network, serve};
 pub use refuse::ApiError;
@@ -49,10 +49,6 @@ pub use tokens::{TokenError, TokenRow, Tokens};
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Longest job file.
 pub const FILE_BYTES_MAX: usize = 256 << 10;
-/// Job files that are read at a time.
-const READERS_MAX: usize = 2;
-/// How long a submission waits for its job file to be read before it is told to come again.
-const READER_WAIT: Duration = Duration::from_secs(10);
 /// Rows of one page of a list.
 pub const PAGE_MAX: usize = 1_000;
 /// Longest idempotency key.
@@ -69,13 +65,14 @@ pub(crate) struct Parts {
     pub(crate) started: Time,
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
-    /// Places of those who read job files.
-    pub(crate) readers: Arc<Semaphore>,
+    limits: limits::Limits,
+    /// Jobs of a tenant that may wait or run.
+    jobs_of_a_tenant: usize,
     pub(crate) log: StoreReader,
 }
 
 impl Api {
-    /// The interface of a running service.
+    /// The interface of a running service. Of one tenant, so many jobs may wait or run.
     ///
     /// # Errors
     /// When its loop is gone already.
@@ -83,13 +80,15 @@ impl Api {
         machine: &MachineService,
         home: Home,
         tokens: Tokens,
+        jobs_of_a_tenant: usize,
     ) -> Result<Self, Unavailable> {
         let service = machine.handle().clone();
         let log = machine.log.clone();
         let started = service.query(|replica| replica.now()).await?;
         let everything = Selection { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&service.jobs().list(&everything, |_| true), &home);
-        let readers = Arc::new(Semaphore::new(READERS_MAX));
-        Ok(Self(Arc::new(Parts { service, home, started, tokens, keys, readers, log })))
+        let limits = limits::Limits::new();
+        let parts = Parts { service, home, started, tokens, keys, limits, jobs_of_a_tenant, log };
+        Ok(Self(Arc::new(parts)))
     }
 }

@@ -27,6 +27,8 @@ pub struct JobTable {
 struct Table {
     rows: BTreeMap<JobId, Arc<JobRow>>,
     live: BTreeSet<JobId>,
+    /// How many of them each tenant has.
+    live_of: BTreeMap<String, usize>,
     /// The jobs of each array with their indices, by its first.
     arrays: BTreeMap<JobId, BTreeSet<(u32, JobId)>>,
     /// Those that are not live, in the order of their ends.
@@ -63,8 +65,8 @@ impl JobTable {
         ended_max: usize,
     ) -> Self {
         ended.sort_by(|one, other| (&one.ended_at, one.id).cmp(&(&other.ended_at, other.id)));
-        let (rows, live, arrays, order) = Default::default();
-        let mut table = Table { rows, live, arrays, ended: order, ended_max, sequence };
+        let (rows, live, live_of, arrays, order) = Default::default();
+        let mut table = Table { rows, live, live_of, arrays, ended: order, ended_max, sequence };
         ended.into_iter().for_each(|row| table.put(Arc::new(row)));
         for (&id, job) in state.jobs() {
             table.put(Arc::new(row(state, id, job)));
@@ -158,6 +160,11 @@ impl JobTable {
         self.read().live.len()
     }
 
+    /// The live jobs of one tenant.
+    pub fn live_count_of(&self, tenant: &str) -> usize {
+        self.read().live_of.get(tenant).copied().unwrap_or_default()
+    }
+
     /// Events in the log when the table was last changed.
     pub fn sequence(&self) -> u64 {
         self.read().sequence
@@ -179,12 +186,26 @@ impl Table {
         if let Some((array, index)) = row.array.zip(row.array_index) {
             self.arrays.entry(JobId(array)).or_default().insert((index, id));
         }
+        let tenant = row.tenant.clone();
         let before = self.rows.insert(id, row);
         if !has_ended {
-            self.live.insert(id);
+            if self.live.insert(id) {
+                *self.live_of.entry(tenant).or_default() += 1;
+            }
         } else if before.is_none_or(|before| before.ended_at.is_none()) {
-            self.live.remove(&id);
+            if self.live.remove(&id) {
+                self.is_live_no_more(&tenant);
+            }
             self.ended.push_back(id);
+        }
+    }
+
+    fn is_live_no_more(&mut self, tenant: &str) {
+        if let Some(count) = self.live_of.get_mut(tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.live_of.remove(tenant);
+            }
         }
     }
 

@@ -13,7 +13,8 @@ use anstream::{eprintln, println};
 use clap::{Args, Subcommand, ValueEnum};
 use het_devices::{System, mps_answers, mps_pipe};
 use het_server::api::{
-    Api, Certificate, Listen, Network, Role, TokenError, TokenRow, Tokens, serve,
+    Api, Certificate, LIVE_JOBS_OF_A_TENANT, Listen, Network, Role, TokenError, TokenRow, Tokens,
+    serve,
 };
 use het_server::{
     Checked, ControlLoopKind, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Home,
@@ -90,6 +91,9 @@ pub struct ServerArgs {
     /// removed.
     #[arg(long, value_name = "JOBS", default_value_t = Keeping::default().jobs)]
     pub keep_jobs: usize,
+    /// So many jobs of one tenant may wait, run or be held; further submissions are refused.
+    #[arg(long, value_name = "JOBS", default_value_t = LIVE_JOBS_OF_A_TENANT)]
+    pub jobs_per_tenant: usize,
     /// Begin with an empty store where the store is missing beside directories of jobs, which a
     /// server refuses otherwise. The directories stay; nothing is known of their jobs any more.
     #[arg(long)]
@@ -278,7 +282,9 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
     let served = runtime.block_on(async {
-        let api = Api::new(&service, home, tokens).await.map_err(Fail::from_error)?;
+        let api = Api::new(&service, home, tokens, args.jobs_per_tenant)
+            .await
+            .map_err(Fail::from_error)?;
         fs::write(&ready, std::process::id().to_string())
             .map_err(|error| Fail::file(&ready, error))?;
         eprintln!("serving at {}", listen.socket.display());

@@ -79,7 +79,8 @@ impl Drop for Place {
     }
 }
 
-fn prefix(address: IpAddr) -> IpAddr {
+/// What one subscriber has.
+pub(super) fn prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => {

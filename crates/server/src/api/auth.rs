@@ -13,6 +13,8 @@ use tokio::time::sleep;
 
 use super::Api;
 use super::refuse::ApiError;
+use super::requester::Peer;
+use super::tokens::id_of;
 
 pub use het_service::{Verb, Whose, may};
 
@@ -49,6 +51,15 @@ impl FromRequestParts<Api> for Auth {
 
 pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+/// By what requests are counted: the token, or on the socket the user.
+pub(super) fn key_of(parts: &Parts) -> String {
+    match (parts.extensions.get::<Listener>(), parts.extensions.get::<Peer>()) {
+        (Some(Listener::Socket), Some(Peer::Local(Some(uid)))) => format!("user {uid}"),
+        (Some(Listener::Socket), _) => "socket".to_owned(),
+        _ => token(&parts.headers).map(id_of).unwrap_or_default(),
+    }
 }
 
 /// How often it is looked at whether the token of an open stream is still good.
@@ -91,6 +102,11 @@ pub async fn authorised(
     let (mut parts, body) = request.into_parts();
     let Auth(caller) = Auth::from_request_parts(&mut parts, &api).await?;
     caller.check_ever(verb)?;
+    let _place = match parts.extensions.get::<Listener>() {
+        // Whoever opens the socket can do the server worse than ask much.
+        Some(Listener::Socket) => None,
+        _ => Some(api.0.limits.token(&key_of(&parts))?),
+    };
     parts.extensions.insert(caller);
     Ok(next.run(Request::from_parts(parts, body)).await)
 }

@@ -36,13 +36,13 @@ pub struct ListQuery {
     select: Option<String>,
 }
 
-/// `?all` or `?all=true`.
+/// `?all=true`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 enum Switch {
     #[default]
     #[serde(rename = "false")]
     Off,
-    #[serde(rename = "true", alias = "")]
+    #[serde(rename = "true")]
     On,
 }
 

@@ -19,7 +19,7 @@ use super::Api;
 use super::auth::{Auth, Verb};
 use super::refuse::ApiError;
 
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge>;

@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use het_wire::API_VERSION;
 use het_wire::api::Refusal;
 
-use super::route::{Answer, Route};
+use super::PAGE_MAX;
+use super::metrics::OPEN_METRICS;
+use super::route::{Answer, Kind, Query, Route};
 
 /// Where the schemas of all bodies and answers stand.
 const SCHEMAS: &str = "#/components/schemas/";
@@ -38,26 +40,19 @@ pub fn openapi(routes: &[Route]) -> Value {
 }
 
 fn operation(route: &Route, schemas: &mut Map<String, Value>) -> Value {
-    let in_path = route.path.split('/').filter_map(|part| {
-        let name = part.strip_prefix('{')?.strip_suffix('}')?;
-        let schema = json!({ "type": "string" });
-        Some(json!({ "name": name, "in": "path", "required": true, "schema": schema }))
-    });
-    let in_query = route.query.iter().map(|(name, about)| {
-        let schema = json!({ "type": "string" });
-        json!({ "name": name, "in": "query", "description": about, "schema": schema })
-    });
-    let parameters: Vec<Value> = in_path.chain(in_query).collect();
     let (kind, schema) = match route.answer {
         Answer::Text => ("text/plain", json!({ "type": "string" })),
+        Answer::Figures => (OPEN_METRICS, json!({ "type": "string" })),
         Answer::Object => ("application/json", json!({ "type": "object" })),
-        Answer::Json(schema) => ("application/json", add(schemas, schema().to_value())),
+        Answer::Json(schema) | Answer::Created(schema) => {
+            ("application/json", add(schemas, schema().to_value()))
+        }
         Answer::Stream(schema) => ("text/event-stream", add(schemas, schema().to_value())),
     };
     let refused = json!({ "$ref": format!("{SCHEMAS}Refusal") });
     let mut operation = json!({
         "summary": route.about,
-        "parameters": parameters,
+        "parameters": parameters(route),
         "responses": {
             "200": { "description": "done", "content": { kind: { "schema": schema } } },
             "default": {
@@ -66,6 +61,10 @@ fn operation(route: &Route, schemas: &mut Map<String, Value>) -> Value {
             },
         },
     });
+    if let Answer::Created(_) = route.answer {
+        operation["responses"]["201"] =
+            json!({ "description": "made", "content": { kind: { "schema": schema } } });
+    }
     if let Some(body) = route.body {
         let schema = add(schemas, body().to_value());
         let content = json!({ "application/json": { "schema": schema } });
@@ -75,6 +74,27 @@ fn operation(route: &Route, schemas: &mut Map<String, Value>) -> Value {
         operation["security"] = json!([{ "token": [] }]);
     }
     operation
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let in_path = route.path.split('/').filter_map(|part| {
+        let name = part.strip_prefix('{')?.strip_suffix('}')?;
+        let schema = match name {
+            "operation" => json!({ "type": "string", "enum": route.operations }),
+            _ => json!({ "type": "string", "minLength": 1 }),
+        };
+        Some(json!({ "name": name, "in": "path", "required": true, "schema": schema }))
+    });
+    let in_query = route.query.iter().map(|Query(name, kind, about)| {
+        let schema = match kind {
+            Kind::Text => json!({ "type": "string" }),
+            Kind::Number => json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX }),
+            Kind::PageLength => json!({ "type": "integer", "minimum": 1, "maximum": PAGE_MAX }),
+            Kind::Flag => json!({ "type": "boolean" }),
+        };
+        json!({ "name": name, "in": "query", "description": about, "schema": schema })
+    });
+    in_path.chain(in_query).collect()
 }
 
 /// Files a schema and those inside it under their names; gives the reference to it.

@@ -9,7 +9,7 @@ use het_service::Handle;
 use nix::unistd::{Uid, User};
 
 use super::Api;
-use super::auth::token;
+use super::auth::{key_of, token};
 use super::refuse::ApiError;
 use super::tokens::id_of;
 
@@ -34,6 +34,18 @@ impl Peer {
 /// The service, for changes on behalf of whoever sent the request: the log says so.
 #[derive(Debug)]
 pub(super) struct Acting(pub(super) Handle);
+
+/// By what requests are counted.
+#[derive(Debug)]
+pub(super) struct CountedBy(pub(super) String);
+
+impl FromRequestParts<Api> for CountedBy {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
+        Ok(Self(key_of(parts)))
+    }
+}
 
 impl FromRequestParts<Api> for Acting {
     type Rejection = ApiError;

@@ -17,21 +17,25 @@ use het_wire::api::{
 use het_wire::report::{ExplanationReport, RunReport};
 
 use super::auth::{Verb, authorised};
+use super::limits::limited;
 use super::openapi::openapi;
 use super::refuse::ApiError;
 use super::{
     Api, BODY_BYTES_MAX, Code, devices, events, jobs, metrics, preempt, quotas, site, submit, watch,
 };
 
-pub use super::route::{Answer, Route};
+pub use super::route::{Answer, Kind, Query, Route};
 
-const LIST_QUERY: &[(&str, &str)] = &[
-    ("all", "ended jobs too"),
-    ("after", "only jobs with a later id: the `next` of the page before"),
-    ("limit", "lines of a page, at most 1,000"),
-    ("tenant", "only jobs of this tenant"),
-    ("state", "only jobs in this state"),
+const LIST_QUERY: &[Query] = &[
+    Query("all", Kind::Flag, "ended jobs too"),
+    Query("after", Kind::Number, "only jobs with a later id: the `next` of the page before"),
+    Query("limit", Kind::PageLength, "lines of a page"),
+    Query("tenant", Kind::Text, "only jobs of this tenant"),
+    Query("state", Kind::Text, "only jobs in this state"),
+    Query("select", Kind::Text, "only jobs that a selector names: `last`, a name, `42[]`, `42[3]`"),
 ];
+
+const LANG: Query = Query("lang", Kind::Text, "`en` or `zh`");
 
 /// Every route.
 pub const ROUTES: &[Route] = &[
@@ -40,6 +44,7 @@ pub const ROUTES: &[Route] = &[
         path: "/healthz",
         verb: None,
         about: "The process lives",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Text,
@@ -50,6 +55,7 @@ pub const ROUTES: &[Route] = &[
         path: "/readyz",
         verb: None,
         about: "Recovery is over and the control loop runs",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Text,
@@ -60,6 +66,7 @@ pub const ROUTES: &[Route] = &[
         path: "/openapi.json",
         verb: None,
         about: "This document",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Object,
@@ -70,9 +77,10 @@ pub const ROUTES: &[Route] = &[
         path: "/metrics",
         verb: Some(Verb::ReadServer),
         about: "Figures as OpenMetrics text",
+        operations: &[],
         query: &[],
         body: None,
-        answer: Answer::Text,
+        answer: Answer::Figures,
         handler: || get(metrics::metrics),
     },
     Route {
@@ -80,6 +88,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/server",
         verb: Some(Verb::ReadServer),
         about: "Version, policy and load",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(ServerInfo)),
@@ -90,6 +99,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/server/stop",
         verb: Some(Verb::StopServer),
         about: "End the service; running jobs go on and are taken up by the next one",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(ServerStopped)),
@@ -100,6 +110,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/devices",
         verb: Some(Verb::ReadServer),
         about: "Devices and how much of them is held",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(DeviceList)),
@@ -111,6 +122,7 @@ pub const ROUTES: &[Route] = &[
         verb: Some(Verb::ServeDevices),
         about: "Take a device out of service (`{operation}` is `drain`) or back (`undrain`): what \
                 runs there and saves goes elsewhere, what does not may end there",
+        operations: &["drain", "undrain"],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(DeviceRow)),
@@ -121,6 +133,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/quotas",
         verb: Some(Verb::ReadQuotas),
         about: "What tenants may have and have",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(QuotaList)),
@@ -131,6 +144,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/quotas",
         verb: Some(Verb::SetQuotas),
         about: "Set what tenants may have, instead of all that was set before",
+        operations: &[],
         query: &[],
         body: Some(|| schema_for!(QuotasText)),
         answer: Answer::Json(|| schema_for!(QuotaList)),
@@ -142,9 +156,10 @@ pub const ROUTES: &[Route] = &[
         verb: Some(Verb::SubmitJobs),
         about: "Queue a job; it is durable when this answers. With an `Idempotency-Key` header a \
                 second submission is the first one",
+        operations: &[],
         query: &[],
         body: Some(|| schema_for!(Submission)),
-        answer: Answer::Json(|| schema_for!(Submitted)),
+        answer: Answer::Created(|| schema_for!(Submitted)),
         handler: || post(submit::submit),
     },
     Route {
@@ -152,6 +167,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/jobs",
         verb: Some(Verb::ReadJobs),
         about: "Jobs that have not ended, oldest first",
+        operations: &[],
         query: LIST_QUERY,
         body: None,
         answer: Answer::Json(|| schema_for!(JobList)),
@@ -162,6 +178,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/jobs/{job}",
         verb: Some(Verb::ReadJobs),
         about: "The line of a job: `{job}` is an id, `last`, or a name",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(JobRow)),
@@ -172,6 +189,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/jobs/{job}/report",
         verb: Some(Verb::ReadJobs),
         about: "Everything there is to say about a job",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(RunReport)),
@@ -182,10 +200,8 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/jobs/{job}/explanation",
         verb: Some(Verb::ReadJobs),
         about: "Why its stages stand where they stand or wait",
-        query: &[
-            ("lang", "`en` or `zh`"),
-            ("placement", "`true`: and what each alternative is weighed by"),
-        ],
+        operations: &[],
+        query: &[LANG, Query("placement", Kind::Flag, "and what each alternative is weighed by")],
         body: None,
         answer: Answer::Json(|| schema_for!(ExplanationReport)),
         handler: || get(jobs::explain),
@@ -195,6 +211,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/jobs/{job}",
         verb: Some(Verb::ChangeJobs),
         about: "Change the priority or the time limit of a job that has not ended",
+        operations: &[],
         query: &[],
         body: Some(|| schema_for!(JobChanges)),
         answer: Answer::Json(|| schema_for!(JobRow)),
@@ -206,7 +223,8 @@ pub const ROUTES: &[Route] = &[
         verb: Some(Verb::ReadJobs),
         about: "Whom the next decision stops for it, or what becomes of it if it runs, and what \
                 that costs; nothing is stopped",
-        query: &[("lang", "`en` or `zh`")],
+        operations: &[],
+        query: &[LANG],
         body: None,
         answer: Answer::Json(|| schema_for!(PreemptionList)),
         handler: || get(preempt::preview),
@@ -217,6 +235,7 @@ pub const ROUTES: &[Route] = &[
         verb: Some(Verb::ChangeJobs),
         about: "Stop it for the most urgent job that waits for what it holds, whether or not that \
                 pays",
+        operations: &[],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(PreemptionList)),
@@ -227,6 +246,7 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/jobs/{job}/{operation}",
         verb: Some(Verb::ChangeJobs),
         about: "Change a job: `{operation}` is `cancel`, `hold` or `release`",
+        operations: &["cancel", "hold", "release"],
         query: &[],
         body: None,
         answer: Answer::Json(|| schema_for!(JobRow)),
@@ -238,9 +258,10 @@ pub const ROUTES: &[Route] = &[
         verb: Some(Verb::SubmitJobs),
         about: "Queue a failed or cancelled job again, as a new one that goes on from its newest \
                 checkpoints",
+        operations: &[],
         query: &[],
         body: None,
-        answer: Answer::Json(|| schema_for!(Submitted)),
+        answer: Answer::Created(|| schema_for!(Submitted)),
         handler: || post(submit::requeue),
     },
     Route {
@@ -248,7 +269,11 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/events",
         verb: Some(Verb::ReadLog),
         about: "The log as it was written, each event chained to the one before by a hash",
-        query: &[("from", "the first event's number"), ("limit", "how many at most")],
+        operations: &[],
+        query: &[
+            Query("from", Kind::Number, "the first event's number"),
+            Query("limit", Kind::PageLength, "how many at most"),
+        ],
         body: None,
         answer: Answer::Json(|| schema_for!(EventPage)),
         handler: || get(events::events),
@@ -258,7 +283,8 @@ pub const ROUTES: &[Route] = &[
         path: "/api/v1/watch",
         verb: Some(Verb::ReadJobs),
         about: "Changes of jobs as they happen",
-        query: &[("job", "only this one")],
+        operations: &[],
+        query: &[Query("job", Kind::Text, "only this one")],
         body: None,
         answer: Answer::Stream(|| schema_for!(Change)),
         handler: || get(watch::watch),
@@ -290,5 +316,6 @@ pub fn router(api: Api) -> Router {
                 .hint("`/openapi.json` lists what can")
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn_with_state(api.clone(), limited))
         .with_state(api)
 }

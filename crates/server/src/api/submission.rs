@@ -11,7 +11,7 @@ use het_host::{keep_environment, keep_script};
 use het_planner::models;
 use het_scheduler::impossible;
 use het_service::calls::{Waiting, Waits};
-use het_service::{Unavailable, calls};
+use het_service::{Handle, Unavailable, calls};
 use het_wire::api::{ArrayPlace, JobRow, Submission};
 use het_wire::job::{Context, TrainingJob, begin, parse_after};
 use jiff::Zoned;
@@ -28,10 +28,19 @@ pub(super) struct Specified {
     pub warnings: Vec<String>,
 }
 
+/// On whose behalf a job is queued.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Submitter<'a> {
+    pub service: &'a Handle,
+    pub caller: &'a Caller,
+    /// By what its work is counted.
+    pub counted_by: &'a str,
+}
+
 /// The specification of a job under an id of its own; what it names on disk is there then.
 pub(super) async fn specify(
     parts: &Parts,
-    caller: &Caller,
+    Submitter { caller, counted_by, .. }: Submitter<'_>,
     submission: &Submission,
     job: &TrainingJob,
     id: JobId,
@@ -41,7 +50,7 @@ pub(super) async fn specify(
     let workdir = workdir(parts, submission, id)?;
     let kept = Kept::of(parts, submission).await?;
     let spec = resolve(parts, submission, job, &kept.context(id, array, &workdir))?;
-    let (spec, too_large) = with_planned_speeds(parts, job, spec).await?;
+    let (spec, too_large) = with_planned_speeds(parts, counted_by, job, spec).await?;
     let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
     let name = match array {
         Some(member) => format!("{}-{}", spec.name, member.index).into(),
@@ -112,6 +121,7 @@ fn start_conditions(
 /// a while, so it is no other request's business.
 async fn with_planned_speeds(
     parts: &Parts,
+    counted_by: &str,
     job: &TrainingJob,
     mut spec: JobSpec,
 ) -> Result<(JobSpec, Vec<String>), ApiError> {
@@ -120,7 +130,10 @@ async fn with_planned_speeds(
     }
     let (file, topology) = (job.file.clone(), parts.service.topology());
     let calibrations = parts.home.calibrations();
+    let place = parts.limits.planner(counted_by).await?;
     let planning = tokio::task::spawn_blocking(move || {
+        // Held until it is planned, also if its sender goes away meanwhile.
+        let _place = place;
         let warnings = plan(&file, &topology, &calibrations, &mut spec);
         (spec, warnings)
     });

@@ -9,20 +9,19 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use het_core::{JobId, JobSpec, Name};
 use het_host::{Home, newest_checkpoint};
-use het_service::{Handle, Unavailable, calls, carried};
+use het_service::{Unavailable, calls, carried};
 use het_wire::API_VERSION;
 use het_wire::api::{JobRow, Submission, Submitted};
 use het_wire::job::{Override, TrainingJob, parse_with};
 use tokio::sync::OnceCell;
-use tokio::time::timeout;
 
 use super::auth::{Auth, Verb};
 use super::refuse::{ApiError, Body, InPath};
-use super::requester::Acting;
+use super::requester::{Acting, CountedBy};
 use super::seen::Seen;
-use super::submission::{Specified, refuse_impossible, specify};
+use super::submission::{Specified, Submitter, refuse_impossible, specify};
 use super::submitted_texts::check_texts;
-use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts, READER_WAIT};
+use super::{Api, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
 
 /// The header that makes a second submission the same as the first.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -54,10 +53,11 @@ pub async fn submit(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     Acting(service): Acting,
+    CountedBy(counted_by): CountedBy,
     headers: HeaderMap,
     Body(submission): Body<Submission>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (submission, job) = read_beside(&api, submission).await?;
+    let (submission, job) = read_beside(&api, &counted_by, submission).await?;
     let tenant = job.file.metadata.tenant.clone().unwrap_or_else(|| "default".to_owned());
     caller.check(Verb::SubmitJobs, &tenant)?;
     let key = key(&headers, &tenant)?;
@@ -65,8 +65,9 @@ pub async fn submit(
     // A task of its own: a client that goes away must not take back half a submission.
     let accepted = tokio::spawn(async move {
         let api = serving;
+        let submitter = Submitter { service: &service, caller: &caller, counted_by: &counted_by };
         let Some(key) = key else {
-            let submitted = accept(&api.0, (&service, &caller), &submission, &job, None).await?;
+            let submitted = accept(&api.0, submitter, &submission, &job, None).await?;
             return Ok((StatusCode::CREATED, submitted));
         };
         let file = hash_of(&submission);
@@ -79,7 +80,7 @@ pub async fn submit(
             return Ok((StatusCode::OK, Submitted { known: true, ..before.clone() }));
         }
         let name = Name::from(key.as_str());
-        let accept = || accept(&api.0, (&service, &caller), &submission, &job, Some(name));
+        let accept = || accept(&api.0, submitter, &submission, &job, Some(name));
         let accepted = answer.submitted.get_or_try_init(accept).await.cloned();
         if accepted.is_err() {
             api.0.keys.forget(&key);
@@ -94,15 +95,17 @@ pub async fn submit(
 /// Queues a job; durable when it returns.
 async fn accept(
     parts: &Parts,
-    (service, caller): (&Handle, &Caller),
+    submitter: Submitter<'_>,
     submission: &Submission,
     job: &TrainingJob,
     key: Option<Name>,
 ) -> Result<Submitted, ApiError> {
-    calls::check_room(&parts.service)?;
+    let tenant = job.file.metadata.tenant.as_deref().unwrap_or("default");
+    let service = submitter.service;
+    calls::check_room(service, tenant, parts.jobs_of_a_tenant)?;
     refuse_impossible(parts, submission, job)?;
     let id = parts.service.new_job_id();
-    let Specified { spec, warnings } = specify(parts, caller, submission, job, id).await?;
+    let Specified { spec, warnings } = specify(parts, submitter, submission, job, id).await?;
     let answer = submitted(id, spec.name.to_string(), spec.workdir.clone(), warnings);
     let spec = Arc::new(JobSpec { key, ..spec });
     calls::submit(service, id, spec, submission.begin).await?;
@@ -119,7 +122,7 @@ pub async fn requeue(
     let service = &service;
     let row = calls::find(service, &caller, &selector)?;
     caller.check(Verb::SubmitJobs, &row.tenant)?;
-    calls::check_room(service)?;
+    calls::check_room(service, &row.tenant, api.0.jobs_of_a_tenant)?;
     let old = JobId(row.id);
     let job = calls::requeue_source(service, old).await?;
     let carried = tokio::task::spawn_blocking(move || carried(&job, newest_checkpoint));
@@ -161,13 +164,10 @@ fn key(headers: &HeaderMap, tenant: &str) -> Result<Option<String>, ApiError> {
 /// Reads a job file on a thread where nobody is answered, one or two at a time.
 async fn read_beside(
     api: &Api,
+    counted_by: &str,
     submission: Submission,
 ) -> Result<(Submission, TrainingJob), ApiError> {
-    let place = timeout(READER_WAIT, Arc::clone(&api.0.readers).acquire_owned()).await;
-    let place = place.map_err(|_| {
-        ApiError::new(Code::Busy, "too many job files wait to be read")
-            .hint("try again in a moment")
-    })?;
+    let place = api.0.limits.reader(counted_by).await?;
     let read = tokio::task::spawn_blocking(move || {
         // Held until the file is read, also if its sender goes away meanwhile.
         let _place = place;

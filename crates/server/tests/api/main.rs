@@ -14,7 +14,7 @@ use het_server::api::auth::{Listener, Whose, may};
 use het_server::api::routes::ROUTES;
 use het_server::api::{BODY_BYTES_MAX, FILE_BYTES_MAX, KEY_CHARS_MAX, PAGE_MAX, Peer, Role};
 use serde_json::{Value, json};
-use support::{Answer, Rig, asked, no_tokens, opened, request, submission};
+use support::{Answer, JOBS_OF_A_TENANT, Rig, asked, no_tokens, opened, request, submission};
 use tokio_stream::pending;
 use tower::ServiceExt;
 
@@ -197,6 +197,21 @@ fn texts_of_a_submission_are_checked_by_field() {
     check("env", json!({ "A": "\0" }), "env");
     check("script", json!({ "name": "../x", "text": "" }), "script.name");
     check("script", json!({ "name": "x", "text": "\0" }), "script.text");
+}
+
+#[test]
+fn a_tenant_with_all_its_jobs_is_told_so_and_others_are_served() {
+    let rig = Rig::new(no_tokens);
+    let first = rig.submit("lab");
+    for _ in 1..JOBS_OF_A_TENANT {
+        rig.submit("lab");
+    }
+    let refused = rig.ask("POST", "/api/v1/jobs", &submission("lab"));
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{}", refused.body);
+    assert_eq!(refused.body["message"], "60 jobs of `lab` wait, run or are held already");
+    rig.submit("shop");
+    rig.ask("POST", &format!("/api/v1/jobs/{first}/cancel"), &Value::Null);
+    rig.submit("lab");
 }
 
 #[test]

@@ -14,6 +14,9 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
+/// Jobs of one tenant that the service of a test takes.
+pub const JOBS_OF_A_TENANT: usize = 60;
+
 /// A service in a home of its own, and its router behind both doors.
 pub struct Rig {
     pub runtime: Runtime,
@@ -43,7 +46,7 @@ impl Rig {
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("they can be read");
-        let api = Api::new(&service, home.clone(), tokens);
+        let api = Api::new(&service, home.clone(), tokens, JOBS_OF_A_TENANT);
         let api = runtime.block_on(api).expect("the loop runs");
         let app = router(api);
         let own = app.clone().layer(Extension(Listener::Socket));

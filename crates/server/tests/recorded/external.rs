@@ -14,7 +14,7 @@ use het_devices::System;
 use het_policy::by_name;
 use het_server::api::auth::Listener;
 use het_server::api::routes::router;
-use het_server::api::{Api, Tokens};
+use het_server::api::{Api, LIVE_JOBS_OF_A_TENANT, Tokens};
 use het_server::{Home, Keeping, MachineService, machine};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -46,7 +46,7 @@ impl Rig {
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("none is a list too");
-        let api = Api::new(&service, home, tokens);
+        let api = Api::new(&service, home, tokens, LIVE_JOBS_OF_A_TENANT);
         let api = runtime.block_on(api).expect("the loop runs");
         Self { root, service, runtime, app: router(api).layer(Extension(Listener::Socket)) }
     }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use flate2::read::GzDecoder;
 use het_control::Log;
 use het_core::{
-    DeviceId, Event, JobId, Millis, Preemptible, StageIndex, StageKey, StageState, State,
+    DeviceId, Event, JobId, Millis, Name, Preemptible, StageIndex, StageKey, StageState, State,
 };
 use het_server::EventStore;
 use tempfile::TempDir;
@@ -121,4 +121,17 @@ fn a_store_opens_whose_jobs_wait_for_others_and_for_a_time() {
     assert_eq!(past.state.eligibility_events(begin), [Event::JobEligible { job: JobId(4) }]);
     past.state.apply(begin, &Event::JobEligible { job: JobId(4) });
     assert!(past.state.is_waiting(StageKey { job: JobId(4), stage: StageIndex(0) }));
+}
+
+#[test]
+fn a_store_opens_that_says_who_asked() {
+    let (_dir, path) = unpacked("requests-kept.redb.gz");
+    let mut store = EventStore::open(&path).expect("it is a store");
+    let past = store.recover().expect("every record can be read").past;
+    let requests = &past.state.jobs()[&JobId(2)].requests;
+    let told = requests
+        .iter()
+        .map(|request| (request.what.word(), request.by.user.as_ref().map(Name::as_str)));
+    let expected = ["submit", "hold", "release", "cancel"].map(|what| (what, Some("root")));
+    assert_eq!(told.collect::<Vec<_>>(), expected);
 }

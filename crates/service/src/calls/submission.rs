@@ -10,13 +10,19 @@ use crate::{CallError, Change, Code, Handle};
 /// Jobs that have not ended; further submissions are refused.
 pub const LIVE_JOBS_MAX: usize = 200_000;
 
+/// Jobs of one tenant that have not ended, where nobody says otherwise.
+pub const LIVE_JOBS_OF_A_TENANT: usize = 100_000;
+
 /// # Errors
-/// When as many jobs as there may be wait or run.
-pub fn check_room(handle: &Handle) -> Result<(), CallError> {
-    if handle.jobs().live_count() < LIVE_JOBS_MAX {
+/// When as many jobs as there may be, of all or of the tenant, wait or run.
+pub fn check_room(handle: &Handle, tenant: &str, of_a_tenant: usize) -> Result<(), CallError> {
+    let text = if handle.jobs().live_count() >= LIVE_JOBS_MAX {
+        format!("{LIVE_JOBS_MAX} jobs wait or run already")
+    } else if handle.jobs().live_count_of(tenant) >= of_a_tenant {
+        format!("{of_a_tenant} jobs of `{tenant}` wait, run or are held already")
+    } else {
         return Ok(());
-    }
-    let text = format!("{LIVE_JOBS_MAX} jobs wait or run already");
+    };
     Err(CallError::new(Code::TooMany, text).hint("wait for some of them to end"))
 }
 

@@ -16,7 +16,7 @@ use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
 use super::quotas::{QuotaRecord, read_quotas, write_quotas};
-use super::request::{RequesterRecord, read_requested, read_requester, write_requester};
+use super::request::{ChangeRequestRecord, read_change_request, write_change_request};
 use super::spec::{JobRecord, read_job, write_job};
 use super::topology::{TopologyRecord, read_topology, write_topology};
 use super::words::by_word;
@@ -55,12 +55,7 @@ enum EventRecord {
     JobCancelled {
         job: u64,
     },
-    ChangeRequested {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        job: Option<u64>,
-        what: String,
-        by: RequesterRecord,
-    },
+    ChangeRequested(ChangeRequestRecord),
     JobRetired {
         job: u64,
     },
@@ -249,11 +244,9 @@ fn write(event: &Event) -> EventRecord {
         Event::JobEligible { job } => EventRecord::JobEligible { job: job.0 },
         Event::DependencyFailed { job } => EventRecord::DependencyFailed { job: job.0 },
         Event::JobCancelled { job } => EventRecord::JobCancelled { job: job.0 },
-        Event::ChangeRequested { job, what, by } => EventRecord::ChangeRequested {
-            job: job.map(|job| job.0),
-            what: what.word().to_owned(),
-            by: write_requester(by),
-        },
+        Event::ChangeRequested { job, what, by } => {
+            EventRecord::ChangeRequested(write_change_request(*job, *what, by))
+        }
         Event::JobRetired { job } => EventRecord::JobRetired { job: job.0 },
         Event::JobChanged { job, change } => EventRecord::JobChanged {
             job: job.0,
@@ -322,15 +315,10 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::JobEligible { job } => Event::JobEligible { job: JobId(*job) },
         EventRecord::DependencyFailed { job } => Event::DependencyFailed { job: JobId(*job) },
         EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
-        EventRecord::ChangeRequested { job, what, by } => Event::ChangeRequested {
-            job: job.map(JobId),
-            what: read_requested(what)?,
-            by: read_requester(by),
-        },
+        EventRecord::ChangeRequested(record) => read_change_request(record)?,
         EventRecord::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
         EventRecord::JobChanged { job, priority, time_limit_ms } => {
-            let change = read_change(priority.as_deref(), *time_limit_ms)?;
-            Event::JobChanged { job: JobId(*job), change }
+            read_change(*job, priority.as_deref(), *time_limit_ms)?
         }
         EventRecord::StageYields { lease, beneficiary } => {
             Event::StageYields { lease: LeaseId(*lease), preemptor: read_stage(*beneficiary) }
@@ -388,11 +376,13 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
 }
 
 fn read_change(
+    job: u64,
     priority: Option<&str>,
     time_limit_ms: Option<u64>,
-) -> Result<JobChange, RecordError> {
+) -> Result<Event, RecordError> {
     let priority = priority.map(read_priority).transpose()?;
-    Ok(JobChange { priority, time_limit: time_limit_ms.map(Millis) })
+    let change = JobChange { priority, time_limit: time_limit_ms.map(Millis) };
+    Ok(Event::JobChanged { job: JobId(job), change })
 }
 
 fn read_occupant(process: u32, user: &str, command: &str) -> Occupant {

@@ -109,7 +109,7 @@ const RULES: &[Rule] = &[
             "crates/engine/src/contract",
             "crates/host/src/external.rs",
             "crates/node/src/node/adoption.rs",
-            "crates/node/src/process/sys/spawner.rs",
+            "crates/node/src/process/launcher.rs",
             "crates/node/src/recovery/restarter.rs",
             "crates/server/src/api/auth.rs",
             "crates/server/src/api/bounded.rs",

@@ -11,7 +11,7 @@ use het_host::inventory::{news, under_known_name};
 use het_host::{
     Activity, Home, HomeError, Machine, Monitor, StartTime, monitor, remove_unused, start_time,
 };
-use het_node::{Config, ControlGroups, Node, NodeError};
+use het_node::{Config, ControlGroups, Node, NodeError, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup};
 use het_wire::api::JobRow;
 use thiserror::Error;
@@ -56,8 +56,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) past: Past,
     pub(crate) retention: Retention,
     pub(crate) health_check: Option<PathBuf>,
-    /// Where a restarting supervisor writes how processes ended.
-    pub(crate) exits: Option<PathBuf>,
+    pub(crate) mode: RunMode,
     /// Not before the state's.
     pub(crate) begins_at: Time,
     /// Facts of the first turn.
@@ -80,7 +79,7 @@ pub(crate) fn assemble(
         begins_at: parts.begins_at,
         control_groups: ControlGroups::Auto,
         health_check: parts.health_check,
-        exits: parts.exits,
+        mode: parts.mode,
     })?;
     let event_sender = node.event_sender();
     // What the monitor finds is reported of the machine as it joins in the first turn.
@@ -154,7 +153,7 @@ impl MachineService {
             store,
             retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
             health_check,
-            exits: Some(home.exits()),
+            mode: RunMode::Service,
             begins_at,
             facts: gone.iter().map(|&device| Event::DeviceRepaired { device }).collect(),
             past,

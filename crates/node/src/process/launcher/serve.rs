@@ -1,0 +1,100 @@
+//! The launcher: a small process of one thread that makes a shim for each gang by copying itself.
+//!
+//! It opens no file by itself: all that a shim needs comes as descriptors and bytes. It has a
+//! descriptor of a locked file, which its shims inherit and close once they have noted themselves:
+//! whoever takes the lock after the end of an engine knows of every gang that ever may begin.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
+
+use super::messages::receive;
+use super::request::{GANG_DESCRIPTORS, GangRequest};
+use super::shim;
+use crate::process::sys::{Forked, exit_now, fork, interrupt_on_child, received};
+
+/// Descriptors of its own are above those that a program may get by number.
+const OWN_FROM: i32 = 10;
+const NULL: &str = "/dev/null";
+
+/// Runs a launcher until its engine is gone: standard input is the connection to it, standard
+/// output the locked file.
+pub(super) fn serve() -> io::Result<()> {
+    // A terminal's signals are for the engine.
+    let _ = setsid();
+    let engine = received(fcntl(io::stdin(), FcntlArg::F_DUPFD_CLOEXEC(OWN_FROM))?);
+    let lock = received(fcntl(io::stdout(), FcntlArg::F_DUPFD_CLOEXEC(OWN_FROM))?);
+    let null = File::options().read(true).write(true).open(NULL)?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    drop(null);
+    interrupt_on_child()?;
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
+    loop {
+        collect_shims();
+        if wait_for(&engine)? == Woken::ByChild {
+            continue;
+        }
+        let Some((bytes, descriptors)) = receive(engine.as_fd())? else { return Ok(()) };
+        let request = GangRequest::decode(&bytes);
+        let descriptors: Result<[OwnedFd; GANG_DESCRIPTORS], _> = descriptors.try_into();
+        // What is no request is dropped, and the engine sees that its end of the gang is closed.
+        if let (Some(request), Ok([record, connection])) = (request, descriptors) {
+            // Without a process the engine sees the same.
+            if matches!(fork(), Ok(Forked::Child)) {
+                drop(engine);
+                let code = shim::run(request, record.into(), &connection, lock);
+                exit_now(i32::from(code.is_err()));
+            }
+        }
+    }
+}
+
+/// Why a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// The descriptor is ready.
+    ByDescriptor,
+    /// A child ended or stopped.
+    ByChild,
+}
+
+/// Waits until a descriptor can be read or its other end is closed, or a child ends.
+pub(super) fn wait_for(fd: &OwnedFd) -> io::Result<Woken> {
+    let mut watched = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    wait(&mut watched)
+}
+
+/// Waits for any of these descriptors, or a child. That signal is let through only here, so that
+/// none is missed.
+pub(super) fn wait(watched: &mut [PollFd<'_>]) -> io::Result<Woken> {
+    let mut mask = SigSet::all();
+    mask.remove(Signal::SIGCHLD);
+    match ppoll(watched, None, Some(mask)) {
+        Ok(_) => Ok(Woken::ByDescriptor),
+        Err(Errno::EINTR) => Ok(Woken::ByChild),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Collects shims that have ended. One that somebody stopped goes on: a gang whose shim stands
+/// still would never end.
+fn collect_shims() {
+    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+    loop {
+        match waitpid(None::<Pid>, Some(flags)) {
+            Ok(WaitStatus::Stopped(shim, _)) => {
+                let _ = kill(shim, Signal::SIGCONT);
+            }
+            Ok(WaitStatus::StillAlive) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}

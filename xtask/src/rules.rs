@@ -52,7 +52,7 @@ const RULES: &[Rule] = &[
             "crates/node/src/launch/device_numbers.rs",
             "crates/node/src/process/containers.rs",
             "crates/node/src/process/procfs.rs",
-            "crates/node/src/process/sys/spawner.rs",
+            "crates/node/src/process/launcher",
             // Directories of ours that no job is told of.
             "crates/host/src/calibrations.rs",
             "crates/host/src/clock.rs",

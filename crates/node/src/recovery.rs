@@ -1,4 +1,5 @@
-//! What outlives a supervisor: records of leases, how they are found again, and the process that restarts a supervisor.
+//! What outlives a supervisor: records of leases, how they are found again, and the process that
+//! restarts a supervisor.
 
 mod abandoned;
 mod owner;

@@ -17,8 +17,8 @@ const SUPERVISOR: &str = "het-supervisor";
 /// How an engine runs, which decides where it makes cgroups and what programs inherit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunMode {
-    /// It stays in the cgroup it was started in, and so does what it runs; programs also inherit the
-    /// descriptors that it was given for them.
+    /// It stays in the cgroup it was started in, and so does what it runs; programs also inherit
+    /// the descriptors that it was given for them.
     Embedded,
     /// It has a restarter. Both leave the cgroup of a job that started them.
     Service,

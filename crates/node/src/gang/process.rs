@@ -93,8 +93,8 @@ impl Process {
         self.cpu = cpu;
     }
 
-    /// Learns how it ended, of one that no shim of this engine holds; `None` where that is not known
-    /// yet. `slots` is what was noted in its record.
+    /// Learns how it ended, of one that no shim of this engine holds; `None` where that is not
+    /// known yet. `slots` is what was noted in its record.
     pub(super) fn observe_exit(
         &mut self,
         now: Time,

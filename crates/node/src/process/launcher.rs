@@ -15,6 +15,7 @@ mod report;
 mod request;
 mod serve;
 mod shim;
+mod wait;
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -217,8 +218,8 @@ impl LauncherProcess {
         }
         let until = Instant::now() + END_LIMIT;
         let waits = Some(WaitPidFlag::WNOHANG);
-        while matches!(waitpid(Pid::from_raw(self.pid), waits), Ok(status) if status.pid().is_none())
-        {
+        let pid = Pid::from_raw(self.pid);
+        while matches!(waitpid(pid, waits), Ok(status) if status.pid().is_none()) {
             if Instant::now() > until {
                 return self.kill();
             }

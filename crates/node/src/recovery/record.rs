@@ -44,9 +44,9 @@ impl Record {
         files.write(text, self.cores.len())
     }
 
-    /// Whether the process that noted this id is a rank of the lease, or its shim, and runs: it leads
-    /// a session and has the right age. A program may change its environment and its name, but not
-    /// these.
+    /// Whether the process that noted this id is a rank of the lease, or its shim, and runs: it
+    /// leads a session and has the right age. A program may change its environment and its name,
+    /// but not these.
     pub(crate) fn is_of_lease(&self, pid: i32) -> bool {
         // One tick early, since both times are truncated to ticks.
         let from = self.since_ticks.saturating_sub(1);

@@ -22,9 +22,10 @@ const FAILED_STARTS_MAX: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Runs a supervisor until it exits by itself; gives its exit status. One that is killed by a signal
-/// is restarted while `is_wanted`. `was_ready` tells whether the supervisor with this process id had begun
-/// its work: one that dies earlier is restarted after longer and longer pauses.
+/// Runs a supervisor until it exits by itself; gives its exit status. One that is killed by a
+/// signal is restarted while `is_wanted`. `was_ready` tells whether the supervisor with this
+/// process id had begun its work: one that dies earlier is restarted after longer and longer
+/// pauses.
 ///
 /// # Errors
 /// When the supervisor cannot be started.

@@ -8,9 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
@@ -18,6 +16,7 @@ use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
 use super::messages::receive;
 use super::request::{GANG_DESCRIPTORS, GangRequest};
 use super::shim;
+use super::wait::{Woken, wait_for};
 use crate::process::sys::{Forked, exit_now, fork, interrupt_on_child, received};
 
 /// Descriptors of its own are above those that a program may get by number.
@@ -54,33 +53,6 @@ pub(super) fn serve() -> io::Result<()> {
                 exit_now(i32::from(code.is_err()));
             }
         }
-    }
-}
-
-/// Why a wait ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Woken {
-    /// The descriptor is ready.
-    ByDescriptor,
-    /// A child ended or stopped.
-    ByChild,
-}
-
-/// Waits until a descriptor can be read or its other end is closed, or a child ends.
-pub(super) fn wait_for(fd: &OwnedFd) -> io::Result<Woken> {
-    let mut watched = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    wait(&mut watched)
-}
-
-/// Waits for any of these descriptors, or a child. That signal is let through only here, so that
-/// none is missed.
-pub(super) fn wait(watched: &mut [PollFd<'_>]) -> io::Result<Woken> {
-    let mut mask = SigSet::all();
-    mask.remove(Signal::SIGCHLD);
-    match ppoll(watched, None, Some(mask)) {
-        Ok(_) => Ok(Woken::ByDescriptor),
-        Err(Errno::EINTR) => Ok(Woken::ByChild),
-        Err(errno) => Err(errno.into()),
     }
 }
 

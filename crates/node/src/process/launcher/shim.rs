@@ -16,7 +16,7 @@ use nix::unistd::{Pid, getpid, setsid};
 use super::messages::{receive, try_send};
 use super::report::{Others, Report};
 use super::request::{GangRequest, RANK_DESCRIPTORS_MAX, RELEASE, STREAMS, decode_rank};
-use super::serve::{Woken, wait, wait_for};
+use super::wait::{Woken, wait, wait_for};
 use crate::process::exit::Exit;
 use crate::process::procfs;
 use crate::process::slots::{EndNote, SHIM_AT, STARTUP_AT, StartupNote, end_at, note_at, slot};
@@ -126,7 +126,7 @@ impl Gang {
                 break;
             }
         }
-        // The engine is told of it too: a disk that takes nothing does not keep a gang from running.
+        // The engine is told too: a disk that takes nothing does not keep a gang from running.
         let _ = self.record.write_all_at(slot(note).as_bytes(), self.slots_at + STARTUP_AT);
         if let StartupNote::Failed { rank, errno } = note {
             let _ = try_send(connection.as_fd(), &Report::Failed { rank, errno }.encode());
@@ -209,7 +209,7 @@ impl Gang {
             let Some((exit, cpu)) = ended else { continue };
             let end = EndNote { exit, cpu };
             let at = self.slots_at + end_at(rank.number);
-            // A disk that takes nothing: a live engine is told, and one to come counts it as unseen.
+            // Where the disk takes nothing a live engine is told; for a later one it is unseen.
             let _ = self.record.write_all_at(slot(end).as_bytes(), at);
             rank.end = Some(end);
         }

@@ -129,6 +129,11 @@ impl Home {
         self.root.join("server/clock")
     }
 
+    /// Takes up the room that is kept for the ends of jobs.
+    pub fn reserve(&self) -> PathBuf {
+        self.root.join("server/reserve")
+    }
+
     /// What the server has to say beside its answers.
     pub fn server_log(&self) -> PathBuf {
         self.root.join("server/log")

@@ -15,6 +15,7 @@ pub mod inventory;
 mod kept;
 mod lock;
 mod machine;
+mod reserve;
 mod unsupervised;
 
 pub use het_node::{
@@ -33,4 +34,5 @@ pub use lock::{
     LockHolder, MachineLock, lock_dir, take_devices, wait_for_device,
 };
 pub use machine::{Machine, MachineChanges, machine, machine_with, this_machine};
+pub use reserve::Reserve;
 pub use unsupervised::{Unsupervised, unsupervised};

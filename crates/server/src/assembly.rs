@@ -9,10 +9,11 @@ use het_control::{Controller, Past, Retention};
 use het_core::{Event, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
 use het_host::{
-    Activity, Home, HomeError, Machine, Monitor, StartTime, monitor, remove_unused, start_time,
+    Activity, Home, HomeError, Machine, Monitor, Reserve, StartTime, monitor, remove_unused,
+    start_time,
 };
 use het_node::{Config, ControlGroups, Node, NodeError};
-use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup};
+use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
 use het_wire::api::JobRow;
 use thiserror::Error;
 
@@ -54,6 +55,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) run_dir: PathBuf,
     pub(crate) store: EventStore,
     pub(crate) past: Past,
+    /// Room on the disk for how things end.
+    pub(crate) reserve: Option<Reserve>,
     pub(crate) retention: Retention,
     pub(crate) health_check: Option<PathBuf>,
     /// Where a restarting supervisor writes how processes ended.
@@ -97,7 +100,7 @@ pub(crate) fn assemble(
         event_sender.clone(),
     );
     first.into_iter().for_each(|event| event_sender.send(event));
-    let log = Archive::new(parts.store, parts.home);
+    let log = Archive::new(parts.store, parts.home, parts.reserve);
     let Scheduling { policy, cadence } = scheduling;
     let mut control = Controller::new(state, rates, policy, node, log)
         .with_cadence(cadence)
@@ -152,6 +155,7 @@ impl MachineService {
             scheduling,
             run_dir: home.run_dir("server"),
             store,
+            reserve: Some(Reserve::at(home.reserve())),
             retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
             health_check,
             exits: Some(home.exits()),
@@ -160,6 +164,10 @@ impl MachineService {
             past,
             home,
         })?;
+        if control.log_mut().mend().is_err() {
+            // For this turn; the service finds out the same, and says so.
+            control.log_mut().release_reserve();
+        }
         // Whoever asks first sees the machine as it is now.
         let now = control.now();
         control.turn(Some(now)).map_err(ServiceError::Control)?;

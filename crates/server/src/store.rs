@@ -12,6 +12,7 @@
 //! ```
 
 mod check;
+mod database;
 mod recovery;
 mod removal;
 mod snapshot;
@@ -19,7 +20,7 @@ mod snapshot;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use het_control::{Log, LogError};
 use het_core::{DeviceId, Event, JobId, Time, Topology, TopologyError};
@@ -33,7 +34,8 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 pub use check::Checked;
-use check::{Chain, SharedDatabase, guarded};
+use check::{Chain, guarded};
+use database::{SharedDatabase, Source};
 pub use recovery::Recovered;
 use removal::Removal;
 use snapshot::Writing;
@@ -78,6 +80,16 @@ pub enum StoreError {
     Row { job: JobId, source: serde_json::Error },
     #[error("the store holds something that is not JSON")]
     Json(#[from] serde_json::Error),
+    #[error("`{}` is missing", path.display())]
+    Missing { path: PathBuf },
+    #[error("another file stands in the place of `{}`", path.display())]
+    Replaced { path: PathBuf },
+    #[error("`{}` was cut from {was} to {bytes} bytes", path.display())]
+    Truncated { path: PathBuf, bytes: u64, was: u64 },
+    #[error("the store ends before event {sequence}, which was written")]
+    Behind { sequence: u64 },
+    #[error("the store is not open")]
+    Closed,
     #[error("the store has no head: it was never completely created")]
     NoHead,
     #[error("the store has the format of another version of Heterosis")]
@@ -127,6 +139,8 @@ from_redb!(DatabaseError TransactionError TableError StorageError CommitError);
 #[derive(Debug)]
 pub struct EventStore {
     database: SharedDatabase,
+    source: Source,
+    health: Health,
     next: u64,
     /// Of the newest record.
     hash: Hash,
@@ -141,6 +155,17 @@ pub struct EventStore {
     writing: Option<Writing>,
     /// The same of events that are not needed any more.
     removal: Option<Removal>,
+}
+
+/// Whether the last batch could be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Sound,
+    /// The database is opened again before the next batch. What it holds beyond what is known was
+    /// never acknowledged, and is removed.
+    Failed,
+    /// It was opened again, and nothing was written since.
+    Reopened,
 }
 
 /// Reads a store while somebody else writes it.
@@ -160,20 +185,24 @@ impl EventStore {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(trouble(error)),
             _ => {}
         }
-        let store = Self::begin(builder().create(&draft)?, topology)?;
+        let database = Self::begin(builder().create(&draft)?, topology)?;
         fs::rename(&draft, path).map_err(trouble)?;
-        Ok(store)
+        Ok(Self::at(database, Source::file(path)?, Mark::BEGINNING))
     }
 
     /// Makes a new store on a disk that is not a file: tests put one there that fails.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn create_on(disk: impl StorageBackend, topology: &Topology) -> Result<Self, StoreError> {
-        Self::begin(builder().create_with_backend(disk)?, topology)
+    pub fn create_on(
+        disk: impl StorageBackend + Clone,
+        topology: &Topology,
+    ) -> Result<Self, StoreError> {
+        let source = Source::disk(disk);
+        Ok(Self::at(Self::begin(source.open()?, topology)?, source, Mark::BEGINNING))
     }
 
-    fn begin(database: Database, topology: &Topology) -> Result<Self, StoreError> {
+    fn begin(database: Database, topology: &Topology) -> Result<Database, StoreError> {
         let head = serde_json::to_vec(&write_topology(topology))?;
         let write = database.begin_write()?;
         {
@@ -183,12 +212,14 @@ impl EventStore {
         }
         open_tables(&write)?;
         write.commit()?;
-        Ok(Self::at(database, 0, NO_HASH))
+        Ok(database)
     }
 
-    fn at(database: Database, next: u64, hash: Hash) -> Self {
+    fn at(database: Database, source: Source, Mark { sequence: next, hash }: Mark) -> Self {
         Self {
             database: SharedDatabase::new(database),
+            source,
+            health: Health::Sound,
             next,
             hash,
             rows: Vec::new(),
@@ -212,18 +243,19 @@ impl EventStore {
     /// [`StoreError::InUse`] while another process has it open, or when the file is not a store of
     /// this version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        guarded(|| Self::resume(builder().open(path)?))
+        guarded(|| Self::resume(Source::file(path)?))
     }
 
     /// Opens a store on a disk that is not a file.
     ///
     /// # Errors
     /// When the disk holds no store.
-    pub fn open_on(disk: impl StorageBackend) -> Result<Self, StoreError> {
-        guarded(|| Self::resume(builder().create_with_backend(disk)?))
+    pub fn open_on(disk: impl StorageBackend + Clone) -> Result<Self, StoreError> {
+        guarded(|| Self::resume(Source::disk(disk)))
     }
 
-    fn resume(database: Database) -> Result<Self, StoreError> {
+    fn resume(source: Source) -> Result<Self, StoreError> {
+        let database = source.open()?;
         if !is_of_this_format(&database)? {
             let write = database.begin_write()?;
             write.open_table(HEAD)?.insert("format", FORMAT)?;
@@ -232,17 +264,48 @@ impl EventStore {
         }
         let read = database.begin_read()?;
         let events = read.open_table(EVENTS)?;
-        let (next, hash) = match events.last()? {
+        let mark = match events.last()? {
             Some((sequence, value)) => {
                 let sequence = sequence.value();
                 let (hash, _) = split(sequence, value.value())?;
-                (sequence + 1, hash)
+                Mark { sequence: sequence + 1, hash }
             }
-            None => (0, NO_HASH),
+            None => Mark::BEGINNING,
         };
         let (snapshots, stale) = snapshot::found(&read)?;
         drop((events, read));
-        Ok(Self { snapshots, stale, ..Self::at(database, next, hash) })
+        Ok(Self { snapshots, stale, ..Self::at(database, source, mark) })
+    }
+
+    /// Makes sure that the next batch can be tried: after a failure the database is opened again.
+    ///
+    /// # Errors
+    /// When its file is not there, not the same, or cannot be opened.
+    pub fn reopen(&mut self) -> Result<(), StoreError> {
+        self.source.check()?;
+        if self.health != Health::Failed {
+            return Ok(());
+        }
+        self.database.close();
+        let database = guarded(|| self.source.open())?;
+        self.database.replace(database);
+        self.source.written();
+        let read = self.database.begin_read()?;
+        if let Some(newest) = self.next.checked_sub(1) {
+            let events = read.open_table(EVENTS)?;
+            let found = events.get(newest)?.ok_or(StoreError::Behind { sequence: newest })?;
+            if split(newest, found.value())?.0 != self.hash {
+                return Err(StoreError::Tampered { sequence: newest });
+            }
+        }
+        // What was on its way with the batch that failed begins anew.
+        (self.snapshots, self.stale) = snapshot::found(&read)?;
+        let next = self.next;
+        let unknown = self.snapshots.extract_if(.., |sequence| *sequence > next);
+        self.stale.extend(unknown);
+        (self.writing, self.removal) = (None, None);
+        self.health = Health::Reopened;
+        Ok(())
     }
 
     /// Drops what [`StoreReader::gone`] says, once events say it.
@@ -276,8 +339,10 @@ impl EventStore {
     }
 
     fn write(&mut self, batch: &[(Time, Event)]) -> Result<(), StoreError> {
-        let database = self.database.clone();
-        let write = database.begin_write()?;
+        let write = self.database.begin_write()?;
+        if self.health == Health::Reopened {
+            write.open_table(EVENTS)?.retain_in(self.next.., |_, _| false)?;
+        }
         let hash = self.insert(&write, batch)?;
         self.remove_stale(&write)?;
         self.write_parts(&write, batch.len())?;
@@ -286,6 +351,8 @@ impl EventStore {
         self.hash = hash;
         self.next += batch.len() as u64;
         self.rows.clear();
+        self.health = Health::Sound;
+        self.source.written();
         Ok(())
     }
 
@@ -473,6 +540,10 @@ impl Log for EventStore {
         if batch.is_empty() && self.rows.is_empty() {
             return Ok(());
         }
-        guarded(|| self.write(batch)).map_err(|error| LogError(Box::new(error)))
+        let written = self.reopen().and_then(|()| guarded(|| self.write(batch)));
+        written.map_err(|error| {
+            self.health = Health::Failed;
+            LogError(Box::new(error))
+        })
     }
 }

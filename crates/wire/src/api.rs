@@ -421,6 +421,9 @@ pub struct ServerInfo {
     pub jobs_live: usize,
     /// Events in the log.
     pub events: u64,
+    /// Why nothing can be changed at present; absent where the store can be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
 }
 
 /// A change of one job, as `GET /api/v1/watch` sends it.

@@ -386,6 +386,7 @@ fn status(form: Form) -> Result<u8, Fail> {
             "since {} · {} live jobs · {} events",
             info.started_at, info.jobs_live, info.events
         );
+        info.storage.iter().for_each(|why| println!("nothing can be changed: {why}"));
     });
     Ok(code::OK)
 }

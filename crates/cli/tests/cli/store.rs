@@ -63,3 +63,37 @@ fn a_check_names_the_event_that_is_damaged() {
     let damage = told["items"][0]["damage"][0].as_str().expect("one is damaged");
     assert!(damage.starts_with("event ") && damage.contains("hash does not fit"), "{damage}");
 }
+
+#[test]
+fn a_directory_of_live_leases_that_was_removed_is_made_again() {
+    let served = Served::new();
+    let first = served.submit("true").to_string();
+    assert_eq!(served.code(&["wait", &first]), Some(0));
+    fs::remove_dir_all(served.0.path().join("home/run")).expect("it is there");
+    let script = r#"echo '{"step": 3, "total": 5}' >> "$HET_PROGRESS""#;
+    let second = served.submit(script).to_string();
+    assert_eq!(served.code(&["wait", &second]), Some(0), "{}", served.json(&["describe", &second]));
+    let told = served.json(&["describe", &second]);
+    assert!(told.to_string().contains("\"step\":3"), "{told}");
+}
+
+#[test]
+fn a_store_that_was_removed_under_a_server_is_noticed_and_taken_back() {
+    let served = Served::new();
+    let job = served.submit("true").to_string();
+    assert_eq!(served.code(&["wait", &job]), Some(0));
+    let store = served.0.path().join("home/server/events.redb");
+    let aside = store.with_extension("aside");
+    fs::rename(&store, &aside).expect("it is there");
+    let refused = served.run(&["submit", "--", "true"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(5), "{told}");
+    assert!(told.contains("events.redb` is missing"), "{told}");
+    assert_eq!(served.json(&["describe", &job])["state"], "succeeded");
+    fs::rename(&aside, &store).expect("nobody took its place");
+    wait_for("the server to go on", || {
+        served.json(&["server", "status"])["storage"] == serde_json::Value::Null
+    });
+    let job = served.submit("true").to_string();
+    assert_eq!(served.code(&["wait", &job]), Some(0));
+}

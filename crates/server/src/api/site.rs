@@ -11,7 +11,7 @@ use super::Api;
 use super::auth::{Auth, Verb};
 use super::refuse::ApiError;
 
-/// The process lives.
+/// The process lives, also while its disk cannot be written: a restart would mend nothing.
 pub async fn healthz() -> &'static str {
     "ok\n"
 }
@@ -38,6 +38,7 @@ pub async fn info(
         started_at: stamp(api.0.started),
         jobs_live: api.0.service.jobs().live_count(),
         events,
+        storage: api.0.service.storage_trouble().map(|why| why.to_string()),
     }))
 }
 

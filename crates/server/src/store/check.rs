@@ -2,14 +2,13 @@
 //! process that looks.
 
 use std::any::Any;
-use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use het_core::{Event, JobId, Time};
 use het_wire::api::JobRow;
 use het_wire::record::Record;
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{ReadableTable, ReadableTableMetadata};
 
 use super::{EVENTS, EventStore, GAPS, Hash, Mark, ROWS, StoreError, StoreReader, chained, split};
 
@@ -35,35 +34,6 @@ fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     text.and_then(|text| text.lines().next()).unwrap_or("no reason was given").to_owned()
-}
-
-/// A database that its readers keep open. Closing it writes, and may meet damage too.
-#[derive(Debug, Clone)]
-pub(super) struct SharedDatabase(Option<Arc<Database>>);
-
-impl SharedDatabase {
-    pub(super) fn new(database: Database) -> Self {
-        Self(Some(Arc::new(database)))
-    }
-}
-
-impl Deref for SharedDatabase {
-    type Target = Database;
-
-    fn deref(&self) -> &Database {
-        self.0.as_ref().expect("only the end takes it")
-    }
-}
-
-impl Drop for SharedDatabase {
-    fn drop(&mut self) {
-        let database = self.0.take();
-        // What could not be written is found by the next who opens it.
-        let _ = guarded(|| {
-            drop(database);
-            Ok(())
-        });
-    }
 }
 
 /// Follows the events, each chained to the one before.

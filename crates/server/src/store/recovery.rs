@@ -7,7 +7,7 @@ use het_control::Past;
 use het_core::{State, Topology};
 use het_perf::Rates;
 use het_wire::record::SnapshotError;
-use redb::{ReadableDatabase, ReadableTable};
+use redb::ReadableTable;
 
 use super::{
     EVENTS, EventStore, GAPS, Mark, SnapshotFault, StoreError, StoreReader, guarded, snapshot,

@@ -100,6 +100,11 @@ impl Home {
         self.root.join("server/events.redb")
     }
 
+    /// The second copy of the tail of the server's event log.
+    pub fn store_copy(&self) -> PathBuf {
+        self.root.join("server/copy")
+    }
+
     /// Where the server is reached.
     pub fn socket(&self) -> PathBuf {
         self.root.join("server/socket")

@@ -28,5 +28,6 @@ pub use assembly::{MachineService, StartError, begin_store};
 pub use planning::plan;
 pub use run::{PreparedRun, Run, RunError};
 pub use store::{
-    Checked, Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
+    Checked, Draft, EventStore, Keeping, Lost, Mark, Mended, Opened, Recovered, SnapshotFault,
+    StoreError, StoreReader, open_mending,
 };

@@ -12,7 +12,9 @@
 //! ```
 
 mod check;
+mod copy;
 mod database;
+mod mend;
 mod recovery;
 mod removal;
 mod snapshot;
@@ -35,7 +37,9 @@ use thiserror::Error;
 
 pub use check::Checked;
 use check::{Chain, guarded};
+use copy::Copy;
 use database::{SharedDatabase, Source};
+pub use mend::{Lost, Mended, Opened, open_mending};
 pub use recovery::Recovered;
 use removal::Removal;
 use snapshot::Writing;
@@ -102,6 +106,27 @@ pub enum StoreError {
     NothingToGoOnFrom { sequence: u64 },
 }
 
+impl StoreError {
+    /// Whether it says that what was written is not there any more, rather than that it cannot be
+    /// reached or is of another version.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::InUse
+            | Self::Format
+            | Self::Missing { .. }
+            | Self::Replaced { .. }
+            | Self::Truncated { .. }
+            | Self::Closed => false,
+            Self::Redb(error) => match &**error {
+                redb::Error::Io(error) => error.raw_os_error().is_none(),
+                redb::Error::UpgradeRequired(_) => false,
+                _ => true,
+            },
+            _ => true,
+        }
+    }
+}
+
 /// When a snapshot is taken, and what stays beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keeping {
@@ -140,6 +165,7 @@ from_redb!(DatabaseError TransactionError TableError StorageError CommitError);
 pub struct EventStore {
     database: SharedDatabase,
     source: Source,
+    copy: Option<Copy>,
     health: Health,
     next: u64,
     /// Of the newest record.
@@ -219,6 +245,7 @@ impl EventStore {
         Self {
             database: SharedDatabase::new(database),
             source,
+            copy: None,
             health: Health::Sound,
             next,
             hash,
@@ -340,6 +367,9 @@ impl EventStore {
 
     fn write(&mut self, batch: &[(Time, Event)]) -> Result<(), StoreError> {
         let write = self.database.begin_write()?;
+        if let Some(copy) = &mut self.copy {
+            copy.clear();
+        }
         if self.health == Health::Reopened {
             write.open_table(EVENTS)?.retain_in(self.next.., |_, _| false)?;
         }
@@ -348,6 +378,9 @@ impl EventStore {
         self.write_parts(&write, batch.len())?;
         self.remove_events(&write, batch.len())?;
         write.commit()?;
+        if let Some(copy) = &mut self.copy {
+            copy.committed(self.next);
+        }
         self.hash = hash;
         self.next += batch.len() as u64;
         self.rows.clear();
@@ -357,7 +390,7 @@ impl EventStore {
     }
 
     fn insert(
-        &self,
+        &mut self,
         write: &WriteTransaction,
         batch: &[(Time, Event)],
     ) -> Result<Hash, StoreError> {
@@ -371,6 +404,9 @@ impl EventStore {
             value.extend_from_slice(&hash);
             value.extend_from_slice(record.as_bytes());
             table.insert(sequence, value.as_slice())?;
+            if let Some(copy) = &mut self.copy {
+                copy.add(sequence, &hash, &record);
+            }
         }
         if !self.rows.is_empty() {
             let mut table = write.open_table(ROWS)?;
@@ -475,10 +511,13 @@ impl StoreReader {
     /// # Errors
     /// When the head is missing or does not fit together.
     pub fn topology(&self) -> Result<Topology, StoreError> {
+        topology(&self.topology_json()?)
+    }
+
+    fn topology_json(&self) -> Result<Vec<u8>, StoreError> {
         let table = self.0.begin_read()?.open_table(HEAD)?;
         let head = table.get("topology")?.ok_or(StoreError::NoHead)?;
-        let record: TopologyRecord = serde_json::from_slice(head.value())?;
-        Ok(read_topology(&record)?)
+        Ok(head.value().to_vec())
     }
 
     /// Devices that version 0.1 took out of service because they were gone, and remembered beside
@@ -519,6 +558,11 @@ fn is_of_this_format(database: &Database) -> Result<bool, StoreError> {
         FORMAT_WITHOUT_SNAPSHOTS => Ok(false),
         _ => Err(StoreError::Format),
     }
+}
+
+fn topology(json: &[u8]) -> Result<Topology, StoreError> {
+    let record: TopologyRecord = serde_json::from_slice(json)?;
+    Ok(read_topology(&record)?)
 }
 
 fn digits(bytes: &[u8]) -> String {

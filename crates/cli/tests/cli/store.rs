@@ -62,6 +62,14 @@ fn a_check_names_the_event_that_is_damaged() {
     let told: serde_json::Value = serde_json::from_slice(&checked.stdout).expect("it is JSON");
     let damage = told["items"][0]["damage"][0].as_str().expect("one is damaged");
     assert!(damage.starts_with("event ") && damage.contains("hash does not fit"), "{damage}");
+
+    let served = served.start(&[]);
+    assert_eq!(served.json(&["describe", &job])["state"], "succeeded", "the copy has it");
+    let next = served.submit("true").to_string();
+    assert_eq!(served.code(&["wait", &next]), Some(0));
+    close(&served);
+    assert_eq!(served.code(&["server", "check"]), Some(0), "it is sound again");
+    assert!(store.with_extension("damaged-1").exists(), "what was damaged is kept");
 }
 
 #[test]

@@ -49,8 +49,8 @@ pub struct Turn {
     pub decisions: usize,
 }
 
-/// Which events of a turn are facts, which stay true where the turn is not made durable: those before
-/// `end` but for `others`, which are what callers wanted and what followed from the state.
+/// Which events of a turn stay true where the turn is not made durable: those before `end` but for
+/// `others`, which are what callers wanted and what followed from the state.
 struct Facts {
     others: Range<usize>,
     end: usize,

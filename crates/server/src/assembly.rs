@@ -12,7 +12,7 @@ use het_host::{
     Activity, Home, HomeError, Machine, Monitor, Reserve, StartTime, monitor, remove_unused,
     start_time,
 };
-use het_node::{Config, ControlGroups, Node, NodeError};
+use het_node::{Config, ControlGroups, Node, NodeError, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
 use het_wire::api::JobRow;
 use thiserror::Error;
@@ -61,8 +61,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) reserve: Option<Reserve>,
     pub(crate) retention: Retention,
     pub(crate) health_check: Option<PathBuf>,
-    /// Where a restarting supervisor writes how processes ended.
-    pub(crate) exits: Option<PathBuf>,
+    pub(crate) mode: RunMode,
     /// Not before the state's.
     pub(crate) begins_at: Time,
     /// Facts of the first turn.
@@ -85,7 +84,7 @@ pub(crate) fn assemble(
         begins_at: parts.begins_at,
         control_groups: ControlGroups::Auto,
         health_check: parts.health_check,
-        exits: parts.exits,
+        mode: parts.mode,
     })?;
     let event_sender = node.event_sender();
     // What the monitor finds is reported of the machine as it joins in the first turn.
@@ -162,7 +161,7 @@ impl MachineService {
             reserve: Some(Reserve::at(home.reserve())),
             retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
             health_check,
-            exits: Some(home.exits()),
+            mode: RunMode::Service,
             begins_at,
             facts: gone.iter().map(|&device| Event::DeviceRepaired { device }).collect(),
             past,

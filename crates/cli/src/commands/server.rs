@@ -195,9 +195,8 @@ fn keep_one() -> Result<u8, Fail> {
         fs::read_to_string(&ready).is_ok_and(|text| text == id.to_string())
     };
     let is_wanted = || !kept.stopped.load(Ordering::SeqCst);
-    let exits = home.exits();
-    let status = run_restarter(&exits, start, was_of_use, is_wanted);
-    let status = status.map_err(|error| Fail::file(&exits, error))?;
+    let status = run_restarter(start, was_of_use, is_wanted);
+    let status = status.map_err(|error| Fail::file(&program, error))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
 }
 

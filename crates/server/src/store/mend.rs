@@ -139,7 +139,7 @@ impl Salvage {
         Ok(Self { topology, bases: [beginning].into_iter().chain(others).collect(), lines, rows })
     }
 
-    /// The events from a mark on as far as they are sound in one of the copies, and where that ends.
+    /// The events from a mark on as far as they are sound in either copy, and where that ends.
     fn follow(&self, mut mark: Mark) -> (Vec<&Line>, Mark) {
         let mut followed = Vec::new();
         while let Some(line) = self.sound(&mark) {

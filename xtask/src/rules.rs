@@ -59,7 +59,7 @@ const RULES: &[Rule] = &[
             "crates/host/src/home.rs",
             "crates/host/src/lock.rs",
             "crates/host/src/lock/devices.rs",
-            "crates/host/src/reserve.rs",
+            "crates/host/src/instance.rs",
             "crates/host/src/unsupervised.rs",
             "crates/node/src/node.rs",
             "crates/node/src/node/adoption.rs",

@@ -134,6 +134,16 @@ impl Home {
         self.root.join("server/clock")
     }
 
+    /// Which directory this is, if not a copy.
+    pub fn instance(&self) -> PathBuf {
+        self.root.join("server/instance")
+    }
+
+    /// A backup that is being made.
+    pub fn backup(&self) -> PathBuf {
+        self.root.join("server/backup")
+    }
+
     /// Takes up the room that is kept for the ends of jobs.
     pub fn reserve(&self) -> PathBuf {
         self.root.join("server/reserve")

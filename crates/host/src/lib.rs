@@ -11,6 +11,7 @@ mod clock;
 mod declared;
 mod external;
 mod home;
+mod instance;
 pub mod inventory;
 mod kept;
 mod lock;
@@ -28,6 +29,7 @@ pub use checkpoints::{missed_facts, newest_checkpoint};
 pub use clock::{Activity, StartTime, start_time};
 pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir};
+pub use instance::{Instance, claim_instance, instance};
 pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
 pub use lock::{
     Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks,

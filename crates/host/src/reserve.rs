@@ -1,10 +1,10 @@
 //! Room on the disk that is kept for how things end: given up where there is no other.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use het_files::create_private;
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 use nix::sys::statvfs::statvfs;
@@ -47,8 +47,7 @@ impl Reserve {
     }
 
     fn take_up(&self) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(&self.path)?;
+        let file = create_private(&self.path)?;
         Ok(posix_fallocate(&file, 0, RESERVE_BYTES as i64)?)
     }
 

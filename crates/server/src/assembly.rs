@@ -18,6 +18,7 @@ use het_wire::api::JobRow;
 use thiserror::Error;
 
 use crate::archive::Archive;
+use crate::restore::{RestoreError, part_from_original};
 use crate::store::{
     EventStore, Keeping, Mended, Opened, Recovered, StoreError, StoreReader, open_mending,
 };
@@ -40,6 +41,8 @@ pub enum StartError {
     Node(#[from] NodeError),
     #[error(transparent)]
     Service(#[from] ServiceError),
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
     #[error(
         "the event store `{}` is missing, but {jobs} of its jobs left directories, job {newest} \
          last",
@@ -141,15 +144,17 @@ impl MachineService {
         keeping: Keeping,
     ) -> Result<Self, StartError> {
         let Opened { store, recovered, taken_over, mended } = open_or_create(&home)?;
-        let store = store.with_keeping(keeping);
+        let mut store = store.with_keeping(keeping);
         let log = store.reader();
-        let Recovered { past, refused } = recovered;
+        let Recovered { mut past, refused } = recovered;
+        let of_copy = part_from_original(&home, &mut store, &mut past)?;
         // What cannot be read now is looked at by the next server.
         let _ = remove_unused(&home.kept(), past.state.jobs().values().map(|job| &**job));
         let found = under_known_name(past.state.topology(), &machine.topology);
         let StartTime { time: begins_at, news: of_clock } = start_time_of(&home, &past.state);
         let mut news: Vec<String> = of_clock.into_iter().chain(news(&past.state, &found)).collect();
         news.extend(of_store(taken_over, mended.as_ref()));
+        news.extend(of_copy);
         let gone = log.gone()?;
         let setup_rows: Vec<JobRow> = log.rows()?;
         let last_job = home.jobs()?.last().map_or(0, |job| job.id);

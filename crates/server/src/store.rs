@@ -11,6 +11,7 @@
 //! head     `topology`: that before the first event · `format`: of this file
 //! ```
 
+mod backup;
 mod check;
 mod copy;
 mod database;
@@ -35,8 +36,9 @@ use redb::{
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-pub use check::Checked;
+pub use backup::KeptFile;
 use check::{Chain, guarded};
+pub use check::{Checked, store_check};
 use copy::Copy;
 use database::{SharedDatabase, Source};
 pub use mend::{Lost, Mended, Opened, open_mending};

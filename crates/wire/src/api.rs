@@ -426,6 +426,27 @@ pub struct ServerInfo {
     pub storage: Option<String>,
 }
 
+/// What is in an event store: `GET /api/v1/server/check`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoreCheck {
+    pub path: String,
+    pub events: u64,
+    pub snapshots: u64,
+    /// Last lines of jobs that ended long ago.
+    pub rows: u64,
+    /// What is not what was written, a sentence each.
+    pub damage: Vec<String>,
+}
+
+/// A backup that was written: `POST /api/v1/server/backup`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Backup {
+    /// On the server's machine.
+    pub path: String,
+    /// In its log.
+    pub events: u64,
+}
+
 /// A change of one job, as `GET /api/v1/watch` sends it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {

@@ -1,12 +1,14 @@
 //! What a server does about its event store.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use het_server::EventStore;
 
 use crate::commands::wait_for;
-use crate::support::Served;
+use crate::support::{Sandbox, Served};
 
 /// Ends the server and waits until nobody has its store open.
 fn close(served: &Served) -> PathBuf {
@@ -47,7 +49,7 @@ fn a_check_names_the_event_that_is_damaged() {
     let served = Served::new();
     let job = served.submit("true").to_string();
     assert_eq!(served.code(&["wait", &job]), Some(0));
-    assert_eq!(served.code(&["server", "check"]), Some(6), "a server uses it");
+    assert_eq!(served.code(&["server", "check"]), Some(0), "a server looks at its own");
     let store = close(&served);
     assert_eq!(served.code(&["server", "check"]), Some(0));
 
@@ -104,4 +106,56 @@ fn a_store_that_was_removed_under_a_server_is_noticed_and_taken_back() {
     });
     let job = served.submit("true").to_string();
     assert_eq!(served.code(&["wait", &job]), Some(0));
+}
+
+/// A job that has ended, and one that runs until its user lets it go.
+fn one_ended_and_one_running(served: &Served) -> (String, String) {
+    let ended = served.submit("true").to_string();
+    assert_eq!(served.code(&["wait", &ended]), Some(0));
+    let running = served.submit("until [ -e go ]; do sleep 0.02; done").to_string();
+    wait_for("the job to run", || served.json(&["describe", &running])["state"] == "running");
+    (ended, running)
+}
+
+/// The original's job goes on, and the other server holds it.
+fn check_parted(original: &Served, other: Served, (ended, running): (&str, &str)) {
+    let other = other.start(&[]);
+    assert_eq!(other.json(&["describe", ended])["state"], "succeeded");
+    assert_eq!(other.json(&["describe", running])["state"], "held");
+    assert_eq!(original.json(&["describe", running])["state"], "running");
+    original.0.write("go", "");
+    assert_eq!(original.code(&["wait", running]), Some(0), "nobody killed it");
+    other.0.write("go", "");
+    assert_eq!(other.code(&["release", running]), Some(0));
+}
+
+#[test]
+fn a_backup_of_a_running_server_is_another_state_that_holds_what_had_not_ended() {
+    let served = Served::new();
+    let (ended, running) = one_ended_and_one_running(&served);
+    let file = served.0.path().join("backup");
+    let name = file.to_string_lossy().into_owned();
+    assert_eq!(served.code(&["server", "backup", &name]), Some(0));
+    let mode = fs::metadata(&file).expect("it was written").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(served.code(&["server", "backup", &name]), Some(6), "nothing is overwritten");
+
+    let other = Served(Sandbox::new());
+    assert_eq!(other.code(&["server", "restore", &name]), Some(0));
+    assert_eq!(other.code(&["server", "restore", &name]), Some(6), "there is a state");
+    assert_eq!(other.code(&["server", "restore", "--force", &name]), Some(0));
+    check_parted(&served, other, (&ended, &running));
+}
+
+#[test]
+fn a_copy_of_a_state_directory_takes_up_nothing_and_kills_nothing() {
+    let served = Served::new();
+    let (ended, running) = one_ended_and_one_running(&served);
+    let other = Served(Sandbox::new());
+    let copied = Command::new("cp")
+        .arg("-a")
+        .args([served.0.path().join("home"), other.0.path().join("home")])
+        .status();
+    assert!(copied.expect("there is cp(1)").success());
+    check_parted(&served, other, (&ended, &running));
 }

@@ -60,6 +60,9 @@ const FORMAT: &[u8] = b"3";
 /// The format before there were snapshots; such a file becomes one of this when it is opened.
 const FORMAT_WITHOUT_SNAPSHOTS: &[u8] = b"2";
 
+/// Of this program; the store says which one wrote it last.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Pages kept in memory: the log is written at its end and read once.
 const CACHE_BYTES: usize = 16 << 20;
 
@@ -98,8 +101,18 @@ pub enum StoreError {
     Closed,
     #[error("the store has no head: it was never completely created")]
     NoHead,
-    #[error("the store has the format of another version of Heterosis")]
-    Format,
+    #[error(
+        "the store was written by version {version} of Heterosis in format {found}, and this is \
+         version {own} and reads formats 2 and 3",
+        own = VERSION
+    )]
+    Format { found: String, version: String },
+    #[error(
+        "the store was written by version {version} of Heterosis, and this is version {own}, \
+         which cannot read it",
+        own = VERSION
+    )]
+    Newer { version: String, source: Box<StoreError> },
     #[error("the topology in the store does not fit together")]
     Topology(#[from] TopologyError),
     #[error("the snapshot before event {sequence} cannot be used")]
@@ -114,7 +127,9 @@ impl StoreError {
     fn is_damage(&self) -> bool {
         match self {
             Self::InUse
-            | Self::Format
+            | Self::Format { .. }
+            | Self::Newer { .. }
+            | Self::Record { .. }
             | Self::Missing { .. }
             | Self::Replaced { .. }
             | Self::Truncated { .. }
@@ -237,6 +252,7 @@ impl EventStore {
             let mut table = write.open_table(HEAD)?;
             table.insert("topology", head.as_slice())?;
             table.insert("format", FORMAT)?;
+            table.insert("version", VERSION.as_bytes())?;
         }
         open_tables(&write)?;
         write.commit()?;
@@ -344,6 +360,19 @@ impl EventStore {
     pub fn forget_gone(&mut self) -> Result<(), StoreError> {
         let write = self.database.begin_write()?;
         write.open_table(HEAD)?.remove("gone")?;
+        Ok(write.commit()?)
+    }
+
+    /// Says which version writes from now on. To be called once the store was read.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn claim_version(&self) -> Result<(), StoreError> {
+        if self.reader().version()? == VERSION {
+            return Ok(());
+        }
+        let write = self.database.begin_write()?;
+        write.open_table(HEAD)?.insert("version", VERSION.as_bytes())?;
         Ok(write.commit()?)
     }
 
@@ -522,6 +551,12 @@ impl StoreReader {
         Ok(head.value().to_vec())
     }
 
+    /// The version that wrote it last, as far as that is known.
+    fn version(&self) -> Result<String, StoreError> {
+        let table = self.0.begin_read()?.open_table(HEAD)?;
+        Ok(version_in(&table)?)
+    }
+
     /// Devices that version 0.1 took out of service because they were gone, and remembered beside
     /// its events.
     ///
@@ -555,11 +590,25 @@ fn is_of_this_format(database: &Database) -> Result<bool, StoreError> {
         Err(redb::TableError::TableDoesNotExist(_)) => return Err(StoreError::NoHead),
         head => head?,
     };
-    match head.get("format")?.ok_or(StoreError::Format)?.value() {
+    let format = head.get("format")?.map(|format| format.value().to_vec()).unwrap_or_default();
+    match format.as_slice() {
         FORMAT => Ok(true),
         FORMAT_WITHOUT_SNAPSHOTS => Ok(false),
-        _ => Err(StoreError::Format),
+        other => {
+            let found = String::from_utf8_lossy(other).into_owned();
+            Err(StoreError::Format { found, version: version_in(&head)? })
+        }
     }
+}
+
+fn version_in(
+    head: &impl ReadableTable<&'static str, &'static [u8]>,
+) -> Result<String, redb::StorageError> {
+    let version = head.get("version")?;
+    Ok(version.map_or_else(
+        || "0.1.0 or earlier".to_owned(),
+        |version| String::from_utf8_lossy(version.value()).into_owned(),
+    ))
 }
 
 fn topology(json: &[u8]) -> Result<Topology, StoreError> {

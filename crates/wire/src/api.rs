@@ -141,7 +141,8 @@ pub struct JobRow {
     pub array: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_index: Option<u32>,
-    /// Tenant and key of its submission, if it came with one.
+    /// Tenant and key of its submission, if it came with one, and in a second line the hash of the
+    /// request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }

@@ -90,7 +90,15 @@ pub fn open_mending(path: &Path, copy: &Path, jobs: &[u64]) -> Result<Opened, St
 fn open(path: &Path, copy: &Path) -> Result<Opened, StoreError> {
     let mut store = EventStore::open(path)?;
     let taken_over = guarded(|| store.take_over(copy))?;
-    let recovered = store.recover()?;
+    // What is whole and cannot be read is not damaged: a later version wrote it.
+    let recovered = store.recover().map_err(|error| match error {
+        StoreError::Record { .. } => {
+            let version = store.reader().version().unwrap_or_default();
+            StoreError::Newer { version, source: Box::new(error) }
+        }
+        error => error,
+    })?;
+    guarded(|| store.claim_version())?;
     guarded(|| store.keep_copy(copy))?;
     Ok(Opened { store, recovered, taken_over, mended: None })
 }
@@ -150,9 +158,7 @@ impl Salvage {
     }
 
     fn sound(&self, mark: &Mark) -> Option<&Line> {
-        let line = self.lines.get(&mark.sequence)?.iter().find(|line| line.follows(mark))?;
-        Record::from_json(&String::from_utf8_lossy(&line.record)).and_then(|it| it.read()).ok()?;
-        Some(line)
+        self.lines.get(&mark.sequence)?.iter().find(|line| line.follows(mark))
     }
 
     /// Writes a store from where the most is left; what is lost all the same.

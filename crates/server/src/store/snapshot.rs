@@ -39,6 +39,13 @@ pub enum SnapshotFault {
     OtherChain,
 }
 
+impl SnapshotFault {
+    /// It is what was written, and says things that nothing is known of here.
+    pub(super) fn is_of_a_later_version(&self) -> bool {
+        matches!(self, Self::Unreadable(_))
+    }
+}
+
 /// A place in the log: before an event, and the hash of the one before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {

@@ -122,7 +122,7 @@ fn what_was_acknowledged_is_restored_or_named() {
         let opened = open_mending(&dir.path().join(STORE), &dir.path().join(COPY), &jobs);
         let opened = match opened {
             Ok(opened) => opened,
-            Err(StoreError::Format) => continue,
+            Err(StoreError::Format { .. }) => continue,
             Err(error) if spoils_copy => panic!("seed {seed}, both copies: {error:?}"),
             Err(error) => panic!("seed {seed}: {error:?}"),
         };

@@ -88,8 +88,8 @@ pub struct ServerArgs {
     /// that no job needs which is still kept are removed.
     #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().events)]
     pub keep_events: u64,
-    /// The lines of so many jobs that ended last stay in `het ps --all`. What jobs wrote is never
-    /// removed.
+    /// The lines of so many jobs that ended last stay in `het ps --all`. What jobs wrote is
+    /// removed by `het prune` alone.
     #[arg(long, value_name = "JOBS", default_value_t = Keeping::default().jobs)]
     pub keep_jobs: usize,
     /// Begin with an empty store where the store is missing beside directories of jobs, which a

@@ -159,3 +159,35 @@ fn a_copy_of_a_state_directory_takes_up_nothing_and_kills_nothing() {
     assert!(copied.expect("there is cp(1)").success());
     check_parted(&served, other, (&ended, &running));
 }
+
+#[test]
+fn pruning_removes_files_of_ended_jobs_and_nothing_that_others_need() {
+    let served = Served::new();
+    let own = served.0.path().join("own");
+    let own_text = own.to_string_lossy().into_owned();
+    let named = ["submit", "--workdir", &own_text, "-o", "json", "--", "touch", "mine"];
+    let named = served.json(&named)["id"].to_string();
+    let failed = served.submit("exit 3").to_string();
+    let plain = served.submit("true").to_string();
+    for job in [&named, &failed, &plain] {
+        served.run(&["wait", job]);
+    }
+    // It works where the one before did.
+    let script = "until [ -e go ]; do sleep 0.02; done";
+    let before = served.submit(&format!("[ -e again ] || {{ touch again; exit 3; }}; {script}"));
+    served.run(&["wait", &before.to_string()]);
+    assert_eq!(served.code(&["requeue", &before.to_string()]), Some(0));
+
+    let dir = |job: &str| served.0.path().join("home/jobs").join(job);
+    assert_eq!(served.code(&["prune"]), Some(2), "it is said what goes");
+    let list = served.json(&["prune", "--keep", "0", "--dry-run"]);
+    assert!(dir(&plain).exists(), "nothing was removed: {list}");
+    assert_eq!(served.code(&["prune", "--keep", "0"]), Some(0));
+    for job in [&named, &failed, &plain] {
+        assert!(!dir(job).exists(), "job {job}");
+    }
+    assert!(own.exists(), "a user's directory stays");
+    assert!(dir(&before.to_string()).join("work").exists(), "another job works there");
+    assert_eq!(served.json(&["describe", &plain])["state"], "succeeded");
+    served.0.write("go", "");
+}

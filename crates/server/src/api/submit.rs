@@ -129,8 +129,8 @@ fn submitted(id: JobId, name: String, workdir: String, warnings: Vec<String>) ->
     Submitted { api_version, kind, id: id.0, name, workdir, warnings, known: false }
 }
 
-/// SHA-256 of all that makes one submission another: not of when it begins, or of what a shell has in
-/// its environment.
+/// SHA-256 of all that makes one submission another: not of when it begins, or of what a shell has
+/// in its environment.
 fn hash_of(submission: &Submission) -> String {
     let Submission { file, overrides, script, cwd, workdir, stdin, env, array, .. } = submission;
     let overrides: Vec<_> =

@@ -59,11 +59,13 @@ const RULES: &[Rule] = &[
             "crates/host/src/home.rs",
             "crates/host/src/lock.rs",
             "crates/host/src/lock/devices.rs",
+            "crates/host/src/instance.rs",
             "crates/host/src/unsupervised.rs",
             "crates/node/src/node.rs",
             "crates/node/src/node/adoption.rs",
             "crates/node/src/recovery/",
             "crates/server/src/api/tokens.rs",
+            "crates/server/src/store/copy.rs",
             // They open as `files` does, and for other purposes.
             "crates/host/src/kept.rs",
             "crates/node/src/launch/container.rs",

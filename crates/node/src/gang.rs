@@ -27,7 +27,7 @@ use nix::sys::signal::Signal;
 
 use crate::cgroup::Group;
 use crate::context::Context;
-use crate::launch::{self, GangSpec, explain_exec_error};
+use crate::launch::{self, GangSpec, explain_exec_error, outcome_of_start};
 use crate::logs::{self, LogRotation};
 use crate::output::OutputWatch;
 use crate::poller::Source;
@@ -509,7 +509,7 @@ impl Gang {
     fn outcome(&mut self, context: &mut Context) -> Outcome {
         let culprit = self.verdict.culprit();
         if let Some(failure) = self.startup.take_failure() {
-            return Outcome::Failed(failure);
+            return outcome_of_start(failure);
         }
         if health::is_unhealthy(&self.spec, culprit) {
             return health::fail_devices(&self.spec, context);

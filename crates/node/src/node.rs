@@ -5,6 +5,7 @@ mod adoption;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -16,6 +17,7 @@ use het_core::{
     Plan, State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
+use het_files::is_directory;
 
 use crate::cgroup::{CgroupPool, ControlGroups, DeviceNodes};
 use crate::checkpoint::{ChangedDirectories, DirectoryWatch};
@@ -25,7 +27,7 @@ use crate::context::{Cleanup, Context, OomKills, QueuedEvent};
 use crate::error::NodeError;
 use crate::event_channel::{Channel, EventReceiver, EventSender};
 use crate::gang::{Gang, GangStatus};
-use crate::launch::{GangSpec, all_grants};
+use crate::launch::{GangSpec, all_grants, outcome_of_start};
 use crate::poller::{Poller, Source, Trigger};
 use crate::process::{Environments, Launcher, Orphans};
 use crate::progress::{Changed, ProgressWatch};
@@ -92,9 +94,7 @@ impl Node {
         let receiver = EventReceiver::new().map_err(NodeError::Poller)?;
         let added = poller.add(&receiver, Source::Channel, Trigger::Level);
         added.map_err(NodeError::Poller)?;
-        let progress_watch = ProgressWatch::start(&progress).ok();
-        let progress_watch = progress_watch
-            .filter(|watch| poller.add(watch, Source::Progress, Trigger::OneShot).is_ok());
+        let progress_watch = watch_progress(&poller, &progress);
         let directory_watch = DirectoryWatch::new().ok();
         let directory_watch = directory_watch
             .filter(|watch| poller.add(watch, Source::Directories, Trigger::OneShot).is_ok());
@@ -175,6 +175,10 @@ impl Node {
             let text = format!("lease {lease} has {count} ranks, or some not on this machine");
             return self.refuse(lease, text);
         }
+        if let Err(error) = self.restore_run_dir() {
+            let dir = self.config.run_dir.display();
+            return self.refuse(lease, format!("`{dir}` cannot be made again: {error}"));
+        }
         let port = match self.ports.take(self.context.clock.now()) {
             Ok(port) => port,
             Err(error) => return self.refuse(lease, format!("no free port: {error}")),
@@ -189,6 +193,21 @@ impl Node {
                 self.fail(lease, failure);
             }
         }
+    }
+
+    /// Makes the directory for files of live leases again where somebody removed it, with what
+    /// watches it.
+    fn restore_run_dir(&mut self) -> io::Result<()> {
+        let progress = progress_dir(&self.config.run_dir);
+        if is_directory(&progress) {
+            return Ok(());
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&progress)?;
+        let context = &mut self.context;
+        context.record_files = RecordFiles::new(&self.config.run_dir);
+        context.poller.remove(context.progress_watch.take());
+        context.progress_watch = watch_progress(&context.poller, &progress);
+        Ok(())
     }
 
     fn spec(&self, start: &Start<'_>, port: u16, cores: Vec<AssignedCores>) -> GangSpec {
@@ -216,7 +235,7 @@ impl Node {
 
     /// Every start has an end, also one that failed at once.
     fn fail(&mut self, lease: LeaseId, failure: Failure) {
-        self.context.emit(Event::StageEnded { lease, outcome: Outcome::Failed(failure) });
+        self.context.emit(Event::StageEnded { lease, outcome: outcome_of_start(failure) });
     }
 
     /// Events are stamped where they are found. The times that the caller sees do not decrease.
@@ -467,6 +486,12 @@ impl Drop for Node {
 fn is_alone(path: &Path) -> bool {
     let entries = path.parent().and_then(|dir| fs::read_dir(dir).ok());
     entries.is_some_and(|entries| entries.flatten().all(|entry| entry.path() == path))
+}
+
+fn watch_progress(poller: &Poller, dir: &Path) -> Option<ProgressWatch> {
+    let watch = ProgressWatch::start(dir).ok()?;
+    poller.add(&watch, Source::Progress, Trigger::OneShot).ok()?;
+    Some(watch)
 }
 
 fn cgroup_pool(config: &Config) -> CgroupPool {

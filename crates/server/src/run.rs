@@ -124,6 +124,7 @@ impl PreparedRun {
             home: home.clone(),
             run_dir: dir.run.clone(),
             store,
+            reserve: None,
             retention: Retention::All,
             health_check: None,
             mode: RunMode::Embedded,

@@ -11,8 +11,9 @@ use crate::{CallError, Change, Code, Handle};
 pub const LIVE_JOBS_MAX: usize = 200_000;
 
 /// # Errors
-/// When as many jobs as there may be wait or run.
+/// When as many jobs as there may be wait or run, or the store cannot be written.
 pub fn check_room(handle: &Handle) -> Result<(), CallError> {
+    handle.check_storage()?;
     if handle.jobs().live_count() < LIVE_JOBS_MAX {
         return Ok(());
     }

@@ -15,6 +15,7 @@ use het_engine::Engine;
 use het_node::{ControlGroups, Node};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use nix::sys::wait::waitpid;
 
 use crate::rank::{RANK_COMMAND, now_ns};
 use crate::{BenchError, SOCKET, Size, io_at, node, percentile};
@@ -31,49 +32,68 @@ pub(crate) struct Launched {
     pub(crate) spawn_cpu_us: f64,
 }
 
-/// One block of launches.
+/// One block of launches. Processor time for each, in microseconds.
 #[derive(Debug, Clone, Copy)]
 struct Block {
-    cpu_us: f64,
+    /// Of this process.
+    own_us: f64,
+    /// Of all its descendants: the programs, and the launcher and shims that start them.
+    others_us: f64,
     rate: f64,
 }
 
 /// Blocks of all kinds in turn, so that a busy machine is busy for all.
 pub(crate) fn launches(dir: &Path, run_dir: &Path, size: &Size) -> Result<Launched, BenchError> {
     let (mut plain, mut full, mut spawned) = (Vec::new(), Vec::new(), Vec::new());
-    let launcher = |name: &str, control_groups| {
+    // An engine for each block: the processor time of its launcher and shims is known at its end.
+    let launched = |name: &str, control_groups, logs, count| {
         let node = node(&run_dir.join(name), control_groups)?;
-        Ok::<_, BenchError>(Launcher { node, next: 1, generation: 0 })
+        Launcher { node, next: 1, generation: 0 }.block(dir, count, size.parallel, logs);
+        // Shims that ended after their launcher came to this process.
+        while waitpid(None, None).is_ok() {}
+        Ok::<_, BenchError>(())
     };
-    let mut bare = launcher("bare", ControlGroups::Off)?;
-    let mut grouped = launcher("grouped", ControlGroups::Auto)?;
+    let mut idle = Vec::new();
     for _ in 0..size.blocks {
-        spawned.push(timed(size.launches, || spawn_loop(size)));
-        plain.push(timed(size.launches, || bare.block(dir, size, Logs::None)));
-        full.push(timed(size.launches, || grouped.block(dir, size, Logs::EachRank)));
+        let spawn = || {
+            spawn_loop(size);
+            Ok(())
+        };
+        spawned.push(timed(size.launches, spawn)?);
+        let engine = |count| launched("bare", ControlGroups::Off, Logs::None, count);
+        idle.push(timed(size.launches, || engine(0))?);
+        plain.push(timed(size.launches, || engine(size.launches))?);
+        let engine = |count| launched("grouped", ControlGroups::Auto, Logs::EachRank, count);
+        full.push(timed(size.launches, || engine(size.launches))?);
     }
-    let median = |blocks: &[Block], of: fn(&Block) -> f64| {
+    let median = |blocks: &[Block], of: &dyn Fn(&Block) -> f64| {
         percentile(&blocks.iter().map(of).collect::<Vec<_>>(), 0.5)
     };
+    let total_us = |block: &Block| block.own_us + block.others_us;
+    // What is no launch: the programs, and the start and end of an engine.
+    let others_us = median(&spawned, &|block| block.others_us) + median(&idle, &total_us);
+    let launch_us = |block: &Block| total_us(block) - others_us;
     Ok(Launched {
-        cpu_us: median(&plain, |block| block.cpu_us),
-        cpu_us_full: median(&full, |block| block.cpu_us),
-        rate: median(&plain, |block| block.rate),
-        spawn_rate: median(&spawned, |block| block.rate),
-        spawn_cpu_us: median(&spawned, |block| block.cpu_us),
+        cpu_us: median(&plain, &launch_us),
+        cpu_us_full: median(&full, &launch_us),
+        rate: median(&plain, &|block| block.rate),
+        spawn_rate: median(&spawned, &|block| block.rate),
+        spawn_cpu_us: median(&spawned, &|block| block.own_us),
     })
 }
 
-fn timed(count: usize, run: impl FnOnce()) -> Block {
-    let (began, cpu) = (Instant::now(), own_cpu_us());
-    run();
-    let cpu_us = (own_cpu_us() - cpu) / count as f64;
-    Block { cpu_us, rate: count as f64 / began.elapsed().as_secs_f64() }
+fn timed(count: usize, run: impl FnOnce() -> Result<(), BenchError>) -> Result<Block, BenchError> {
+    let cpu = || [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].map(cpu_us);
+    let (began, [own, others]) = (Instant::now(), cpu());
+    run()?;
+    let rate = count as f64 / began.elapsed().as_secs_f64();
+    let [own_after, others_after] = cpu();
+    let each = |from: f64, to: f64| (to - from) / count as f64;
+    Ok(Block { own_us: each(own, own_after), others_us: each(others, others_after), rate })
 }
 
-/// Processor time of this process, without its children.
-fn own_cpu_us() -> f64 {
-    let Ok(used) = getrusage(UsageWho::RUSAGE_SELF) else { return 0.0 };
+fn cpu_us(who: UsageWho) -> f64 {
+    let Ok(used) = getrusage(who) else { return 0.0 };
     (used.user_time().num_microseconds() + used.system_time().num_microseconds()) as f64
 }
 
@@ -142,13 +162,13 @@ impl Launcher {
         }
     }
 
-    fn block(&mut self, dir: &Path, size: &Size, logs: Logs) {
-        let mut left = size.launches;
-        for _ in 0..size.parallel.min(left) {
+    fn block(&mut self, dir: &Path, count: usize, parallel: usize, logs: Logs) {
+        let mut left = count;
+        for _ in 0..parallel.min(left) {
             left -= 1;
             self.start_true(dir, logs);
         }
-        for _ in 0..size.launches {
+        for _ in 0..count {
             self.await_event(|event| matches!(event, Event::StageEnded { .. }));
             self.node.committed();
             if left > 0 {
@@ -156,8 +176,7 @@ impl Launcher {
                 self.start_true(dir, logs);
             }
         }
-        // What has ended is collected now: the other engine of this process would take it for what
-        // its own programs left.
+        // What has ended is collected now.
         let now = self.node.now();
         let _ = self.node.next_event(Some(now));
     }

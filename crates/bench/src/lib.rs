@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use het_core::{Bytes, Device, DeviceClass, DeviceId, NodeId, Share, Topology};
-use het_node::{Config, ControlGroups, Node, NodeError, wall_time};
+pub use het_node::launcher_main;
+use het_node::{Config, ControlGroups, Node, NodeError, RunMode, wall_time};
 use het_server::StoreError;
 use serde::Serialize;
 use thiserror::Error;
@@ -58,8 +59,8 @@ impl Default for Size {
 /// What was measured. Medians over blocks, percentiles over all.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NodeFigures {
-    /// Processor time of the agent for each `true` that it launches: without a log file a rank, and
-    /// with.
+    /// Processor time for each `true` that is launched, of the agent, its launcher and the shim,
+    /// without the program's own: without a log file a rank, and with.
     pub launch_cpu_us: f64,
     pub launch_cpu_us_full: f64,
     pub launch_rate_per_s: f64,
@@ -191,7 +192,7 @@ fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError
         begins_at: wall_time(),
         control_groups,
         health_check: None,
-        exits: None,
+        mode: RunMode::Embedded,
     })
 }
 

@@ -12,6 +12,7 @@ mod history;
 mod logs;
 mod preempt;
 mod profile;
+mod prune;
 mod ps;
 mod quotas;
 mod run;
@@ -39,6 +40,7 @@ use self::fabric::FabricCommand;
 use self::logs::LogsArgs;
 use self::preempt::PreemptArgs;
 use self::profile::ProfileCommand;
+use self::prune::PruneArgs;
 use self::ps::PsArgs;
 use self::quotas::QuotasArgs;
 use self::run::RunArgs;
@@ -113,6 +115,8 @@ pub enum Command {
     Requeue(SelectArgs),
     /// Write the server's log, every event chained to the one before by a hash.
     Export(ExportArgs),
+    /// Remove the files of jobs that have ended: by age, number and size.
+    Prune(PruneArgs),
     /// Run the server of this machine in the foreground.
     Server(ServerArgs),
     /// List this machine's devices, or take one out of the server's service and back.
@@ -166,6 +170,7 @@ pub fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Quotas(args) => quotas::quotas(&args),
         Command::Requeue(args) => change::requeue(&args),
         Command::Export(args) => export::export(&args),
+        Command::Prune(args) => prune::prune(&args),
         Command::Server(args) => server::server(&args),
         Command::Devices(args) => devices::devices(&args),
         Command::Topo(args) => topo::topo(&args),

@@ -32,6 +32,9 @@ use crate::fail::code;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if let Some(code) = het_bench::launcher_main() {
+        return code;
+    }
     // A Vulkan driver may crash whoever asks it, so discovery asks from a child of its own.
     if std::env::args().nth(1).as_deref() == Some(het_devices::VULKAN_PROBE_COMMAND) {
         return het_devices::vulkan_probe_main();

@@ -1,6 +1,7 @@
 //! One turn of the loop.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use het_core::{Event, Finding, JobId, Plan, State, Time};
@@ -48,6 +49,13 @@ pub struct Turn {
     pub decisions: usize,
 }
 
+/// Which events of a turn stay true where the turn is not made durable: those before `end` but for
+/// `others`, which are what callers wanted and what followed from the state.
+struct Facts {
+    others: Range<usize>,
+    end: usize,
+}
+
 /// State, policy, log and engine, tied into a loop without threads.
 pub struct Controller<E, L> {
     state: State,
@@ -62,7 +70,12 @@ pub struct Controller<E, L> {
     boundary: Option<Time>,
     engine: E,
     log: L,
+    /// Facts from outside the engine, for the next turn.
     accepted: Vec<Event>,
+    /// What callers want changed, for the next turn.
+    requested: Vec<Event>,
+    /// What the engine reported and no turn has made durable yet.
+    heard: Vec<(Time, Event)>,
     wake_at: Option<Time>,
     /// A decision was made: without news or a wake-up the next would be the same.
     has_looked: bool,
@@ -89,6 +102,8 @@ impl<E: Engine, L: Log> Controller<E, L> {
             engine,
             log,
             accepted: Vec::new(),
+            requested: Vec::new(),
+            heard: Vec::new(),
             wake_at: None,
             has_looked: false,
         }
@@ -103,14 +118,8 @@ impl<E: Engine, L: Log> Controller<E, L> {
     /// Lets ended jobs leave the state, at the earliest one turn after that in which they ended.
     #[must_use]
     pub fn with_retention(self, retention: Retention) -> Self {
-        let mut ended: Vec<(Time, JobId)> = self
-            .state
-            .jobs()
-            .iter()
-            .filter_map(|(&id, job)| job.end.map(|(at, _)| (at, id)))
-            .collect();
-        ended.sort_unstable();
-        Self { retention, ended: ended.into_iter().map(|(_, id)| id).collect(), ..self }
+        let ended = ended(&self.state, retention);
+        Self { retention, ended, ..self }
     }
 
     pub fn state(&self) -> &State {
@@ -178,13 +187,65 @@ impl<E: Engine, L: Log> Controller<E, L> {
         self.accepted.push(event);
     }
 
+    /// Takes in what a caller wants changed, for the next turn. Unlike a fact it never was where
+    /// that turn cannot be made durable.
+    pub fn request(&mut self, event: Event) {
+        self.requested.push(event);
+    }
+
+    /// Undoes a turn whose events could not be made durable, as if it had never been: `past` is
+    /// what the log adds up to. Facts are part of the next turn; changes and decisions are gone.
+    pub fn roll_back(&mut self, Past { state, rates }: Past) {
+        self.ended = ended(&state, self.retention);
+        self.state = state;
+        self.rates = rates;
+        self.cache = Cache::default();
+        self.boundary = None;
+        self.wake_at = None;
+        self.has_looked = false;
+        self.engine.topology_changed(self.state.topology());
+    }
+
+    /// Waits for facts until `until`, and keeps them for the next turn: what there is to do while
+    /// the log cannot be written. Of each lease the newest progress is kept.
+    pub fn listen(&mut self, until: Time) {
+        let mut event = self.engine.next_event(Some(until));
+        while let Some((at, fact)) = event {
+            hear(&mut self.heard, at, fact);
+            event = self.engine.next_event(Some(self.engine.now()));
+        }
+    }
+
+    /// Whether there are facts that more than the newest progress would be lost with.
+    pub fn has_heard(&self) -> bool {
+        let is_progress = |event: &Event| matches!(event, Event::Progressed { .. });
+        !self.accepted.is_empty() || !self.heard.iter().all(|(_, event)| is_progress(event))
+    }
+
+    /// Makes the facts durable that are kept, and decides nothing: where there is little room in
+    /// the log, it is for how things ended.
+    ///
+    /// # Errors
+    /// When the log cannot be written: nothing is changed then, and the facts are kept.
+    pub fn record(&mut self) -> Result<Turn, ControlError> {
+        let events = self.take_facts();
+        if let Err(error) = self.log.append(&events) {
+            self.heard = events;
+            return Err(error.into());
+        }
+        events.iter().for_each(|(at, event)| self.apply(*at, event));
+        self.engine.committed();
+        Ok(Turn { events, decisions: 0 })
+    }
+
     /// Waits for facts until `until` or the policy's wake-up, decides, and commits everything in
     /// one batch before the engine sees any of it.
     ///
     /// # Errors
-    /// When the log cannot be written or the policy breaks a law; nothing was submitted then.
+    /// When the log cannot be written or the policy breaks a law; nothing was submitted then. After
+    /// the first, [`Controller::roll_back`] has to follow before anything else is done.
     pub fn turn(&mut self, until: Option<Time>) -> Result<Turn, ControlError> {
-        let mut events = self.gather(until);
+        let (mut events, own) = self.gather(until);
         let revision = self.rates.revision();
         let mut is_news = !self.has_looked;
         for (at, event) in &events {
@@ -195,7 +256,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
         is_news |= self.rates.revision() != revision;
         if !is_news && self.wake_at().is_none_or(|at| now < at) {
             if !events.is_empty() {
-                self.commit(&events, Vec::new())?;
+                events = self.commit(events, Vec::new(), own)?;
             }
             return Ok(Turn { events, decisions: 0 });
         }
@@ -206,7 +267,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
             decisions += 1;
             let proposal = self.propose(now);
             if !proposal.findings.is_empty() {
-                self.commit(&events, plans)?;
+                self.commit(events, plans, own)?;
                 let findings = proposal.findings;
                 return Err(ControlError::BrokenLaw { policy: self.policy.name(), findings });
             }
@@ -223,7 +284,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
                 break;
             }
         }
-        self.commit(&events, plans)?;
+        let events = self.commit(events, plans, own)?;
         Ok(Turn { events, decisions })
     }
 
@@ -266,18 +327,24 @@ impl<E: Engine, L: Log> Controller<E, L> {
         (!has_ended).then_some(id)
     }
 
-    /// Makes the turn durable, and only then real.
+    /// Makes the turn durable, and only then real; gives its events back. Where it cannot be made
+    /// durable, the facts among them are kept.
     fn commit(
         &mut self,
-        events: &[(Time, Event)],
+        mut events: Vec<(Time, Event)>,
         plans: Vec<Arc<Plan>>,
-    ) -> Result<(), ControlError> {
-        self.log.append(events)?;
-        self.engine.committed();
-        for plan in plans {
-            self.engine.submit(&plan);
+        facts: Facts,
+    ) -> Result<Vec<(Time, Event)>, ControlError> {
+        if let Err(error) = self.log.append(&events) {
+            events.truncate(facts.end);
+            events.drain(facts.others);
+            events.append(&mut self.heard);
+            self.heard = events;
+            return Err(error.into());
         }
-        Ok(())
+        self.engine.committed();
+        plans.iter().for_each(|plan| self.engine.submit(plan));
+        Ok(events)
     }
 
     fn propose(&mut self, now: Time) -> Proposal {
@@ -312,9 +379,12 @@ impl<E: Engine, L: Log> Controller<E, L> {
         self.state.eligibility_events(now).into_iter().map(|event| (now, event)).collect()
     }
 
-    fn gather(&mut self, until: Option<Time>) -> Vec<(Time, Event)> {
+    /// What a turn begins with, and which of it are facts.
+    fn gather(&mut self, until: Option<Time>) -> (Vec<(Time, Event)>, Facts) {
+        let mut events = self.take_facts();
+        let mut first = events.len();
         let now = self.engine.now();
-        let mut events: Vec<_> = self.accepted.drain(..).map(|event| (now, event)).collect();
+        events.extend(self.requested.drain(..).map(|event| (now, event)));
         if let Retention::Newest(kept) = self.retention {
             let leaving = self.ended.drain(..self.ended.len().saturating_sub(kept));
             events.extend(leaving.map(|job| (now, Event::JobRetired { job })));
@@ -323,15 +393,53 @@ impl<E: Engine, L: Log> Controller<E, L> {
         if events.is_empty() {
             let wake = [until, self.wake_at()].into_iter().flatten().min();
             events.extend(self.engine.next_event(wake));
+            first = events.len();
             events.extend(self.eligibility_events());
         }
+        let others = first..events.len();
         while events.len() < BATCH_MAX
             && let Some(event) = self.engine.next_event(Some(self.engine.now()))
         {
             events.push(event);
         }
-        events
+        let end = events.len();
+        (events, Facts { others, end })
     }
+
+    fn take_facts(&mut self) -> Vec<(Time, Event)> {
+        let now = self.engine.now();
+        let mut facts = std::mem::take(&mut self.heard);
+        facts.extend(self.accepted.drain(..).map(|event| (now, event)));
+        facts
+    }
+}
+
+/// Jobs of a state that have ended, in that order, where not all are kept.
+fn ended(state: &State, retention: Retention) -> VecDeque<JobId> {
+    if retention == Retention::All {
+        return VecDeque::new();
+    }
+    let ended = state.jobs().iter().filter_map(|(&id, job)| job.end.map(|(at, _)| (at, id)));
+    let mut ended: Vec<(Time, JobId)> = ended.collect();
+    ended.sort_unstable();
+    ended.into_iter().map(|(_, id)| id).collect()
+}
+
+/// Keeps a fact; of the progress of a lease only what it adds up to.
+fn hear(heard: &mut Vec<(Time, Event)>, at: Time, mut fact: Event) {
+    if let Event::Progressed { lease, progress } = &mut fact {
+        let is_older = |(_, event): &(Time, Event)| match event {
+            Event::Progressed { lease: other, .. } => other == lease,
+            _ => false,
+        };
+        if let Some(place) = heard.iter().rposition(is_older)
+            && let (_, Event::Progressed { progress: mut sum, .. }) = heard.remove(place)
+        {
+            sum.merge(progress);
+            *progress = sum;
+        }
+    }
+    heard.push((at, fact));
 }
 
 impl<E: std::fmt::Debug, L: std::fmt::Debug> std::fmt::Debug for Controller<E, L> {

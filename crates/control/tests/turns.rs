@@ -57,6 +57,22 @@ impl Log for NotingLog {
     }
 }
 
+/// A log that can be made to fail.
+#[derive(Debug, Default)]
+struct Failing {
+    written: MemoryLog,
+    fails: bool,
+}
+
+impl Log for Failing {
+    fn append(&mut self, batch: &[(Time, Event)]) -> Result<(), LogError> {
+        match self.fails {
+            true => Err(LogError(Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull)))),
+            false => self.written.append(batch),
+        }
+    }
+}
+
 fn cluster() -> Arc<Topology> {
     Arc::new(topology(&[(&[("h100", 1)], 0)]))
 }
@@ -94,6 +110,37 @@ fn a_log_that_takes_nothing_keeps_the_engine_from_acting() {
     control.accept(one_device_job(1));
     control.turn(Some(Time::ZERO)).expect_err("the disk is full");
     assert_eq!(*notes.borrow(), ["topology"]);
+}
+
+#[test]
+fn a_turn_that_was_not_durable_never_was_but_for_its_facts() {
+    let script = Script::Finish(Millis(5));
+    let scripts = [(key(1, 0), script), (key(2, 0), script)];
+    let policy = by_name("fifo").expect("the table has it");
+    let log = Failing::default();
+    let state = State::new(cluster());
+    let mut control = Controller::new(state, Rates::default(), policy, Fake::new(scripts), log);
+    control.request(one_device_job(1));
+    control.turn(Some(Time::ZERO)).expect("the disk works");
+    let mut past = Past::new(cluster());
+    control.log().written.0.iter().for_each(|(at, event)| past.apply(*at, event));
+    control.log_mut().fails = true;
+    control.request(one_device_job(2));
+    // The first job starts and ends meanwhile.
+    control.turn(Some(Time(10))).expect_err("the disk is full");
+    control.roll_back(past.clone());
+    assert_eq!(*control.state(), past.state);
+    control.listen(Time(20));
+    assert!(control.has_heard());
+    control.record().expect_err("the disk is full");
+    assert_eq!(*control.state(), past.state);
+    control.log_mut().fails = false;
+    control.record().expect("the disk works again");
+    let ended = |id| control.state().job(JobId(id)).map(|job| job.end.is_some());
+    assert_eq!((ended(1), ended(2)), (Some(true), None));
+    let mut replayed = Past::new(cluster());
+    control.log().written.0.iter().for_each(|(at, event)| replayed.apply(*at, event));
+    assert_eq!(replayed.state, *control.state());
 }
 
 #[test]

@@ -219,6 +219,8 @@ pub enum FailureCause {
     Program,
     /// Its program could not be run: it is not there, or not what was expected.
     CannotRun,
+    /// The machine could not begin it: no room on its disk, no descriptors, or a device was gone.
+    Refused,
     /// It used up the memory that it had asked for.
     MemoryLimit,
     /// The machine ran out of memory.
@@ -234,10 +236,11 @@ pub enum FailureCause {
 }
 
 impl FailureCause {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Untold,
         Self::Program,
         Self::CannotRun,
+        Self::Refused,
         Self::MemoryLimit,
         Self::MachineMemory,
         Self::Killed,
@@ -251,6 +254,7 @@ impl FailureCause {
             Self::Untold => "untold",
             Self::Program => "program",
             Self::CannotRun => "cannot_run",
+            Self::Refused => "refused",
             Self::MemoryLimit => "memory_limit",
             Self::MachineMemory => "machine_memory",
             Self::Killed => "killed",

@@ -53,7 +53,8 @@ pub struct JobSpec {
     pub commit: Option<Name>,
     /// What must be so before it may ask for devices.
     pub start: StartConditions,
-    /// What its submitter calls the submission: a second one of the same key is the same job.
+    /// What its submitter calls the submission, and which request that was: a second one of the
+    /// same key is the same job.
     pub key: Option<Name>,
 }
 

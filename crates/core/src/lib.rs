@@ -48,8 +48,8 @@ pub use start::{
 };
 pub use state::{
     Attempt, CHECKPOINTS_KEPT, Claim, Faults, Job, JobEnd, JobState, Lease, Loss, OtherCheckpoints,
-    PartsError, Phase, REFUSALS_MAX, Recoveries, Recovery, RecoveryPhase, STOPS_KEPT, Stage,
-    StageState, State, StateParts, Stop, Ticket,
+    PartsError, Phase, Recoveries, Recovery, RecoveryPhase, STOPS_KEPT, Stage, StageState, State,
+    StateParts, Stop, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

@@ -25,9 +25,6 @@ pub use parts::{PartsError, StateParts};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
 pub use stops::{Loss, STOPS_KEPT, Stop};
 
-/// Starts in a row that an engine may refuse before the stage has failed: it would refuse the next.
-pub const REFUSALS_MAX: u32 = 5;
-
 /// Drawn by every stage that begins to wait; later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ticket(pub u64);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, DeviceId, Event, Generation, Grant, LeaseId, NodeId, Outcome, Placement, Plan,
-    Priority, REFUSALS_MAX, Rank, Share, State, Time,
+    Action, Bytes, DeviceId, Event, Generation, Grant, LeaseId, Millis, NodeId, Outcome, Placement,
+    Plan, Priority, Rank, Share, State, Time,
 };
 use het_testkit::build::{alternative, job, key, stage, submitted, topology};
 
@@ -117,16 +117,20 @@ fn the_row_of_a_node_that_left_waits_for_whoever_is_named_there() {
 }
 
 #[test]
-fn starts_that_are_refused_again_and_again_fail_the_stage() {
+fn starts_that_are_refused_again_and_again_wait_longer_and_fail_nothing() {
     let mut state = state(1);
     let reason = || Outcome::Refused { reason: "no port is free".to_owned() };
     let device = accelerators(&state, 0)[0];
-    for attempt in 1..=REFUSALS_MAX {
+    for (attempt, rest) in (1..).zip([0, 5, 10, 20, 40, 80, 160, 300, 300]) {
         assert!(state.is_waiting(key(1, 0)), "attempt {attempt}");
         let lease = u64::from(attempt);
         start_as(&mut state, 1, (lease, attempt), device);
         apply(&mut state, &Event::StageEnded { lease: LeaseId(lease), outcome: reason() });
+        let stage = &state.jobs()[&key(1, 0).job].stages[0];
+        let due = stage.faults.retry_at.map(|at| at.since(state.now()));
+        assert_eq!(due, (rest > 0).then(|| Millis::seconds(rest)));
+        let told = stage.faults.last.as_ref().map(|failure| failure.message.as_str());
+        assert_eq!((told, stage.faults.count), (Some("no port is free"), 0));
+        apply(&mut state, &Event::RetryDue { stage: key(1, 0) });
     }
-    let told = format!("{:?}", state.jobs()[&key(1, 0).job].stages[0].state);
-    assert!(told.contains("no port is free") && told.contains("Failed"), "{told}");
 }

@@ -12,8 +12,10 @@ mod list;
 mod open;
 mod remove;
 mod replace;
+mod shortage;
 
 pub use list::{Entry, Kind, Listing, is_directory, is_file, kind, list};
 pub use open::{Links, Refused, head, modify, open, read, tail};
 pub use remove::remove_tree;
-pub use replace::{replace, replace_private};
+pub use replace::{create_private, replace, replace_private};
+pub use shortage::is_shortage;

@@ -1,6 +1,6 @@
 //! Replacing a file as a whole.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -20,6 +20,14 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// As [`replace`].
 pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, 0o600, Sync::Yes)
+}
+
+/// A new file for its owner alone, to read and write.
+///
+/// # Errors
+/// When there is anything at its path, or it cannot be made.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

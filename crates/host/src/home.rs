@@ -100,6 +100,11 @@ impl Home {
         self.root.join("server/events.redb")
     }
 
+    /// The second copy of the tail of the server's event log.
+    pub fn store_copy(&self) -> PathBuf {
+        self.root.join("server/copy")
+    }
+
     /// Where the server is reached.
     pub fn socket(&self) -> PathBuf {
         self.root.join("server/socket")
@@ -127,6 +132,21 @@ impl Home {
     /// How the state's time follows from the time since boot.
     pub fn clock(&self) -> PathBuf {
         self.root.join("server/clock")
+    }
+
+    /// Which directory this is, if not a copy.
+    pub fn instance(&self) -> PathBuf {
+        self.root.join("server/instance")
+    }
+
+    /// A backup that is being made.
+    pub fn backup(&self) -> PathBuf {
+        self.root.join("server/backup")
+    }
+
+    /// Takes up the room that is kept for the ends of jobs.
+    pub fn reserve(&self) -> PathBuf {
+        self.root.join("server/reserve")
     }
 
     /// What the server has to say beside its answers.

@@ -11,10 +11,12 @@ mod clock;
 mod declared;
 mod external;
 mod home;
+mod instance;
 pub mod inventory;
 mod kept;
 mod lock;
 mod machine;
+mod reserve;
 mod unsupervised;
 
 pub use het_node::{
@@ -27,10 +29,12 @@ pub use checkpoints::{missed_facts, newest_checkpoint};
 pub use clock::{Activity, StartTime, start_time};
 pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir};
+pub use instance::{Instance, claim_instance, instance};
 pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
 pub use lock::{
     Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks,
     LockHolder, MachineLock, lock_dir, take_devices, wait_for_device,
 };
 pub use machine::{Machine, MachineChanges, machine, machine_with, this_machine};
+pub use reserve::Reserve;
 pub use unsupervised::{Unsupervised, unsupervised};

@@ -20,7 +20,8 @@ use hierarchy::OwnCgroup;
 
 pub(crate) use devices::DeviceNodes;
 pub(crate) use group::Group;
-pub(crate) use hierarchy::{RunMode, leave_job};
+pub use hierarchy::RunMode;
+pub(crate) use hierarchy::leave_job;
 pub(crate) use pool::{CgroupPool, RankGrant};
 
 /// Whether an engine makes control groups.

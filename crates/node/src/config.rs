@@ -8,7 +8,7 @@ use het_core::{DeviceId, Name, NodeId, Time, Topology};
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 
-use crate::cgroup::ControlGroups;
+use crate::cgroup::{ControlGroups, RunMode};
 use crate::error::NodeError;
 use crate::launch::{ContainerAccess, VisibleEnv};
 
@@ -36,9 +36,7 @@ pub struct Config {
     /// A program that every rank runs before its own, with the same devices. If it fails, or takes
     /// longer than a minute, the devices have failed.
     pub health_check: Option<PathBuf>,
-    /// Where a restarter records how processes ended whose supervisor had died; see
-    /// [`crate::run_restarter`].
-    pub exits: Option<PathBuf>,
+    pub mode: RunMode,
 }
 
 impl Config {

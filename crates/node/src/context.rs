@@ -10,7 +10,7 @@ use crate::cgroup::CgroupPool;
 use crate::checkpoint::DirectoryWatch;
 use crate::clock::Clock;
 use crate::poller::Poller;
-use crate::process::{Environments, RankProcesses, Spawner, procfs};
+use crate::process::{Environments, Launcher, Orphans, ShimConnection, procfs};
 use crate::progress::ProgressWatch;
 use crate::recovery::{RecordFile, RecordFiles};
 use crate::remover::Remover;
@@ -23,10 +23,12 @@ const OOM_KILLS_AGE_MAX: Millis = Millis(1_000);
 pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) poller: Poller,
-    pub(crate) ranks: RankProcesses,
+    pub(crate) orphans: Orphans,
+    /// Shims that died before their gangs ended, which is how orphans come.
+    pub(crate) lost_shims: u64,
     /// `/dev/null`, for reading and writing.
     pub(crate) null: OwnedFd,
-    pub(crate) spawner: Spawner,
+    pub(crate) launcher: Launcher,
     /// Variables of submitters.
     pub(crate) environments: Environments,
     /// None where progress files cannot be watched: they are read at the end then.
@@ -66,8 +68,18 @@ pub(crate) struct Cleanup {
     /// Beside which there may be files; none where there is only a record.
     pub(crate) lease_dir: Option<PathBuf>,
     pub(crate) record: RecordCleanup,
-    /// Zombies.
-    pub(crate) children: Vec<i32>,
+    pub(crate) shim: ShimCleanup,
+}
+
+/// What happens to a shim.
+#[derive(Debug)]
+pub(crate) enum ShimCleanup {
+    /// It is gone, or another engine's.
+    None,
+    /// It collects its ranks and ends.
+    Close(ShimConnection),
+    /// The shim with this id collects its ranks and waits for another gang.
+    Release(ShimConnection, i32),
 }
 
 /// What happens to the file of a record.
@@ -95,15 +107,21 @@ impl Context {
         self.events.push_back(QueuedEvent { at, event, cleanup: None });
     }
 
-    /// Emits the end of a lease. Its children stay zombies until that is durable.
+    /// Emits the end of a lease. Its ranks stay zombies until that is durable.
     pub(crate) fn emit_end(&mut self, lease: LeaseId, outcome: Outcome, cleanup: Cleanup) {
         let (at, event) = (self.clock.now(), Event::StageEnded { lease, outcome });
         self.events.push_back(QueuedEvent { at, event, cleanup: Some(cleanup) });
     }
 
-    /// Removes what is left of leases whose end is durable.
-    pub(crate) fn clean_up(&mut self) {
-        for Cleanup { lease_dir, record, children } in self.cleanups.drain(..) {
+    /// Whether a shim or a launcher has died: what they had left came to this process.
+    pub(crate) fn may_have_orphans(&self) -> bool {
+        self.lost_shims > 0 || self.launcher.was_replaced()
+    }
+
+    /// Removes what is left of leases whose end is durable; gives whether there was any.
+    pub(crate) fn clean_up(&mut self) -> bool {
+        let is_due = !self.cleanups.is_empty();
+        for Cleanup { lease_dir, record, shim } in self.cleanups.drain(..) {
             // The record goes last: a crash in between leaves something to find.
             for path in lease_dir.as_deref().into_iter().flat_map(lease_files) {
                 self.remover.remove(&self.run_dir, &path);
@@ -113,7 +131,12 @@ impl Context {
                 RecordCleanup::Reuse(file) => self.record_files.reuse(file),
                 RecordCleanup::Discard(file) => file.discard(),
             }
-            children.into_iter().for_each(|pid| self.ranks.collect(pid));
+            match shim {
+                ShimCleanup::None => {}
+                ShimCleanup::Close(shim) => drop(shim),
+                ShimCleanup::Release(shim, pid) => self.launcher.release(shim, pid),
+            }
         }
+        is_due
     }
 }

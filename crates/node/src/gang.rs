@@ -8,6 +8,7 @@ mod process;
 mod processes;
 mod report;
 mod reporting;
+mod shim;
 mod shutdown;
 mod stacks;
 mod startup;
@@ -16,6 +17,8 @@ mod survivors;
 mod verdict;
 
 use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
 use std::time::SystemTime;
 
 use het_core::{CheckpointSpec, Event, Failure, FailureCause, LogRule, Millis, Outcome, Time};
@@ -24,11 +27,11 @@ use nix::sys::signal::Signal;
 
 use crate::cgroup::Group;
 use crate::context::Context;
-use crate::launch::{self, GangSpec, explain_exec_error};
+use crate::launch::{self, GangSpec, explain_exec_error, outcome_of_start};
 use crate::logs::{self, LogRotation};
 use crate::output::OutputWatch;
 use crate::poller::Source;
-use crate::process::Exit;
+use crate::process::{Exit, Others, Report, ShimConnection, Slots, StartupNote, Told, read_report};
 use crate::recovery::RecordFile;
 use crate::resources::AssignedCores;
 
@@ -36,10 +39,15 @@ use holdings::{Files, Holdings};
 pub(crate) use process::Process;
 use processes::Processes;
 use reporting::Reporting;
+pub(crate) use shim::Shim;
+use shim::{EndsTold, ShimWatch};
 use shutdown::{Escalation, Shutdown};
-use startup::Startup;
+use startup::{Patience, Startup};
 use survivors::Survivors;
 use verdict::{Consequence, Verdict};
+
+/// Requests for one gang that may come to nothing because the launcher died.
+const LOST_REQUESTS_MAX: u32 = 8;
 
 /// Whether a stop was planned for a gang before its supervisor died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +59,7 @@ pub(crate) enum StopRequested {
 /// A gang whose supervisor died, as it was found.
 pub(crate) struct AbandonedGang {
     pub(crate) processes: Vec<Process>,
+    pub(crate) shim: Shim,
     pub(crate) cgroups: Vec<Group>,
     pub(crate) record: Option<RecordFile>,
     /// Checkpoints that appeared after this are new.
@@ -69,6 +78,9 @@ pub(crate) enum GangStatus {
 pub(crate) struct Gang {
     spec: GangSpec,
     processes: Processes,
+    shim: ShimWatch,
+    /// Requests for it that came to nothing, because the launcher died.
+    lost_requests: u32,
     holdings: Holdings,
     startup: Startup,
     verdict: Verdict,
@@ -94,16 +106,17 @@ impl Gang {
         let mut gang = Self::new(spec, Vec::new(), holdings, context);
         match gang.start_processes(context) {
             Ok(()) => gang.startup = Startup::pending(context.clock.now()),
-            Err(failure) => gang.fail_start(failure),
+            Err(failure) => gang.fail_start(failure, context),
         }
         Ok(gang)
     }
 
     /// Adopts a gang whose supervisor died, in its present state.
     pub(crate) fn adopt(spec: GangSpec, gang: AbandonedGang, context: &mut Context) -> Self {
-        let AbandonedGang { processes, cgroups, record, since, stop } = gang;
+        let AbandonedGang { processes, shim, cgroups, record, since, stop } = gang;
         let mut gang = Self::new(spec, processes, Holdings::adopted(cgroups, record), context);
         gang.reporting.catch_up(since);
+        gang.shim.watch(shim, gang.spec.lease, &context.poller);
         if stop == StopRequested::Yes {
             // The stop is requested again: the supervisor may have died before it was.
             gang.verdict.stop_requested();
@@ -133,6 +146,8 @@ impl Gang {
             logs: has_logs.then(|| LogRotation::begin(context.clock.now())),
             spec,
             processes: Processes::new(processes),
+            shim: ShimWatch::new(),
+            lost_requests: 0,
             holdings,
             startup: Startup::Over,
             verdict: Verdict::default(),
@@ -156,6 +171,7 @@ impl Gang {
     /// A source of this gang is ready.
     pub(crate) fn on_ready(&mut self, source: Source, context: &mut Context) {
         match source {
+            Source::Shim(_) => self.hear_shim(context),
             Source::Rank(_, index) => {
                 self.process_ended(usize::from(index), context.clock.now(), context);
             }
@@ -180,6 +196,7 @@ impl Gang {
             self.logs.as_ref().map(|logs| logs.check_at),
             self.startup.deadline(),
             self.processes.deadline(),
+            self.shim.deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -187,9 +204,12 @@ impl Gang {
     /// Does what is due, and ends the gang when no process is left.
     pub(crate) fn advance(&mut self, context: &mut Context) -> GangStatus {
         let now = context.clock.now();
-        self.check_startup(now, context);
+        if self.startup.is_due(now) {
+            self.check_startup(now, context);
+        }
+        self.shim.kill_if_due(now);
         for index in 0..self.processes.len() {
-            if self.processes.get(index).read_exit_log_at.is_some_and(|at| at <= now) {
+            if self.processes.get(index).read_record_at.is_some_and(|at| at <= now) {
                 self.process_ended(index, now, context);
             }
         }
@@ -199,26 +219,25 @@ impl Gang {
             logs.check(now, (0..spec.world()).map(|rank| spec.log_file(rank)));
         }
         self.reporting.emit_stall(now, &self.spec, context);
-        self.end_if_hung(now);
+        self.end_if_hung(now, context);
         if let Some(escalation) = self.shutdown.due(now) {
-            self.escalate(escalation);
+            self.escalate(escalation, context);
         }
         if self.processes.is_any_running() {
             return GangStatus::Running;
         }
-        let (cgroups, shutdown) = (&self.holdings.cgroups, &self.shutdown);
-        let status =
-            self.survivors.kill(&self.spec, &mut self.processes, cgroups, shutdown, context);
+        let (cgroups, how) = (&self.holdings.cgroups, (self.shim.others, &self.shutdown));
+        let status = self.survivors.kill(&self.spec, &mut self.processes, cgroups, how, context);
         if status == GangStatus::Ended {
             self.end(context);
         }
         status
     }
 
-    pub(crate) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self, context: &Context) {
         self.verdict.stop_requested();
         self.shutdown.kill();
-        self.escalate(Escalation::Kill);
+        self.escalate(Escalation::Kill, context);
     }
 
     /// Gives notice to stop: the file first, so that a signal handler finds it.
@@ -232,39 +251,50 @@ impl Gang {
         self.holdings.files = Files::More;
         notice::write(&self.spec, deadline, grace, reason);
         if !std::mem::replace(&mut self.is_notified, true) {
+            self.learn_ids();
             self.processes.notify(&self.spec, signal);
         }
     }
 
-    /// Records the lease before there is any process, then starts every rank, in order.
+    /// Records the lease before there is any process, then asks for every rank.
     fn start_processes(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let record = self.holdings.write_record(&self.spec, context)?;
-        let created = self.holdings.create_shared_dir(&self.spec);
-        let started = created.and_then(|()| self.start_ranks(&record, context));
+        let idle = context.launcher.idle_shim();
+        let shim = idle.as_ref().and_then(ShimConnection::shim);
+        let record = self.holdings.write_record(&self.spec, shim, context)?;
         self.holdings.record = Some(record);
-        started
+        self.holdings.create_shared_dir(&self.spec)?;
+        self.request(idle, context)
     }
 
-    fn start_ranks(&mut self, record: &RecordFile, context: &mut Context) -> Result<(), Failure> {
-        for rank in 0..self.spec.world() {
-            let group = self.holdings.cgroups.get(rank as usize);
-            let started = launch::spawn(&self.spec, context, record.note(rank), group, rank)?;
-            context.ranks.insert(started.pid);
-            self.processes.push(Process::started(rank, started));
-            let index = rank as usize;
-            if let Err(errno) = self.processes.watch(index, self.spec.lease, &context.poller) {
-                self.processes.kill_and_wait(index);
-                self.process_ended(index, context.clock.now(), context);
-                let message = format!("its end cannot be waited for: {errno}");
-                let (exit_code, cause) = (Failure::CANNOT_RUN, FailureCause::CannotRun);
-                return Err(Failure { rank, exit_code, message, cause });
+    /// Asks for a shim, and tells it the ranks. Where that fails none of them begins.
+    fn request(
+        &mut self,
+        idle: Option<ShimConnection>,
+        context: &mut Context,
+    ) -> Result<(), Failure> {
+        let Some(record) = &self.holdings.record else { return Ok(()) };
+        let (file, slots_at) = record.slots_in_file();
+        let world = self.spec.world();
+        let shim = context.launcher.shim(idle, file, slots_at, world).map_err(|error| {
+            let message = format!("no process can be started: {error}");
+            Failure {
+                rank: 0,
+                exit_code: Failure::CANNOT_RUN,
+                message,
+                cause: FailureCause::CannotRun,
             }
+        })?;
+        for rank in 0..world {
+            let group = self.holdings.cgroups.get(rank as usize);
+            launch::spawn(&self.spec, context, shim.as_fd(), group, rank)?;
         }
+        self.processes = Processes::new((0..world).map(Process::requested).collect());
+        self.shim.watch(Shim::Own(shim), self.spec.lease, &context.poller);
         Ok(())
     }
 
     /// A gang that hangs is ended and can start again. It gets no time to save: it does not.
-    fn end_if_hung(&mut self, now: Time) {
+    fn end_if_hung(&mut self, now: Time, context: &Context) {
         if !matches!(self.shutdown, Shutdown::Running) || !self.verdict.is_open() {
             return;
         }
@@ -272,31 +302,149 @@ impl Gang {
         let kept = stacks::keep(&self.spec, &self.processes, &self.holdings.cgroups);
         self.verdict.stalled(silent, kept.as_deref());
         if let Some(escalation) = self.shutdown.fail(now) {
-            self.escalate(escalation);
+            self.escalate(escalation, context);
         }
+    }
+
+    /// What its processes have noted.
+    fn slots(&self) -> Slots {
+        self.holdings.record.as_ref().map(RecordFile::slots).unwrap_or_default()
+    }
+
+    /// Learns the ids that its processes noted since; gives how many.
+    fn learn_ids(&mut self) -> usize {
+        let slots = self.slots();
+        self.shim.noted(slots.shim);
+        self.processes.learn(&slots)
+    }
+
+    /// Ids that its ranks noted.
+    pub(crate) fn noted_ranks(&mut self) -> impl Iterator<Item = i32> + '_ {
+        self.learn_ids();
+        self.processes.iter().filter_map(|process| process.pid)
     }
 
     fn check_startup(&mut self, now: Time, context: &mut Context) {
-        self.startup.check(now, &self.processes, self.spec.lease, context);
+        if self.learn_ids() > 0 {
+            self.repeat_signals(context);
+        }
+        match self.slots().startup {
+            Some(StartupNote::Begun) => self.begun(context),
+            Some(StartupNote::Failed { rank, errno }) => self.cannot_begin(rank, errno, context),
+            None => match (self.startup.look_again(now), self.shim.pid()) {
+                (Patience::Left, _) => {}
+                (Patience::Over, Some(_)) => self.begun(context),
+                // What the launcher was asked is dropped with it: its gangs ask again.
+                (Patience::Over, None) => drop(context.launcher.replace()),
+            },
+        }
+    }
+
+    /// All programs have begun.
+    fn begun(&mut self, context: &mut Context) {
+        if self.startup.is_pending() {
+            self.startup = Startup::Over;
+            context.emit(Event::StageStarted { lease: self.spec.lease });
+        }
+    }
+
+    /// Ranks that began after a signal was sent get it too.
+    fn repeat_signals(&mut self, context: &Context) {
+        if self.is_notified {
+            self.processes.notify(&self.spec, notice::signal(&self.spec));
+        }
+        match self.shutdown {
+            Shutdown::Terminated { .. } => self.escalate(Escalation::Terminate, context),
+            Shutdown::Killed => self.escalate(Escalation::Kill, context),
+            Shutdown::Running | Shutdown::Saving { .. } => {}
+        }
+    }
+
+    /// The program of a rank cannot begin.
+    fn cannot_begin(&mut self, rank: u32, errno: i32, context: &Context) {
+        self.learn_ids();
+        self.processes.forget_unstarted();
+        let error = io::Error::from_raw_os_error(errno);
+        self.fail_start(explain_exec_error(&self.spec, rank, &error), context);
     }
 
     /// Not every rank begins: the others are killed.
-    fn fail_start(&mut self, failure: Failure) {
+    fn fail_start(&mut self, failure: Failure, context: &Context) {
         if !matches!(self.startup, Startup::Failed(_)) {
             self.startup = Startup::Failed(failure);
-            self.kill();
+            self.kill(context);
         }
     }
 
-    /// The process of a rank ended. It stays a zombie until the whole gang is gone, so that its id,
-    /// which is also its group's, is not reused.
-    fn process_ended(&mut self, index: usize, now: Time, context: &Context) {
-        let process = self.processes.get_mut(index);
-        let Some(exit) = process.observe_exit(now, &self.spec, &context.poller) else { return };
-        let (rank, pid) = (process.rank, process.pid);
-        if let Some(error) = process.exec.error() {
-            return self.fail_start(explain_exec_error(&self.spec, rank, &error));
+    /// Takes in what the shim told.
+    fn hear_shim(&mut self, context: &mut Context) {
+        loop {
+            let told = self.shim.connection().map_or(Told::Gone, read_report);
+            match told {
+                Told::Nothing => return,
+                Told::Gone => return self.shim_gone(context),
+                Told::Report(Report::Failed { rank, errno }) => {
+                    self.cannot_begin(rank, errno, context);
+                }
+                Told::Report(Report::Ended { rank, pid, end, others }) => {
+                    // It tells a program that cannot begin before any end.
+                    self.begun(context);
+                    self.shim.others = others;
+                    if let Some(process) = self.processes.of_rank(rank) {
+                        process.ended(pid, end);
+                        self.exited(rank, pid, end.exit, context);
+                    }
+                }
+            }
         }
+    }
+
+    /// The shim is gone: either nothing began, or how the others end is for this engine to see.
+    fn shim_gone(&mut self, context: &mut Context) {
+        self.shim.gone(&context.poller);
+        context.lost_shims += 1;
+        self.shim.others = Others::Perhaps;
+        self.learn_ids();
+        if self.startup.is_pending() && self.slots().shim.is_none() {
+            self.lost_requests += 1;
+            let is_wanted = self.shutdown == Shutdown::Running;
+            if is_wanted
+                && self.lost_requests <= LOST_REQUESTS_MAX
+                && self.request(None, context).is_ok()
+            {
+                return;
+            }
+        }
+        if self.startup.is_pending() {
+            match self.slots().startup {
+                Some(StartupNote::Failed { rank, errno }) => {
+                    self.cannot_begin(rank, errno, context);
+                }
+                Some(StartupNote::Begun) => self.begun(context),
+                None => self.startup = Startup::Over,
+            }
+        }
+        self.processes.orphaned(self.spec.lease, &context.poller);
+        let now = context.clock.now();
+        for index in 0..self.processes.len() {
+            self.process_ended(index, now, context);
+        }
+    }
+
+    /// The process of a rank may have ended, which no shim of this engine tells.
+    fn process_ended(&mut self, index: usize, now: Time, context: &Context) {
+        let slots = self.slots();
+        let process = self.processes.get_mut(index);
+        if process.exit.is_some() || process.is_told_by_shim() {
+            return;
+        }
+        let Some(exit) = process.observe_exit(now, &slots, &context.poller) else { return };
+        let (rank, pid) = (process.rank, process.pid.unwrap_or_default());
+        self.exited(rank, pid, exit, context);
+    }
+
+    /// A rank ended. Its id is not reused until the whole gang is gone, as far as its shim lives.
+    fn exited(&mut self, rank: u32, pid: i32, exit: Exit, context: &Context) {
         if self.is_notified && exit == Exit::Signal(notice::signal(&self.spec)) {
             self.forward_notice(pid, context);
         }
@@ -305,11 +453,11 @@ impl Gang {
             Consequence::LetOthersSave => {
                 let checkpoint = self.spec.launch.checkpoint.as_ref();
                 let grace = checkpoint.map_or(CheckpointSpec::GRACE_DEFAULT, |spec| spec.grace);
-                self.shutdown.allow_save(now, grace, Escalation::Terminate);
+                self.shutdown.allow_save(context.clock.now(), grace, Escalation::Terminate);
             }
             Consequence::EndOthers => {
-                if let Some(escalation) = self.shutdown.fail(now) {
-                    self.escalate(escalation);
+                if let Some(escalation) = self.shutdown.fail(context.clock.now()) {
+                    self.escalate(escalation, context);
                 }
             }
         }
@@ -323,7 +471,11 @@ impl Gang {
         }
     }
 
-    fn escalate(&self, escalation: Escalation) {
+    fn escalate(&mut self, escalation: Escalation, context: &Context) {
+        self.learn_ids();
+        if escalation == Escalation::Kill {
+            self.shim.expect_ends(context.clock.now());
+        }
         self.processes.send(escalation, &self.spec, &self.holdings.cgroups);
     }
 
@@ -345,17 +497,19 @@ impl Gang {
         }
         context.poller.remove(self.output.take());
         let outcome = self.outcome(context);
-        let children = self.processes.children();
+        let is_told = self.startup.has_begun() && self.processes.iter().all(Process::is_zombie);
+        let told = if is_told { EndsTold::All } else { EndsTold::NotAll };
+        let shim = self.shim.release(told, &context.poller);
         self.holdings.put_back_cgroups(context);
         let reported = if self.reporting.has_read() { Files::More } else { Files::Record };
-        let cleanup = self.holdings.cleanup(&self.spec, reported, children);
+        let cleanup = self.holdings.cleanup(&self.spec, reported, shim);
         context.emit_end(self.spec.lease, outcome, cleanup);
     }
 
     fn outcome(&mut self, context: &mut Context) -> Outcome {
         let culprit = self.verdict.culprit();
         if let Some(failure) = self.startup.take_failure() {
-            return Outcome::Failed(failure);
+            return outcome_of_start(failure);
         }
         if health::is_unhealthy(&self.spec, culprit) {
             return health::fail_devices(&self.spec, context);

@@ -15,7 +15,7 @@ mod spec;
 mod template;
 
 pub(crate) use environment::{RANK, variables};
-pub(crate) use failure::{cannot_write, explain_exec_error};
+pub(crate) use failure::{cannot_write, explain_exec_error, outcome_of_start};
 pub(crate) use spawn::{create_directories, spawn};
 pub use spec::{ContainerAccess, VisibleEnv};
 pub(crate) use spec::{GangSpec, all_grants};

@@ -13,7 +13,9 @@
 //! There is no thread but the one that removes what programs left: the caller of
 //! [`Node::next_event`](het_engine::Engine::next_event) waits in one epoll(7) set (`poller`) for
 //! all gangs, and each gang is a state machine with a deadline. A supervisor may die: a restarter
-//! starts it again, and [`Engine::adopt`](het_engine::Engine::adopt) takes over what it left.
+//! starts it again, and [`Engine::adopt`](het_engine::Engine::adopt) takes over what it left. The
+//! ranks of a gang are children of a process of its own, the shim, which outlives them all and
+//! notes how they ended.
 //!
 //! Each of these uses only what stands below it:
 //!
@@ -23,7 +25,7 @@
 //! launch       from a specification to a running program: environment, containers, lookup
 //! context      what all gangs share: clock, poller, queue of events, pools
 //! recovery     records on disk, who owns a process, killing leftovers, the restarter
-//! process      system calls, starting children, /proc, signals
+//! process      the launcher and the shims, system calls, /proc, signals
 //! progress, checkpoint, logs, output    files that programs write
 //! cgroup, resources, remover            control groups; cores and ports; removal of what is left
 //! run_dir, poller, event_channel, clock, config, error
@@ -49,7 +51,7 @@ mod remover;
 mod resources;
 mod run_dir;
 
-pub use cgroup::{ControlGroupFinding, ControlGroups, control_groups};
+pub use cgroup::{ControlGroupFinding, ControlGroups, RunMode, control_groups};
 pub use checkpoint::{Damage, verify};
 pub use clock::{since_boot, wall_time};
 pub use config::Config;
@@ -57,5 +59,7 @@ pub use error::NodeError;
 pub use event_channel::EventSender;
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::Node;
-pub use process::{boot_id, give_memory_back, raise_descriptor_limit, share_one_heap};
+pub use process::{
+    boot_id, give_memory_back, launcher_main, raise_descriptor_limit, share_one_heap,
+};
 pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};

@@ -5,6 +5,7 @@ mod adoption;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -16,8 +17,9 @@ use het_core::{
     Plan, State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
+use het_files::is_directory;
 
-use crate::cgroup::{CgroupPool, ControlGroups, DeviceNodes, RunMode};
+use crate::cgroup::{CgroupPool, ControlGroups, DeviceNodes};
 use crate::checkpoint::{ChangedDirectories, DirectoryWatch};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -25,11 +27,11 @@ use crate::context::{Cleanup, Context, OomKills, QueuedEvent};
 use crate::error::NodeError;
 use crate::event_channel::{Channel, EventReceiver, EventSender};
 use crate::gang::{Gang, GangStatus};
-use crate::launch::{GangSpec, all_grants};
+use crate::launch::{GangSpec, all_grants, outcome_of_start};
 use crate::poller::{Poller, Source, Trigger};
-use crate::process::{Environments, RankProcesses, Spawner};
+use crate::process::{Environments, Launcher, Orphans};
 use crate::progress::{Changed, ProgressWatch};
-use crate::recovery::{self, ExitLog, Reaped, RecordFiles, remove_blank_files};
+use crate::recovery::{self, Reaped, RecordFiles, remove_blank_files};
 use crate::remover::Remover;
 use crate::resources::{AssignedCores, Cores, Ports};
 use crate::run_dir::{lease_path, progress_dir};
@@ -92,18 +94,16 @@ impl Node {
         let receiver = EventReceiver::new().map_err(NodeError::Poller)?;
         let added = poller.add(&receiver, Source::Channel, Trigger::Level);
         added.map_err(NodeError::Poller)?;
-        let progress_watch = ProgressWatch::start(&progress).ok();
-        let progress_watch = progress_watch
-            .filter(|watch| poller.add(watch, Source::Progress, Trigger::OneShot).is_ok());
+        let progress_watch = watch_progress(&poller, &progress);
         let directory_watch = DirectoryWatch::new().ok();
         let directory_watch = directory_watch
             .filter(|watch| poller.add(watch, Source::Directories, Trigger::OneShot).is_ok());
         let context = Context {
             clock: Clock::start(config.begins_at),
             poller,
-            ranks: RankProcesses::new(),
+            orphans: Orphans::new(),
+            lost_shims: 0,
             null,
-            spawner: Spawner::default(),
             environments: Environments::default(),
             progress_watch,
             directory_watch,
@@ -111,6 +111,9 @@ impl Node {
             cgroups: cgroup_pool(&config),
             run_dir: config.run_dir.clone(),
             remover: Remover::new(&config.run_dir),
+            // After the cgroups: a service may move itself to make room for them.
+            launcher: Launcher::start(&config.run_dir)
+                .map_err(|source| NodeError::Record { path: config.run_dir.clone(), source })?,
             cleanups: Vec::new(),
             record_files: RecordFiles::new(&config.run_dir),
             events: VecDeque::new(),
@@ -147,7 +150,6 @@ impl Node {
     /// Stops supervising without touching the processes. [`Node::reap`] and [`Engine::adopt`]
     /// find them later by the ids that they note when they start.
     pub fn detach(mut self) {
-        self.context.spawner.wait(NOTE_LIMIT);
         self.gangs.clear();
     }
 
@@ -173,13 +175,17 @@ impl Node {
             let text = format!("lease {lease} has {count} ranks, or some not on this machine");
             return self.refuse(lease, text);
         }
+        if let Err(error) = self.restore_run_dir() {
+            let dir = self.config.run_dir.display();
+            return self.refuse(lease, format!("`{dir}` cannot be made again: {error}"));
+        }
         let port = match self.ports.take(self.context.clock.now()) {
             Ok(port) => port,
             Err(error) => return self.refuse(lease, format!("no free port: {error}")),
         };
         let cores: Vec<AssignedCores> =
             ranks.iter().map(|rank| self.cores.take(all_grants(rank))).collect();
-        let spec = self.spec(&start, port, cores.clone(), 0);
+        let spec = self.spec(&start, port, cores.clone());
         match Gang::start(spec, &mut self.context) {
             Ok(gang) => self.insert(lease, gang),
             Err(failure) => {
@@ -189,13 +195,22 @@ impl Node {
         }
     }
 
-    fn spec(
-        &self,
-        start: &Start<'_>,
-        port: u16,
-        cores: Vec<AssignedCores>,
-        since_ticks: u64,
-    ) -> GangSpec {
+    /// Makes the directory for files of live leases again where somebody removed it, with what
+    /// watches it.
+    fn restore_run_dir(&mut self) -> io::Result<()> {
+        let progress = progress_dir(&self.config.run_dir);
+        if is_directory(&progress) {
+            return Ok(());
+        }
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&progress)?;
+        let context = &mut self.context;
+        context.record_files = RecordFiles::new(&self.config.run_dir);
+        context.poller.remove(context.progress_watch.take());
+        context.progress_watch = watch_progress(&context.poller, &progress);
+        Ok(())
+    }
+
+    fn spec(&self, start: &Start<'_>, port: u16, cores: Vec<AssignedCores>) -> GangSpec {
         GangSpec {
             lease: start.lease,
             attempt: start.attempt,
@@ -208,7 +223,7 @@ impl Node {
             port,
             lease_dir: lease_path(&self.config.run_dir, start.lease),
             health_check: self.config.health_check.clone(),
-            exit_log: self.config.exits.clone().map(|path| (ExitLog(path), since_ticks)),
+            mode: self.config.mode,
             cores,
         }
     }
@@ -220,7 +235,7 @@ impl Node {
 
     /// Every start has an end, also one that failed at once.
     fn fail(&mut self, lease: LeaseId, failure: Failure) {
-        self.context.emit(Event::StageEnded { lease, outcome: Outcome::Failed(failure) });
+        self.context.emit(Event::StageEnded { lease, outcome: outcome_of_start(failure) });
     }
 
     /// Events are stamped where they are found. The times that the caller sees do not decrease.
@@ -249,7 +264,7 @@ impl Node {
     /// Waits until something happens or is due, and handles it.
     fn poll_once(&mut self, until: Option<Time>) -> Wakeup {
         // Whatever waited for the devices of ended gangs has been started by now.
-        self.context.clean_up();
+        self.clean_up();
         let wake = [until, self.deadline()].into_iter().flatten().min();
         let limit = wake.map(|at| at.since(self.context.clock.now()));
         let ready = self.context.poller.wait(limit);
@@ -265,7 +280,8 @@ impl Node {
                 }
                 Source::Progress => touched.extend(self.read_progress_changes()),
                 Source::Directories => touched.extend(self.read_directory_changes()),
-                Source::Rank(lease, _)
+                Source::Shim(lease)
+                | Source::Rank(lease, _)
                 | Source::Other(lease, _)
                 | Source::Checkpoints(lease)
                 | Source::Output(lease) => {
@@ -303,6 +319,15 @@ impl Node {
     fn free(&mut self, cores: &[AssignedCores], port: u16) {
         cores.iter().for_each(|cores| self.cores.put_back(cores));
         self.ports.put_back(port);
+    }
+
+    /// Removes what is left of leases whose end is durable.
+    fn clean_up(&mut self) {
+        if !self.context.clean_up() || !self.context.may_have_orphans() {
+            return;
+        }
+        let ranks = self.gangs.values_mut().flat_map(|gang| gang.noted_ranks());
+        self.context.orphans.collect(&ranks.collect());
     }
 
     fn read_progress_changes(&mut self) -> Vec<LeaseId> {
@@ -438,13 +463,14 @@ impl Drop for Node {
         if thread::panicking() {
             return;
         }
-        self.gangs.values_mut().for_each(|gang| gang.kill());
+        self.gangs.values_mut().for_each(|gang| gang.kill(&self.context));
         let deadline = self.context.clock.now() + DROP_LIMIT;
         while !self.gangs.is_empty() && self.context.clock.now() < deadline {
             // Nobody receives these events.
             let _ = self.next_event(Some(deadline));
         }
-        self.context.clean_up();
+        self.clean_up();
+        self.context.launcher.close();
         self.context.record_files.remove();
         // The directory stays if it has records of ends that may not be durable, of gangs that were
         // detached, or any files that are not this engine's.
@@ -462,12 +488,16 @@ fn is_alone(path: &Path) -> bool {
     entries.is_some_and(|entries| entries.flatten().all(|entry| entry.path() == path))
 }
 
+fn watch_progress(poller: &Poller, dir: &Path) -> Option<ProgressWatch> {
+    let watch = ProgressWatch::start(dir).ok()?;
+    poller.add(&watch, Source::Progress, Trigger::OneShot).ok()?;
+    Some(watch)
+}
+
 fn cgroup_pool(config: &Config) -> CgroupPool {
     match config.control_groups {
         ControlGroups::Auto => {
-            let has_restarter = config.exits.is_some();
-            let mode = if has_restarter { RunMode::Service } else { RunMode::Embedded };
-            CgroupPool::new(&config.run_dir, mode, DeviceNodes::read(&config.device_nodes))
+            CgroupPool::new(&config.run_dir, config.mode, DeviceNodes::read(&config.device_nodes))
         }
         ControlGroups::Off => CgroupPool::default(),
     }

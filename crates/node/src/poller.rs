@@ -21,7 +21,9 @@ pub(crate) enum Source {
     Channel,
     /// Progress files changed.
     Progress,
-    /// The process of a rank ended.
+    /// The shim of a lease told something, or is gone.
+    Shim(LeaseId),
+    /// The process of a rank ended, which no shim of this engine holds.
     Rank(LeaseId, u16),
     /// Another process ended that the lease waits for.
     Other(LeaseId, u16),
@@ -64,6 +66,11 @@ impl Poller {
         }
     }
 
+    /// Stops watching a descriptor that stays open.
+    pub(crate) fn forget(&self, fd: impl AsFd) {
+        let _ = self.0.delete(fd);
+    }
+
     pub(crate) fn rearm(&self, fd: impl AsFd, source: Source) {
         // It is in the set, so no allocation can fail.
         let _ = self.0.modify(fd, &mut event(source, Trigger::OneShot));
@@ -100,6 +107,7 @@ impl Source {
             Self::Checkpoints(lease) => (4, lease, 0),
             Self::Output(lease) => (5, lease, 0),
             Self::Directories => (6, LeaseId(0), 0),
+            Self::Shim(lease) => (7, lease, 0),
         };
         lease.0 << (INDEX_BITS + KIND_BITS) | u64::from(index) << KIND_BITS | kind
     }
@@ -115,6 +123,7 @@ impl Source {
             4 => Self::Checkpoints(lease),
             5 => Self::Output(lease),
             6 => Self::Directories,
+            7 => Self::Shim(lease),
             _ => return None,
         })
     }
@@ -136,6 +145,7 @@ mod tests {
             Source::Checkpoints(lease),
             Source::Output(lease),
             Source::Directories,
+            Source::Shim(lease),
         ];
         for source in all {
             assert_eq!(Source::from_number(source.number()), Some(source));

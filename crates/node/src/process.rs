@@ -2,19 +2,26 @@
 
 pub(crate) mod containers;
 mod exit;
+mod identity;
 mod kill;
+mod launcher;
+mod orphans;
 pub(crate) mod procfs;
-mod ranks;
+mod slots;
 mod sys;
 mod variables;
 
 pub(crate) use exit::{EXIT_NOT_FOUND, EXIT_SAVED, Exit};
+pub(crate) use identity::Identity;
 pub(crate) use kill::{ProcessSelector, kill_all, kill_and_wait, signal_groups};
-pub use procfs::boot_id;
-pub(crate) use ranks::RankProcesses;
-pub(crate) use sys::{
-    ChildFiles, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program, Spawner, Started,
-    become_subreaper, cpu_set, exit_status, pidfd_open,
+pub use launcher::launcher_main;
+pub(crate) use launcher::{
+    Launcher, Others, RankDescriptors, RankProgram, Report, ShimConnection, Told, read_report,
+    settle, start_rank,
 };
+pub(crate) use orphans::Orphans;
+pub use procfs::boot_id;
+pub(crate) use slots::{EndNote, Slots, StartupNote, slots_bytes};
+pub(crate) use sys::{InheritedFds, become_subreaper, exit_status, pidfd_open};
 pub use sys::{give_memory_back, raise_descriptor_limit, share_one_heap};
 pub(crate) use variables::{Environment, Environments, Inherited, Variables};

@@ -1,8 +1,7 @@
-//! What outlives a supervisor: records of leases and of the ends of their processes, how they are
-//! found again, and the process that restarts a supervisor.
+//! What outlives a supervisor: records of leases, how they are found again, and the process that
+//! restarts a supervisor.
 
 mod abandoned;
-mod exit_log;
 mod owner;
 mod reap;
 mod record;
@@ -10,10 +9,9 @@ mod record_file;
 mod restarter;
 
 pub(crate) use abandoned::{AbandonedLease, readable, remove_blank_files};
-pub(crate) use exit_log::ExitLog;
 pub use owner::{LiveLeases, ProcessOwner};
 pub use reap::Reaped;
 pub(crate) use reap::reap;
-pub(crate) use record::{Identity, Record, boot_ticks};
+pub(crate) use record::{Record, boot_ticks};
 pub(crate) use record_file::{RecordFile, RecordFiles};
 pub use restarter::{forward_signal, run_restarter};

@@ -3,8 +3,11 @@
 //! ```text
 //! RUN_DIR/record-N           what the lease is and what was chosen for it, written before its
 //!                            processes start; then the id of each, written by itself before its
-//!                            program begins; reused by another lease after the end
+//!                            program begins, and how it ended, written by their shim
+//!                            (`process::slots`); reused by another lease after the end
 //!                            (`recovery::record_file`)
+//! RUN_DIR/launcher           locked by whoever may still begin something: the launcher, and shims
+//!                            that have not noted themselves
 //! RUN_DIR/lease-N/           what its programs share, also in containers, where nothing else of
 //!                            the run directory is visible; made on demand, at the start where
 //!                            ranks may need to agree on a stop or run in containers

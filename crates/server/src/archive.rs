@@ -4,7 +4,7 @@ use std::fs;
 
 use het_control::{Log, LogError, Past};
 use het_core::{Event, JobId, Time};
-use het_host::{Home, give_memory_back};
+use het_host::{Home, Reserve, give_memory_back};
 use het_service::{MakeSnapshot, Store};
 use het_wire::api::JobRow;
 use het_wire::report::RunReport;
@@ -16,11 +16,12 @@ use crate::store::{Draft, EventStore};
 pub struct Archive {
     pub events: EventStore,
     home: Home,
+    reserve: Option<Reserve>,
 }
 
 impl Archive {
-    pub fn new(events: EventStore, home: Home) -> Self {
-        Self { events, home }
+    pub fn new(events: EventStore, home: Home, reserve: Option<Reserve>) -> Self {
+        Self { events, home, reserve }
     }
 }
 
@@ -67,5 +68,15 @@ impl Store for Archive {
 
     fn put_snapshot(&mut self, draft: Draft) {
         self.events.put_snapshot(draft);
+    }
+
+    fn mend(&mut self) -> Result<(), LogError> {
+        self.events.reopen().map_err(|error| LogError(Box::new(error)))?;
+        let kept = self.reserve.as_ref().map_or(Ok(()), Reserve::keep);
+        kept.map_err(|error| LogError(Box::new(error)))
+    }
+
+    fn release_reserve(&mut self) {
+        self.reserve.iter().for_each(Reserve::release);
     }
 }

@@ -9,15 +9,19 @@ use het_control::{Controller, Past, Retention};
 use het_core::{Event, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
 use het_host::{
-    Activity, Home, HomeError, Machine, Monitor, StartTime, monitor, remove_unused, start_time,
+    Activity, Home, HomeError, Machine, Monitor, Reserve, StartTime, monitor, remove_unused,
+    start_time,
 };
-use het_node::{Config, ControlGroups, Node, NodeError};
-use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup};
+use het_node::{Config, ControlGroups, Node, NodeError, RunMode};
+use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
 use het_wire::api::JobRow;
 use thiserror::Error;
 
 use crate::archive::Archive;
-use crate::store::{EventStore, Keeping, Recovered, StoreError, StoreReader};
+use crate::restore::{RestoreError, part_from_original};
+use crate::store::{
+    EventStore, Keeping, Mended, Opened, Recovered, StoreError, StoreReader, open_mending,
+};
 
 /// Ended jobs that stay in the state; of older ones the last row and the report are kept.
 const ENDED_KEPT: usize = 1_000;
@@ -37,6 +41,8 @@ pub enum StartError {
     Node(#[from] NodeError),
     #[error(transparent)]
     Service(#[from] ServiceError),
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
     #[error(
         "the event store `{}` is missing, but {jobs} of its jobs left directories, job {newest} \
          last",
@@ -54,10 +60,11 @@ pub(crate) struct Parts<'a> {
     pub(crate) run_dir: PathBuf,
     pub(crate) store: EventStore,
     pub(crate) past: Past,
+    /// Room on the disk for how things end.
+    pub(crate) reserve: Option<Reserve>,
     pub(crate) retention: Retention,
     pub(crate) health_check: Option<PathBuf>,
-    /// Where a restarting supervisor writes how processes ended.
-    pub(crate) exits: Option<PathBuf>,
+    pub(crate) mode: RunMode,
     /// Not before the state's.
     pub(crate) begins_at: Time,
     /// Facts of the first turn.
@@ -80,7 +87,7 @@ pub(crate) fn assemble(
         begins_at: parts.begins_at,
         control_groups: ControlGroups::Auto,
         health_check: parts.health_check,
-        exits: parts.exits,
+        mode: parts.mode,
     })?;
     let event_sender = node.event_sender();
     // What the monitor finds is reported of the machine as it joins in the first turn.
@@ -97,7 +104,7 @@ pub(crate) fn assemble(
         event_sender.clone(),
     );
     first.into_iter().for_each(|event| event_sender.send(event));
-    let log = Archive::new(parts.store, parts.home);
+    let log = Archive::new(parts.store, parts.home, parts.reserve);
     let Scheduling { policy, cadence } = scheduling;
     let mut control = Controller::new(state, rates, policy, node, log)
         .with_cadence(cadence)
@@ -136,14 +143,18 @@ impl MachineService {
         health_check: Option<PathBuf>,
         keeping: Keeping,
     ) -> Result<Self, StartError> {
-        let mut store = open_or_create(&home)?.with_keeping(keeping);
+        let Opened { store, recovered, taken_over, mended } = open_or_create(&home)?;
+        let mut store = store.with_keeping(keeping);
         let log = store.reader();
-        let Recovered { past, refused } = store.recover()?;
+        let Recovered { mut past, refused } = recovered;
+        let of_copy = part_from_original(&home, &mut store, &mut past)?;
         // What cannot be read now is looked at by the next server.
         let _ = remove_unused(&home.kept(), past.state.jobs().values().map(|job| &**job));
         let found = under_known_name(past.state.topology(), &machine.topology);
         let StartTime { time: begins_at, news: of_clock } = start_time_of(&home, &past.state);
-        let news = of_clock.into_iter().chain(news(&past.state, &found)).collect();
+        let mut news: Vec<String> = of_clock.into_iter().chain(news(&past.state, &found)).collect();
+        news.extend(of_store(taken_over, mended.as_ref()));
+        news.extend(of_copy);
         let gone = log.gone()?;
         let setup_rows: Vec<JobRow> = log.rows()?;
         let last_job = home.jobs()?.last().map_or(0, |job| job.id);
@@ -152,14 +163,19 @@ impl MachineService {
             scheduling,
             run_dir: home.run_dir("server"),
             store,
+            reserve: Some(Reserve::at(home.reserve())),
             retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
             health_check,
-            exits: Some(home.exits()),
+            mode: RunMode::Service,
             begins_at,
             facts: gone.iter().map(|&device| Event::DeviceRepaired { device }).collect(),
             past,
             home,
         })?;
+        if control.log_mut().mend().is_err() {
+            // For this turn; the service finds out the same, and says so.
+            control.log_mut().release_reserve();
+        }
         // Whoever asks first sees the machine as it is now.
         let now = control.now();
         control.turn(Some(now)).map_err(ServiceError::Control)?;
@@ -206,9 +222,33 @@ fn start_time_of(home: &Home, state: &State) -> StartTime {
 /// When it cannot be looked for or made.
 pub fn begin_store(home: &Home) -> Result<(), StartError> {
     if !has_store(home)? {
-        EventStore::create(&home.store(), &Topology::default())?;
+        create(home)?;
     }
     Ok(())
+}
+
+/// Makes the store. A copy that is left of another one has nothing to do with it.
+fn create(home: &Home) -> Result<EventStore, StartError> {
+    let path = home.store_copy();
+    het_files::remove_tree(&path).map_err(|source| HomeError::Io { path, source })?;
+    Ok(EventStore::create(&home.store(), &Topology::default())?)
+}
+
+/// What was damaged about the store and what became of it, a sentence each.
+fn of_store(taken_over: u64, mended: Option<&Mended>) -> Vec<String> {
+    let mut news = Vec::new();
+    if taken_over > 0 {
+        news.push(format!("{taken_over} events were restored from the second copy of the log"));
+    }
+    if let Some(Mended { aside, lost }) = mended {
+        news.push(format!(
+            "the event store was damaged and was made anew from what is sound in it and in its \
+             copy; it lies beside it as `{}`",
+            aside.display()
+        ));
+        news.extend(lost.iter().map(ToString::to_string));
+    }
+    news
 }
 
 fn has_store(home: &Home) -> Result<bool, HomeError> {
@@ -218,21 +258,22 @@ fn has_store(home: &Home) -> Result<bool, HomeError> {
 
 /// Opens the store, or makes the first one of a new home. Beside jobs a store that is missing is
 /// lost, and an empty one in its place would hide that.
-fn open_or_create(home: &Home) -> Result<EventStore, StartError> {
+fn open_or_create(home: &Home) -> Result<Opened, StartError> {
     let path = home.store();
+    let jobs: Vec<u64> = home.server_jobs()?.iter().map(|job| job.id).collect();
     if !has_store(home)? {
-        let jobs = home.server_jobs()?;
-        if let Some(newest) = jobs.last() {
-            return Err(StartError::StoreMissing { path, jobs: jobs.len(), newest: newest.id });
+        if let Some(&newest) = jobs.last() {
+            return Err(StartError::StoreMissing { path, jobs: jobs.len(), newest });
         }
-        return Ok(EventStore::create(&path, &Topology::default())?);
+        drop(create(home)?);
     }
+    let open = || open_mending(&path, &home.store_copy(), &jobs);
     // A process that a killed server was about to start may hold the store's lock a moment longer.
     for _ in 0..OPEN_TRIES {
-        match EventStore::open(&path) {
+        match open() {
             Err(StoreError::InUse) => thread::sleep(OPEN_PAUSE),
             opened => return Ok(opened?),
         }
     }
-    Ok(EventStore::open(&path)?)
+    Ok(open()?)
 }

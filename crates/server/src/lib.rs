@@ -2,13 +2,14 @@
 //! the interface to it.
 //!
 //! Knows: which parts make a running system (`assembly`), for one job (`run`) or for many; the
-//! event store on disk (`store`, `archive`); the HTTP interface (`api`).
+//! event store on disk (`store`, `archive`), its backups (`restore`); the HTTP interface (`api`).
 //! Must never know: the inside of a policy.
 
 pub mod api;
 mod archive;
 mod assembly;
 mod planning;
+mod restore;
 mod run;
 mod store;
 
@@ -26,7 +27,9 @@ pub use het_service::{Handle, Scheduling};
 
 pub use assembly::{MachineService, StartError, begin_store};
 pub use planning::plan;
+pub use restore::{Environments, Existing, RestoreError, Restored, back_up, copy_private, restore};
 pub use run::{PreparedRun, Run, RunError};
 pub use store::{
-    Checked, Draft, EventStore, Keeping, Mark, Recovered, SnapshotFault, StoreError, StoreReader,
+    Checked, Draft, EventStore, Keeping, Lost, Mark, Mended, Opened, Recovered, SnapshotFault,
+    StoreError, StoreReader, open_mending, store_check,
 };

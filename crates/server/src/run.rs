@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use het_control::{Past, Retention};
 use het_core::{Event, JobEnd, JobId, JobSpec, State, Time, Topology};
 use het_host::{Home, HomeError, JobDir, Machine, MachineLock, missed_facts, newest_checkpoint};
-use het_node::{Node, NodeError, wall_time};
+use het_node::{Node, NodeError, RunMode, wall_time};
 use het_service::report::report;
 use het_service::{
     Carried, Handle, Observer, Replica, Scheduling, Service, ServiceError, Setup, carried,
@@ -123,9 +123,10 @@ impl PreparedRun {
             home: home.clone(),
             run_dir: dir.run.clone(),
             store,
+            reserve: None,
             retention: Retention::All,
             health_check: None,
-            exits: None,
+            mode: RunMode::Embedded,
             begins_at: past.state.now().max(wall_time()),
             past,
             facts,

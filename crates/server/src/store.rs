@@ -11,7 +11,11 @@
 //! head     `topology`: that before the first event · `format`: of this file
 //! ```
 
+mod backup;
 mod check;
+mod copy;
+mod database;
+mod mend;
 mod recovery;
 mod removal;
 mod snapshot;
@@ -19,7 +23,7 @@ mod snapshot;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use het_control::{Log, LogError};
 use het_core::{DeviceId, Event, JobId, Time, Topology, TopologyError};
@@ -32,8 +36,12 @@ use redb::{
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-pub use check::Checked;
-use check::{Chain, SharedDatabase, guarded};
+pub use backup::KeptFile;
+use check::{Chain, guarded};
+pub use check::{Checked, store_check};
+use copy::Copy;
+use database::{SharedDatabase, Source};
+pub use mend::{Lost, Mended, Opened, open_mending};
 pub use recovery::Recovered;
 use removal::Removal;
 use snapshot::Writing;
@@ -51,6 +59,9 @@ const FORMAT: &[u8] = b"3";
 
 /// The format before there were snapshots; such a file becomes one of this when it is opened.
 const FORMAT_WITHOUT_SNAPSHOTS: &[u8] = b"2";
+
+/// Of this program; the store says which one wrote it last.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Pages kept in memory: the log is written at its end and read once.
 const CACHE_BYTES: usize = 16 << 20;
@@ -78,16 +89,59 @@ pub enum StoreError {
     Row { job: JobId, source: serde_json::Error },
     #[error("the store holds something that is not JSON")]
     Json(#[from] serde_json::Error),
+    #[error("`{}` is missing", path.display())]
+    Missing { path: PathBuf },
+    #[error("another file stands in the place of `{}`", path.display())]
+    Replaced { path: PathBuf },
+    #[error("`{}` was cut from {was} to {bytes} bytes", path.display())]
+    Truncated { path: PathBuf, bytes: u64, was: u64 },
+    #[error("the store ends before event {sequence}, which was written")]
+    Behind { sequence: u64 },
+    #[error("the store is not open")]
+    Closed,
     #[error("the store has no head: it was never completely created")]
     NoHead,
-    #[error("the store has the format of another version of Heterosis")]
-    Format,
+    #[error(
+        "the store was written by version {version} of Heterosis in format {found}, and this is \
+         version {own} and reads formats 2 and 3",
+        own = VERSION
+    )]
+    Format { found: String, version: String },
+    #[error(
+        "the store was written by version {version} of Heterosis, and this is version {own}, \
+         which cannot read it",
+        own = VERSION
+    )]
+    Newer { version: String, source: Box<StoreError> },
     #[error("the topology in the store does not fit together")]
     Topology(#[from] TopologyError),
     #[error("the snapshot before event {sequence} cannot be used")]
     Snapshot { sequence: u64, source: SnapshotFault },
     #[error("no snapshot of the store can be used, and events before number {sequence} are gone")]
     NothingToGoOnFrom { sequence: u64 },
+}
+
+impl StoreError {
+    /// Whether it says that what was written is not there any more, rather than that it cannot be
+    /// reached or is of another version.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::InUse
+            | Self::Format { .. }
+            | Self::Newer { .. }
+            | Self::Record { .. }
+            | Self::Missing { .. }
+            | Self::Replaced { .. }
+            | Self::Truncated { .. }
+            | Self::Closed => false,
+            Self::Redb(error) => match &**error {
+                redb::Error::Io(error) => error.raw_os_error().is_none(),
+                redb::Error::UpgradeRequired(_) => false,
+                _ => true,
+            },
+            _ => true,
+        }
+    }
 }
 
 /// When a snapshot is taken, and what stays beside it.
@@ -127,6 +181,9 @@ from_redb!(DatabaseError TransactionError TableError StorageError CommitError);
 #[derive(Debug)]
 pub struct EventStore {
     database: SharedDatabase,
+    source: Source,
+    copy: Option<Copy>,
+    health: Health,
     next: u64,
     /// Of the newest record.
     hash: Hash,
@@ -141,6 +198,17 @@ pub struct EventStore {
     writing: Option<Writing>,
     /// The same of events that are not needed any more.
     removal: Option<Removal>,
+}
+
+/// Whether the last batch could be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Sound,
+    /// The database is opened again before the next batch. What it holds beyond what is known was
+    /// never acknowledged, and is removed.
+    Failed,
+    /// It was opened again, and nothing was written since.
+    Reopened,
 }
 
 /// Reads a store while somebody else writes it.
@@ -160,35 +228,43 @@ impl EventStore {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(trouble(error)),
             _ => {}
         }
-        let store = Self::begin(builder().create(&draft)?, topology)?;
+        let database = Self::begin(builder().create(&draft)?, topology)?;
         fs::rename(&draft, path).map_err(trouble)?;
-        Ok(store)
+        Ok(Self::at(database, Source::file(path)?, Mark::BEGINNING))
     }
 
     /// Makes a new store on a disk that is not a file: tests put one there that fails.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn create_on(disk: impl StorageBackend, topology: &Topology) -> Result<Self, StoreError> {
-        Self::begin(builder().create_with_backend(disk)?, topology)
+    pub fn create_on(
+        disk: impl StorageBackend + Clone,
+        topology: &Topology,
+    ) -> Result<Self, StoreError> {
+        let source = Source::disk(disk);
+        Ok(Self::at(Self::begin(source.open()?, topology)?, source, Mark::BEGINNING))
     }
 
-    fn begin(database: Database, topology: &Topology) -> Result<Self, StoreError> {
+    fn begin(database: Database, topology: &Topology) -> Result<Database, StoreError> {
         let head = serde_json::to_vec(&write_topology(topology))?;
         let write = database.begin_write()?;
         {
             let mut table = write.open_table(HEAD)?;
             table.insert("topology", head.as_slice())?;
             table.insert("format", FORMAT)?;
+            table.insert("version", VERSION.as_bytes())?;
         }
         open_tables(&write)?;
         write.commit()?;
-        Ok(Self::at(database, 0, NO_HASH))
+        Ok(database)
     }
 
-    fn at(database: Database, next: u64, hash: Hash) -> Self {
+    fn at(database: Database, source: Source, Mark { sequence: next, hash }: Mark) -> Self {
         Self {
             database: SharedDatabase::new(database),
+            source,
+            copy: None,
+            health: Health::Sound,
             next,
             hash,
             rows: Vec::new(),
@@ -212,18 +288,19 @@ impl EventStore {
     /// [`StoreError::InUse`] while another process has it open, or when the file is not a store of
     /// this version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        guarded(|| Self::resume(builder().open(path)?))
+        guarded(|| Self::resume(Source::file(path)?))
     }
 
     /// Opens a store on a disk that is not a file.
     ///
     /// # Errors
     /// When the disk holds no store.
-    pub fn open_on(disk: impl StorageBackend) -> Result<Self, StoreError> {
-        guarded(|| Self::resume(builder().create_with_backend(disk)?))
+    pub fn open_on(disk: impl StorageBackend + Clone) -> Result<Self, StoreError> {
+        guarded(|| Self::resume(Source::disk(disk)))
     }
 
-    fn resume(database: Database) -> Result<Self, StoreError> {
+    fn resume(source: Source) -> Result<Self, StoreError> {
+        let database = source.open()?;
         if !is_of_this_format(&database)? {
             let write = database.begin_write()?;
             write.open_table(HEAD)?.insert("format", FORMAT)?;
@@ -232,17 +309,48 @@ impl EventStore {
         }
         let read = database.begin_read()?;
         let events = read.open_table(EVENTS)?;
-        let (next, hash) = match events.last()? {
+        let mark = match events.last()? {
             Some((sequence, value)) => {
                 let sequence = sequence.value();
                 let (hash, _) = split(sequence, value.value())?;
-                (sequence + 1, hash)
+                Mark { sequence: sequence + 1, hash }
             }
-            None => (0, NO_HASH),
+            None => Mark::BEGINNING,
         };
         let (snapshots, stale) = snapshot::found(&read)?;
         drop((events, read));
-        Ok(Self { snapshots, stale, ..Self::at(database, next, hash) })
+        Ok(Self { snapshots, stale, ..Self::at(database, source, mark) })
+    }
+
+    /// Makes sure that the next batch can be tried: after a failure the database is opened again.
+    ///
+    /// # Errors
+    /// When its file is not there, not the same, or cannot be opened.
+    pub fn reopen(&mut self) -> Result<(), StoreError> {
+        self.source.check()?;
+        if self.health != Health::Failed {
+            return Ok(());
+        }
+        self.database.close();
+        let database = guarded(|| self.source.open())?;
+        self.database.replace(database);
+        self.source.written();
+        let read = self.database.begin_read()?;
+        if let Some(newest) = self.next.checked_sub(1) {
+            let events = read.open_table(EVENTS)?;
+            let found = events.get(newest)?.ok_or(StoreError::Behind { sequence: newest })?;
+            if split(newest, found.value())?.0 != self.hash {
+                return Err(StoreError::Tampered { sequence: newest });
+            }
+        }
+        // What was on its way with the batch that failed begins anew.
+        (self.snapshots, self.stale) = snapshot::found(&read)?;
+        let next = self.next;
+        let unknown = self.snapshots.extract_if(.., |sequence| *sequence > next);
+        self.stale.extend(unknown);
+        (self.writing, self.removal) = (None, None);
+        self.health = Health::Reopened;
+        Ok(())
     }
 
     /// Drops what [`StoreReader::gone`] says, once events say it.
@@ -252,6 +360,19 @@ impl EventStore {
     pub fn forget_gone(&mut self) -> Result<(), StoreError> {
         let write = self.database.begin_write()?;
         write.open_table(HEAD)?.remove("gone")?;
+        Ok(write.commit()?)
+    }
+
+    /// Says which version writes from now on. To be called once the store was read.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn claim_version(&self) -> Result<(), StoreError> {
+        if self.reader().version()? == VERSION {
+            return Ok(());
+        }
+        let write = self.database.begin_write()?;
+        write.open_table(HEAD)?.insert("version", VERSION.as_bytes())?;
         Ok(write.commit()?)
     }
 
@@ -276,21 +397,31 @@ impl EventStore {
     }
 
     fn write(&mut self, batch: &[(Time, Event)]) -> Result<(), StoreError> {
-        let database = self.database.clone();
-        let write = database.begin_write()?;
+        let write = self.database.begin_write()?;
+        if let Some(copy) = &mut self.copy {
+            copy.clear();
+        }
+        if self.health == Health::Reopened {
+            write.open_table(EVENTS)?.retain_in(self.next.., |_, _| false)?;
+        }
         let hash = self.insert(&write, batch)?;
         self.remove_stale(&write)?;
         self.write_parts(&write, batch.len())?;
         self.remove_events(&write, batch.len())?;
         write.commit()?;
+        if let Some(copy) = &mut self.copy {
+            copy.committed(self.next);
+        }
         self.hash = hash;
         self.next += batch.len() as u64;
         self.rows.clear();
+        self.health = Health::Sound;
+        self.source.written();
         Ok(())
     }
 
     fn insert(
-        &self,
+        &mut self,
         write: &WriteTransaction,
         batch: &[(Time, Event)],
     ) -> Result<Hash, StoreError> {
@@ -304,6 +435,9 @@ impl EventStore {
             value.extend_from_slice(&hash);
             value.extend_from_slice(record.as_bytes());
             table.insert(sequence, value.as_slice())?;
+            if let Some(copy) = &mut self.copy {
+                copy.add(sequence, &hash, &record);
+            }
         }
         if !self.rows.is_empty() {
             let mut table = write.open_table(ROWS)?;
@@ -408,10 +542,19 @@ impl StoreReader {
     /// # Errors
     /// When the head is missing or does not fit together.
     pub fn topology(&self) -> Result<Topology, StoreError> {
+        topology(&self.topology_json()?)
+    }
+
+    fn topology_json(&self) -> Result<Vec<u8>, StoreError> {
         let table = self.0.begin_read()?.open_table(HEAD)?;
         let head = table.get("topology")?.ok_or(StoreError::NoHead)?;
-        let record: TopologyRecord = serde_json::from_slice(head.value())?;
-        Ok(read_topology(&record)?)
+        Ok(head.value().to_vec())
+    }
+
+    /// The version that wrote it last, as far as that is known.
+    fn version(&self) -> Result<String, StoreError> {
+        let table = self.0.begin_read()?.open_table(HEAD)?;
+        Ok(version_in(&table)?)
     }
 
     /// Devices that version 0.1 took out of service because they were gone, and remembered beside
@@ -447,11 +590,30 @@ fn is_of_this_format(database: &Database) -> Result<bool, StoreError> {
         Err(redb::TableError::TableDoesNotExist(_)) => return Err(StoreError::NoHead),
         head => head?,
     };
-    match head.get("format")?.ok_or(StoreError::Format)?.value() {
+    let format = head.get("format")?.map(|format| format.value().to_vec()).unwrap_or_default();
+    match format.as_slice() {
         FORMAT => Ok(true),
         FORMAT_WITHOUT_SNAPSHOTS => Ok(false),
-        _ => Err(StoreError::Format),
+        other => {
+            let found = String::from_utf8_lossy(other).into_owned();
+            Err(StoreError::Format { found, version: version_in(&head)? })
+        }
     }
+}
+
+fn version_in(
+    head: &impl ReadableTable<&'static str, &'static [u8]>,
+) -> Result<String, redb::StorageError> {
+    let version = head.get("version")?;
+    Ok(version.map_or_else(
+        || "0.1.0 or earlier".to_owned(),
+        |version| String::from_utf8_lossy(version.value()).into_owned(),
+    ))
+}
+
+fn topology(json: &[u8]) -> Result<Topology, StoreError> {
+    let record: TopologyRecord = serde_json::from_slice(json)?;
+    Ok(read_topology(&record)?)
 }
 
 fn digits(bytes: &[u8]) -> String {
@@ -473,6 +635,10 @@ impl Log for EventStore {
         if batch.is_empty() && self.rows.is_empty() {
             return Ok(());
         }
-        guarded(|| self.write(batch)).map_err(|error| LogError(Box::new(error)))
+        let written = self.reopen().and_then(|()| guarded(|| self.write(batch)));
+        written.map_err(|error| {
+            self.health = Health::Failed;
+            LogError(Box::new(error))
+        })
     }
 }

@@ -2,6 +2,8 @@
 //! published of it. All changes that came before a turn are acknowledged after it, by one sync of
 //! the log.
 
+mod outage;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -15,11 +17,15 @@ use het_wire::api::JobRow;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::handle::{Acknowledge, Alive, Handle, PublishedTopology, Request, Then};
+use crate::handle::{
+    Acknowledge, Alive, Brought, Handle, Published, PublishedStorage, PublishedTopology, Request,
+    Then,
+};
 use crate::redaction::{Redact, Viewer};
 use crate::replica::{self, Batch, Observer, Publisher, Replica};
 use crate::report::{report, row};
 use crate::{Caller, JobTable, Role, Scheduling, Store};
+use outage::Outage;
 
 /// Requests that are run before a turn is taken.
 const REQUESTS_MAX: usize = 1_024;
@@ -79,22 +85,27 @@ impl<E: Engine + Send + 'static> Service<E> {
         let (publisher, questions) = spawned.map_err(ServiceError::Thread)?;
         let waker = control.waker();
         let (topology, shown) = watch::channel(Arc::clone(control.state().topology()));
+        let (storage, storage_shown) = watch::channel(None);
+        let published = Published { topology: shown, storage: storage_shown };
         let (handle, requests, alive) =
-            Handle::new(waker.clone(), questions, Arc::clone(&jobs), next_job, shown);
+            Handle::new(waker.clone(), questions, Arc::clone(&jobs), next_job, published);
         let leases = control.state().leases();
         let leases = leases.iter().map(|(&id, lease)| (id, lease.stage.job)).collect();
-        let control_loop = ControlLoop {
+        let mut control_loop = ControlLoop {
             control,
             requests,
             waker,
             jobs,
             publisher,
             topology,
+            storage,
             leases,
             snapshot: None,
+            outage: None,
             then: Then::GoOn,
             _alive: alive,
         };
+        control_loop.look_at_store();
         let thread = thread::Builder::new().name("control".to_owned());
         let thread = thread.spawn(move || control_loop.run()).map_err(ServiceError::Thread)?;
         Ok(Self { handle, thread })
@@ -144,10 +155,12 @@ struct ControlLoop<E, S: Store> {
     jobs: Arc<JobTable>,
     publisher: Publisher,
     topology: PublishedTopology,
+    storage: PublishedStorage,
     /// Whose lease it is, for events that name only the lease.
     leases: BTreeMap<LeaseId, JobId>,
     /// One that is being made.
     snapshot: Option<Receiver<S::Snapshot>>,
+    outage: Option<Outage>,
     then: Then,
     _alive: Alive,
 }
@@ -162,9 +175,20 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
     }
 
     fn turn(&mut self) -> Result<(), ServiceError> {
+        if let Some(outage) = self.outage.take() {
+            return self.wait_for_store(outage);
+        }
         let acknowledgements = self.run_requests();
         let until = (!acknowledgements.is_empty()).then(|| self.control.now());
-        let turn = self.control.turn(until)?;
+        let turn = match self.control.turn(until) {
+            Err(ControlError::Log(error)) => {
+                self.begin_outage(error)?;
+                // Whoever wanted something changed finds out by the end of the channel.
+                drop(acknowledgements);
+                return Ok(());
+            }
+            turn => turn?,
+        };
         self.publish(turn.events);
         acknowledgements.into_iter().for_each(|acknowledge| acknowledge());
         self.keep_snapshots();
@@ -177,7 +201,14 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
         for _ in 0..REQUESTS_MAX {
             let Ok(request) = self.requests.try_recv() else { return acknowledgements };
             let pending = request(self.control.state());
-            pending.events.into_iter().for_each(|event| self.control.accept(event));
+            match pending.brought {
+                Brought::Facts(events) => {
+                    events.into_iter().for_each(|event| self.control.accept(event));
+                }
+                Brought::Changes(events) => {
+                    events.into_iter().for_each(|event| self.control.request(event));
+                }
+            }
             if pending.then == Then::End {
                 self.then = Then::End;
             }

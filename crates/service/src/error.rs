@@ -1,6 +1,7 @@
 //! Why a call is refused or gets no answer.
 
 use std::fmt;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -23,6 +24,8 @@ pub enum Code {
     TooSlow,
     TooMany,
     Busy,
+    /// The store cannot be written: the disk is full, read-only or broken.
+    InsufficientStorage,
 }
 
 impl Code {
@@ -41,17 +44,20 @@ impl Code {
             Self::TooSlow => "too_slow",
             Self::TooMany => "too_many",
             Self::Busy => "busy",
+            Self::InsufficientStorage => "insufficient_storage",
         }
     }
 }
 
 /// Why a caller gets no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unavailable {
     #[error("too much waits for the control loop")]
     Busy,
     #[error("the server is going down")]
     Gone,
+    #[error("nothing can be changed at present: {0}")]
+    Unwritable(Arc<str>),
 }
 
 /// A refused call, with a next step where there is one.
@@ -88,6 +94,10 @@ impl std::error::Error for CallError {}
 
 impl From<Unavailable> for CallError {
     fn from(why: Unavailable) -> Self {
-        Self::new(Code::Busy, why.to_string()).hint("try again in a moment")
+        match why {
+            Unavailable::Unwritable(_) => Self::new(Code::InsufficientStorage, why.to_string())
+                .hint("mend the disk of the state directory: the server goes on by itself"),
+            _ => Self::new(Code::Busy, why.to_string()).hint("try again in a moment"),
+        }
     }
 }

@@ -22,10 +22,18 @@ pub(crate) type Acknowledge = Box<dyn FnOnce() + Send>;
 
 /// What a request leaves to the loop.
 pub(crate) struct Pending {
-    pub(crate) events: Vec<Event>,
+    pub(crate) brought: Brought,
     pub(crate) then: Then,
     /// Called once the events are durable.
     pub(crate) acknowledge: Acknowledge,
+}
+
+/// What becomes of events that cannot be made durable.
+pub(crate) enum Brought {
+    /// They never were, and the caller is told so.
+    Changes(Vec<Event>),
+    /// They stay true.
+    Facts(Vec<Event>),
 }
 
 /// Whether the loop goes on after a request.
@@ -50,7 +58,7 @@ pub struct Handle {
     questions: Questions,
     jobs: Arc<JobTable>,
     next_job: Arc<AtomicU64>,
-    topology: watch::Receiver<Arc<Topology>>,
+    published: Published,
     /// Closed when the loop has ended.
     alive: watch::Receiver<()>,
     /// Who asks for the changes that are made through this handle.
@@ -63,20 +71,30 @@ pub(crate) type Alive = watch::Sender<()>;
 /// Where the loop publishes the topology.
 pub(crate) type PublishedTopology = watch::Sender<Arc<Topology>>;
 
+/// Where the loop publishes why the store cannot be written.
+pub(crate) type PublishedStorage = watch::Sender<Option<Arc<str>>>;
+
+/// What the loop publishes beside rows and batches.
+#[derive(Debug, Clone)]
+pub(crate) struct Published {
+    pub(crate) topology: watch::Receiver<Arc<Topology>>,
+    pub(crate) storage: watch::Receiver<Option<Arc<str>>>,
+}
+
 impl Handle {
     pub(crate) fn new(
         waker: Waker,
         questions: Questions,
         jobs: Arc<JobTable>,
         next_job: u64,
-        topology: watch::Receiver<Arc<Topology>>,
+        published: Published,
     ) -> (Self, Receiver<Request>, Alive) {
         let (requests, receiver) = sync_channel(WAITING_MAX);
         let next_job = Arc::new(AtomicU64::new(next_job));
         let (sender, alive) = watch::channel(());
         let requester = None;
         let handle =
-            Self { requests, waker, questions, jobs, next_job, topology, alive, requester };
+            Self { requests, waker, questions, jobs, next_job, published, alive, requester };
         (handle, receiver, sender)
     }
 
@@ -92,7 +110,12 @@ impl Handle {
 
     /// Nodes, devices and links as of the last turn, also those that are gone.
     pub fn topology(&self) -> Arc<Topology> {
-        Arc::clone(&self.topology.borrow())
+        Arc::clone(&self.published.topology.borrow())
+    }
+
+    /// Why nothing can be changed at present, in one line; `None` where the store can be written.
+    pub fn storage_trouble(&self) -> Option<Arc<str>> {
+        self.published.storage.borrow().clone()
     }
 
     /// A job id that nobody else gets.
@@ -118,8 +141,8 @@ impl Handle {
     /// they are durable. `change` should be short: nothing is decided while it runs.
     ///
     /// # Errors
-    /// When the loop is gone or too much waits for it; the facts may or may not be durable if it
-    /// ended meanwhile.
+    /// When the loop is gone or too much waits for it, or its store cannot be written: then nothing
+    /// was changed. The facts may or may not be durable if the loop ended meanwhile.
     pub async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&State) -> Change<T> + Send + 'static,
@@ -131,7 +154,7 @@ impl Handle {
     /// effect once the loop is gone.
     pub fn report(&self, event: Event) {
         self.send(Box::new(|_| Pending {
-            events: vec![event],
+            brought: Brought::Facts(vec![event]),
             then: Then::GoOn,
             acknowledge: Box::new(|| ()),
         }));
@@ -140,7 +163,7 @@ impl Handle {
     /// Answers once the loop has taken a turn: it is alive and its log can be written.
     ///
     /// # Errors
-    /// When the loop is gone or too much waits for it.
+    /// When the loop is gone, too much waits for it, or its store cannot be written.
     pub async fn ready(&self) -> Result<(), Unavailable> {
         self.change(|_| Change { events: Vec::new(), answer: () }).await
     }
@@ -156,7 +179,7 @@ impl Handle {
     /// Ends the loop without waiting for it.
     pub fn stop_soon(&self) {
         self.send(Box::new(|_| Pending {
-            events: Vec::new(),
+            brought: Brought::Changes(Vec::new()),
             then: Then::End,
             acknowledge: Box::new(|| ()),
         }));
@@ -182,6 +205,9 @@ impl Handle {
         then: Then,
         change: impl FnOnce(&State) -> Change<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
+        if then == Then::GoOn {
+            self.check_storage()?;
+        }
         let (sender, answered) = oneshot::channel();
         let requester = self.requester.clone();
         let request: Request = Box::new(move |state| {
@@ -192,14 +218,24 @@ impl Handle {
             };
             // The caller may have gone.
             let acknowledge = Box::new(move || drop(sender.send(answer)));
-            Pending { events, then, acknowledge }
+            Pending { brought: Brought::Changes(events), then, acknowledge }
         });
         self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => Unavailable::Busy,
             TrySendError::Disconnected(_) => Unavailable::Gone,
         })?;
         self.waker.wake();
-        answered.await.map_err(|_| Unavailable::Gone)
+        match answered.await {
+            Ok(answer) => Ok(answer),
+            // The loop took it back, or has ended.
+            Err(_) => self.check_storage().and(Err(Unavailable::Gone)),
+        }
+    }
+
+    /// # Errors
+    /// While the store cannot be written.
+    pub(crate) fn check_storage(&self) -> Result<(), Unavailable> {
+        self.storage_trouble().map_or(Ok(()), |why| Err(Unavailable::Unwritable(why)))
     }
 }
 

@@ -3,8 +3,8 @@
 
 use het_core::JobId;
 use het_wire::api::{
-    Change, DeviceList, DeviceRow, EventPage, JobList, JobRow, PreemptionList, PreemptionRow,
-    QuotaList, ServerInfo, ServerStopped, Submitted,
+    Backup, Change, DeviceList, DeviceRow, EventPage, JobList, JobRow, PreemptionList,
+    PreemptionRow, QuotaList, ServerInfo, ServerStopped, StoreCheck, Submitted,
 };
 use het_wire::report::{
     BlockerReport, ExplanationReport, HolderReport, OccupiedReport, RunReport, StopReport,
@@ -82,7 +82,7 @@ macro_rules! of_no_job {
 }
 
 // A submission is answered to its submitter.
-of_no_job!(ServerInfo ServerStopped Submitted);
+of_no_job!(Backup ServerInfo ServerStopped StoreCheck Submitted);
 
 impl Redact for EventPage {
     fn redacted(self, viewer: &Viewer<'_>) -> Option<Self> {

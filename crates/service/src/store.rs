@@ -32,6 +32,18 @@ pub trait Store: Log + Send + 'static {
 
     /// Stores a snapshot together with the batches to come.
     fn put_snapshot(&mut self, snapshot: Self::Snapshot);
+
+    /// Makes sure, as far as can be seen without writing a batch, that changes can be made durable:
+    /// tried at the start and after a failure. Also takes the reserve back.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    fn mend(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Gives room up that is kept for facts where there is no other.
+    fn release_reserve(&mut self) {}
 }
 
 /// Makes a snapshot; takes time in proportion to the state.

@@ -2,6 +2,7 @@
 //! acknowledged, questions see them, and no question keeps the loop from its turns.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{self, Context};
@@ -202,20 +203,12 @@ fn explanations_and_previews_are_made_of_the_replica() {
 #[derive(Default)]
 struct Recorder {
     inner: MemoryStore,
-    batches_left: usize,
     archived: Arc<Mutex<Vec<u64>>>,
     snapshots: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Log for Recorder {
     fn append(&mut self, batch: &[(Time, Event)]) -> Result<(), LogError> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        if self.batches_left == 0 {
-            return Err(LogError("the disk is full".into()));
-        }
-        self.batches_left -= 1;
         self.inner.append(batch)
     }
 }
@@ -255,7 +248,7 @@ impl Store for Recorder {
 
 #[test]
 fn an_end_is_archived_and_snapshots_are_of_the_state_after_their_batch() {
-    let store = Recorder { batches_left: usize::MAX, ..Recorder::default() };
+    let store = Recorder::default();
     let (archived, snapshots) = (Arc::clone(&store.archived), Arc::clone(&store.snapshots));
     let control = controller(&[(1, Script::Finish(Millis(5)))], store);
     let service = Service::start(control, Setup::default()).expect("threads");
@@ -274,31 +267,106 @@ fn an_end_is_archived_and_snapshots_are_of_the_state_after_their_batch() {
     end(service).expect("it was asked to end");
 }
 
+/// A store on a disk that fails while it is told to.
+#[derive(Debug, Default)]
+struct Disk {
+    inner: MemoryStore,
+    fails: Arc<AtomicBool>,
+}
+
+impl Disk {
+    fn check(&self) -> Result<(), LogError> {
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(LogError(Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull)))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Log for Disk {
+    fn append(&mut self, batch: &[(Time, Event)]) -> Result<(), LogError> {
+        self.check()?;
+        self.inner.append(batch)
+    }
+}
+
+impl Store for Disk {
+    type Snapshot = ();
+
+    fn length(&self) -> u64 {
+        self.inner.length()
+    }
+
+    fn keep_row(&mut self, _: &JobRow) {}
+
+    fn drop_row(&mut self, _: JobId) {}
+
+    fn archive(&mut self, _: &RunReport) {}
+
+    fn is_archived(&self, _: JobId) -> bool {
+        true
+    }
+
+    fn due_snapshot(&self) -> Option<MakeSnapshot<()>> {
+        None
+    }
+
+    fn put_snapshot(&mut self, (): ()) {}
+
+    fn mend(&mut self) -> Result<(), LogError> {
+        self.check()
+    }
+}
+
 #[test]
-fn a_log_that_cannot_be_written_ends_the_loop_and_nothing_is_acknowledged() {
-    let store = Recorder { batches_left: 1, ..Recorder::default() };
+fn a_disk_that_cannot_be_written_stops_changes_and_nothing_else_until_it_can() {
+    let store = Disk::default();
+    let fails = Arc::clone(&store.fails);
+    let control = controller(&[(1, Script::UntilNotice)], store);
+    let setup = Setup { ended_max: 10, ..Setup::default() };
+    let service = Service::start(control, setup).expect("threads");
+    runtime().block_on(async {
+        let handle = &service.handle;
+        let first = submit(handle, Priority::Normal).await;
+        fails.store(true, Ordering::SeqCst);
+        let held = calls::operate(handle, first, Operation::Hold).await;
+        assert_eq!(held.map_err(|error| error.code), Err(Code::InsufficientStorage));
+        let why = handle.storage_trouble().expect("it is known");
+        assert!(why.contains("could not be written"), "{why}");
+        assert!(matches!(handle.ready().await, Err(Unavailable::Unwritable(_))));
+        assert!(calls::check_room(handle, "default", usize::MAX).is_err(), "nothing is taken on");
+        let question = handle.query(move |replica| {
+            let job = replica.state().job(first).expect("it is there");
+            (job.held, job.end)
+        });
+        assert_eq!(question.await, Ok((false, None)), "what is not durable is not shown");
+        fails.store(false, Ordering::SeqCst);
+        while handle.storage_trouble().is_some() {
+            tokio::task::yield_now().await;
+        }
+        calls::operate(handle, first, Operation::Hold).await.expect("the loop goes on");
+        let held = handle.query(move |replica| replica.state().job(first).map(|job| job.held));
+        assert_eq!(held.await, Ok(Some(true)));
+    });
+    end(service).expect("it was asked to end");
+}
+
+#[test]
+fn a_service_whose_disk_cannot_be_written_can_be_ended() {
+    let store = Disk::default();
+    store.fails.store(true, Ordering::SeqCst);
     let (sender, seen) = channel();
     let observer = Box::new(move |_: &_, batch: &[(Time, Event)]| {
         sender.send(batch.len()).expect("the test listens");
     });
-    let control = controller(&[(1, Script::UntilNotice)], store);
     let setup = Setup { observers: vec![observer], ..Setup::default() };
-    let service = Service::start(control, setup).expect("threads");
+    let service = Service::start(controller(&[], store), setup).expect("threads");
     runtime().block_on(async {
-        submit(&service.handle, Priority::Normal).await;
-        let change = |_: &State| het_service::Change {
-            events: vec![Event::JobHeld { job: JobId(1) }],
-            answer: (),
-        };
-        assert_eq!(service.handle.change(change).await, Err(Unavailable::Gone));
-        service.handle.ended().await;
-        let held = service.handle.query(|replica| replica.state().jobs()[&JobId(1)].held).await;
-        assert_eq!(held, Ok(false), "what is not durable is not shown");
+        assert!(service.handle.storage_trouble().is_some(), "it is found out at the start");
+        service.handle.stop().await.expect("the loop hears");
     });
-    let (engine, ended) = service.join();
-    assert!(matches!(ended, Err(ServiceError::Control(_))));
-    drop(engine);
-    assert_eq!(seen.iter().count(), 1, "observers are let go when the loop has ended");
+    service.join().1.expect("it was asked to end");
+    assert_eq!(seen.iter().count(), 0, "observers are let go when the loop has ended");
 }
 
 #[test]

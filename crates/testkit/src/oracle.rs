@@ -31,9 +31,6 @@ pub enum Strictness {
 /// Preemptions that one stage may suffer.
 const PREEMPTIONS_MAX: u32 = 3;
 
-/// Starts in a row that an engine may refuse before the stage has failed.
-const REFUSALS_MAX: u32 = 5;
-
 /// Follows the events of one run and collects what breaks a law.
 #[derive(Debug)]
 pub struct Oracle {
@@ -664,8 +661,8 @@ impl Oracle {
                 }
             },
             (Outcome::Refused { .. }, None) => {
-                stage.refusals += 1;
-                if stage.refusals >= REFUSALS_MAX { Status::Failed } else { Status::Idle }
+                stage.refused(now);
+                Status::Idle
             }
             _ => Status::Idle,
         };

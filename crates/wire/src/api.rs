@@ -141,7 +141,8 @@ pub struct JobRow {
     pub array: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_index: Option<u32>,
-    /// Tenant and key of its submission, if it came with one.
+    /// Tenant and key of its submission, if it came with one, and in a second line the hash of the
+    /// request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -421,6 +422,30 @@ pub struct ServerInfo {
     pub started_at: String,
     pub jobs_live: usize,
     /// Events in the log.
+    pub events: u64,
+    /// Why nothing can be changed at present; absent where the store can be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+}
+
+/// What is in an event store: `GET /api/v1/server/check`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoreCheck {
+    pub path: String,
+    pub events: u64,
+    pub snapshots: u64,
+    /// Last lines of jobs that ended long ago.
+    pub rows: u64,
+    /// What is not what was written, a sentence each.
+    pub damage: Vec<String>,
+}
+
+/// A backup that was written: `POST /api/v1/server/backup`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Backup {
+    /// On the server's machine.
+    pub path: String,
+    /// In its log.
     pub events: u64,
 }
 

@@ -12,7 +12,7 @@ mod stops;
 use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 
 pub use eligibility::{either, not_eligible, on_hold};
-pub use faults::{given_up, rejected, resting};
+pub use faults::{given_up, refused, rejected, resting};
 pub use report::{ReportWords, fill, report_words, stop_cause};
 pub use requests::request;
 pub use stops::{held, never_saved, not_preemptible, pending, stop};

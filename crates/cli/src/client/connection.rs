@@ -329,7 +329,7 @@ async fn checked(answer: Response<Incoming>) -> Result<Response<Incoming>, Fail>
         "not_found" => code::NOT_FOUND,
         "not_allowed" | "no_token" => code::NOT_ALLOWED,
         "conflict" => code::CONFLICT,
-        "busy" => code::UNREACHABLE,
+        "busy" | "insufficient_storage" => code::UNREACHABLE,
         _ => code::USAGE,
     };
     if word == "bad_job_file" {

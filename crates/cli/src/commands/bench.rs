@@ -91,7 +91,8 @@ fn node(args: &NodeBenchArgs) -> Result<u8, Fail> {
     let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
     let whole = Size::default();
     let size = Size {
-        launches: whole.launches / part,
+        // Fewer would measure how the first launches of an engine differ.
+        launches: whole.launches.div_ceil(2).max(whole.launches / part),
         parallel: usize::from(args.parallel),
         hops: whole.hops / part,
         notices: whole.notices / part,

@@ -1,5 +1,7 @@
 //! `het server`: the service in the foreground, its status, its end, and tokens for it.
 
+mod backup;
+
 use std::error::Error;
 use std::net::SocketAddr;
 use std::path::{self, Path, PathBuf};
@@ -17,12 +19,12 @@ use het_server::api::{
     serve,
 };
 use het_server::{
-    Checked, ControlLoopKind, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Home,
-    Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
+    Checked, ControlLoopKind, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Existing,
+    Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
     StartError, StoreError, begin_store, forward_signal, machine_with, raise_descriptor_limit,
-    run_restarter, share_one_heap, take_devices,
+    run_restarter, share_one_heap, store_check, take_devices,
 };
-use het_wire::api::ServerInfo;
+use het_wire::api::{ServerInfo, StoreCheck};
 use het_wire::declared::{self, DeclaredDevices};
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, access};
@@ -31,7 +33,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::client::client;
-use crate::fail::{Fail, chain, code};
+use crate::fail::{Fail, code};
 use crate::local::{device_lock_dir, home, refuse_unsupervised};
 use crate::output::{self, Column, Form, ListArgs, Shown};
 use crate::scheduling::{CadenceArgs, policy_named};
@@ -87,8 +89,8 @@ pub struct ServerArgs {
     /// that no job needs which is still kept are removed.
     #[arg(long, value_name = "EVENTS", default_value_t = Keeping::default().events)]
     pub keep_events: u64,
-    /// The lines of so many jobs that ended last stay in `het ps --all`. What jobs wrote is never
-    /// removed.
+    /// The lines of so many jobs that ended last stay in `het ps --all`. What jobs wrote is
+    /// removed by `het prune` alone.
     #[arg(long, value_name = "JOBS", default_value_t = Keeping::default().jobs)]
     pub keep_jobs: usize,
     /// So many jobs of one tenant may wait, run or be held; further submissions are refused.
@@ -121,9 +123,26 @@ fn device_choice(text: &str) -> Result<DeviceChoice, String> {
 pub enum ServerCommand {
     /// Say whether it runs and what it does.
     Status(ListArgs),
-    /// Read the event stores of this home, while no server uses them, and name what is damaged; the
-    /// exit code is 1 where anything is.
+    /// Read the event stores of this home, that of a running server too, and name what is damaged;
+    /// the exit code is 1 where anything is.
     Check(ListArgs),
+    /// Write the state of the running server into a new file for its owner alone: jobs, events, and
+    /// scripts that were submitted. What jobs wrote is not in it, nor are tokens.
+    Backup {
+        file: PathBuf,
+        /// Take the variables of submitters along, which may be secret; without them a job that
+        /// had some cannot start again.
+        #[arg(long)]
+        with_environments: bool,
+    },
+    /// Put the state of a backup into this home, where no server runs; all of its jobs that had not
+    /// ended are held.
+    Restore {
+        file: PathBuf,
+        /// Put a state that is there aside.
+        #[arg(long)]
+        force: bool,
+    },
     /// End it; running jobs go on and are taken up by the next one.
     Stop,
     /// Make a token for callers across the network; it is shown once.
@@ -161,6 +180,13 @@ pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
         None => keep_one(),
         Some(ServerCommand::Status(form)) => status(form.output),
         Some(ServerCommand::Check(form)) => check(form.output),
+        Some(ServerCommand::Backup { file, with_environments }) => {
+            backup::write(file, *with_environments)
+        }
+        Some(ServerCommand::Restore { file, force }) => backup::restore_here(
+            file,
+            if *force { Existing::MovedAside } else { Existing::Refused },
+        ),
         Some(ServerCommand::Stop) => stop(),
         Some(ServerCommand::Token { role, tenant }) => token(*role, tenant.clone()),
         Some(ServerCommand::Tokens(form)) => tokens(form.output),
@@ -199,9 +225,8 @@ fn keep_one() -> Result<u8, Fail> {
         fs::read_to_string(&ready).is_ok_and(|text| text == id.to_string())
     };
     let is_wanted = || !kept.stopped.load(Ordering::SeqCst);
-    let exits = home.exits();
-    let status = run_restarter(&exits, start, was_of_use, is_wanted);
-    let status = status.map_err(|error| Fail::file(&exits, error))?;
+    let status = run_restarter(start, was_of_use, is_wanted);
+    let status = status.map_err(|error| Fail::file(&program, error))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
 }
 
@@ -392,6 +417,7 @@ fn status(form: Form) -> Result<u8, Fail> {
             "since {} · {} live jobs · {} events",
             info.started_at, info.jobs_live, info.events
         );
+        info.storage.iter().for_each(|why| println!("nothing can be changed: {why}"));
     });
     Ok(code::OK)
 }
@@ -401,43 +427,32 @@ fn check(form: Form) -> Result<u8, Fail> {
     let home = home()?;
     let stores = home.jobs()?.into_iter().map(|job| job.store());
     let stores = [home.store()].into_iter().chain(stores).filter(|path| path.exists());
-    let checked =
-        stores.map(|path| Ok((checked(&path)?, path))).collect::<Result<Vec<_>, Fail>>()?;
-    let items: Vec<Value> = checked.iter().map(|(checked, path)| item(checked, path)).collect();
-    let is_damaged = checked.iter().any(|(checked, _)| !checked.damage.is_empty());
-    output::object(&json!({ "kind": "StoreCheckList", "items": items }), form, || {
-        for (Checked { events, snapshots, rows, damage }, path) in &checked {
-            let path = path.display();
+    let checked = stores.map(|path| checked(&home, &path)).collect::<Result<Vec<_>, Fail>>()?;
+    let is_damaged = checked.iter().any(|check| !check.damage.is_empty());
+    output::object(&json!({ "kind": "StoreCheckList", "items": checked }), form, || {
+        for StoreCheck { path, events, snapshots, rows, damage } in &checked {
             println!("{path}: {events} events · {snapshots} snapshots · {rows} rows of jobs");
-            damage.iter().for_each(|damage| println!("{path}: {}", chain(damage)));
+            damage.iter().for_each(|damage| println!("{path}: {damage}"));
         }
     });
     Ok(if is_damaged { code::FAILED } else { code::OK })
 }
 
-/// What is in a store; one that cannot be opened is damaged as a whole.
-fn checked(path: &Path) -> Result<Checked, Fail> {
+/// What is in a store; one that cannot be opened is damaged as a whole. A running server looks at
+/// its own.
+fn checked(home: &Home, path: &Path) -> Result<StoreCheck, Fail> {
     match EventStore::open(path) {
-        Ok(store) => Ok(store.check()),
+        Ok(store) => Ok(store_check(&store.check(), path)),
+        Err(StoreError::InUse) if path == home.store() => client()?.get("/api/v1/server/check"),
         Err(StoreError::InUse) => {
             Err(Fail::new(code::CONFLICT, format!("`{}` is in use", path.display()))
-                .hint("a store is checked while nobody writes it: `het server stop`"))
+                .hint("a job has it: wait until that has ended"))
         }
-        Err(error) => Ok(Checked { damage: vec![error], ..Checked::default() }),
+        Err(error) => {
+            let checked = Checked { damage: vec![error], ..Checked::default() };
+            Ok(store_check(&checked, path))
+        }
     }
-}
-
-fn item(checked: &Checked, path: &Path) -> Value {
-    let Checked { events, snapshots, rows, damage } = checked;
-    let damage: Vec<String> = damage.iter().map(|damage| chain(damage)).collect();
-    let path = path.display().to_string();
-    json!({
-        "path": path,
-        "events": events,
-        "snapshots": snapshots,
-        "rows": rows,
-        "damage": damage,
-    })
 }
 
 fn stop() -> Result<u8, Fail> {

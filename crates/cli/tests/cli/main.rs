@@ -9,6 +9,7 @@ mod commands;
 mod conditions;
 mod crash;
 mod faults;
+mod full_disk;
 mod hostile;
 mod network;
 mod operated;

@@ -52,7 +52,13 @@ fn a_wait_gives_up_and_the_job_goes_on() {
 fn a_key_submits_once() {
     let served = Served::new();
     let once = || served.json(&["submit", "--key", "k", "-o", "json", "--", "true"])["id"].clone();
-    assert_eq!(once(), once());
+    let first = once();
+    assert_eq!(once(), first);
+    let other = || served.code(&["submit", "--key", "k", "--", "false"]);
+    assert_eq!(other(), Some(6), "it stands for one request");
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+    assert_eq!(once(), first, "the next server knows it");
+    assert_eq!(other(), Some(6), "and which request it was");
 }
 
 #[test]

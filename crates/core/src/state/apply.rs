@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{
-    Attempt, Claim, Faults, Job, JobEnd, Lease, OtherCheckpoints, Phase, REFUSALS_MAX, Recoveries,
-    Stage, StageState, State, Ticket,
+    Attempt, Claim, Faults, Job, JobEnd, Lease, OtherCheckpoints, Phase, Recoveries, Stage,
+    StageState, State, Ticket,
 };
 use crate::{
     Action, Checkpoint, Event, Failure, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
@@ -538,20 +538,12 @@ fn next_state(
             StageState::Stopped { cause, since: now }
         }
         (Outcome::Refused { reason }, None) => {
-            stage.refusals += 1;
-            match stage.refusals < REFUSALS_MAX {
-                true => StageState::Stopped { cause: StopCause::Fault, since: now },
-                false => StageState::Failed(refused_too_often(reason)),
-            }
+            stage.refused(reason, now);
+            StageState::Stopped { cause: StopCause::Fault, since: now }
         }
         (Outcome::Stopped, None) => StageState::Stopped { cause: StopCause::User, since: now },
         (Outcome::Failed(failure), None) => stage.failed(failure, retries, now),
     }
-}
-
-fn refused_too_often(reason: &str) -> Failure {
-    let message = format!("it could not be started {REFUSALS_MAX} times in a row: {reason}");
-    Failure { exit_code: Failure::CANNOT_RUN, message, ..Failure::default() }
 }
 
 impl Job {

@@ -245,6 +245,16 @@ impl Stage {
         }
     }
 
+    /// The engine could not begin it: that is never its failure, however often. It is tried again
+    /// with growing rests.
+    pub(super) fn refused(&mut self, reason: &str, now: Time) {
+        self.refusals = self.refusals.saturating_add(1);
+        let (exit_code, cause) = (Failure::CANNOT_RUN, FailureCause::Refused);
+        let message = reason.to_owned();
+        self.faults.last = Some(Failure { rank: 0, exit_code, message, cause });
+        self.rest(self.refusals, now);
+    }
+
     fn rest(&mut self, failures: u32, now: Time) {
         let span = backoff(failures);
         self.faults.retry_at = (span > Millis::ZERO).then(|| now + span);

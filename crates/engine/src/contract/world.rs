@@ -145,11 +145,21 @@ impl<'a, S: Subject> World<'a, S> {
     pub fn overhear(&mut self) -> Event {
         let until = self.engine().now() + PATIENCE;
         let case = self.case;
-        let fact = self.engine().next_event(Some(until));
+        let fact = self.next_before(until);
         let (at, event) = fact.unwrap_or_else(|| panic!("{case}: nothing happened any more"));
         assert!(at >= self.last, "{case}: time went backwards");
         self.last = at;
         event
+    }
+
+    /// The next fact. An engine that somebody wakes may give none before.
+    fn next_before(&mut self, until: Time) -> Option<(Time, Event)> {
+        loop {
+            let fact = self.engine().next_event(Some(until));
+            if fact.is_some() || self.engine().now() >= until {
+                return fact;
+            }
+        }
     }
 
     /// Hears and commits facts until there are as many ends.
@@ -172,7 +182,7 @@ impl<'a, S: Subject> World<'a, S> {
     pub fn hear_nothing_more(&mut self) {
         let ends = self.heard.ends();
         let until = self.engine().now() + GRACE;
-        while let Some((at, event)) = self.engine().next_event(Some(until)) {
+        while let Some((at, event)) = self.next_before(until) {
             assert!(at >= self.last, "{}: time went backwards", self.case);
             self.last = at;
             self.take(&event);

@@ -14,10 +14,11 @@ const PREFIX: &str = "het-";
 /// Where the supervisor itself moves, because version 2 wants cgroups with processes to be leaves.
 const SUPERVISOR: &str = "het-supervisor";
 
-/// How an engine runs, which decides where it makes cgroups.
+/// How an engine runs, which decides where it makes cgroups and what programs inherit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RunMode {
-    /// It stays in the cgroup it was started in, and so does what it runs.
+pub enum RunMode {
+    /// It stays in the cgroup it was started in, and so does what it runs; programs also inherit
+    /// the descriptors that it was given for them.
     Embedded,
     /// It has a restarter. Both leave the cgroup of a job that started them.
     Service,

@@ -8,10 +8,10 @@ use het_core::Failure;
 
 use super::verdict::MemoryRanOut;
 use crate::cgroup::{Group, RankGrant};
-use crate::context::{Cleanup, Context, RecordCleanup};
+use crate::context::{Cleanup, Context, RecordCleanup, ShimCleanup};
 use crate::launch::{GangSpec, all_grants, cannot_write};
-use crate::process::procfs;
-use crate::recovery::{Identity, Record, RecordFile, boot_ticks};
+use crate::process::{Identity, procfs};
+use crate::recovery::{Record, RecordFile, boot_ticks};
 use crate::resources::AssignedCores;
 use crate::run_dir::discard_lease_files;
 
@@ -44,10 +44,11 @@ impl Holdings {
         Self { cgroups, record, files: Files::More, oom_kills: None }
     }
 
-    /// Takes cgroups and records the lease.
+    /// Takes cgroups and records the lease, which this shim gets if there is one already.
     pub(super) fn write_record(
         &mut self,
         spec: &GangSpec,
+        shim: Option<Identity>,
         context: &mut Context,
     ) -> Result<RecordFile, Failure> {
         let grant = |rank| RankGrant {
@@ -65,6 +66,7 @@ impl Holdings {
             boot_id: procfs::boot_id(),
             since_ticks: boot_ticks(),
             supervisor: Identity::own(),
+            shim,
             port: spec.port,
             cores: spec.cores.iter().map(AssignedCores::record).collect(),
             cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
@@ -105,12 +107,16 @@ impl Holdings {
         &mut self,
         spec: &GangSpec,
         reported: Files,
-        children: Vec<i32>,
+        shim: ShimCleanup,
     ) -> Cleanup {
         let has_more = self.files == Files::More || reported == Files::More;
         let lease_dir = has_more.then(|| spec.lease_dir.clone());
-        let record = self.record.take().map_or(RecordCleanup::None, RecordCleanup::Reuse);
-        Cleanup { lease_dir, record, children }
+        let record = self.record.take().map_or(RecordCleanup::None, |file| match &shim {
+            ShimCleanup::Release(..) | ShimCleanup::Close(_) => RecordCleanup::Reuse(file),
+            // One that is gone, or begins late, may still write to it.
+            ShimCleanup::None => RecordCleanup::Discard(file),
+        });
+        Cleanup { lease_dir, record, shim }
     }
 }
 

@@ -6,15 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use het_core::{LeaseId, Millis, Time};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::{Pid, getpgid};
+use nix::unistd::Pid;
 
-use super::process::{Origin, Process};
+use super::process::{Parent, Process};
 use super::shutdown::Escalation;
 use crate::cgroup::Group;
 use crate::launch::{GangSpec, RANK};
 use crate::poller::{Poller, Source, Trigger};
-use crate::process::{Exit, ProcessSelector, kill_all, pidfd_open, procfs, signal_groups};
+use crate::process::{Exit, ProcessSelector, Slots, kill_all, pidfd_open, procfs, signal_groups};
 use crate::run_dir::marker_variable;
 
 #[derive(Debug)]
@@ -29,10 +28,6 @@ pub(super) struct Processes {
 impl Processes {
     pub(super) fn new(ranks: Vec<Process>) -> Self {
         Self { ranks, others: BTreeMap::new() }
-    }
-
-    pub(super) fn push(&mut self, process: Process) {
-        self.ranks.push(process);
     }
 
     pub(super) fn get(&self, index: usize) -> &Process {
@@ -66,23 +61,51 @@ impl Processes {
         self.ranks.iter().all(|process| process.exit.is_some_and(Exit::is_orderly))
     }
 
-    /// When an exit log is to be read, for the first process that needs it.
+    /// When the record is to be read, for the first process that needs it.
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.ranks.iter().filter_map(|process| process.read_exit_log_at).min()
+        self.ranks.iter().filter_map(|process| process.read_record_at).min()
+    }
+
+    pub(super) fn of_rank(&mut self, rank: u32) -> Option<&mut Process> {
+        self.ranks.iter_mut().find(|process| process.rank == rank)
+    }
+
+    /// Learns the ids that ranks noted; gives how many were new.
+    pub(super) fn learn(&mut self, slots: &Slots) -> usize {
+        let mut learned = 0;
+        for process in self.ranks.iter_mut().filter(|process| process.pid.is_none()) {
+            process.pid = slots.ranks.get(&process.rank).copied();
+            learned += usize::from(process.pid.is_some());
+        }
+        learned
+    }
+
+    /// Forgets ranks that never were: they noted nothing.
+    pub(super) fn forget_unstarted(&mut self) {
+        self.ranks.retain(|process| process.pid.is_some());
+    }
+
+    /// Their shim is gone: what runs is watched, where it is whose child it was.
+    pub(super) fn orphaned(&mut self, lease: LeaseId, poller: &Poller) {
+        for index in 0..self.ranks.len() {
+            let process = &mut self.ranks[index];
+            if process.exit.is_some() {
+                // Its shim held its id.
+                process.parent = Parent::OtherShim;
+                continue;
+            }
+            process.parent = Parent::Orphan;
+            if process.pidfd.is_none() {
+                process.pidfd = process.pid.and_then(|pid| pidfd_open(pid).ok());
+                let _ = self.watch(index, lease, poller);
+            }
+        }
     }
 
     /// Watches for the end of a rank.
     pub(super) fn watch(&self, index: usize, lease: LeaseId, poller: &Poller) -> Result<(), Errno> {
         let Some(fd) = &self.ranks[index].pidfd else { return Ok(()) };
         poller.add(fd.as_fd(), Source::Rank(lease, index as u16), Trigger::Level)
-    }
-
-    /// Kills a rank whose end cannot be watched, and waits for it.
-    pub(super) fn kill_and_wait(&self, index: usize) {
-        let pid = Pid::from_raw(self.ranks[index].pid);
-        let _ = kill(pid, Signal::SIGKILL);
-        // It stays a zombie, as all of a gang's do.
-        let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
     }
 
     /// The gang does not end before this process.
@@ -104,10 +127,10 @@ impl Processes {
     /// container's program has not begun, only its runtime can get it.
     pub(super) fn notify(&self, spec: &GangSpec, signal: Signal) {
         let inside = self.in_containers(spec);
-        let alive = self.ranks.iter().filter(|process| process.pidfd.is_some());
+        let alive = self.ranks.iter().filter(|process| process.exit.is_none());
         let pids = alive.flat_map(|process| match inside.get(&process.rank) {
             Some(programs) => programs.clone(),
-            None => vec![process.pid],
+            None => process.valid_pid().into_iter().collect(),
         });
         let pids: Vec<i32> = pids.collect();
         for pid in pids {
@@ -139,9 +162,6 @@ impl Processes {
             Escalation::Terminate => Signal::SIGTERM,
             Escalation::Kill => Signal::SIGKILL,
         };
-        for pid in self.without_group() {
-            let _ = kill(pid, signal);
-        }
         match escalation {
             Escalation::Terminate => signal_groups(&self.groups(), signal),
             Escalation::Kill => drop(kill_all(&self.selector(spec, cgroups))),
@@ -162,17 +182,14 @@ impl Processes {
     pub(super) fn cpu_time(&self, spec: &GangSpec) -> Millis {
         let times = self.ranks.iter().map(|process| match process.exit {
             Some(_) => process.cpu,
-            None => procfs::ticks_to_millis(procfs::tree_cpu_ticks(process.pid)),
+            None => {
+                let ticks = process.pid.map_or(0, procfs::tree_cpu_ticks);
+                procfs::ticks_to_millis(ticks)
+            }
         });
         let inside = self.in_containers(spec).into_values().flatten();
         let inside = inside.map(|pid| procfs::ticks_to_millis(procfs::tree_cpu_ticks(pid)));
         times.chain(inside).sum()
-    }
-
-    /// Ids of children of this engine.
-    pub(super) fn children(&self) -> Vec<i32> {
-        let children = self.ranks.iter().filter(|process| process.origin == Origin::Child);
-        children.map(|process| process.pid).collect()
     }
 
     /// Processes in containers that descend from no process of this gang outside, by rank.
@@ -181,7 +198,7 @@ impl Processes {
         if spec.launch.container.is_none() {
             return inside;
         }
-        let runtimes: BTreeSet<i32> = self.ranks.iter().map(|process| process.pid).collect();
+        let runtimes: BTreeSet<i32> = self.ranks.iter().filter_map(|process| process.pid).collect();
         for pid in procfs::topmost(&marker_variable(&spec.lease_dir)) {
             let rank = match spec.world() {
                 1 => Some(0),
@@ -194,16 +211,8 @@ impl Processes {
         inside
     }
 
-    /// Children that were just started and do not lead a group yet.
-    fn without_group(&self) -> impl Iterator<Item = Pid> {
-        let running = self.ranks.iter().filter(|process| process.is_running_child());
-        let pids = running.map(|process| Pid::from_raw(process.pid));
-        pids.filter(|&pid| getpgid(Some(pid)).is_ok_and(|group| group != pid))
-    }
-
     /// The process groups that are certainly those of this gang.
     fn groups(&self) -> BTreeSet<i32> {
-        let valid = self.ranks.iter().filter(|process| process.is_pid_valid());
-        valid.map(|process| process.pid).collect()
+        self.ranks.iter().filter_map(Process::valid_pid).collect()
     }
 }

@@ -10,7 +10,7 @@ use super::shutdown::Shutdown;
 use crate::cgroup::Group;
 use crate::context::Context;
 use crate::launch::{self, GangSpec};
-use crate::process::{Exit, containers, kill_all, pidfd_open};
+use crate::process::{Exit, Others, containers, kill_all, pidfd_open};
 
 /// How often processes are looked for whose end cannot be watched.
 const LOOK_EVERY: Millis = Millis(5);
@@ -35,16 +35,14 @@ impl Survivors {
         spec: &GangSpec,
         processes: &mut Processes,
         cgroups: &[Group],
-        shutdown: &Shutdown,
+        (others, shutdown): (Others, &Shutdown),
         context: &mut Context,
     ) -> GangStatus {
         let selector = processes.selector(spec, cgroups);
         // What a container runtime leaves behind descends from a monitor without the variable.
         let is_contained = spec.launch.container.is_some();
-        if !is_contained
-            && processes.iter().all(|process| process.is_zombie())
-            && !context.ranks.may_have_survivors(&selector)
-        {
+        let nobody_left = others == Others::None && !cgroups.iter().any(Group::has_members);
+        if !is_contained && nobody_left && processes.iter().all(|process| process.is_zombie()) {
             return GangStatus::Ended;
         }
         let killed = kill_all(&selector);

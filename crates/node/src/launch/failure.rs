@@ -3,7 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use het_core::{Failure, FailureCause};
+use het_core::{Failure, FailureCause, Outcome};
+use het_files::is_shortage;
 
 use super::spec::GangSpec;
 use crate::process::EXIT_NOT_FOUND;
@@ -14,7 +15,24 @@ pub(super) fn failure(rank: u32, exit_code: i32, message: String) -> Failure {
 
 /// A file of a rank cannot be written.
 pub(crate) fn cannot_write(rank: u32, path: &Path, error: &io::Error) -> Failure {
-    failure(rank, Failure::CANNOT_RUN, format!("cannot write `{}`: {error}", path.display()))
+    let text = format!("cannot write `{}`: {error}", path.display());
+    blame(failure(rank, Failure::CANNOT_RUN, text), error)
+}
+
+/// Where something of the machine ran out, neither the program nor its job is to blame.
+fn blame(failure: Failure, error: &io::Error) -> Failure {
+    match is_shortage(error) {
+        true => Failure { cause: FailureCause::Refused, ..failure },
+        false => failure,
+    }
+}
+
+/// How a lease ends whose start failed.
+pub(crate) fn outcome_of_start(failure: Failure) -> Outcome {
+    match failure.cause {
+        FailureCause::Refused => Outcome::Refused { reason: failure.message },
+        _ => Outcome::Failed(failure),
+    }
 }
 
 /// Why a program did not start. The system's error does not say which file it concerns.
@@ -45,5 +63,5 @@ pub(crate) fn explain_exec_error(spec: &GangSpec, rank: u32, error: &io::Error) 
     } else {
         (Failure::CANNOT_RUN, format!("`{program}` cannot be run: {error}"))
     };
-    failure(rank, code, text)
+    blame(failure(rank, code, text), error)
 }

@@ -1,8 +1,8 @@
-//! Starts the program of one rank.
+//! Tells the shim of a gang the program of one rank.
 
 use std::ffi::CString;
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,12 +17,11 @@ use super::health_check::with_health_check;
 use super::launcher::{self, Granted};
 use super::lookup::find;
 use super::spec::GangSpec;
-use crate::cgroup::Group;
+use crate::cgroup::{Group, RunMode};
 use crate::context::Context;
 use crate::output;
 use crate::process::{
-    ChildFiles, EXIT_NOT_FOUND, Environment, Inherited, InheritedFds, Note, Program, Started,
-    cpu_set,
+    EXIT_NOT_FOUND, Environment, Inherited, InheritedFds, RankDescriptors, RankProgram, start_rank,
 };
 
 /// Creates the directories of the contract.
@@ -43,15 +42,14 @@ pub(crate) fn create_directories(spec: &GangSpec) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts one rank, whose process notes its id in the record of the lease. Its program begins
-/// later, or the process ends.
+/// Tells the shim one rank. It starts the ranks once it knows all of them.
 pub(crate) fn spawn(
     spec: &GangSpec,
     context: &mut Context,
-    note: Note<'_>,
+    shim: BorrowedFd<'_>,
     group: Option<&Group>,
     rank: u32,
-) -> Result<Started, Failure> {
+) -> Result<(), Failure> {
     let argv = launcher::told(spec.argv(rank), spec.port, || granted(spec, rank))
         .map_err(|why| failure(rank, Failure::CANNOT_RUN, why))?;
     let Some(program) = argv.first() else {
@@ -78,25 +76,27 @@ pub(crate) fn spawn(
             None => (path, argv),
         };
         let argv: Result<_, _> = argv.iter().map(|word| CString::new(word.as_str())).collect();
-        let program = Program {
+        // A service inherited nothing for programs.
+        let inherited_fds = match spec.mode {
+            RunMode::Service => InheritedFds::Closed,
+            RunMode::Embedded => InheritedFds::Kept,
+        };
+        let program = RankProgram {
             path: CString::new(path)?,
             argv: argv?,
             env: Environment::new(&inherited, variables)?,
             cwd: CString::new(spec.launch.cwd.as_str())?,
             rank,
-            cores: cpu_set(&spec.cores[rank as usize].cores),
+            cores: spec.cores[rank as usize].cores.clone(),
+            inherited: inherited_fds,
         };
         let null = context.null.as_fd();
         let stdin = input.as_ref().map_or(null, AsFd::as_fd);
         let stdout = output.as_ref().map_or(null, |output| output.stdout.as_fd());
         let stderr = output.as_ref().and_then(|output| output.stderr.as_ref());
         let stderr = stderr.map_or(stdout, AsFd::as_fd);
-        // An engine with a restarter is a server, which inherited nothing for programs.
-        let descriptors =
-            spec.exit_log.as_ref().map_or(InheritedFds::Kept, |_| InheritedFds::Closed);
-        let files =
-            ChildFiles { stdin, stdout, stderr, note, cgroup_procs, inherited: descriptors };
-        context.spawner.start(program, &files)
+        let files = RankDescriptors { stdin, stdout, stderr, cgroup_procs };
+        start_rank(shim, &program, &files)
     });
     started.map_err(|error| explain_exec_error(spec, rank, &error))
 }

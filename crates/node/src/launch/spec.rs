@@ -12,9 +12,8 @@ use het_core::{
 use super::launcher::Pinning;
 use super::output_directory::output_directories;
 use super::template::{self, Placeholders};
+use crate::cgroup::RunMode;
 use crate::checkpoint::SearchRoots;
-use crate::process::Exit;
-use crate::recovery::ExitLog;
 use crate::resources::{AssignedCores, count_cores, is_cpu};
 use crate::run_dir::{containers_path, notice_path, progress_path, unhealthy_path};
 
@@ -42,8 +41,7 @@ pub(crate) struct GangSpec {
     /// The directory that its programs share; its other files lie beside it.
     pub(crate) lease_dir: PathBuf,
     pub(crate) health_check: Option<PathBuf>,
-    /// The log of a restarter, where there is one, and the start of the lease in clock ticks.
-    pub(crate) exit_log: Option<(ExitLog, u64)>,
+    pub(crate) mode: RunMode,
     /// By rank.
     pub(crate) cores: Vec<AssignedCores>,
 }
@@ -185,15 +183,6 @@ impl GangSpec {
         match files.and_then(|files| files.stderr.as_ref()) {
             Some(_) => self.error_log(rank),
             None => self.log_file(rank),
-        }
-    }
-
-    /// How a process of a dead supervisor ended; `None` while the restarter, which collects it, has
-    /// not recorded it.
-    pub(crate) fn orphan_exit(&self, pid: i32) -> Option<Exit> {
-        match &self.exit_log {
-            Some((log, since)) => log.of(pid, *since),
-            None => Some(Exit::Unknown),
         }
     }
 

@@ -11,8 +11,8 @@ use het_engine::Engine;
 
 use super::{NOTE_LIMIT, Node, Start};
 use crate::cgroup::Group;
-use crate::context::{Cleanup, RecordCleanup};
-use crate::gang::{AbandonedGang, Gang, Process, StopRequested};
+use crate::context::{Cleanup, RecordCleanup, ShimCleanup};
+use crate::gang::{AbandonedGang, Gang, Process, Shim, StopRequested};
 use crate::process::{ProcessSelector, containers, kill_and_wait, pidfd_open};
 use crate::recovery::{AbandonedLease, RecordFile, readable};
 use crate::run_dir::{lease_path, marker_variable};
@@ -69,24 +69,31 @@ impl Node {
         let lease = start.lease;
         let world = start.placement.ranks.len();
         let found = wait_for_notes(found, world);
-        let AbandonedLease { record, noted, path } = &found;
-        if !record.is_of_this_boot() || noted.len() != world {
+        if found.never_began() {
+            // No shim and no rank noted itself, and what was asked before is settled.
+            found.discard();
+            return self.start(start);
+        }
+        let AbandonedLease { record, slots, path } = &found;
+        if !record.is_of_this_boot() || slots.ranks.len() != world {
             return self.lose(lease, Some(&found));
         }
         let written = fs::metadata(path).and_then(|metadata| metadata.modified());
         let since = written.unwrap_or(SystemTime::UNIX_EPOCH);
-        let processes = noted.iter().map(|(&rank, &pid)| {
+        let processes = slots.ranks.iter().map(|(&rank, &pid)| {
             // Opened first: the id cannot be reused between the two.
-            let pidfd = pidfd_open(pid).ok().filter(|_| record.is_rank(pid));
+            let pidfd = pidfd_open(pid).ok().filter(|_| record.is_of_lease(pid));
             Process::adopted(rank, pid, pidfd)
         });
         let processes: Vec<Process> = processes.collect();
         let cores = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
         self.ports.take_again(record.port);
-        let spec = self.spec(&start, record.port, cores, record.since_ticks);
+        let spec = self.spec(&start, record.port, cores);
+        let shim = found.shim().and_then(|pid| Some(Shim::Other(pidfd_open(pid).ok()?, pid)));
+        let shim = shim.unwrap_or(Shim::None);
         let (cgroups, file) = (record.control_groups(), RecordFile::open(path).ok());
         let stop = if phase.is_stopping() { StopRequested::Yes } else { StopRequested::No };
-        let abandoned = AbandonedGang { processes, cgroups, record: file, since, stop };
+        let abandoned = AbandonedGang { processes, shim, cgroups, record: file, since, stop };
         let mut gang = Gang::adopt(spec, abandoned, &mut self.context);
         if stop == StopRequested::Yes {
             let checkpoint = start.launch.checkpoint.as_ref();
@@ -100,6 +107,7 @@ impl Node {
     /// kills and removes what is left of it.
     fn lose(&mut self, lease: LeaseId, found: Option<&AbandonedLease>) {
         let lease_dir = lease_path(&self.config.run_dir, lease);
+        found.into_iter().for_each(AbandonedLease::kill_shim);
         let current = found.filter(|found| found.record.is_of_this_boot());
         let groups = current.into_iter().flat_map(AbandonedLease::ranks).collect();
         let cgroups = current.map(|found| found.record.control_groups()).unwrap_or_default();
@@ -112,7 +120,7 @@ impl Node {
             Some(file) => RecordCleanup::Discard(file),
             None => RecordCleanup::None,
         };
-        let cleanup = Cleanup { lease_dir: Some(lease_dir), record, children: Vec::new() };
+        let cleanup = Cleanup { lease_dir: Some(lease_dir), record, shim: ShimCleanup::None };
         self.context.emit_end(lease, Outcome::Failed(Failure::unseen()), cleanup);
     }
 }
@@ -128,9 +136,14 @@ fn discard(found: AbandonedLease) {
 /// Waits for the notes of all processes, as long as they may be missing because a supervisor died
 /// between the start of a process and its note.
 fn wait_for_notes(mut found: AbandonedLease, world: usize) -> AbandonedLease {
+    // Without a shim nothing more begins; one that lives is about to start its ranks, or to end.
+    let is_starting = |found: &AbandonedLease| {
+        let is_noted = found.slots.ranks.len() == world;
+        !is_noted && found.had_shim()
+    };
     let is_young =
         |found: &AbandonedLease| found.record.is_of_this_boot() && found.record.age() < NOTE_LIMIT;
-    while found.noted.len() < world && is_young(&found) {
+    while is_starting(&found) && is_young(&found) {
         thread::sleep(NOTE_EVERY);
         found = found.reread();
     }

@@ -106,18 +106,23 @@ impl Children {
     }
 
     pub(crate) fn read(&self) -> io::Result<Vec<i32>> {
-        let (mut text, mut chunk) = (Vec::new(), [0; CHUNK_BYTES]);
-        loop {
-            let length = self.0.read_at(&mut chunk, text.len() as u64)?;
-            text.extend(&chunk[..length]);
-            // The system returns whole entries, as many as fit.
-            if length < CHUNK_BYTES / 2 {
-                break;
-            }
-        }
-        let text = String::from_utf8_lossy(&text);
-        Ok(text.split_whitespace().filter_map(|id| id.parse().ok()).collect())
+        read_children(&self.0)
     }
+}
+
+/// Reads a file `children` of the system.
+pub(crate) fn read_children(file: &File) -> io::Result<Vec<i32>> {
+    let (mut text, mut chunk) = (Vec::new(), [0; CHUNK_BYTES]);
+    loop {
+        let length = file.read_at(&mut chunk, text.len() as u64)?;
+        text.extend(&chunk[..length]);
+        // The system returns whole entries, as many as fit.
+        if length < CHUNK_BYTES / 2 {
+            break;
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    Ok(text.split_whitespace().filter_map(|id| id.parse().ok()).collect())
 }
 
 /// Children of this process in other sessions that it did not start: descendants of ranks that

@@ -2,7 +2,7 @@
 
 mod child;
 mod program;
-mod spawner;
+mod start;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -15,8 +15,10 @@ use nix::sys::signal::Signal;
 
 use crate::process::exit::Exit;
 
-pub(crate) use program::{ChildFiles, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program};
-pub(crate) use spawner::{Spawner, Started};
+pub(crate) use program::{HIERARCHIES_MAX, InheritedFds, Program, RankFiles};
+pub(crate) use start::{
+    Forked, exit_now, fork, interrupt_on_child, keep_only, received, start_program,
+};
 
 /// Descriptor limit of programs that are started from here, where this process raised its own.
 static DESCRIPTORS_BEFORE: OnceLock<libc::rlimit> = OnceLock::new();
@@ -34,6 +36,19 @@ pub fn raise_descriptor_limit() {
                 let _ = DESCRIPTORS_BEFORE.set(limit);
             }
         }
+    }
+}
+
+/// Soft and hard limit of descriptors before this process raised its own; `None` where it did not.
+pub(crate) fn descriptor_limit() -> Option<(u64, u64)> {
+    DESCRIPTORS_BEFORE.get().map(|limit| (limit.rlim_cur, limit.rlim_max))
+}
+
+/// Names this process as `ps` shows it; longer than 15 bytes is cut.
+pub(crate) fn name_process(name: &std::ffi::CStr) {
+    // SAFETY: the kernel reads the name up to its end.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
     }
 }
 

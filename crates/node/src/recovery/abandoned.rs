@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use het_core::LeaseId;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::record::Record;
-use super::record_file::{self, Contents, Notes};
+use super::record_file::{self, Contents};
+use crate::process::{Slots, pidfd_open};
 use crate::run_dir::{discard_lease_files, lease_path};
 
 /// A record in a run directory whose supervisor may have died.
@@ -15,17 +20,17 @@ use crate::run_dir::{discard_lease_files, lease_path};
 pub(crate) struct AbandonedLease {
     pub(crate) path: PathBuf,
     pub(crate) record: Record,
-    /// Ids that processes noted. That of one that ended may be reused.
-    pub(crate) noted: Notes,
+    /// What its processes noted.
+    pub(crate) slots: Slots,
 }
 
 impl AbandonedLease {
     /// # Errors
     /// When the file cannot be read. `None` for one that is not a record.
     fn read(path: &Path) -> io::Result<Option<Self>> {
-        let Contents::Record(text, noted) = record_file::read(path)? else { return Ok(None) };
+        let Contents::Record(text, slots) = record_file::read(path)? else { return Ok(None) };
         let record = serde_json::from_str(&text).ok();
-        Ok(record.map(|record| Self { path: path.to_owned(), record, noted }))
+        Ok(record.map(|record| Self { path: path.to_owned(), record, slots }))
     }
 
     /// Reads it again, for notes that were missing.
@@ -45,7 +50,35 @@ impl AbandonedLease {
 
     /// The processes of its ranks that run.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = i32> + '_ {
-        self.noted.values().copied().filter(|&pid| self.record.is_rank(pid))
+        self.slots.ranks.values().copied().filter(|&pid| self.record.is_of_lease(pid))
+    }
+
+    /// The shim, if it runs.
+    pub(crate) fn shim(&self) -> Option<i32> {
+        let noted = self.slots.shim.filter(|&pid| self.record.is_of_lease(pid));
+        let recorded = self.record.shim.filter(|shim| shim.is_running());
+        noted.or(recorded.map(|shim| shim.pid))
+    }
+
+    /// A shim was told of it, or may have been.
+    pub(crate) fn had_shim(&self) -> bool {
+        self.slots.shim.is_some() || self.record.shim.is_some()
+    }
+
+    /// None of its programs began, and none will: its shim is gone, or never was.
+    pub(crate) fn never_began(&self) -> bool {
+        let is_blank = self.slots.ranks.is_empty() && self.slots.startup.is_none();
+        self.record.is_of_this_boot() && is_blank && self.shim().is_none()
+    }
+
+    /// Kills its shim, if it runs, and waits until it starts nothing more.
+    pub(crate) fn kill_shim(&self) {
+        let Some(pid) = self.shim() else { return };
+        // Opened first: the id cannot be reused between the two.
+        if let Ok(shim) = pidfd_open(pid) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            let _ = poll(&mut [PollFd::new(shim.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+        }
     }
 
     /// Removes the files of the lease, as far as possible. A later engine removes the others.

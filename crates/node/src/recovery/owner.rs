@@ -41,7 +41,7 @@ impl LiveLeases {
         for lease in abandoned::live(run_dir) {
             let lease_dir = lease.lease_dir();
             found.notices.insert(notice_path(&lease_dir).display().to_string());
-            let ranks = lease.noted.values().copied();
+            let ranks = lease.slots.ranks.values().copied();
             found.ranks.extend(ranks.filter(|&pid| is_gone_or_rank(&lease.record, pid)));
             found.grouped.extend(lease.record.control_groups().iter().flat_map(Group::members));
             found.containers.extend(containers::of_lease(&lease_dir));
@@ -79,5 +79,5 @@ impl LiveLeases {
 
 /// The id of a rank that ended may be reused.
 fn is_gone_or_rank(record: &Record, pid: i32) -> bool {
-    procfs::stat(pid).is_none_or(|stat| stat.is_gone()) || record.is_rank(pid)
+    procfs::stat(pid).is_none_or(|stat| stat.is_gone()) || record.is_of_lease(pid)
 }

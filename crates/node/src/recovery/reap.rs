@@ -8,10 +8,9 @@ use std::time::Duration;
 use het_core::LeaseId;
 
 use super::abandoned::{self, AbandonedLease};
-use super::record::Identity;
 use crate::cgroup::Group;
 use crate::error::NodeError;
-use crate::process::{ProcessSelector, containers, kill_and_wait};
+use crate::process::{Identity, ProcessSelector, containers, kill_and_wait, settle};
 use crate::run_dir::{marker_variable, remove_lease_files};
 
 /// How long killed processes may take to end: those in an uninterruptible system call end after it.
@@ -41,9 +40,15 @@ pub(crate) fn reap(run_dir: &Path) -> Result<Vec<Reaped>, NodeError> {
             return Err(NodeError::Supervised { run_dir: run_dir.to_owned(), lease, pid });
         }
     }
+    // What was asked of the dead one's launcher has begun after this, or never will.
+    if run_dir.is_dir() {
+        settle(run_dir).map_err(|source| record_error(run_dir, source))?;
+    }
     abandoned::remove_blank_files(run_dir);
     let mut reaped = Vec::new();
     for found in records {
+        found.kill_shim();
+        let found = found.reread();
         reaped.push(reap_one(&found)?);
         remove_all(&found)?;
     }
@@ -100,8 +105,18 @@ mod tests {
         let (job, stage) = ("demo".to_owned(), "train".to_owned());
         let (since_ticks, port, cores, cgroups) = (0, 0, Vec::new(), Vec::new());
         let lease = 4;
-        let record =
-            Record { lease, job, stage, boot_id, since_ticks, supervisor, port, cores, cgroups };
+        let record = Record {
+            lease,
+            job,
+            stage,
+            boot_id,
+            since_ticks,
+            supervisor,
+            shim: None,
+            port,
+            cores,
+            cgroups,
+        };
         record.write(&mut RecordFiles::new(run_dir)).expect("a file can be written");
     }
 

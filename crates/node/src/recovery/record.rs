@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,38 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::record_file::{RecordFile, RecordFiles};
 use crate::cgroup::Group;
 use crate::clock::since_boot;
-use crate::process::procfs;
+use crate::process::{Identity, procfs};
 use crate::resources::CoresRecord;
 
 /// All ranks of a gang start within this time after their record was written, however many they
 /// are and however busy the machine is.
 const STARTS_LIMIT_MS: u64 = 120_000;
-
-/// Identifies a process, also against a later one with the same id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
-    pub(crate) pid: i32,
-    pub(crate) start_ticks: u64,
-}
-
-impl Identity {
-    /// `None` when the process is gone.
-    pub(crate) fn of(pid: i32) -> Option<Self> {
-        procfs::stat(pid).map(|stat| Self { pid, start_ticks: stat.start_ticks })
-    }
-
-    pub(crate) fn own() -> Self {
-        static OWN: LazyLock<Identity> = LazyLock::new(|| {
-            let pid = std::process::id() as i32;
-            Identity::of(pid).unwrap_or(Identity { pid, start_ticks: 0 })
-        });
-        *OWN
-    }
-
-    pub(super) fn is_running(self) -> bool {
-        Self::of(self.pid) == Some(self)
-    }
-}
 
 /// The first line of `RUN_DIR/record-N`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +26,9 @@ pub(crate) struct Record {
     /// Its processes started at this time of this boot or later, in clock ticks.
     pub(crate) since_ticks: u64,
     pub(crate) supervisor: Identity,
+    /// The shim that was idle and got this lease. A new one notes itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shim: Option<Identity>,
     pub(crate) port: u16,
     /// Core ids by rank, and which of them it has exclusively, by socket.
     pub(crate) cores: Vec<CoresRecord>,
@@ -68,9 +44,10 @@ impl Record {
         files.write(text, self.cores.len())
     }
 
-    /// Whether the process that noted this id is a rank of the lease: it leads a session and has
-    /// the right age. A program may change its environment and its name, but not these.
-    pub(crate) fn is_rank(&self, pid: i32) -> bool {
+    /// Whether the process that noted this id is a rank of the lease, or its shim, and runs: it
+    /// leads a session and has the right age. A program may change its environment and its name,
+    /// but not these.
+    pub(crate) fn is_of_lease(&self, pid: i32) -> bool {
         // One tick early, since both times are truncated to ticks.
         let from = self.since_ticks.saturating_sub(1);
         procfs::leads_session_since(pid, from, from + procfs::millis_to_ticks(STARTS_LIMIT_MS))

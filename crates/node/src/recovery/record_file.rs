@@ -3,19 +3,17 @@
 //!
 //! ```text
 //! one line         the record; its first byte is blank once it is void
-//! NOTE_BYTES each  blanks, until the process of a rank has noted its id: `RANK PID`, blanks, and
-//!                  an end of line
+//! slots            what the processes of the lease have noted (`process::slots`)
 //! the rest         blanks
 //! ```
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::process::{NOTE_BYTES, Note};
+use crate::process::{Slots, slots_bytes};
 
 /// Longest file that is reused: a write within one page is complete or absent, even if its writer
 /// is killed.
@@ -34,20 +32,23 @@ pub(crate) struct RecordFile {
     path: PathBuf,
     /// Bytes of it that were ever written.
     length: usize,
-    /// Where the notes begin, after the record's line.
-    notes_at: u64,
+    /// Where the slots begin, after the record's line, and their length.
+    slots_at: u64,
+    slots_bytes: usize,
 }
 
 impl RecordFile {
     fn new(file: File, path: PathBuf) -> Self {
-        Self { file, path, length: 0, notes_at: 0 }
+        Self { file, path, length: 0, slots_at: 0, slots_bytes: 0 }
     }
 
     /// One of another supervisor.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).open(path)?;
-        let length = file.metadata()?.len() as usize;
-        Ok(Self { length, ..Self::new(file, path.to_owned()) })
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let bytes = fs::read(path)?;
+        let end = bytes.iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| end + 1);
+        let (length, slots_bytes) = (bytes.len(), bytes.len() - end);
+        Ok(Self { length, slots_bytes, slots_at: end as u64, ..Self::new(file, path.to_owned()) })
     }
 
     /// Removes it, because a process may still write to it.
@@ -58,17 +59,26 @@ impl RecordFile {
     /// Writes the record of a lease with this number of processes.
     fn write(&mut self, mut record: String, processes: usize) -> io::Result<()> {
         record.push('\n');
-        self.notes_at = record.len() as u64;
+        self.slots_at = record.len() as u64;
+        self.slots_bytes = slots_bytes(processes);
         let mut text = record.into_bytes();
         // Notes of an earlier record must not be read as those of this one.
-        text.resize((text.len() + processes * NOTE_BYTES).max(self.length), BLANK);
+        text.resize((text.len() + self.slots_bytes).max(self.length), BLANK);
         self.length = text.len();
         self.file.write_all_at(&text, 0)
     }
 
-    pub(crate) fn note(&self, rank: u32) -> Note<'_> {
-        let offset = self.notes_at + u64::from(rank) * NOTE_BYTES as u64;
-        Note { file: self.file.as_fd(), offset }
+    /// The file, and where the slots begin in it.
+    pub(crate) fn slots_in_file(&self) -> (BorrowedFd<'_>, u64) {
+        (self.file.as_fd(), self.slots_at)
+    }
+
+    /// What the processes of the lease have noted so far.
+    pub(crate) fn slots(&self) -> Slots {
+        let mut bytes = vec![BLANK; self.slots_bytes];
+        // What cannot be read is not noted.
+        let _ = self.file.read_exact_at(&mut bytes, self.slots_at);
+        Slots::parse(&bytes)
     }
 
     fn blank(&self) -> io::Result<()> {
@@ -110,7 +120,7 @@ impl RecordFiles {
         loop {
             let path = self.run_dir.join(format!("{PREFIX}{}", self.number));
             self.number += 1;
-            match OpenOptions::new().create_new(true).write(true).open(&path) {
+            match OpenOptions::new().create_new(true).read(true).write(true).open(&path) {
                 // One of an engine that died, whose leases may run.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 file => return file.map(|file| RecordFile::new(file, path)),
@@ -138,11 +148,8 @@ impl RecordFiles {
 pub(super) enum Contents {
     /// No valid record.
     Blank,
-    Record(String, Notes),
+    Record(String, Slots),
 }
-
-/// Process ids by rank, as the processes noted them.
-pub(crate) type Notes = BTreeMap<u32, i32>;
 
 /// Reads a record file.
 pub(super) fn read(path: &Path) -> io::Result<Contents> {
@@ -150,19 +157,12 @@ pub(super) fn read(path: &Path) -> io::Result<Contents> {
     if bytes.first().is_none_or(|&byte| byte == BLANK) {
         return Ok(Contents::Blank);
     }
-    let (record, notes) = match bytes.iter().position(|&byte| byte == b'\n') {
+    let (record, slots) = match bytes.iter().position(|&byte| byte == b'\n') {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),
         None => (&bytes[..], &[][..]),
     };
-    let notes = notes.chunks(NOTE_BYTES).filter_map(parse_note).collect();
-    Ok(Contents::Record(String::from_utf8_lossy(record).into_owned(), notes))
-}
-
-/// A truncated note was not finished: its program had not begun.
-fn parse_note(note: &[u8]) -> Option<(u32, i32)> {
-    let text = std::str::from_utf8(note).ok().filter(|text| text.len() == NOTE_BYTES)?;
-    let (rank, pid) = text.strip_suffix('\n')?.trim_end().split_once(' ')?;
-    Some((rank.parse().ok()?, pid.parse().ok()?))
+    let text = String::from_utf8_lossy(record).into_owned();
+    Ok(Contents::Record(text, Slots::parse(slots)))
 }
 
 /// The record files of a run directory.
@@ -182,52 +182,36 @@ pub(super) fn list(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    fn note(file: &RecordFile, rank: u32, text: &str) {
-        let offset = file.note(rank).offset;
-        file.file.write_all_at(text.as_bytes(), offset).expect("a process notes its id");
-    }
-
-    fn record(text: &str, notes: &[(u32, i32)]) -> Contents {
-        Contents::Record(text.to_owned(), notes.iter().copied().collect())
+    /// A shim notes its id.
+    fn note(file: &RecordFile, pid: i32) {
+        let (_, at) = file.slots_in_file();
+        let text = format!("{:<23}\n", format!("shim {pid}"));
+        file.file.write_all_at(text.as_bytes(), at).expect("a process notes its id");
     }
 
     #[test]
     fn earlier_contents_of_a_file_are_not_read_again() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let mut files = RecordFiles::new(dir.path());
-        let mut write = |record: &str, processes: u32| {
-            let file = files.write(record.to_owned(), processes as usize);
-            let file = file.expect("it can be written");
-            for rank in 0..processes {
-                note(&file, rank, &format!("{rank} {:<21}\n", 10 * processes + rank));
-            }
+        let mut write = |record: &str, processes: usize, shim: Option<i32>| {
+            let file = files.write(record.to_owned(), processes).expect("it can be written");
+            shim.iter().for_each(|&pid| note(&file, pid));
+            let expected = Slots { shim, ..Slots::default() };
+            assert_eq!(file.slots(), expected);
             let path = file.path.clone();
-            let text = read(&path).expect("it can be read");
+            let found = read(&path).expect("it can be read");
+            assert_eq!(found, Contents::Record(record.to_owned(), expected));
             files.reuse(file);
             assert_eq!(read(&path).expect("it can be read"), Contents::Blank);
-            (path, text)
+            path
         };
-        // Notes of the one lie where notes of the other would.
-        let long = format!("{{\"a\": \"{}\"}}", "b".repeat(NOTE_BYTES));
-        let (first, text) = write(&long, 3);
-        assert_eq!(text, record(&long, &[(0, 30), (1, 31), (2, 32)]));
-        let (next, text) = write("{\"a\": \"\"}", 1);
+        // Slots of the one lie where slots of the other would.
+        let first = write(&format!("{{\"a\": \"{}\"}}", "b".repeat(48)), 3, Some(30));
+        let next = write("{\"a\": \"\"}", 1, Some(10));
         assert_eq!(first, next);
-        assert_eq!(text, record("{\"a\": \"\"}", &[(0, 10)]));
+        write("{\"a\": \"\"}", 1, None);
         files.remove();
         assert!(!next.exists());
-    }
-
-    #[test]
-    fn a_truncated_note_is_ignored() {
-        let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let file =
-            RecordFiles::new(dir.path()).write("{}".to_owned(), 3).expect("it can be written");
-        note(&file, 0, "0 17                   \n");
-        note(&file, 1, "1 1");
-        note(&file, 2, "2 18                   \n");
-        let text = read(&file.path).expect("it can be read");
-        assert_eq!(text, record("{}", &[(0, 17), (2, 18)]));
     }
 
     #[test]

@@ -12,4 +12,5 @@ mod reap;
 mod reports;
 mod rig;
 mod shards;
+mod shims;
 mod starts;

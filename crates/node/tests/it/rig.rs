@@ -121,7 +121,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         begins_at: wall_time(),
         control_groups: ControlGroups::Auto,
         health_check: None,
-        exits: None,
+        mode: het_node::RunMode::Embedded,
     }
 }
 

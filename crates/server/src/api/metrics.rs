@@ -12,7 +12,7 @@ use het_service::{Caller, Code, Replica};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
 use super::Api;
@@ -30,7 +30,9 @@ pub async fn metrics(
     Auth(caller): Auth,
 ) -> Result<impl IntoResponse, ApiError> {
     caller.check_server(Verb::ReadServer)?;
-    let registry = api.0.service.query(move |replica| read(replica, &caller)).await?;
+    let mut registry = api.0.service.query(move |replica| read(replica, &caller)).await?;
+    let writable = ConstGauge::new(i64::from(api.0.service.storage_trouble().is_none()));
+    registry.register("store_writable", "1 while changes can be made durable, else 0", writable);
     let mut text = String::new();
     encode(&mut text, &registry)
         .map_err(|_| ApiError::new(Code::Busy, "the figures could not be written down"))?;

@@ -55,6 +55,7 @@ fn status(code: Code) -> StatusCode {
         Code::TooSlow => StatusCode::REQUEST_TIMEOUT,
         Code::TooMany => StatusCode::TOO_MANY_REQUESTS,
         Code::Busy => StatusCode::SERVICE_UNAVAILABLE,
+        Code::InsufficientStorage => StatusCode::INSUFFICIENT_STORAGE,
     }
 }
 

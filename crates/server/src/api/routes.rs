@@ -11,8 +11,8 @@ use schemars::schema_for;
 use serde_json::Value;
 
 use het_wire::api::{
-    Change, DeviceList, DeviceRow, EventPage, JobChanges, JobList, JobRow, PreemptionList,
-    QuotaList, QuotasText, ServerInfo, ServerStopped, Submission, Submitted,
+    Backup, Change, DeviceList, DeviceRow, EventPage, JobChanges, JobList, JobRow, PreemptionList,
+    QuotaList, QuotasText, ServerInfo, ServerStopped, StoreCheck, Submission, Submitted,
 };
 use het_wire::report::{ExplanationReport, RunReport};
 
@@ -104,6 +104,29 @@ pub const ROUTES: &[Route] = &[
         body: None,
         answer: Answer::Json(|| schema_for!(ServerStopped)),
         handler: || post(site::stop),
+    },
+    Route {
+        method: "get",
+        path: "/api/v1/server/check",
+        verb: Some(Verb::ReadLog),
+        about: "Read the event store and name what is damaged",
+        operations: &[],
+        query: &[],
+        body: None,
+        answer: Answer::Json(|| schema_for!(StoreCheck)),
+        handler: || get(site::check),
+    },
+    Route {
+        method: "post",
+        path: "/api/v1/server/backup",
+        verb: Some(Verb::ReadLog),
+        about: "Write a backup of the event store and of kept files into the state directory; one \
+                that is there is replaced",
+        operations: &[],
+        query: &[Query("environments", Kind::Flag, "take the variables of submitters along")],
+        body: None,
+        answer: Answer::Json(|| schema_for!(Backup)),
+        handler: || post(site::backup),
     },
     Route {
         method: "get",

@@ -1,16 +1,21 @@
 //! The server itself: health, version, its end.
 
 use axum::extract::State as Shared;
+use het_service::Unavailable;
 use het_service::report::stamp;
 use het_wire::API_VERSION;
-use het_wire::api::{ServerInfo, ServerStopped};
+use het_wire::api::{Backup, ServerInfo, ServerStopped, StoreCheck};
+use serde::Deserialize;
 
 use super::Api;
+use super::Code;
 use super::auth::{Auth, Verb};
-use super::refuse::ApiError;
+use super::refuse::{ApiError, InQuery};
 use super::seen::Seen;
+use crate::restore::{Environments, back_up};
+use crate::store::store_check;
 
-/// The process lives.
+/// The process lives, also while its disk cannot be written: a restart would mend nothing.
 pub async fn healthz() -> &'static str {
     "ok\n"
 }
@@ -37,8 +42,49 @@ pub async fn info(
         started_at: stamp(api.0.started),
         jobs_live: api.0.service.jobs().live_count(),
         events,
+        storage: api.0.service.storage_trouble().map(|why| why.to_string()),
     };
     Seen::by(&api, &caller, info)
+}
+
+/// Reads the whole store and names what is damaged.
+pub async fn check(
+    Shared(api): Shared<Api>,
+    Auth(caller): Auth,
+) -> Result<Seen<StoreCheck>, ApiError> {
+    caller.check_server(Verb::ReadLog)?;
+    let log = api.0.log.clone();
+    let checked = tokio::task::spawn_blocking(move || log.check()).await;
+    let checked = checked.map_err(|error| ApiError::new(Code::Busy, error.to_string()))?;
+    Seen::by(&api, &caller, store_check(&checked, &api.0.home.store()))
+}
+
+/// What a backup holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupQuery {
+    #[serde(default)]
+    environments: bool,
+}
+
+/// Writes a backup beside the store, from where the server's user takes it.
+pub async fn backup(
+    Shared(api): Shared<Api>,
+    Auth(caller): Auth,
+    InQuery(query): InQuery<BackupQuery>,
+) -> Result<Seen<Backup>, ApiError> {
+    caller.check_server(Verb::ReadLog)?;
+    let environments = match query.environments {
+        true => Environments::Included,
+        false => Environments::LeftOut,
+    };
+    let (log, home) = (api.0.log.clone(), api.0.home.clone());
+    let written = tokio::task::spawn_blocking(move || back_up(&log, &home, environments)).await;
+    let events = written.map_err(|_| Unavailable::Gone)?.map_err(|error| {
+        ApiError::new(Code::InsufficientStorage, format!("no backup can be made: {error}"))
+    })?;
+    let path = api.0.home.backup().display().to_string();
+    Seen::by(&api, &caller, Backup { path, events })
 }
 
 /// Ends the service; running jobs go on and are taken up by the next one.

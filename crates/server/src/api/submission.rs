@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
+use het_files::is_shortage;
 use het_host::{keep_environment, keep_script};
 use het_planner::models;
 use het_scheduler::impossible;
@@ -158,7 +159,7 @@ fn workdir(parts: &Parts, submission: &Submission, id: JobId) -> Result<String, 
     let path = submission.workdir.as_ref().map_or_else(|| dir.work(), PathBuf::from);
     // The job's own directory is made in any case: it is what takes the id.
     fs::create_dir_all(&dir.path).and_then(|()| fs::create_dir_all(&path)).map_err(|error| {
-        ApiError::new(Code::BadRequest, format!("`{}` cannot be made: {error}", path.display()))
+        unwritable(&error, format!("`{}` cannot be made: {error}", path.display()))
     })?;
     Ok(path.to_string_lossy().into_owned())
 }
@@ -242,7 +243,7 @@ impl Kept {
         });
         kept.await.map_err(|_| Unavailable::Gone)?.map_err(|error| {
             let text = format!("the script or the variables cannot be kept: {error}");
-            ApiError::new(Code::BadRequest, text)
+            unwritable(&error, text)
         })
     }
 
@@ -255,4 +256,13 @@ impl Kept {
         let (script, environment) = (self.script.as_deref(), self.environment.as_deref());
         Place { job, array, workdir, script, environment }
     }
+}
+
+/// Where something of the machine ran out, the request is not to blame.
+fn unwritable(error: &io::Error, text: String) -> ApiError {
+    let code = match is_shortage(error) {
+        true => Code::InsufficientStorage,
+        false => Code::BadRequest,
+    };
+    ApiError::new(code, text)
 }

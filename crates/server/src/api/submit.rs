@@ -1,7 +1,6 @@
 //! How jobs come: submissions, and ended jobs that are to go on.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::State as Shared;
@@ -13,6 +12,7 @@ use het_service::{Unavailable, calls, carried};
 use het_wire::API_VERSION;
 use het_wire::api::{JobRow, Submission, Submitted};
 use het_wire::job::{Override, TrainingJob, parse_with};
+use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
 use super::auth::{Auth, Verb};
@@ -33,17 +33,17 @@ pub struct Keys(Mutex<HashMap<String, Arc<Answer>>>);
 /// What a key stands for.
 #[derive(Debug, Default)]
 struct Answer {
-    /// Of the job file; `None` for a submission to a server before this one.
-    file: Option<u64>,
+    /// The hash of the request; `None` where a version kept none.
+    request: Option<String>,
     submitted: OnceCell<Submitted>,
 }
 
 impl Answer {
     /// Whether a job is, as far as is known, the one that the key was given for.
-    fn is_of(&self, job: &TrainingJob, file: u64) -> bool {
+    fn is_of(&self, job: &TrainingJob, request: &str) -> bool {
         let same_name = |submitted: &Submitted| submitted.name == job.file.metadata.name;
-        match self.file {
-            Some(own) => own == file,
+        match &self.request {
+            Some(own) => own == request,
             None => self.submitted.get().is_none_or(same_name),
         }
     }
@@ -70,16 +70,16 @@ pub async fn submit(
             let submitted = accept(&api.0, submitter, &submission, &job, None).await?;
             return Ok((StatusCode::CREATED, submitted));
         };
-        let file = hash_of(&submission);
-        let answer = api.0.keys.answer(&key, file);
-        if !answer.is_of(&job, file) {
-            let text = "another job was submitted under this key";
+        let request = hash_of(&submission);
+        let answer = api.0.keys.answer(&key, &request);
+        if !answer.is_of(&job, &request) {
+            let text = "another request came under this key";
             return Err(ApiError::new(Code::Conflict, text).hint("a key stands for one job"));
         }
         if let Some(before) = answer.submitted.get() {
             return Ok((StatusCode::OK, Submitted { known: true, ..before.clone() }));
         }
-        let name = Name::from(key.as_str());
+        let name = Name::from(format!("{key}\n{request}"));
         let accept = || accept(&api.0, submitter, &submission, &job, Some(name));
         let accepted = answer.submitted.get_or_try_init(accept).await.cloned();
         if accepted.is_err() {
@@ -138,16 +138,15 @@ fn submitted(id: JobId, name: String, workdir: String, warnings: Vec<String>) ->
     Submitted { api_version, kind, id: id.0, name, workdir, warnings, known: false }
 }
 
-/// Of what makes one submission another: not of when it begins, or of who watches it.
-fn hash_of(submission: &Submission) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let Submission { file, overrides, script, .. } = submission;
-    file.hash(&mut hasher);
-    for Override { key, value, .. } in overrides {
-        (key, value).hash(&mut hasher);
-    }
-    script.as_ref().map(|script| &script.text).hash(&mut hasher);
-    hasher.finish()
+/// SHA-256 of all that makes one submission another: not of when it begins, or of what a shell has
+/// in its environment.
+fn hash_of(submission: &Submission) -> String {
+    let Submission { file, overrides, script, cwd, workdir, stdin, env, array, .. } = submission;
+    let overrides: Vec<_> =
+        overrides.iter().map(|Override { key, value, .. }| (key, value)).collect();
+    let all = (file, overrides, script, cwd, workdir, stdin, env, array);
+    let all = serde_json::to_vec(&all).expect("texts and numbers always become JSON");
+    Sha256::digest(all).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The key of a submission; each tenant has keys of its own.
@@ -194,14 +193,20 @@ impl Keys {
             let id = JobId(row.id);
             let workdir = home.job(row.id).work().to_string_lossy().into_owned();
             let answer = submitted(id, row.name.clone(), workdir, Vec::new());
-            let answer = Answer { file: None, submitted: OnceCell::new_with(Some(answer)) };
-            Some((row.key.clone()?, Arc::new(answer)))
+            let submitted = OnceCell::new_with(Some(answer));
+            // No key has more than one line.
+            let (key, request) = match row.key.as_deref()?.split_once('\n') {
+                Some((key, request)) => (key, Some(request.to_owned())),
+                None => (row.key.as_deref()?, None),
+            };
+            Some((key.to_owned(), Arc::new(Answer { request, submitted })))
         });
         Self(Mutex::new(known.collect()))
     }
 
-    fn answer(&self, key: &str, file: u64) -> Arc<Answer> {
-        let new = || Arc::new(Answer { file: Some(file), submitted: OnceCell::new() });
+    fn answer(&self, key: &str, request: &str) -> Arc<Answer> {
+        let request = || Some(request.to_owned());
+        let new = || Arc::new(Answer { request: request(), submitted: OnceCell::new() });
         Arc::clone(self.lock().entry(key.to_owned()).or_insert_with(new))
     }
 

@@ -2,16 +2,19 @@
 //! process that looks.
 
 use std::any::Any;
-use std::ops::Deref;
+use std::error::Error as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 
 use het_core::{Event, JobId, Time};
-use het_wire::api::JobRow;
+use het_wire::api::{JobRow, StoreCheck};
 use het_wire::record::Record;
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{ReadableTable, ReadableTableMetadata};
 
-use super::{EVENTS, EventStore, GAPS, Hash, Mark, ROWS, StoreError, StoreReader, chained, split};
+use super::{
+    EVENTS, EventStore, GAPS, Hash, Mark, ROWS, StoreError, StoreReader, chained, snapshot, split,
+};
 
 /// What a store holds.
 #[derive(Debug, Default)]
@@ -35,35 +38,6 @@ fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     text.and_then(|text| text.lines().next()).unwrap_or("no reason was given").to_owned()
-}
-
-/// A database that its readers keep open. Closing it writes, and may meet damage too.
-#[derive(Debug, Clone)]
-pub(super) struct SharedDatabase(Option<Arc<Database>>);
-
-impl SharedDatabase {
-    pub(super) fn new(database: Database) -> Self {
-        Self(Some(Arc::new(database)))
-    }
-}
-
-impl Deref for SharedDatabase {
-    type Target = Database;
-
-    fn deref(&self) -> &Database {
-        self.0.as_ref().expect("only the end takes it")
-    }
-}
-
-impl Drop for SharedDatabase {
-    fn drop(&mut self) {
-        let database = self.0.take();
-        // What could not be written is found by the next who opens it.
-        let _ = guarded(|| {
-            drop(database);
-            Ok(())
-        });
-    }
 }
 
 /// Follows the events, each chained to the one before.
@@ -111,19 +85,41 @@ impl Chain {
 impl EventStore {
     /// Reads everything and names what is damaged. Nothing is changed.
     pub fn check(&self) -> Checked {
+        self.reader().check()
+    }
+}
+
+/// As it is told.
+pub fn store_check(checked: &Checked, path: &Path) -> StoreCheck {
+    let Checked { events, snapshots, rows, damage } = checked;
+    StoreCheck {
+        path: path.display().to_string(),
+        events: *events,
+        snapshots: *snapshots,
+        rows: *rows,
+        damage: damage.iter().map(told).collect(),
+    }
+}
+
+/// With what it came from.
+fn told(error: &StoreError) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+impl StoreReader {
+    /// Reads everything and names what is damaged, also beside somebody who writes.
+    pub fn check(&self) -> Checked {
         let mut checked = Checked::default();
-        let reader = self.reader();
         let parts = [
-            guarded(|| reader.check_events(&mut checked)),
-            guarded(|| reader.check_snapshots(&self.snapshots, &mut checked)),
-            guarded(|| reader.check_rows(&mut checked)),
+            guarded(|| self.check_events(&mut checked)),
+            guarded(|| self.check_snapshots(&mut checked)),
+            guarded(|| self.check_rows(&mut checked)),
         ];
         checked.damage.extend(parts.into_iter().filter_map(Result::err));
         checked
     }
-}
 
-impl StoreReader {
     fn check_events(&self, checked: &mut Checked) -> Result<(), StoreError> {
         let read = self.0.begin_read()?;
         let (events, gaps) = (read.open_table(EVENTS)?, read.open_table(GAPS)?);
@@ -140,9 +136,10 @@ impl StoreReader {
         }
     }
 
-    fn check_snapshots(&self, all: &[u64], checked: &mut Checked) -> Result<(), StoreError> {
+    fn check_snapshots(&self, checked: &mut Checked) -> Result<(), StoreError> {
         let topology = Arc::new(self.topology()?);
-        for &sequence in all {
+        let (all, _) = snapshot::found(&self.0.begin_read()?)?;
+        for sequence in all {
             checked.snapshots += 1;
             checked.damage.extend(self.snapshot(sequence, &topology).err());
         }

@@ -7,7 +7,7 @@ use het_control::Past;
 use het_core::{State, Topology};
 use het_perf::Rates;
 use het_wire::record::SnapshotError;
-use redb::{ReadableDatabase, ReadableTable};
+use redb::ReadableTable;
 
 use super::{
     EVENTS, EventStore, GAPS, Mark, SnapshotFault, StoreError, StoreReader, guarded, snapshot,
@@ -57,6 +57,17 @@ impl EventStore {
                 Err(fault @ StoreError::Snapshot { .. }) => refused.push((sequence, fault)),
                 Err(error) => return Err(error),
             }
+        }
+        let is_newer = |(_, fault): &(u64, StoreError)| {
+            let unreadable = SnapshotFault::is_of_a_later_version;
+            matches!(fault, StoreError::Snapshot { source, .. } if unreadable(source))
+        };
+        if first > 0
+            && let Some(place) = refused.iter().position(is_newer)
+        {
+            let version = reader.version().unwrap_or_default();
+            let source = Box::new(refused.swap_remove(place).1);
+            return Err(StoreError::Newer { version, source });
         }
         if first > 0 {
             return Err(StoreError::NothingToGoOnFrom { sequence: first });

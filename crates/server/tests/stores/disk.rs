@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use het_lab::Draw;
+use nix::errno::Errno;
 use redb::StorageBackend;
 
 /// What a disk writes as a whole.
@@ -38,6 +39,8 @@ struct Disk {
     operations: u64,
     /// Power goes off at this operation; from then on everything fails.
     off_at: u64,
+    /// From this operation on, writes fail so.
+    fails: Option<(u64, Errno)>,
 }
 
 #[derive(Debug, Clone)]
@@ -46,7 +49,15 @@ pub struct Handle(Arc<Mutex<Disk>>);
 impl Handle {
     pub fn new(image: Vec<u8>, sync: Sync, off_at: u64) -> Self {
         let safe = image.clone();
-        let disk = Disk { now: image, safe, unsynced: Vec::new(), sync, operations: 0, off_at };
+        let disk = Disk {
+            now: image,
+            safe,
+            unsynced: Vec::new(),
+            sync,
+            operations: 0,
+            off_at,
+            fails: None,
+        };
         Self(Arc::new(Mutex::new(disk)))
     }
 
@@ -61,6 +72,17 @@ impl Handle {
     /// Nothing is tidied up any more.
     pub fn turn_off(&self) {
         self.lock().off_at = 0;
+    }
+
+    /// After so many operations the disk takes nothing more, and says so.
+    pub fn fail_after(&self, operations: u64, errno: Errno) {
+        let mut disk = self.lock();
+        disk.fails = Some((disk.operations + operations, errno));
+    }
+
+    /// It works again.
+    pub fn mend(&self) {
+        self.lock().fails = None;
     }
 
     /// What the disk says that it holds.
@@ -79,6 +101,13 @@ impl Handle {
             return Err(io::Error::other("the power is off"));
         }
         Ok(act(&mut disk))
+    }
+
+    fn change<T>(&self, act: impl FnOnce(&mut Disk) -> T) -> io::Result<T> {
+        self.with(|disk| match disk.fails {
+            Some((from, errno)) if disk.operations > from => Err(errno.into()),
+            _ => Ok(act(disk)),
+        })?
     }
 
     /// What may be found after the power comes back.
@@ -125,14 +154,14 @@ impl StorageBackend for Handle {
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.with(|disk| {
+        self.change(|disk| {
             disk.now.resize(length as usize, 0);
             disk.unsynced.push(Unsynced::Length(length));
         })
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.with(|disk| {
+        self.change(|disk| {
             if disk.sync == Sync::Works {
                 disk.safe.clone_from(&disk.now);
                 disk.unsynced.clear();
@@ -141,7 +170,7 @@ impl StorageBackend for Handle {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.with(|disk| {
+        self.change(|disk| {
             let from = offset as usize;
             disk.now[from..from + data.len()].copy_from_slice(data);
             disk.unsynced.push(Unsynced::Write(offset, data.to_vec()));

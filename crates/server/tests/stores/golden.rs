@@ -14,7 +14,9 @@ use het_control::Log;
 use het_core::{
     DeviceId, Event, JobId, Millis, Name, Preemptible, StageIndex, StageKey, StageState, State,
 };
-use het_server::EventStore;
+use het_server::{EventStore, open_mending};
+use redb::ReadableTable as _;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 fn unpacked(name: &str) -> (TempDir, PathBuf) {
@@ -134,4 +136,53 @@ fn a_store_opens_that_says_who_asked() {
         .map(|request| (request.what.word(), request.by.user.as_ref().map(Name::as_str)));
     let expected = ["submit", "hold", "release", "cancel"].map(|what| (what, Some("root")));
     assert_eq!(told.collect::<Vec<_>>(), expected);
+}
+
+/// What a later version left: a store of another format, or one with a record of a kind that is not
+/// known here.
+fn of_a_later_version(spoil: impl FnOnce(&redb::WriteTransaction)) -> String {
+    let (dir, path) = unpacked("start-conditions.redb.gz");
+    let database = redb::Database::open(&path).expect("it is a store");
+    let write = database.begin_write().expect("nobody else writes");
+    let head = redb::TableDefinition::<&str, &[u8]>::new("head");
+    let mut table = write.open_table(head).expect("it is there");
+    table.insert("version", &b"9.1.0"[..]).expect("the disk works");
+    drop(table);
+    spoil(&write);
+    write.commit().expect("the disk works");
+    drop(database);
+    let image = fs::read(&path).expect("it is there");
+    let refused = open_mending(&path, &dir.path().join("copy"), &[1]);
+    let refused = refused.expect_err("this version cannot read it").to_string();
+    assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 1, "nothing was mended");
+    assert_eq!(fs::metadata(&path).expect("it is there").len(), image.len() as u64);
+    refused
+}
+
+#[test]
+fn what_a_later_version_wrote_is_refused_with_both_versions() {
+    let own = env!("CARGO_PKG_VERSION");
+    let of_format = of_a_later_version(|write| {
+        let head = redb::TableDefinition::<&str, &[u8]>::new("head");
+        let mut table = write.open_table(head).expect("it is there");
+        table.insert("format", &b"9"[..]).expect("the disk works");
+    });
+    let of_record = of_a_later_version(|write| {
+        let events = redb::TableDefinition::<u64, &[u8]>::new("events");
+        let mut table = write.open_table(events).expect("it is there");
+        let (next, before) = {
+            let (sequence, value) = table.last().expect("it reads").expect("there are some");
+            (sequence.value() + 1, value.value()[..32].to_vec())
+        };
+        let record = br#"{"at_ms":99999999999999,"kind":"teleported","job":1}"#;
+        let hash = Sha256::new().chain_update(&before).chain_update(record).finalize();
+        let value = [hash.as_slice(), record].concat();
+        table.insert(next, value.as_slice()).expect("the disk works");
+    });
+    for told in [of_format, of_record] {
+        assert!(
+            told.contains("version 9.1.0") && told.contains(&format!("version {own}")),
+            "{told}"
+        );
+    }
 }

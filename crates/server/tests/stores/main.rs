@@ -3,6 +3,7 @@
 mod damage;
 mod disk;
 mod golden;
+mod outage;
 mod snapshots;
 mod store;
 mod torn;

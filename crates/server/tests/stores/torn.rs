@@ -21,7 +21,7 @@ fn topology() -> Topology {
 }
 
 /// Batch number `number` of a run: one to seven events that say where they belong.
-fn batch(seed: u64, number: u64) -> Vec<(Time, Event)> {
+pub(crate) fn batch(seed: u64, number: u64) -> Vec<(Time, Event)> {
     let event = |index| {
         let step = Some(number * 100 + index);
         let loss = Some(Micro(drawn(seed, number) as i64));

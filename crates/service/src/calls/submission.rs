@@ -14,8 +14,10 @@ pub const LIVE_JOBS_MAX: usize = 200_000;
 pub const LIVE_JOBS_OF_A_TENANT: usize = 100_000;
 
 /// # Errors
-/// When as many jobs as there may be, of all or of the tenant, wait or run.
+/// When as many jobs as there may be, of all or of the tenant, wait or run, or the store cannot be
+/// written.
 pub fn check_room(handle: &Handle, tenant: &str, of_a_tenant: usize) -> Result<(), CallError> {
+    handle.check_storage()?;
     let text = if handle.jobs().live_count() >= LIVE_JOBS_MAX {
         format!("{LIVE_JOBS_MAX} jobs wait or run already")
     } else if handle.jobs().live_count_of(tenant) >= of_a_tenant {

@@ -37,6 +37,9 @@ pub(super) fn restart(lang: Lang, job: &Job, index: StageIndex) -> Option<String
     }
     let number = match failure.cause {
         FailureCause::Untold => return None,
+        FailureCause::Refused => {
+            return Some(text::refused(lang, failure, stage.faults.retry_at));
+        }
         cause if cause.is_own() => (stage.failures, spec.retries),
         _ => (stage.faults.count, spec.restarts),
     };

@@ -86,7 +86,18 @@ impl Trail {
     }
 }
 
+fn rest(count: u32, now: Time) -> Option<Time> {
+    let seconds = RESTS_S[(count as usize).min(RESTS_S.len() - 1)];
+    (seconds > 0).then(|| Time(now.0 + seconds * 1_000))
+}
+
 impl ShadowStage {
+    /// However often, it only waits.
+    pub(super) fn refused(&mut self, now: Time) {
+        self.refusals += 1;
+        self.trail.rests_until = rest(self.refusals, now);
+    }
+
     pub(super) fn fails(
         &mut self,
         failure: &Failure,
@@ -94,10 +105,7 @@ impl ShadowStage {
         now: Time,
     ) -> Verdict {
         let trail = &mut self.trail;
-        let rest = |count: u32| {
-            let seconds = RESTS_S[(count as usize).min(RESTS_S.len() - 1)];
-            (seconds > 0).then(|| Time(now.0 + seconds * 1_000))
-        };
+        let rest = |count| rest(count, now);
         let foreign = matches!(
             failure.cause,
             FailureCause::MachineMemory

@@ -29,6 +29,22 @@ pub fn resting(
     }
 }
 
+/// Why a stage rests that the machine could not begin.
+pub fn refused(lang: Lang, failure: &Failure, at: Option<Time>) -> String {
+    let why = cause(lang, FailureCause::Refused);
+    let message = &failure.message;
+    match at.map(stamp) {
+        Some(at) => lang.pick(
+            format!("{why} ({message}), the next try is due at {at}"),
+            format!("{why}（{message}），将于 {at} 再次尝试"),
+        ),
+        None => lang.pick(
+            format!("{why} ({message}), it waits for devices to be tried again"),
+            format!("{why}（{message}），等待设备以再次尝试"),
+        ),
+    }
+}
+
 /// Why a job is held that nobody holds.
 pub fn given_up(lang: Lang, id: JobId, failure: &Failure, count: u32) -> String {
     let message = &failure.message;
@@ -62,6 +78,7 @@ fn cause(lang: Lang, cause: FailureCause) -> String {
         FailureCause::Untold => ("it failed", "它失败了"),
         FailureCause::Program => ("its program failed", "其程序自身失败"),
         FailureCause::CannotRun => ("its program could not be run", "其程序无法运行"),
+        FailureCause::Refused => ("the machine could not begin it", "机器未能启动它"),
         FailureCause::MemoryLimit => ("it used up its memory", "它用尽了自己的内存"),
         FailureCause::MachineMemory => ("the machine ran out of memory", "机器内存耗尽"),
         FailureCause::Killed => ("somebody outside killed it", "它被外部终止"),
@@ -84,6 +101,7 @@ mod tests {
                 [
                     resting(lang, &failure, (2, 5), Some(Time(1_795_600_000_500))),
                     resting(lang, &failure, (1, 5), None),
+                    refused(lang, &failure, None),
                     given_up(lang, JobId(7), &failure, 6),
                     rejected(lang, 40),
                 ]

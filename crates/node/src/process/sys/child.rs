@@ -1,16 +1,15 @@
 //! What a child does between `clone` and `execve`, on memory that its parent prepared.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::libc;
 use syscalls::{Sysno, raw_syscall};
 
-use super::DESCRIPTORS_BEFORE;
-use super::program::{ChildFiles, ExecStatus, HIERARCHIES_MAX, InheritedFds, NOTE_BYTES, Program};
+use super::program::{HIERARCHIES_MAX, InheritedFds, Program, RankFiles};
+use crate::process::slots::SLOT_BYTES;
 
 /// Signals with a number that every Linux has (signal(7)).
 const SIGNALS: std::ops::RangeInclusive<usize> = 1..=31;
@@ -21,12 +20,11 @@ const SIGACTION_WORDS: usize = 8;
 /// Runs a file that is no binary and has no `#!` as a script.
 const SHELL: &CStr = c"/bin/sh";
 /// Exit code of a child whose program cannot be run.
-pub(super) const EXIT_NOT_EXECUTED: c_int = 127;
+const EXIT_NOT_EXECUTED: c_int = 127;
 
-/// Arguments of [`child_main`], as system calls take them, and the owner of all that the addresses
-/// lead to.
-#[derive(Debug, Default)]
-pub(super) struct ChildArgs {
+/// Arguments of [`child_main`], as system calls take them.
+#[derive(Debug)]
+pub(super) struct ChildArgs<'a> {
     path: usize,
     cwd: usize,
     /// Addresses with a 0 at the end.
@@ -45,35 +43,40 @@ pub(super) struct ChildArgs {
     rank: u32,
     /// 0 for none.
     cores: usize,
-    /// The limit before this process raised its own; 0 where it did not.
-    descriptors: usize,
-    pub(super) status: ExecStatus,
-    program: Option<Box<Program>>,
+    /// None leaves those of this process.
+    descriptors: Option<[u64; 2]>,
+    /// Why the program cannot begin; 0 once it has.
+    pub(super) errno: AtomicI32,
+    /// All addresses lead to what this owns or borrows.
+    _program: &'a Program<'a>,
 }
 
-impl ChildArgs {
-    pub(super) fn fill(&mut self, program: Program, files: &ChildFiles<'_>, status: &ExecStatus) {
-        let program = Box::new(program);
-        refill(&mut self.argv, program.argv.iter().map(CString::as_c_str));
-        let arguments = program.argv.iter().skip(1).map(CString::as_c_str);
-        refill(&mut self.shell_argv, [SHELL, &program.path].into_iter().chain(arguments));
-        refill(&mut self.env, program.env.pairs());
-        self.path = address(&program.path);
-        self.cwd = address(&program.cwd);
-        self.stdin = files.stdin.as_raw_fd();
-        (self.stdout, self.stderr) = (files.stdout.as_raw_fd(), files.stderr.as_raw_fd());
-        (self.note, self.note_at) = (files.note.file.as_raw_fd(), files.note.offset);
-        self.cgroup_procs = [-1; HIERARCHIES_MAX];
-        for (procs, fd) in self.cgroup_procs.iter_mut().zip(files.cgroup_procs) {
+impl<'a> ChildArgs<'a> {
+    pub(super) fn new(program: &'a Program<'a>, files: &RankFiles<'_>) -> Self {
+        let arguments = program.argv.iter().skip(1).copied();
+        let mut cgroup_procs = [-1; HIERARCHIES_MAX];
+        for (procs, fd) in cgroup_procs.iter_mut().zip(files.cgroup_procs) {
             *procs = fd.as_raw_fd();
         }
-        self.inherited = files.inherited;
-        self.rank = program.rank;
-        self.cores = program.cores.as_ref().map_or(0, |cores| ptr::from_ref(cores) as usize);
-        let descriptors = DESCRIPTORS_BEFORE.get();
-        self.descriptors = descriptors.map_or(0, |limit| ptr::from_ref(limit) as usize);
-        self.status = ExecStatus(Arc::clone(&status.0));
-        self.program = Some(program);
+        Self {
+            path: address(program.path),
+            cwd: address(program.cwd),
+            argv: addresses(program.argv.iter().copied()),
+            shell_argv: addresses([SHELL, program.path].into_iter().chain(arguments)),
+            env: addresses(program.env.iter().copied()),
+            stdin: files.stdin.as_raw_fd(),
+            stdout: files.stdout.as_raw_fd(),
+            stderr: files.stderr.as_raw_fd(),
+            note: files.note.as_raw_fd(),
+            note_at: files.note_at,
+            cgroup_procs,
+            inherited: files.inherited,
+            rank: program.rank,
+            cores: program.cores.as_ref().map_or(0, |cores| ptr::from_ref(cores) as usize),
+            descriptors: program.descriptors.map(|(soft, hard)| [soft, hard]),
+            errno: AtomicI32::new(0),
+            _program: program,
+        }
     }
 }
 
@@ -81,20 +84,19 @@ fn address(text: &CStr) -> usize {
     text.as_ptr() as usize
 }
 
-fn refill<'a>(addresses: &mut Vec<usize>, texts: impl Iterator<Item = &'a CStr>) {
-    addresses.clear();
-    addresses.extend(texts.map(address).chain([0]));
+fn addresses<'a>(texts: impl Iterator<Item = &'a CStr>) -> Vec<usize> {
+    texts.map(address).chain([0]).collect()
 }
 
 /// Entry point of the child. It makes system calls only, on prepared memory, and none through the C
-/// library: that would store `errno` where the supervisor, which runs meanwhile, has its own.
+/// library, whose state is its parent's.
 pub(super) extern "C" fn child_main(args: *mut c_void) -> c_int {
-    // SAFETY: `ChildMemory::start` passes arguments that live and do not change while this runs;
-    // every address in them leads to prepared, terminated data that lives as long.
+    // SAFETY: `start_program` passes arguments that live and do not change while this runs; every
+    // address in them leads to prepared, terminated data that lives as long.
     unsafe {
-        let args = &*args.cast::<ChildArgs>();
+        let args = &*args.cast::<ChildArgs<'_>>();
         let errno = exec(args);
-        args.status.0.errno.store(errno, Ordering::Release);
+        args.errno.store(errno, Ordering::Release);
         loop {
             raw_syscall!(Sysno::exit_group, EXIT_NOT_EXECUTED);
         }
@@ -105,7 +107,7 @@ pub(super) extern "C" fn child_main(args: *mut c_void) -> c_int {
 ///
 /// # Safety
 /// Only in a child, on arguments of the memory that it runs in.
-unsafe fn exec(args: &ChildArgs) -> c_int {
+unsafe fn exec(args: &ChildArgs<'_>) -> c_int {
     // SAFETY: of the caller.
     unsafe {
         // The id comes first, so that nothing can block it.
@@ -114,7 +116,7 @@ unsafe fn exec(args: &ChildArgs) -> c_int {
         }
         let line = note(args.rank, raw_syscall!(Sysno::getpid) as u32);
         let (line, at) = (line.as_ptr(), args.note_at);
-        let noted = raw_syscall!(Sysno::pwrite64, args.note, line, NOTE_BYTES, at);
+        let noted = raw_syscall!(Sysno::pwrite64, args.note, line, SLOT_BYTES, at);
         if let Some(errno) = failed(noted) {
             return errno;
         }
@@ -129,8 +131,9 @@ unsafe fn exec(args: &ChildArgs) -> c_int {
             let size = size_of::<libc::cpu_set_t>();
             raw_syscall!(Sysno::sched_setaffinity, 0, size, args.cores);
         }
-        if args.descriptors != 0 {
-            raw_syscall!(Sysno::prlimit64, 0, libc::RLIMIT_NOFILE, args.descriptors, 0);
+        if let Some(limits) = &args.descriptors {
+            // The kernel's `struct rlimit64` is two numbers.
+            raw_syscall!(Sysno::prlimit64, 0, libc::RLIMIT_NOFILE, limits.as_ptr(), 0);
         }
         for (from, to) in [(args.stdin, 0), (args.stdout, 1), (args.stderr, 2)] {
             if let Some(errno) = failed(raw_syscall!(Sysno::dup3, from, to, 0)) {
@@ -168,9 +171,9 @@ fn failed(returned: usize) -> Option<c_int> {
 }
 
 /// `RANK PID`, blanks, and an end of line.
-fn note(rank: u32, pid: u32) -> [u8; NOTE_BYTES] {
-    let mut line = [b' '; NOTE_BYTES];
-    line[NOTE_BYTES - 1] = b'\n';
+fn note(rank: u32, pid: u32) -> [u8; SLOT_BYTES] {
+    let mut line = [b' '; SLOT_BYTES];
+    line[SLOT_BYTES - 1] = b'\n';
     let mut at = 0;
     for number in [rank, pid] {
         let mut divisor = 1_000_000_000;

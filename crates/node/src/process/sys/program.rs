@@ -1,50 +1,41 @@
-//! What a child process is started with, and how it reports whether its program began.
+//! What the process of a rank is started with.
 
-use std::ffi::CString;
-use std::io;
+use std::ffi::{CStr, c_int};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::libc;
 
-use crate::process::variables::Environment;
+/// Most cgroup hierarchies that a process enters.
+pub(crate) const HIERARCHIES_MAX: usize = 4;
 
-/// Length of the line in which a process notes its rank and id.
-pub(crate) const NOTE_BYTES: usize = 24;
-/// Most cgroup hierarchies that a child enters.
-pub(super) const HIERARCHIES_MAX: usize = 4;
-
-/// Where the process of a rank notes its id.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Note<'a> {
-    pub(crate) file: BorrowedFd<'a>,
-    pub(crate) offset: u64,
-}
-
-/// The program of a rank. Everything is prepared, so that the child allocates nothing.
+/// The program of a rank. Everything is prepared, so that its process allocates nothing.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct Program<'a> {
     /// Absolute, or relative to `cwd`.
-    pub(crate) path: CString,
-    pub(crate) argv: Vec<CString>,
-    pub(crate) env: Environment,
-    pub(crate) cwd: CString,
+    pub(crate) path: &'a CStr,
+    pub(crate) cwd: &'a CStr,
+    pub(crate) argv: Vec<&'a CStr>,
+    /// `NAME=VALUE` each.
+    pub(crate) env: Vec<&'a CStr>,
     pub(crate) rank: u32,
     /// `None` leaves the process unpinned.
     pub(crate) cores: Option<libc::cpu_set_t>,
+    /// Soft and hard limit of descriptors; `None` leaves those of the launcher.
+    pub(crate) descriptors: Option<(u64, u64)>,
 }
 
-/// Descriptors that a child starts with.
+/// Descriptors that the process of a rank starts with.
 #[derive(Debug)]
-pub(crate) struct ChildFiles<'a> {
+pub(crate) struct RankFiles<'a> {
     pub(crate) stdin: BorrowedFd<'a>,
     pub(crate) stdout: BorrowedFd<'a>,
     pub(crate) stderr: BorrowedFd<'a>,
-    /// Where the child notes its id before its program begins, so that the next supervisor finds
+    /// Where the process notes its id before its program begins, so that the next supervisor finds
     /// every process whose program may have begun.
-    pub(crate) note: Note<'a>,
-    /// `cgroup.procs` files to which the child writes `0` to enter its cgroups; at most
+    pub(crate) note: BorrowedFd<'a>,
+    /// Offset in that file.
+    pub(crate) note_at: u64,
+    /// `cgroup.procs` files to which the process writes `0` to enter its cgroups; at most
     /// [`HIERARCHIES_MAX`].
     pub(crate) cgroup_procs: &'a [OwnedFd],
     pub(crate) inherited: InheritedFds,
@@ -56,36 +47,13 @@ pub(crate) enum InheritedFds {
     /// The program keeps those that are not close-on-exec.
     #[default]
     Kept,
-    /// They are closed before anything can block the child: a copy of a lock would keep the next
-    /// supervisor out.
+    /// They are closed before anything can block the process.
     Closed,
 }
 
-/// Whether the program of a child has begun.
-#[derive(Debug, Default)]
-pub(crate) struct ExecStatus(pub(super) Arc<SharedStatus>);
-
-/// Written by the kernel and the child.
-#[derive(Debug, Default)]
-pub(super) struct SharedStatus {
-    /// Not 0 while the child shares this process's memory: the kernel writes 0 when the child has
-    /// its own memory or is gone.
-    pub(super) pending: AtomicI32,
-    /// Error number for which the program cannot begin; 0 for none.
-    pub(super) errno: AtomicI32,
-}
-
-impl ExecStatus {
-    /// The program has begun, or never will.
-    pub(crate) fn is_known(&self) -> bool {
-        self.0.pending.load(Ordering::Acquire) == 0
-    }
-
-    /// Why the program will not begin. Final once [`Self::is_known`].
-    pub(crate) fn error(&self) -> Option<io::Error> {
-        match self.0.errno.load(Ordering::Acquire) {
-            0 => None,
-            errno => Some(io::Error::from_raw_os_error(errno)),
-        }
-    }
+/// A process that was started, and the error number for which its program cannot begin.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) pid: i32,
+    pub(crate) errno: Option<c_int>,
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask api-test`: schemathesis sends a real server what its OpenAPI document allows and what
-//! it does not, and holds every answer against that document.
+//! `cargo xtask api-test`: schemathesis sends a real server what its OpenAPI document allows and
+//! what it does not, and holds every answer against that document.
 
 use std::fs;
 use std::io::Read;

@@ -87,7 +87,8 @@ pub fn print(report: &RunReport, keeper: Keeper) {
     println!("  next     {}", next_command(report, keeper));
 }
 
-/// Who asked for what of it, who stopped it and what was lost, and what a stop would lose where nothing was saved.
+/// Who asked for what of it, who stopped it and what was lost, and what a stop would lose where
+/// nothing was saved.
 fn stops(report: &RunReport) {
     let lang = Lang::find(|name| env::var(name).ok());
     for request in &report.requests {

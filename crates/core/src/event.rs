@@ -156,6 +156,36 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// What the fact is where somebody asked for it; `None` for facts that nobody asks for.
+    pub fn requested(&self) -> Option<Requested> {
+        match self {
+            Self::JobSubmitted { .. } => Some(Requested::Submit),
+            Self::JobHeld { .. } => Some(Requested::Hold),
+            Self::JobReleased { .. } => Some(Requested::Release),
+            Self::JobCancelled { .. } => Some(Requested::Cancel),
+            Self::JobChanged { .. } => Some(Requested::Change),
+            Self::StageYields { .. } => Some(Requested::Preempt),
+            Self::QuotasSet { .. } => Some(Requested::SetQuotas),
+            Self::DeviceDrained { .. } => Some(Requested::Drain),
+            Self::DeviceUndrained { .. } => Some(Requested::Undrain),
+            _ => None,
+        }
+    }
+
+    /// The job that somebody asked about; `None` where it is about none, or about a lease.
+    pub fn requested_of(&self) -> Option<JobId> {
+        match self {
+            Self::JobSubmitted { job, .. }
+            | Self::JobHeld { job }
+            | Self::JobReleased { job }
+            | Self::JobCancelled { job }
+            | Self::JobChanged { job, .. } => Some(*job),
+            _ => None,
+        }
+    }
+}
+
 /// What a policy carries from one decision to the next and could not work out again from the rest
 /// of the state.
 #[derive(Debug, Clone, PartialEq, Eq)]

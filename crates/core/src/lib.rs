@@ -41,7 +41,7 @@ pub use plan::{Action, Checkpoint, Plan, StopCause, StopCost};
 pub use planned::{Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
-pub use request::{REQUESTS_KEPT, Request, Requested, Requester, job_of_request};
+pub use request::{REQUESTS_KEPT, Request, Requested, Requester};
 pub use start::{
     ArrayMember, Dependencies, Dependency, DependencyCondition, DependencyRule, NotEligible,
     StartConditions,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Event, JobId, Name, Time};
+use crate::{Name, Time};
 
 /// Newest requests of a job that stay with it.
 pub const REQUESTS_KEPT: usize = 16;
@@ -59,22 +59,6 @@ impl Requested {
             Self::Undrain => "undrain",
         }
     }
-
-    /// What a fact was asked for as; `None` for facts that nobody asks for.
-    pub fn of(event: &Event) -> Option<Self> {
-        match event {
-            Event::JobSubmitted { .. } => Some(Self::Submit),
-            Event::JobHeld { .. } => Some(Self::Hold),
-            Event::JobReleased { .. } => Some(Self::Release),
-            Event::JobCancelled { .. } => Some(Self::Cancel),
-            Event::JobChanged { .. } => Some(Self::Change),
-            Event::StageYields { .. } => Some(Self::Preempt),
-            Event::QuotasSet { .. } => Some(Self::SetQuotas),
-            Event::DeviceDrained { .. } => Some(Self::Drain),
-            Event::DeviceUndrained { .. } => Some(Self::Undrain),
-            _ => None,
-        }
-    }
 }
 
 /// A request for a change of a job.
@@ -83,16 +67,4 @@ pub struct Request {
     pub at: Time,
     pub what: Requested,
     pub by: Arc<Requester>,
-}
-
-/// The job that a request is about; `None` where it is about none, or about a lease.
-pub fn job_of_request(event: &Event) -> Option<JobId> {
-    match event {
-        Event::JobSubmitted { job, .. }
-        | Event::JobHeld { job }
-        | Event::JobReleased { job }
-        | Event::JobCancelled { job }
-        | Event::JobChanged { job, .. } => Some(*job),
-        _ => None,
-    }
 }

@@ -14,6 +14,7 @@ mod listen;
 mod metrics;
 mod openapi;
 mod own_socket;
+mod peer;
 mod preempt;
 mod quotas;
 mod refuse;
@@ -40,8 +41,8 @@ use crate::{MachineService, StoreReader};
 pub use het_service::calls::LIVE_JOBS_OF_A_TENANT;
 pub use het_service::{Caller, Code, Role};
 pub use listen::{Listen, ListenError, Network, serve};
+pub use peer::Peer;
 pub use refuse::ApiError;
-pub use requester::Peer;
 pub use tls::{Certificate, CertificateError};
 pub use tokens::{TokenError, TokenRow, Tokens};
 

@@ -1,5 +1,5 @@
-//! Clients that mean harm, all at once, against a real server with sockets, with a viewer's token, a
-//! user's and none; meanwhile another client is answered.
+//! Clients that mean harm, all at once, against a real server with sockets, with tokens and
+//! without. Meanwhile another client is answered.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -113,7 +113,10 @@ fn submission(file: &str) -> String {
 
 /// Job files that take long to read, or would.
 fn files() -> Vec<String> {
-    let stage = |row: usize, after: &[String]| json!({ "name": format!("s{row}"), "run": ["true"], "after": after });
+    let stage = |row: usize, after: &[String]| {
+        let name = format!("s{row}");
+        json!({ "name": name, "run": ["true"], "after": after })
+    };
     let long = |stages: Vec<serde_json::Value>| {
         let file = json!({
             "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use het_core::{Event, JobId, Requested, Requester, State, Topology, job_of_request};
+use het_core::{Event, JobId, Requester, State, Topology};
 use het_engine::Waker;
 use tokio::sync::{oneshot, watch};
 
@@ -248,9 +248,9 @@ fn attributed(events: Vec<Event>, state: &State, by: &Arc<Requester>) -> Vec<Eve
             Event::StageYields { lease, .. } => {
                 state.leases().get(lease).map(|lease| lease.stage.job)
             }
-            event => job_of_request(event),
+            event => event.requested_of(),
         };
-        let what = Requested::of(&event).filter(|_| job.is_none() || job != last);
+        let what = event.requested().filter(|_| job.is_none() || job != last);
         told.push(event);
         let by = Arc::clone(by);
         told.extend(what.map(|what| Event::ChangeRequested { job, what, by }));

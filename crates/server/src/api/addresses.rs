@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::net::unix;
 
-use super::requester::Peer;
+use super::peer::Peer;
 
 /// Bits of an IPv6 address that say whose it is; a subscriber has all addresses below them
 /// (RFC 6177).

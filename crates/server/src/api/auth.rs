@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request, State};
-use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::Response;
@@ -12,8 +10,9 @@ use het_service::{Caller, Code};
 use tokio::time::sleep;
 
 use super::Api;
+use super::peer::{Peer, token};
 use super::refuse::ApiError;
-use super::requester::Peer;
+
 use super::tokens::id_of;
 
 pub use het_service::{Verb, Whose, may};
@@ -47,10 +46,6 @@ impl FromRequestParts<Api> for Auth {
                 .hint("send `Authorization: Bearer TOKEN`; `het server token` makes one")
         })
     }
-}
-
-pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
-    headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
 /// By what requests are counted: the token, or on the socket the user.

@@ -14,8 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::addresses::prefix;
+use super::peer::Peer;
 use super::refuse::ApiError;
-use super::requester::Peer;
 use super::{Api, Code};
 
 /// Of a token.

@@ -12,7 +12,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::sleep;
 
-use super::requester::Peer;
+use super::peer::Peer;
 
 /// Pause before a socket that cannot be made, or whose directory cannot be watched, is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);

@@ -1,7 +1,5 @@
 //! Who sends a request: a user of this machine, or a token from an address.
 
-use std::net::IpAddr;
-
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use het_core::{Name, Requester};
@@ -9,27 +7,10 @@ use het_service::Handle;
 use nix::unistd::{Uid, User};
 
 use super::Api;
-use super::auth::{key_of, token};
+use super::auth::key_of;
+use super::peer::{Peer, token};
 use super::refuse::ApiError;
 use super::tokens::id_of;
-
-/// The other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
-    /// Of the server's own socket: a user of this machine, where the kernel says which.
-    Local(Option<u32>),
-    Remote(IpAddr),
-}
-
-impl Peer {
-    /// `None` on this machine's own sockets.
-    pub fn ip(self) -> Option<IpAddr> {
-        match self {
-            Self::Local(_) => None,
-            Self::Remote(ip) => Some(ip),
-        }
-    }
-}
 
 /// The service, for changes on behalf of whoever sent the request: the log says so.
 #[derive(Debug)]

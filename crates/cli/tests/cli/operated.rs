@@ -88,7 +88,7 @@ fn a_job_that_becomes_urgent_makes_room_for_itself() {
     served.run(&["submit", "saves.yaml"]);
     wait_for("the job to begin", || begun(&served) == 1);
     let waits = served.submit("true").to_string();
-    assert_eq!(states(&served.json(&["ps"])), ["running", "queued"]);
+    wait_for("the first to run", || states(&served.json(&["ps"])) == ["running", "queued"]);
     let equals = &served.json(&["preempt", "--dry-run", "saves"])["items"][0];
     assert_eq!((&equals["outlook"], &equals["preemptor"]), (&"goes_on".into(), &Value::Null));
     assert_eq!(equals["load_s"], 23.0, "what a stop would cost all the same");

@@ -1,5 +1,6 @@
 //! Programs that mean harm, beside one that does not, under a real server: whatever they make of
-//! the files that they reach, the server answers, goes on with the others, and starts again.
+//! the files and processes that they reach, the server answers, goes on with the others, and starts
+//! again.
 
 use std::fs;
 use std::process::Stdio;
@@ -71,10 +72,7 @@ for i in range(3000): os.mkdir('d'); os.chdir('d')\"",
         "mkdir -p $HET_CHECKPOINT_DIR/checkpoint-1; \
         truncate -s 1T $HET_CHECKPOINT_DIR/checkpoint-1/trainer_state.json; sleep 0.5",
     ),
-    (
-        "checkpoint-many",
-        "cd $HET_CHECKPOINT_DIR; for i in $(seq 3000); do mkdir checkpoint-$i; done",
-    ),
+    ("checkpoint-many", "cd $HET_CHECKPOINT_DIR; seq -f checkpoint-%g 3000 | xargs mkdir"),
     (
         "checkpoint-named",
         "echo '{\"checkpoint\":{\"step\":1,\"path\":\"/dev/zero\"}}' >> \
@@ -92,6 +90,23 @@ for i in range(3000): os.mkdir('d'); os.chdir('d')\"",
     ("success-fifo", "mkfifo $W/_SUCCESS; exit 0"),
     ("away", "setsid sleep 600 & sleep 0.2"),
     ("away-unmarked", "env -i setsid sleep 600 & sleep 0.2"),
+    ("shim-killed", "kill -9 $PPID; sleep 0.3; exit 3"),
+    ("shim-stopped", "for i in $(seq 50); do kill -STOP $PPID; done; exit 3"),
+    ("shim-flooded", "for s in 1 2 10 12 14 15 17 20 23; do kill -$s $PPID; done; exit 3"),
+    ("shim-traced", "(sleep 0.3; exit 3) & wait $!; exec 3</proc/$PPID/mem; exit 3"),
+    ("launcher-killed", "kill -9 $(cut -d' ' -f2 ${HET_NOTICE%/*}/../launcher); sleep 0.3"),
+    ("launcher-stopped", "kill -STOP $(cut -d' ' -f2 ${HET_NOTICE%/*}/../launcher); sleep 0.1"),
+    (
+        "server-stopped",
+        "S=$(cat ${HET_NOTICE%/run/*}/server/ready); for i in $(seq 50); do kill -STOP $S; done",
+    ),
+    ("record-gone", "rm -f ${HET_NOTICE%/*}/../record-*; sleep 0.2"),
+    (
+        "record-garbage",
+        "for r in ${HET_NOTICE%/*}/../record-*; do head -c 99999 /dev/urandom > $r; done",
+    ),
+    ("both-killed", "K=$(cut -d' ' -f2 ${HET_NOTICE%/*}/../launcher); kill -9 $K $PPID; sleep 0.2"),
+    ("launcher-fifo", "L=${HET_NOTICE%/*}/../launcher; rm -f $L; mkfifo $L; sleep 0.1"),
     ("stopped", "touch $W/ready; kill -STOP $$"),
     ("deaf", "trap '' TERM INT HUP USR1; touch $W/ready; while :; do sleep 0.2; done"),
 ];

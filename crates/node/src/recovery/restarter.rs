@@ -53,15 +53,23 @@ pub fn run_restarter(
     }
 }
 
-/// Collects children as they end, until this one does. It stays a zombie.
+/// Collects children as they end, until this one does. It stays a zombie. Where somebody stops it,
+/// it goes on: a job may have.
 fn collect_until_end(supervisor: i32) -> io::Result<()> {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT;
     loop {
-        match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+        match waitid(Id::All, look) {
             Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) => {
                 if pid.as_raw() == supervisor {
                     return Ok(());
                 }
                 waitid(Id::Pid(pid), WaitPidFlag::WEXITED)?;
+            }
+            Ok(WaitStatus::Stopped(pid, _)) => {
+                waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED)?;
+                if pid.as_raw() == supervisor {
+                    let _ = kill(pid, Signal::SIGCONT);
+                }
             }
             Ok(_) | Err(Errno::EINTR) => {}
             Err(Errno::ECHILD) => return Ok(()),

@@ -31,7 +31,7 @@ use crate::launch::{GangSpec, all_grants, outcome_of_start};
 use crate::poller::{Poller, Source, Trigger};
 use crate::process::{Environments, Launcher, Orphans};
 use crate::progress::{Changed, ProgressWatch};
-use crate::recovery::{self, Reaped, RecordFiles, remove_blank_files};
+use crate::recovery::{self, Reaped, RecordFiles, refuse_later_records, remove_blank_files};
 use crate::remover::Remover;
 use crate::resources::{AssignedCores, Cores, Ports};
 use crate::run_dir::{lease_path, progress_dir};
@@ -87,6 +87,7 @@ impl Node {
         let progress = progress_dir(&config.run_dir);
         let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&progress);
         created.map_err(|source| NodeError::Record { path: progress.clone(), source })?;
+        refuse_later_records(&config.run_dir)?;
         remove_blank_files(&config.run_dir);
         let null = OpenOptions::new().read(true).write(true).open(NULL);
         let null = null.map_err(|source| NodeError::Record { path: NULL.into(), source })?.into();

@@ -8,10 +8,10 @@ mod record;
 mod record_file;
 mod restarter;
 
-pub(crate) use abandoned::{AbandonedLease, readable, remove_blank_files};
+pub(crate) use abandoned::{AbandonedLease, readable, refuse_later_records, remove_blank_files};
 pub use owner::{LiveLeases, ProcessOwner};
 pub use reap::Reaped;
 pub(crate) use reap::reap;
-pub(crate) use record::{Record, boot_ticks};
+pub(crate) use record::{RECORD_VERSION, Record, boot_ticks};
 pub(crate) use record_file::{RecordFile, RecordFiles};
 pub use restarter::{forward_signal, run_restarter};

@@ -11,7 +11,7 @@ use crate::cgroup::{Group, RankGrant};
 use crate::context::{Cleanup, Context, RecordCleanup, ShimCleanup};
 use crate::launch::{GangSpec, all_grants, cannot_write};
 use crate::process::{Identity, procfs};
-use crate::recovery::{Record, RecordFile, boot_ticks};
+use crate::recovery::{RECORD_VERSION, Record, RecordFile, boot_ticks};
 use crate::resources::AssignedCores;
 use crate::run_dir::discard_lease_files;
 
@@ -60,6 +60,7 @@ impl Holdings {
         let grants: Vec<RankGrant<'_>> = (0..spec.world()).map(grant).collect();
         self.cgroups = context.cgroups.take(&grants);
         let record = Record {
+            version: RECORD_VERSION,
             lease: spec.lease.0,
             job: spec.launch.job.to_string(),
             stage: spec.launch.stage.to_string(),

@@ -10,8 +10,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::record::Record;
+use super::record::{Record, RecordHead};
+
 use super::record_file::{self, Contents};
+use crate::error::NodeError;
 use crate::process::{Slots, pidfd_open};
 use crate::run_dir::{discard_lease_files, lease_path};
 
@@ -29,6 +31,7 @@ impl AbandonedLease {
     /// When the file cannot be read. `None` for one that is not a record.
     fn read(path: &Path) -> io::Result<Option<Self>> {
         let Contents::Record(text, slots) = record_file::read(path)? else { return Ok(None) };
+        RecordHead::of(&text).check()?;
         let record = serde_json::from_str(&text).ok();
         Ok(record.map(|record| Self { path: path.to_owned(), record, slots }))
     }
@@ -115,6 +118,19 @@ pub(crate) fn readable(run_dir: &Path) -> (Vec<AbandonedLease>, Vec<io::Error>) 
 pub(super) fn live(run_dir: &Path) -> Vec<AbandonedLease> {
     let (records, _) = readable(run_dir);
     records.into_iter().filter(|found| found.record.is_of_this_boot()).collect()
+}
+
+/// # Errors
+/// Where a later version of this program left leases whose programs may run.
+pub(crate) fn refuse_later_records(run_dir: &Path) -> Result<(), NodeError> {
+    for path in record_file::list(run_dir).unwrap_or_default() {
+        if let Err(source) = AbandonedLease::read(&path)
+            && source.kind() == io::ErrorKind::Unsupported
+        {
+            return Err(NodeError::Record { path, source });
+        }
+    }
+    Ok(())
 }
 
 /// Removes files without a record, which a killed engine kept for its next leases or was writing.

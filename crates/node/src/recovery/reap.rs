@@ -98,14 +98,16 @@ mod tests {
 
     use super::*;
     use crate::process::procfs;
-    use crate::recovery::record::Record;
+    use crate::recovery::record::{RECORD_VERSION, Record};
     use crate::recovery::record_file::RecordFiles;
+    use crate::recovery::refuse_later_records;
 
     fn write(run_dir: &Path, supervisor: Identity, boot_id: String) {
         let (job, stage) = ("demo".to_owned(), "train".to_owned());
         let (since_ticks, port, cores, cgroups) = (0, 0, Vec::new(), Vec::new());
         let lease = 4;
         let record = Record {
+            version: RECORD_VERSION,
             lease,
             job,
             stage,
@@ -118,6 +120,25 @@ mod tests {
             cgroups,
         };
         record.write(&mut RecordFiles::new(run_dir)).expect("a file can be written");
+    }
+
+    #[test]
+    fn a_record_of_a_later_version_is_refused_while_its_programs_may_run() {
+        let check = |boot_id: &str, expected: Option<&str>| {
+            let dir = tempfile::tempdir().expect("a temporary directory can be made");
+            let text = format!(r#"{{"version":99,"boot_id":"{boot_id}","ranks":"elsewhere"}}"#);
+            let written = RecordFiles::new(dir.path()).write(text, 1);
+            drop(written.expect("a file can be written"));
+            let told = refuse_later_records(dir.path()).err().map(|error| {
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                source.expect("it says why")
+            });
+            assert_eq!(told.as_deref(), expected);
+            assert_eq!(reap(dir.path()).is_err(), expected.is_some());
+        };
+        let refused = "it is a lease record of version 99, and this program reads up to version 1";
+        check(&procfs::boot_id(), Some(refused));
+        check("of another boot", None);
     }
 
     #[test]

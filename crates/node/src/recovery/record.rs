@@ -16,9 +16,44 @@ use crate::resources::CoresRecord;
 /// are and however busy the machine is.
 const STARTS_LIMIT_MS: u64 = 120_000;
 
+/// Of records: higher where a program of before would not understand one. Those of version 0 say
+/// none.
+pub(crate) const RECORD_VERSION: u16 = 1;
+
+/// What every version can read of a record.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct RecordHead {
+    #[serde(default)]
+    version: u16,
+    #[serde(default)]
+    boot_id: String,
+}
+
+impl RecordHead {
+    pub(super) fn of(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// # Errors
+    /// Where a later version wrote the record in this boot: its programs may run.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.version <= RECORD_VERSION || self.boot_id != procfs::boot_id() {
+            return Ok(());
+        }
+        let text = format!(
+            "it is a lease record of version {}, and this program reads up to version \
+             {RECORD_VERSION}",
+            self.version
+        );
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    }
+}
+
 /// The first line of `RUN_DIR/record-N`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
+    #[serde(default)]
+    pub(crate) version: u16,
     pub(crate) lease: u64,
     pub(crate) job: String,
     pub(crate) stage: String,

@@ -193,6 +193,7 @@ fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError
         control_groups,
         health_check: None,
         mode: RunMode::Embedded,
+        device_holds: None,
     })
 }
 

@@ -32,7 +32,7 @@ pub use home::{Home, HomeError, JobDir};
 pub use instance::{Instance, claim_instance, instance};
 pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
 pub use lock::{
-    Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks,
+    Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, Holder,
     LockHolder, MachineLock, lock_dir, take_devices, wait_for_device,
 };
 pub use machine::{Machine, MachineChanges, machine, machine_with, this_machine};

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::JobDir;
 
 pub use devices::{
-    Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, lock_dir,
-    take_devices, wait_for_device,
+    Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, Holder,
+    lock_dir, take_devices, wait_for_device,
 };
 
 /// The control loop that has the machine.

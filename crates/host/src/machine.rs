@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use het_core::{Bytes, DeviceId, Occupant, Topology};
 use het_devices::{Discovery, ShareError, System, discover};
+use het_node::HoldDevices;
 use het_wire::catalogue;
 use het_wire::declared::DeclaredDevices;
 
@@ -18,6 +19,8 @@ pub struct Machine {
     pub system: System,
     /// Devices that are another control loop's, or nobody's, and whose.
     pub reserved: BTreeMap<DeviceId, Occupant>,
+    /// How its jobs hold devices, once they were taken.
+    pub device_holds: Option<Arc<dyn HoldDevices>>,
 }
 
 /// Looks at this machine.
@@ -62,5 +65,11 @@ fn known(system: System, discovery: Discovery) -> Machine {
             device.memory = catalogue::memory(class.id.as_str()).unwrap_or(Bytes::ZERO);
         }
     }
-    Machine { topology: Arc::new(topology), discovery, system, reserved: BTreeMap::new() }
+    Machine {
+        topology: Arc::new(topology),
+        discovery,
+        system,
+        reserved: BTreeMap::new(),
+        device_holds: None,
+    }
 }

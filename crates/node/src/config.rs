@@ -9,6 +9,7 @@ use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 
 use crate::cgroup::{ControlGroups, RunMode};
+use crate::device_holds::HoldDevices;
 use crate::error::NodeError;
 use crate::launch::{ContainerAccess, VisibleEnv};
 
@@ -37,6 +38,8 @@ pub struct Config {
     /// longer than a minute, the devices have failed.
     pub health_check: Option<PathBuf>,
     pub mode: RunMode,
+    /// None where nobody else uses the machine.
+    pub device_holds: Option<Arc<dyn HoldDevices>>,
 }
 
 impl Config {

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use het_core::{Event, LeaseId, Millis, Outcome, Time};
 
 use crate::cgroup::CgroupPool;
 use crate::checkpoint::DirectoryWatch;
 use crate::clock::Clock;
+use crate::device_holds::HoldDevices;
 use crate::poller::Poller;
 use crate::process::{Environments, Launcher, Orphans, ShimConnection, procfs};
 use crate::progress::ProgressWatch;
@@ -29,6 +31,7 @@ pub(crate) struct Context {
     /// `/dev/null`, for reading and writing.
     pub(crate) null: OwnedFd,
     pub(crate) launcher: Launcher,
+    pub(crate) device_holds: Option<Arc<dyn HoldDevices>>,
     /// Variables of submitters.
     pub(crate) environments: Environments,
     /// None where progress files cannot be watched: they are read at the end then.

@@ -18,7 +18,7 @@ mod verdict;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::SystemTime;
 
 use het_core::{CheckpointSpec, Event, Failure, FailureCause, LogRule, Millis, Outcome, Time};
@@ -31,7 +31,9 @@ use crate::launch::{self, GangSpec, explain_exec_error, outcome_of_start};
 use crate::logs::{self, LogRotation};
 use crate::output::OutputWatch;
 use crate::poller::Source;
-use crate::process::{Exit, Others, Report, ShimConnection, Slots, StartupNote, Told, read_report};
+use crate::process::{
+    Exit, GangFiles, Others, Report, ShimConnection, Slots, StartupNote, Told, read_report,
+};
 use crate::recovery::RecordFile;
 use crate::resources::AssignedCores;
 
@@ -275,7 +277,9 @@ impl Gang {
         let Some(record) = &self.holdings.record else { return Ok(()) };
         let (file, slots_at) = record.slots_in_file();
         let world = self.spec.world();
-        let shim = context.launcher.shim(idle, file, slots_at, world).map_err(|error| {
+        let hold = self.hold_devices(context);
+        let files = GangFiles { record: file, hold: hold.as_ref().map(AsFd::as_fd) };
+        let shim = context.launcher.shim(idle, files, slots_at, world).map_err(|error| {
             let message = format!("no process can be started: {error}");
             Failure {
                 rank: 0,
@@ -291,6 +295,17 @@ impl Gang {
         self.processes = Processes::new((0..world).map(Process::requested).collect());
         self.shim.watch(Shim::Own(shim), self.spec.lease, &context.poller);
         Ok(())
+    }
+
+    /// Without a hold the devices are this control loop's only as long as it lives.
+    fn hold_devices(&self, context: &Context) -> Option<OwnedFd> {
+        let holds = context.device_holds.as_ref()?;
+        let ranks = (0..self.spec.world()).map(|rank| self.spec.rank(rank));
+        let devices = ranks.flat_map(launch::all_grants);
+        let devices = devices.map(|grant| self.spec.topology.device(grant.device).name.clone());
+        let cores: Vec<u32> =
+            self.spec.cores.iter().flat_map(|assigned| assigned.cores.iter().copied()).collect();
+        holds.hold(&devices.collect(), &cores).ok()
     }
 
     /// A gang that hangs is ended and can start again. It gets no time to save: it does not.

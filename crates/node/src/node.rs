@@ -115,6 +115,7 @@ impl Node {
             // After the cgroups: a service may move itself to make room for them.
             launcher: Launcher::start(&config.run_dir)
                 .map_err(|source| NodeError::Record { path: config.run_dir.clone(), source })?,
+            device_holds: config.device_holds.clone(),
             cleanups: Vec::new(),
             record_files: RecordFiles::new(&config.run_dir),
             events: VecDeque::new(),

@@ -16,8 +16,8 @@ pub(crate) use identity::Identity;
 pub(crate) use kill::{ProcessSelector, kill_all, kill_and_wait, signal_groups};
 pub use launcher::launcher_main;
 pub(crate) use launcher::{
-    Launcher, Others, RankDescriptors, RankProgram, Report, ShimConnection, Told, read_report,
-    settle, start_rank,
+    GangFiles, Launcher, Others, RankDescriptors, RankProgram, Report, ShimConnection, Told,
+    read_report, settle, start_rank,
 };
 pub(crate) use orphans::Orphans;
 pub use procfs::boot_id;

@@ -88,6 +88,7 @@ pub(crate) fn assemble(
         control_groups: ControlGroups::Auto,
         health_check: parts.health_check,
         mode: parts.mode,
+        device_holds: machine.device_holds.clone(),
     })?;
     let event_sender = node.event_sender();
     // What the monitor finds is reported of the machine as it joins in the first turn.

@@ -4,16 +4,23 @@
 //! The locks are bytes of one file (fcntl(2), open file description locks): one for each core and
 //! one for each accelerator on the PCI bus. They go with the process that holds them. Files beside
 //! it say who that is.
+//!
+//! What runs outlives its control loop, so the shim of each gang holds locks on further bytes, of
+//! which each device has one for each state directory ([`JobLocks`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use het_core::{DeviceId, Name, Occupant, Share};
 use het_devices::{Discovery, PciAddress};
 use het_files::replace_private;
+use het_node::HoldDevices;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -28,6 +35,10 @@ use crate::machine::Machine;
 const OF_ROOT: &str = "/run/heterosis";
 const LOCKS: &str = "devices.lock";
 const HOLDER: &str = "holder-";
+
+/// The first byte that jobs lock. Every device has as many as there are tags of state directories.
+const JOBS: u64 = 1 << 60;
+const TAGS: u64 = 1 << 16;
 
 /// The byte of the first accelerator; cores have theirs by number.
 const ACCELERATORS: u64 = 1 << 32;
@@ -51,12 +62,24 @@ pub enum DeviceLockError {
 
 /// A device that another control loop holds.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{device}` belongs to {}", name(holder.as_ref()))]
+#[error("`{device}` {holder}")]
 pub struct Conflict {
     pub device: Name,
-    pub holder: Option<DeviceHolder>,
+    pub holder: Holder,
     /// What nobody holds, as `--devices` takes it.
     pub free: Vec<String>,
+}
+
+/// Who has a device.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Holder {
+    #[error("belongs to {0}")]
+    ControlLoop(DeviceHolder),
+    #[error("belongs to another server")]
+    Somebody,
+    /// Its control loop has ended, what it started goes on.
+    #[error("is used by jobs of a server that was stopped")]
+    Jobs,
 }
 
 /// What kind of control loop holds devices.
@@ -88,10 +111,6 @@ impl std::fmt::Display for DeviceHolder {
         };
         write!(f, "{kind} (process {pid}) of `{user}` with its state in `{}`", home.display())
     }
-}
-
-fn name(holder: Option<&DeviceHolder>) -> String {
-    holder.map_or_else(|| "another server".to_owned(), ToString::to_string)
 }
 
 /// A device by name, and how many of its cores if not all: `cuda1`, `cpu0:8`.
@@ -163,9 +182,12 @@ pub fn take_devices(
     (kind, home): (ControlLoopKind, &Path),
 ) -> Result<DeviceLocks, DeviceLockError> {
     let path = dir.join(LOCKS);
-    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let open = options.open(&path);
     let locks = open.map_err(|source| DeviceLockError::Io { path: path.clone(), source })?;
     let broken = |source| DeviceLockError::Io { path: path.clone(), source };
+    let tag = tag(home);
     check_names(&machine.discovery, choices.unwrap_or_default())?;
     let (mut taken, mut left) = (BTreeMap::new(), Vec::new());
     for device in machine.discovery.topology.device_ids() {
@@ -176,12 +198,13 @@ pub fn take_devices(
         };
         let mut own = Vec::new();
         for slot in slots {
-            if own.len() < wanted && lock(&locks, slot).map_err(broken)? {
+            let is_free = own.len() < wanted && jobs_of_others(&locks, slot, tag).is_none();
+            if is_free && lock(&locks, slot).map_err(broken)? {
                 own.push(slot);
             }
         }
         if own.len() < wanted {
-            let conflict = conflict(dir, &locks, &machine.discovery, device).map_err(broken)?;
+            let conflict = conflict((dir, &locks, tag), &machine.discovery, device);
             return Err(DeviceLockError::Held(Box::new(conflict)));
         }
         taken.insert(device, own);
@@ -197,7 +220,58 @@ pub fn take_devices(
     let others = holders(dir);
     left.into_iter().for_each(|device| reserve(machine, device, &others));
     taken.into_iter().for_each(|(device, slots)| keep_cores(machine, device, &slots));
+    machine.device_holds = Some(Arc::new(JobLocks::of(&machine.discovery, path, tag)));
     Ok(DeviceLocks { _locks: locks, holder_file })
+}
+
+/// The bytes that the shims of a control loop's jobs lock, of the devices that the jobs use.
+#[derive(Debug, Clone)]
+struct JobLocks {
+    path: PathBuf,
+    tag: u16,
+    /// Of accelerators, by name.
+    slots: BTreeMap<Name, Vec<u64>>,
+}
+
+impl JobLocks {
+    fn of(discovery: &Discovery, path: PathBuf, tag: u16) -> Self {
+        let ids = discovery.topology.device_ids();
+        let accelerators = ids.filter(|id| !discovery.cores.contains_key(id));
+        let named = accelerators
+            .map(|id| (discovery.topology.device(id).name.clone(), slots(discovery, id)));
+        Self { path, tag, slots: named.collect() }
+    }
+}
+
+impl HoldDevices for JobLocks {
+    fn hold(&self, devices: &BTreeSet<Name>, cores: &[u32]) -> io::Result<OwnedFd> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        let accelerators = devices.iter().flat_map(|name| self.slots.get(name)).flatten().copied();
+        for slot in cores.iter().map(|&core| u64::from(core)).chain(accelerators) {
+            let byte = JOBS + slot * TAGS + u64::from(self.tag);
+            fcntl(&file, FcntlArg::F_OFD_SETLK(&range(libc::F_RDLCK, byte, 1)))?;
+        }
+        Ok(file.into())
+    }
+}
+
+/// What tells the jobs of one state directory from those of others, but for one in 65,536.
+fn tag(home: &Path) -> u16 {
+    let mut hasher = DefaultHasher::new();
+    home.hash(&mut hasher);
+    hasher.finish() as u16
+}
+
+/// The first byte at which jobs of other state directories hold this slot.
+fn jobs_of_others(file: &File, slot: u64, tag: u16) -> Option<u64> {
+    let (first, own) = (JOBS + slot * TAGS, JOBS + slot * TAGS + u64::from(tag));
+    let parts = [(first, own), (own + 1, first + TAGS)];
+    parts.into_iter().filter(|(from, to)| from < to).find_map(|(from, to)| {
+        let mut asked = range(libc::F_WRLCK, from, to - from);
+        let answered = fcntl(file, FcntlArg::F_OFD_GETLK(&mut asked));
+        let is_held = answered.is_ok() && i32::from(asked.l_type) != libc::F_UNLCK;
+        is_held.then_some(asked.l_start as u64)
+    })
 }
 
 fn check_names(discovery: &Discovery, choices: &[DeviceChoice]) -> Result<(), DeviceLockError> {
@@ -246,24 +320,29 @@ fn slots(discovery: &Discovery, device: DeviceId) -> Vec<u64> {
 /// # Errors
 /// When the locks cannot be used, or a signal came ([`io::ErrorKind::Interrupted`]).
 pub fn wait_for_device(
-    dir: &Path,
+    (dir, home): (&Path, &Path),
     machine: &Machine,
     device: &Name,
 ) -> Result<(), DeviceLockError> {
     let path = dir.join(LOCKS);
     let broken = |source| DeviceLockError::Io { path: path.clone(), source };
-    let locks = OpenOptions::new().write(true).open(&path).map_err(broken)?;
+    let locks = OpenOptions::new().read(true).write(true).open(&path).map_err(broken)?;
+    let tag = tag(home);
     let topology = &machine.discovery.topology;
     let ids = topology.device_ids().filter(|&id| topology.device(id).name == *device);
     let mut slots = ids.flat_map(|id| slots(&machine.discovery, id));
     slots.try_for_each(|slot| {
-        let locked = fcntl(&locks, FcntlArg::F_OFD_SETLKW(&range(slot)));
+        let wait = |byte| fcntl(&locks, FcntlArg::F_OFD_SETLKW(&range(libc::F_WRLCK, byte, 1)));
+        let mut locked = wait(slot);
+        while let (Ok(_), Some(byte)) = (locked, jobs_of_others(&locks, slot, tag)) {
+            locked = wait(byte);
+        }
         locked.map(drop).map_err(|errno| broken(errno.into()))
     })
 }
 
 fn lock(file: &File, slot: u64) -> io::Result<bool> {
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&range(slot))) {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_WRLCK, slot, 1))) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(errno) => Err(errno.into()),
@@ -271,17 +350,17 @@ fn lock(file: &File, slot: u64) -> io::Result<bool> {
 }
 
 fn is_free(file: &File, slot: u64) -> bool {
-    let mut range = range(slot);
+    let mut range = range(libc::F_WRLCK, slot, 1);
     let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut range));
     asked.is_ok() && i32::from(range.l_type) == libc::F_UNLCK
 }
 
-fn range(slot: u64) -> libc::flock {
+fn range(kind: libc::c_int, start: u64, length: u64) -> libc::flock {
     libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
+        l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: slot as libc::off_t,
-        l_len: 1,
+        l_start: start as libc::off_t,
+        l_len: length as libc::off_t,
         l_pid: 0,
     }
 }
@@ -289,15 +368,15 @@ fn range(slot: u64) -> libc::flock {
 /// Who holds the device, and what is left. Locks of the asker, which is about to give them up,
 /// count as free.
 fn conflict(
-    dir: &Path,
-    locks: &File,
+    (dir, locks, tag): (&Path, &File, u16),
     discovery: &Discovery,
     device: DeviceId,
-) -> io::Result<Conflict> {
+) -> Conflict {
+    let is_usable = |slot| is_free(locks, slot) && jobs_of_others(locks, slot, tag).is_none();
     let topology = &discovery.topology;
     let free = topology.device_ids().filter_map(|id| {
         let (name, slots) = (&topology.device(id).name, slots(discovery, id));
-        let free = slots.iter().filter(|&&slot| is_free(locks, slot)).count();
+        let free = slots.iter().filter(|&&slot| is_usable(slot)).count();
         match free {
             0 => None,
             free if free < slots.len() => Some(format!("{name}:{free}")),
@@ -305,9 +384,14 @@ fn conflict(
         }
     });
     let free = free.collect();
+    let are_held = slots(discovery, device).into_iter().any(|slot| !is_free(locks, slot));
     let device = topology.device(device).name.clone();
-    let holder = holders(dir).into_iter().find(|holder| names(holder, &device));
-    Ok(Conflict { device, holder, free })
+    let holder = match holders(dir).into_iter().find(|holder| names(holder, &device)) {
+        Some(holder) => Holder::ControlLoop(holder),
+        None if are_held => Holder::Somebody,
+        None => Holder::Jobs,
+    };
+    Conflict { device, holder, free }
 }
 
 /// Those that live.
@@ -400,6 +484,30 @@ mod tests {
         assert_eq!(second.discovery.cores[&DeviceId(0)], [3]);
         drop((held, other));
         take_devices(dir.path(), &mut machine(), None, who()).expect("they were given up");
+    }
+
+    #[test]
+    fn jobs_hold_what_they_use_for_longer_than_their_control_loop() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut first = machine();
+        let held = take_devices(dir.path(), &mut first, None, who()).expect("nobody has any");
+        let locks = first.device_holds.expect("it took devices");
+        let job = locks.hold(&BTreeSet::new(), &[1]).expect("a file can be locked");
+        let beside = locks.hold(&BTreeSet::new(), &[1]).expect("jobs of one server may share");
+        drop((held, beside));
+        let other = (ControlLoopKind::Server, Path::new("/home/bob/state"));
+        let refused = take_devices(dir.path(), &mut machine(), None, other);
+        let Err(DeviceLockError::Held(conflict)) = refused else { panic!("{refused:?}") };
+        assert_eq!(
+            (conflict.holder.clone(), &conflict.free[..]),
+            (Holder::Jobs, &["cpu0:3".to_owned()][..])
+        );
+        let text = "`cpu0` is used by jobs of a server that was stopped";
+        assert_eq!(conflict.to_string(), text);
+        let own = take_devices(dir.path(), &mut machine(), None, who());
+        drop(own.expect("its next server takes them up"));
+        drop(job);
+        take_devices(dir.path(), &mut machine(), None, other).expect("the job has ended");
     }
 
     #[test]

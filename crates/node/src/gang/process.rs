@@ -107,7 +107,8 @@ impl Process {
             Observed::Unseen => {
                 poller.remove(self.pidfd.take());
                 let give_up_at = *self.give_up_at.get_or_insert(now + READ_LIMIT);
-                if self.parent == Parent::OtherShim && now < give_up_at {
+                // A rank of a shim that is just dying is not this engine's child yet.
+                if now < give_up_at {
                     self.read_record_at = Some(now + READ_EVERY);
                     return None;
                 }

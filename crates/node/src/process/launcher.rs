@@ -87,6 +87,20 @@ pub fn launcher_main() -> Option<ExitCode> {
     Some(if serve::serve().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// What a shim holds for a gang.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GangFiles<'a> {
+    pub(crate) record: BorrowedFd<'a>,
+    /// Keeps its devices from others for as long as it is open.
+    pub(crate) hold: Option<BorrowedFd<'a>>,
+}
+
+impl GangFiles<'_> {
+    fn all(&self) -> impl Iterator<Item = i32> {
+        [Some(self.record), self.hold].into_iter().flatten().map(|fd| fd.as_raw_fd())
+    }
+}
+
 /// The engine's end of the connection to a shim.
 #[derive(Debug)]
 pub(crate) struct ShimConnection {
@@ -140,8 +154,8 @@ impl Launcher {
         self.idle.pop()
     }
 
-    /// The shim of a gang, which waits for its ranks: the one that was idle, or another. `record`
-    /// is the file of its record, with its slots at this offset. When a connection is closed at the
+    /// The shim of a gang, which waits for its ranks: the one that was idle, or another. The
+    /// slots of its record begin at this offset. When a connection is closed at the
     /// other end, its shim is gone or never was.
     ///
     /// # Errors
@@ -149,19 +163,19 @@ impl Launcher {
     pub(crate) fn shim(
         &mut self,
         idle: Option<ShimConnection>,
-        record: BorrowedFd<'_>,
+        files: GangFiles<'_>,
         slots_at: u64,
         ranks: u32,
     ) -> io::Result<ShimConnection> {
         let request = GangRequest { slots_at, ranks }.encode();
         if let Some(shim) = idle
-            && messages::send(shim.as_fd(), &request, [record.as_raw_fd()].into_iter()).is_ok()
+            && messages::send(shim.as_fd(), &request, files.all()).is_ok()
         {
             return Ok(shim);
         }
         let (own, other) = messages::pair(SockFlag::SOCK_NONBLOCK)?;
         set_blocking(&other)?;
-        let fds = || [record.as_raw_fd(), other.as_raw_fd()].into_iter();
+        let fds = || [other.as_raw_fd()].into_iter().chain(files.all());
         let connection = self.process.connection.as_fd();
         if send_in_time(connection, &request, fds, SEND_LIMIT).is_err() {
             self.replace()?;

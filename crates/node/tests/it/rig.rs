@@ -122,6 +122,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         control_groups: ControlGroups::Auto,
         health_check: None,
         mode: het_node::RunMode::Embedded,
+        device_holds: None,
     }
 }
 

@@ -184,7 +184,8 @@ fn wait_for_devices(
                 .hint("run it without `--no-wait` to wait for its end"));
         }
         eprintln!("waiting: {conflict} · Ctrl-C stops waiting");
-        wait_for_device(&dir, machine, &conflict.device).map_err(Fail::from_error)?;
+        wait_for_device((&dir, home.root()), machine, &conflict.device)
+            .map_err(Fail::from_error)?;
     }
 }
 

@@ -40,8 +40,9 @@ impl<'a> RankDescriptors<'a> {
     }
 }
 
-/// A gang is to get a shim. Descriptors: the file of its record, and the shim's end of the
-/// connection, through which it is told its ranks.
+/// A gang is to get a shim. Descriptors: where there is no shim yet, its end of the connection
+/// through which it is told its ranks; the file of its record; and perhaps one that it holds as
+/// long as it has the gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GangRequest {
     /// Where its slots are in the file.
@@ -49,12 +50,10 @@ pub(super) struct GangRequest {
     pub(super) ranks: u32,
 }
 
-/// The ranks of its gang are needed no more: the shim collects them, and waits for another gang,
-/// whose request comes with the file of its record alone.
+/// The ranks of its gang are needed no more: the shim collects them, and waits for another
+/// gang.
 pub(super) const RELEASE: &[u8] = b"release";
 
-/// Descriptors of a request for a gang and a shim.
-pub(super) const GANG_DESCRIPTORS: usize = 2;
 pub(super) const GANG_BYTES: usize = 12;
 
 impl GangRequest {

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
@@ -14,7 +14,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
 
 use super::messages::receive;
-use super::request::{GANG_DESCRIPTORS, GangRequest};
+use super::request::GangRequest;
 use super::shim;
 use super::wait::{Woken, wait_for};
 use crate::process::sys::{Forked, exit_now, fork, interrupt_on_child, received};
@@ -43,13 +43,13 @@ pub(super) fn serve() -> io::Result<()> {
         }
         let Some((bytes, descriptors)) = receive(engine.as_fd())? else { return Ok(()) };
         let request = GangRequest::decode(&bytes);
-        let descriptors: Result<[OwnedFd; GANG_DESCRIPTORS], _> = descriptors.try_into();
+        let mut descriptors = descriptors.into_iter();
         // What is no request is dropped, and the engine sees that its end of the gang is closed.
-        if let (Some(request), Ok([record, connection])) = (request, descriptors) {
+        if let (Some(request), Some(connection)) = (request, descriptors.next()) {
             // Without a process the engine sees the same.
             if matches!(fork(), Ok(Forked::Child)) {
                 drop(engine);
-                let code = shim::run(request, record.into(), &connection, lock);
+                let code = shim::run((request, descriptors), &connection, lock);
                 exit_now(i32::from(code.is_err()));
             }
         }

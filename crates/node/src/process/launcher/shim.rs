@@ -45,6 +45,8 @@ type Request = (Vec<u8>, Vec<OwnedFd>);
 /// A gang that runs.
 struct Gang {
     record: File,
+    /// Devices are held as long as it is open.
+    _hold: Option<OwnedFd>,
     slots_at: u64,
     ranks: Vec<Rank>,
 }
@@ -59,24 +61,22 @@ enum Engine {
 /// Runs a shim in a process of its own: for one gang after another, until the engine is gone and
 /// all ranks have ended.
 pub(super) fn run(
-    request: GangRequest,
-    record: File,
+    (request, descriptors): (GangRequest, impl Iterator<Item = OwnedFd>),
     connection: &OwnedFd,
     lock: OwnedFd,
 ) -> io::Result<()> {
     setsid()?;
-    note_self(request, &record)?;
+    let mut next = take(request, descriptors)?;
     drop(lock);
     become_subreaper()?;
     name_process(NAME);
     let children = File::open(CHILDREN)?;
-    let mut next = Some((request, record));
-    while let Some((GangRequest { slots_at, ranks }, record)) = next {
+    while let Some((GangRequest { slots_at, ranks }, record, hold)) = next {
         let Some(ranks) = receive_ranks(connection, ranks)? else {
             // The engine died, or cannot start every rank: none begins.
             return Ok(());
         };
-        let mut gang = Gang { record, slots_at, ranks: Vec::new() };
+        let mut gang = Gang { record, _hold: hold, slots_at, ranks: Vec::new() };
         gang.start(ranks, connection);
         if gang.attend(connection, &children)? == Engine::Gone {
             return Ok(());
@@ -87,20 +87,26 @@ pub(super) fn run(
     Ok(())
 }
 
-fn note_self(request: GangRequest, record: &File) -> io::Result<()> {
+/// A gang that a shim was asked to take: where its record is, and what is held for it.
+type Taken = (GangRequest, File, Option<OwnedFd>);
+
+/// Notes itself in the record.
+fn take(
+    request: GangRequest,
+    mut descriptors: impl Iterator<Item = OwnedFd>,
+) -> io::Result<Option<Taken>> {
+    let Some(record) = descriptors.next().map(File::from) else { return Ok(None) };
     let own = slot(format_args!("shim {}", getpid()));
-    record.write_all_at(own.as_bytes(), request.slots_at + SHIM_AT)
+    record.write_all_at(own.as_bytes(), request.slots_at + SHIM_AT)?;
+    Ok(Some((request, record, descriptors.next())))
 }
 
 /// Waits for the next gang; `None` where none will come.
-fn receive_gang(connection: &OwnedFd) -> io::Result<Option<(GangRequest, File)>> {
+fn receive_gang(connection: &OwnedFd) -> io::Result<Option<Taken>> {
     while wait_for(connection)? != Woken::ByDescriptor {}
     let Some((bytes, descriptors)) = receive(connection.as_fd())? else { return Ok(None) };
-    let (request, record) = (GangRequest::decode(&bytes), descriptors.into_iter().next());
-    let Some((request, record)) = request.zip(record) else { return Ok(None) };
-    let record = File::from(record);
-    note_self(request, &record)?;
-    Ok(Some((request, record)))
+    let Some(request) = GangRequest::decode(&bytes) else { return Ok(None) };
+    take(request, descriptors.into_iter())
 }
 
 /// The requests for all ranks; `None` where some will never come.

@@ -32,6 +32,8 @@ use crate::fail::code;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Whatever runs here may hold the variables of submitters, or a token.
+    het_server::forbid_core_dumps();
     // A Vulkan driver may crash whoever asks it, so discovery asks from a child of its own.
     if std::env::args().nth(1).as_deref() == Some(het_devices::VULKAN_PROBE_COMMAND) {
         return het_devices::vulkan_probe_main();

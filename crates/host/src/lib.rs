@@ -18,8 +18,8 @@ mod machine;
 mod unsupervised;
 
 pub use het_node::{
-    ControlGroupFinding, control_groups, forward_signal, give_memory_back, raise_descriptor_limit,
-    run_restarter, share_one_heap,
+    ControlGroupFinding, control_groups, forbid_core_dumps, forward_signal, give_memory_back,
+    raise_descriptor_limit, run_restarter, share_one_heap,
 };
 
 pub use calibrations::{CalibrationFault, Calibrations};
@@ -27,7 +27,9 @@ pub use checkpoints::{missed_facts, newest_checkpoint};
 pub use clock::{Activity, StartTime, start_time};
 pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir};
-pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
+pub use kept::{
+    ENVIRONMENT_BYTES_MAX, keep_environment, keep_job_variables, keep_script, remove_unused,
+};
 pub use lock::{
     Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks,
     LockHolder, MachineLock, lock_dir, take_devices, wait_for_device,

@@ -57,5 +57,7 @@ pub use error::NodeError;
 pub use event_channel::EventSender;
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::Node;
-pub use process::{boot_id, give_memory_back, raise_descriptor_limit, share_one_heap};
+pub use process::{
+    boot_id, forbid_core_dumps, give_memory_back, raise_descriptor_limit, share_one_heap,
+};
 pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};

@@ -16,5 +16,5 @@ pub(crate) use sys::{
     ChildFiles, ExecStatus, InheritedFds, NOTE_BYTES, Note, Program, Spawner, Started,
     become_subreaper, cpu_set, exit_status, pidfd_open,
 };
-pub use sys::{give_memory_back, raise_descriptor_limit, share_one_heap};
+pub use sys::{forbid_core_dumps, give_memory_back, raise_descriptor_limit, share_one_heap};
 pub(crate) use variables::{Environment, Environments, Inherited, Variables};

@@ -12,6 +12,7 @@ mod faults;
 mod hostile;
 mod network;
 mod operated;
+mod secrets;
 mod served;
 mod sim;
 mod sizes;

@@ -32,6 +32,8 @@ use crate::fail::code;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Whatever runs here may hold the variables of submitters, or a token.
+    het_server::forbid_core_dumps();
     if let Some(code) = het_bench::launcher_main() {
         return code;
     }

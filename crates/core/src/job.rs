@@ -280,7 +280,11 @@ pub struct Launch {
     /// Absolute path of the job's own directory; logs go to `logs/STAGE/` below it.
     pub workdir: String,
     pub argv: Vec<String>,
+    /// Variables whose values anybody may read: what the server itself sets. Stores of earlier
+    /// versions hold here what the job file set, too.
     pub env: BTreeMap<String, String>,
+    /// Variables of the job file, whose values may be secrets. They win over those in `env`.
+    pub kept_env: Option<KeptVariables>,
     /// Appended to `argv` when it starts from a checkpoint.
     pub resume: Vec<String>,
     pub checkpoint: Option<CheckpointSpec>,
@@ -301,6 +305,15 @@ pub struct Launch {
     pub output: OutputRule,
     /// Where the program lies and runs, if not on the machine itself.
     pub container: Option<Container>,
+}
+
+/// Variables whose values lie in a file beside the log, and in no event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeptVariables {
+    /// Absolute path of the file; values may hold placeholders that only the engine knows.
+    pub file: String,
+    /// In ascending order.
+    pub names: Vec<Name>,
 }
 
 /// After which silence a program that had reported steps is taken for hung and started again.

@@ -32,8 +32,8 @@ pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, St
 pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use job::{
     Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Isolation,
-    JobSpec, Launch, LogFiles, LogRule, Match, Mount, OutputRule, Preemptible, Priority, RankRule,
-    Selector, StageKind, StageSpec, StallRule, WriteMode,
+    JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Mount, OutputRule, Preemptible,
+    Priority, RankRule, Selector, StageKind, StageSpec, StallRule, WriteMode,
 };
 pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};

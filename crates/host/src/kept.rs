@@ -14,8 +14,9 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use het_core::Job;
+use het_core::{Alternative, Job, JobSpec, KeptVariables, Launch};
 use sha2::{Digest, Sha256};
 
 /// Bytes of all variables of a submission.
@@ -39,6 +40,53 @@ pub fn keep_environment(
     Ok(path)
 }
 
+/// Keeps the variables that the job file sets: their names stay in the specification, their values
+/// go to a file. Those of `public` are the server's own, and stay.
+///
+/// # Errors
+/// When a name or a value can be no variable's, they are more than [`ENVIRONMENT_BYTES_MAX`], or
+/// the file cannot be written.
+pub fn keep_job_variables(
+    dir: &Path,
+    spec: &mut JobSpec,
+    public: &BTreeMap<String, String>,
+) -> io::Result<()> {
+    // What several alternatives share they still share afterwards.
+    let mut last: Option<(Arc<Launch>, Arc<Launch>)> = None;
+    let stages = spec.stages.iter_mut();
+    for Alternative { launch, .. } in stages.flat_map(|stage| &mut stage.alternatives) {
+        let new = match &last {
+            Some((old, new)) if Arc::ptr_eq(old, launch) => Arc::clone(new),
+            _ => Arc::new(keep_launch_variables(dir, launch, public)?),
+        };
+        last = Some((Arc::clone(launch), Arc::clone(&new)));
+        *launch = new;
+    }
+    Ok(())
+}
+
+fn keep_launch_variables(
+    dir: &Path,
+    launch: &Launch,
+    public: &BTreeMap<String, String>,
+) -> io::Result<Launch> {
+    let (open, secret): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        launch.env.clone().into_iter().partition(|(name, value)| public.get(name) == Some(value));
+    let is_wrong = |(name, value): (&String, &String)| {
+        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
+    };
+    let bytes: usize = secret.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    if secret.iter().any(is_wrong) || bytes > ENVIRONMENT_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if secret.is_empty() {
+        return Ok(launch.clone());
+    }
+    let file = keep_environment(dir, &secret, &BTreeMap::new())?.to_string_lossy().into_owned();
+    let names = secret.keys().map(|name| name.as_str().into()).collect();
+    Ok(Launch { env: open, kept_env: Some(KeptVariables { file, names }), ..launch.clone() })
+}
+
 /// Keeps a script under its name; the path of the copy.
 ///
 /// # Errors
@@ -60,7 +108,8 @@ pub fn remove_unused<'a>(dir: &Path, jobs: impl Iterator<Item = &'a Job>) -> io:
     let launches = jobs.flat_map(|job| &job.spec.stages).flat_map(|stage| &stage.alternatives);
     let paths = launches.flat_map(|alternative| {
         let launch = &alternative.launch;
-        launch.environment.iter().chain(&launch.argv).chain([&launch.cwd])
+        let kept = launch.kept_env.iter().map(|kept| &kept.file);
+        launch.environment.iter().chain(kept).chain(&launch.argv).chain([&launch.cwd])
     });
     let named = paths.filter_map(|path| Path::new(path).strip_prefix(dir).ok()?.iter().next());
     let used: BTreeSet<_> = named.map(|name| name.to_owned()).collect();

@@ -20,8 +20,8 @@ mod reserve;
 mod unsupervised;
 
 pub use het_node::{
-    ControlGroupFinding, control_groups, forward_signal, give_memory_back, raise_descriptor_limit,
-    run_restarter, share_one_heap,
+    ControlGroupFinding, control_groups, forbid_core_dumps, forward_signal, give_memory_back,
+    raise_descriptor_limit, run_restarter, share_one_heap,
 };
 
 pub use calibrations::{CalibrationFault, Calibrations};
@@ -30,7 +30,9 @@ pub use clock::{Activity, StartTime, start_time};
 pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir};
 pub use instance::{Instance, claim_instance, instance};
-pub use kept::{ENVIRONMENT_BYTES_MAX, keep_environment, keep_script, remove_unused};
+pub use kept::{
+    ENVIRONMENT_BYTES_MAX, keep_environment, keep_job_variables, keep_script, remove_unused,
+};
 pub use lock::{
     Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, Holder,
     LockHolder, MachineLock, lock_dir, take_devices, wait_for_device,

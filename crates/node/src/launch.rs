@@ -14,7 +14,7 @@ mod spawn;
 mod spec;
 mod template;
 
-pub(crate) use environment::{RANK, variables};
+pub(crate) use environment::{Given, RANK, variables};
 pub(crate) use failure::{cannot_write, explain_exec_error, outcome_of_start};
 pub(crate) use spawn::{create_directories, spawn};
 pub use spec::{ContainerAccess, VisibleEnv};

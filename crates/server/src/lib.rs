@@ -16,9 +16,10 @@ mod store;
 pub use het_host::{
     CalibrationFault, Calibrations, Conflict, ControlGroupFinding, ControlLoopKind, DeviceChoice,
     DeviceLockError, DeviceLocks, ENVIRONMENT_BYTES_MAX, Home, HomeError, JobDir, LockHolder,
-    Machine, MachineChanges, MachineLock, Unsupervised, control_groups, forward_signal,
-    keep_environment, keep_script, lock_dir, machine, machine_with, raise_descriptor_limit,
-    run_restarter, share_one_heap, take_devices, this_machine, unsupervised, wait_for_device,
+    Machine, MachineChanges, MachineLock, Unsupervised, control_groups, forbid_core_dumps,
+    forward_signal, keep_environment, keep_job_variables, keep_script, lock_dir, machine,
+    machine_with, raise_descriptor_limit, run_restarter, share_one_heap, take_devices,
+    this_machine, unsupervised, wait_for_device,
 };
 pub use het_planner::models;
 pub use het_scheduler::{Impossible, Remedy, impossible};

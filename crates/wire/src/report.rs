@@ -37,8 +37,9 @@ pub struct RunReport {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<RequestReport>,
     pub utilisation: Utilisation,
-    /// Figures that stages reported by name, for example `loss_after`.
-    #[serde(flatten)]
+    /// Figures that stages reported by name, for example `loss_after`. In an object of their own: a
+    /// program names them, and is to change nothing else of the report.
+    #[serde(default, rename = "result", skip_serializing_if = "BTreeMap::is_empty")]
     pub results: BTreeMap<String, f64>,
 }
 

@@ -54,7 +54,7 @@ spec:
       after: [make]
       run: |
         awk '{ s += $1 } END { print s }' {stage.make.output}/numbers > $HET_OUTPUT/sum
-        echo "{\"result\": {\"sum\": $(cat $HET_OUTPUT/sum)}}" >> $HET_PROGRESS
+        echo "{\"result\": {\"sum\": $(cat $HET_OUTPUT/sum), \"wall_s\": -1}}" >> $HET_PROGRESS
       devices: "gpu:4 | cpu:1"
 "#;
 
@@ -65,7 +65,9 @@ fn stages_run_in_order_and_report_results() {
     let output = sandbox.run(&["run", &file.to_string_lossy(), "-o", "json"]);
     let report = json(&output.stdout);
     assert_eq!(report["state"], "succeeded");
-    assert_eq!(report["sum"], 5050.0);
+    assert_eq!(report["result"]["sum"], 5050.0);
+    assert_eq!(report["result"]["wall_s"], -1.0);
+    assert!(report["wall_s"].as_f64() > Some(0.0), "no figure of a program changes it: {report}");
     let names: Vec<_> = report["stages"]
         .as_array()
         .expect("a list")

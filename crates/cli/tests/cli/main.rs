@@ -13,6 +13,7 @@ mod full_disk;
 mod hostile;
 mod network;
 mod operated;
+mod secrets;
 mod served;
 mod sim;
 mod sizes;

@@ -64,7 +64,7 @@ fn a_stage_reads_what_another_is_still_writing() {
     let output = sandbox.run(&["run", &file.to_string_lossy(), "-o", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    assert_eq!((&report["state"], &report["sum"]), (&"succeeded".into(), &28.0.into()));
+    assert_eq!((&report["state"], &report["result"]["sum"]), (&"succeeded".into(), &28.0.into()));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::processes::Processes;
 use super::shutdown::Shutdown;
 use crate::cgroup::Group;
 use crate::context::Context;
-use crate::launch::{self, GangSpec};
+use crate::launch::{self, GangSpec, Given};
 use crate::process::{Exit, Others, containers, kill_all, pidfd_open};
 
 /// How often processes are looked for whose end cannot be watched.
@@ -85,9 +85,10 @@ impl Survivors {
         if left.is_empty() {
             return GangStatus::Ended;
         }
-        let file = spec.launch.environment.as_deref();
-        let Ok(inherited) = context.environments.of(file) else { return GangStatus::Ended };
-        let variables = launch::variables(spec, 0, &inherited);
+        let Ok(given) = Given::read(&spec.launch, &mut context.environments) else {
+            return GangStatus::Ended;
+        };
+        let (inherited, variables) = (&given.inherited, launch::variables(spec, 0, &given));
         let Ok(remover) =
             containers::removal(&left, inherited.iter().chain(variables.iter())).spawn()
         else {

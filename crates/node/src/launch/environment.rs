@@ -1,4 +1,4 @@
-//! The environment contract: the variables of every process of a gang. No I/O.
+//! The environment contract: the variables of every process of a gang.
 //!
 //! Later ones override earlier ones: defaults, then those of the submitter, then those of the job
 //! file, then facts (ranks,
@@ -6,15 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::io;
+use std::sync::Arc;
 
-use het_core::{DeviceId, LogRule, Millis};
+use het_core::{DeviceId, Launch, LogRule, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
 use super::launcher;
 use super::spec::GangSpec;
 use super::template;
-use crate::process::{Inherited, Variables};
+use crate::process::{Environments, Inherited, Variables};
 use crate::resources::is_cpu;
 use crate::run_dir::NOTICE;
 
@@ -32,11 +34,37 @@ struct DeviceRow<'a> {
     cores: u32,
 }
 
+/// What was given to the programs of a job, as it lies in files beside the log.
+pub(crate) struct Given {
+    /// Those of whoever submitted it.
+    pub(crate) inherited: Arc<Inherited>,
+    /// Those of the job file, with placeholders.
+    job_file: Option<Arc<Inherited>>,
+}
+
+impl Given {
+    /// # Errors
+    /// When a file cannot be read; its path.
+    pub(crate) fn read<'a>(
+        launch: &'a Launch,
+        environments: &mut Environments,
+    ) -> Result<Self, (&'a str, io::Error)> {
+        let mut of = |file: Option<&'a str>| {
+            environments.of(file).map_err(|error| (file.unwrap_or_default(), error))
+        };
+        let inherited = of(launch.environment.as_deref())?;
+        let kept = launch.kept_env.as_ref().map(|kept| of(Some(&kept.file)));
+        Ok(Self { inherited, job_file: kept.transpose()? })
+    }
+}
+
 /// The variables that a rank has besides those of its submitter.
-pub(crate) fn variables(spec: &GangSpec, rank: u32, inherited: &Inherited) -> Variables {
+pub(crate) fn variables(spec: &GangSpec, rank: u32, given: &Given) -> Variables {
     let mut variables = Variables::new();
+    let inherited = &given.inherited;
     add_defaults(&mut Defaults { variables: &mut variables, inherited }, spec, rank);
-    for (name, value) in &spec.launch.env {
+    let public = spec.launch.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    for (name, value) in public.chain(given.job_file.iter().flat_map(|kept| kept.iter())) {
         variables.set(name, template::fill(value, spec.placeholders(rank)));
     }
     add_visible_devices(&mut variables, spec, rank);

@@ -4,13 +4,12 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::Arc;
 
 use het_core::{Failure, Isolation, LogRule, OutputRule};
 
 use super::container::containerized;
 use super::device_numbers::{NVIDIA, device_numbers};
-use super::environment;
+use super::environment::{self, Given};
 use super::failure::{cannot_write, explain_exec_error, failure};
 use super::files;
 use super::health_check::with_health_check;
@@ -21,7 +20,7 @@ use crate::cgroup::{Group, RunMode};
 use crate::context::Context;
 use crate::output;
 use crate::process::{
-    EXIT_NOT_FOUND, Environment, Inherited, InheritedFds, RankDescriptors, RankProgram, start_rank,
+    EXIT_NOT_FOUND, Environment, InheritedFds, RankDescriptors, RankProgram, start_rank,
 };
 
 /// Creates the directories of the contract.
@@ -56,13 +55,14 @@ pub(crate) fn spawn(
         return Err(failure(rank, EXIT_NOT_FOUND, "the stage has no program to run".to_owned()));
     };
     let (input, output) = (files::input(spec, rank)?, files::output(spec, rank)?);
-    let inherited = inherited(spec, context, rank)?;
+    let given = given(spec, context, rank)?;
+    let inherited = &given.inherited;
     // Without a cgroup the program runs as on a machine without cgroups.
     let cgroup_procs = group.map(Group::procs).unwrap_or_default();
-    let variables = environment::variables(spec, rank, &inherited);
+    let variables = environment::variables(spec, rank, &given);
     let found = match &spec.launch.container {
         Some(container) => {
-            Ok(containerized(spec, container, (&inherited, &variables), &argv, rank)?)
+            Ok(containerized(spec, container, (inherited, &variables), &argv, rank)?)
         }
         None => {
             let path = variables.get("PATH").or(inherited.get("PATH"));
@@ -84,7 +84,7 @@ pub(crate) fn spawn(
         let program = RankProgram {
             path: CString::new(path)?,
             argv: argv?,
-            env: Environment::new(&inherited, variables)?,
+            env: Environment::new(inherited, variables)?,
             cwd: CString::new(spec.launch.cwd.as_str())?,
             rank,
             cores: spec.cores[rank as usize].cores.clone(),
@@ -116,13 +116,11 @@ fn granted(spec: &GangSpec, rank: u32) -> Option<Granted<'_>> {
 }
 
 /// The variables of whoever submitted the job.
-fn inherited(spec: &GangSpec, context: &mut Context, rank: u32) -> Result<Arc<Inherited>, Failure> {
-    let file = spec.launch.environment.as_deref();
-    context.environments.of(file).map_err(|error| {
+fn given(spec: &GangSpec, context: &mut Context, rank: u32) -> Result<Given, Failure> {
+    Given::read(&spec.launch, &mut context.environments).map_err(|(file, error)| {
         let text = format!(
-            "the variables of its submitter cannot be read from `{}`: {error}, hint: submit it \
-             again",
-            file.unwrap_or_default()
+            "the variables of its submitter cannot be read from `{file}`: {error}, hint: submit \
+             it again"
         );
         failure(rank, Failure::CANNOT_RUN, text)
     })

@@ -1,7 +1,9 @@
-//! Cuts the beginning off logs that grow too long, while their programs write to the end.
+//! Cuts the beginning off logs that grow too long, while their programs write to the end. A line in
+//! the log's place of the cut says how much is not there.
 
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use het_core::{Millis, Time};
@@ -13,6 +15,12 @@ const LOG_BYTES_MAX: u64 = 256 << 20;
 
 /// File systems can remove multiples of this.
 const BLOCK_BYTES: u64 = 1 << 20;
+
+/// What a line begins with that stands for bytes that were cut off.
+const NOTE: &[u8] = b"[het: ";
+
+/// So much after a cut is looked at for the end of a line.
+const NOTE_LINE_BYTES: usize = 4 << 10;
 
 /// Unit of a file's allocated space (stat(2)).
 const BLOCK_UNIT_BYTES: u64 = 512;
@@ -76,11 +84,43 @@ fn cut(path: &Path, limit: u64) -> io::Result<Cut> {
     }
     let off = (length - limit / 2) / BLOCK_BYTES * BLOCK_BYTES;
     let range = i64::try_from(off).map_err(io::Error::other)?;
-    if fallocate(&file, FallocateFlags::FALLOC_FL_COLLAPSE_RANGE, 0, range).is_err() {
+    let before = noted(&file);
+    if fallocate(&file, FallocateFlags::FALLOC_FL_COLLAPSE_RANGE, 0, range).is_ok() {
+        note(&file, 0, before + off)?;
+    } else {
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         fallocate(&file, hole, 0, range)?;
+        // The zeros before it are those that were there.
+        note(&file, off, off)?;
     }
     Ok(Cut { found, kept: length - off })
+}
+
+/// Bytes that earlier cuts took, by the line at the beginning. A program can write such a line: it
+/// misleads nobody but its reader.
+fn noted(file: &File) -> u64 {
+    let mut bytes = [0; 64];
+    let count = file.read_at(&mut bytes, 0).unwrap_or_default();
+    let digits = bytes[..count].strip_prefix(NOTE).unwrap_or_default();
+    let digits = digits.split(|byte| !byte.is_ascii_digit()).next().unwrap_or_default();
+    let text = str::from_utf8(digits).unwrap_or_default();
+    // No log of this machine has more than 2^48 bytes.
+    text.parse::<u64>().map_or(0, |bytes| bytes.min(1 << 48))
+}
+
+/// Writes how many bytes are missing before `at`, over the line that was cut in two there.
+fn note(file: &File, at: u64, bytes: u64) -> io::Result<()> {
+    let mut text =
+        [NOTE, bytes.to_string().as_bytes(), b" bytes of this log were dropped]"].concat();
+    let mut line = vec![0; NOTE_LINE_BYTES];
+    let count = file.read_at(&mut line, at)?;
+    let end = line[..count].iter().skip(text.len()).position(|byte| *byte == b'\n');
+    // Spaces up to the end of that line: nothing of the next one is lost. Of lines longer than that
+    // the rest follows.
+    let padded = end.map_or(text.len(), |past| text.len() + past);
+    text.resize(padded, b' ');
+    text.push(b'\n');
+    file.write_all_at(&text, at)
 }
 
 #[cfg(test)]
@@ -107,6 +147,23 @@ mod tests {
         assert!(text.ends_with(b"x\nthe end\n"));
         let kept = text.iter().filter(|byte| **byte != 0).count() as u64;
         assert_eq!(kept, LIMIT / 2 + 8);
+        let dropped = |text: &[u8]| {
+            let rows = text.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
+            let notes = rows.filter_map(|row| {
+                let row = row.trim_matches(['\0', ' ']).to_owned();
+                let count =
+                    row.strip_prefix("[het: ")?.strip_suffix(" bytes of this log were dropped]")?;
+                count.parse::<u64>().ok()
+            });
+            notes.collect::<Vec<_>>()
+        };
+        assert_eq!(dropped(&text), [3 * BLOCK_BYTES]);
+        let whole_lines = text.split(|byte| *byte == b'\n').skip(1).filter(|row| row.len() == 1023);
+        assert_eq!(whole_lines.count() as u64, LIMIT / 2 / 1024 - 1, "one line gave its place");
+        (0..3 * 1024).for_each(|_| writer.write_all(&line).expect("it can be written"));
+        cut(&path, LIMIT).expect("it can be cut");
+        let text = fs::read(&path).expect("it can be read");
+        assert_eq!(dropped(&text), [6 * BLOCK_BYTES], "of all cuts together");
     }
 
     #[test]

@@ -52,6 +52,14 @@ pub(crate) fn name_process(name: &std::ffi::CStr) {
     }
 }
 
+/// Keeps the memory of this process from core dumps, and from other processes of its user that are
+/// not privileged. Programs that it starts are dumped as their limit says.
+pub fn forbid_core_dumps() {
+    // SAFETY: the call takes integers and touches no memory of this process. It fails for no value
+    // of 0.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+}
+
 /// Makes all threads of this process allocate from one heap: the heap of a thread that was busy
 /// once keeps its memory. For long-lived processes that do most work on one thread.
 pub fn share_one_heap() {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
 use het_files::is_shortage;
-use het_host::{keep_environment, keep_script};
+use het_host::{keep_environment, keep_job_variables, keep_script};
 use het_planner::models;
 use het_scheduler::impossible;
 use het_service::calls::{Waiting, Waits};
@@ -51,6 +51,7 @@ pub(super) async fn specify(
     let workdir = workdir(parts, submission, id)?;
     let kept = Kept::of(parts, submission).await?;
     let spec = resolve(parts, submission, job, &kept.context(id, array, &workdir))?;
+    let spec = with_kept_variables(parts, submission, spec, id).await?;
     let (spec, too_large) = with_planned_speeds(parts, counted_by, job, spec).await?;
     let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
     let name = match array {
@@ -170,10 +171,7 @@ fn resolve(
     job: &TrainingJob,
     place: &Place<'_>,
 ) -> Result<JobSpec, ApiError> {
-    let mut env = submission.array.map(|it| array_variables(it, place.job)).unwrap_or_default();
-    if !submission.environment.contains_key("PATH") {
-        env.extend(submission.path.clone().map(|path| ("PATH".to_owned(), path)));
-    }
+    let env = public_variables(submission, place.job);
     let topology = parts.service.topology();
     let context = Context {
         workdir: place.workdir,
@@ -188,6 +186,32 @@ fn resolve(
         environment: place.environment,
     };
     job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
+}
+
+/// The specification without what its file gave to programs: that lies beside the log.
+async fn with_kept_variables(
+    parts: &Parts,
+    submission: &Submission,
+    mut spec: JobSpec,
+    job: JobId,
+) -> Result<JobSpec, ApiError> {
+    let (dir, public) = (parts.home.kept(), public_variables(submission, job));
+    let kept = tokio::task::spawn_blocking(move || {
+        keep_job_variables(&dir, &mut spec, &public).map(|()| spec)
+    });
+    kept.await.map_err(|_| Unavailable::Gone)?.map_err(|error| {
+        let text = format!("the variables of the file cannot be kept: {error}");
+        ApiError::new(Code::BadRequest, text)
+    })
+}
+
+/// The variables that are no secrets.
+fn public_variables(submission: &Submission, job: JobId) -> BTreeMap<String, String> {
+    let mut public = submission.array.map(|it| array_variables(it, job)).unwrap_or_default();
+    if !submission.environment.contains_key("PATH") {
+        public.extend(submission.path.clone().map(|path| ("PATH".to_owned(), path)));
+    }
+    public
 }
 
 /// What a job of an array finds its place in, and where scripts written for Slurm look for it.

@@ -246,6 +246,7 @@ fn launch(
         workdir: context.workdir.to_owned(),
         argv: command_words(&needs.run).iter().map(|word| fill(word)).collect(),
         env,
+        kept_env: None,
         resume: match &needs.resume {
             Some(CommandFile::Line(line)) => line.split_whitespace().map(fill).collect(),
             Some(CommandFile::Words(words)) => words.iter().map(|word| fill(word)).collect(),

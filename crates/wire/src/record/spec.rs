@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
-    JobSpec, Launch, LogFiles, LogRule, Match, Micro, Millis, Mount, Name, OutputRule, Planned,
-    PlannedSpeeds, Preemptible, Priority, RankRule, Selector, Speeds, StageIndex, StageKind,
-    StageSpec, StallRule, WriteMode,
+    JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Micro, Millis, Mount, Name,
+    OutputRule, Planned, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, Speeds,
+    StageIndex, StageKind, StageSpec, StallRule, WriteMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -113,6 +113,12 @@ enum MatchRecord {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct KeptVariablesRecord {
+    file: String,
+    names: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LaunchRecord {
     job: String,
     stage: String,
@@ -120,6 +126,8 @@ pub(super) struct LaunchRecord {
     workdir: String,
     argv: Vec<String>,
     env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept_env: Option<KeptVariablesRecord>,
     resume: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checkpoint: Option<CheckpointRecord>,
@@ -361,6 +369,10 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
         workdir: launch.workdir.clone(),
         argv: launch.argv.clone(),
         env: launch.env.clone(),
+        kept_env: launch.kept_env.as_ref().map(|kept| KeptVariablesRecord {
+            file: kept.file.clone(),
+            names: kept.names.iter().map(ToString::to_string).collect(),
+        }),
         resume: launch.resume.clone(),
         checkpoint: launch.checkpoint.as_ref().map(|spec| CheckpointRecord {
             dir: spec.dir.clone(),
@@ -402,6 +414,10 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
         workdir: record.workdir.clone(),
         argv: record.argv.clone(),
         env: record.env.clone(),
+        kept_env: record.kept_env.as_ref().map(|kept| KeptVariables {
+            file: kept.file.clone(),
+            names: kept.names.iter().map(|name| name.as_str().into()).collect(),
+        }),
         resume: record.resume.clone(),
         checkpoint: record.checkpoint.as_ref().map(|spec| CheckpointSpec {
             dir: spec.dir.clone(),

@@ -8,8 +8,8 @@ use anstream::eprintln;
 use het_core::{JobId, JobSpec, Name, StartConditions};
 use het_server::{
     ControlLoopKind, DeviceLockError, DeviceLocks, Home, Impossible, JobDir, LockHolder, Machine,
-    MachineLock, PreparedRun, impossible, keep_environment, keep_script, models, plan,
-    take_devices, wait_for_device,
+    MachineLock, PreparedRun, impossible, keep_environment, keep_job_variables, keep_script,
+    models, plan, take_devices, wait_for_device,
 };
 use het_wire::file::Problems;
 use het_wire::job::{Context, TrainingJob, begin, parse_with};
@@ -137,7 +137,8 @@ fn resolve(
         environment: Some(&environment.to_string_lossy()),
         ..Context::new(&machine.topology.classes, models(), &nothing)
     };
-    let spec = job.resolve(&context).map_err(bad_file)?;
+    let mut spec = job.resolve(&context).map_err(bad_file)?;
+    keep_job_variables(&kept, &mut spec, &nothing).map_err(cannot_keep)?;
     let begin = job.file.spec.begin.as_deref().and_then(|text| begin(text, &Zoned::now()));
     let start = StartConditions { begin, ..StartConditions::default() };
     let commit = origin.commit.as_deref().map(Name::from);

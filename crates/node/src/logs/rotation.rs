@@ -28,7 +28,8 @@ const BLOCK_UNIT_BYTES: u64 = 512;
 /// Intervals between two checks.
 const CHECK_MIN: Millis = Millis(1_000);
 const CHECK_MAX: Millis = Millis::seconds(600);
-const CHECK_FIRST: Millis = Millis::seconds(10);
+/// Soon: nothing is known yet of how fast a log grows.
+const CHECK_FIRST: Millis = Millis::seconds(1);
 
 /// When to check the logs of a gang.
 #[derive(Debug)]

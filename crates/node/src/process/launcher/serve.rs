@@ -17,15 +17,18 @@ use super::messages::receive;
 use super::request::GangRequest;
 use super::shim;
 use super::wait::{Woken, wait_for};
-use crate::process::sys::{Forked, exit_now, fork, interrupt_on_child, received};
+use crate::process::sys::{Forked, exit_now, fork, interrupt_on_child, name_process, received};
 
 /// Descriptors of its own are above those that a program may get by number.
 const OWN_FROM: i32 = 10;
+/// As `ps` shows it.
+const NAME: &std::ffi::CStr = c"het-launcher";
 const NULL: &str = "/dev/null";
 
 /// Runs a launcher until its engine is gone: standard input is the connection to it, standard
 /// output the locked file.
 pub(super) fn serve() -> io::Result<()> {
+    name_process(NAME);
     // A terminal's signals are for the engine.
     let _ = setsid();
     let engine = received(fcntl(io::stdin(), FcntlArg::F_DUPFD_CLOEXEC(OWN_FROM))?);

@@ -20,8 +20,8 @@ mod reserve;
 mod unsupervised;
 
 pub use het_node::{
-    ControlGroupFinding, control_groups, forbid_core_dumps, forward_signal, give_memory_back,
-    raise_descriptor_limit, run_restarter, share_one_heap,
+    ControlGroupFinding, control_groups, forbid_core_dumps, forward_signal, raise_descriptor_limit,
+    run_restarter,
 };
 
 pub use calibrations::{CalibrationFault, Calibrations};

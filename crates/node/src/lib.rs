@@ -61,8 +61,5 @@ pub use error::NodeError;
 pub use event_channel::EventSender;
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::Node;
-pub use process::{
-    boot_id, forbid_core_dumps, give_memory_back, launcher_main, raise_descriptor_limit,
-    share_one_heap,
-};
+pub use process::{boot_id, forbid_core_dumps, launcher_main, raise_descriptor_limit};
 pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};

@@ -4,7 +4,7 @@ use std::fs;
 
 use het_control::{Log, LogError, Past};
 use het_core::{Event, JobId, Time};
-use het_host::{Home, Reserve, give_memory_back};
+use het_host::{Home, Reserve};
 use het_service::{MakeSnapshot, Store};
 use het_wire::api::JobRow;
 use het_wire::report::RunReport;
@@ -59,11 +59,7 @@ impl Store for Archive {
 
     fn due_snapshot(&self) -> Option<MakeSnapshot<Draft>> {
         let mark = self.events.snapshot_is_due().then(|| self.events.mark())?;
-        Some(Box::new(move |past: Past| {
-            let draft = Draft::new(mark, past);
-            give_memory_back();
-            draft
-        }))
+        Some(Box::new(move |past: Past| Draft::new(mark, past)))
     }
 
     fn put_snapshot(&mut self, draft: Draft) {

@@ -22,7 +22,7 @@ use het_server::{
     Checked, ControlLoopKind, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Existing,
     Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
     StartError, StoreError, begin_store, forward_signal, machine_with, raise_descriptor_limit,
-    run_restarter, share_one_heap, store_check, take_devices,
+    run_restarter, store_check, take_devices,
 };
 use het_wire::api::{ServerInfo, StoreCheck};
 use het_wire::declared::{self, DeclaredDevices};
@@ -212,7 +212,10 @@ fn keep_one() -> Result<u8, Fail> {
     let kept = Arc::new(Kept::default());
     pass_signals_on(Arc::clone(&kept))?;
     let start = || {
-        let child = Command::new(&program).args(&arguments).arg("--kept").spawn()?;
+        let mut command = Command::new(&program);
+        // The allocator returns freed pages at once: a peak of waiting jobs does not stay.
+        command.args(&arguments).arg("--kept").env("MIMALLOC_PURGE_DELAY", "0");
+        let child = command.spawn()?;
         // It was meant once: a store that is lost later is not begun anew by a restart.
         arguments.retain(|argument| argument != "--new-store");
         kept.server.store(child.id(), Ordering::SeqCst);
@@ -265,7 +268,6 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     // Caught first: a stop during recovery is a stop after it, not a death.
     let mut signals = signals()?;
     raise_descriptor_limit();
-    share_one_heap();
     let policy = policy_named(&args.policy)?;
     let home = home()?;
     home.server_dir()?;

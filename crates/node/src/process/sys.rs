@@ -60,25 +60,6 @@ pub fn forbid_core_dumps() {
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
-/// Makes all threads of this process allocate from one heap: the heap of a thread that was busy
-/// once keeps its memory. For long-lived processes that do most work on one thread.
-pub fn share_one_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: a parameter of the allocator, which is safe to set at any time.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-    }
-}
-
-/// Returns freed memory to the system, after a peak of use.
-pub fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: looks for free pages under the allocator's own lock.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// A set of cores in the kernel's form; `None` for none, or where a number is too high.
 pub(crate) fn cpu_set(cores: &[u32]) -> Option<libc::cpu_set_t> {
     let fits = cores.iter().all(|&core| core < libc::CPU_SETSIZE as u32);

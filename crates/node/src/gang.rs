@@ -17,22 +17,20 @@ mod survivors;
 mod verdict;
 
 use std::collections::BTreeSet;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::SystemTime;
 
-use het_core::{CheckpointSpec, Event, Failure, FailureCause, LogRule, Millis, Outcome, Time};
+use het_core::{CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, Time};
 use nix::sys::inotify::WatchDescriptor;
 use nix::sys::signal::Signal;
 
 use crate::cgroup::Group;
 use crate::context::Context;
-use crate::launch::{self, GangSpec, explain_exec_error, outcome_of_start};
+use crate::launch::{self, GangSpec, outcome_of_start};
 use crate::logs::{self, LogRotation};
 use crate::output::OutputWatch;
 use crate::poller::Source;
 use crate::process::{
-    Exit, GangFiles, Others, Report, ShimConnection, Slots, StartupNote, Told, read_report,
+    Exit, Slots,
 };
 use crate::recovery::RecordFile;
 use crate::resources::AssignedCores;
@@ -44,12 +42,9 @@ use reporting::Reporting;
 pub(crate) use shim::Shim;
 use shim::{EndsTold, ShimWatch};
 use shutdown::{Escalation, Shutdown};
-use startup::{Patience, Startup};
+use startup::Startup;
 use survivors::Survivors;
 use verdict::{Consequence, Verdict};
-
-/// Requests for one gang that may come to nothing because the launcher died.
-const LOST_REQUESTS_MAX: u32 = 8;
 
 /// Whether a stop was planned for a gang before its supervisor died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,56 +253,6 @@ impl Gang {
         }
     }
 
-    /// Records the lease before there is any process, then asks for every rank.
-    fn start_processes(&mut self, context: &mut Context) -> Result<(), Failure> {
-        let idle = context.launcher.idle_shim();
-        let shim = idle.as_ref().and_then(ShimConnection::shim);
-        let record = self.holdings.write_record(&self.spec, shim, context)?;
-        self.holdings.record = Some(record);
-        self.holdings.create_shared_dir(&self.spec)?;
-        self.request(idle, context)
-    }
-
-    /// Asks for a shim, and tells it the ranks. Where that fails none of them begins.
-    fn request(
-        &mut self,
-        idle: Option<ShimConnection>,
-        context: &mut Context,
-    ) -> Result<(), Failure> {
-        let Some(record) = &self.holdings.record else { return Ok(()) };
-        let (file, slots_at) = record.slots_in_file();
-        let world = self.spec.world();
-        let hold = self.hold_devices(context);
-        let files = GangFiles { record: file, hold: hold.as_ref().map(AsFd::as_fd) };
-        let shim = context.launcher.shim(idle, files, slots_at, world).map_err(|error| {
-            let message = format!("no process can be started: {error}");
-            Failure {
-                rank: 0,
-                exit_code: Failure::CANNOT_RUN,
-                message,
-                cause: FailureCause::CannotRun,
-            }
-        })?;
-        for rank in 0..world {
-            let group = self.holdings.cgroups.get(rank as usize);
-            launch::spawn(&self.spec, context, shim.as_fd(), group, rank)?;
-        }
-        self.processes = Processes::new((0..world).map(Process::requested).collect());
-        self.shim.watch(Shim::Own(shim), self.spec.lease, &context.poller);
-        Ok(())
-    }
-
-    /// Without a hold the devices are this control loop's only as long as it lives.
-    fn hold_devices(&self, context: &Context) -> Option<OwnedFd> {
-        let holds = context.device_holds.as_ref()?;
-        let ranks = (0..self.spec.world()).map(|rank| self.spec.rank(rank));
-        let devices = ranks.flat_map(launch::all_grants);
-        let devices = devices.map(|grant| self.spec.topology.device(grant.device).name.clone());
-        let cores: Vec<u32> =
-            self.spec.cores.iter().flat_map(|assigned| assigned.cores.iter().copied()).collect();
-        holds.hold(&devices.collect(), &cores).ok()
-    }
-
     /// A gang that hangs is ended and can start again. It gets no time to save: it does not.
     fn end_if_hung(&mut self, now: Time, context: &Context) {
         if !matches!(self.shutdown, Shutdown::Running) || !self.verdict.is_open() {
@@ -337,113 +282,6 @@ impl Gang {
     pub(crate) fn noted_ranks(&mut self) -> impl Iterator<Item = i32> + '_ {
         self.learn_ids();
         self.processes.iter().filter_map(|process| process.pid)
-    }
-
-    fn check_startup(&mut self, now: Time, context: &mut Context) {
-        if self.learn_ids() > 0 {
-            self.repeat_signals(context);
-        }
-        match self.slots().startup {
-            Some(StartupNote::Begun) => self.begun(context),
-            Some(StartupNote::Failed { rank, errno }) => self.cannot_begin(rank, errno, context),
-            None => match (self.startup.look_again(now), self.shim.pid()) {
-                (Patience::Left, _) => {}
-                (Patience::Over, Some(_)) => self.begun(context),
-                // What the launcher was asked is dropped with it: its gangs ask again.
-                (Patience::Over, None) => drop(context.launcher.replace()),
-            },
-        }
-    }
-
-    /// All programs have begun.
-    fn begun(&mut self, context: &mut Context) {
-        if self.startup.is_pending() {
-            self.startup = Startup::Over;
-            context.emit(Event::StageStarted { lease: self.spec.lease });
-        }
-    }
-
-    /// Ranks that began after a signal was sent get it too.
-    fn repeat_signals(&mut self, context: &Context) {
-        if self.is_notified {
-            self.processes.notify(&self.spec, notice::signal(&self.spec));
-        }
-        match self.shutdown {
-            Shutdown::Terminated { .. } => self.escalate(Escalation::Terminate, context),
-            Shutdown::Killed => self.escalate(Escalation::Kill, context),
-            Shutdown::Running | Shutdown::Saving { .. } => {}
-        }
-    }
-
-    /// The program of a rank cannot begin.
-    fn cannot_begin(&mut self, rank: u32, errno: i32, context: &Context) {
-        self.learn_ids();
-        self.processes.forget_unstarted();
-        let error = io::Error::from_raw_os_error(errno);
-        self.fail_start(explain_exec_error(&self.spec, rank, &error), context);
-    }
-
-    /// Not every rank begins: the others are killed.
-    fn fail_start(&mut self, failure: Failure, context: &Context) {
-        if !matches!(self.startup, Startup::Failed(_)) {
-            self.startup = Startup::Failed(failure);
-            self.kill(context);
-        }
-    }
-
-    /// Takes in what the shim told.
-    fn hear_shim(&mut self, context: &mut Context) {
-        loop {
-            let told = self.shim.connection().map_or(Told::Gone, read_report);
-            match told {
-                Told::Nothing => return,
-                Told::Gone => return self.shim_gone(context),
-                Told::Report(Report::Failed { rank, errno }) => {
-                    self.cannot_begin(rank, errno, context);
-                }
-                Told::Report(Report::Ended { rank, pid, end, others }) => {
-                    // It tells a program that cannot begin before any end.
-                    self.begun(context);
-                    self.shim.others = others;
-                    if let Some(process) = self.processes.of_rank(rank) {
-                        process.ended(pid, end);
-                        self.exited(rank, pid, end.exit, context);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The shim is gone: either nothing began, or how the others end is for this engine to see.
-    fn shim_gone(&mut self, context: &mut Context) {
-        self.shim.gone(&context.poller);
-        context.lost_shims += 1;
-        self.shim.others = Others::Perhaps;
-        self.learn_ids();
-        if self.startup.is_pending() && self.slots().shim.is_none() {
-            self.lost_requests += 1;
-            let is_wanted = self.shutdown == Shutdown::Running;
-            if is_wanted
-                && self.lost_requests <= LOST_REQUESTS_MAX
-                && self.request(None, context).is_ok()
-            {
-                return;
-            }
-        }
-        if self.startup.is_pending() {
-            match self.slots().startup {
-                Some(StartupNote::Failed { rank, errno }) => {
-                    self.cannot_begin(rank, errno, context);
-                }
-                Some(StartupNote::Begun) => self.begun(context),
-                None => self.startup = Startup::Over,
-            }
-        }
-        self.processes.orphaned(self.spec.lease, &context.poller);
-        let now = context.clock.now();
-        for index in 0..self.processes.len() {
-            self.process_ended(index, now, context);
-        }
     }
 
     /// The process of a rank may have ended, which no shim of this engine tells.

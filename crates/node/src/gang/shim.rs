@@ -1,4 +1,4 @@
-//! The shim of a gang as its engine sees it.
+//! The shim of a gang as its engine sees it, and what it tells.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,9 +6,11 @@ use het_core::{LeaseId, Millis, Time};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::context::ShimCleanup;
+use super::Gang;
+use super::shutdown::Shutdown;
+use crate::context::{Context, ShimCleanup};
 use crate::poller::{Poller, Source, Trigger};
-use crate::process::{Others, ShimConnection};
+use crate::process::{Others, Report, ShimConnection, StartupNote, Told, read_report};
 
 /// How long a shim may take to tell the ends of ranks that were killed. One that somebody stopped
 /// tells nothing.
@@ -30,6 +32,9 @@ pub(super) enum EndsTold {
     All,
     NotAll,
 }
+
+/// Requests for one gang that may come to nothing because the launcher died.
+const LOST_REQUESTS_MAX: u32 = 8;
 
 /// The shim, and what it told.
 #[derive(Debug)]
@@ -131,6 +136,63 @@ impl ShimWatch {
         {
             // Its connection or its descriptor says that it is there.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+}
+
+impl Gang {
+    /// Takes in what the shim told.
+    pub(super) fn hear_shim(&mut self, context: &mut Context) {
+        loop {
+            let told = self.shim.connection().map_or(Told::Gone, read_report);
+            match told {
+                Told::Nothing => return,
+                Told::Gone => return self.shim_gone(context),
+                Told::Report(Report::Failed { rank, errno }) => {
+                    self.cannot_begin(rank, errno, context);
+                }
+                Told::Report(Report::Ended { rank, pid, end, others }) => {
+                    // It tells a program that cannot begin before any end.
+                    self.begun(context);
+                    self.shim.others = others;
+                    if let Some(process) = self.processes.of_rank(rank) {
+                        process.ended(pid, end);
+                        self.exited(rank, pid, end.exit, context);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The shim is gone: either nothing began, or how the others end is for this engine to see.
+    fn shim_gone(&mut self, context: &mut Context) {
+        self.shim.gone(&context.poller);
+        context.lost_shims += 1;
+        self.shim.others = Others::Perhaps;
+        self.learn_ids();
+        if self.startup.is_pending() && self.slots().shim.is_none() {
+            self.lost_requests += 1;
+            let is_wanted = self.shutdown == Shutdown::Running;
+            if is_wanted
+                && self.lost_requests <= LOST_REQUESTS_MAX
+                && self.request(None, context).is_ok()
+            {
+                return;
+            }
+        }
+        if self.startup.is_pending() {
+            match self.slots().startup {
+                Some(StartupNote::Failed { rank, errno }) => {
+                    self.cannot_begin(rank, errno, context);
+                }
+                Some(StartupNote::Begun) => self.begun(context),
+                None => self.startup.give_up(),
+            }
+        }
+        self.processes.orphaned(self.spec.lease, &context.poller);
+        let now = context.clock.now();
+        for index in 0..self.processes.len() {
+            self.process_ended(index, now, context);
         }
     }
 }

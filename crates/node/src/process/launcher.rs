@@ -10,6 +10,7 @@
 //! An engine may be large and die; a copy of the launcher is made in a fixed time, and a shim
 //! lives as long as its ranks.
 
+mod lock;
 mod messages;
 mod report;
 mod request;
@@ -17,10 +18,8 @@ mod serve;
 mod shim;
 mod wait;
 
-use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,42 +34,23 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use super::identity::Identity;
-use super::procfs;
 use super::sys::{Forked, exit_now, fork, keep_only};
 
+use lock::Limits;
+pub(crate) use lock::settle;
 pub(crate) use report::{Others, Report};
 use request::{GangRequest, RELEASE, encode_rank};
 pub(crate) use request::{RankDescriptors, RankProgram};
 
 /// The word by which the program of an engine is told to be a launcher.
 const COMMAND: &str = "__launcher";
-/// The locked file, in the run directory of an engine. It names the launcher that has it.
-const LOCK: &str = "launcher";
-
-/// How often a lock is tried that somebody has.
-const LOCK_EVERY: Duration = Duration::from_millis(2);
-
-/// How long the lock is waited for that the launcher of a dead engine has.
-#[derive(Debug, Clone, Copy)]
-struct LockLimits {
-    /// After this time that launcher is killed.
-    patience: Duration,
-    /// When the wait is given up.
-    limit: Duration,
-}
-
-const START_LIMITS: LockLimits =
-    LockLimits { patience: Duration::from_secs(2), limit: Duration::from_secs(10) };
-/// While gangs run, which are not to wait.
-const REPLACE_LIMITS: LockLimits =
-    LockLimits { patience: Duration::ZERO, limit: Duration::from_millis(500) };
 /// Most shims that wait for a gang: as many as end and begin at a time on most machines.
 const IDLE_MAX: usize = 16;
-/// Longest text of the locked file.
-const HOLDER_BYTES_MAX: u64 = 256;
 /// How long an engine waits for a shim that does not take what it is to start.
 const SEND_LIMIT: Duration = Duration::from_millis(500);
-/// How long a launcher whose engine is gone may take to end before it is killed.
+/// How often a launcher whose engine is gone is looked at, and how long it may take to end before
+/// it is killed.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// This program becomes a launcher when it is told to.
@@ -143,8 +123,8 @@ impl Launcher {
     /// # Errors
     /// When an earlier one does not end, or none can be started.
     pub(crate) fn start(run_dir: &Path) -> io::Result<Self> {
-        let lock = run_dir.join(LOCK);
-        let process = LauncherProcess::start(&lock, START_LIMITS)?;
+        let lock = run_dir.join(lock::NAME);
+        let process = LauncherProcess::start(&lock, lock::AT_THE_START)?;
         Ok(Self { process, lock, replaced: 0, idle: Vec::new() })
     }
 
@@ -201,7 +181,7 @@ impl Launcher {
     pub(crate) fn replace(&mut self) -> io::Result<()> {
         self.process.kill();
         self.replaced += 1;
-        self.process = LauncherProcess::start(&self.lock, REPLACE_LIMITS)?;
+        self.process = LauncherProcess::start(&self.lock, lock::WHILE_GANGS_RUN)?;
         Ok(())
     }
 
@@ -210,12 +190,7 @@ impl Launcher {
     pub(crate) fn close(&mut self) {
         self.idle.clear();
         self.process.end();
-        if let Ok(file) = open_lock(&self.lock)
-            && file.try_lock().is_ok()
-            && is_at(&file, &self.lock)
-        {
-            let _ = fs::remove_file(&self.lock);
-        }
+        lock::remove(&self.lock);
     }
 
     /// Its shims of then are this process's children now.
@@ -237,12 +212,12 @@ impl LauncherProcess {
             if Instant::now() > until {
                 return self.kill();
             }
-            thread::sleep(LOCK_EVERY);
+            thread::sleep(LOOK_EVERY);
         }
     }
 
-    fn start(path: &Path, limits: LockLimits) -> io::Result<Self> {
-        let lock = take_lock(path, limits)?;
+    fn start(path: &Path, limits: Limits) -> io::Result<Self> {
+        let lock = lock::take(path, limits)?;
         let (own, other) = messages::pair(SockFlag::SOCK_NONBLOCK)?;
         set_blocking(&other)?;
         let pid = if IS_LAUNCHER.load(Ordering::Relaxed) {
@@ -259,7 +234,7 @@ impl LauncherProcess {
             }
         };
         // Whoever waits for the lock may have to kill it. Without the note they cannot.
-        let _ = write_holder(&lock, pid);
+        let _ = lock::name_holder(&lock, pid);
         Ok(Self { pid, connection: own })
     }
 
@@ -271,70 +246,6 @@ impl LauncherProcess {
             let _ = kill(pid, Signal::SIGKILL);
             let _ = waitpid(pid, None);
         }
-    }
-}
-
-/// Takes the lock when the launcher of a dead engine, and every shim that has not noted itself, has
-/// let go of it.
-pub(crate) fn settle(run_dir: &Path) -> io::Result<()> {
-    take_lock(&run_dir.join(LOCK), START_LIMITS).map(drop)
-}
-
-fn take_lock(path: &Path, limits: LockLimits) -> io::Result<File> {
-    let begun = Instant::now();
-    loop {
-        let file = open_lock(path)?;
-        match file.try_lock() {
-            Ok(()) if is_at(&file, path) => return Ok(file),
-            // It was removed meanwhile.
-            Ok(()) => {}
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if begun.elapsed() > limits.limit => {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            Err(TryLockError::WouldBlock) => {
-                if begun.elapsed() > limits.patience {
-                    kill_holder(&file);
-                }
-                thread::sleep(LOCK_EVERY);
-            }
-        }
-    }
-}
-
-fn open_lock(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.create(true).truncate(false).read(true).write(true);
-    options.custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path)
-}
-
-/// Whether this file is still the one at this path.
-fn is_at(file: &File, path: &Path) -> bool {
-    let there = path.symlink_metadata().map(|there| (there.dev(), there.ino()));
-    let locked = file.metadata().map(|locked| (locked.dev(), locked.ino()));
-    matches!((there, locked), (Ok(there), Ok(locked)) if there == locked)
-}
-
-fn write_holder(file: &File, pid: i32) -> io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    let ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
-    file.set_len(0)?;
-    file.write_all_at(format!("{} {pid} {ticks}\n", procfs::boot_id()).as_bytes(), 0)
-}
-
-/// Kills a launcher that somebody stopped, whose engine is dead.
-fn kill_holder(mut file: &File) {
-    use std::io::{Read, Seek};
-    let mut text = String::new();
-    if file.rewind().is_err() || file.take(HOLDER_BYTES_MAX).read_to_string(&mut text).is_err() {
-        return;
-    }
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let [boot, pid, ticks] = words[..] else { return };
-    let (Ok(pid), Ok(ticks)) = (pid.parse(), ticks.parse::<u64>()) else { return };
-    let is_it = procfs::stat(pid).is_some_and(|stat| stat.start_ticks == ticks);
-    if boot == procfs::boot_id() && is_it {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
 }
 

@@ -76,13 +76,10 @@ pub(super) const STREAMS: usize = 3;
 pub(super) const RANK_DESCRIPTORS_MAX: usize = STREAMS + HIERARCHIES_MAX;
 /// Cores that a rank may name, which bounds what a length in a request can ask for.
 const CORES_MAX: u32 = 4_096;
-/// As whom a program runs: nobody but the user of the launcher can be named yet.
-const AS_THE_LAUNCHER: u8 = 0;
 
 /// The bytes of a request for a rank.
 pub(super) fn encode_rank(program: &RankProgram) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4_096);
-    bytes.push(AS_THE_LAUNCHER);
     bytes.push(u8::from(program.inherited == InheritedFds::Closed));
     let (soft, hard) = descriptor_limit().unwrap_or((0, 0));
     bytes.extend(soft.to_le_bytes());
@@ -104,9 +101,6 @@ pub(super) fn encode_rank(program: &RankProgram) -> Vec<u8> {
 /// The program in a request; `None` where the bytes are none.
 pub(super) fn decode_rank(bytes: &[u8]) -> Option<(Program<'_>, InheritedFds)> {
     let mut reader = Reader(bytes);
-    if reader.u8()? != AS_THE_LAUNCHER {
-        return None;
-    }
     let inherited = match reader.u8()? {
         0 => InheritedFds::Kept,
         _ => InheritedFds::Closed,
@@ -202,7 +196,7 @@ mod tests {
         bytes.push(0);
         assert!(decode_rank(&bytes).is_none());
         let mut huge = request();
-        huge[22..34].fill(0xff);
+        huge[21..33].fill(0xff);
         assert!(decode_rank(&huge).is_none(), "counts beyond what is there");
     }
 }

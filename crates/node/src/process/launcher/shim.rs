@@ -15,7 +15,7 @@ use nix::unistd::{Pid, getpid, setsid};
 
 use super::messages::{receive, try_send};
 use super::report::{Others, Report};
-use super::request::{GangRequest, RANK_DESCRIPTORS_MAX, RELEASE, STREAMS, decode_rank};
+use super::request::{GangRequest, RANK_DESCRIPTORS_MAX, RELEASE, decode_rank};
 use super::wait::{Woken, wait, wait_for};
 use crate::process::exit::Exit;
 use crate::process::procfs;
@@ -148,7 +148,6 @@ impl Gang {
         if program.rank != number || descriptors.len() > RANK_DESCRIPTORS_MAX {
             return Err(invalid());
         }
-        debug_assert_eq!(STREAMS, 3);
         let files = RankFiles {
             stdin: stdin.as_fd(),
             stdout: stdout.as_fd(),

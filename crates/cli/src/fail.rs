@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anstream::eprintln;
 use het_server::{CalibrationFault, HomeError, RunError, StoreError};
+use het_wire::text::with_causes;
 use owo_colors::OwoColorize;
 
 /// Exit codes, the same for every command.
@@ -63,7 +64,7 @@ impl Fail {
 
     /// Something that says itself what to do about it.
     pub fn from_error(error: impl std::error::Error) -> Self {
-        Self::new(code::FAILED, chain(&error))
+        Self::new(code::FAILED, with_causes(&error))
     }
 
     pub fn code(&self) -> u8 {
@@ -93,24 +94,10 @@ impl Fail {
     }
 }
 
-/// An error with all its causes in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}
-
 impl From<HomeError> for Fail {
     fn from(error: HomeError) -> Self {
         let hint = "set `HET_HOME` to a directory that you can write";
-        Self::new(code::FAILED, chain(&error)).hint(hint)
+        Self::new(code::FAILED, with_causes(&error)).hint(hint)
     }
 }
 
@@ -120,7 +107,7 @@ impl From<CalibrationFault> for Fail {
             CalibrationFault::Io { .. } => code::FAILED,
             _ => code::USAGE,
         };
-        Self::new(code, chain(&error)).hint(error.hint())
+        Self::new(code, with_causes(&error)).hint(error.hint())
     }
 }
 
@@ -129,7 +116,7 @@ impl From<StoreError> for Fail {
         match error {
             StoreError::InUse => Self::new(code::CONFLICT, error.to_string())
                 .hint("the job is running: wait for it, or stop it with Ctrl-C where it runs"),
-            other => Self::new(code::FAILED, chain(&other))
+            other => Self::new(code::FAILED, with_causes(&other))
                 .hint("see `het history` for jobs that can be read"),
         }
     }
@@ -145,7 +132,7 @@ impl From<RunError> for Fail {
             }
             RunError::NeverSubmitted { .. } => Self::new(code::NOT_FOUND, error.to_string())
                 .hint("run it again without `--resume`"),
-            other => Self::new(code::FAILED, chain(&other)),
+            other => Self::new(code::FAILED, with_causes(&other)),
         }
     }
 }

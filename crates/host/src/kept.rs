@@ -22,6 +22,18 @@ use sha2::{Digest, Sha256};
 /// Bytes of all variables of a submission.
 pub const ENVIRONMENT_BYTES_MAX: usize = 512 << 10;
 
+/// Whether a process can have this variable: nothing ends its name or its value early.
+pub fn is_variable(name: &str, value: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
+}
+
+/// Bytes that variables take up in a process: `NAME=VALUE` and a zero each.
+pub fn environment_bytes<'a>(
+    variables: impl IntoIterator<Item = (&'a String, &'a String)>,
+) -> usize {
+    variables.into_iter().map(|(name, value)| name.len() + value.len() + 2).sum()
+}
+
 /// Keeps variables, those first that were `named` one by one; the path of their file.
 ///
 /// # Errors
@@ -72,11 +84,8 @@ fn keep_launch_variables(
 ) -> io::Result<Launch> {
     let (open, secret): (BTreeMap<_, _>, BTreeMap<_, _>) =
         launch.env.clone().into_iter().partition(|(name, value)| public.get(name) == Some(value));
-    let is_wrong = |(name, value): (&String, &String)| {
-        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-    };
-    let bytes: usize = secret.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
-    if secret.iter().any(is_wrong) || bytes > ENVIRONMENT_BYTES_MAX {
+    let is_wrong = |(name, value): (&String, &String)| !is_variable(name, value);
+    if secret.iter().any(is_wrong) || environment_bytes(&secret) > ENVIRONMENT_BYTES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     if secret.is_empty() {

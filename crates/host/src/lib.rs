@@ -31,7 +31,8 @@ pub use external::{Monitor, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir};
 pub use instance::{Instance, claim_instance, instance};
 pub use kept::{
-    ENVIRONMENT_BYTES_MAX, keep_environment, keep_job_variables, keep_script, remove_unused,
+    ENVIRONMENT_BYTES_MAX, environment_bytes, is_variable, keep_environment, keep_job_variables,
+    keep_script, remove_unused,
 };
 pub use lock::{
     Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, Holder,

@@ -29,9 +29,7 @@ use crate::launch::{self, GangSpec, outcome_of_start};
 use crate::logs::{self, LogRotation};
 use crate::output::OutputWatch;
 use crate::poller::Source;
-use crate::process::{
-    Exit, Slots,
-};
+use crate::process::{Exit, Slots};
 use crate::recovery::RecordFile;
 use crate::resources::AssignedCores;
 

@@ -11,7 +11,7 @@ use het_files::{Kind, Links, list, read, remove_tree};
 use het_host::{Home, HomeError, Instance, claim_instance, instance};
 use thiserror::Error;
 
-use crate::store::{EventStore, KeptFile, StoreError, StoreReader};
+use crate::store::{EventStore, KeptFile, StoreError, StoreReader, unused_beside};
 
 /// Longest kept file.
 const KEPT_BYTES_MAX: u64 = 1 << 30;
@@ -129,9 +129,7 @@ pub fn restore(home: &Home, file: &Path, existing: Existing) -> Result<Restored,
     let events = store.length();
     drop(store);
     if path.exists() {
-        let aside = (1..=u32::MAX).map(|number| path.with_extension(format!("before-{number}")));
-        let aside = aside.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
-        fs::rename(&path, aside).map_err(trouble)?;
+        fs::rename(&path, unused_beside(&path, "before")).map_err(trouble)?;
     }
     remove_tree(&home.store_copy()).map_err(trouble)?;
     fs::rename(&draft, &path).map_err(trouble)?;

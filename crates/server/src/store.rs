@@ -175,7 +175,23 @@ macro_rules! from_redb {
     };
 }
 
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        Self::Redb(Box::new(redb::Error::Io(error)))
+    }
+}
+
 from_redb!(DatabaseError TransactionError TableError StorageError CommitError);
+
+/// A path beside this one at which nothing is: where a store goes that another takes the place of.
+pub(crate) fn unused_beside(path: &Path, word: &str) -> PathBuf {
+    let numbered = |number| path.with_extension(format!("{word}-{number}"));
+    let mut number = 1_u32;
+    while numbered(number).exists() {
+        number += 1;
+    }
+    numbered(number)
+}
 
 /// An open event store.
 #[derive(Debug)]
@@ -223,13 +239,12 @@ impl EventStore {
     pub fn create(path: &Path, topology: &Topology) -> Result<Self, StoreError> {
         // Under its name only when it is complete: a death in between leaves a draft to overwrite.
         let draft = path.with_extension("draft");
-        let trouble = |error| StoreError::Redb(Box::new(redb::Error::Io(error)));
         match fs::remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(trouble(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
         let database = Self::begin(builder().create(&draft)?, topology)?;
-        fs::rename(&draft, path).map_err(trouble)?;
+        fs::rename(&draft, path)?;
         Ok(Self::at(database, Source::file(path)?, Mark::BEGINNING))
     }
 

@@ -199,16 +199,27 @@ fn explanations_and_previews_are_made_of_the_replica() {
     end(service).expect("it was asked to end");
 }
 
-/// A store that is full after some batches, and whose archive can be read.
+/// A store whose archive can be read, on a disk that fails while it is told to.
 #[derive(Default)]
 struct Recorder {
     inner: MemoryStore,
+    fails: Arc<AtomicBool>,
     archived: Arc<Mutex<Vec<u64>>>,
     snapshots: Arc<Mutex<Vec<u64>>>,
 }
 
+impl Recorder {
+    fn check(&self) -> Result<(), LogError> {
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(LogError(Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull)))),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Log for Recorder {
     fn append(&mut self, batch: &[(Time, Event)]) -> Result<(), LogError> {
+        self.check()?;
         self.inner.append(batch)
     }
 }
@@ -244,6 +255,10 @@ impl Store for Recorder {
     fn put_snapshot(&mut self, snapshot: u64) {
         self.snapshots.lock().expect("nobody panics with it").push(snapshot);
     }
+
+    fn mend(&mut self) -> Result<(), LogError> {
+        self.check()
+    }
 }
 
 #[test]
@@ -267,60 +282,9 @@ fn an_end_is_archived_and_snapshots_are_of_the_state_after_their_batch() {
     end(service).expect("it was asked to end");
 }
 
-/// A store on a disk that fails while it is told to.
-#[derive(Debug, Default)]
-struct Disk {
-    inner: MemoryStore,
-    fails: Arc<AtomicBool>,
-}
-
-impl Disk {
-    fn check(&self) -> Result<(), LogError> {
-        match self.fails.load(Ordering::SeqCst) {
-            true => Err(LogError(Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull)))),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Log for Disk {
-    fn append(&mut self, batch: &[(Time, Event)]) -> Result<(), LogError> {
-        self.check()?;
-        self.inner.append(batch)
-    }
-}
-
-impl Store for Disk {
-    type Snapshot = ();
-
-    fn length(&self) -> u64 {
-        self.inner.length()
-    }
-
-    fn keep_row(&mut self, _: &JobRow) {}
-
-    fn drop_row(&mut self, _: JobId) {}
-
-    fn archive(&mut self, _: &RunReport) {}
-
-    fn is_archived(&self, _: JobId) -> bool {
-        true
-    }
-
-    fn due_snapshot(&self) -> Option<MakeSnapshot<()>> {
-        None
-    }
-
-    fn put_snapshot(&mut self, (): ()) {}
-
-    fn mend(&mut self) -> Result<(), LogError> {
-        self.check()
-    }
-}
-
 #[test]
 fn a_disk_that_cannot_be_written_stops_changes_and_nothing_else_until_it_can() {
-    let store = Disk::default();
+    let store = Recorder::default();
     let fails = Arc::clone(&store.fails);
     let control = controller(&[(1, Script::UntilNotice)], store);
     let setup = Setup { ended_max: 10, ..Setup::default() };
@@ -353,7 +317,7 @@ fn a_disk_that_cannot_be_written_stops_changes_and_nothing_else_until_it_can() {
 
 #[test]
 fn a_service_whose_disk_cannot_be_written_can_be_ended() {
-    let store = Disk::default();
+    let store = Recorder::default();
     store.fails.store(true, Ordering::SeqCst);
     let (sender, seen) = channel();
     let observer = Box::new(move |_: &_, batch: &[(Time, Event)]| {

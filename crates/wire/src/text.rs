@@ -3,6 +3,7 @@
 //! Values go in; one sentence without a full stop comes out. A language is a function argument, so
 //! that nothing here depends on the environment.
 
+mod causes;
 mod eligibility;
 mod faults;
 mod report;
@@ -11,6 +12,7 @@ mod stops;
 
 use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
 
+pub use causes::with_causes;
 pub use eligibility::{either, not_eligible, on_hold};
 pub use faults::{given_up, refused, rejected, resting};
 pub use report::{ReportWords, fill, report_words, stop_cause};

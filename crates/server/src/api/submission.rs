@@ -200,8 +200,7 @@ async fn with_kept_variables(
         keep_job_variables(&dir, &mut spec, &public).map(|()| spec)
     });
     kept.await.map_err(|_| Unavailable::Gone)?.map_err(|error| {
-        let text = format!("the variables of the file cannot be kept: {error}");
-        ApiError::new(Code::BadRequest, text)
+        unwritable(&error, format!("the variables of the file cannot be kept: {error}"))
     })
 }
 

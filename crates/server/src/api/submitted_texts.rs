@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use het_host::ENVIRONMENT_BYTES_MAX;
+use het_host::{ENVIRONMENT_BYTES_MAX, environment_bytes, is_variable};
 use het_wire::api::{ScriptText, Submission};
 
 use super::Code;
@@ -44,9 +44,7 @@ pub(super) fn check_texts(submission: &Submission) -> Result<(), ApiError> {
     }
     check_variables("environment", environment.iter())?;
     check_variables("env", env.iter())?;
-    let variables = environment.iter().chain(env);
-    let bytes: usize = variables.map(|(name, value)| name.len() + value.len() + 2).sum();
-    if bytes > ENVIRONMENT_BYTES_MAX {
+    if environment_bytes(environment.iter().chain(env)) > ENVIRONMENT_BYTES_MAX {
         let text = format!("the variables have more than {ENVIRONMENT_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, text).hint("`--clean-env` leaves them out"));
     }
@@ -72,9 +70,7 @@ fn check_variables<'a>(
     field: &str,
     mut variables: impl Iterator<Item = (&'a String, &'a String)>,
 ) -> Result<(), ApiError> {
-    let found = variables.find(|(name, value)| {
-        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-    });
+    let found = variables.find(|(name, value)| !is_variable(name, value));
     found.map_or(Ok(()), |(name, _)| {
         let text = format!("names `{}`, which no process can have", name.escape_debug());
         Err(wrong(

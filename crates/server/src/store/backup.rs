@@ -30,9 +30,7 @@ impl StoreReader {
 
     fn write_backup(&self, path: &Path, files: &[KeptFile]) -> Result<u64, StoreError> {
         let read = self.0.begin_read()?;
-        let file = het_files::create_private(path);
-        let file = file.map_err(|error| StoreError::Redb(Box::new(redb::Error::Io(error))))?;
-        let database = builder().create_file(file)?;
+        let database = builder().create_file(het_files::create_private(path)?)?;
         let write = database.begin_write()?;
         let events = copy_table(&read, &write, EVENTS)?;
         copy_table(&read, &write, GAPS)?;

@@ -2,7 +2,6 @@
 //! process that looks.
 
 use std::any::Any;
-use std::error::Error as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::sync::Arc;
 use het_core::{Event, JobId, Time};
 use het_wire::api::{JobRow, StoreCheck};
 use het_wire::record::Record;
+use het_wire::text::with_causes;
 use redb::{ReadableTable, ReadableTableMetadata};
 
 use super::{
@@ -97,14 +97,8 @@ pub fn store_check(checked: &Checked, path: &Path) -> StoreCheck {
         events: *events,
         snapshots: *snapshots,
         rows: *rows,
-        damage: damage.iter().map(told).collect(),
+        damage: damage.iter().map(|error| with_causes(error)).collect(),
     }
-}
-
-/// With what it came from.
-fn told(error: &StoreError) -> String {
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl StoreReader {

@@ -104,8 +104,7 @@ impl EventStore {
     /// # Errors
     /// When the database or the directory cannot be read or written.
     pub fn keep_copy(&mut self, dir: &Path) -> Result<(), StoreError> {
-        let trouble = |error| StoreError::Redb(Box::new(redb::Error::Io(error)));
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(trouble)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let found = Found::read(dir);
         let newest = found.lines.last().map(|line| line.sequence + 1);
         let is_known =
@@ -116,23 +115,20 @@ impl EventStore {
         let mut text = Vec::new();
         let from = match newest {
             Some(newest) if goes_on => newest,
-            _ => self.begin_copy(dir).map_err(|error| match error {
-                Begun::Io(error) => trouble(error),
-                Begun::Store(error) => error,
-            })?,
+            _ => self.begin_copy(dir)?,
         };
         for line in self.lines_from(from)? {
             push_line(&mut text, line.sequence, &line.hash, &line.record);
         }
-        let mut file = create(dir, from).map_err(trouble)?;
-        file.write_all(&text).map_err(trouble)?;
+        let mut file = create(dir, from)?;
+        file.write_all(&text)?;
         let (events, lines) = (Some(file), Vec::new());
         self.copy = Some(Copy { dir: dir.to_owned(), events, lines, next_file: false });
         Ok(())
     }
 
     /// Begins a copy anew with the newest snapshot; the number of the first event to follow.
-    fn begin_copy(&self, dir: &Path) -> Result<u64, Begun> {
+    fn begin_copy(&self, dir: &Path) -> Result<u64, StoreError> {
         for entry in list(dir, usize::MAX).entries {
             fs::remove_file(entry.path)?;
         }
@@ -207,24 +203,6 @@ impl EventStore {
         let Some(value) = events.get(sequence)? else { return Ok(None) };
         let (hash, record) = split(sequence, value.value())?;
         Ok(Some(Line { sequence, hash, record: record.to_vec() }))
-    }
-}
-
-/// Why a copy cannot be begun.
-enum Begun {
-    Io(io::Error),
-    Store(StoreError),
-}
-
-impl From<io::Error> for Begun {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<StoreError> for Begun {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }
 

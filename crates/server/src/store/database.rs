@@ -136,6 +136,6 @@ impl Source {
 fn found(path: &Path) -> Result<fs::Metadata, StoreError> {
     fs::metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => StoreError::Missing { path: path.to_owned() },
-        _ => StoreError::Redb(Box::new(redb::Error::Io(error))),
+        _ => error.into(),
     })
 }

@@ -15,7 +15,7 @@ use super::check::guarded;
 use super::copy::{Found, Line};
 use super::{
     EVENTS, EventStore, FORMAT, GAPS, HEAD, Mark, ROWS, Recovered, StoreError, builder,
-    open_tables, snapshot, topology,
+    open_tables, snapshot, topology, unused_beside,
 };
 
 /// What could not be restored.
@@ -113,14 +113,12 @@ fn mend(path: &Path, copy: &Path, jobs: &[u64]) -> Result<Mended, StoreError> {
     let salvage = Salvage::of(damaged.as_ref(), Found::read(copy))?;
     drop(damaged);
     let draft = path.with_extension("mended");
-    let trouble = |error| StoreError::Redb(Box::new(redb::Error::Io(error)));
     if draft.exists() {
-        fs::remove_file(&draft).map_err(trouble)?;
+        fs::remove_file(&draft)?;
     }
     let lost = guarded(|| salvage.write(&builder().create(&draft)?, jobs))?;
-    let aside = (1..).map(|number| path.with_extension(format!("damaged-{number}")));
-    let aside = aside.into_iter().find(|aside| !aside.exists()).unwrap_or(draft.clone());
-    fs::rename(path, &aside).and_then(|()| fs::rename(&draft, path)).map_err(trouble)?;
+    let aside = unused_beside(path, "damaged");
+    fs::rename(path, &aside).and_then(|()| fs::rename(&draft, path))?;
     Ok(Mended { aside, lost })
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use het_control::{Log, Past};
-use het_core::State;
+use het_core::{State, Topology};
 use het_server::{Draft, EventStore, Lost, Mended, StoreError, open_mending};
 
 use crate::disk::{Handle, Sync, drawn};
@@ -14,13 +14,9 @@ use crate::snapshots::{Events, history};
 const PLACES: u64 = 1_000;
 const SECTOR: usize = 512;
 
-/// A store with snapshots, as it lies on the disk.
-fn image() -> (Vec<u8>, Events) {
-    let (topology, mut events) = history(11);
-    events.truncate(400);
-    let disk = Handle::new(Vec::new(), Sync::Works, u64::MAX);
-    let mut store = EventStore::create_on(disk.clone(), &topology).expect("the disk works");
-    let mut past = Past::new(Arc::clone(&topology));
+/// Appends events in batches, with a snapshot between them; what they add up to.
+fn fill(store: &mut EventStore, topology: &Arc<Topology>, events: &Events) -> Past {
+    let mut past = Past::new(Arc::clone(topology));
     for (number, batch) in events.chunks(20).enumerate() {
         batch.iter().for_each(|(at, event)| past.apply(*at, event));
         store.append(batch).expect("the disk works");
@@ -28,6 +24,16 @@ fn image() -> (Vec<u8>, Events) {
             store.put_snapshot(Draft::new(store.mark(), past.clone()));
         }
     }
+    past
+}
+
+/// A store with snapshots, as it lies on the disk.
+fn image() -> (Vec<u8>, Events) {
+    let (topology, mut events) = history(11);
+    events.truncate(400);
+    let disk = Handle::new(Vec::new(), Sync::Works, u64::MAX);
+    let mut store = EventStore::create_on(disk.clone(), &topology).expect("the disk works");
+    fill(&mut store, &topology, &events);
     drop(store);
     (disk.now(), events)
 }
@@ -72,14 +78,7 @@ fn with_copy(dir: &Path) -> (Events, State) {
     events.truncate(400);
     let mut store = EventStore::create(&dir.join(STORE), &topology).expect("it can be made");
     store.keep_copy(&dir.join(COPY)).expect("it can be made");
-    let mut past = Past::new(Arc::clone(&topology));
-    for (number, batch) in events.chunks(20).enumerate() {
-        batch.iter().for_each(|(at, event)| past.apply(*at, event));
-        store.append(batch).expect("the disk works");
-        if number == 5 {
-            store.put_snapshot(Draft::new(store.mark(), past.clone()));
-        }
-    }
+    let past = fill(&mut store, &topology, &events);
     (events, past.state)
 }
 

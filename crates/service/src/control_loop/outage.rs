@@ -1,12 +1,12 @@
 //! A disk that cannot be written: questions are answered, what runs is watched, and nothing is
 //! changed or decided until it can be written again.
 
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use het_control::{ControlError, LogError};
 use het_core::{Millis, Time};
 use het_engine::Engine;
+use het_wire::text::with_causes;
 
 use super::{ControlLoop, ServiceError};
 use crate::Store;
@@ -36,7 +36,7 @@ enum Facts {
 impl<E: Engine, S: Store> ControlLoop<E, S> {
     /// A turn could not be made durable: it never was, and callers are told so.
     pub(super) fn begin_outage(&mut self, error: LogError) -> Result<(), ServiceError> {
-        self.storage.send_replace(Some(why(&error)));
+        self.storage.send_replace(Some(with_causes(&error).into()));
         let (sender, past) = channel();
         // What the log adds up to is what the replica knows. The loop waits for it.
         self.publisher.look(move |past| drop(sender.send(past.clone())));
@@ -49,7 +49,7 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
     /// Where the store has no room at the start, only facts are recorded from the beginning.
     pub(super) fn look_at_store(&mut self) {
         if let Err(error) = self.control.log_mut().mend() {
-            self.storage.send_replace(Some(why(&error)));
+            self.storage.send_replace(Some(with_causes(&error).into()));
             self.wait_with_reserve();
         }
     }
@@ -82,7 +82,7 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
             // The next turn is an ordinary one, and takes in what was heard.
             Ok(()) => drop(self.storage.send_replace(None)),
             Err(error) => {
-                self.storage.send_replace(Some(why(&error)));
+                self.storage.send_replace(Some(with_causes(&error).into()));
                 outage.pause = (outage.pause + outage.pause).min(PAUSE_MAX);
                 outage.retry_at = self.control.now() + outage.pause;
                 outage.facts = Facts::Recorded;
@@ -108,19 +108,4 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
             }
         }
     }
-}
-
-/// The error with what it came from, as one line.
-fn why(error: &LogError) -> Arc<str> {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text.into()
 }

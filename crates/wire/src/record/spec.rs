@@ -112,10 +112,13 @@ enum MatchRecord {
     Classes(Vec<String>),
 }
 
+/// Variables of a launch. Versions that knew only of values in the record cannot read the second
+/// form, and refuse the store rather than start a program without its variables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct KeptVariablesRecord {
-    file: String,
-    names: Vec<String>,
+#[serde(untagged)]
+enum VariablesRecord {
+    Open(BTreeMap<String, String>),
+    Kept { open: BTreeMap<String, String>, file: String, names: Vec<String> },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,9 +128,7 @@ pub(super) struct LaunchRecord {
     cwd: String,
     workdir: String,
     argv: Vec<String>,
-    env: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    kept_env: Option<KeptVariablesRecord>,
+    env: VariablesRecord,
     resume: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checkpoint: Option<CheckpointRecord>,
@@ -368,11 +369,7 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
         cwd: launch.cwd.clone(),
         workdir: launch.workdir.clone(),
         argv: launch.argv.clone(),
-        env: launch.env.clone(),
-        kept_env: launch.kept_env.as_ref().map(|kept| KeptVariablesRecord {
-            file: kept.file.clone(),
-            names: kept.names.iter().map(ToString::to_string).collect(),
-        }),
+        env: write_variables(launch),
         resume: launch.resume.clone(),
         checkpoint: launch.checkpoint.as_ref().map(|spec| CheckpointRecord {
             dir: spec.dir.clone(),
@@ -406,18 +403,38 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
     }
 }
 
+fn write_variables(launch: &Launch) -> VariablesRecord {
+    let open = launch.env.clone();
+    match &launch.kept_env {
+        None => VariablesRecord::Open(open),
+        Some(KeptVariables { file, names }) => VariablesRecord::Kept {
+            open,
+            file: file.clone(),
+            names: names.iter().map(ToString::to_string).collect(),
+        },
+    }
+}
+
+fn read_variables(record: &VariablesRecord) -> (BTreeMap<String, String>, Option<KeptVariables>) {
+    match record {
+        VariablesRecord::Open(open) => (open.clone(), None),
+        VariablesRecord::Kept { open, file, names } => {
+            let names = names.iter().map(|name| name.as_str().into()).collect();
+            (open.clone(), Some(KeptVariables { file: file.clone(), names }))
+        }
+    }
+}
+
 pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
+    let (env, kept_env) = read_variables(&record.env);
     Launch {
         job: record.job.as_str().into(),
         stage: record.stage.as_str().into(),
         cwd: record.cwd.clone(),
         workdir: record.workdir.clone(),
         argv: record.argv.clone(),
-        env: record.env.clone(),
-        kept_env: record.kept_env.as_ref().map(|kept| KeptVariables {
-            file: kept.file.clone(),
-            names: kept.names.iter().map(|name| name.as_str().into()).collect(),
-        }),
+        env,
+        kept_env,
         resume: record.resume.clone(),
         checkpoint: record.checkpoint.as_ref().map(|spec| CheckpointSpec {
             dir: spec.dir.clone(),

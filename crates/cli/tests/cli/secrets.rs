@@ -17,9 +17,9 @@ use crate::support::{Sandbox, Served};
 /// What every planted value begins with.
 const PLANTED: &str = "between-us-";
 
-/// The variables of the shell, of `--env`, of the file, of a stage and of an alternative; a
-/// placeholder is filled in for the program alone.
-const NAMES: [&str; 5] = ["OF_SHELL", "OF_OPTION", "OF_JOB", "OF_STAGE", "OF_ALTERNATIVE"];
+/// The variables of the shell, of `--env`, of a stage and of an alternative; a placeholder is filled
+/// in for the program alone.
+const NAMES: [&str; 5] = ["OF_SHELL", "OF_OPTION", "OF_STAGE", "OF_PLACE", "OF_ALTERNATIVE"];
 
 const JOB: &str = r#"
 apiVersion: heterosis.dev/v1alpha1
@@ -28,15 +28,15 @@ metadata: { name: planted }
 spec:
   stages:
     - name: main
-      env: { OF_JOB: between-us-4, OF_STAGE: "between-us-{rank}" }
-      devices: cpu:1
+      env: { OF_STAGE: between-us-4, OF_PLACE: "between-us-{rank}" }
       run: [sh, -c, SCRIPT]
       alternatives:
         - { devices: "cpu:1", env: { OF_ALTERNATIVE: between-us-5 } }
 "#;
 
-/// Ends well where every variable has its value, of which the script knows the sum alone.
-const CHECK: &str = "test $(printf %s $OF_SHELL $OF_OPTION $OF_JOB $OF_STAGE | wc -c) = 48";
+/// Ends well where every variable has its value, of which the script knows the end alone.
+const CHECK: &str = "for value in $OF_SHELL $OF_OPTION $OF_STAGE $OF_PLACE $OF_ALTERNATIVE; do \
+                     ends=$ends${value##*-}; done; test $ends = 12405";
 
 fn plant(sandbox: &Sandbox, words: &[&str], script: &str) -> String {
     sandbox.write("job.yaml", &JOB.replace("SCRIPT", &format!("{script:?}")));
@@ -98,7 +98,10 @@ fn paths(socket: &Path) -> Vec<String> {
     let document = document.expect("a value").expect("it is JSON");
     let paths = document["paths"].as_object().expect("paths");
     let with_get = paths.iter().filter(|(_, path)| path.get("get").is_some());
-    with_get.map(|(path, _)| path.replace("{job}", "1")).collect()
+    let paths: Vec<String> = with_get.map(|(path, _)| path.replace("{job}", "1")).collect();
+    assert!(paths.iter().any(|path| path.ends_with("/jobs/1")), "{paths:?}");
+    assert!(!paths.iter().any(|path| path.contains('{')), "{paths:?}");
+    paths
 }
 
 #[test]
@@ -113,6 +116,9 @@ fn what_is_planted_is_found_in_kept_files_alone() {
     wait_for("the job to run", || served.json(&["describe", "2"])["state"] == "running");
     let home = sandbox.path().join("home");
     check_files(&home);
+    served.run(&["server", "backup", "backup"]);
+    let backup = fs::read(sandbox.path().join("backup")).expect("it was written");
+    assert!(!holds(&backup), "a backup leaves variables out");
     let socket = home.join("server/socket");
     for path in paths(&socket) {
         let told = answer(&socket, &path);
@@ -142,6 +148,26 @@ fn a_run_without_a_server_keeps_secrets_too() {
     let reports: Vec<String> = reports.filter_map(|path| fs::read_to_string(path).ok()).collect();
     assert!(reports.iter().any(|report| report.contains("\"succeeded\"")), "{told} {reports:?}");
     check_files(&home);
+}
+
+/// What opens the server is kept as a hash, and shown once.
+#[test]
+fn a_token_is_in_no_file_and_no_answer() {
+    let served = Served::new();
+    let made = served.run(&["server", "token", "--role", "viewer"]).stdout;
+    let made = String::from_utf8_lossy(&made).into_owned();
+    let token = made.split_whitespace().max_by_key(|word| word.len()).expect("it is shown once");
+    assert!(token.len() >= 32, "{made}");
+    served.submit("exit 0");
+    let is_told = |bytes: &[u8]| bytes.windows(token.len()).any(|part| part == token.as_bytes());
+    let home = served.0.path().join("home");
+    for path in files(&home) {
+        assert!(!is_told(&fs::read(&path).unwrap_or_default()), "{path:?}");
+    }
+    let socket = home.join("server/socket");
+    for path in paths(&socket) {
+        assert!(!is_told(&answer(&socket, &path)), "{path}");
+    }
 }
 
 /// The kernel gives the files of a process that may not be dumped to root.

@@ -125,6 +125,7 @@ const RULES: &[Rule] = &[
             "crates/host/src/external.rs",
             "crates/node/src/node/adoption.rs",
             "crates/node/src/process/launcher.rs",
+            "crates/node/src/process/launcher/lock.rs",
             "crates/node/src/recovery/restarter.rs",
             "crates/server/src/api/auth.rs",
             "crates/server/src/api/bounded.rs",

@@ -17,8 +17,8 @@ use crate::support::{Sandbox, Served};
 /// What every planted value begins with.
 const PLANTED: &str = "between-us-";
 
-/// The variables of the shell, of `--env`, of a stage and of an alternative; a placeholder is filled
-/// in for the program alone.
+/// The variables of the shell, of `--env`, of a stage and of an alternative; a placeholder is
+/// filled in for the program alone.
 const NAMES: [&str; 5] = ["OF_SHELL", "OF_OPTION", "OF_STAGE", "OF_PLACE", "OF_ALTERNATIVE"];
 
 const JOB: &str = r#"

@@ -3,8 +3,12 @@
 //! again.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Stdio;
-use std::thread::yield_now;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, yield_now};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -13,6 +17,9 @@ use crate::support::Served;
 
 /// Longest that an answer may take: far more than any takes, far less than for ever.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// Rest between two questions whether the control loop takes turns.
+const PROBE_EVERY: Duration = Duration::from_millis(5);
 
 /// What a program does, by name. `$W` is its own working directory, `$OUT` that of its logs.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -170,6 +177,46 @@ fn see_it_end(served: &Served, id: u64) -> String {
     }
 }
 
+/// Runs one program after another; how long the slowest answer took after each, sorted.
+fn attack(served: &Served) -> Vec<(Duration, &'static str)> {
+    let mut slowest = Vec::new();
+    for (name, script) in PROGRAMS {
+        let id = submit(served, name, script).to_string();
+        see_it_end(served, id.parse().expect("a number"));
+        let questions: [&[&str]; 5] = [
+            &["ps", "--all"],
+            &["describe", &id],
+            &["explain", &id],
+            &["logs", &id, "--tail", "5"],
+            &["devices"],
+        ];
+        let took = questions.iter().map(|question| answered(served, question)).max();
+        slowest.push((took.expect("there are some"), *name));
+    }
+    slowest.sort();
+    slowest
+}
+
+/// Asks again and again whether the control loop takes turns, until told to stop; how long the
+/// answers took.
+fn probe(socket: &Path, stop: &AtomicBool) -> Vec<Duration> {
+    let mut took = Vec::new();
+    while !stop.load(Ordering::SeqCst) {
+        let began = Instant::now();
+        let mut stream = UnixStream::connect(socket).expect("the server listens");
+        stream.set_read_timeout(Some(ANSWER_LIMIT)).expect("it can be set");
+        let request = "GET /readyz HTTP/1.1\r\nHost: het\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("the server reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the server answers in time");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        took.push(began.elapsed());
+        thread::sleep(PROBE_EVERY);
+    }
+    took.sort();
+    took
+}
+
 #[test]
 fn programs_that_mean_harm_hold_nobody_up() {
     let served = Served::new();
@@ -180,22 +227,16 @@ fn programs_that_mean_harm_hold_nobody_up() {
          sleep 0.1; done",
     );
     let before = served.json(&["server", "status"])["pid"].clone();
-    let mut slowest = Vec::new();
-    for (name, script) in PROGRAMS {
-        let id = submit(&served, name, script).to_string();
-        see_it_end(&served, id.parse().expect("a number"));
-        let questions: [&[&str]; 5] = [
-            &["ps", "--all"],
-            &["describe", &id],
-            &["explain", &id],
-            &["logs", &id, "--tail", "5"],
-            &["devices"],
-        ];
-        let took = questions.iter().map(|question| answered(&served, question)).max();
-        slowest.push((took.expect("there are some"), *name));
-    }
-    slowest.sort();
-    println!("slowest answers: {:?}", slowest.iter().rev().take(3).collect::<Vec<_>>());
+    let (stop, socket) = (AtomicBool::new(false), served.0.path().join("home/server/socket"));
+    thread::scope(|scope| {
+        let prober = scope.spawn(|| probe(&socket, &stop));
+        let slowest = attack(&served);
+        stop.store(true, Ordering::SeqCst);
+        let turns = prober.join().expect("every question was answered");
+        println!("slowest answers: {:?}", slowest.iter().rev().take(3).collect::<Vec<_>>());
+        let p99 = turns[turns.len() * 99 / 100];
+        println!("{} turns asked for: p99 {p99:?}, slowest {:?}", turns.len(), turns.last());
+    });
     assert_eq!(served.json(&["server", "status"])["pid"], before, "it never died");
     let steps = |id| row(&served, id)["step"].as_u64().unwrap_or(0);
     let seen = steps(healthy);

@@ -24,9 +24,9 @@ struct Server {
 }
 
 pub fn run() -> Result<()> {
-    let root = crate::root();
-    let Some(schemathesis) = schemathesis(&root.join("target/api-test"))? else { return Ok(()) };
-    let het = root.join("target/debug/het");
+    let target = crate::target();
+    let Some(schemathesis) = schemathesis(&target.join("api-test"))? else { return Ok(()) };
+    let het = target.join("debug/het");
     if !het.exists() {
         bail!("`{}` is not built: `cargo build --package het-cli`", het.display());
     }

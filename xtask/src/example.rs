@@ -14,8 +14,7 @@ pub fn run(arguments: Vec<String>) -> Result<()> {
         build.extend(["--features", features.as_str()]);
     }
     cargo(&build)?;
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
-    let het = crate::root().join(target).join("release/het");
+    let het = crate::target().join("release/het");
     let status = Command::new(&het)
         .args(["run", "examples/finetune.yaml"])
         .args(arguments)

@@ -237,8 +237,7 @@ fn het(words: &[&str], paths: &[(&str, &Path)]) -> Result<Vec<u8>> {
     if !built {
         bail!("`het` does not build");
     }
-    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    let mut command = Command::new(crate::root().join(folder).join("release/het"));
+    let mut command = Command::new(crate::target().join("release/het"));
     command.args(words).current_dir(crate::root());
     for (name, path) in paths {
         command.arg(name).arg(std::path::absolute(path).context("a path")?);

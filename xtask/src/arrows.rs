@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("policy", &["core", "perf"]),
     ("sim", &["core", "perf", "engine"]),
     ("node", &["core", "files", "perf", "wire", "engine", "devices"]),
+    ("agent", &["core", "files", "wire", "engine", "node"]),
     ("scheduler", &["core", "perf", "parallel", "policy"]),
     ("planner", &["core", "perf", "parallel", "wire"]),
     ("control", &["core", "perf", "policy", "scheduler", "engine"]),

@@ -305,6 +305,8 @@ pub struct Launch {
     pub output: OutputRule,
     /// Where the program lies and runs, if not on the machine itself.
     pub container: Option<Container>,
+    /// The user of the machine that it runs as; the server's own where there is none.
+    pub user: Option<Name>,
 }
 
 /// Variables whose values lie in a file beside the log, and in no event.

@@ -51,6 +51,12 @@ impl EventReceiver {
         Channel { clock, sender: self.sender.clone(), waker: Arc::clone(&self.waker) }
     }
 
+    /// Wakes the engine, and is nothing that it waits for.
+    pub(crate) fn silent_waker(&self) -> het_engine::Waker {
+        let waker = Arc::clone(&self.waker);
+        het_engine::Waker::new(move || waker.wake())
+    }
+
     /// The events so far. Later senders wake the engine again.
     pub(crate) fn drain(&self) -> impl Iterator<Item = (Time, Event)> + '_ {
         // Only resets the counter.

@@ -1,6 +1,7 @@
 //! The engine for this machine.
 
 mod adoption;
+mod remote;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use het_core::{
-    Action, Checkpoint, Event, Failure, Index, Launch, LeaseId, Millis, NodeId, Outcome, Placement,
-    Plan, State, Time, Topology,
+    Action, Checkpoint, Event, Failure, Index, Launch, LeaseId, Millis, NodeId, Outcome, Phase,
+    Placement, Plan, State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_files::is_directory;
@@ -33,7 +34,7 @@ use crate::process::{Environments, Launcher, Orphans};
 use crate::progress::{Changed, ProgressWatch};
 use crate::recovery::{self, Reaped, RecordFiles, refuse_later_records, remove_blank_files};
 use crate::remover::Remover;
-use crate::resources::{AssignedCores, Cores, Ports};
+use crate::resources::{AssignedCores, Cores, CoresRecord, GangResources, Ports};
 use crate::run_dir::{lease_path, progress_dir};
 
 const NULL: &str = "/dev/null";
@@ -64,10 +65,21 @@ pub struct Node {
     context: Context,
     receiver: EventReceiver,
     /// Of leases whose end was returned but may not be durable yet.
-    uncommitted: Vec<Cleanup>,
+    uncommitted: Vec<(LeaseId, Cleanup)>,
     senders: Weak<Channel>,
     /// The latest time that was given to the caller.
     latest: Cell<Time>,
+}
+
+/// A lease that lives according to the log, with all that its gang is started from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveLease {
+    pub lease: LeaseId,
+    pub attempt: u32,
+    pub phase: Phase,
+    pub placement: Arc<Placement>,
+    pub launch: Arc<Launch>,
+    pub resume: Option<Checkpoint>,
 }
 
 /// The parts of [`Action::Start`] that an engine acts on.
@@ -165,7 +177,8 @@ impl Node {
         recovery::reap(run_dir)
     }
 
-    fn start(&mut self, start: Start<'_>) {
+    /// With these resources, or with those that it chooses.
+    fn start(&mut self, start: Start<'_>, given: Option<&GangResources>) {
         let lease = start.lease;
         if self.gangs.contains_key(&lease) {
             return;
@@ -181,12 +194,19 @@ impl Node {
             let dir = self.config.run_dir.display();
             return self.refuse(lease, format!("`{dir}` cannot be made again: {error}"));
         }
-        let port = match self.ports.take(self.context.clock.now()) {
-            Ok(port) => port,
+        let resources = match given {
+            Some(given) => {
+                Ok((given.port, given.cores.iter().map(CoresRecord::assigned).collect()))
+            }
+            None => self.choose_resources(start.placement),
+        };
+        let (port, cores): (u16, Vec<AssignedCores>) = match resources {
+            Ok((_, cores)) if cores.len() != ranks.len() => {
+                return self.refuse(lease, "not every rank was given cores".to_owned());
+            }
+            Ok(resources) => resources,
             Err(error) => return self.refuse(lease, format!("no free port: {error}")),
         };
-        let cores: Vec<AssignedCores> =
-            ranks.iter().map(|rank| self.cores.take(all_grants(rank))).collect();
         let spec = self.spec(&start, port, cores.clone());
         match Gang::start(spec, &mut self.context) {
             Ok(gang) => self.insert(lease, gang),
@@ -195,6 +215,12 @@ impl Node {
                 self.fail(lease, failure);
             }
         }
+    }
+
+    fn choose_resources(&mut self, placement: &Placement) -> io::Result<(u16, Vec<AssignedCores>)> {
+        let port = self.ports.take(self.context.clock.now())?;
+        let ranks = placement.ranks.iter();
+        Ok((port, ranks.map(|rank| self.cores.take(all_grants(rank))).collect()))
     }
 
     /// Makes the directory for files of live leases again where somebody removed it, with what
@@ -233,6 +259,24 @@ impl Node {
     /// Not the fault of its program.
     fn refuse(&mut self, lease: LeaseId, reason: String) {
         self.context.emit(Event::StageEnded { lease, outcome: Outcome::Refused { reason } });
+    }
+
+    /// Carries out one action of a plan: a start with the resources that were chosen for it, or
+    /// with its own.
+    pub fn carry_out(&mut self, action: &Action, given: Option<&GangResources>) {
+        match action {
+            Action::Start { lease, attempt, placement, launch, resume, .. } => {
+                let (lease, attempt) = (*lease, *attempt);
+                self.start(Start { lease, attempt, placement, launch, resume }, given);
+            }
+            Action::Stop { lease, cause, grace, .. } => {
+                if let Some(gang) = self.gangs.get_mut(lease) {
+                    gang.stop(cause.word(), *grace, self.context.clock.now());
+                }
+            }
+            // Nothing else on this machine could take them.
+            Action::Claim { .. } | Action::Unclaim { .. } => {}
+        }
     }
 
     /// Every start has an end, also one that failed at once.
@@ -381,6 +425,29 @@ impl Node {
     }
 }
 
+impl LiveLease {
+    /// Every lease of a state.
+    pub fn all(state: &State) -> Vec<Self> {
+        let leases = state.leases().iter().map(|(&lease, held)| {
+            let (_, spec, stage) = state.stage(held.stage);
+            Self {
+                lease,
+                attempt: held.attempt,
+                phase: held.phase,
+                placement: Arc::clone(&held.placement),
+                launch: Arc::clone(&spec.alternatives[held.placement.alternative].launch),
+                resume: stage.checkpoint.clone(),
+            }
+        });
+        leases.collect()
+    }
+
+    fn start(&self) -> Start<'_> {
+        let Self { lease, attempt, placement, launch, resume, .. } = self;
+        Start { lease: *lease, attempt: *attempt, placement, launch, resume }
+    }
+}
+
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wakeup {
@@ -392,7 +459,8 @@ enum Wakeup {
 
 impl Engine for Node {
     fn adopt(&mut self, state: &State) {
-        self.adopt_leases(state);
+        let leases = LiveLease::all(state);
+        self.adopt_of(state, leases);
     }
 
     fn topology_changed(&mut self, topology: &Arc<Topology>) {
@@ -408,30 +476,17 @@ impl Engine for Node {
     }
 
     fn submit(&mut self, plan: &Plan) {
-        if !self.fence.admits(plan) {
-            return;
-        }
-        for action in &plan.actions {
-            match action {
-                Action::Start { lease, attempt, placement, launch, resume, .. } => {
-                    let (lease, attempt) = (*lease, *attempt);
-                    self.start(Start { lease, attempt, placement, launch, resume });
-                }
-                Action::Stop { lease, cause, grace, .. } => {
-                    if let Some(gang) = self.gangs.get_mut(lease) {
-                        gang.stop(cause.word(), *grace, self.context.clock.now());
-                    }
-                }
-                // Nothing else on this machine could take them.
-                Action::Claim { .. } | Action::Unclaim { .. } => {}
-            }
+        if self.fence.admits(plan) {
+            plan.actions.iter().for_each(|action| self.carry_out(action, None));
         }
     }
 
     fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
         loop {
             if let Some(QueuedEvent { at, event, cleanup }) = self.context.events.pop_front() {
-                self.uncommitted.extend(cleanup);
+                if let (Some(cleanup), Event::StageEnded { lease, .. }) = (cleanup, &event) {
+                    self.uncommitted.push((*lease, cleanup));
+                }
                 return Some((self.monotonic(at), event));
             }
             // Where nothing can happen any more, something may have happened before.
@@ -451,7 +506,7 @@ impl Engine for Node {
     }
 
     fn committed(&mut self) {
-        self.context.cleanups.append(&mut self.uncommitted);
+        self.context.cleanups.extend(self.uncommitted.drain(..).map(|(_, cleanup)| cleanup));
     }
 
     fn now(&self) -> Time {

@@ -5,6 +5,7 @@ mod exit;
 mod identity;
 mod kill;
 mod launcher;
+pub mod messages;
 mod orphans;
 pub(crate) mod procfs;
 mod slots;

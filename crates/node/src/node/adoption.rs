@@ -9,26 +9,35 @@ use std::time::{Duration, SystemTime};
 use het_core::{CheckpointSpec, Event, Failure, LeaseId, Outcome, Phase, State};
 use het_engine::Engine;
 
-use super::{NOTE_LIMIT, Node, Start};
+use super::{LiveLease, NOTE_LIMIT, Node};
 use crate::cgroup::Group;
 use crate::context::{Cleanup, RecordCleanup, ShimCleanup};
 use crate::gang::{AbandonedGang, Gang, Process, Shim, StopRequested};
 use crate::process::{ProcessSelector, containers, kill_and_wait, pidfd_open};
 use crate::recovery::{AbandonedLease, RecordFile, readable};
+use crate::resources::GangResources;
 use crate::run_dir::{lease_path, marker_variable};
 
 /// Interval between two reads of a record whose notes are missing.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
 
 impl Node {
-    /// Adopts everything that runs according to a state which was read from the log, after its
-    /// supervisor died or was detached. Running programs continue; how the others ended is reported
-    /// as soon as it is known; what was planned but never begun begins now. Plans of generations up
-    /// to the state's are ignored from here on.
-    pub(super) fn adopt_leases(&mut self, state: &State) {
+    /// As [`Engine::adopt`], of these leases of a state alone.
+    pub fn adopt_of(&mut self, state: &State, leases: Vec<LiveLease>) {
         self.fence.adopt(state);
         self.topology_changed(state.topology());
         self.report_machine(state);
+        self.adopt_leases(leases.into_iter().map(|lease| (lease, None)));
+    }
+
+    /// Adopts everything that runs according to a state which was read from the log, after its
+    /// supervisor died or was detached. Running programs continue; how the others ended is reported
+    /// as soon as it is known; what was planned but never begun begins now, with the resources that
+    /// were chosen for it. Plans of generations up to the state's are ignored from here on.
+    pub fn adopt_leases(
+        &mut self,
+        leases: impl Iterator<Item = (LiveLease, Option<GangResources>)>,
+    ) {
         let (mut found, unread) = readable(&self.config.run_dir);
         // Where two leases have the same number, one is of a lost state, and the newest counts.
         found.sort_by_key(|found| (found.record.is_of_this_boot(), found.record.since_ticks));
@@ -36,20 +45,14 @@ impl Node {
         for found in found {
             records.insert(found.lease(), found).into_iter().for_each(discard);
         }
-        for (&lease, held) in state.leases() {
-            let (_, spec, stage) = state.stage(held.stage);
-            let start = Start {
-                lease,
-                attempt: held.attempt,
-                placement: &held.placement,
-                launch: &spec.alternatives[held.placement.alternative].launch,
-                resume: &stage.checkpoint,
-            };
-            match records.remove(&lease) {
-                Some(found) => self.adopt_lease(start, held.phase, found),
-                None if held.phase == Phase::Starting && unread.is_empty() => self.start(start),
+        for (live, chosen) in leases {
+            match records.remove(&live.lease) {
+                Some(found) => self.adopt_lease(&live, chosen.as_ref(), found),
+                None if live.phase == Phase::Starting && unread.is_empty() => {
+                    self.start(live.start(), chosen.as_ref());
+                }
                 // It ran, or may have: its record was removed, or cannot be read.
-                None => self.lose(lease, None),
+                None => self.lose(live.lease, None),
             }
         }
         records.into_values().for_each(discard);
@@ -65,14 +68,19 @@ impl Node {
         }
     }
 
-    fn adopt_lease(&mut self, start: Start<'_>, phase: Phase, found: AbandonedLease) {
-        let lease = start.lease;
+    fn adopt_lease(
+        &mut self,
+        live: &LiveLease,
+        chosen: Option<&GangResources>,
+        found: AbandonedLease,
+    ) {
+        let (start, lease) = (live.start(), live.lease);
         let world = start.placement.ranks.len();
         let found = wait_for_notes(found, world);
         if found.never_began() {
             // No shim and no rank noted itself, and what was asked before is settled.
             found.discard();
-            return self.start(start);
+            return self.start(start, chosen);
         }
         let AbandonedLease { record, slots, path } = &found;
         if !record.is_of_this_boot() || slots.ranks.len() != world {
@@ -92,7 +100,7 @@ impl Node {
         let shim = found.shim().and_then(|pid| Some(Shim::Other(pidfd_open(pid).ok()?, pid)));
         let shim = shim.unwrap_or(Shim::None);
         let (cgroups, file) = (record.control_groups(), RecordFile::open(path).ok());
-        let stop = if phase.is_stopping() { StopRequested::Yes } else { StopRequested::No };
+        let stop = if live.phase.is_stopping() { StopRequested::Yes } else { StopRequested::No };
         let abandoned = AbandonedGang { processes, shim, cgroups, record: file, since, stop };
         let mut gang = Gang::adopt(spec, abandoned, &mut self.context);
         if stop == StopRequested::Yes {

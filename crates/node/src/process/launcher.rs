@@ -11,7 +11,6 @@
 //! lives as long as its ranks.
 
 mod lock;
-mod messages;
 mod report;
 mod request;
 mod serve;
@@ -34,6 +33,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use super::identity::Identity;
+use super::messages;
 use super::sys::{Forked, exit_now, fork, keep_only};
 
 use lock::Limits;

@@ -94,6 +94,13 @@ impl AssignedCores {
     }
 }
 
+impl CoresRecord {
+    pub(crate) fn assigned(&self) -> AssignedCores {
+        let owned = self.owned.iter().map(|&(device, core)| (DeviceId(device), core)).collect();
+        AssignedCores { cores: self.cores.clone(), owned }
+    }
+}
+
 /// Whole cores among the grants.
 pub(crate) fn count_cores(topology: &Topology, grants: impl Iterator<Item = Grant>) -> u32 {
     grants.filter(|grant| is_cpu(topology, grant.device)).map(|g| g.share.whole_units()).sum()

@@ -39,6 +39,8 @@ pub struct Context<'a> {
     pub script: Option<&'a str>,
     pub stdin: Option<&'a str>,
     pub environment: Option<&'a str>,
+    /// The user of the machine as whom its programs run, where that is not the server's.
+    pub user: Option<&'a str>,
 }
 
 /// What names in the file may stand for; where nothing is known of a sort, all names will do.
@@ -66,6 +68,7 @@ impl<'a> Context<'a> {
             script: None,
             stdin: None,
             environment: None,
+            user: None,
         }
     }
 
@@ -273,6 +276,7 @@ fn launch(
             false => OutputRule::AtTheEnd,
         },
         container: needs.container.as_ref().map(|container| resolve_container(container, &fill)),
+        user: context.user.map(Name::from),
     }
 }
 

@@ -113,12 +113,20 @@ enum MatchRecord {
 }
 
 /// Variables of a launch. Versions that knew only of values in the record cannot read the second
-/// form, and refuse the store rather than start a program without its variables.
+/// form, and refuse the store rather than start a program without its variables. Those that knew
+/// nothing of users cannot read the third, and do not start a program as their own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum VariablesRecord {
     Open(BTreeMap<String, String>),
     Kept { open: BTreeMap<String, String>, file: String, names: Vec<String> },
+    OfUser { of_user: UserVariablesRecord },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct UserVariablesRecord {
+    user: String,
+    variables: Box<VariablesRecord>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -405,12 +413,18 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
 
 fn write_variables(launch: &Launch) -> VariablesRecord {
     let open = launch.env.clone();
-    match &launch.kept_env {
+    let variables = match &launch.kept_env {
         None => VariablesRecord::Open(open),
         Some(KeptVariables { file, names }) => VariablesRecord::Kept {
             open,
             file: file.clone(),
             names: names.iter().map(ToString::to_string).collect(),
+        },
+    };
+    match &launch.user {
+        None => variables,
+        Some(user) => VariablesRecord::OfUser {
+            of_user: UserVariablesRecord { user: user.to_string(), variables: Box::new(variables) },
         },
     }
 }
@@ -422,11 +436,19 @@ fn read_variables(record: &VariablesRecord) -> (BTreeMap<String, String>, Option
             let names = names.iter().map(|name| name.as_str().into()).collect();
             (open.clone(), Some(KeptVariables { file: file.clone(), names }))
         }
+        // One user has them, and never a second.
+        VariablesRecord::OfUser { of_user } => read_variables(&of_user.variables),
     }
 }
 
 pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
-    let (env, kept_env) = read_variables(&record.env);
+    let (variables, user) = match &record.env {
+        VariablesRecord::OfUser { of_user } => {
+            (&*of_user.variables, Some(of_user.user.as_str().into()))
+        }
+        variables => (variables, None),
+    };
+    let (env, kept_env) = read_variables(variables);
     Launch {
         job: record.job.as_str().into(),
         stage: record.stage.as_str().into(),
@@ -465,6 +487,7 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
             OutputRecord::Streamed => OutputRule::Streamed,
         },
         container: record.container.as_ref().map(read_container),
+        user,
     }
 }
 

@@ -13,10 +13,10 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
 
-use super::messages::receive;
 use super::request::GangRequest;
 use super::shim;
 use super::wait::{Woken, wait_for};
+use crate::process::messages::receive;
 use crate::process::sys::{Forked, exit_now, fork, interrupt_on_child, name_process, received};
 
 /// Descriptors of its own are above those that a program may get by number.

@@ -13,11 +13,11 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getpid, setsid};
 
-use super::messages::{receive, try_send};
 use super::report::{Others, Report};
 use super::request::{GangRequest, RANK_DESCRIPTORS_MAX, RELEASE, decode_rank};
 use super::wait::{Woken, wait, wait_for};
 use crate::process::exit::Exit;
+use crate::process::messages::{receive, try_send};
 use crate::process::procfs;
 use crate::process::slots::{EndNote, SHIM_AT, STARTUP_AT, StartupNote, end_at, note_at, slot};
 use crate::process::sys::{RankFiles, become_subreaper, exit_status, name_process, start_program};

@@ -26,7 +26,7 @@ const INLINE: u8 = 0;
 const IN_FILE: u8 = 1;
 
 /// Two ends that are connected, closed when a program begins.
-pub(super) fn pair(flags: SockFlag) -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pair(flags: SockFlag) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC | flags;
     Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?)
 }
@@ -36,7 +36,7 @@ pub(super) fn pair(flags: SockFlag) -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// When nobody can receive it any more, and `WouldBlock` where the other end is full and this one
 /// does not wait.
-pub(super) fn send(
+pub fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     descriptors: impl Iterator<Item = RawFd>,
@@ -66,7 +66,7 @@ fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `WouldBlock` where nothing is there and this end does not wait, `Interrupted` by a signal.
-pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; 1 + INLINE_MAX];
     let mut room = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
     let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -105,7 +105,7 @@ fn contents(file: &File) -> io::Result<Vec<u8>> {
 }
 
 /// Sends a message without descriptors if there is room for it.
-pub(super) fn try_send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+pub(crate) fn try_send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
     sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], &[], flags, None).map(drop)
 }

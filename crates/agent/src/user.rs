@@ -1,0 +1,190 @@
+//! One user's leases, and the connection to the agent that has their gangs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use het_core::{Action, LeaseId, Millis, Name, Phase, Time};
+use het_node::{GangResources, LiveLease};
+
+use crate::kept;
+use crate::link::{Ear, Link};
+use crate::messages::{Adopted, Begin, ToAgent, record};
+use crate::spawner::SpawnAgents;
+
+/// After so many agents in a row that did not last, starts are given up.
+const FAILURES_MAX: u32 = 5;
+/// Pause before the next agent after the first that did not last, and the longest: an agent is its
+/// user's to kill.
+const PAUSE: Millis = Millis(100);
+const PAUSE_MAX: Millis = Millis(60_000);
+/// An agent that lived so long did last.
+const LASTED: Millis = Millis(10_000);
+
+/// A lease that the engine reports on.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub lease: LiveLease,
+    /// None of one that was adopted, until its agent says what it has.
+    pub resources: Option<GangResources>,
+    /// Its start was reported.
+    pub started: bool,
+    /// An agent may have begun it.
+    pub told: bool,
+}
+
+impl Live {
+    pub(crate) fn new(lease: LiveLease, resources: Option<GangResources>) -> Self {
+        Self { lease, resources, started: false, told: false }
+    }
+}
+
+/// What is the same for the agents of all users.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub spawner: Arc<dyn SpawnAgents>,
+    pub ear: Ear,
+    /// Without the directory of the user.
+    pub begin: Begin,
+    /// Where users have their directories.
+    pub users: PathBuf,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct UserAgent {
+    pub live: BTreeMap<LeaseId, Live>,
+    link: Option<Link>,
+    /// The agent has begun to listen.
+    ready: bool,
+    connection: u64,
+    since: Time,
+    failures: u32,
+    /// None while there is an agent, or nothing to do for one.
+    retry_at: Option<Time>,
+    /// Files that this agent has.
+    sent: BTreeSet<PathBuf>,
+}
+
+/// What becomes of starts of which the agent may not have heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Starts {
+    /// The next agent is told of them.
+    Kept,
+    GivenUp,
+}
+
+impl UserAgent {
+    pub(crate) fn retry_at(&self) -> Option<Time> {
+        self.retry_at
+    }
+
+    /// Asks for an agent. What it is sent waits for it.
+    pub(crate) fn connect(&mut self, user: &Name, shared: &Shared, now: Time) {
+        self.connection += 1;
+        (self.since, self.retry_at, self.ready) = (now, None, false);
+        self.sent.clear();
+        let (spawner, ear) = (Arc::clone(&shared.spawner), shared.ear.clone());
+        let Ok(link) = Link::open(user, self.connection, spawner, ear) else {
+            self.ended(now);
+            return;
+        };
+        self.link = Some(link);
+        let dir = shared.users.join(user.as_str());
+        let since_boot = het_node::since_boot().0;
+        self.send(&ToAgent::Begin(Begin { dir, at: now.0, since_boot, ..shared.begin.clone() }));
+        self.send_adopted(shared);
+    }
+
+    /// Tells the agent of everything that lives.
+    pub(crate) fn send_adopted(&mut self, shared: &Shared) {
+        let leases: Vec<LeaseId> = self.live.keys().copied().collect();
+        leases.into_iter().for_each(|lease| self.send_files(lease, shared));
+        let adopted =
+            self.live.values().map(|live| Adopted::new(&live.lease, live.resources.clone()));
+        let adopted = ToAgent::Adopt(adopted.collect());
+        self.send(&adopted);
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// The agent listens: it does what it was sent so far.
+    pub(crate) fn is_ready(&mut self) {
+        self.ready = true;
+        self.live.values_mut().for_each(|live| live.told = true);
+    }
+
+    /// Whether something is of the present connection.
+    pub(crate) fn hears(&self, connection: u64) -> bool {
+        self.link.is_some() && self.connection == connection
+    }
+
+    pub(crate) fn send(&self, message: &ToAgent) {
+        if let Some(link) = &self.link {
+            link.send(message);
+        }
+    }
+
+    /// Has a new lease started.
+    pub(crate) fn start(&mut self, action: &Action, live: Live, shared: &Shared, now: Time) {
+        let lease = live.lease.lease;
+        let live = Live { told: self.ready, ..live };
+        let resources = live.resources.clone().map(|resources| (lease.0, resources));
+        self.live.insert(lease, live);
+        if self.is_connected() {
+            self.send_files(lease, shared);
+            self.act(action, resources.into_iter().collect());
+        } else if self.retry_at.is_none() {
+            // Somebody new, or an agent that had nothing left to do.
+            self.retry_at = Some(now);
+        }
+    }
+
+    /// Has a lease stopped. An agent that is away is told of it as of what is being stopped.
+    pub(crate) fn stop(&mut self, action: &Action) {
+        let Action::Stop { lease, cause, .. } = action else { return };
+        if let Some(live) = self.live.get_mut(lease) {
+            live.lease.phase = Phase::Stopping { cause: *cause };
+            self.act(action, Vec::new());
+        }
+    }
+
+    fn act(&self, action: &Action, resources: Vec<(u64, GangResources)>) {
+        self.send(&ToAgent::Act { plan: record(vec![action.clone()]), resources });
+    }
+
+    /// Sends the kept files that a lease names and this agent does not have yet.
+    fn send_files(&mut self, lease: LeaseId, shared: &Shared) {
+        let Some(live) = self.live.get(&lease) else { return };
+        let launch = Arc::clone(&live.lease.launch);
+        for name in kept::named(&launch, &shared.begin.kept) {
+            // Without it the start fails, and says what is missing.
+            if let Some(name_text) = name.to_str()
+                && !self.sent.contains(name)
+                && let Ok(text) = kept::read(&shared.begin.kept, name)
+            {
+                self.send(&ToAgent::Keep { name: name_text.to_owned(), text });
+                self.sent.insert(name.to_owned());
+            }
+        }
+    }
+
+    /// The agent is gone. The next one is tried after a pause, if there is anything to do for it.
+    pub(crate) fn ended(&mut self, now: Time) -> Starts {
+        let lasted = self.link.take().is_some() && now.since(self.since) >= LASTED;
+        self.failures = if lasted { 0 } else { self.failures + 1 };
+        let pause = Millis(PAUSE.0 << self.failures.min(16)).min(PAUSE_MAX);
+        self.retry_at = (!self.live.is_empty()).then_some(now + pause);
+        match self.failures > FAILURES_MAX {
+            true => Starts::GivenUp,
+            false => Starts::Kept,
+        }
+    }
+
+    /// No agent is to run for this user; perhaps one is later.
+    pub(crate) fn refused(&mut self, now: Time) {
+        self.link = None;
+        self.retry_at = (!self.live.is_empty()).then_some(now + PAUSE_MAX);
+    }
+}

@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("scheduler", &["core", "perf", "parallel", "policy"]),
     ("planner", &["core", "perf", "parallel", "wire"]),
     ("control", &["core", "perf", "policy", "scheduler", "engine"]),
-    ("host", &["core", "files", "wire", "engine", "node", "devices"]),
+    ("host", &["agent", "core", "files", "wire", "engine", "node", "devices"]),
     ("forecast", &["core", "perf", "policy", "scheduler", "control", "sim"]),
     (
         "lab",
@@ -32,6 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "server",
         &[
+            "agent",
             "core",
             "files",
             "perf",

@@ -25,15 +25,33 @@ pub const WATCH: &str = "/api/v1/watch";
 const START_LIMIT: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// Where the server is: the one that was named, one of several users in this user's `HET_HOME`, the
+/// user's own where it runs, the machine's where there is one, and else the user's own.
+fn place() -> Result<Place, Fail> {
+    let system = Home::of_system();
+    let is_there = |path: &Path| path.try_exists().unwrap_or(false);
+    let Ok(home) = Home::named(|name| env::var(name).ok()) else {
+        return Place::find(system.shared_socket());
+    };
+    let is_named = env::var_os("HET_HOME").is_some_and(|path| !path.is_empty());
+    Place::find(if is_there(&home.shared_socket()) {
+        home.shared_socket()
+    } else if is_named || is_there(&home.socket()) || !is_there(system.root()) {
+        home.socket()
+    } else {
+        system.shared_socket()
+    })
+}
+
 /// A client of the server that runs.
 pub fn client() -> Result<Client, Fail> {
-    let place = Place::find(home()?.socket())?;
+    let place = place()?;
     Client::connect(place.clone())?.ok_or_else(|| unreachable(&place))
 }
 
 /// The same, where there may be none; one that was named has to be there.
 pub fn client_if_any() -> Result<Option<Client>, Fail> {
-    let place = Place::find(home()?.socket())?;
+    let place = place()?;
     match (Client::connect(place.clone())?, &place) {
         (None, Place::Network { .. }) => Err(unreachable(&place)),
         (client, _) => Ok(client),
@@ -42,7 +60,7 @@ pub fn client_if_any() -> Result<Option<Client>, Fail> {
 
 /// A client of the next server, after the one before went away: its keeper starts it again.
 pub fn client_again() -> Result<Client, Fail> {
-    let place = Place::find(home()?.socket())?;
+    let place = place()?;
     let deadline = Instant::now() + START_LIMIT;
     loop {
         match Client::connect(place.clone())? {
@@ -55,12 +73,12 @@ pub fn client_again() -> Result<Client, Fail> {
 
 /// A client of the server; starts the user's own one if it does not run.
 pub fn on_demand() -> Result<Client, Fail> {
-    let home = home()?;
-    let place = Place::find(home.socket())?;
+    let place = place()?;
     if let Some(client) = Client::connect(place.clone())? {
         return Ok(client);
     }
-    if matches!(place, Place::Network { .. }) {
+    let home = home()?;
+    if place != Place::Socket(home.socket()) {
         return Err(unreachable(&place));
     }
     refuse_busy(&home)?;

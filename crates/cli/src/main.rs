@@ -44,6 +44,9 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(het_bench::RANK_COMMAND) {
         return het_bench::rank_main();
     }
+    if let Some(code) = agent() {
+        return code;
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
@@ -62,6 +65,23 @@ fn main() -> ExitCode {
             ExitCode::from(fail.code())
         }
     }
+}
+
+/// Runs as the agent of a user if it was started as one; gives its exit code then.
+fn agent() -> Option<ExitCode> {
+    let mut words = std::env::args().skip(1);
+    if words.next()? != het_server::AGENT_COMMAND {
+        return None;
+    }
+    let user = words.next().unwrap_or_default();
+    Some(match het_server::agent_main(&user) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let fail = fail::Fail::from_error(error);
+            fail.print();
+            ExitCode::from(fail.code())
+        }
+    })
 }
 
 /// Printing panics where standard output takes no more, such as on a full disk: no fault of ours,

@@ -7,6 +7,8 @@
 //! run/                 files of live leases
 //! server/              the server's event store, socket, tokens and log
 //! calibration/         what was measured of device classes
+//! socket               where a server of several users is reached
+//! users/ada/           what jobs of `ada` write, hers alone to change: jobs/7/, run/, kept/
 //! ```
 
 use std::fs;
@@ -44,6 +46,9 @@ pub struct JobDir {
 }
 
 impl Home {
+    /// Where `het server install` puts the server of a machine.
+    pub const OF_SYSTEM: &str = "/var/lib/heterosis";
+
     /// Before the id of a job that has an engine of its own.
     pub(crate) const JOB_ENGINE: &str = "job-";
 
@@ -52,16 +57,29 @@ impl Home {
     /// # Errors
     /// When none is set or the directory cannot be made.
     pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, HomeError> {
-        let set = |name: &str| lookup(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let root = set("HET_HOME")
-            .or_else(|| set("XDG_STATE_HOME").map(|state| state.join("heterosis")))
-            .or_else(|| set("HOME").map(|home| home.join(".local/state/heterosis")))
-            .ok_or(HomeError::Nowhere)?;
-        let jobs = root.join("jobs");
+        let home = Self::named(lookup)?;
+        let jobs = home.root.join("jobs");
         // What jobs write is for their owner; who wants to share it names another directory.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&jobs);
         made.map_err(|source| HomeError::Io { path: jobs, source })?;
-        Ok(Self { root })
+        Ok(home)
+    }
+
+    /// The same, and nothing is made.
+    ///
+    /// # Errors
+    /// When no variable is set.
+    pub fn named(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, HomeError> {
+        let set = |name: &str| lookup(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let root = set("HET_HOME")
+            .or_else(|| set("XDG_STATE_HOME").map(|state| state.join("heterosis")))
+            .or_else(|| set("HOME").map(|home| home.join(".local/state/heterosis")));
+        Ok(Self { root: root.ok_or(HomeError::Nowhere)? })
+    }
+
+    /// A server's that the whole machine uses.
+    pub fn of_system() -> Self {
+        Self { root: PathBuf::from(Self::OF_SYSTEM) }
     }
 
     pub fn root(&self) -> &Path {
@@ -108,6 +126,21 @@ impl Home {
     /// Where the server is reached.
     pub fn socket(&self) -> PathBuf {
         self.root.join("server/socket")
+    }
+
+    /// Where a server of several users is reached.
+    pub fn shared_socket(&self) -> PathBuf {
+        self.root.join("socket")
+    }
+
+    /// Where each user has a directory for jobs.
+    pub fn users(&self) -> PathBuf {
+        self.root.join("users")
+    }
+
+    /// The directory of a job that runs as this user.
+    pub fn work_of(&self, user: &str, job: u64) -> PathBuf {
+        self.users().join(user).join("jobs").join(job.to_string())
     }
 
     /// What submissions leave beside their events.

@@ -38,6 +38,6 @@ pub use lock::{
     Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, Holder,
     LockHolder, MachineLock, lock_dir, take_devices, wait_for_device,
 };
-pub use machine::{Machine, MachineChanges, machine, machine_with, this_machine};
+pub use machine::{Machine, MachineChanges, MachineUsers, machine, machine_with, this_machine};
 pub use reserve::Reserve;
 pub use unsupervised::{Unsupervised, unsupervised};

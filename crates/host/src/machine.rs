@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use het_agent::{Members, SpawnAgents};
 use het_core::{Bytes, DeviceId, Occupant, Topology};
 use het_devices::{Discovery, ShareError, System, discover};
 use het_node::HoldDevices;
@@ -21,6 +22,15 @@ pub struct Machine {
     pub reserved: BTreeMap<DeviceId, Occupant>,
     /// How its jobs hold devices, once they were taken.
     pub device_holds: Option<Arc<dyn HoldDevices>>,
+    /// As whom its jobs run; none where they run as the server.
+    pub users: Option<MachineUsers>,
+}
+
+/// The users of a machine as whom jobs run, each by an agent.
+#[derive(Debug, Clone)]
+pub struct MachineUsers {
+    pub members: Members,
+    pub spawner: Arc<dyn SpawnAgents>,
 }
 
 /// Looks at this machine.
@@ -71,5 +81,6 @@ fn known(system: System, discovery: Discovery) -> Machine {
         system,
         reserved: BTreeMap::new(),
         device_holds: None,
+        users: None,
     }
 }

@@ -61,6 +61,8 @@ pub use error::NodeError;
 pub use event_channel::EventSender;
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::{LiveLease, Node};
-pub use process::{boot_id, forbid_core_dumps, launcher_main, messages, raise_descriptor_limit};
+pub use process::{
+    boot_id, forbid_core_dumps, launcher_main, messages, name_process, raise_descriptor_limit,
+};
 pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};
 pub use resources::GangResources;

@@ -24,5 +24,5 @@ pub(crate) use orphans::Orphans;
 pub use procfs::boot_id;
 pub(crate) use slots::{EndNote, Slots, StartupNote, slots_bytes};
 pub(crate) use sys::{InheritedFds, become_subreaper, exit_status, pidfd_open};
-pub use sys::{forbid_core_dumps, raise_descriptor_limit};
+pub use sys::{forbid_core_dumps, name_process, raise_descriptor_limit};
 pub(crate) use variables::{Environment, Environments, Inherited, Variables};

@@ -11,6 +11,7 @@ mod events;
 mod jobs;
 mod limits;
 mod listen;
+mod local_users;
 mod metrics;
 mod openapi;
 mod own_socket;
@@ -40,6 +41,8 @@ use het_service::{Handle, Selection, Unavailable, Which};
 use crate::{MachineService, StoreReader};
 pub use het_service::calls::LIVE_JOBS_OF_A_TENANT;
 pub use het_service::{Caller, Code, Role};
+use local_users::LocalUsers;
+
 pub use listen::{Listen, ListenError, Network, serve};
 pub use peer::Peer;
 pub use refuse::ApiError;
@@ -70,6 +73,8 @@ pub(crate) struct Parts {
     /// Jobs of a tenant that may wait or run.
     jobs_of_a_tenant: usize,
     pub(crate) log: StoreReader,
+    /// Of the own socket, where several users may open it.
+    pub(crate) local_users: Option<LocalUsers>,
 }
 
 impl Api {
@@ -89,7 +94,18 @@ impl Api {
         let everything = Selection { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&service.jobs().list(&everything, |_| true), &home);
         let limits = limits::Limits::new();
-        let parts = Parts { service, home, started, tokens, keys, limits, jobs_of_a_tenant, log };
+        let local_users = machine.members.clone().map(LocalUsers::new);
+        let parts = Parts {
+            service,
+            home,
+            started,
+            tokens,
+            keys,
+            limits,
+            jobs_of_a_tenant,
+            log,
+            local_users,
+        };
         Ok(Self(Arc::new(parts)))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use het_agent::{Agents, Members, Users};
 use het_control::{Controller, Past, Retention};
 use het_core::{Event, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
@@ -74,10 +75,10 @@ pub(crate) struct Parts<'a> {
 /// A controller over this machine that has adopted what runs, and an observer that belongs to it.
 pub(crate) fn assemble(
     parts: Parts<'_>,
-) -> Result<(Controller<Node, Archive>, Observer), StartError> {
+) -> Result<(Controller<Agents, Archive>, Observer), StartError> {
     let Parts { machine, scheduling, past: Past { state, rates }, .. } = parts;
     let found = Arc::new(under_known_name(state.topology(), &machine.topology));
-    let mut node = Node::new(Config {
+    let node = Node::new(Config {
         found: Arc::clone(&found),
         cores: machine.discovery.cores.clone(),
         visible_env: het_devices::visible_devices,
@@ -86,11 +87,19 @@ pub(crate) fn assemble(
         run_dir: parts.run_dir.clone(),
         begins_at: parts.begins_at,
         control_groups: ControlGroups::Auto,
-        health_check: parts.health_check,
+        health_check: parts.health_check.clone(),
         mode: parts.mode,
         device_holds: machine.device_holds.clone(),
     })?;
-    let event_sender = node.event_sender();
+    let users = machine.users.as_ref().map(|users| Users {
+        spawner: Arc::clone(&users.spawner),
+        found: Arc::clone(&found),
+        dir: parts.home.users(),
+        kept: parts.home.kept(),
+        health_check: parts.health_check,
+    });
+    let mut engine = Agents::new(node, users);
+    let event_sender = engine.event_sender();
     // What the monitor finds is reported of the machine as it joins in the first turn.
     let rows = state.joined_by(&found).devices;
     let mut joined = state.clone();
@@ -107,7 +116,7 @@ pub(crate) fn assemble(
     first.into_iter().for_each(|event| event_sender.send(event));
     let log = Archive::new(parts.store, parts.home, parts.reserve);
     let Scheduling { policy, cadence } = scheduling;
-    let mut control = Controller::new(state, rates, policy, node, log)
+    let mut control = Controller::new(state, rates, policy, engine, log)
         .with_cadence(cadence)
         .with_retention(parts.retention);
     control.adopt();
@@ -120,7 +129,9 @@ pub(crate) fn assemble(
 /// A service for many jobs on this machine.
 #[derive(Debug)]
 pub struct MachineService {
-    service: Service<Node>,
+    service: Service<Agents>,
+    /// As whom jobs run, where that is not the server.
+    pub members: Option<Members>,
     pub log: StoreReader,
     /// What changed about the machine since the service before, a sentence each.
     pub news: Vec<String>,
@@ -192,7 +203,8 @@ impl MachineService {
             observers: vec![observer],
         };
         let service = Service::start(control, setup)?;
-        Ok(Self { service, log, news, refused })
+        let members = machine.users.as_ref().map(|users| users.members.clone());
+        Ok(Self { service, members, log, news, refused })
     }
 
     pub fn handle(&self) -> &Handle {
@@ -204,8 +216,8 @@ impl MachineService {
     /// # Errors
     /// Why it ended, unless it was asked to.
     pub fn join(self) -> Result<(), ServiceError> {
-        let (node, ended) = self.service.join();
-        node.detach();
+        let (engine, ended) = self.service.join();
+        engine.detach();
         ended
     }
 }

@@ -5,29 +5,37 @@
 //! event store on disk (`store`, `archive`), its backups (`restore`); the HTTP interface (`api`).
 //! Must never know: the inside of a policy.
 
+mod agent;
 pub mod api;
 mod archive;
 mod assembly;
 mod planning;
+mod privileged;
 mod restore;
 mod run;
 mod store;
 
+pub use het_agent::{
+    BecomeError, Members, Programs, SpawnError, SpawnRequests, UserDirs, become_user,
+    serve_requests,
+};
 pub use het_host::{
     CalibrationFault, Calibrations, Conflict, ControlGroupFinding, ControlLoopKind, DeviceChoice,
     DeviceLockError, DeviceLocks, ENVIRONMENT_BYTES_MAX, Home, HomeError, JobDir, LockHolder,
-    Machine, MachineChanges, MachineLock, Unsupervised, control_groups, forbid_core_dumps,
-    forward_signal, keep_environment, keep_job_variables, keep_script, lock_dir, machine,
-    machine_with, raise_descriptor_limit, run_restarter, take_devices, this_machine, unsupervised,
-    wait_for_device,
+    Machine, MachineChanges, MachineLock, MachineUsers, Unsupervised, control_groups,
+    forbid_core_dumps, forward_signal, keep_environment, keep_job_variables, keep_script, lock_dir,
+    machine, machine_with, raise_descriptor_limit, run_restarter, take_devices, this_machine,
+    unsupervised, wait_for_device,
 };
 pub use het_planner::models;
 pub use het_scheduler::{Impossible, Remedy, impossible};
 pub use het_service::report::{Detail, explanation_of_record};
 pub use het_service::{Handle, Scheduling};
 
+pub use agent::agent_main;
 pub use assembly::{MachineService, StartError, begin_store};
 pub use planning::plan;
+pub use privileged::{AGENT_COMMAND, PrivilegeError, Privileged};
 pub use restore::{Environments, Existing, RestoreError, Restored, back_up, copy_private, restore};
 pub use run::{PreparedRun, Run, RunError};
 pub use store::{

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use het_agent::Agents;
 use het_control::{Past, Retention};
 use het_core::{Event, JobEnd, JobId, JobSpec, State, Time, Topology};
 use het_host::{Home, HomeError, JobDir, Machine, MachineLock, missed_facts, newest_checkpoint};
@@ -142,7 +143,7 @@ impl PreparedRun {
 #[derive(Debug)]
 pub struct Run {
     job: JobId,
-    service: Service<Node>,
+    service: Service<Agents>,
     /// How it went, or why its report cannot be written; nothing where the service ended before.
     end: Receiver<Result<RunReport, RunError>>,
     /// Held until the run is over.

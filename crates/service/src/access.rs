@@ -114,11 +114,13 @@ pub struct Caller {
     pub role: Role,
     /// Whose jobs are the caller's own; everybody's where there is none.
     pub tenant: Option<String>,
+    /// The user of the machine as whom this caller's jobs run, where that is not the server.
+    pub user: Option<String>,
 }
 
 impl Caller {
     /// Whoever can open the server's own socket.
-    pub const OWNER: Self = Self { role: Role::Admin, tenant: None };
+    pub const OWNER: Self = Self { role: Role::Admin, tenant: None, user: None };
 
     pub fn whose(&self, tenant: &str) -> Whose {
         let Some(own) = &self.tenant else { return Whose::Own };
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     fn caller(tenant: &str) -> Caller {
-        Caller { role: Role::User, tenant: Some(tenant.to_owned()) }
+        Caller { role: Role::User, tenant: Some(tenant.to_owned()), user: None }
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn archive<E: Engine, S: Store>(control: &mut Controller<E, S>, id: JobId) {
     let state = control.state();
     // Whoever may look at the job may read what is kept of it.
     let tenant_of = |id| state.job(id).map(|job| job.spec.tenant.to_string());
-    let caller = Caller { role: Role::Viewer, tenant: tenant_of(id) };
+    let caller = Caller { role: Role::Viewer, tenant: tenant_of(id), user: None };
     let viewer = Viewer::new(&caller, &tenant_of);
     let report = report(state, id, control.policy().name(), state.now());
     if let Some(report) = report.and_then(|report| report.redacted(&viewer)) {

@@ -4,7 +4,9 @@ use std::ffi::CString;
 
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Gid, Uid, User, getgroups, initgroups, setresgid, setresuid, setsid, setuid};
+use nix::unistd::{
+    Gid, Uid, User, getgroups, initgroups, setgroups, setresgid, setresuid, setsid, setuid,
+};
 use thiserror::Error;
 
 /// Others than the user and its group, which for files below its directory is the server's, read
@@ -25,11 +27,12 @@ pub enum BecomeError {
 }
 
 /// Gives up all rights but this user's: ids, groups, and the session and terminal of whoever
-/// started it. To be called by a process of one thread.
+/// started it. With the rights of one more group, where it is given one. To be called by a process
+/// of one thread.
 ///
 /// # Errors
 /// When not all of them are gone; the process is to end then.
-pub fn become_user(name: &str) -> Result<(), BecomeError> {
+pub fn become_user(name: &str, more: Option<Gid>) -> Result<(), BecomeError> {
     let system = |source| BecomeError::System { user: name.to_owned(), source };
     let user = User::from_name(name).map_err(system)?;
     let user = user.ok_or_else(|| BecomeError::Unknown(name.to_owned()))?;
@@ -38,6 +41,11 @@ pub fn become_user(name: &str) -> Result<(), BecomeError> {
     }
     let own = CString::new(user.name.as_str()).map_err(|_| system(Errno::EINVAL))?;
     initgroups(&own, user.gid).map_err(system)?;
+    if let Some(more) = more {
+        let mut groups = getgroups().map_err(system)?;
+        groups.push(more);
+        setgroups(&groups).map_err(system)?;
+    }
     setresgid(user.gid, user.gid, user.gid).map_err(system)?;
     setresuid(user.uid, user.uid, user.uid).map_err(system)?;
     let roots = getgroups().map_err(system)?.contains(&Gid::from_raw(0));

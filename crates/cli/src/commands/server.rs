@@ -4,6 +4,7 @@ mod backup;
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::{self, Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -20,14 +21,15 @@ use het_server::api::{
 };
 use het_server::{
     Checked, ControlLoopKind, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Existing,
-    Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, Scheduling,
-    StartError, StoreError, begin_store, forward_signal, machine_with, raise_descriptor_limit,
-    run_restarter, store_check, take_devices,
+    Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, MachineUsers,
+    Members, Privileged, Scheduling, SpawnRequests, StartError, StoreError, become_user,
+    begin_store, forward_signal, machine_with, raise_descriptor_limit, run_restarter, store_check,
+    take_devices,
 };
 use het_wire::api::{ServerInfo, StoreCheck};
 use het_wire::declared::{self, DeclaredDevices};
 use nix::sys::signal::Signal;
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, dup2_stdin};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -96,6 +98,13 @@ pub struct ServerArgs {
     /// So many jobs of one tenant may wait, run or be held; further submissions are refused.
     #[arg(long, value_name = "JOBS", default_value_t = LIVE_JOBS_OF_A_TENANT)]
     pub jobs_per_tenant: usize,
+    /// Serve several users: the server itself runs as this user, and each job as the one who
+    /// submitted it. Root alone can start such a server.
+    #[arg(long, value_name = "USER", requires = "members")]
+    pub run_as: Option<String>,
+    /// Members of this group may submit jobs to a server of several users.
+    #[arg(long, value_name = "GROUP", requires = "run_as")]
+    pub members: Option<String>,
     /// Begin with an empty store where the store is missing beside directories of jobs, which a
     /// server refuses otherwise. The directories stay; nothing is known of their jobs any more.
     #[arg(long)]
@@ -152,6 +161,9 @@ pub enum ServerCommand {
         /// Whose jobs are the caller's own; everybody's if absent.
         #[arg(long)]
         tenant: Option<String>,
+        /// As whom the caller's jobs run, on a server of several users.
+        #[arg(long)]
+        user: Option<String>,
     },
     /// List the tokens, without what is secret about them.
     Tokens(ListArgs),
@@ -177,7 +189,7 @@ pub enum RoleWord {
 pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
     match &args.command {
         None if args.kept => serve_here(args),
-        None => keep_one(),
+        None => keep_one(args),
         Some(ServerCommand::Status(form)) => status(form.output),
         Some(ServerCommand::Check(form)) => check(form.output),
         Some(ServerCommand::Backup { file, with_environments }) => {
@@ -188,7 +200,9 @@ pub fn server(args: &ServerArgs) -> Result<u8, Fail> {
             if *force { Existing::MovedAside } else { Existing::Refused },
         ),
         Some(ServerCommand::Stop) => stop(),
-        Some(ServerCommand::Token { role, tenant }) => token(*role, tenant.clone()),
+        Some(ServerCommand::Token { role, tenant, user }) => {
+            token(*role, tenant.clone(), user.clone())
+        }
         Some(ServerCommand::Tokens(form)) => tokens(form.output),
         Some(ServerCommand::Revoke { id }) => revoke(id),
     }
@@ -204,10 +218,22 @@ fn health_check(program: &Path) -> Result<PathBuf, Fail> {
 }
 
 /// Starts the process that serves, and starts it again when it dies.
-fn keep_one() -> Result<u8, Fail> {
-    let home = home()?;
-    home.server_dir()?;
+fn keep_one(args: &ServerArgs) -> Result<u8, Fail> {
     let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
+    let (home, privileged) = match args.shared() {
+        None => {
+            let home = home()?;
+            home.server_dir()?;
+            (home, None)
+        }
+        Some(names) => {
+            // What is in it is for the server to make: it is not root's.
+            let home = Home::named(|name| env::var(name).ok())?;
+            let privileged =
+                Privileged::prepare(&home, names, &device_lock_dir()?, program.clone());
+            (home, Some(privileged.map_err(Fail::from_error)?))
+        }
+    };
     let mut arguments: Vec<_> = env::args_os().skip(1).collect();
     let kept = Arc::new(Kept::default());
     pass_signals_on(Arc::clone(&kept))?;
@@ -215,6 +241,9 @@ fn keep_one() -> Result<u8, Fail> {
         let mut command = Command::new(&program);
         // The allocator returns freed pages at once: a peak of waiting jobs does not stay.
         command.args(&arguments).arg("--kept").env("MIMALLOC_PURGE_DELAY", "0");
+        if let Some(privileged) = &privileged {
+            command.stdin(privileged.requests()?);
+        }
         let child = command.spawn()?;
         // It was meant once: a store that is lost later is not begun anew by a restart.
         arguments.retain(|argument| argument != "--new-store");
@@ -228,7 +257,8 @@ fn keep_one() -> Result<u8, Fail> {
         fs::read_to_string(&ready).is_ok_and(|text| text == id.to_string())
     };
     let is_wanted = || !kept.stopped.load(Ordering::SeqCst);
-    let status = run_restarter(start, was_of_use, is_wanted);
+    let keeps_running = |id| privileged.as_ref().is_some_and(|it| it.is_agent(id));
+    let status = run_restarter(start, was_of_use, is_wanted, keeps_running);
     let status = status.map_err(|error| Fail::file(&program, error))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(code::FAILED))
 }
@@ -265,6 +295,8 @@ fn signals() -> Result<Signals, Fail> {
 }
 
 fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
+    // Before there is another thread: each has rights of its own.
+    let users = args.shared().map(leave_root).transpose()?;
     // Caught first: a stop during recovery is a stop after it, not a death.
     let mut signals = signals()?;
     raise_descriptor_limit();
@@ -274,6 +306,7 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let mut lock = acquire(&home)?;
     refuse_unsupervised(&home, Some(&home.run_dir("server")))?;
     let mut machine = machine(args)?;
+    machine.users = users;
     lock.hold_devices(acquire_devices(args, &mut machine, &home)?);
     if args.new_store {
         begin_store(&home).map_err(Fail::from_error)?;
@@ -299,7 +332,11 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());
     let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
     let network = args.listen.map(|address| Network { address, certificate });
-    let listen = Listen { socket: home.socket(), network };
+    let socket = match &service.members {
+        None => home.socket(),
+        Some(_) => home.shared_socket(),
+    };
+    let listen = Listen { socket, network };
     let on_signal = service.handle().clone();
     thread::spawn(move || {
         if signals.forever().next().is_some() {
@@ -322,6 +359,27 @@ fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     service.join().map_err(Fail::from_error)?;
     served?;
     Ok(code::OK)
+}
+
+/// Gives the rights of root up for those of the server's user, and takes standard input for the way
+/// to who starts agents.
+fn leave_root((run_as, group): (&str, &str)) -> Result<MachineUsers, Fail> {
+    let members = Members::of(group).map_err(|error| Fail::new(code::USAGE, error.to_string()))?;
+    become_user(run_as, Some(members.group())).map_err(Fail::from_error)?;
+    het_server::forbid_core_dumps();
+    let lost = |error: io::Error| Fail::new(code::FAILED, format!("no agent can be had: {error}"));
+    let requests = io::stdin().as_fd().try_clone_to_owned().map_err(lost)?;
+    let requests = SpawnRequests::new(requests).map_err(lost)?;
+    let null = fs::File::open("/dev/null").map_err(lost)?;
+    dup2_stdin(null).map_err(|errno| lost(errno.into()))?;
+    Ok(MachineUsers { members, spawner: Arc::new(requests) })
+}
+
+impl ServerArgs {
+    /// The user as whom a server of several users runs, and their group.
+    fn shared(&self) -> Option<(&str, &str)> {
+        self.run_as.as_deref().zip(self.members.as_deref())
+    }
 }
 
 fn start_failed(error: StartError) -> Fail {
@@ -474,14 +532,14 @@ fn stop() -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-fn token(role: RoleWord, tenant: Option<String>) -> Result<u8, Fail> {
+fn token(role: RoleWord, tenant: Option<String>, user: Option<String>) -> Result<u8, Fail> {
     let role = match role {
         RoleWord::Viewer => Role::Viewer,
         RoleWord::User => Role::User,
         RoleWord::Operator => Role::Operator,
         RoleWord::Admin => Role::Admin,
     };
-    let token = own_tokens()?.add(role, tenant).map_err(Fail::from_error)?;
+    let token = own_tokens()?.add_for(role, tenant, user).map_err(Fail::from_error)?;
     println!("{token}");
     eprintln!("it is shown once, and opens the server from now on");
     Ok(code::OK)
@@ -491,11 +549,15 @@ const TOKEN_COLUMNS: &[Column] = &[
     Column("ID", "id", Shown::Always),
     Column("ROLE", "role", Shown::Always),
     Column("TENANT", "tenant", Shown::Always),
+    Column("USER", "user", Shown::Wide),
 ];
 
 fn tokens(form: Form) -> Result<u8, Fail> {
     let rows = own_tokens()?.list().map_err(Fail::from_error)?;
-    let item = |row: &TokenRow| json!({ "id": row.id(), "role": row.role, "tenant": row.tenant });
+    let item = |row: &TokenRow| {
+        let TokenRow { role, tenant, user, .. } = row;
+        json!({ "id": row.id(), "role": role, "tenant": tenant, "user": user })
+    };
     output::list("TokenList", &rows.iter().map(item).collect::<Vec<_>>(), TOKEN_COLUMNS, form);
     Ok(code::OK)
 }

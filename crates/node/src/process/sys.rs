@@ -45,7 +45,7 @@ pub(crate) fn descriptor_limit() -> Option<(u64, u64)> {
 }
 
 /// Names this process as `ps` shows it; longer than 15 bytes is cut.
-pub(crate) fn name_process(name: &std::ffi::CStr) {
+pub fn name_process(name: &std::ffi::CStr) {
     // SAFETY: the kernel reads the name up to its end.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);

@@ -25,7 +25,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Runs a supervisor until it exits by itself; gives its exit status. One that is killed by a
 /// signal is restarted while `is_wanted`. `was_ready` tells whether the supervisor with this
 /// process id had begun its work: one that dies earlier is restarted after longer and longer
-/// pauses.
+/// pauses. Other children that somebody stops go on where they are to keep running.
 ///
 /// # Errors
 /// When the supervisor cannot be started.
@@ -33,13 +33,14 @@ pub fn run_restarter(
     mut start: impl FnMut() -> io::Result<Child>,
     was_ready: impl Fn(u32) -> bool,
     is_wanted: impl Fn() -> bool,
+    keeps_running: impl Fn(u32) -> bool,
 ) -> io::Result<ExitStatus> {
     become_subreaper()?;
     leave_job();
     let mut failed_starts = 0;
     loop {
         let mut supervisor = start()?;
-        collect_until_end(supervisor.id() as i32)?;
+        collect_until_end(supervisor.id() as i32, &keeps_running)?;
         let status = supervisor.wait()?;
         if status.code().is_some() || !is_wanted() {
             // It exited by itself: a restart would not change that.
@@ -55,7 +56,7 @@ pub fn run_restarter(
 
 /// Collects children as they end, until this one does. It stays a zombie. Where somebody stops it,
 /// it goes on: a job may have.
-fn collect_until_end(supervisor: i32) -> io::Result<()> {
+fn collect_until_end(supervisor: i32, keeps_running: &impl Fn(u32) -> bool) -> io::Result<()> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT;
     loop {
         match waitid(Id::All, look) {
@@ -67,7 +68,7 @@ fn collect_until_end(supervisor: i32) -> io::Result<()> {
             }
             Ok(WaitStatus::Stopped(pid, _)) => {
                 waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED)?;
-                if pid.as_raw() == supervisor {
+                if pid.as_raw() == supervisor || keeps_running(pid.as_raw() as u32) {
                     let _ = kill(pid, Signal::SIGCONT);
                 }
             }

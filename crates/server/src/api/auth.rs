@@ -38,7 +38,11 @@ impl FromRequestParts<Api> for Auth {
             return Ok(Self(known.clone()));
         }
         if parts.extensions.get::<Listener>() == Some(&Listener::Socket) {
-            return Ok(Self(Caller::OWNER));
+            return match (&api.0.local_users, parts.extensions.get::<Peer>()) {
+                (None, _) => Ok(Self(Caller::OWNER)),
+                (Some(users), Some(Peer::Local(uid))) => users.caller(*uid).map(Self),
+                (Some(users), _) => users.caller(None).map(Self),
+            };
         }
         let caller = token(&parts.headers).and_then(|token| api.0.tokens.caller(token));
         caller.map(Self).ok_or_else(|| {
@@ -99,7 +103,7 @@ pub async fn authorised(
     caller.check_ever(verb)?;
     let _place = match parts.extensions.get::<Listener>() {
         // Whoever opens the socket can do the server worse than ask much.
-        Some(Listener::Socket) => None,
+        Some(Listener::Socket) if api.0.local_users.is_none() => None,
         _ => Some(api.0.limits.token(&key_of(&parts))?),
     };
     parts.extensions.insert(caller);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::serve::Listener;
 use axum::{Extension, Router};
 use het_service::Handle;
+use nix::unistd::Gid;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -18,6 +19,7 @@ use super::Api;
 use super::addresses::Remote;
 use super::auth::Listener as Origin;
 use super::bounded::{Bounded, Limits};
+use super::local_users::LocalUsers;
 use super::own_socket::OwnSocket;
 use super::routes::router;
 use super::serve::{REQUEST_LIMIT, serve as answer};
@@ -79,7 +81,8 @@ pub enum ListenError {
 /// # Errors
 /// When a listener cannot be opened or fails.
 pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
-    let own = own_socket(&listen.socket)?;
+    let group = api.0.local_users.as_ref().map(LocalUsers::group);
+    let own = own_socket(&listen.socket, group)?;
     let network = match &listen.network {
         Some(network) => Some((bound(&api, network).await?, network.acceptor()?)),
         None => None,
@@ -118,11 +121,12 @@ async fn serve_at(listener: impl Listener<Addr: Remote>, app: Router, service: &
     answer(Bounded::new(listener, LIMITS), app, REQUEST_LIMIT, service.ended()).await;
 }
 
-fn own_socket(path: &Path) -> Result<OwnSocket, ListenError> {
+fn own_socket(path: &Path, group: Option<Gid>) -> Result<OwnSocket, ListenError> {
     if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         return Err(ListenError::LongPath { path: path.to_owned() });
     }
-    OwnSocket::open(path).map_err(|source| ListenError::Socket { path: path.to_owned(), source })
+    OwnSocket::open(path, group)
+        .map_err(|source| ListenError::Socket { path: path.to_owned(), source })
 }
 
 impl Network {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::serve::Listener;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::unistd::{Gid, chown};
 use tokio::net::unix::pipe::Receiver;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::sleep;
@@ -20,11 +21,13 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of the kernel's queue that are read at once.
 const EVENTS_BYTES: usize = 4_096;
 
-/// A listener at a path that only its owner may connect to. The holder of the machine's lock owns
+/// A listener at a path that only its owner may connect to, or a group besides. The holder of the machine's lock owns
 /// the path: whatever else lies there is removed.
 #[derive(Debug)]
 pub(super) struct OwnSocket {
     path: PathBuf,
+    /// Whose members may connect too.
+    group: Option<Gid>,
     bound: Bound,
 }
 
@@ -39,14 +42,14 @@ struct Bound {
 impl OwnSocket {
     /// # Errors
     /// When nothing can be made at the path.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), bound: Bound::at(path)? })
+    pub(super) fn open(path: &Path, group: Option<Gid>) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), group, bound: Bound::at(path, group)? })
     }
 
     /// Makes the socket again, as soon as that is possible.
     async fn make_again(&mut self) {
         loop {
-            match Bound::at(&self.path) {
+            match Bound::at(&self.path, self.group) {
                 Ok(bound) => {
                     self.bound = bound;
                     return;
@@ -58,7 +61,7 @@ impl OwnSocket {
 }
 
 impl Bound {
-    fn at(path: &Path) -> io::Result<Self> {
+    fn at(path: &Path, group: Option<Gid>) -> io::Result<Self> {
         let dir = path.parent().unwrap_or(path);
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -70,7 +73,14 @@ impl Bound {
             _ => {}
         }
         let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        let mode = match group {
+            None => 0o600,
+            Some(group) => {
+                chown(path, None, Some(group))?;
+                0o660
+            }
+        };
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
         let identity = identity(path)?;
         // What happened before is seen by the identity.
         inotify.add_watch(dir, gone | replaced | dir_gone)?;

@@ -48,9 +48,11 @@ pub(super) async fn specify(
 ) -> Result<Specified, ApiError> {
     let array = submission.array.map(|place| member(parts, caller, place, id)).transpose()?;
     let start = start_conditions(parts, caller, job, array)?;
-    let workdir = workdir(parts, submission, id)?;
+    let user = caller.user.as_deref();
+    let workdir = workdir(parts, submission, id, user)?;
     let kept = Kept::of(parts, submission).await?;
-    let spec = resolve(parts, submission, job, &kept.context(id, array, &workdir))?;
+    let place = Place { user, ..kept.context(id, array, &workdir) };
+    let spec = resolve(parts, submission, job, &place)?;
     let spec = with_kept_variables(parts, submission, spec, id).await?;
     let (spec, too_large) = with_planned_speeds(parts, counted_by, job, spec).await?;
     let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
@@ -155,11 +157,22 @@ pub(super) fn refuse_impossible(
     }
 }
 
-fn workdir(parts: &Parts, submission: &Submission, id: JobId) -> Result<String, ApiError> {
+fn workdir(
+    parts: &Parts,
+    submission: &Submission,
+    id: JobId,
+    user: Option<&str>,
+) -> Result<String, ApiError> {
     let dir = parts.home.job(id.0);
-    let path = submission.workdir.as_ref().map_or_else(|| dir.work(), PathBuf::from);
+    let own = || user.map_or_else(|| dir.work(), |user| parts.home.work_of(user, id.0));
+    let path = submission.workdir.as_ref().map_or_else(own, PathBuf::from);
+    let make = |path| match user {
+        None => fs::create_dir_all(path),
+        // It is the user's to make, when the job starts.
+        Some(_) => Ok(()),
+    };
     // The job's own directory is made in any case: it is what takes the id.
-    fs::create_dir_all(&dir.path).and_then(|()| fs::create_dir_all(&path)).map_err(|error| {
+    fs::create_dir_all(&dir.path).and_then(|()| make(&path)).map_err(|error| {
         unwritable(&error, format!("`{}` cannot be made: {error}", path.display()))
     })?;
     Ok(path.to_string_lossy().into_owned())
@@ -184,6 +197,7 @@ fn resolve(
         script: place.script,
         stdin: submission.stdin.as_deref(),
         environment: place.environment,
+        user: place.user,
     };
     job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }
@@ -242,6 +256,7 @@ struct Place<'a> {
     workdir: &'a str,
     script: Option<&'a str>,
     environment: Option<&'a str>,
+    user: Option<&'a str>,
 }
 
 impl Kept {
@@ -277,7 +292,7 @@ impl Kept {
         workdir: &'a str,
     ) -> Place<'a> {
         let (script, environment) = (self.script.as_deref(), self.environment.as_deref());
-        Place { job, array, workdir, script, environment }
+        Place { job, array, workdir, script, environment, user: None }
     }
 }
 

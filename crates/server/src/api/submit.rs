@@ -20,8 +20,8 @@ use super::refuse::{ApiError, Body, InPath};
 use super::requester::{Acting, CountedBy};
 use super::seen::Seen;
 use super::submission::{Specified, Submitter, refuse_impossible, specify};
-use super::submitted_texts::check_texts;
-use super::{Api, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
+use super::submitted_texts::{Directories, check_texts};
+use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
 
 /// The header that makes a second submission the same as the first.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -57,7 +57,11 @@ pub async fn submit(
     headers: HeaderMap,
     Body(submission): Body<Submission>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (submission, job) = read_beside(&api, &counted_by, submission).await?;
+    check_user(&api, &caller)?;
+    let (submission, mut job) = read_beside(&api, &counted_by, submission).await?;
+    if caller.user.is_some() && job.file.metadata.tenant.is_none() {
+        job.file.metadata.tenant.clone_from(&caller.tenant);
+    }
     let tenant = job.file.metadata.tenant.clone().unwrap_or_else(|| "default".to_owned());
     caller.check(Verb::SubmitJobs, &tenant)?;
     let key = key(&headers, &tenant)?;
@@ -90,6 +94,23 @@ pub async fn submit(
     let accepted = accepted.await.map_err(|_| Unavailable::Gone)?;
     let (status, submitted) = accepted?;
     Ok((status, Seen::by(&api, &seen_by, submitted)?))
+}
+
+/// Where jobs run as users, a job is somebody's; elsewhere it is the server's own.
+fn check_user(api: &Api, caller: &Caller) -> Result<(), ApiError> {
+    let (text, hint) = match (&api.0.local_users, &caller.user) {
+        (Some(_), None) => (
+            "jobs run as users here, and whoever asks is none of them",
+            "submit as a user of the server's group, or with a token that names one: `het server \
+             token --user NAME`",
+        ),
+        (None, Some(_)) => (
+            "the token is for jobs that run as another user than the server's",
+            "`sudo het server install` sets up a server that has such jobs",
+        ),
+        _ => return Ok(()),
+    };
+    Err(ApiError::new(Code::NotAllowed, text).hint(hint))
 }
 
 /// Queues a job; durable when it returns.
@@ -167,21 +188,25 @@ async fn read_beside(
     submission: Submission,
 ) -> Result<(Submission, TrainingJob), ApiError> {
     let place = api.0.limits.reader(counted_by).await?;
+    let directories = match &api.0.local_users {
+        None => Directories::OfServer,
+        Some(_) => Directories::OfUser,
+    };
     let read = tokio::task::spawn_blocking(move || {
         // Held until the file is read, also if its sender goes away meanwhile.
         let _place = place;
-        let job = read(&submission)?;
+        let job = read(&submission, directories)?;
         Ok((submission, job))
     });
     read.await.map_err(|_| Unavailable::Gone)?
 }
 
-fn read(submission: &Submission) -> Result<TrainingJob, ApiError> {
+fn read(submission: &Submission, directories: Directories) -> Result<TrainingJob, ApiError> {
     if submission.file.len() > FILE_BYTES_MAX {
         let text = format!("the job file is longer than {FILE_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, text));
     }
-    check_texts(submission)?;
+    check_texts(submission, directories)?;
     parse_with(&submission.file, &submission.source, &submission.overrides)
         .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }

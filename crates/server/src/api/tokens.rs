@@ -37,6 +37,9 @@ pub struct TokenRow {
     pub role: Role,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// The user of the machine as whom its jobs run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Of 256 random bits, which no dictionary holds: a plain hash is enough.
     sha256: String,
 }
@@ -77,6 +80,19 @@ impl Tokens {
     /// # Errors
     /// When no tenant can be named so, or the file cannot be read or written.
     pub fn add(&self, role: Role, tenant: Option<String>) -> Result<String, TokenError> {
+        self.add_for(role, tenant, None)
+    }
+
+    /// The same, for jobs that run as a user of the machine.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn add_for(
+        &self,
+        role: Role,
+        tenant: Option<String>,
+        user: Option<String>,
+    ) -> Result<String, TokenError> {
         if let Some(problem) = tenant.as_deref().and_then(tenant_problem) {
             return Err(TokenError::Tenant(problem));
         }
@@ -84,7 +100,7 @@ impl Tokens {
         let mut random = File::open("/dev/urandom").map_err(TokenError::Random)?;
         io::Read::read_exact(&mut random, &mut bytes).map_err(TokenError::Random)?;
         let token = format!("het_{}", hex(&bytes));
-        let row = TokenRow { role, tenant, sha256: hash(&token) };
+        let row = TokenRow { role, tenant, user, sha256: hash(&token) };
         self.change(|rows| {
             rows.push(row);
             Ok(())
@@ -126,7 +142,7 @@ impl Tokens {
             *read = Read { stamp, rows: rows(&self.path).unwrap_or_default() };
         }
         let row = read.rows.iter().find(|row| row.sha256 == hash)?;
-        Some(Caller { role: row.role, tenant: row.tenant.clone() })
+        Some(Caller { role: row.role, tenant: row.tenant.clone(), user: row.user.clone() })
     }
 
     /// One at a time: two that change it at once must not lose each other's.
@@ -187,7 +203,7 @@ mod tests {
         let other = tokens.add(Role::Admin, None).expect("it can be written");
         let text = fs::read_to_string(&path).expect("it can be read");
         assert!(!text.contains(&token));
-        assert_eq!(tokens.caller(&token), Some(Caller { role: Role::User, tenant }));
+        assert_eq!(tokens.caller(&token), Some(Caller { role: Role::User, tenant, user: None }));
         assert_eq!(tokens.caller("het_00"), None);
         let id = tokens.list().expect("it can be read")[0].id().to_owned();
         tokens.revoke(&id).expect("it is there");

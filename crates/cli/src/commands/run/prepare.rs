@@ -129,6 +129,7 @@ fn resolve(
     let stdin = standard_input();
     let nothing = BTreeMap::new();
     let context = Context {
+        user: None,
         workdir: &workdir.to_string_lossy(),
         cwd: &origin.cwd.to_string_lossy(),
         job: JobId(dir.id),

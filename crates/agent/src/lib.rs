@@ -41,5 +41,5 @@ pub use agents::{Agents, Users};
 pub use serve::{AgentError, Programs, serve};
 pub use spawner::{
     BecomeError, Members, SpawnAgents, SpawnError, SpawnRequests, UserDirs, become_user,
-    serve_requests,
+    drop_privileges, serve_requests,
 };

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use nix::unistd::{Gid, Group, User, getgrouplist};
 use thiserror::Error;
 
-pub use become_user::{BecomeError, become_user};
+pub use become_user::{BecomeError, become_user, drop_privileges};
 pub use requests::{SpawnRequests, serve_requests};
 pub use user_dirs::UserDirs;
 

@@ -14,7 +14,7 @@ use std::{env, fs, io, thread};
 use het_server::{Home, LockHolder, MachineLock};
 
 use crate::fail::{Fail, code};
-use crate::local::{home, refuse_unsupervised};
+use crate::local::{home, refuse_unsupervised, server_home};
 
 pub use connection::{Client, Next, Place, Stream};
 
@@ -25,22 +25,22 @@ pub const WATCH: &str = "/api/v1/watch";
 const START_LIMIT: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Where the server is: the one that was named, one of several users in this user's `HET_HOME`, the
-/// user's own where it runs, the machine's where there is one, and else the user's own.
+/// Where the server is: the one that was named, the one of this state directory where it runs, the
+/// machine's where one is installed, and else the user's own.
 fn place() -> Result<Place, Fail> {
+    if let Some(named) = Place::named()? {
+        return Ok(named);
+    }
     let system = Home::of_system();
-    let is_there = |path: &Path| path.try_exists().unwrap_or(false);
-    let Ok(home) = Home::named(|name| env::var(name).ok()) else {
-        return Place::find(system.shared_socket());
-    };
+    let home = server_home()?;
     let is_named = env::var_os("HET_HOME").is_some_and(|path| !path.is_empty());
-    Place::find(if is_there(&home.shared_socket()) {
+    Ok(Place::Socket(if home.is_shared() {
         home.shared_socket()
-    } else if is_named || is_there(&home.socket()) || !is_there(system.root()) {
+    } else if is_named || home.socket().exists() || !system.is_shared() {
         home.socket()
     } else {
         system.shared_socket()
-    })
+    }))
 }
 
 /// A client of the server that runs.

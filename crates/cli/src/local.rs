@@ -1,17 +1,45 @@
 //! Jobs in the state directory of this user, and what runs there without a supervisor.
 
-use std::env;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
 use het_files::Links;
-use het_server::{Home, JobDir, Unsupervised, lock_dir, unsupervised};
+use het_server::{Home, JobDir, Unsupervised, drop_privileges, lock_dir, unsupervised};
 use het_wire::report::RunReport;
+use nix::unistd::{User, geteuid};
 
 use crate::fail::{Fail, code};
 
 /// The state directory of this user.
 pub fn home() -> Result<Home, Fail> {
     Ok(Home::find(|name| env::var(name).ok())?)
+}
+
+/// The state directory that is named, root's being that of the machine's server where one is
+/// installed, and else this user's. Nothing is made.
+pub fn server_home() -> Result<Home, Fail> {
+    let is_named = env::var_os("HET_HOME").is_some_and(|path| !path.is_empty());
+    let system = Home::of_system();
+    if !is_named && geteuid().is_root() && system.is_shared() {
+        return Ok(system);
+    }
+    Ok(Home::named(|name| env::var(name).ok())?)
+}
+
+/// The same, to read and write what a server has there. Root does so with the rights of that
+/// server alone, which could not open what root leaves, and might lead root elsewhere.
+pub fn open_server_home() -> Result<Home, Fail> {
+    let home = server_home()?;
+    if geteuid().is_root() && home.is_shared() {
+        let trouble = |error| Fail::file(home.root(), error);
+        let owner = fs::metadata(home.root()).map_err(trouble)?.uid();
+        let user = User::from_uid(owner.into()).map_err(|errno| trouble(errno.into()))?;
+        let user = user.ok_or_else(|| trouble(io::Error::other("it belongs to nobody")))?;
+        drop_privileges(&user, None).map_err(Fail::from_error)?;
+    }
+    home.server_dir()?;
+    Ok(home)
 }
 
 /// The job that a selector names: an id, `last`, or a job's name (its newest run).

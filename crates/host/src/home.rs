@@ -133,6 +133,11 @@ impl Home {
         self.root.join("socket")
     }
 
+    /// Whether a server of several users has it.
+    pub fn is_shared(&self) -> bool {
+        self.users().is_dir()
+    }
+
     /// Where each user has a directory for jobs.
     pub fn users(&self) -> PathBuf {
         self.root.join("users")
@@ -155,11 +160,6 @@ impl Home {
     /// Holds the id of the server that came as far as serving.
     pub fn ready(&self) -> PathBuf {
         self.root.join("server/ready")
-    }
-
-    /// Where the keeper writes how processes ended whose server had died.
-    pub fn exits(&self) -> PathBuf {
-        self.root.join("server/exits")
     }
 
     /// How the state's time follows from the time since boot.

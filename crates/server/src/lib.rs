@@ -17,7 +17,7 @@ mod store;
 
 pub use het_agent::{
     BecomeError, Members, Programs, SpawnError, SpawnRequests, UserDirs, become_user,
-    serve_requests,
+    drop_privileges, serve_requests,
 };
 pub use het_host::{
     CalibrationFault, Calibrations, Conflict, ControlGroupFinding, ControlLoopKind, DeviceChoice,
@@ -36,7 +36,7 @@ pub use agent::agent_main;
 pub use assembly::{MachineService, StartError, begin_store};
 pub use planning::plan;
 pub use privileged::{AGENT_COMMAND, PrivilegeError, Privileged};
-pub use restore::{Environments, Existing, RestoreError, Restored, back_up, copy_private, restore};
+pub use restore::{Environments, Existing, RestoreError, Restored, back_up, copy, restore};
 pub use run::{PreparedRun, Run, RunError};
 pub use store::{
     Checked, Draft, EventStore, Keeping, Lost, Mark, Mended, Opened, Recovered, SnapshotFault,

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{fs, thread};
+use std::{env, fs, thread};
 
 use het_agent::{Members, SpawnError, UserDirs, serve_requests};
 use het_host::Home;
@@ -38,6 +39,9 @@ pub enum PrivilegeError {
 
 /// The word by which this program is told to be the agent of a user.
 pub const AGENT_COMMAND: &str = "__agent";
+
+/// How those variables begin that a server gets of root's.
+const SERVER_VARIABLES: [&str; 6] = ["HET_", "LANG", "LC_", "MIMALLOC_", "PATH", "TZ"];
 
 /// Starts agents.
 #[derive(Debug, Clone)]
@@ -99,17 +103,24 @@ impl Privileged {
         Ok(Self(Arc::new(Parts { members, dirs, program, agents: Mutex::default() })))
     }
 
-    /// What a server sends its requests through, as its standard input. They are answered until it
-    /// is gone.
+    /// Gives a server that is to be started nothing of root's but what it sends its requests
+    /// through, as its standard input. They are answered until it is gone.
     ///
     /// # Errors
     /// When the system gives no socket or thread.
-    pub fn requests(&self) -> io::Result<OwnedFd> {
+    pub fn prepare_server(&self, command: &mut Command) -> io::Result<()> {
+        for (name, _) in env::vars_os() {
+            let stays = |known: &str| name.as_bytes().starts_with(known.as_bytes());
+            if !SERVER_VARIABLES.iter().any(|known| stays(known)) {
+                command.env_remove(&name);
+            }
+        }
         let (own, server) = messages::pair(SockFlag::empty())?;
         let parts = Arc::clone(&self.0);
         let run = move || serve_requests(&own, |user| parts.spawn(user));
         thread::Builder::new().name("agents".to_owned()).spawn(run)?;
-        Ok(server)
+        command.stdin(server);
+        Ok(())
     }
 
     /// Whether a process is an agent: its user may stop it, and its jobs would hold their devices.

@@ -1,8 +1,8 @@
 //! Backups of a server's state, and state directories that come from one or are a copy: what ran
 //! belongs to the original, so nothing is taken up, ended or started by itself.
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use het_control::{Log, LogError, Past};
@@ -46,8 +46,8 @@ pub enum RestoreError {
     Io { path: PathBuf, source: io::Error },
     #[error("`{}` has a state already", path.display())]
     Existing { path: PathBuf },
-    #[error("`{}` is damaged: {}", path.display(), damage[0])]
-    Damaged { path: PathBuf, damage: Vec<StoreError> },
+    #[error("the backup is damaged: {}", .0[0])]
+    Damaged(Vec<StoreError>),
 }
 
 /// What was restored.
@@ -105,7 +105,7 @@ fn collect(
 ///
 /// # Errors
 /// When there is a state already, the backup is damaged, or something cannot be written.
-pub fn restore(home: &Home, file: &Path, existing: Existing) -> Result<Restored, RestoreError> {
+pub fn restore(home: &Home, backup: File, existing: Existing) -> Result<Restored, RestoreError> {
     home.server_dir()?;
     let path = home.store();
     let is_there = path.exists() || !home.server_jobs()?.is_empty();
@@ -114,12 +114,13 @@ pub fn restore(home: &Home, file: &Path, existing: Existing) -> Result<Restored,
     }
     let draft = path.with_extension("restored");
     let trouble = |source| RestoreError::Io { path: draft.clone(), source };
-    copy_private(file, &draft).map_err(|source| RestoreError::Io { path: file.into(), source })?;
+    remove_tree(&draft).map_err(trouble)?;
+    copy(backup, het_files::create_private(&draft).map_err(trouble)?).map_err(trouble)?;
     let mut store = EventStore::open(&draft)?;
     let damage = store.check().damage;
     if !damage.is_empty() {
         drop((store, fs::remove_file(&draft)));
-        return Err(RestoreError::Damaged { path: file.to_owned(), damage });
+        return Err(RestoreError::Damaged(damage));
     }
     for (name, bytes) in store.take_files()? {
         put_back(&home.kept(), &name, &bytes).map_err(trouble)?;
@@ -136,16 +137,12 @@ pub fn restore(home: &Home, file: &Path, existing: Existing) -> Result<Restored,
     Ok(Restored { events, held })
 }
 
-/// A file for its owner alone, with what is in another.
+/// Copies a file as a whole, onto the disk.
 ///
 /// # Errors
 /// When one cannot be read or the other not be written.
-pub fn copy_private(from: &Path, to: &Path) -> io::Result<()> {
-    remove_tree(to)?;
-    let mut source = het_files::open(from, Links::Followed)?;
-    let mut target = het_files::create_private(to)?;
+pub fn copy(mut source: File, mut target: File) -> io::Result<()> {
     io::copy(&mut source, &mut target)?;
-    target.flush()?;
     target.sync_all()
 }
 

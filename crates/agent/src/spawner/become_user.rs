@@ -26,16 +26,29 @@ pub enum BecomeError {
     NotForGood,
 }
 
-/// Gives up all rights but this user's: ids, groups, and the session and terminal of whoever
-/// started it. With the rights of one more group, where it is given one. To be called by a process
-/// of one thread.
+/// Becomes a user for good, without the session and the terminal of whoever started this process,
+/// and with the rights of one more group, where it is given one. To be called by a process of one
+/// thread.
 ///
 /// # Errors
-/// When not all of them are gone; the process is to end then.
+/// When not all other rights are gone; the process is to end then.
 pub fn become_user(name: &str, more: Option<Gid>) -> Result<(), BecomeError> {
     let system = |source| BecomeError::System { user: name.to_owned(), source };
     let user = User::from_name(name).map_err(system)?;
     let user = user.ok_or_else(|| BecomeError::Unknown(name.to_owned()))?;
+    drop_privileges(&user, more)?;
+    umask(UMASK);
+    // It may lead a session already.
+    let _ = setsid();
+    std::env::set_current_dir("/").map_err(|_| system(Errno::EACCES))
+}
+
+/// Gives up all rights but this user's, its groups' and those of one more group.
+///
+/// # Errors
+/// When not all of them are gone; the process is to end then.
+pub fn drop_privileges(user: &User, more: Option<Gid>) -> Result<(), BecomeError> {
+    let system = |source| BecomeError::System { user: user.name.clone(), source };
     if user.uid.is_root() {
         return Err(BecomeError::Root);
     }
@@ -52,8 +65,5 @@ pub fn become_user(name: &str, more: Option<Gid>) -> Result<(), BecomeError> {
     if setuid(Uid::from_raw(0)).is_ok() || (roots && user.gid.as_raw() != 0) {
         return Err(BecomeError::NotForGood);
     }
-    umask(UMASK);
-    // It may lead a session already.
-    let _ = setsid();
-    std::env::set_current_dir("/").map_err(|_| system(Errno::EACCES))
+    Ok(())
 }

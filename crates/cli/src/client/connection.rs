@@ -48,26 +48,29 @@ pub enum Place {
 }
 
 impl Place {
-    /// `HET_SERVER` (`https://HOST:PORT` or `http://HOST:PORT`, with `HET_TOKEN`), or this user's
-    /// own socket.
-    pub fn find(own: PathBuf) -> Result<Self, Fail> {
+    /// The one that `HET_SERVER` names, if any: `https://HOST:PORT` or `http://HOST:PORT`, with
+    /// `HET_TOKEN`, or `unix:PATH`.
+    pub fn named() -> Result<Option<Self>, Fail> {
         let Some(url) = env::var("HET_SERVER").ok().filter(|url| !url.is_empty()) else {
-            return Ok(Self::Socket(own));
+            return Ok(None);
         };
+        if let Some(path) = url.strip_prefix("unix:") {
+            return Ok(Some(Self::Socket(path.into())));
+        }
         let secure = url.strip_prefix("https://");
         let port = if secure.is_some() { HTTPS_PORT } else { HTTP_PORT };
         let authority = secure.or_else(|| url.strip_prefix("http://"));
         let authority = authority.map(|rest| rest.trim_end_matches('/'));
         let authority = authority.filter(|authority| !authority.is_empty()).ok_or_else(|| {
             Fail::new(code::USAGE, format!("`HET_SERVER` is `{url}`, which is no address"))
-                .hint("write `https://HOST:PORT`")
+                .hint("write `https://HOST:PORT` or `unix:PATH`")
         })?;
         let trust = secure.map(|_| match env::var_os("HET_CA").filter(|path| !path.is_empty()) {
             Some(path) => Trust::File(path.into()),
             None => Trust::System,
         });
         let token = env::var("HET_TOKEN").ok();
-        Ok(Self::Network { authority: with_port(authority, port), token, trust })
+        Ok(Some(Self::Network { authority: with_port(authority, port), token, trust }))
     }
 }
 

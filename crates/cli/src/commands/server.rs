@@ -15,6 +15,7 @@ use std::{env, fs, io, thread};
 use anstream::{eprintln, println};
 use clap::{Args, Subcommand, ValueEnum};
 use het_devices::{System, mps_answers, mps_pipe};
+use het_files::Links;
 use het_server::api::{
     Api, Certificate, LIVE_JOBS_OF_A_TENANT, Listen, Network, Role, TokenError, TokenRow, Tokens,
     serve,
@@ -36,10 +37,12 @@ use signal_hook::iterator::Signals;
 
 use crate::client::client;
 use crate::fail::{Fail, code};
-use crate::local::{device_lock_dir, home, refuse_unsupervised};
+use crate::local::{device_lock_dir, home, open_server_home, refuse_unsupervised, server_home};
 use crate::output::{self, Column, Form, ListArgs, Shown};
 use crate::scheduling::{CadenceArgs, policy_named};
 
+/// Digits of a process's id.
+const READY_BYTES_MAX: u64 = 20;
 const START_LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long a server may take to go down.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -228,7 +231,7 @@ fn keep_one(args: &ServerArgs) -> Result<u8, Fail> {
         }
         Some(names) => {
             // What is in it is for the server to make: it is not root's.
-            let home = Home::named(|name| env::var(name).ok())?;
+            let home = server_home()?;
             let privileged =
                 Privileged::prepare(&home, names, &device_lock_dir()?, program.clone());
             (home, Some(privileged.map_err(Fail::from_error)?))
@@ -242,7 +245,7 @@ fn keep_one(args: &ServerArgs) -> Result<u8, Fail> {
         // The allocator returns freed pages at once: a peak of waiting jobs does not stay.
         command.args(&arguments).arg("--kept").env("MIMALLOC_PURGE_DELAY", "0");
         if let Some(privileged) = &privileged {
-            command.stdin(privileged.requests()?);
+            privileged.prepare_server(&mut command)?;
         }
         let child = command.spawn()?;
         // It was meant once: a store that is lost later is not begun anew by a restart.
@@ -254,7 +257,8 @@ fn keep_one(args: &ServerArgs) -> Result<u8, Fail> {
     let was_of_use = |id: u32| {
         // Its id may soon be another's.
         kept.server.store(0, Ordering::SeqCst);
-        fs::read_to_string(&ready).is_ok_and(|text| text == id.to_string())
+        het_files::read(&ready, Links::Refused, READY_BYTES_MAX)
+            .is_ok_and(|text| text == id.to_string().as_bytes())
     };
     let is_wanted = || !kept.stopped.load(Ordering::SeqCst);
     let keeps_running = |id| privileged.as_ref().is_some_and(|it| it.is_agent(id));
@@ -484,7 +488,7 @@ fn status(form: Form) -> Result<u8, Fail> {
 
 /// Checks the server's store and those of jobs that had a loop of their own.
 fn check(form: Form) -> Result<u8, Fail> {
-    let home = home()?;
+    let home = open_server_home()?;
     let stores = home.jobs()?.into_iter().map(|job| job.store());
     let stores = [home.store()].into_iter().chain(stores).filter(|path| path.exists());
     let checked = stores.map(|path| checked(&home, &path)).collect::<Result<Vec<_>, Fail>>()?;
@@ -572,7 +576,6 @@ fn revoke(id: &str) -> Result<u8, Fail> {
 }
 
 fn own_tokens() -> Result<Tokens, Fail> {
-    let home = home()?;
-    home.server_dir()?;
+    let home = open_server_home()?;
     Tokens::open(&home.tokens()).map_err(Fail::from_error)
 }

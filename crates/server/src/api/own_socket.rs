@@ -21,8 +21,8 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of the kernel's queue that are read at once.
 const EVENTS_BYTES: usize = 4_096;
 
-/// A listener at a path that only its owner may connect to, or a group besides. The holder of the machine's lock owns
-/// the path: whatever else lies there is removed.
+/// A listener at a path that only its owner may connect to, or a group besides. The holder of the
+/// machine's lock owns the path: whatever else lies there is removed.
 #[derive(Debug)]
 pub(super) struct OwnSocket {
     path: PathBuf,

@@ -18,7 +18,7 @@ use het_wire::record::write_topology;
 use crate::link::{Ear, Ended, Heard, What};
 use crate::messages::{Begin, FromAgent, ToAgent};
 use crate::spawner::SpawnAgents;
-use crate::user::{Live, Shared, Starts, UserAgent};
+use crate::user::{Live, Patience, Shared, Starts, UserAgent};
 
 /// Messages of all agents that may wait for the engine; agents wait for room.
 const HEARD_MAX: usize = 1_024;
@@ -36,6 +36,7 @@ pub struct Users {
     /// Where submissions are kept.
     pub kept: PathBuf,
     pub health_check: Option<PathBuf>,
+    pub patience: Patience,
 }
 
 /// An engine that runs a job of nobody in particular itself, and has one of a user run by an agent
@@ -94,6 +95,7 @@ impl Agents {
                 health_check: users.health_check,
             },
             users: users.dir,
+            patience: users.patience,
         });
         Self {
             own,
@@ -142,13 +144,18 @@ impl Agents {
         };
         let live = Live::new(lease, Some(resources));
         let now = self.own.now();
-        self.users.entry(user.clone()).or_default().start(action, live, shared, now);
+        let agent = self.users.entry(user.clone()).or_default();
+        let before = agent.live.values().map(|live| &*live.lease.placement);
+        agent.set_access(self.own.access_of(before.chain([&**placement])));
+        agent.start(action, live, shared, now);
     }
 
     fn stop(&mut self, action: &Action, lease: LeaseId) {
-        match self.users.values_mut().find(|user| user.live.contains_key(&lease)) {
-            Some(user) => user.stop(action),
-            None => self.own.carry_out(action, None),
+        let now = self.own.now();
+        let user = self.users.values_mut().find(|user| user.live.contains_key(&lease));
+        match (user, &self.shared) {
+            (Some(user), Some(shared)) => user.stop(action, shared.patience, now),
+            _ => self.own.carry_out(action, None),
         }
     }
 
@@ -217,7 +224,10 @@ impl Agents {
     }
 
     fn end(&mut self, user: &Name, lease: LeaseId) {
-        let live = self.users.get_mut(user).and_then(|agent| agent.live.remove(&lease));
+        let Some(agent) = self.users.get_mut(user) else { return };
+        let live = agent.live.remove(&lease);
+        let left = agent.live.values().map(|live| &*live.lease.placement);
+        agent.set_access(self.own.access_of(left));
         if let Some(resources) = live.and_then(|live| live.resources) {
             self.own.put_back(&resources);
         }
@@ -238,6 +248,7 @@ impl Agents {
         let now = self.own.now();
         let Some(agent) = self.users.get_mut(user) else { return };
         let (starts, why) = match ended {
+            Ended::Cleared => return self.cleared(user),
             Ended::Gone(why) => (agent.ended(now), format!("no agent of `{user}` runs: {why}")),
             Ended::Refused(why) => {
                 agent.refused(now);
@@ -256,23 +267,32 @@ impl Agents {
         }
     }
 
-    /// Starts agents for those who need one.
-    fn connect(&mut self) {
-        let (Some(shared), now) = (&self.shared, self.own.now()) else { return };
-        for (user, agent) in &mut self.users {
-            if agent.retry_at().is_some_and(|at| at <= now) {
-                agent.connect(user, shared, now);
-            }
+    /// Nothing runs for this user any more, and how it ended nobody saw.
+    fn cleared(&mut self, user: &Name) {
+        let now = self.own.now();
+        let leases = self.users.get_mut(user).map(|agent| agent.cleared(now)).unwrap_or_default();
+        for lease in leases {
+            self.end(user, lease);
+            let message = format!("all that ran for `{user}` was ended: its agent did not answer");
+            let outcome = Outcome::Failed(Failure { message, ..Failure::unseen() });
+            self.give(Event::StageEnded { lease, outcome });
         }
     }
 
-    fn retry_at(&self) -> Option<Time> {
-        self.users.values().filter_map(UserAgent::retry_at).min()
+    /// Starts agents for those who need one, and ends what agents do not.
+    fn do_due(&mut self) {
+        let (Some(shared), now) = (&self.shared, self.own.now()) else { return };
+        self.users.iter_mut().for_each(|(user, agent)| agent.do_due(user, shared, now));
+    }
+
+    fn due_at(&self) -> Option<Time> {
+        let patience = self.shared.as_ref()?.patience;
+        self.users.values().filter_map(|agent| agent.due_at(patience)).min()
     }
 
     /// How long the own node may wait. It would not wait for what agents have to say.
     fn limit(&self, until: Option<Time>) -> Option<Time> {
-        let agents = self.has_live().then(|| self.retry_at().unwrap_or(self.own.now() + WAIT));
+        let agents = self.has_live().then(|| self.due_at().unwrap_or(self.own.now() + WAIT));
         [until, agents].into_iter().flatten().min()
     }
 
@@ -326,6 +346,7 @@ impl Engine for Agents {
         self.own.adopt_of(state, own);
         self.rows(state.topology());
         let now = self.own.now();
+        let patience = self.shared.as_ref().map_or_else(Patience::default, |it| it.patience);
         let mut known: BTreeMap<LeaseId, Live> = BTreeMap::new();
         self.users.values_mut().for_each(|agent| known.append(&mut agent.live));
         for (user, lease) in others {
@@ -334,16 +355,16 @@ impl Engine for Agents {
                 None if lease.phase == Phase::Starting => self.own.choose(&lease.placement).ok(),
                 None => None,
             };
-            let agent = self.users.entry(user).or_default();
-            // An agent of the server before may have begun what was not reported.
-            let live = Live { told: true, ..Live::new(lease, resources) };
-            agent.live.insert(live.lease.lease, live);
+            let live = Live::adopted(lease, resources, now, patience);
+            self.users.entry(user).or_default().live.insert(live.lease.lease, live);
         }
         for resources in known.into_values().filter_map(|live| live.resources) {
             self.own.put_back(&resources);
         }
         let Some(shared) = &self.shared else { return };
         for (user, agent) in &mut self.users {
+            let live = agent.live.values().map(|live| &*live.lease.placement);
+            agent.set_access(self.own.access_of(live));
             match agent.is_connected() {
                 true => agent.send_adopted(shared),
                 false => agent.connect(user, shared, now),
@@ -367,13 +388,13 @@ impl Engine for Agents {
                 Action::Claim { .. } | Action::Unclaim { .. } => {}
             }
         }
-        self.connect();
+        self.do_due();
     }
 
     fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
         loop {
             self.hear();
-            self.connect();
+            self.do_due();
             if let Some(Ready { at, event, user }) = self.ready.pop_front() {
                 if let (Event::StageEnded { lease, .. }, Some(user)) = (&event, user) {
                     self.uncommitted.entry(user).or_default().push(*lease);
@@ -389,7 +410,7 @@ impl Engine for Agents {
             };
             let is_asked = self.woken.by_caller.swap(false, Ordering::SeqCst);
             let is_heard = self.woken.by_agent.swap(false, Ordering::SeqCst);
-            let is_due = self.retry_at().is_some_and(|at| at <= self.own.now());
+            let is_due = self.due_at().is_some_and(|at| at <= self.own.now());
             if is_asked || !(is_heard || is_due) || is_over {
                 self.hear();
                 if self.ready.is_empty() {

@@ -43,3 +43,4 @@ pub use spawner::{
     BecomeError, Members, SpawnAgents, SpawnError, SpawnRequests, UserDirs, become_user,
     drop_privileges, serve_requests,
 };
+pub use user::Patience;

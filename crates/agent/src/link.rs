@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use het_core::Name;
 use het_engine::Waker;
+use het_node::DeviceAccess;
 
 use crate::messages::{FromAgent, LINE_BYTES_MAX, ToAgent, line, read};
 use crate::spawner::{SpawnAgents, SpawnError};
@@ -45,6 +46,8 @@ pub(crate) enum Ended {
     Refused(String),
     /// The agent is gone, or never came.
     Gone(String),
+    /// Nothing runs for this user any more.
+    Cleared,
 }
 
 /// Where all connections report, and wake the engine.
@@ -54,22 +57,37 @@ pub(crate) struct Ear {
     pub waker: Waker,
 }
 
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Agent,
+    /// Nothing is to run for the user afterwards.
+    Clearing,
+}
+
+#[derive(Debug)]
+enum Outgoing {
+    Message(String),
+    /// Which device nodes the user may open before the next message is sent.
+    Access(DeviceAccess),
+}
+
 /// The server's end of a connection. What is sent before there is an agent waits for it.
 #[derive(Debug)]
 pub(crate) struct Link {
-    outgoing: SyncSender<String>,
+    outgoing: SyncSender<Outgoing>,
     /// Once there is one.
     stream: Arc<Mutex<Option<UnixStream>>>,
 }
 
 impl Link {
-    /// Begins to connect to the agent of a user.
+    /// Begins to connect to the agent of a user, or to clear what runs for the user.
     ///
     /// # Errors
     /// When the system gives no thread.
     pub(crate) fn open(
         user: &Name,
-        connection: u64,
+        (connection, purpose): (u64, Purpose),
         spawner: Arc<dyn SpawnAgents>,
         ear: Ear,
     ) -> io::Result<Self> {
@@ -78,14 +96,19 @@ impl Link {
         let link = Self { outgoing, stream: Arc::clone(&stream) };
         let user = user.clone();
         let run = move || {
-            let ended = match spawner.spawn(user.as_str()) {
-                Err(SpawnError::Refused(why)) => Ended::Refused(why),
-                Err(error) => Ended::Gone(error.to_string()),
-                Ok(agent) => {
-                    let said = |said| ear.tell(&user, connection, What::Said(said));
-                    Ended::Gone(converse(agent, unsent, &stream, said))
-                }
+            let said = |said| ear.tell(&user, connection, What::Said(said));
+            let ended = match purpose {
+                Purpose::Clearing => spawner.end_all(user.as_str()).map(|()| Ended::Cleared),
+                Purpose::Agent => spawner.spawn(user.as_str()).map(|agent| {
+                    let (user, spawner) = (user.clone(), Arc::clone(&spawner));
+                    let send = move |agent: &UnixStream| send_all(agent, unsent, &user, &*spawner);
+                    Ended::Gone(converse(agent, &stream, said, send))
+                }),
             };
+            let ended = ended.unwrap_or_else(|error| match error {
+                SpawnError::Refused(why) => Ended::Refused(why),
+                error => Ended::Gone(error.to_string()),
+            });
             let _ = ear.tell(&user, connection, What::Ended(ended));
         };
         thread::Builder::new().name("agent".to_owned()).spawn(run)?;
@@ -94,7 +117,16 @@ impl Link {
 
     /// Sends a message, if there is room for it. Without it the connection ends.
     pub(crate) fn send(&self, message: &ToAgent) {
-        if self.outgoing.try_send(line(message)).is_err() {
+        self.queue(Outgoing::Message(line(message)));
+    }
+
+    /// Has this decided before what is sent next.
+    pub(crate) fn set_access(&self, access: DeviceAccess) {
+        self.queue(Outgoing::Access(access));
+    }
+
+    fn queue(&self, outgoing: Outgoing) {
+        if self.outgoing.try_send(outgoing).is_err() {
             self.close();
         }
     }
@@ -125,20 +157,16 @@ impl Ear {
 /// Sends and hears until the connection is over; why it is.
 fn converse(
     agent: UnixStream,
-    unsent: Receiver<String>,
     stream: &Mutex<Option<UnixStream>>,
     said: impl Fn(FromAgent) -> bool,
+    send: impl FnOnce(&UnixStream) + Send + 'static,
 ) -> String {
     let (Ok(reading), Ok(shared)) = (agent.try_clone(), agent.try_clone()) else {
         return "there are no descriptors left".to_owned();
     };
     *stream.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared);
     let writing = thread::Builder::new().name("agent-out".to_owned()).spawn(move || {
-        for line in unsent {
-            if (&agent).write_all(line.as_bytes()).is_err() {
-                break;
-            }
-        }
+        send(&agent);
         // The link was dropped, or nobody reads: the other thread is to end as well.
         let _ = agent.shutdown(Shutdown::Both);
     });
@@ -162,6 +190,24 @@ fn converse(
     };
     let _ = reading.get_ref().shutdown(Shutdown::Both);
     why
+}
+
+/// Until the link is dropped, or something cannot be sent.
+fn send_all(
+    mut agent: &UnixStream,
+    unsent: Receiver<Outgoing>,
+    user: &Name,
+    supervisor: &dyn SpawnAgents,
+) {
+    for outgoing in unsent {
+        let sent = match outgoing {
+            Outgoing::Message(line) => agent.write_all(line.as_bytes()).is_ok(),
+            Outgoing::Access(access) => supervisor.set_access(user.as_str(), &access).is_ok(),
+        };
+        if !sent {
+            return;
+        }
+    }
 }
 
 /// How much may still be said.

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::{fs, thread};
 
 use het_core::{Action, LeaseId, Time, Topology};
 use het_engine::Engine;
@@ -17,11 +16,18 @@ use het_node::{
     VisibleEnv, since_boot,
 };
 use het_wire::record::{Record, read_topology};
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 use thiserror::Error;
 
 use crate::kept::{keep, moved, remove_others};
 use crate::messages::{Adopted, Begin, FromAgent, ToAgent, actions, leases, read, write};
+
+/// What is in the directory of a user.
+const RUN: &str = "run";
+const KEPT: &str = "kept";
+const JOBS: &str = "jobs";
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Why an agent ended before its server did.
 #[derive(Debug, Error)]
@@ -65,11 +71,12 @@ fn serve_node(server: &UnixStream, programs: Programs) -> Result<(), AgentError>
     };
     // The agent before ends when it sees that its server is gone, and until then it may act.
     let _lock = lock(&begin.dir)?;
+    clear_the_way(&begin.dir)?;
     let mut node = Node::new(config(&begin, programs)?)?;
     node.topology_changed(&topology(&begin.rows)?);
     write(server, &FromAgent::Ready)?;
     let orders = hear(reading, node.event_sender())?;
-    let mut agent = Agent { node, own: begin.dir.join("kept"), kept: begin.kept };
+    let mut agent = Agent { node, own: begin.dir.join(KEPT), kept: begin.kept };
     let served = agent.serve(&orders, server);
     // However it ended: what runs is not this process's to end.
     agent.node.detach();
@@ -99,13 +106,22 @@ fn hear(mut reading: BufReader<UnixStream>, node: EventSender) -> io::Result<Ord
     Ok(orders)
 }
 
-/// One agent of a user at a time.
+/// One agent of a user at a time. The directory is the lock: the user cannot put another there.
 fn lock(dir: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.create(true).truncate(false).write(true).mode(0o600);
-    let lock = options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(dir.join("agent.lock"))?;
+    let lock = File::from(open(dir, DIRECTORY, Mode::empty())?);
     lock.lock()?;
     Ok(lock)
+}
+
+/// Removes what the user has put where there are to be directories.
+fn clear_the_way(dir: &Path) -> io::Result<()> {
+    for name in [RUN, KEPT, JOBS] {
+        let path = dir.join(name);
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 fn topology(record: &het_wire::record::TopologyRecord) -> Result<Arc<Topology>, AgentError> {
@@ -122,7 +138,7 @@ fn config(begin: &Begin, programs: Programs) -> Result<Config, AgentError> {
         container_access: programs.container_access,
         // Only root may keep a user from devices.
         device_nodes: BTreeMap::new(),
-        run_dir: begin.dir.join("run"),
+        run_dir: begin.dir.join(RUN),
         begins_at: Time(begin.at + passed),
         control_groups: ControlGroups::Auto,
         health_check: begin.health_check.clone(),

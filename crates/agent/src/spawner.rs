@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use std::io;
 use std::os::unix::net::UnixStream;
 
+use het_node::DeviceAccess;
 use nix::unistd::{Gid, Group, User, getgrouplist};
 use thiserror::Error;
 
@@ -22,17 +23,30 @@ pub enum SpawnError {
     /// Nobody is to run jobs as this user.
     #[error("{0}")]
     Refused(String),
-    #[error("no agent can be started")]
+    #[error("the supervisor cannot do it: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Starts agents.
+/// What a server has done by whoever has the privilege.
 pub trait SpawnAgents: Debug + Send + Sync {
     /// A connection to a new agent of this user.
     ///
     /// # Errors
     /// When no agent is to run for the user, or none can be started.
     fn spawn(&self, user: &str) -> Result<UnixStream, SpawnError>;
+
+    /// Decides which device nodes all that runs for this user may open, where the machine has a way
+    /// to.
+    ///
+    /// # Errors
+    /// When it has one, and that fails.
+    fn set_access(&self, user: &str, access: &DeviceAccess) -> Result<(), SpawnError>;
+
+    /// Ends all that runs for this user, the agent included.
+    ///
+    /// # Errors
+    /// When something is left.
+    fn end_all(&self, user: &str) -> Result<(), SpawnError>;
 }
 
 /// As whom jobs may run: the members of one group of the machine, and never root.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use het_core::{Action, LeaseId, Millis, Name, Phase, Time};
-use het_node::{GangResources, LiveLease};
+use het_node::{DeviceAccess, GangResources, LiveLease};
 
 use crate::kept;
-use crate::link::{Ear, Link};
+use crate::link::{Ear, Link, Purpose};
 use crate::messages::{Adopted, Begin, ToAgent, record};
 use crate::spawner::SpawnAgents;
 
@@ -21,6 +21,21 @@ const PAUSE_MAX: Millis = Millis(60_000);
 /// An agent that lived so long did last.
 const LASTED: Millis = Millis(10_000);
 
+/// How long an agent is waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// After the grace of a stop, until what was to be stopped has ended.
+    pub stop: Millis,
+    /// With leases that nobody supervises.
+    pub absence: Millis,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { stop: Millis(30_000), absence: Millis(300_000) }
+    }
+}
+
 /// A lease that the engine reports on.
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -31,11 +46,26 @@ pub(crate) struct Live {
     pub started: bool,
     /// An agent may have begun it.
     pub told: bool,
+    /// When it is stopped by force, agent or not.
+    stop_by: Option<Time>,
 }
 
 impl Live {
     pub(crate) fn new(lease: LiveLease, resources: Option<GangResources>) -> Self {
-        Self { lease, resources, started: false, told: false }
+        Self { lease, resources, started: false, told: false, stop_by: None }
+    }
+
+    /// One that an agent of the server before may have.
+    pub(crate) fn adopted(
+        lease: LiveLease,
+        resources: Option<GangResources>,
+        now: Time,
+        patience: Patience,
+    ) -> Self {
+        let is_stopping = matches!(lease.phase, Phase::Stopping { .. });
+        let grace = lease.launch.checkpoint.as_ref().map_or(Millis::ZERO, |spec| spec.grace);
+        let stop_by = is_stopping.then(|| now + grace + patience.stop);
+        Self { told: true, stop_by, ..Self::new(lease, resources) }
     }
 }
 
@@ -48,6 +78,7 @@ pub(crate) struct Shared {
     pub begin: Begin,
     /// Where users have their directories.
     pub users: PathBuf,
+    pub patience: Patience,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +94,14 @@ pub(crate) struct UserAgent {
     retry_at: Option<Time>,
     /// Files that this agent has.
     sent: BTreeSet<PathBuf>,
+    /// What the user was last said to have of devices.
+    access: Option<DeviceAccess>,
+    /// Since when leases have had no agent that listens.
+    absent_since: Option<Time>,
+    /// All that runs for the user is being ended.
+    clearing: bool,
+    /// Not again before that.
+    clear_after: Time,
 }
 
 /// What becomes of starts of which the agent may not have heard.
@@ -74,21 +113,71 @@ pub(crate) enum Starts {
 }
 
 impl UserAgent {
-    pub(crate) fn retry_at(&self) -> Option<Time> {
-        self.retry_at
+    /// When there is something to do without being told.
+    pub(crate) fn due_at(&self, patience: Patience) -> Option<Time> {
+        [self.retry_at, self.clear_at(patience)].into_iter().flatten().min()
+    }
+
+    /// When all that runs for the user is ended: what an agent should have stopped goes on, or
+    /// nobody has supervised it for too long.
+    fn clear_at(&self, patience: Patience) -> Option<Time> {
+        if self.clearing {
+            return None;
+        }
+        let stops = self.live.values().filter_map(|live| live.stop_by);
+        let told = self.live.values().any(|live| live.told);
+        let absence = self.absent_since.filter(|_| told).map(|since| since + patience.absence);
+        Some(stops.chain(absence).min()?.max(self.clear_after))
+    }
+
+    /// Does what is due.
+    pub(crate) fn do_due(&mut self, user: &Name, shared: &Shared, now: Time) {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if is_due(self.clear_at(shared.patience)) {
+            self.clear(user, shared, now);
+        } else if is_due(self.retry_at) {
+            self.connect(user, shared, now);
+        }
+    }
+
+    /// Asks for the end of all that runs for the user.
+    fn clear(&mut self, user: &Name, shared: &Shared, now: Time) {
+        self.connection += 1;
+        (self.retry_at, self.ready, self.clearing) = (None, false, true);
+        let (spawner, ear) = (Arc::clone(&shared.spawner), shared.ear.clone());
+        self.link = Link::open(user, (self.connection, Purpose::Clearing), spawner, ear).ok();
+        if self.link.is_none() {
+            self.ended(now);
+        }
+    }
+
+    /// Nothing runs for the user any more: the leases that nobody will report on. Others are for
+    /// the next agent.
+    pub(crate) fn cleared(&mut self, now: Time) -> Vec<LeaseId> {
+        self.link = None;
+        (self.clearing, self.failures, self.absent_since) = (false, 0, None);
+        let told = self.live.iter().filter(|(_, live)| live.told);
+        let told: Vec<LeaseId> = told.map(|(&lease, _)| lease).collect();
+        self.retry_at = (told.len() < self.live.len()).then_some(now);
+        told
     }
 
     /// Asks for an agent. What it is sent waits for it.
     pub(crate) fn connect(&mut self, user: &Name, shared: &Shared, now: Time) {
         self.connection += 1;
         (self.since, self.retry_at, self.ready) = (now, None, false);
+        self.absent_since.get_or_insert(now);
         self.sent.clear();
         let (spawner, ear) = (Arc::clone(&shared.spawner), shared.ear.clone());
-        let Ok(link) = Link::open(user, self.connection, spawner, ear) else {
+        let opened = Link::open(user, (self.connection, Purpose::Agent), spawner, ear);
+        let Ok(link) = opened else {
             self.ended(now);
             return;
         };
         self.link = Some(link);
+        if let Some(access) = self.access.take() {
+            self.set_access(access);
+        }
         let dir = shared.users.join(user.as_str());
         let since_boot = het_node::since_boot().0;
         self.send(&ToAgent::Begin(Begin { dir, at: now.0, since_boot, ..shared.begin.clone() }));
@@ -105,13 +194,26 @@ impl UserAgent {
         self.send(&adopted);
     }
 
+    /// Whether there is an agent, or one was asked for.
     pub(crate) fn is_connected(&self) -> bool {
-        self.link.is_some()
+        self.link.is_some() && !self.clearing
+    }
+
+    /// Lets the user open these device nodes, from before what is sent next.
+    pub(crate) fn set_access(&mut self, access: DeviceAccess) {
+        if self.access.as_ref() == Some(&access) {
+            return;
+        }
+        if let Some(link) = self.link.as_ref().filter(|_| !self.clearing) {
+            link.set_access(access.clone());
+        }
+        self.access = Some(access);
     }
 
     /// The agent listens: it does what it was sent so far.
     pub(crate) fn is_ready(&mut self) {
         self.ready = true;
+        self.absent_since = None;
         self.live.values_mut().for_each(|live| live.told = true);
     }
 
@@ -135,17 +237,18 @@ impl UserAgent {
         if self.is_connected() {
             self.send_files(lease, shared);
             self.act(action, resources.into_iter().collect());
-        } else if self.retry_at.is_none() {
+        } else if self.retry_at.is_none() && !self.clearing {
             // Somebody new, or an agent that had nothing left to do.
             self.retry_at = Some(now);
         }
     }
 
     /// Has a lease stopped. An agent that is away is told of it as of what is being stopped.
-    pub(crate) fn stop(&mut self, action: &Action) {
-        let Action::Stop { lease, cause, .. } = action else { return };
+    pub(crate) fn stop(&mut self, action: &Action, patience: Patience, now: Time) {
+        let Action::Stop { lease, cause, grace, .. } = action else { return };
         if let Some(live) = self.live.get_mut(lease) {
             live.lease.phase = Phase::Stopping { cause: *cause };
+            live.stop_by = Some(now + *grace + patience.stop);
             self.act(action, Vec::new());
         }
     }
@@ -172,8 +275,10 @@ impl UserAgent {
 
     /// The agent is gone. The next one is tried after a pause, if there is anything to do for it.
     pub(crate) fn ended(&mut self, now: Time) -> Starts {
-        let lasted = self.link.take().is_some() && now.since(self.since) >= LASTED;
+        let was_agent = self.link.take().is_some() && !self.clearing;
+        let lasted = was_agent && now.since(self.since) >= LASTED;
         self.failures = if lasted { 0 } else { self.failures + 1 };
+        self.is_absent(now);
         let pause = Millis(PAUSE.0 << self.failures.min(16)).min(PAUSE_MAX);
         self.retry_at = (!self.live.is_empty()).then_some(now + pause);
         match self.failures > FAILURES_MAX {
@@ -185,6 +290,18 @@ impl UserAgent {
     /// No agent is to run for this user; perhaps one is later.
     pub(crate) fn refused(&mut self, now: Time) {
         self.link = None;
+        self.is_absent(now);
         self.retry_at = (!self.live.is_empty()).then_some(now + PAUSE_MAX);
+    }
+
+    fn is_absent(&mut self, now: Time) {
+        if self.clearing {
+            self.clear_after = now + PAUSE_MAX;
+        }
+        (self.ready, self.clearing) = (false, false);
+        self.absent_since = match self.live.is_empty() {
+            true => None,
+            false => Some(self.absent_since.unwrap_or(now)),
+        };
     }
 }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use het_agent::{Agents, Programs, SpawnAgents, SpawnError, Users, serve};
+use het_agent::{Agents, Patience, Programs, SpawnAgents, SpawnError, Users, serve};
 use het_core::{CheckpointSpec, Event, Launch, Millis, StageKey};
 use het_engine::Script;
 use het_engine::contract::{Subject, check_all, this_node};
-use het_node::{Config, ControlGroups, Node, RunMode, wall_time};
+use het_node::{Config, ControlGroups, DeviceAccess, Node, RunMode, wall_time};
 
 const PROGRAMS: Programs =
     Programs { visible_env: |_, _| Vec::new(), container_access: |_, _, _| Ok(Vec::new()) };
@@ -25,6 +25,14 @@ impl SpawnAgents for Threads {
         let (server, agent) = UnixStream::pair()?;
         thread::spawn(move || serve(agent, PROGRAMS));
         Ok(server)
+    }
+
+    fn set_access(&self, _: &str, _: &DeviceAccess) -> Result<(), SpawnError> {
+        Ok(())
+    }
+
+    fn end_all(&self, _: &str) -> Result<(), SpawnError> {
+        Ok(())
     }
 }
 
@@ -78,6 +86,7 @@ fn agents(dir: &Path) -> Agents {
         dir: dir.join("users"),
         kept: dir.join("kept"),
         health_check: None,
+        patience: Patience::default(),
     };
     Agents::new(Node::new(config).expect("it fits"), Some(users))
 }

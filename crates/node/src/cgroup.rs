@@ -11,6 +11,7 @@ mod directory;
 mod group;
 mod hierarchy;
 mod pool;
+mod user;
 
 use std::fmt;
 use std::fs;
@@ -18,11 +19,14 @@ use std::io;
 
 use hierarchy::OwnCgroup;
 
+pub use device_filter::DeviceNumber;
+pub use devices::DeviceAccess;
 pub(crate) use devices::DeviceNodes;
 pub(crate) use group::Group;
-pub use hierarchy::RunMode;
 pub(crate) use hierarchy::leave_job;
+pub use hierarchy::{RunMode, delegate_own_cgroup};
 pub(crate) use pool::{CgroupPool, RankGrant};
+pub use user::UserCgroup;
 
 /// Whether an engine makes control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -52,7 +52,10 @@ mod remover;
 mod resources;
 mod run_dir;
 
-pub use cgroup::{ControlGroupFinding, ControlGroups, RunMode, control_groups};
+pub use cgroup::{
+    ControlGroupFinding, ControlGroups, DeviceAccess, DeviceNumber, RunMode, UserCgroup,
+    control_groups, delegate_own_cgroup,
+};
 pub use checkpoint::{Damage, verify};
 pub use clock::{since_boot, wall_time};
 pub use config::Config;
@@ -62,7 +65,8 @@ pub use event_channel::EventSender;
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::{LiveLease, Node};
 pub use process::{
-    boot_id, forbid_core_dumps, launcher_main, messages, name_process, raise_descriptor_limit,
+    boot_id, forbid_core_dumps, kill_processes_of, launcher_main, messages, name_process,
+    raise_descriptor_limit,
 };
 pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};
 pub use resources::GangResources;

@@ -6,6 +6,7 @@ mod identity;
 mod kill;
 mod launcher;
 pub mod messages;
+mod of_user;
 mod orphans;
 pub(crate) mod procfs;
 mod slots;
@@ -20,6 +21,7 @@ pub(crate) use launcher::{
     GangFiles, Launcher, Others, RankDescriptors, RankProgram, Report, ShimConnection, Told,
     read_report, settle, start_rank,
 };
+pub use of_user::kill_processes_of;
 pub(crate) use orphans::Orphans;
 pub use procfs::boot_id;
 pub(crate) use slots::{EndNote, Slots, StartupNote, slots_bytes};

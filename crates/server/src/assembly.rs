@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use het_agent::{Agents, Members, Users};
+use het_agent::{Agents, Members, Patience, Users};
 use het_control::{Controller, Past, Retention};
 use het_core::{Event, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
@@ -97,6 +97,7 @@ pub(crate) fn assemble(
         dir: parts.home.users(),
         kept: parts.home.kept(),
         health_check: parts.health_check,
+        patience: Patience::default(),
     });
     let mut engine = Agents::new(node, users);
     let event_sender = engine.event_sender();

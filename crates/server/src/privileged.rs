@@ -1,7 +1,7 @@
-//! What root does for a server of several users, and nothing else: it makes the directories of
-//! users and starts their agents, for members of one group alone.
+//! What root does for a server of several users, and nothing else: for members of one group it makes
+//! directories and control groups, starts agents, and ends what these do not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, fs, thread};
 
-use het_agent::{Members, SpawnError, UserDirs, serve_requests};
+use het_agent::{Members, SpawnAgents, SpawnError, UserDirs, serve_requests};
 use het_host::Home;
-use het_node::messages;
+use het_node::{DeviceAccess, UserCgroup, delegate_own_cgroup, kill_processes_of, messages};
 use nix::sys::socket::SockFlag;
 use nix::unistd::{User, geteuid};
 use thiserror::Error;
@@ -29,7 +29,10 @@ pub enum PrivilegeError {
     NoUser(String),
     #[error("a server never runs as root where jobs run as their users")]
     Root,
-    #[error("`{}` belongs to another user than `{user}`, as whom the server runs", path.display())]
+    #[error(
+        "`{}` belongs to another user than `{user}`, as whom the server runs; remove it once no \
+         other server uses it", path.display()
+    )]
     Owner { path: PathBuf, user: String },
     #[error("`{}` cannot be used", path.display())]
     Io { path: PathBuf, source: io::Error },
@@ -54,6 +57,8 @@ struct Parts {
     program: PathBuf,
     /// Of agents that were started; ids of those that ended may be others' now.
     agents: Mutex<BTreeSet<u32>>,
+    /// Around what runs for a user, by its id.
+    cgroups: Mutex<BTreeMap<u32, UserCgroup>>,
 }
 
 impl Privileged {
@@ -80,27 +85,18 @@ impl Privileged {
             let path = path.to_owned();
             move |source| PrivilegeError::Io { path, source }
         };
-        let root = home.root();
-        if fs::symlink_metadata(root).is_err() {
-            let parent = root.parent().unwrap_or(root);
-            fs::create_dir_all(parent).map_err(trouble(parent))?;
-            // Users pass through it to their own directories and to the socket.
-            fs::DirBuilder::new().mode(0o711).create(root).map_err(trouble(root))?;
-            let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
-            chown(root, Some(uid), Some(gid)).map_err(trouble(root))?;
-        }
-        for dir in [root, lock_dir] {
-            let found = fs::symlink_metadata(dir).map_err(trouble(dir))?;
-            if dir == lock_dir && found.is_dir() && found.uid() == 0 {
-                chown(dir, Some(user.uid.as_raw()), None).map_err(trouble(dir))?;
-            } else if !found.is_dir() || found.uid() != user.uid.as_raw() {
+        // Users pass through it to their own directories and to the socket.
+        for (dir, mode) in [(home.root(), 0o711), (lock_dir, 0o755)] {
+            if !give(dir, mode, &user).map_err(trouble(dir))? {
                 let (path, user) = (dir.to_owned(), user.name);
                 return Err(PrivilegeError::Owner { path, user });
             }
         }
         let users = home.users();
         let dirs = UserDirs::open(&users, user.gid).map_err(trouble(&users))?;
-        Ok(Self(Arc::new(Parts { members, dirs, program, agents: Mutex::default() })))
+        delegate_own_cgroup();
+        let (agents, cgroups) = Default::default();
+        Ok(Self(Arc::new(Parts { members, dirs, program, agents, cgroups })))
     }
 
     /// Gives a server that is to be started nothing of root's but what it sends its requests
@@ -117,7 +113,7 @@ impl Privileged {
         }
         let (own, server) = messages::pair(SockFlag::empty())?;
         let parts = Arc::clone(&self.0);
-        let run = move || serve_requests(&own, |user| parts.spawn(user));
+        let run = move || serve_requests(&own, &*parts);
         thread::Builder::new().name("agents".to_owned()).spawn(run)?;
         command.stdin(server);
         Ok(())
@@ -129,7 +125,29 @@ impl Privileged {
     }
 }
 
+/// Makes a directory for the server's user; whether it is that user's now, or was before.
+fn give(dir: &Path, mode: u32, user: &User) -> io::Result<bool> {
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::DirBuilder::new().mode(mode).create(dir) {
+        Ok(()) => chown(dir, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let found = fs::symlink_metadata(dir)?;
+    Ok(found.is_dir() && found.uid() == user.uid.as_raw())
+}
+
 impl Parts {
+    /// Decides about what runs for a user, where anything may.
+    fn with_cgroup<T>(&self, user: &User, act: impl FnOnce(&mut UserCgroup) -> T) -> T {
+        let mut cgroups = self.cgroups.lock().unwrap_or_else(PoisonError::into_inner);
+        act(cgroups.entry(user.uid.as_raw()).or_insert_with(|| UserCgroup::make(user)))
+    }
+}
+
+impl SpawnAgents for Parts {
     fn spawn(&self, name: &str) -> Result<UnixStream, SpawnError> {
         let user = self.members.user(name)?;
         self.dirs.make(&user)?;
@@ -142,6 +160,24 @@ impl Parts {
         // Whoever waits for all children collects it.
         let child = command.spawn()?;
         self.agents.lock().unwrap_or_else(PoisonError::into_inner).insert(child.id());
+        // It starts nothing before the server has the connection.
+        self.with_cgroup(&user, |cgroup| cgroup.take(child.id()))?;
         Ok(server)
+    }
+
+    fn set_access(&self, name: &str, access: &DeviceAccess) -> Result<(), SpawnError> {
+        let user = self.members.user(name)?;
+        Ok(self.with_cgroup(&user, |cgroup| cgroup.set_access(access))?)
+    }
+
+    /// Also for one who is no member any more.
+    fn end_all(&self, name: &str) -> Result<(), SpawnError> {
+        let found = User::from_name(name).map_err(io::Error::from)?;
+        let user = found.filter(|user| !user.uid.is_root());
+        let user = user.ok_or_else(|| SpawnError::Refused(format!("there is no user `{name}`")))?;
+        match self.with_cgroup(&user, |cgroup| kill_processes_of(user.uid, cgroup)) {
+            true => Ok(()),
+            false => Err(io::Error::other("some processes do not end").into()),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The socket between the server and the supervisor: a user's name there, a connection back.
+//! The socket between the server and the supervisor: a request there, an answer back.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -6,22 +6,43 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use het_node::DeviceAccess;
 use het_node::messages::{receive, send};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
+use serde::{Deserialize, Serialize};
 
 use super::{SpawnAgents, SpawnError};
 
-/// How long the supervisor may take; asking who is in a group may reach across a network.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// How long the supervisor may take: asking who is in a group may reach across a network, and a
+/// process may take its time to end.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-const DONE: &[u8] = b"done";
-const REFUSED: &[u8] = b"refused ";
-const FAILED: &[u8] = b"failed ";
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    Spawn { user: String },
+    SetAccess { user: String, access: DeviceAccess },
+    EndAll { user: String },
+}
+
+/// With the connection beside it, where one was asked for.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Refused(String),
+    Failed(String),
+}
 
 /// The server's end.
 #[derive(Debug)]
-pub struct SpawnRequests(Mutex<OwnedFd>);
+pub struct SpawnRequests(Mutex<Asking>);
+
+#[derive(Debug)]
+struct Asking {
+    socket: OwnedFd,
+    /// Of the newest request. One that was given up may be answered later, for another user.
+    number: u64,
+}
 
 impl SpawnRequests {
     /// # Errors
@@ -30,53 +51,71 @@ impl SpawnRequests {
         let limit = TimeVal::milliseconds(ANSWER_LIMIT.as_millis() as i64);
         setsockopt(&socket, sockopt::ReceiveTimeout, &limit)?;
         setsockopt(&socket, sockopt::SendTimeout, &limit)?;
-        Ok(Self(Mutex::new(socket)))
+        Ok(Self(Mutex::new(Asking { socket, number: 0 })))
+    }
+
+    fn ask(&self, request: &Request) -> Result<Option<OwnedFd>, SpawnError> {
+        let mut asking = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        asking.number += 1;
+        let Asking { socket, number } = &*asking;
+        let request = serde_json::to_vec(&(number, request)).map_err(io::Error::from)?;
+        send(socket.as_fd(), &request, std::iter::empty())?;
+        loop {
+            let answer = receive(socket.as_fd())?;
+            let (bytes, descriptors) =
+                answer.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+            let (of, answer): (u64, _) = serde_json::from_slice(&bytes).map_err(io::Error::from)?;
+            match answer {
+                _ if of != *number => {}
+                Answer::Done => return Ok(descriptors.into_iter().next()),
+                Answer::Refused(why) => return Err(SpawnError::Refused(why)),
+                Answer::Failed(why) => return Err(io::Error::other(why).into()),
+            }
+        }
     }
 }
 
 impl SpawnAgents for SpawnRequests {
     fn spawn(&self, user: &str) -> Result<UnixStream, SpawnError> {
-        // One question at a time: answers name no question.
-        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        send(socket.as_fd(), user.as_bytes(), std::iter::empty())?;
-        let answer = receive(socket.as_fd())?;
-        let (bytes, descriptors) =
-            answer.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
-        let text = |from: usize| String::from_utf8_lossy(&bytes[from..]).into_owned();
-        match descriptors.into_iter().next() {
-            Some(agent) if bytes == DONE => Ok(agent.into()),
-            None if bytes.starts_with(REFUSED) => Err(SpawnError::Refused(text(REFUSED.len()))),
-            None if bytes.starts_with(FAILED) => {
-                Err(SpawnError::Io(io::Error::other(text(FAILED.len()))))
-            }
-            _ => Err(SpawnError::Io(io::ErrorKind::InvalidData.into())),
-        }
+        let agent = self.ask(&Request::Spawn { user: user.to_owned() })?;
+        Ok(agent.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?.into())
+    }
+
+    fn set_access(&self, user: &str, access: &DeviceAccess) -> Result<(), SpawnError> {
+        let (user, access) = (user.to_owned(), access.clone());
+        self.ask(&Request::SetAccess { user, access }).map(drop)
+    }
+
+    fn end_all(&self, user: &str) -> Result<(), SpawnError> {
+        self.ask(&Request::EndAll { user: user.to_owned() }).map(drop)
     }
 }
 
-/// Answers one server until it is gone. The connections that the function gives are closed here.
-pub fn serve_requests(socket: &OwnedFd, spawn: impl Fn(&str) -> Result<UnixStream, SpawnError>) {
+/// Answers one server until it is gone. The connections that the supervisor gives are closed here.
+pub fn serve_requests(socket: &OwnedFd, supervisor: &dyn SpawnAgents) {
     loop {
         let asked = match receive(socket.as_fd()) {
-            Ok(Some((bytes, _))) => String::from_utf8(bytes),
+            Ok(Some((bytes, _))) => serde_json::from_slice::<(u64, Request)>(&bytes),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Ok(None) | Err(_) => return,
         };
-        let spawned = match &asked {
-            Ok(user) => spawn(user),
-            Err(_) => Err(SpawnError::Refused("that is no user's name".to_owned())),
-        };
-        let sent = match spawned {
-            Ok(agent) => send(socket.as_fd(), DONE, [agent.as_raw_fd()].into_iter()),
-            Err(SpawnError::Refused(why)) => {
-                send(socket.as_fd(), &[REFUSED, why.as_bytes()].concat(), std::iter::empty())
+        // Whoever asks what is no request is no server of this version.
+        let Ok((number, request)) = asked else { return };
+        let done = match &request {
+            Request::Spawn { user } => supervisor.spawn(user).map(Some),
+            Request::SetAccess { user, access } => {
+                supervisor.set_access(user, access).map(|()| None)
             }
-            Err(SpawnError::Io(error)) => {
-                let why = error.to_string();
-                send(socket.as_fd(), &[FAILED, why.as_bytes()].concat(), std::iter::empty())
-            }
+            Request::EndAll { user } => supervisor.end_all(user).map(|()| None),
         };
-        if sent.is_err() {
+        let (answer, agent) = match done {
+            Ok(agent) => (Answer::Done, agent),
+            Err(SpawnError::Refused(why)) => (Answer::Refused(why), None),
+            Err(SpawnError::Io(error)) => (Answer::Failed(error.to_string()), None),
+        };
+        let answer = serde_json::to_vec(&(number, answer)).unwrap_or_default();
+        let descriptors = agent.iter().map(AsRawFd::as_raw_fd);
+        if send(socket.as_fd(), &answer, descriptors).is_err() {
             return;
         }
     }
@@ -87,16 +126,18 @@ mod tests {
     use std::io::{Read, Write};
     use std::thread;
 
+    use het_node::DeviceNumber;
     use het_node::messages::pair;
     use nix::sys::socket::SockFlag;
 
     use super::*;
 
-    #[test]
-    fn an_answer_is_a_connection_or_says_why_there_is_none() {
-        let (asking, answering) = pair(SockFlag::empty()).expect("a pair can be made");
-        let server = thread::spawn(move || {
-            serve_requests(&answering, |user| match user {
+    #[derive(Debug)]
+    struct Supervisor;
+
+    impl SpawnAgents for Supervisor {
+        fn spawn(&self, user: &str) -> Result<UnixStream, SpawnError> {
+            match user {
                 "ada" => {
                     let (mut one, other) = UnixStream::pair()?;
                     one.write_all(b"hello")?;
@@ -104,8 +145,23 @@ mod tests {
                 }
                 "bob" => Err(SpawnError::Refused("not bob".to_owned())),
                 _ => Err(io::Error::other("no memory").into()),
-            });
-        });
+            }
+        }
+
+        fn set_access(&self, _: &str, access: &DeviceAccess) -> Result<(), SpawnError> {
+            let numbers: Vec<u32> = access.denied.iter().map(|node| node.minor).collect();
+            Err(SpawnError::Refused(format!("{numbers:?}")))
+        }
+
+        fn end_all(&self, _: &str) -> Result<(), SpawnError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_answer_is_a_connection_or_says_why_there_is_none() {
+        let (asking, answering) = pair(SockFlag::empty()).expect("a pair can be made");
+        let server = thread::spawn(move || serve_requests(&answering, &Supervisor));
         let requests = SpawnRequests::new(asking).expect("it is one");
         let mut text = String::new();
         let mut ada = requests.spawn("ada").expect("there is one");
@@ -117,6 +173,12 @@ mod tests {
             Ok(_) => "an agent".to_owned(),
         };
         assert_eq!(["bob", "eve", ""].map(told), ["refused: not bob", "no memory", "no memory"]);
+        let nodes = [1, 0].map(|minor| DeviceNumber { major: 195, minor });
+        let denied = nodes.into_iter().collect();
+        let access = DeviceAccess { denied, ..DeviceAccess::default() };
+        let told = requests.set_access("ada", &access);
+        assert_eq!(told.expect_err("it is refused").to_string(), "[0, 1]");
+        requests.end_all("ada").expect("it says so");
         drop(requests);
         server.join().expect("it ends with its server");
     }

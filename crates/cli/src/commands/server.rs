@@ -24,13 +24,13 @@ use het_server::{
     Checked, ControlLoopKind, DeviceChoice, DeviceLockError, DeviceLocks, EventStore, Existing,
     Home, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService, MachineUsers,
     Members, Privileged, Scheduling, SpawnRequests, StartError, StoreError, become_user,
-    begin_store, forward_signal, machine_with, raise_descriptor_limit, run_restarter, store_check,
-    take_devices,
+    begin_store, forward_signal, lock_dir_name, machine_with, raise_descriptor_limit,
+    run_restarter, store_check, take_devices,
 };
 use het_wire::api::{ServerInfo, StoreCheck};
 use het_wire::declared::{self, DeclaredDevices};
 use nix::sys::signal::Signal;
-use nix::unistd::{AccessFlags, access, dup2_stdin};
+use nix::unistd::{AccessFlags, User, access, dup2_stdin};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -232,8 +232,8 @@ fn keep_one(args: &ServerArgs) -> Result<u8, Fail> {
         Some(names) => {
             // What is in it is for the server to make: it is not root's.
             let home = server_home()?;
-            let privileged =
-                Privileged::prepare(&home, names, &device_lock_dir()?, program.clone());
+            let locks = lock_dir_name(|name| env::var(name).ok());
+            let privileged = Privileged::prepare(&home, names, &locks, program.clone());
             (home, Some(privileged.map_err(Fail::from_error)?))
         }
     };
@@ -543,10 +543,25 @@ fn token(role: RoleWord, tenant: Option<String>, user: Option<String>) -> Result
         RoleWord::Operator => Role::Operator,
         RoleWord::Admin => Role::Admin,
     };
+    if let Some(name) = &user {
+        refuse_user(name)?;
+    }
     let token = own_tokens()?.add_for(role, tenant, user).map_err(Fail::from_error)?;
     println!("{token}");
     eprintln!("it is shown once, and opens the server from now on");
     Ok(code::OK)
+}
+
+/// What no server would ever take. Whether the user is a member, it looks up whenever a job starts.
+fn refuse_user(name: &str) -> Result<(), Fail> {
+    let user = User::from_name(name).map_err(|errno| Fail::new(code::FAILED, errno.to_string()))?;
+    let why = match user {
+        _ if !server_home()?.is_shared() => "this server runs jobs as its own user only".to_owned(),
+        None => format!("there is no user `{name}`"),
+        Some(user) if user.uid.is_root() => "jobs never run as root".to_owned(),
+        Some(_) => return Ok(()),
+    };
+    Err(Fail::new(code::USAGE, why))
 }
 
 const TOKEN_COLUMNS: &[Column] = &[

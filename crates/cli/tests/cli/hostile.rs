@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::Served;
+use crate::support::{Sandbox, Served};
 
 /// Longest that an answer may take: far more than any takes, far less than for ever.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 const PROBE_EVERY: Duration = Duration::from_millis(5);
 
 /// What a program does, by name. `$W` is its own working directory, `$OUT` that of its logs.
-const PROGRAMS: &[(&str, &str)] = &[
+pub const PROGRAMS: &[(&str, &str)] = &[
     ("progress-fifo", "rm -f $HET_PROGRESS; mkfifo $HET_PROGRESS; sleep 0.5"),
     ("progress-fifo-at-once", "mkfifo $HET_PROGRESS; exit 0"),
     ("progress-zero", "ln -sf /dev/zero $HET_PROGRESS; sleep 0.5"),
@@ -119,15 +119,15 @@ for i in range(3000): os.mkdir('d'); os.chdir('d')\"",
 ];
 
 /// A program that does not know where it is does nothing.
-const PROLOGUE: &str = "case $HET_CHECKPOINT_DIR in */jobs/*/work/ckpt) ;; *) exit 9;; esac; \
+const PROLOGUE: &str = "case $HET_CHECKPOINT_DIR in */home/*/ckpt) ;; *) exit 9;; esac; \
     cd ${HET_CHECKPOINT_DIR%/ckpt} || exit 9; W=$PWD; : ${HET_NOTICE:?}; \
     OUT=$(dirname $(readlink /proc/$$/fd/1)); ";
 
 /// Asks, and expects an answer of any kind in time.
 #[track_caller]
-fn answered(served: &Served, arguments: &[&str]) -> Duration {
+fn answered(served: &Sandbox, arguments: &[&str]) -> Duration {
     let began = Instant::now();
-    let mut child = served.0.het(arguments);
+    let mut child = served.het(arguments);
     let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("het starts");
     while child.try_wait().expect("it is a child").is_none() {
         if began.elapsed() > ANSWER_LIMIT {
@@ -140,7 +140,7 @@ fn answered(served: &Served, arguments: &[&str]) -> Duration {
     began.elapsed()
 }
 
-fn submit(served: &Served, name: &str, script: &str) -> u64 {
+pub fn submit(served: &Sandbox, name: &str, script: &str) -> u64 {
     let text = format!(
         "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{ name: {name} }}\n\
          spec:\n  stages:\n    - name: main\n      run: [sh, -c, {script}]\n      \
@@ -148,19 +148,19 @@ fn submit(served: &Served, name: &str, script: &str) -> u64 {
         script = serde_json::to_string(&format!("{PROLOGUE}{script}")).expect("it is text"),
     );
     let file = format!("{name}.yaml");
-    served.0.write(&file, &text);
+    served.write(&file, &text);
     let told = served.json(&["submit", &file]);
     told["id"].as_u64().unwrap_or_else(|| panic!("{told}"))
 }
 
-fn row(served: &Served, id: u64) -> Value {
+fn row(served: &Sandbox, id: u64) -> Value {
     let list = served.json(&["ps", "--all"]);
     let rows = list["items"].as_array().expect("a list");
     rows.iter().find(|row| row["id"] == id).cloned().unwrap_or_else(|| panic!("{id} in {list}"))
 }
 
 /// Waits for the end of a job, and ends one that says it would not end by itself.
-fn see_it_end(served: &Served, id: u64) -> String {
+pub fn see_it_end(served: &Sandbox, id: u64) -> String {
     let mut cancelled = false;
     loop {
         let row = row(served, id);
@@ -168,7 +168,7 @@ fn see_it_end(served: &Served, id: u64) -> String {
         if ["succeeded", "failed", "cancelled"].contains(&state.as_str()) {
             return state;
         }
-        let ready = served.0.path().join(format!("home/jobs/{id}/work/ready"));
+        let ready = served.workdir(id).join("ready");
         if !cancelled && ready.exists() {
             served.run(&["cancel", &id.to_string()]);
             cancelled = true;
@@ -178,9 +178,9 @@ fn see_it_end(served: &Served, id: u64) -> String {
 }
 
 /// Runs one program after another; how long the slowest answer took after each, sorted.
-fn attack(served: &Served) -> Vec<(Duration, &'static str)> {
+fn attack(served: &Sandbox, programs: &[(&'static str, &str)]) -> Vec<(Duration, &'static str)> {
     let mut slowest = Vec::new();
-    for (name, script) in PROGRAMS {
+    for (name, script) in programs {
         let id = submit(served, name, script).to_string();
         see_it_end(served, id.parse().expect("a number"));
         let questions: [&[&str]; 5] = [
@@ -217,35 +217,56 @@ fn probe(socket: &Path, stop: &AtomicBool) -> Vec<Duration> {
     took
 }
 
-#[test]
-fn programs_that_mean_harm_hold_nobody_up() {
-    let served = Served::new();
-    let healthy = submit(
-        &served,
+/// A program that does its work until it is told to end, and the steps that are known of it.
+pub fn healthy(served: &Sandbox) -> u64 {
+    submit(
+        served,
         "healthy",
         "i=0; while [ ! -e $W/end ]; do i=$((i+1)); echo \"{\\\"step\\\":$i}\" >> $HET_PROGRESS; \
          sleep 0.1; done",
-    );
-    let before = served.json(&["server", "status"])["pid"].clone();
-    let (stop, socket) = (AtomicBool::new(false), served.0.path().join("home/server/socket"));
+    )
+}
+
+/// Waits until a program makes a step.
+pub fn see_it_go_on(served: &Sandbox, id: u64) {
+    let steps = || row(served, id)["step"].as_u64().unwrap_or(0);
+    let seen = steps();
+    while steps() <= seen {
+        yield_now();
+    }
+}
+
+/// Tells a program to end.
+pub fn end_healthy(served: &Sandbox, id: u64) {
+    fs::write(served.workdir(id).join("end"), "").expect("it is there");
+    assert_eq!(see_it_end(served, id), "succeeded");
+}
+
+/// Runs these programs, one after another, while it is asked all the time whether the control loop
+/// takes turns.
+#[expect(clippy::print_stdout, reason = "figures for who asks for them")]
+pub fn hold_nobody_up(served: &Sandbox, programs: &[(&'static str, &str)]) {
+    let (stop, socket) = (AtomicBool::new(false), served.socket());
     thread::scope(|scope| {
         let prober = scope.spawn(|| probe(&socket, &stop));
-        let slowest = attack(&served);
+        let slowest = attack(served, programs);
         stop.store(true, Ordering::SeqCst);
         let turns = prober.join().expect("every question was answered");
         println!("slowest answers: {:?}", slowest.iter().rev().take(3).collect::<Vec<_>>());
         let p99 = turns[turns.len() * 99 / 100];
         println!("{} turns asked for: p99 {p99:?}, slowest {:?}", turns.len(), turns.last());
     });
+}
+
+#[test]
+fn programs_that_mean_harm_hold_nobody_up() {
+    let served = Served::new();
+    let healthy = healthy(&served);
+    let before = served.json(&["server", "status"])["pid"].clone();
+    hold_nobody_up(&served, PROGRAMS);
     assert_eq!(served.json(&["server", "status"])["pid"], before, "it never died");
-    let steps = |id| row(&served, id)["step"].as_u64().unwrap_or(0);
-    let seen = steps(healthy);
-    while steps(healthy) <= seen {
-        yield_now();
-    }
+    see_it_go_on(&served, healthy);
     served.run(&["server", "stop"]);
     served.submit("exit 0");
-    let workdir = served.0.path().join(format!("home/jobs/{healthy}/work/end"));
-    fs::write(workdir, "").expect("it is ours");
-    assert_eq!(see_it_end(&served, healthy), "succeeded");
+    end_healthy(&served, healthy);
 }

@@ -23,3 +23,4 @@ mod surroundings;
 mod terminal;
 mod topo;
 mod training;
+mod users;

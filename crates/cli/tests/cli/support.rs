@@ -1,20 +1,56 @@
 //! The real binary in a directory of its own, and what it said, without what changes from run to
 //! run.
 
+use std::ops::Deref;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
+use nix::unistd::User;
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// A home directory and a working directory that nobody else uses.
 pub struct Sandbox {
-    pub dir: TempDir,
+    dir: Arc<TempDir>,
+    program: PathBuf,
+    /// As whom `het` is called, and asks the server of several users.
+    user: Option<User>,
 }
 
 impl Sandbox {
     pub fn new() -> Self {
-        Self { dir: tempfile::tempdir().expect("a temporary directory") }
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Self { dir: Arc::new(dir), program: env!("CARGO_BIN_EXE_het").into(), user: None }
+    }
+
+    /// The same with a program in another place.
+    pub fn with_program(program: impl FnOnce(&Path) -> PathBuf) -> Self {
+        let mut sandbox = Self::new();
+        sandbox.program = program(sandbox.path());
+        sandbox
+    }
+
+    /// The same directory, used by another user.
+    pub fn of(&self, user: &User) -> Self {
+        let user = Some(user.clone());
+        Self { dir: Arc::clone(&self.dir), program: self.program.clone(), user }
+    }
+
+    /// Where jobs of its user have their directories, each a `work` of its own where the server is
+    /// this user's.
+    pub fn workdir(&self, job: u64) -> PathBuf {
+        let home = self.path().join("home");
+        match &self.user {
+            Some(user) => home.join("users").join(&user.name).join(format!("jobs/{job}")),
+            None => home.join(format!("jobs/{job}/work")),
+        }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        let home = self.path().join("home");
+        if self.user.is_some() { home.join("socket") } else { home.join("server/socket") }
     }
 
     pub fn path(&self) -> &Path {
@@ -33,11 +69,25 @@ impl Sandbox {
     }
 
     pub fn het(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_het"));
+        let mut command = self.command(&self.program);
+        command.args(arguments);
         command
-            .args(arguments)
+    }
+
+    /// A program called by its user.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        if let Some(user) = &self.user {
+            command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+            command.env("HET_SERVER", format!("unix:{}", self.socket().display()));
+        }
+        let home = match &self.user {
+            Some(user) => format!("home-of-{}", user.name),
+            None => "home".to_owned(),
+        };
+        command
             .current_dir(self.path())
-            .env("HET_HOME", self.path().join("home"))
+            .env("HET_HOME", self.path().join(home))
             // Servers of other sandboxes hold the same devices.
             .env("HET_LOCK_DIR", self.path().join("home"))
             .env("HET_LANG", "en")
@@ -49,6 +99,24 @@ impl Sandbox {
 
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.het(arguments).output().expect("het starts")
+    }
+
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["-o", "json"]].concat());
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// Queues a shell script on one core; its id.
+    #[track_caller]
+    pub fn submit(&self, script: &str) -> u64 {
+        let submitted = self.json(&["submit", "-o", "json", "--", "sh", "-c", script]);
+        submitted["id"].as_u64().expect("an id")
+    }
+
+    pub fn code(&self, arguments: &[&str]) -> Option<i32> {
+        self.run(arguments).status.code()
     }
 
     /// Exit code and both streams as one text for a snapshot.
@@ -111,27 +179,13 @@ impl Served {
         crate::commands::wait_for("the server", || served.code(&["ps"]) == Some(0));
         served
     }
+}
 
-    pub fn run(&self, arguments: &[&str]) -> Output {
-        self.0.run(arguments)
-    }
+impl Deref for Served {
+    type Target = Sandbox;
 
-    #[track_caller]
-    pub fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.run(&[arguments, &["-o", "json"]].concat());
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
-    }
-
-    /// Queues a shell script on one core; its id.
-    #[track_caller]
-    pub fn submit(&self, script: &str) -> u64 {
-        let submitted = self.json(&["submit", "-o", "json", "--", "sh", "-c", script]);
-        submitted["id"].as_u64().expect("an id")
-    }
-
-    pub fn code(&self, arguments: &[&str]) -> Option<i32> {
-        self.run(arguments).status.code()
+    fn deref(&self) -> &Sandbox {
+        &self.0
     }
 }
 

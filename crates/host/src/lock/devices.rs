@@ -139,17 +139,22 @@ impl Drop for DeviceLocks {
 /// # Errors
 /// When it cannot be made, or when others could write there.
 pub fn lock_dir(lookup: impl Fn(&str) -> Option<String>) -> Result<PathBuf, DeviceLockError> {
+    private(lock_dir_name(lookup))
+}
+
+/// The same directory, and nothing is made or looked at.
+pub fn lock_dir_name(lookup: impl Fn(&str) -> Option<String>) -> PathBuf {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = set("HET_LOCK_DIR") {
-        return private(dir);
+        return dir;
     }
     let of_root = PathBuf::from(OF_ROOT);
     if geteuid().is_root() || may_lock(&of_root) {
-        return private(of_root);
+        return of_root;
     }
     match set("XDG_RUNTIME_DIR") {
-        Some(dir) => private(dir.join("heterosis")),
-        None => private(PathBuf::from(format!("/tmp/heterosis-{}", geteuid()))),
+        Some(dir) => dir.join("heterosis"),
+        None => PathBuf::from(format!("/tmp/heterosis-{}", geteuid())),
     }
 }
 

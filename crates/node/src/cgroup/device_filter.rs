@@ -6,18 +6,21 @@ use std::mem::size_of_val;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::libc;
+use serde::{Deserialize, Serialize};
 
 /// A character device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct DeviceNumber {
-    pub(crate) major: u32,
-    pub(crate) minor: u32,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceNumber {
+    pub major: u32,
+    pub minor: u32,
 }
 
 // Numbers of linux/bpf.h.
 const PROG_LOAD: libc::c_long = 5;
 const PROG_ATTACH: libc::c_long = 8;
 const PROG_DETACH: libc::c_long = 9;
+const PROG_GET_FD_BY_ID: libc::c_long = 13;
+const PROG_QUERY: libc::c_long = 16;
 const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
 /// Programs of the cgroups around it hold as well.
@@ -59,6 +62,20 @@ struct AttachArguments {
     flags: u32,
 }
 
+/// The kernel attaches no more to one cgroup (`BPF_CGROUP_MAX_PROGS`).
+const ATTACHED_MAX: usize = 64;
+
+/// Fields of `union bpf_attr` for asking what is attached.
+#[repr(C)]
+struct QueryArguments {
+    cgroup: RawFd,
+    kind: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    ids: u64,
+    count: u32,
+}
+
 /// Loads a program that denies these devices and allows all others.
 ///
 /// # Errors
@@ -86,6 +103,30 @@ pub(crate) fn attach_device_filter(
     program: BorrowedFd<'_>,
 ) -> io::Result<()> {
     bpf(PROG_ATTACH, &attach_arguments(cgroup, program, ALLOW_MULTI)).map(drop)
+}
+
+/// Programs that were attached to this very cgroup, by whomever.
+///
+/// # Errors
+/// When this process may not know.
+pub(crate) fn attached_device_filters(cgroup: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
+    let mut ids = [0_u32; ATTACHED_MAX];
+    let mut arguments = QueryArguments {
+        cgroup: cgroup.as_raw_fd(),
+        kind: ATTACH_CGROUP_DEVICE,
+        query_flags: 0,
+        attach_flags: 0,
+        ids: ids.as_mut_ptr() as u64,
+        count: ATTACHED_MAX as u32,
+    };
+    bpf_query(&mut arguments)?;
+    let attached = ids.iter().take(arguments.count as usize);
+    let opened = attached.map(|&id| {
+        let fd = bpf(PROG_GET_FD_BY_ID, &[id, 0, 0])?;
+        // SAFETY: the call returned a new descriptor, which nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    });
+    opened.collect()
 }
 
 /// # Errors
@@ -117,6 +158,21 @@ fn bpf<T>(command: libc::c_long, arguments: &T) -> io::Result<RawFd> {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(arguments), size_of_val(arguments))
     };
     RawFd::try_from(result).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)
+}
+
+/// The kernel writes how many there are, and their ids.
+fn bpf_query(arguments: &mut QueryArguments) -> io::Result<()> {
+    // SAFETY: the arguments are as long as they are said to be, and have room for as many ids as
+    // they say; both live until the call returns.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            PROG_QUERY,
+            std::ptr::from_mut(arguments),
+            size_of::<QueryArguments>(),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// The context is `{ access and kind: u32, major: u32, minor: u32 }`. Codes of instructions: 0x61

@@ -6,16 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use het_core::Name;
 use nix::sys::stat::{major, minor};
+use serde::{Deserialize, Serialize};
 
 use super::Version;
 use super::device_filter::{
-    DeviceNumber, attach_device_filter, detach_device_filter, load_device_filter,
+    DeviceNumber, attach_device_filter, attached_device_filters, detach_device_filter,
+    load_device_filter,
 };
 
 /// The numbers of the nodes that open an accelerator, by device name. Several devices may need one
@@ -34,13 +36,14 @@ impl DeviceNodes {
         self.0.values().all(BTreeSet::is_empty)
     }
 
-    /// The nodes that only other devices than the granted ones need.
-    pub(super) fn denied_to(&self, granted: &[&Name]) -> BTreeSet<DeviceNumber> {
-        let of = |granted: &[&Name], wanted: bool| {
+    /// Allowed are the nodes that the granted devices need, denied all others.
+    pub(crate) fn access_of(&self, granted: &[&Name]) -> DeviceAccess {
+        let of = |wanted: bool| {
             let rows = self.0.iter().filter(move |(name, _)| granted.contains(name) == wanted);
             rows.flat_map(|(_, numbers)| numbers.iter().copied()).collect::<BTreeSet<_>>()
         };
-        &of(granted, false) - &of(granted, true)
+        let allowed = of(true);
+        DeviceAccess { denied: &of(false) - &allowed, allowed }
     }
 }
 
@@ -52,16 +55,26 @@ fn number(path: &Path) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: number(major(device))?, minor: number(minor(device))? })
 }
 
+/// Which nodes of accelerators some processes may open, and which not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DeviceAccess {
+    pub denied: BTreeSet<DeviceNumber>,
+    pub allowed: BTreeSet<DeviceNumber>,
+}
+
 /// What a cgroup denies at present.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Denied {
-    numbers: BTreeSet<DeviceNumber>,
-    /// The program that decides, in version 2.
-    filter: Option<OwnedFd>,
+    /// None where another process may have decided.
+    numbers: Option<BTreeSet<DeviceNumber>>,
 }
 
 impl Denied {
-    /// Denies these nodes and no others. To be called while the cgroup has no processes.
+    pub(super) const UNKNOWN: Self = Self { numbers: None };
+    /// Of a new cgroup.
+    pub(super) const NOTHING: Self = Self { numbers: Some(BTreeSet::new()) };
+
+    /// Denies and allows these nodes.
     ///
     /// # Errors
     /// When the kernel refuses; what is denied is not known then.
@@ -69,37 +82,44 @@ impl Denied {
         &mut self,
         version: Version,
         dir: &Path,
-        numbers: BTreeSet<DeviceNumber>,
+        access: DeviceAccess,
     ) -> io::Result<()> {
-        if self.numbers == numbers {
-            return Ok(());
-        }
-        match version {
-            Version::One => {
-                let write = |file: &str, number: &DeviceNumber| {
-                    let DeviceNumber { major, minor } = number;
-                    fs::write(dir.join(file), format!("c {major}:{minor} rwm"))
-                };
-                let again = self.numbers.difference(&numbers);
-                again.into_iter().try_for_each(|number| write("devices.allow", number))?;
-                let newly = numbers.difference(&self.numbers);
-                newly.into_iter().try_for_each(|number| write("devices.deny", number))?;
-            }
-            Version::Two => {
-                let cgroup = File::open(dir)?;
-                if let Some(filter) = self.filter.take() {
-                    detach_device_filter(cgroup.as_fd(), filter.as_fd())?;
-                }
-                if !numbers.is_empty() {
-                    let filter = load_device_filter(numbers.iter().copied())?;
-                    attach_device_filter(cgroup.as_fd(), filter.as_fd())?;
-                    self.filter = Some(filter);
-                }
+        let before = self.numbers.take();
+        if before.as_ref() != Some(&access.denied) {
+            match version {
+                Version::One => set_list(dir, before, &access)?,
+                Version::Two => set_filter(dir, &access)?,
             }
         }
-        self.numbers = numbers;
+        self.numbers = Some(access.denied);
         Ok(())
     }
+}
+
+fn set_list(
+    dir: &Path,
+    before: Option<BTreeSet<DeviceNumber>>,
+    access: &DeviceAccess,
+) -> io::Result<()> {
+    let write = |file: &str, number: &DeviceNumber| {
+        let DeviceNumber { major, minor } = number;
+        fs::write(dir.join(file), format!("c {major}:{minor} rwm"))
+    };
+    access.denied.iter().try_for_each(|number| write("devices.deny", number))?;
+    let was_denied =
+        |number: &&DeviceNumber| before.as_ref().is_none_or(|before| before.contains(number));
+    access.allowed.iter().filter(was_denied).try_for_each(|number| write("devices.allow", number))
+}
+
+fn set_filter(dir: &Path, access: &DeviceAccess) -> io::Result<()> {
+    let cgroup = File::open(dir)?;
+    let before = attached_device_filters(cgroup.as_fd())?;
+    if !access.denied.is_empty() {
+        let filter = load_device_filter(access.denied.iter().copied())?;
+        attach_device_filter(cgroup.as_fd(), filter.as_fd())?;
+    }
+    // Both hold for a moment; at no time does none.
+    before.iter().try_for_each(|filter| detach_device_filter(cgroup.as_fd(), filter.as_fd()))
 }
 
 /// Whether version 2 lets this process decide about devices.
@@ -140,15 +160,19 @@ mod tests {
         let Some(dir) = unified() else { return };
         let zero = number(Path::new("/dev/zero")).expect("every machine has one");
         let others = DeviceNumber { major: 195, minor: 0 };
-        let mut denied = Denied::default();
-        let mut set = |numbers: &[DeviceNumber]| {
-            let numbers = numbers.iter().copied().collect();
-            denied.set(Version::Two, &dir, numbers).expect("this process may");
+        let set = |known: &mut Denied, numbers: &[DeviceNumber]| {
+            let denied = numbers.iter().copied().collect();
+            let access = DeviceAccess { denied, allowed: BTreeSet::new() };
+            known.set(Version::Two, &dir, access).expect("this process may");
             opens_zero(&dir)
         };
-        let opened = [set(&[others]), set(&[others, zero]), set(&[])];
+        let mut known = Denied::NOTHING;
+        let opened = [&[others][..], &[others, zero], &[], &[zero]].map(|it| set(&mut known, it));
+        // What another process had denied is found.
+        let mut unknown = Denied::UNKNOWN;
+        let later = set(&mut unknown, &[others]);
         fs::remove_dir(&dir).expect("nobody is left in it");
-        assert_eq!(opened, [true, false, true]);
+        assert_eq!((opened, later), ([true, false, true, false], true));
     }
 
     fn nodes() -> DeviceNodes {
@@ -162,8 +186,8 @@ mod tests {
     #[track_caller]
     fn check(granted: &[&str], minors: &[u32]) {
         let names: Vec<Name> = granted.iter().map(|name| Name::from(*name)).collect();
-        let denied = nodes().denied_to(&names.iter().collect::<Vec<_>>());
-        assert_eq!(denied.iter().map(|number| number.minor).collect::<Vec<_>>(), minors);
+        let access = nodes().access_of(&names.iter().collect::<Vec<_>>());
+        assert_eq!(access.denied.iter().map(|number| number.minor).collect::<Vec<_>>(), minors);
     }
 
     #[test]

@@ -24,7 +24,7 @@ const KILLS: [&str; 2] = ["memory.events", "memory.oom_control"];
 const COUNTER_BYTES_MAX: usize = 512;
 
 /// The cgroup of one rank.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Group {
     /// Its directory in each hierarchy.
     dirs: Vec<PathBuf>,
@@ -79,14 +79,26 @@ fn kills_in(text: &str) -> Option<u64> {
 impl Group {
     /// An empty one without limits.
     pub(super) fn new() -> Self {
-        Self { memory: Some(Bytes::ZERO), ..Self::default() }
+        Self {
+            dirs: Vec::new(),
+            procs: Vec::new(),
+            memory: Some(Bytes::ZERO),
+            denied: Denied::NOTHING,
+            kills_before: None,
+            counters: Counters::default(),
+        }
     }
 
     /// One that another supervisor made, by its recorded directories. If any is gone, so is the
     /// cgroup.
     pub(crate) fn recorded(dirs: Vec<PathBuf>) -> Self {
         let there = dirs.iter().all(|dir| dir.exists());
-        let group = Self { dirs: if there { dirs } else { Vec::new() }, ..Self::default() };
+        let group = Self {
+            dirs: if there { dirs } else { Vec::new() },
+            memory: None,
+            denied: Denied::UNKNOWN,
+            ..Self::new()
+        };
         Self { kills_before: group.kills(), ..group }
     }
 

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::Uid;
+
 use super::Version;
 use super::devices::may_filter;
 use super::directory::{PROCS, members};
@@ -12,7 +14,12 @@ use super::directory::{PROCS, members};
 /// `het-USER` holds the cgroups of all engines of a user, and stays when they end.
 const PREFIX: &str = "het-";
 /// Where the supervisor itself moves, because version 2 wants cgroups with processes to be leaves.
-const SUPERVISOR: &str = "het-supervisor";
+pub(super) const SUPERVISOR: &str = "het-supervisor";
+
+/// The name of the cgroup with all that runs for a user.
+pub(super) fn user_group(user: Uid) -> String {
+    format!("{PREFIX}{user}")
+}
 
 /// How an engine runs, which decides where it makes cgroups and what programs inherit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +45,7 @@ impl Hierarchy {
     /// One in each hierarchy that limits memory or processes, and in that which decides about
     /// devices where this process may make one.
     pub(super) fn all(mode: RunMode) -> io::Result<Vec<Self>> {
-        let name = format!("{PREFIX}{}", nix::unistd::getuid());
+        let name = user_group(nix::unistd::getuid());
         let created = OwnCgroup::all(mode)?.into_iter().filter_map(|own| {
             let created = own.create(&name, mode);
             (created.is_ok() || !own.is_optional()).then_some(created)
@@ -85,11 +92,12 @@ impl OwnCgroup {
     }
 
     /// Makes the directory of an engine's cgroups inside it.
-    fn create(&self, name: &str, mode: RunMode) -> io::Result<Hierarchy> {
+    pub(super) fn create(&self, name: &str, mode: RunMode) -> io::Result<Hierarchy> {
         let dir = self.make(name)?;
         let Self { version, mut memory, mut pids, mut devices, .. } = *self;
         if version == Version::Two {
-            let limits = self.delegate(&dir, mode).is_ok();
+            // Root may have done it for this user.
+            let limits = delegates(&dir) || self.delegate(&dir, mode).is_ok();
             (memory, pids) = (limits, limits);
             devices = may_filter();
         }
@@ -98,10 +106,9 @@ impl OwnCgroup {
 
     /// Whether cgroups inside it can limit memory, as far as its files show.
     pub(super) fn delegates_memory(&self) -> bool {
-        let delegated = || fs::read_to_string(self.dir.join("cgroup.subtree_control"));
         match self.version {
             Version::One => self.memory,
-            Version::Two => delegated().is_ok_and(|text| text.contains("memory")),
+            Version::Two => delegates(&self.dir),
         }
     }
 
@@ -137,6 +144,12 @@ impl OwnCgroup {
         }
         enable(dir)
     }
+}
+
+/// Whether a cgroup of version 2 lets those inside limit memory and processes.
+fn delegates(dir: &Path) -> bool {
+    let enabled = fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap_or_default();
+    ["memory", "pids"].iter().all(|word| enabled.split_whitespace().any(|other| other == *word))
 }
 
 /// The cgroups of this process in the hierarchies that can limit or at least group processes, or
@@ -190,6 +203,19 @@ fn outside_jobs(dir: &Path) -> PathBuf {
     };
     let outermost = dir.ancestors().filter(is_ours).last();
     outermost.and_then(Path::parent).unwrap_or(dir).to_owned()
+}
+
+/// Lets the cgroup of a service that has it alone hold cgroups of users: version 2 wants it empty.
+pub fn delegate_own_cgroup() {
+    let own = OwnCgroup::all(RunMode::Service).unwrap_or_default();
+    for cgroup in own.iter().filter(|own| own.version == Version::Two) {
+        // Without it memory and processes are not limited, as `het doctor` says.
+        if let Ok(leaf) = cgroup.make(SUPERVISOR)
+            && fs::write(leaf.join(PROCS), "0").is_ok()
+        {
+            let _ = fs::write(cgroup.dir.join("cgroup.subtree_control"), "+memory +pids");
+        }
+    }
 }
 
 /// Leaves the cgroup of a job that started this process, and with which it would be killed.

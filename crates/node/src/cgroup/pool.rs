@@ -47,6 +47,10 @@ pub(crate) struct RankGrant<'a> {
 }
 
 impl CgroupPool {
+    pub(crate) fn device_nodes(&self) -> &DeviceNodes {
+        &self.device_nodes
+    }
+
     /// The pool of an engine with this run directory; empty where it may make no cgroups.
     pub(crate) fn new(run_dir: &Path, mode: RunMode, device_nodes: DeviceNodes) -> Self {
         let Ok(metadata) = fs::metadata(run_dir) else { return Self::default() };
@@ -161,7 +165,7 @@ impl CgroupPool {
             return Ok(());
         };
         let dir = group.dirs()[at].clone();
-        group.denied.set(self.hierarchies[at].version, &dir, self.device_nodes.denied_to(granted))
+        group.denied.set(self.hierarchies[at].version, &dir, self.device_nodes.access_of(granted))
     }
 
     fn limit(&self, group: &Group, memory: Bytes) -> io::Result<()> {

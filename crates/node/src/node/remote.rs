@@ -4,10 +4,12 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use het_core::{LeaseId, Placement};
+use het_core::{LeaseId, Name, Placement};
 use het_engine::Waker;
 
 use super::Node;
+use crate::cgroup::DeviceAccess;
+use crate::launch::all_grants;
 use crate::resources::GangResources;
 
 impl Node {
@@ -32,6 +34,16 @@ impl Node {
     pub fn put_back(&mut self, resources: &GangResources) {
         let cores: Vec<_> = resources.cores.iter().map(|cores| cores.assigned()).collect();
         self.free(&cores, resources.port);
+    }
+
+    /// Which device nodes what runs at these placements may open.
+    pub fn access_of<'a>(&self, placements: impl Iterator<Item = &'a Placement>) -> DeviceAccess {
+        let ranks = placements.flat_map(|placement| &placement.ranks);
+        let granted: Vec<&Name> = ranks
+            .flat_map(all_grants)
+            .map(|grant| &self.topology.device(grant.device).name)
+            .collect();
+        self.context.cgroups.device_nodes().access_of(&granted)
     }
 
     /// As [`het_engine::Engine::waker`], but not a reason for the engine to wait.

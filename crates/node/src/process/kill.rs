@@ -84,6 +84,11 @@ pub(crate) fn kill_and_wait(
     (killed, left)
 }
 
+/// Waits until a process is gone, or until then.
+pub(crate) fn wait_for_end(process: &OwnedFd, deadline: Instant) {
+    wait(process, Some(deadline.saturating_duration_since(Instant::now())));
+}
+
 #[derive(PartialEq, Eq)]
 enum Waited {
     Gone,

@@ -87,6 +87,26 @@ pub(crate) fn topmost(variable: &str) -> Vec<i32> {
     marked.iter().filter(|(_, stat)| is_top(stat)).map(|(&pid, _)| pid).collect()
 }
 
+/// Processes below one, whatever their state.
+pub(crate) fn descendants(process: i32) -> Vec<i32> {
+    let mut of: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    all().for_each(|(pid, stat)| of.entry(stat.parent).or_default().push(pid));
+    let (mut found, mut left) = (Vec::new(), vec![process]);
+    while let Some(parent) = left.pop() {
+        let children = of.remove(&parent).unwrap_or_default();
+        found.extend(&children);
+        left.extend(children);
+    }
+    found
+}
+
+/// As whom a process runs.
+pub(crate) fn user(pid: i32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    ids.split_whitespace().next()?.parse().ok()
+}
+
 /// Every visible process. One that ends meanwhile may be missing.
 fn all() -> impl Iterator<Item = (i32, Stat)> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {

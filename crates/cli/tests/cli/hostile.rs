@@ -144,7 +144,7 @@ pub fn submit(served: &Sandbox, name: &str, script: &str) -> u64 {
     let text = format!(
         "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{ name: {name} }}\n\
          spec:\n  stages:\n    - name: main\n      run: [sh, -c, {script}]\n      \
-         devices: \"cpu:1\"\n      checkpoint: {{ dir: \"{{workdir}}/ckpt\", grace: 300ms }}\n",
+         devices: \"cpu:1\"\n      restarts: 1\n      checkpoint: {{ dir: \"{{workdir}}/ckpt\", grace: 300ms }}\n",
         script = serde_json::to_string(&format!("{PROLOGUE}{script}")).expect("it is text"),
     );
     let file = format!("{name}.yaml");
@@ -168,8 +168,9 @@ pub fn see_it_end(served: &Sandbox, id: u64) -> String {
         if ["succeeded", "failed", "cancelled"].contains(&state.as_str()) {
             return state;
         }
-        let ready = served.workdir(id).join("ready");
-        if !cancelled && ready.exists() {
+        // One whose end nobody saw, again and again, is held.
+        let waits = state == "held" || served.workdir(id).join("ready").exists();
+        if !cancelled && waits {
             served.run(&["cancel", &id.to_string()]);
             cancelled = true;
         }

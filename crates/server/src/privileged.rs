@@ -36,6 +36,9 @@ pub enum PrivilegeError {
     Owner { path: PathBuf, user: String },
     #[error("`{}` cannot be used", path.display())]
     Io { path: PathBuf, source: io::Error },
+    /// The server reads by its group what users write.
+    #[error("the group of `{0}` is that of the users, who could read each other's logs")]
+    SharedGroup(String),
     #[error(transparent)]
     Group(io::Error),
 }
@@ -81,6 +84,9 @@ impl Privileged {
             return Err(PrivilegeError::Root);
         }
         let members = Members::of(group).map_err(PrivilegeError::Group)?;
+        if user.gid == members.group() {
+            return Err(PrivilegeError::SharedGroup(user.name));
+        }
         let trouble = |path: &Path| {
             let path = path.to_owned();
             move |source| PrivilegeError::Io { path, source }

@@ -273,8 +273,9 @@ async fn reach(place: &Place, limit: Duration) -> Result<Option<SendRequest<Full
             Ok(stream) => Ok(shake(stream).await),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let text = format!("the server at `{}` is somebody else's", path.display());
-                Err(Fail::new(code::NOT_ALLOWED, text)
-                    .hint("ask its owner for an address and a token, or set `HET_HOME`"))
+                Err(Fail::new(code::NOT_ALLOWED, text).hint(
+                    "ask its owner for a token, or to be taken into its group; or set `HET_HOME`",
+                ))
             }
             Err(_) => Ok(None),
         },

@@ -10,7 +10,7 @@ use het_server::{Existing, RestoreError, Restored, copy, restore};
 use het_wire::api::Backup;
 use serde_json::Value;
 
-use super::acquire;
+use super::serve::acquire;
 use crate::client::client;
 use crate::fail::{Fail, code};
 use crate::local::open_server_home;

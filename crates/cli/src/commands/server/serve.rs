@@ -1,0 +1,205 @@
+//! The process that serves.
+
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::path::{self, Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{env, fs, io, thread};
+
+use anstream::eprintln;
+use het_devices::{System, mps_answers, mps_pipe};
+use het_server::api::{Api, Certificate, Listen, Network, Tokens, serve};
+use het_server::{
+    ControlLoopKind, DeviceLockError, DeviceLocks, Home, Keeping, LockHolder, Machine,
+    MachineChanges, MachineLock, MachineService, MachineUsers, Members, Scheduling, SpawnRequests,
+    StartError, StoreError, become_user, begin_store, machine_with, raise_descriptor_limit,
+    take_devices,
+};
+use het_wire::declared::{self, DeclaredDevices};
+use nix::unistd::{AccessFlags, access, dup2_stdin};
+
+use super::{ServerArgs, signals};
+use crate::fail::{Fail, code};
+use crate::local::{device_lock_dir, home, refuse_unsupervised};
+use crate::scheduling::policy_named;
+
+const START_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a server waits for the machine.
+const ACQUIRE_LIMIT: Duration = Duration::from_secs(2);
+
+pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
+    // Before there is another thread: each has rights of its own.
+    let users = args.shared().map(leave_root).transpose()?;
+    // Caught first: a stop during recovery is a stop after it, not a death.
+    let mut signals = signals()?;
+    raise_descriptor_limit();
+    let policy = policy_named(&args.policy)?;
+    let home = home()?;
+    home.server_dir()?;
+    let mut lock = acquire(&home)?;
+    refuse_unsupervised(&home, Some(&home.run_dir("server")))?;
+    let mut machine = machine(args)?;
+    machine.users = users;
+    lock.hold_devices(acquire_devices(args, &mut machine, &home)?);
+    if args.new_store {
+        begin_store(&home).map_err(Fail::from_error)?;
+    }
+    let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
+    let health_check = args.health_check.as_deref().map(health_check).transpose()?;
+    let keeping = Keeping {
+        snapshot_every: args.snapshot_every,
+        events: args.keep_events,
+        jobs: args.keep_jobs,
+    };
+    let scheduling = Scheduling { policy, cadence: args.cadence.cadence() };
+    let service = MachineService::start(&machine, scheduling, home.clone(), health_check, keeping);
+    let service = service.map_err(start_failed)?;
+    for refused in &service.refused {
+        let why = refused.source().map(ToString::to_string).unwrap_or_default();
+        eprintln!("{refused}: {why}; an older one and the events were used in its place");
+    }
+    for news in &service.news {
+        eprintln!("{news}");
+    }
+    let ready = home.ready();
+    let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());
+    let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
+    let network = args.listen.map(|address| Network { address, certificate });
+    let socket = match &service.members {
+        None => home.socket(),
+        Some(_) => home.shared_socket(),
+    };
+    let listen = Listen { socket, network };
+    let on_signal = service.handle().clone();
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            on_signal.stop_soon();
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
+    let served = runtime.block_on(async {
+        let api = Api::new(&service, home, tokens, args.jobs_per_tenant)
+            .await
+            .map_err(Fail::from_error)?;
+        fs::write(&ready, std::process::id().to_string())
+            .map_err(|error| Fail::file(&ready, error))?;
+        eprintln!("serving at {}", listen.socket.display());
+        serve(api, &listen).await.map_err(Fail::from_error)
+    });
+    // Why the loop ended says more than that nobody could be served any more.
+    service.handle().stop_soon();
+    service.join().map_err(Fail::from_error)?;
+    served?;
+    Ok(code::OK)
+}
+
+/// Gives the rights of root up for those of the server's user, and takes standard input for the way
+/// to who starts agents.
+fn leave_root((run_as, group): (&str, &str)) -> Result<MachineUsers, Fail> {
+    let members = Members::of(group).map_err(|error| Fail::new(code::USAGE, error.to_string()))?;
+    become_user(run_as, Some(members.group())).map_err(Fail::from_error)?;
+    het_server::forbid_core_dumps();
+    let lost = |error: io::Error| Fail::new(code::FAILED, format!("no agent can be had: {error}"));
+    let requests = io::stdin().as_fd().try_clone_to_owned().map_err(lost)?;
+    let requests = SpawnRequests::new(requests).map_err(lost)?;
+    let null = fs::File::open("/dev/null").map_err(lost)?;
+    dup2_stdin(null).map_err(|errno| lost(errno.into()))?;
+    Ok(MachineUsers { members, spawner: Arc::new(requests) })
+}
+
+/// The program by its absolute path: ranks start elsewhere.
+fn health_check(program: &Path) -> Result<PathBuf, Fail> {
+    let path = path::absolute(program).map_err(|error| Fail::file(program, error))?;
+    access(&path, AccessFlags::X_OK).map(|()| path).map_err(|errno| {
+        let text = format!("the health check `{}` cannot be run: {errno}", program.display());
+        Fail::new(code::USAGE, text).hint("give the path of an executable file")
+    })
+}
+
+fn start_failed(error: StartError) -> Fail {
+    match error {
+        StartError::StoreMissing { .. } => Fail::new(code::CONFLICT, error.to_string())
+            .hint("put it back, or forget its jobs by `het server --new-store`"),
+        StartError::Store(ref cause) if !matches!(cause, StoreError::InUse) => {
+            Fail::from_error(error).hint("`het server check` names what is damaged")
+        }
+        error => Fail::from_error(error),
+    }
+}
+
+/// This machine, with some of its devices cut into shares, and with those that a file declares.
+fn machine(args: &ServerArgs) -> Result<Machine, Fail> {
+    let shares = args.share.as_slice();
+    let declared = args.declare.as_deref().map(declared).transpose()?.unwrap_or_default();
+    let changes = MachineChanges { shares, declared: &declared };
+    let machine = machine_with(System::this_machine(), &changes).map_err(|error| {
+        Fail::new(code::USAGE, error.to_string())
+            .hint("`het devices` names the devices; only NVIDIA's that are whole can be shared")
+    })?;
+    let pipe = mps_pipe(|name| env::var(name).ok());
+    if !shares.is_empty() && !mps_answers(&pipe) {
+        eprintln!(
+            "nothing answers at `{}`: programs take turns on shares and nothing caps their memory; \
+             start it with `nvidia-cuda-mps-control -d`",
+            pipe.display()
+        );
+    }
+    Ok(machine)
+}
+
+fn declared(path: &Path) -> Result<Vec<DeclaredDevices>, Fail> {
+    let text = fs::read_to_string(path).map_err(|error| Fail::file(path, error))?;
+    let declared = declared::parse(&text, &path.display().to_string());
+    declared.map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
+}
+
+/// Takes the machine. A process that a killed server was about to start may hold its lock for a
+/// moment longer.
+pub(super) fn acquire(home: &Home) -> Result<MachineLock, Fail> {
+    let path = home.lock_file();
+    let broken = |error: io::Error| Fail::file(&path, error);
+    let deadline = Instant::now() + ACQUIRE_LIMIT;
+    loop {
+        match MachineLock::try_acquire(&path).map_err(broken)? {
+            Ok(mut lock) => {
+                lock.announce(&LockHolder::server()).map_err(broken)?;
+                return Ok(lock);
+            }
+            Err(holder) if Instant::now() > deadline => {
+                let whom = holder.map_or_else(|| "another run".to_owned(), |who| who.to_string());
+                return Err(Fail::new(code::CONFLICT, format!("{whom} uses this machine"))
+                    .hint("one loop decides on a machine: wait for it or stop it"));
+            }
+            Err(_) => thread::sleep(START_LOOK_EVERY),
+        }
+    }
+}
+
+/// Takes the devices that this server was given, or all. Those of a server that was killed may be
+/// held for a moment longer.
+fn acquire_devices(
+    args: &ServerArgs,
+    machine: &mut Machine,
+    home: &Home,
+) -> Result<DeviceLocks, Fail> {
+    let dir = device_lock_dir()?;
+    let choices = args.devices.as_deref();
+    let deadline = Instant::now() + ACQUIRE_LIMIT;
+    loop {
+        match take_devices(&dir, machine, choices, (ControlLoopKind::Server, home.root())) {
+            Err(DeviceLockError::Held(_)) if Instant::now() < deadline => {
+                thread::sleep(START_LOOK_EVERY);
+            }
+            Err(DeviceLockError::Held(conflict)) => {
+                let hint = match conflict.free.as_slice() {
+                    [] => "stop it, or use it by its `HET_HOME`".to_owned(),
+                    free => format!("give this server the rest: `--devices {}`", free.join(",")),
+                };
+                return Err(Fail::new(code::CONFLICT, conflict.to_string()).hint(hint));
+            }
+            taken => return taken.map_err(Fail::from_error),
+        }
+    }
+}

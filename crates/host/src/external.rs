@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -31,6 +31,15 @@ struct Reported {
     seen: BTreeSet<(DeviceId, u32)>,
     /// Devices that this control loop was not given.
     reserved: BTreeMap<DeviceId, Occupant>,
+}
+
+/// By what processes of jobs are told from others.
+#[derive(Debug)]
+pub struct OwnProcesses {
+    /// For files of live leases.
+    pub run_dir: PathBuf,
+    /// Whoever starts agents, where jobs run as their users.
+    pub supervisor: Option<u32>,
 }
 
 /// A monitor that runs.
@@ -61,7 +70,7 @@ pub fn monitor(
     system: &System,
     discovery: &Discovery,
     (state, reserved): (&State, BTreeMap<DeviceId, Occupant>),
-    run_dir: PathBuf,
+    own: OwnProcesses,
     event_sender: EventSender,
 ) -> Monitor {
     let device_ids = || state.topology().device_ids();
@@ -80,26 +89,26 @@ pub fn monitor(
             repairs,
         };
     };
-    let mut first = sample(&mut devices, &mut reported, &run_dir);
+    let mut first = sample(&mut devices, &mut reported, &own);
     if reported.seen.len() > reported.reserved.len() {
         thread::sleep(CONFIRM_AFTER);
-        first.extend(sample(&mut devices, &mut reported, &run_dir));
+        first.extend(sample(&mut devices, &mut reported, &own));
     }
-    let run = move || keep_sampling(devices, reported, &run_dir, &repaired, &event_sender);
+    let run = move || keep_sampling(devices, reported, &own, &repaired, &event_sender);
     // Without the thread devices are only sampled when a server starts.
     let _ = thread::Builder::new().name("monitor".to_owned()).spawn(run);
     Monitor { first, repairs }
 }
 
-fn sample(devices: &mut DeviceMonitor, reported: &mut Reported, run_dir: &Path) -> Vec<Event> {
+fn sample(devices: &mut DeviceMonitor, reported: &mut Reported, own: &OwnProcesses) -> Vec<Event> {
     let observation = devices.observe();
-    reported.news(&observation, &external(&observation, run_dir))
+    reported.news(&observation, &external(&observation, own))
 }
 
 fn keep_sampling(
     mut devices: DeviceMonitor,
     mut reported: Reported,
-    run_dir: &Path,
+    own: &OwnProcesses,
     repaired: &Receiver<DeviceId>,
     event_sender: &EventSender,
 ) {
@@ -108,7 +117,7 @@ fn keep_sampling(
         for device in repaired.try_iter() {
             reported.broken.remove(&device);
         }
-        for event in reported.news(&observation, &external(&observation, run_dir)) {
+        for event in reported.news(&observation, &external(&observation, own)) {
             event_sender.send(event);
         }
     }
@@ -149,11 +158,11 @@ impl Reported {
 /// External processes by device.
 type External = BTreeMap<DeviceId, Vec<Occupant>>;
 
-fn external(observation: &DeviceObservation, run_dir: &Path) -> External {
+fn external(observation: &DeviceObservation, own: &OwnProcesses) -> External {
     if observation.processes.is_empty() {
         return External::new();
     }
-    let leases = LiveLeases::read(run_dir);
+    let leases = LiveLeases::read(&own.run_dir).with_agents_of(own.supervisor);
     let at = |users: &BTreeSet<u32>| {
         let found = users.iter().filter(|&&pid| leases.owner_of(pid) == ProcessOwner::External);
         let found = found.map(|&pid| occupant(pid));

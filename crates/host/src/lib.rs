@@ -27,7 +27,7 @@ pub use het_node::{
 pub use calibrations::{CalibrationFault, Calibrations};
 pub use checkpoints::{missed_facts, newest_checkpoint};
 pub use clock::{Activity, StartTime, start_time};
-pub use external::{Monitor, Repairs, monitor};
+pub use external::{Monitor, OwnProcesses, Repairs, monitor};
 pub use home::{Home, HomeError, JobDir};
 pub use instance::{Instance, claim_instance, instance};
 pub use kept::{

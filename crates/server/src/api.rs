@@ -44,6 +44,7 @@ pub use het_service::{Caller, Code, Role};
 use local_users::LocalUsers;
 
 pub use listen::{Listen, ListenError, Network, serve};
+pub use local_users::tenant_of;
 pub use peer::Peer;
 pub use refuse::ApiError;
 pub use tls::{Certificate, CertificateError};

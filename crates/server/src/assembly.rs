@@ -10,8 +10,8 @@ use het_control::{Controller, Past, Retention};
 use het_core::{Event, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
 use het_host::{
-    Activity, Home, HomeError, Machine, Monitor, Reserve, StartTime, monitor, remove_unused,
-    start_time,
+    Activity, Home, HomeError, Machine, Monitor, OwnProcesses, Reserve, StartTime, monitor,
+    remove_unused, start_time,
 };
 use het_node::{Config, ControlGroups, Node, NodeError, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
@@ -107,11 +107,12 @@ pub(crate) fn assemble(
     joined.apply(state.now(), &Event::NodesJoined { nodes: found });
     let discovery = machine.discovery.in_rows(joined.topology(), &rows);
     let reserved = machine.reserved.iter().map(|(id, by)| (rows[id.index()], by.clone())).collect();
+    let supervisor = machine.users.as_ref().map(|_| std::os::unix::process::parent_id());
     let Monitor { first, repairs } = monitor(
         &machine.system,
         &discovery,
         (&joined, reserved),
-        parts.run_dir,
+        OwnProcesses { run_dir: parts.run_dir, supervisor },
         event_sender.clone(),
     );
     first.into_iter().for_each(|event| event_sender.send(event));

@@ -145,7 +145,7 @@ pub enum ServerCommand {
     Token {
         #[arg(long, value_enum)]
         role: RoleWord,
-        /// Whose jobs are the caller's own; everybody's if absent.
+        /// Whose jobs are the caller's own; everybody's if absent, and the user's where one is named.
         #[arg(long)]
         tenant: Option<String>,
         /// As whom the caller's jobs run, on a server of several users.

@@ -33,6 +33,8 @@ pub struct LiveLeases {
     /// Members of the ranks' cgroups.
     grouped: BTreeSet<i32>,
     containers: Vec<String>,
+    /// All that descends from it is of leases too.
+    supervisor: Option<i32>,
 }
 
 impl LiveLeases {
@@ -47,6 +49,11 @@ impl LiveLeases {
             found.containers.extend(containers::of_lease(&lease_dir));
         }
         found
+    }
+
+    /// With those that agents have: they and their programs descend from whoever starts agents.
+    pub fn with_agents_of(self, supervisor: Option<u32>) -> Self {
+        Self { supervisor: supervisor.and_then(|pid| pid.try_into().ok()), ..self }
     }
 
     /// Whether any rank or member of its cgroup runs.
@@ -70,6 +77,7 @@ impl LiveLeases {
 
     fn holds(&self, pid: i32, stat: &Stat) -> bool {
         self.ranks.contains(&pid)
+            || self.supervisor == Some(pid)
             || self.ranks.contains(&stat.session)
             || self.grouped.contains(&pid)
             || procfs::variable(pid, NOTICE).is_some_and(|path| self.notices.contains(&path))

@@ -1,10 +1,19 @@
 //! What control groups hold a gang to. Skipped, loudly, where this process may make none.
 
+use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use het_core::{Bytes, DeviceId, Grant, LeaseId, Rank};
-use het_node::{ControlGroupFinding, control_groups};
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use het_node::{
+    ControlGroupFinding, DeviceAccess, DeviceNumber, UserCgroup, control_groups, kill_processes_of,
+};
+use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
+use nix::unistd::User;
 
 use crate::rig::{CPU, GPU, LEASE, Rig, grant, is_alive, rank};
 
@@ -85,4 +94,46 @@ fn a_rank_opens_its_own_devices_and_no_others() {
     assert_eq!(opened(1, &[grant(GPU, 1)]), 1);
     assert_eq!(opened(2, &[grant(GPU, 1), grant(other, 1)]), 2);
     assert_eq!(opened(3, &[grant(CPU, 1)]), 0);
+}
+
+#[test]
+fn what_runs_for_a_user_opens_what_it_has_and_is_ended_as_a_whole() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let Some([zero, full]) = nodes(dir.path()) else { return };
+    let user = User::from_name("games").expect("users can be read").expect("there is one");
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).expect("it is ours");
+    let number = |path: &Path| {
+        let device = std::fs::metadata(path).expect("it is there").rdev();
+        DeviceNumber { major: major(device) as u32, minor: minor(device) as u32 }
+    };
+    let numbers = [number(&zero), number(&full)];
+    let script = "read begin; (setsid sleep 600 &); while read path; do \
+                  (: < $path) 2>/dev/null && echo opened || echo denied; done";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).uid(user.uid.as_raw()).gid(user.gid.as_raw());
+    let shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut shell = shell.expect("it starts");
+    let mut cgroup = UserCgroup::make(&user);
+    cgroup.take(shell.id()).expect("root may");
+    let mut asked = shell.stdin.take().expect("it is ours");
+    let mut told = BufReader::new(shell.stdout.take().expect("it is ours")).lines();
+    writeln!(asked, "begin").expect("it reads");
+    let mut opened = |cgroup: &mut UserCgroup, denied: &[DeviceNumber]| {
+        let denied = denied.iter().copied().collect::<BTreeSet<_>>();
+        let allowed = numbers.iter().copied().filter(|it| !denied.contains(it)).collect();
+        cgroup.set_access(&DeviceAccess { denied, allowed }).expect("root may");
+        [&zero, &full].map(|path| {
+            writeln!(asked, "{}", path.display()).expect("it reads");
+            told.next().expect("it answers").expect("it is text") == "opened"
+        })
+    };
+    assert_eq!(opened(&mut cgroup, &numbers), [false, false]);
+    assert_eq!(opened(&mut cgroup, &numbers[..1]), [false, true]);
+    assert_eq!(opened(&mut cgroup, &[]), [true, true]);
+    assert_eq!(opened(&mut cgroup, &numbers[1..]), [true, false]);
+    // Whoever takes over does not know what was denied.
+    let mut cgroup = UserCgroup::make(&user);
+    assert_eq!(opened(&mut cgroup, &[]), [true, true]);
+    assert!(kill_processes_of(user.uid, &cgroup), "what left its session is killed too");
+    shell.wait().expect("it is a child");
 }

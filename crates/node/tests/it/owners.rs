@@ -52,6 +52,18 @@ fn who_bears_the_mark_of_a_lease_that_ended_is_a_stranger() {
 }
 
 #[test]
+fn what_descends_from_the_supervisor_of_agents_is_of_a_lease() {
+    let rig = Rig::new();
+    let mut child = begun(&mut Command::new("cat"));
+    let leases = LiveLeases::read(&rig.path("run"));
+    assert_eq!(leases.owner_of(child.id()), ProcessOwner::External);
+    let leases = leases.with_agents_of(Some(std::process::id()));
+    assert_eq!(leases.owner_of(child.id()), ProcessOwner::Lease);
+    child.kill().expect("it can be killed");
+    child.wait().expect("it is a child");
+}
+
+#[test]
 fn an_empty_environment_alone_makes_nobody() {
     let rig = Rig::new();
     let mut bare = begun(Command::new("cat").env_clear());

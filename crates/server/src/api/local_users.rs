@@ -55,10 +55,15 @@ impl LocalUsers {
     fn member(&self, uid: Uid) -> Option<Caller> {
         let user = User::from_uid(uid).ok().flatten()?;
         let user = self.members.user(&user.name).ok().filter(|user| user.uid == uid)?;
-        let tenant = match tenant_problem(&user.name) {
-            None => user.name.clone(),
-            Some(_) => format!("user-{uid}"),
-        };
-        Some(Caller { role: Role::User, tenant: Some(tenant), user: Some(user.name) })
+        let tenant = Some(tenant_of(&user));
+        Some(Caller { role: Role::User, tenant, user: Some(user.name) })
+    }
+}
+
+/// The tenant of a user who names none: of the same name, where a tenant may have it.
+pub fn tenant_of(user: &User) -> String {
+    match tenant_problem(&user.name) {
+        None => user.name.clone(),
+        Some(_) => format!("user-{}", user.uid),
     }
 }

@@ -65,10 +65,8 @@ pub(super) fn install(args: &InstallArgs) -> Result<u8, Fail> {
         }
     }
     if !is_there(SYSTEMD) {
-        eprintln!(
-            "systemd does not run here: start `{}` as root yourself",
-            command(args, &program)
-        );
+        let (home, command) = (Home::OF_SYSTEM, command(args, &program));
+        eprintln!("systemd does not run here: start `HET_HOME={home} {command}` as root yourself");
     }
     eprintln!("`usermod -aG {} NAME` lets a user of this machine submit jobs", args.members);
     Ok(code::OK)

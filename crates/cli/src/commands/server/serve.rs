@@ -17,7 +17,7 @@ use het_server::{
     take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
-use nix::unistd::{AccessFlags, access, dup2_stdin};
+use nix::unistd::{AccessFlags, User, access, dup2_stdin, geteuid};
 
 use super::{ServerArgs, signals};
 use crate::fail::{Fail, code};
@@ -71,6 +71,14 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
         Some(_) => home.shared_socket(),
     };
     let listen = Listen { socket, network };
+    if service.members.is_none() {
+        let user = User::from_uid(geteuid()).ok().flatten();
+        let user = user.map_or_else(|| geteuid().to_string(), |user| user.name);
+        eprintln!(
+            "all jobs run as `{user}`, whoever submits them; `sudo het server install` sets up a \
+             server that runs them as their users"
+        );
+    }
     let on_signal = service.handle().clone();
     thread::spawn(move || {
         if signals.forever().next().is_some() {

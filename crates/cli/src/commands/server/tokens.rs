@@ -1,7 +1,7 @@
 //! Tokens for callers across the network.
 
 use anstream::{eprintln, println};
-use het_server::api::{Role, TokenError, TokenRow, Tokens};
+use het_server::api::{Role, TokenError, TokenRow, Tokens, tenant_of};
 use nix::unistd::User;
 use serde_json::json;
 
@@ -21,23 +21,25 @@ pub(super) fn token(
         RoleWord::Operator => Role::Operator,
         RoleWord::Admin => Role::Admin,
     };
-    if let Some(name) = &user {
-        refuse_user(name)?;
-    }
+    let tenant = match &user {
+        // Not everybody's jobs: this caller is one of the users.
+        Some(name) => tenant.or(Some(tenant_of(&known_user(name)?))),
+        None => tenant,
+    };
     let token = own_tokens()?.add_for(role, tenant, user).map_err(Fail::from_error)?;
     println!("{token}");
     eprintln!("it is shown once, and opens the server from now on");
     Ok(code::OK)
 }
 
-/// What no server would ever take. Whether the user is a member, it looks up whenever a job starts.
-fn refuse_user(name: &str) -> Result<(), Fail> {
+/// A user as whom jobs could run. Whether it is a member is looked up whenever one starts.
+fn known_user(name: &str) -> Result<User, Fail> {
     let user = User::from_name(name).map_err(|errno| Fail::new(code::FAILED, errno.to_string()))?;
     let why = match user {
         _ if !server_home()?.is_shared() => "this server runs jobs as its own user only".to_owned(),
         None => format!("there is no user `{name}`"),
         Some(user) if user.uid.is_root() => "jobs never run as root".to_owned(),
-        Some(_) => return Ok(()),
+        Some(user) => return Ok(user),
     };
     Err(Fail::new(code::USAGE, why))
 }

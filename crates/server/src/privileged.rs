@@ -1,5 +1,5 @@
-//! What root does for a server of several users, and nothing else: for members of one group it makes
-//! directories and control groups, starts agents, and ends what these do not.
+//! What root does for a server of several users, and nothing else: for members of one group it
+//! makes directories and control groups, starts agents, and ends what these do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

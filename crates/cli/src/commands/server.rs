@@ -145,7 +145,8 @@ pub enum ServerCommand {
     Token {
         #[arg(long, value_enum)]
         role: RoleWord,
-        /// Whose jobs are the caller's own; everybody's if absent, and the user's where one is named.
+        /// Whose jobs are the caller's own. If absent the user's, where one is named, and else
+        /// everybody's.
         #[arg(long)]
         tenant: Option<String>,
         /// As whom the caller's jobs run, on a server of several users.

@@ -144,7 +144,8 @@ pub fn submit(served: &Sandbox, name: &str, script: &str) -> u64 {
     let text = format!(
         "apiVersion: heterosis.dev/v1alpha1\nkind: TrainingJob\nmetadata: {{ name: {name} }}\n\
          spec:\n  stages:\n    - name: main\n      run: [sh, -c, {script}]\n      \
-         devices: \"cpu:1\"\n      restarts: 1\n      checkpoint: {{ dir: \"{{workdir}}/ckpt\", grace: 300ms }}\n",
+         devices: \"cpu:1\"\n      restarts: 1\n      \
+         checkpoint: {{ dir: \"{{workdir}}/ckpt\", grace: 300ms }}\n",
         script = serde_json::to_string(&format!("{PROLOGUE}{script}")).expect("it is text"),
     );
     let file = format!("{name}.yaml");

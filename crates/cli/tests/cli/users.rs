@@ -300,7 +300,8 @@ const AGAINST_AGENTS: &[(&str, &str)] = &[
     ("run-gone", "cd $W/../..; rm -rf run; sleep 0.2"),
     (
         "run-link",
-        "cd $W/../..; rm -rf run; ln -s /usr/share run; pkill -9 -u $(id -u) -x het-agent; sleep 0.2",
+        "cd $W/../..; rm -rf run; ln -s /usr/share run; \
+        pkill -9 -u $(id -u) -x het-agent; sleep 0.2",
     ),
     (
         "kept-fifo",

@@ -43,6 +43,13 @@ fn place() -> Result<Place, Fail> {
     }))
 }
 
+/// The state directory of the server, where that has several users and is on this machine.
+pub fn shared_home() -> Result<Option<Home>, Fail> {
+    let Place::Socket(socket) = place()? else { return Ok(None) };
+    let home = socket.parent().map(Home::at).filter(Home::is_shared);
+    Ok(home.filter(|home| home.shared_socket() == socket))
+}
+
 /// A client of the server that runs.
 pub fn client() -> Result<Client, Fail> {
     let place = place()?;

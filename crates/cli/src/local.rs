@@ -30,13 +30,15 @@ pub fn server_home() -> Result<Home, Fail> {
 /// The same, to read and write what a server has there. Root does so with the rights of that
 /// server alone, which could not open what root leaves, and might lead root elsewhere.
 pub fn open_server_home() -> Result<Home, Fail> {
-    let home = server_home()?;
+    let mut home = server_home()?;
     if geteuid().is_root() && home.is_shared() {
         let trouble = |error| Fail::file(home.root(), error);
         let owner = fs::metadata(home.root()).map_err(trouble)?.uid();
         let user = User::from_uid(owner.into()).map_err(|errno| trouble(errno.into()))?;
         let user = user.ok_or_else(|| trouble(io::Error::other("it belongs to nobody")))?;
         drop_privileges(&user, None).map_err(Fail::from_error)?;
+    } else {
+        home = self::home()?;
     }
     home.server_dir()?;
     Ok(home)

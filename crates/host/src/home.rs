@@ -77,6 +77,11 @@ impl Home {
         Ok(Self { root: root.ok_or(HomeError::Nowhere)? })
     }
 
+    /// The one in this place.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
     /// A server's that the whole machine uses.
     pub fn of_system() -> Self {
         Self { root: PathBuf::from(Self::OF_SYSTEM) }
@@ -202,18 +207,21 @@ impl Home {
     /// # Errors
     /// When the directory cannot be read.
     pub fn jobs(&self) -> Result<Vec<JobDir>, HomeError> {
-        let path = self.root.join("jobs");
-        let entries =
-            fs::read_dir(&path).map_err(|source| HomeError::Io { path: path.clone(), source })?;
-        let mut jobs: Vec<JobDir> = entries
-            .filter_map(|entry| {
-                let entry = entry.ok()?;
-                let id = entry.file_name().to_str()?.parse().ok()?;
-                Some(self.job(id))
-            })
-            .collect();
-        jobs.sort_by_key(|job| job.id);
-        Ok(jobs)
+        let mut ids = numbers(&self.root.join("jobs"))?;
+        ids.sort_unstable();
+        Ok(ids.into_iter().map(|id| self.job(id)).collect())
+    }
+
+    /// Every job that ran as this user, oldest first.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn jobs_of(&self, user: &str) -> Result<Vec<JobDir>, HomeError> {
+        let dir = self.users().join(user);
+        let mut ids = numbers(&dir.join("jobs"))?;
+        ids.sort_unstable();
+        let job = |id| JobDir { id, path: self.work_of(user, id), run: dir.join("run") };
+        Ok(ids.into_iter().map(job).collect())
     }
 
     /// Jobs that left files here and have no event store of their own, oldest first: what they are
@@ -242,6 +250,13 @@ impl Home {
             }
         }
     }
+}
+
+/// Names in a directory that are numbers.
+fn numbers(path: &Path) -> Result<Vec<u64>, HomeError> {
+    let trouble = |source| HomeError::Io { path: path.to_owned(), source };
+    let entries = fs::read_dir(path).map_err(trouble)?.flatten();
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 impl JobDir {

@@ -1,5 +1,6 @@
 //! `het prune`: removes the files of jobs that have ended. Only directories below `jobs/` of the
-//! state directory go: one that a user named for a job's outputs never does.
+//! state directory go: one that a user named for a job's outputs never does. On a server of several
+//! users each removes the own files, and root what the server has of ended jobs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,11 +16,12 @@ use het_wire::api::JobList;
 use het_wire::quantity::{duration, size};
 use het_wire::report::RunReport;
 use jiff::Timestamp;
+use nix::unistd::{User, geteuid};
 use serde_json::{Value, json};
 
-use crate::client::{Client, client};
+use crate::client::{Client, client, shared_home};
 use crate::fail::{Fail, code};
-use crate::local::{home, read};
+use crate::local::{home, open_server_home, read};
 use crate::output::{self, Column, Form, Shown};
 
 #[derive(Debug, Args)]
@@ -68,9 +70,14 @@ struct Ended {
 }
 
 pub fn prune(args: &PruneArgs) -> Result<u8, Fail> {
-    let home = home()?;
-    let needed = needed(&home)?;
-    let mut ended = ended(&home.jobs()?, &needed);
+    let mut ended = match shared_home()? {
+        Some(shared) if !geteuid().is_root() => of_user(&shared)?,
+        shared => {
+            let home = if shared.is_some() { open_server_home()? } else { home()? };
+            let (jobs, needed) = (home.jobs()?, needed(&home)?);
+            ended(&jobs, &jobs.iter().map(read).collect::<Vec<_>>(), &needed)
+        }
+    };
     ended.sort_by_key(|job| (job.at, job.dir.id));
     let (now, total) = (Timestamp::now(), ended.len());
     let leaving = &ended[..total - kept(args, &ended, now)];
@@ -113,15 +120,31 @@ fn item(job: &Ended) -> Value {
     json!({ "id": dir.id, "name": name, "ended_at": ended_at, "files": files, "bytes": bytes })
 }
 
+/// The same of jobs that ran as the calling user on a server of several, which says what they are.
+fn of_user(home: &Home) -> Result<Vec<Ended>, Fail> {
+    let user = User::from_uid(geteuid()).ok().flatten();
+    let user = user.ok_or_else(|| Fail::new(code::FAILED, "this user has no name"))?;
+    let jobs = home.jobs_of(&user.name)?;
+    let mut client = client()?;
+    let needed = of_server(&mut client)?;
+    let report = |job: &JobDir| match client.get(&format!("/api/v1/jobs/{}/report", job.id)) {
+        Ok(report) => Ok(Some(report)),
+        // Nobody knows of it any more: it is for its user to say what becomes of it.
+        Err(fail) if fail.code() == code::NOT_FOUND => Ok(None),
+        Err(fail) => Err(fail),
+    };
+    let reports = jobs.iter().map(report).collect::<Result<Vec<_>, Fail>>()?;
+    Ok(ended(&jobs, &reports, &needed))
+}
+
 /// Jobs whose report says that they have ended, and in whose directories no other works. The newest
 /// directory stays: the next job gets the number after it.
-fn ended(jobs: &[JobDir], needed: &BTreeSet<PathBuf>) -> Vec<Ended> {
-    let reports: Vec<_> = jobs.iter().map(read).collect();
+fn ended(jobs: &[JobDir], reports: &[Option<RunReport>], needed: &BTreeSet<PathBuf>) -> Vec<Ended> {
     let is_live = |report: &&RunReport| ended_at(report).is_none();
     let live = reports.iter().flatten().filter(is_live).map(|report| real(&report.workdir));
     let needed: BTreeSet<PathBuf> = live.chain(needed.iter().cloned()).collect();
     let newest = jobs.len().saturating_sub(1);
-    let rows = jobs[..newest].iter().zip(&reports);
+    let rows = jobs[..newest].iter().zip(reports);
     let ended = rows.filter_map(|(dir, report)| {
         let report = report.as_ref()?;
         let at = ended_at(report)?;

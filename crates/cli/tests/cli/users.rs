@@ -260,12 +260,13 @@ fn who_may_submit_and_as_whom() {
 
     // What its user cannot enter or make, the job cannot have.
     let ended = |words: &[&str]| {
-        let words = [&["submit"], words, &["--", "sh", "-c", "true"]].concat();
-        let told = team.eve.run(&[&words[..], &["-o", "json"]].concat());
-        let Ok(told) = serde_json::from_slice::<serde_json::Value>(&told.stdout) else {
-            return "refused".to_owned();
+        let words = [&["submit", "-o", "json"], words, &["--", "true"]].concat();
+        let told = team.eve.run(&words);
+        let job: serde_json::Value = match told.status.success() {
+            true => serde_json::from_slice(&told.stdout).expect("it was submitted"),
+            false => return "refused".to_owned(),
         };
-        see_it_end(&team.eve, told["id"].as_u64().expect("an id"))
+        see_it_end(&team.eve, job["id"].as_u64().expect("an id"))
     };
     let of_ada = team.root.path().join("home-of-nobody/made");
     let of_server = team.root.path().join("home/jobs/made");
@@ -275,6 +276,12 @@ fn who_may_submit_and_as_whom() {
     }
     assert!(!of_ada.exists() && !of_server.exists());
     assert_ne!(ended(&["--chdir", "/root"]), "succeeded");
+
+    // Each user removes the own files.
+    let jobs: Vec<u64> = (0..2).map(|_| team.eve.submit("true")).collect();
+    jobs.iter().for_each(|&job| assert_eq!(see_it_end(&team.eve, job), "succeeded"));
+    assert_eq!(team.eve.code(&["prune", "--keep", "0"]), Some(0));
+    assert!(!team.eve.workdir(jobs[0]).exists() && team.eve.workdir(jobs[1]).exists());
 
     // A token stands for somebody, and never for root.
     let token = |user| team.root.code(&["server", "token", "--role", "user", "--user", user]);

@@ -3,7 +3,6 @@
 //! Handlers read a request, make a call of the service, and write the answer; they decide nothing
 //! about jobs themselves.
 
-mod addresses;
 pub mod auth;
 mod bounded;
 mod devices;
@@ -14,6 +13,7 @@ mod listen;
 mod local_users;
 mod metrics;
 mod openapi;
+mod origins;
 mod own_socket;
 mod peer;
 mod preempt;

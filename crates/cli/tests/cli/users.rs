@@ -2,6 +2,7 @@
 //! server or to root. Without root, or users to run as, nothing here can be shown.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Stdio;
@@ -292,6 +293,43 @@ fn who_may_submit_and_as_whom() {
     let tokens = team.root.path().join("home/server/tokens.json");
     let owner = User::from_name(SERVER).expect("users can be read").expect("there is one").uid;
     assert_eq!(fs::metadata(tokens).expect("it is there").uid(), owner.as_raw());
+}
+
+/// Opens connections at the socket until the server keeps no more, says so, and holds them until
+/// its input ends.
+const CONNECTIONS: &str = "\
+import socket, sys
+kept = []
+while len(kept) < 2000:
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(sys.argv[1])
+    one.settimeout(0.2)
+    kept.append(one)
+    try:
+        if len(kept) > 200 and one.recv(1) == b'':
+            break
+    except TimeoutError:
+        pass
+print('full', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn connections_of_a_user_take_no_places_from_others() {
+    let Some(team) = Team::start() else { return };
+    let mut greedy = team.eve.command("python3");
+    let socket = team.root.path().join("home/socket");
+    let greedy = greedy.arg("-c").arg(CONNECTIONS).arg(socket);
+    let mut greedy = greedy.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python");
+    let mut said = String::new();
+    let output = BufReader::new(greedy.stdout.take().expect("it is a pipe"));
+    output.take(5).read_line(&mut said).expect("it says so");
+    assert_eq!(said, "full\n");
+    assert_eq!(team.ada.code(&["ps"]), Some(0));
+    assert_ne!(team.eve.code(&["ps"]), Some(0), "every place is taken");
+    drop(greedy.stdin.take());
+    assert!(greedy.wait().expect("it ends").success());
+    wait_for("a place", || team.eve.code(&["ps"]) == Some(0));
 }
 
 /// What a user can do to the own agent, whose files and signals are the user's.

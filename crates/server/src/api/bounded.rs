@@ -1,5 +1,5 @@
 //! A listener that serves so many connections at a time. Others wait in the kernel's queue rather
-//! than take the descriptors that programs are started with. An address has some of the places, and
+//! than take the descriptors that programs are started with. An origin has some of the places, and
 //! whoever does not read what it is sent loses its own.
 
 use std::io::{self, IoSlice};
@@ -13,15 +13,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 
-use super::addresses::{Addresses, Place, Remote};
+use super::origins::{Origin, Origins, Place, Remote};
 
 /// What a listener gives.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Connections at a time.
     pub connections: usize,
-    /// Of those, connections of one address of the network.
-    pub of_an_address: usize,
+    /// Of those, connections of one address of the network or of one user.
+    pub of_an_origin: usize,
     /// How long a connection may take none of what is written to it.
     pub unread: Duration,
 }
@@ -29,7 +29,7 @@ pub(super) struct Limits {
 pub(super) struct Bounded<L> {
     inner: L,
     places: Arc<Semaphore>,
-    addresses: Addresses,
+    origins: Origins,
     unread: Duration,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Held<Io> {
     /// Runs while something is written that is not taken.
     stalled: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
-    _of_address: Option<Place>,
+    _of_origin: Option<Place>,
 }
 
 impl<L> Bounded<L> {
@@ -48,7 +48,7 @@ impl<L> Bounded<L> {
         Self {
             inner,
             places: Arc::new(Semaphore::new(limits.connections)),
-            addresses: Addresses::new(limits.of_an_address),
+            origins: Origins::new(limits.of_an_origin),
             unread: limits.unread,
         }
     }
@@ -80,16 +80,16 @@ impl<L: Listener<Addr: Remote>> Listener for Bounded<L> {
         let place = place.expect("the semaphore is never closed");
         loop {
             let (io, address) = self.inner.accept().await;
-            let of_address = match address.peer().ip() {
+            let of_origin = match Origin::of(address.peer()) {
                 None => None,
                 // It has all it may have, and hears so by being hung up on.
-                Some(ip) => match self.addresses.place(ip) {
+                Some(origin) => match self.origins.place(origin) {
                     None => continue,
                     place => place,
                 },
             };
             let (unread, stalled) = (self.unread, None);
-            let held = Held { io, unread, stalled, _place: place, _of_address: of_address };
+            let held = Held { io, unread, stalled, _place: place, _of_origin: of_origin };
             return (held, address);
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits =
-        Limits { connections: 2, of_an_address: 1, unread: Duration::from_millis(20) };
+        Limits { connections: 2, of_an_origin: 1, unread: Duration::from_millis(20) };
 
     fn run(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,9 +1,8 @@
-//! How much each token and each address may ask for at a time and within a second, and how the few
+//! How much each token and each origin may ask for at a time and within a second, and how the few
 //! places of those who read job files are shared.
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,15 +12,15 @@ use axum::response::Response;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::addresses::prefix;
+use super::origins::Origin;
 use super::peer::Peer;
 use super::refuse::ApiError;
 use super::{Api, Code};
 
 /// Of a token.
 const OF_A_TOKEN: Allowance = Allowance { at_a_time: 64, a_second: 1_000 };
-/// Of an address of the network, behind which there may be several people.
-const OF_AN_ADDRESS: Allowance = Allowance { at_a_time: 256, a_second: 2_000 };
+/// Of an address of the network, behind which there may be several people, or of a user.
+const OF_AN_ORIGIN: Allowance = Allowance { at_a_time: 256, a_second: 2_000 };
 /// Keys from which on those are forgotten of whom nothing has come lately.
 const KEYS_MAX: usize = 10_000;
 /// Job files that are read at a time, and jobs that are planned.
@@ -41,7 +40,7 @@ struct Allowance {
 #[derive(Debug)]
 pub(super) struct Limits {
     tokens: Arc<Counts<String>>,
-    addresses: Arc<Counts<IpAddr>>,
+    origins: Arc<Counts<Origin>>,
     readers: Places,
     planners: Places,
 }
@@ -49,8 +48,8 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn new() -> Self {
         let tokens = Arc::new(Counts::new(OF_A_TOKEN));
-        let addresses = Arc::new(Counts::new(OF_AN_ADDRESS));
-        Self { tokens, addresses, readers: Places::new(), planners: Places::new() }
+        let origins = Arc::new(Counts::new(OF_AN_ORIGIN));
+        Self { tokens, origins, readers: Places::new(), planners: Places::new() }
     }
 
     /// A place for a request of a token until it is answered.
@@ -58,7 +57,7 @@ impl Limits {
     /// # Errors
     /// When the token has all that it may have.
     pub(super) fn token(&self, token: &str) -> Result<Running<String>, ApiError> {
-        self.tokens.begin(token.to_owned(), Instant::now()).map_err(|why| why.told("token"))
+        self.tokens.begin(token.to_owned(), Instant::now()).map_err(|why| why.told("caller"))
     }
 
     /// A place among those who read job files.
@@ -78,15 +77,15 @@ impl Limits {
     }
 }
 
-/// Lets a request of the network pass that its address may send, whatever it asks for.
+/// Lets a request pass that its origin may send, whatever it asks for.
 pub(super) async fn limited(
     State(api): State<Api>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let address = request.extensions().get::<Peer>().copied().and_then(Peer::ip);
-    let place = address.map(|ip| api.0.limits.addresses.begin(prefix(ip), Instant::now()));
-    let _place = place.transpose().map_err(|why| why.told("address"))?;
+    let origin = request.extensions().get::<Peer>().copied().and_then(Origin::of);
+    let place = origin.map(|origin| api.0.limits.origins.begin(origin, Instant::now()));
+    let _place = place.transpose().map_err(|why| why.told("address or user"))?;
     Ok(next.run(request).await)
 }
 

@@ -16,10 +16,10 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
 use super::Api;
-use super::addresses::Remote;
-use super::auth::Listener as Origin;
+use super::auth;
 use super::bounded::{Bounded, Limits};
 use super::local_users::LocalUsers;
+use super::origins::Remote;
 use super::own_socket::OwnSocket;
 use super::routes::router;
 use super::serve::{REQUEST_LIMIT, serve as answer};
@@ -27,10 +27,10 @@ use super::tls::{Certificate, CertificateError, TlsListener};
 
 /// Longest path of a Unix socket on Linux, without the zero at its end (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Of each listener: the owner's socket and the network take no places from each other, and one
-/// address leaves most of the network's to others.
+/// Of each listener: the socket and the network take no places from each other, and one address or
+/// user leaves most of them to others.
 const LIMITS: Limits =
-    Limits { connections: 1_024, of_an_address: 256, unread: Duration::from_secs(30) };
+    Limits { connections: 1_024, of_an_origin: 256, unread: Duration::from_secs(30) };
 /// How long answers under way may take once the loop has ended; streams never end by themselves.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
@@ -89,8 +89,8 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     };
     let service = api.0.service.clone();
     let app = router(api);
-    let at_own = serve_at(own, app.clone().layer(Extension(Origin::Socket)), &service);
-    let app = app.layer(Extension(Origin::Network));
+    let at_own = serve_at(own, app.clone().layer(Extension(auth::Listener::Socket)), &service);
+    let app = app.layer(Extension(auth::Listener::Network));
     let served = async {
         match network {
             Some((listener, Some(acceptor))) => {

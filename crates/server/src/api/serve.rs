@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 
-use super::addresses::Remote;
+use super::origins::Remote;
 
 /// How long the head of a request may take, from the answer before it or from the connection on.
 /// Clients that rest for longer connect anew.

@@ -19,12 +19,12 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::server::TlsStream;
 
-use super::addresses::Addresses;
+use super::origins::Origins;
 
 /// How long a caller may take for its part of the handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// One address leaves most of the handshakes to others.
-const PLACES: Places = Places { all: 256, of_an_address: 32 };
+const PLACES: Places = Places { all: 256, of_an_origin: 32 };
 /// After an accept failed, for want of descriptors most likely.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -128,7 +128,7 @@ impl Listener for TlsListener {
 #[derive(Debug, Clone, Copy)]
 struct Places {
     all: usize,
-    of_an_address: usize,
+    of_an_origin: usize,
 }
 
 /// Accepts for as long as somebody takes. A connection keeps its place until it is taken: no more
@@ -136,14 +136,14 @@ struct Places {
 async fn accept<T, F>(
     listener: TcpListener,
     shake: impl Fn(TcpStream) -> F,
-    Places { all, of_an_address }: Places,
+    Places { all, of_an_origin }: Places,
     give: mpsc::Sender<(T, SocketAddr)>,
 ) where
     T: Send + 'static,
     F: Future<Output = Option<T>> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(all));
-    let addresses = Addresses::new(of_an_address);
+    let origins = Origins::new(of_an_origin);
     loop {
         let place = Arc::clone(&places).acquire_owned().await;
         let accepted = tokio::select! {
@@ -154,14 +154,14 @@ async fn accept<T, F>(
             sleep(PAUSE).await;
             continue;
         };
-        let Some(of_address) = addresses.place(address.ip()) else { continue };
+        let Some(of_origin) = origins.place(address.ip().into()) else { continue };
         let (shaken, give) = (shake(stream), give.clone());
         tokio::spawn(async move {
             if let Some(stream) = shaken.await {
                 // Nobody takes it once the interface goes down.
                 let _ = give.send((stream, address)).await;
             }
-            drop((place, of_address));
+            drop((place, of_origin));
         });
     }
 }
@@ -189,7 +189,7 @@ mod tests {
                 async { Some(stream) }
             };
             let (give, _done) = mpsc::channel(1);
-            tokio::spawn(accept(listener, shake, Places { all: 1, of_an_address: 1 }, give));
+            tokio::spawn(accept(listener, shake, Places { all: 1, of_an_origin: 1 }, give));
             let mut callers = Vec::new();
             for _ in 0..4 {
                 callers.push(TcpStream::connect(address).await.expect("the queue has room"));

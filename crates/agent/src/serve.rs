@@ -1,6 +1,6 @@
 //! The agent: a process of one user that supervises this user's gangs, as a server tells it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
@@ -12,8 +12,8 @@ use std::{fs, thread};
 use het_core::{Action, LeaseId, Time, Topology};
 use het_engine::Engine;
 use het_node::{
-    Config, ContainerAccess, ControlGroups, EventSender, GangResources, Node, NodeError, RunMode,
-    VisibleEnv, since_boot,
+    Config, ContainerAccess, ControlGroups, EventSender, GangResources, Heartbeat, Node, NodeError,
+    RunMode, VisibleEnv, since_boot,
 };
 use het_wire::record::{Record, read_topology};
 use nix::fcntl::{OFlag, open};
@@ -144,6 +144,8 @@ fn config(begin: &Begin, programs: Programs) -> Result<Config, AgentError> {
         health_check: begin.health_check.clone(),
         mode: RunMode::Service,
         device_holds: None,
+        heartbeat: Heartbeat::default(),
+        quarantined: BTreeSet::new(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The suite that every engine passes, for agents that run beside the test: as its own user.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use het_agent::{Agents, Patience, Programs, SpawnAgents, SpawnError, Users, serv
 use het_core::{CheckpointSpec, Event, Launch, Millis, StageKey};
 use het_engine::Script;
 use het_engine::contract::{Subject, check_all, this_node};
-use het_node::{Config, ControlGroups, DeviceAccess, Node, RunMode, wall_time};
+use het_node::{Config, ControlGroups, DeviceAccess, Heartbeat, Node, RunMode, wall_time};
 
 const PROGRAMS: Programs =
     Programs { visible_env: |_, _| Vec::new(), container_access: |_, _, _| Ok(Vec::new()) };
@@ -79,6 +79,8 @@ fn agents(dir: &Path) -> Agents {
         health_check: None,
         mode: RunMode::Embedded,
         device_holds: None,
+        heartbeat: Heartbeat::default(),
+        quarantined: BTreeSet::new(),
     };
     let users = Users {
         spawner: Arc::new(Threads),

@@ -9,13 +9,14 @@ mod launch;
 mod rank;
 mod server;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use het_core::{Bytes, Device, DeviceClass, DeviceId, NodeId, Share, Topology};
 pub use het_node::launcher_main;
-use het_node::{Config, ControlGroups, Node, NodeError, RunMode, wall_time};
+use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, RunMode, wall_time};
 use het_server::StoreError;
 use serde::Serialize;
 use thiserror::Error;
@@ -194,6 +195,8 @@ fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError
         health_check: None,
         mode: RunMode::Embedded,
         device_holds: None,
+        heartbeat: Heartbeat::default(),
+        quarantined: BTreeSet::new(),
     })
 }
 

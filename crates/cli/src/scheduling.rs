@@ -29,7 +29,7 @@ impl CadenceArgs {
     }
 }
 
-fn at_least_a_second(text: &str) -> Result<Millis, String> {
+pub fn at_least_a_second(text: &str) -> Result<Millis, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| (0.0..1e9).contains(seconds));
     let millis = |seconds: f64| Millis((seconds * 1e3).round() as u64);
     let span = seconds.map(millis).or_else(|| quantity::duration(text));

@@ -263,10 +263,12 @@ pub enum FailureCause {
     Unseen,
     /// It had reported progress and reported none for too long.
     Stalled,
+    /// The server stood still at its files, more than once.
+    Quarantined,
 }
 
 impl FailureCause {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Untold,
         Self::Program,
         Self::CannotRun,
@@ -277,6 +279,7 @@ impl FailureCause {
         Self::Device,
         Self::Unseen,
         Self::Stalled,
+        Self::Quarantined,
     ];
 
     pub fn word(self) -> &'static str {
@@ -291,6 +294,7 @@ impl FailureCause {
             Self::Device => "device",
             Self::Unseen => "unseen",
             Self::Stalled => "stalled",
+            Self::Quarantined => "quarantined",
         }
     }
 
@@ -309,6 +313,12 @@ impl Failure {
             message: "nobody saw how it ended".to_owned(),
             cause: FailureCause::Unseen,
         }
+    }
+
+    /// Of a gang at whose files the server stood still.
+    pub fn quarantined() -> Self {
+        let message = "its files had made the server stand still twice, and it was killed";
+        Self { message: message.to_owned(), cause: FailureCause::Quarantined, ..Self::unseen() }
     }
 
     /// The exit code of a program that cannot be run, as a shell gives it.

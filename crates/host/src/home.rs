@@ -177,6 +177,11 @@ impl Home {
         self.root.join("server/instance")
     }
 
+    /// What made servers stand still.
+    pub fn stalls(&self) -> PathBuf {
+        self.root.join("server/stalls.json")
+    }
+
     /// A backup that is being made.
     pub fn backup(&self) -> PathBuf {
         self.root.join("server/backup")

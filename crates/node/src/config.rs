@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use het_core::{DeviceId, Name, NodeId, Time, Topology};
+use het_core::{DeviceId, LeaseId, Name, NodeId, Time, Topology};
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 
 use crate::cgroup::{ControlGroups, RunMode};
 use crate::device_holds::HoldDevices;
 use crate::error::NodeError;
+use crate::heartbeat::Heartbeat;
 use crate::launch::{ContainerAccess, VisibleEnv};
 
 /// What an engine needs to know about its machine.
@@ -40,6 +41,11 @@ pub struct Config {
     pub mode: RunMode,
     /// None where nobody else uses the machine.
     pub device_holds: Option<Arc<dyn HoldDevices>>,
+    /// Says what the caller's thread is doing here.
+    pub heartbeat: Heartbeat,
+    /// Of an earlier engine: their programs are killed rather than adopted, and their files are not
+    /// looked at.
+    pub quarantined: BTreeSet<LeaseId>,
 }
 
 impl Config {

@@ -28,7 +28,7 @@
 //! process      the launcher and the shims, system calls, /proc, signals
 //! progress, checkpoint, logs, output    files that programs write
 //! cgroup, resources, remover            control groups; cores and ports; removal of what is left
-//! run_dir, poller, event_channel, clock, config, error
+//! run_dir, poller, event_channel, heartbeat, clock, config, error
 //! ```
 
 mod cgroup;
@@ -40,6 +40,7 @@ mod device_holds;
 mod error;
 mod event_channel;
 mod gang;
+mod heartbeat;
 mod launch;
 mod logs;
 mod node;
@@ -62,6 +63,7 @@ pub use config::Config;
 pub use device_holds::HoldDevices;
 pub use error::NodeError;
 pub use event_channel::EventSender;
+pub use heartbeat::{Heartbeat, LoopTask};
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::{LiveLease, Node};
 pub use process::{

@@ -28,6 +28,7 @@ use crate::context::{Cleanup, Context, OomKills, QueuedEvent};
 use crate::error::NodeError;
 use crate::event_channel::{Channel, EventReceiver, EventSender};
 use crate::gang::{Gang, GangStatus};
+use crate::heartbeat::{LoopTask, Task};
 use crate::launch::{GangSpec, all_grants, outcome_of_start};
 use crate::poller::{Poller, Source, Trigger};
 use crate::process::{Environments, Launcher, Orphans};
@@ -266,10 +267,11 @@ impl Node {
     pub fn carry_out(&mut self, action: &Action, given: Option<&GangResources>) {
         match action {
             Action::Start { lease, attempt, placement, launch, resume, .. } => {
-                let (lease, attempt) = (*lease, *attempt);
+                let (lease, attempt, _task) = (*lease, *attempt, self.begin(*lease));
                 self.start(Start { lease, attempt, placement, launch, resume }, given);
             }
             Action::Stop { lease, cause, grace, .. } => {
+                let _task = self.begin(*lease);
                 if let Some(gang) = self.gangs.get_mut(lease) {
                     gang.stop(cause.word(), *grace, self.context.clock.now());
                 }
@@ -277,6 +279,11 @@ impl Node {
             // Nothing else on this machine could take them.
             Action::Claim { .. } | Action::Unclaim { .. } => {}
         }
+    }
+
+    /// Files of this lease may be touched until the guard is dropped.
+    fn begin(&self, lease: LeaseId) -> Task {
+        self.config.heartbeat.begin(LoopTask::Lease(lease))
     }
 
     /// Every start has an end, also one that failed at once.
@@ -313,7 +320,9 @@ impl Node {
         self.clean_up();
         let wake = [until, self.deadline()].into_iter().flatten().min();
         let limit = wake.map(|at| at.since(self.context.clock.now()));
+        let idle = self.config.heartbeat.begin(LoopTask::Idle);
         let ready = self.context.poller.wait(limit);
+        drop(idle);
         let mut touched = BTreeSet::new();
         let mut wakeup = Wakeup::Internal;
         for source in ready {
@@ -332,6 +341,7 @@ impl Node {
                 | Source::Checkpoints(lease)
                 | Source::Output(lease) => {
                     touched.insert(lease);
+                    let _task = self.begin(lease);
                     if let Some(gang) = self.gangs.get_mut(&lease) {
                         gang.on_ready(source, &mut self.context);
                     }
@@ -354,6 +364,7 @@ impl Node {
 
     /// At its end, frees what the engine chose for the lease.
     fn advance(&mut self, lease: LeaseId) {
+        let _task = self.begin(lease);
         let Some(gang) = self.gangs.get_mut(&lease) else { return };
         if gang.advance(&mut self.context) == GangStatus::Ended
             && let Some(gang) = self.gangs.remove(&lease)
@@ -384,6 +395,7 @@ impl Node {
             Changed::Any => self.gangs.keys().copied().collect(),
         };
         for lease in &leases {
+            let _task = self.begin(*lease);
             if let Some(gang) = self.gangs.get_mut(lease) {
                 gang.on_ready(Source::Progress, &mut self.context);
             }

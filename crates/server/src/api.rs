@@ -6,6 +6,7 @@
 pub mod auth;
 mod bounded;
 mod devices;
+mod disk;
 mod events;
 mod jobs;
 mod limits;

@@ -1,10 +1,12 @@
 //! The event store with the reports of ended jobs beside it, as the service takes them.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use het_control::{Log, LogError, Past};
 use het_core::{Event, JobId, Time};
 use het_host::{Home, Reserve};
+use het_node::{Heartbeat, LoopTask};
 use het_service::{MakeSnapshot, Store};
 use het_wire::api::JobRow;
 use het_wire::report::RunReport;
@@ -15,18 +17,17 @@ use crate::store::{Draft, EventStore};
 #[derive(Debug)]
 pub struct Archive {
     pub events: EventStore,
-    home: Home,
-    reserve: Option<Reserve>,
-}
-
-impl Archive {
-    pub fn new(events: EventStore, home: Home, reserve: Option<Reserve>) -> Self {
-        Self { events, home, reserve }
-    }
+    pub home: Home,
+    pub reserve: Option<Reserve>,
+    /// Says what the loop's thread is doing here.
+    pub heartbeat: Heartbeat,
+    /// Jobs whose directories are left alone.
+    pub avoided: BTreeSet<JobId>,
 }
 
 impl Log for Archive {
     fn append(&mut self, batch: &[(Time, Event)]) -> Result<(), LogError> {
+        let _task = self.heartbeat.begin(LoopTask::Store);
         self.events.append(batch)
     }
 }
@@ -47,14 +48,19 @@ impl Store for Archive {
     }
 
     fn archive(&mut self, report: &RunReport) {
-        let dir = self.home.job(report.id);
+        let id = JobId(report.id);
+        if self.avoided.contains(&id) {
+            return;
+        }
+        let (dir, _task) = (self.home.job(id.0), self.heartbeat.begin(LoopTask::Job(id)));
         let text = serde_json::to_string_pretty(report).unwrap_or_default();
         // Without it `het describe` has less to tell; the log has everything.
         let _ = fs::create_dir_all(&dir.path).and_then(|()| dir.write_report(&text));
     }
 
     fn is_archived(&self, job: JobId) -> bool {
-        self.home.job(job.0).report().exists()
+        let _task = self.heartbeat.begin(LoopTask::Job(job));
+        self.avoided.contains(&job) || self.home.job(job.0).report().exists()
     }
 
     fn due_snapshot(&self) -> Option<MakeSnapshot<Draft>> {
@@ -67,6 +73,7 @@ impl Store for Archive {
     }
 
     fn mend(&mut self) -> Result<(), LogError> {
+        let _task = self.heartbeat.begin(LoopTask::Store);
         self.events.reopen().map_err(|error| LogError(Box::new(error)))?;
         let kept = self.reserve.as_ref().map_or(Ok(()), Reserve::keep);
         kept.map_err(|error| LogError(Box::new(error)))

@@ -1,28 +1,31 @@
 //! The one composition root: this machine's engine, a store and the service, tied together.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 use het_agent::{Agents, Members, Patience, Users};
 use het_control::{Controller, Past, Retention};
-use het_core::{Event, State, Time, Topology};
+use het_core::{Event, JobId, LeaseId, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
 use het_host::{
     Activity, Home, HomeError, Machine, Monitor, OwnProcesses, Reserve, StartTime, monitor,
     remove_unused, start_time,
 };
-use het_node::{Config, ControlGroups, Node, NodeError, RunMode};
+use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
 use het_wire::api::JobRow;
 use thiserror::Error;
 
 use crate::archive::Archive;
 use crate::restore::{RestoreError, part_from_original};
+use crate::stalls::Stalls;
 use crate::store::{
     EventStore, Keeping, Mended, Opened, Recovered, StoreError, StoreReader, open_mending,
 };
+use crate::watchdog;
 
 /// Ended jobs that stay in the state; of older ones the last row and the report are kept.
 const ENDED_KEPT: usize = 1_000;
@@ -50,6 +53,30 @@ pub enum StartError {
         path.display()
     )]
     StoreMissing { path: PathBuf, jobs: usize, newest: u64 },
+    #[error("the server stood still {count} times within an hour, at no job's files")]
+    StandsStill { count: usize },
+    #[error("the server cannot have a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// How a service is to run.
+#[derive(Debug, Clone)]
+pub struct ServiceOptions {
+    pub scheduling: Scheduling,
+    /// A program that every rank passes before its own begins.
+    pub health_check: Option<PathBuf>,
+    pub keeping: Keeping,
+    /// How long its control loop may stand still before the process is killed, for its parent to
+    /// start it again; for ever, where nobody would.
+    pub stall_limit: Option<Duration>,
+}
+
+impl ServiceOptions {
+    /// With nothing asked of it.
+    pub fn new(scheduling: Scheduling) -> Self {
+        let (health_check, keeping, stall_limit) = (None, Keeping::default(), None);
+        Self { scheduling, health_check, keeping, stall_limit }
+    }
 }
 
 /// What the parts of a service are made from.
@@ -64,6 +91,10 @@ pub(crate) struct Parts<'a> {
     /// Room on the disk for how things end.
     pub(crate) reserve: Option<Reserve>,
     pub(crate) retention: Retention,
+    pub(crate) heartbeat: Heartbeat,
+    /// What is not touched, because it made a server stand still.
+    pub(crate) quarantined: BTreeSet<LeaseId>,
+    pub(crate) avoided: BTreeSet<JobId>,
     pub(crate) health_check: Option<PathBuf>,
     pub(crate) mode: RunMode,
     /// Not before the state's.
@@ -90,6 +121,8 @@ pub(crate) fn assemble(
         health_check: parts.health_check.clone(),
         mode: parts.mode,
         device_holds: machine.device_holds.clone(),
+        heartbeat: parts.heartbeat.clone(),
+        quarantined: parts.quarantined,
     })?;
     let users = machine.users.as_ref().map(|users| Users {
         spawner: Arc::clone(&users.spawner),
@@ -116,7 +149,13 @@ pub(crate) fn assemble(
         event_sender.clone(),
     );
     first.into_iter().for_each(|event| event_sender.send(event));
-    let log = Archive::new(parts.store, parts.home, parts.reserve);
+    let log = Archive {
+        events: parts.store,
+        home: parts.home,
+        reserve: parts.reserve,
+        heartbeat: parts.heartbeat,
+        avoided: parts.avoided,
+    };
     let Scheduling { policy, cadence } = scheduling;
     let mut control = Controller::new(state, rates, policy, engine, log)
         .with_cadence(cadence)
@@ -142,8 +181,7 @@ pub struct MachineService {
 }
 
 impl MachineService {
-    /// Opens or creates the store of `home`, takes up what ran, and begins to decide. Where there
-    /// is a health check, every rank passes it before its program begins.
+    /// Opens or creates the store of `home`, takes up what ran, and begins to decide.
     ///
     /// The machine may have changed: new devices are taken in, those that are gone are out of
     /// service until a start that finds them.
@@ -152,10 +190,8 @@ impl MachineService {
     /// When the store or the engine cannot be used.
     pub fn start(
         machine: &Machine,
-        scheduling: Scheduling,
         home: Home,
-        health_check: Option<PathBuf>,
-        keeping: Keeping,
+        ServiceOptions { scheduling, health_check, keeping, stall_limit }: ServiceOptions,
     ) -> Result<Self, StartError> {
         let Opened { store, recovered, taken_over, mended } = open_or_create(&home)?;
         let mut store = store.with_keeping(keeping);
@@ -169,6 +205,16 @@ impl MachineService {
         let mut news: Vec<String> = of_clock.into_iter().chain(news(&past.state, &found)).collect();
         news.extend(of_store(taken_over, mended.as_ref()));
         news.extend(of_copy);
+        let stalls = Stalls::of(&home, &past.state);
+        if let Some(count) = stalls.too_many {
+            return Err(StartError::StandsStill { count });
+        }
+        news.extend(stalls.news);
+        let heartbeat = Heartbeat::default();
+        if let Some(limit) = stall_limit {
+            let started = watchdog::start(heartbeat.clone(), limit, home.stalls());
+            started.map_err(StartError::Thread)?;
+        }
         let gone = log.gone()?;
         let setup_rows: Vec<JobRow> = log.rows()?;
         let last_job = home.jobs()?.last().map_or(0, |job| job.id);
@@ -179,6 +225,9 @@ impl MachineService {
             store,
             reserve: Some(Reserve::at(home.reserve())),
             retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
+            heartbeat,
+            quarantined: stalls.quarantined,
+            avoided: stalls.avoided,
             health_check,
             mode: RunMode::Service,
             begins_at,

@@ -2,7 +2,8 @@
 //! the interface to it.
 //!
 //! Knows: which parts make a running system (`assembly`), for one job (`run`) or for many; the
-//! event store on disk (`store`, `archive`), its backups (`restore`); the HTTP interface (`api`).
+//! event store on disk (`store`, `archive`), its backups (`restore`); who ends a server that stands
+//! still (`watchdog`, `stalls`); the HTTP interface (`api`).
 //! Must never know: the inside of a policy.
 
 mod agent;
@@ -13,7 +14,9 @@ mod planning;
 mod privileged;
 mod restore;
 mod run;
+mod stalls;
 mod store;
+mod watchdog;
 
 pub use het_agent::{
     BecomeError, Members, Programs, SpawnError, SpawnRequests, UserDirs, become_user,
@@ -33,7 +36,7 @@ pub use het_service::report::{Detail, explanation_of_record};
 pub use het_service::{Handle, Scheduling};
 
 pub use agent::agent_main;
-pub use assembly::{MachineService, StartError, begin_store};
+pub use assembly::{MachineService, ServiceOptions, StartError, begin_store};
 pub use planning::plan;
 pub use privileged::{AGENT_COMMAND, PrivilegeError, Privileged};
 pub use restore::{Environments, Existing, RestoreError, Restored, back_up, copy, restore};

@@ -1,6 +1,7 @@
 //! One job under a service of its own: submitted or continued, run to its end or until its user
 //! holds it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use het_agent::Agents;
 use het_control::{Past, Retention};
 use het_core::{Event, JobEnd, JobId, JobSpec, State, Time, Topology};
 use het_host::{Home, HomeError, JobDir, Machine, MachineLock, missed_facts, newest_checkpoint};
-use het_node::{Node, NodeError, RunMode, wall_time};
+use het_node::{Heartbeat, Node, NodeError, RunMode, wall_time};
 use het_service::report::report;
 use het_service::{
     Carried, Handle, Observer, Replica, Scheduling, Service, ServiceError, Setup, carried,
@@ -126,6 +127,10 @@ impl PreparedRun {
             store,
             reserve: None,
             retention: Retention::All,
+            // Somebody looks on.
+            heartbeat: Heartbeat::default(),
+            quarantined: BTreeSet::new(),
+            avoided: BTreeSet::new(),
             health_check: None,
             mode: RunMode::Embedded,
             begins_at: past.state.now().max(wall_time()),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use het_policy::by_name;
 use het_server::api::{Api, LIVE_JOBS_OF_A_TENANT, Listen, Network, Role, Tokens, serve};
-use het_server::{Home, Keeping, MachineService, this_machine};
+use het_server::{Home, MachineService, ServiceOptions, this_machine};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -46,8 +46,8 @@ impl Server {
         let (viewer, user) = (add(Role::Viewer), add(Role::User));
         let policy = by_name("adaptive").expect("the table has it");
         let machine = this_machine();
-        let keeping = Keeping::default();
-        let service = MachineService::start(&machine, policy.into(), home.clone(), None, keeping);
+        let options = ServiceOptions::new(policy.into());
+        let service = MachineService::start(&machine, home.clone(), options);
         let service = service.expect("a new service");
         let handle = service.handle().clone();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anstream::{eprintln, println};
 use clap::{Args, Subcommand, ValueEnum};
+use het_core::Millis;
 use het_server::api::LIVE_JOBS_OF_A_TENANT;
 use het_server::{
     Checked, DeviceChoice, EventStore, Existing, Home, Keeping, StoreError, store_check,
@@ -25,7 +26,7 @@ use crate::client::client;
 use crate::fail::{Fail, code};
 use crate::local::open_server_home;
 use crate::output::{self, Form, ListArgs};
-use crate::scheduling::CadenceArgs;
+use crate::scheduling::{CadenceArgs, at_least_a_second};
 
 /// How long a server may take to go down.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -82,6 +83,10 @@ pub struct ServerArgs {
     /// So many jobs of one tenant may wait, run or be held; further submissions are refused.
     #[arg(long, value_name = "JOBS", default_value_t = LIVE_JOBS_OF_A_TENANT)]
     pub jobs_per_tenant: usize,
+    /// Restart the server when its control loop stands still for so long, such as at a file system
+    /// that does not answer; the second time at the same job's files that job is quarantined.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = at_least_a_second)]
+    pub stall_limit: Millis,
     /// Serve several users: the server itself runs as this user, and each job as the one who
     /// submitted it. Root alone can start such a server.
     #[arg(long, value_name = "USER", requires = "members")]

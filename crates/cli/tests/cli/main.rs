@@ -23,4 +23,5 @@ mod surroundings;
 mod terminal;
 mod topo;
 mod training;
+mod unanswered;
 mod users;

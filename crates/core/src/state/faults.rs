@@ -30,6 +30,8 @@ pub struct Faults {
     pub last: Option<Failure>,
     /// It does not start before this time, which an event says has come.
     pub retry_at: Option<Time>,
+    /// It does not start before somebody lets it, whatever it may do otherwise.
+    pub is_quarantined: bool,
 }
 
 /// What the present or last attempt of a stage has shown so far.
@@ -144,6 +146,7 @@ impl State {
         let Some(job) = self.jobs.get_mut(&id).map(std::sync::Arc::make_mut) else { return };
         for (index, stage) in job.stages.iter_mut().enumerate() {
             stage.faults.count = 0;
+            stage.faults.is_quarantined = false;
             if let Some(at) = stage.faults.retry_at.take() {
                 let key = StageKey { job: id, stage: StageIndex(index as u16) };
                 self.recovering.retries.remove(&(at, key));
@@ -193,10 +196,11 @@ impl Attempt {
 }
 
 impl Stage {
-    /// It failed more often in a row than it may, by what is not its program's doing.
+    /// It failed more often in a row than it may, by what is not its program's doing, or is not to
+    /// start before somebody has looked at it.
     pub fn is_given_up(&self, spec: &StageSpec) -> bool {
         let stands = matches!(self.state, StageState::Stopped { cause: StopCause::Fault, .. });
-        stands && self.faults.count > spec.restarts
+        stands && (self.faults.count > spec.restarts || self.faults.is_quarantined)
     }
 
     /// Neither waits for its time to start again, nor for a checkpoint to be rejected.
@@ -223,6 +227,11 @@ impl Stage {
             FailureCause::Untold => {
                 self.failures += 1;
                 if self.failures <= retries { stopped } else { StageState::Failed(failure.clone()) }
+            }
+            FailureCause::Quarantined => {
+                self.faults.count += 1;
+                self.faults.is_quarantined = true;
+                stopped
             }
             cause if !cause.is_own() => {
                 self.faults.count += 1;

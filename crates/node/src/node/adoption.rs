@@ -46,13 +46,19 @@ impl Node {
             records.insert(found.lease(), found).into_iter().for_each(discard);
         }
         for (live, chosen) in leases {
-            match records.remove(&live.lease) {
+            let _task = self.begin(live.lease);
+            let found = records.remove(&live.lease);
+            if self.config.quarantined.contains(&live.lease) {
+                self.lose(live.lease, found.as_ref(), Failure::quarantined());
+                continue;
+            }
+            match found {
                 Some(found) => self.adopt_lease(&live, chosen.as_ref(), found),
                 None if live.phase == Phase::Starting && unread.is_empty() => {
                     self.start(live.start(), chosen.as_ref());
                 }
                 // It ran, or may have: its record was removed, or cannot be read.
-                None => self.lose(live.lease, None),
+                None => self.lose(live.lease, None, Failure::unseen()),
             }
         }
         records.into_values().for_each(discard);
@@ -84,7 +90,7 @@ impl Node {
         }
         let AbandonedLease { record, slots, path } = &found;
         if !record.is_of_this_boot() || slots.ranks.len() != world {
-            return self.lose(lease, Some(&found));
+            return self.lose(lease, Some(&found), Failure::unseen());
         }
         let written = fs::metadata(path).and_then(|metadata| metadata.modified());
         let since = written.unwrap_or(SystemTime::UNIX_EPOCH);
@@ -111,9 +117,9 @@ impl Node {
         self.insert(lease, gang);
     }
 
-    /// Ends a lease of which not every rank began, or of an earlier boot, or without a record:
-    /// kills and removes what is left of it.
-    fn lose(&mut self, lease: LeaseId, found: Option<&AbandonedLease>) {
+    /// Ends a lease of which not every rank began, or of an earlier boot, or without a record, or
+    /// that is not to be adopted: kills and removes what is left of it.
+    fn lose(&mut self, lease: LeaseId, found: Option<&AbandonedLease>, failure: Failure) {
         let lease_dir = lease_path(&self.config.run_dir, lease);
         found.into_iter().for_each(AbandonedLease::kill_shim);
         let current = found.filter(|found| found.record.is_of_this_boot());
@@ -129,7 +135,7 @@ impl Node {
             None => RecordCleanup::None,
         };
         let cleanup = Cleanup { lease_dir: Some(lease_dir), record, shim: ShimCleanup::None };
-        self.context.emit_end(lease, Outcome::Failed(Failure::unseen()), cleanup);
+        self.context.emit_end(lease, Outcome::Failed(failure), cleanup);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A real engine in a temporary directory, and `/bin/sh` programs for it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use het_core::{
     Progress, Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
 };
 use het_engine::Engine;
-use het_node::{Config, ControlGroups, Node, wall_time};
+use het_node::{Config, ControlGroups, Heartbeat, Node, wall_time};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
@@ -123,6 +123,8 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         health_check: None,
         mode: het_node::RunMode::Embedded,
         device_holds: None,
+        heartbeat: Heartbeat::default(),
+        quarantined: BTreeSet::new(),
     }
 }
 

@@ -16,8 +16,9 @@ use het_wire::text::Lang;
 use serde::Deserialize;
 
 use super::auth::{Auth, Verb};
+use super::disk::on_disk;
 use super::refuse::{ApiError, Body, InPath, InQuery};
-use super::requester::Acting;
+use super::requester::{Acting, CountedBy};
 use super::seen::Seen;
 use super::{Api, Caller, Code, PAGE_MAX};
 
@@ -92,6 +93,7 @@ pub async fn row(
 pub async fn show(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
+    CountedBy(counted_by): CountedBy,
     InPath(selector): InPath<String>,
 ) -> Result<Seen<RunReport>, ApiError> {
     let id = JobId(find(&api.0.service, &caller, &selector)?.id);
@@ -99,9 +101,11 @@ pub async fn show(
         return Seen::by(&api, &caller, report);
     }
     let report = api.0.home.job(id.0).report();
-    let text = het_files::read(&report, Links::Refused, JobDir::REPORT_BYTES_MAX).ok();
-    let archived = text.and_then(|text| serde_json::from_slice::<RunReport>(&text).ok());
-    let archived = archived.ok_or_else(|| {
+    let read = move || {
+        let text = het_files::read(&report, Links::Refused, JobDir::REPORT_BYTES_MAX).ok()?;
+        serde_json::from_slice::<RunReport>(&text).ok()
+    };
+    let archived = on_disk(&api.0, &counted_by, read).await?.ok_or_else(|| {
         ApiError::new(Code::NotFound, format!("the report of job {id} is gone"))
             .hint("its last line is in `het ps --all`")
     })?;

@@ -24,7 +24,9 @@ const OF_AN_ORIGIN: Allowance = Allowance { at_a_time: 256, a_second: 2_000 };
 /// Keys from which on those are forgotten of whom nothing has come lately.
 const KEYS_MAX: usize = 10_000;
 /// Job files that are read at a time, and jobs that are planned.
-const WORKERS_MAX: usize = 2;
+const WORKERS: Share = Share { of_all: 2, of_a_token: 1 };
+/// Requests that are at the files of jobs at a time.
+const AT_FILES: Share = Share { of_all: 32, of_a_token: 4 };
 /// How long a submission waits for a place before it is told to come again.
 const PLACE_WAIT: Duration = Duration::from_secs(10);
 
@@ -36,6 +38,13 @@ struct Allowance {
     a_second: u32,
 }
 
+/// How many places there are, and how many of them one token has.
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    of_all: usize,
+    of_a_token: usize,
+}
+
 /// What the interface counts.
 #[derive(Debug)]
 pub(super) struct Limits {
@@ -43,13 +52,15 @@ pub(super) struct Limits {
     origins: Arc<Counts<Origin>>,
     readers: Places,
     planners: Places,
+    at_files: Places,
 }
 
 impl Limits {
     pub(super) fn new() -> Self {
         let tokens = Arc::new(Counts::new(OF_A_TOKEN));
         let origins = Arc::new(Counts::new(OF_AN_ORIGIN));
-        Self { tokens, origins, readers: Places::new(), planners: Places::new() }
+        let (readers, planners) = (Places::new(WORKERS), Places::new(WORKERS));
+        Self { tokens, origins, readers, planners, at_files: Places::new(AT_FILES) }
     }
 
     /// A place for a request of a token until it is answered.
@@ -74,6 +85,14 @@ impl Limits {
     /// When none comes free for long.
     pub(super) async fn planner(&self, token: &str) -> Result<Working, ApiError> {
         self.planners.place(token, "too many jobs wait to be planned").await
+    }
+
+    /// The same among those who read and write files of jobs.
+    ///
+    /// # Errors
+    /// When none comes free for long.
+    pub(super) async fn disk(&self, token: &str) -> Result<Working, ApiError> {
+        self.at_files.place(token, "too many requests wait for a file system").await
     }
 }
 
@@ -176,10 +195,11 @@ impl<K: Hash + Eq> Drop for Running<K> {
     }
 }
 
-/// Places of those who work beside the thread that answers. A token has one of them at a time:
-/// whoever sends many files waits for its own, and others for one file of each token at most.
+/// Places of those who work beside the thread that answers. A token has its share of them: whoever
+/// sends many files waits for its own, and others for that share of each token at most.
 #[derive(Debug)]
 struct Places {
+    share: Share,
     all: Arc<Semaphore>,
     of_token: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
@@ -192,16 +212,19 @@ pub(super) struct Working {
 }
 
 impl Places {
-    fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(WORKERS_MAX)), of_token: Mutex::default() }
+    fn new(share: Share) -> Self {
+        let all = Arc::new(Semaphore::new(share.of_all));
+        Self { share, all, of_token: Mutex::default() }
     }
 
-    /// The place of a token, which those who wait for it share.
+    /// The places of a token, which those who wait for it share.
     fn of_token(&self, token: &str) -> Arc<Semaphore> {
         let mut all = self.of_token.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody else holds what nobody waits for.
         all.retain(|_, place| Arc::strong_count(place) > 1);
-        let place = all.entry(token.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        let place = all
+            .entry(token.to_owned())
+            .or_insert_with(|| Arc::new(Semaphore::new(self.share.of_a_token)));
         Arc::clone(place)
     }
 
@@ -253,7 +276,7 @@ mod tests {
     fn a_token_waits_for_its_own_files_and_others_do_not() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime can be made").block_on(async {
-            let readers = Places::new();
+            let readers = Places::new(WORKERS);
             let _greedy = readers.place("a", "full").await.expect("nobody reads");
             let second = timeout(Duration::from_millis(5), readers.place("a", "full")).await;
             assert!(second.is_err(), "it waits for the first");

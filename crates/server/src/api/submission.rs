@@ -18,6 +18,7 @@ use het_wire::job::{Context, TrainingJob, begin, parse_after};
 use jiff::Zoned;
 
 use super::auth::Verb;
+use super::disk::on_disk;
 use super::refuse::ApiError;
 use super::{Caller, Code, Parts};
 use crate::planning::plan;
@@ -49,7 +50,7 @@ pub(super) async fn specify(
     let array = submission.array.map(|place| member(parts, caller, place, id)).transpose()?;
     let start = start_conditions(parts, caller, job, array)?;
     let user = caller.user.as_deref();
-    let workdir = workdir(parts, submission, id, user)?;
+    let workdir = workdir(parts, counted_by, submission, (id, user)).await?;
     let kept = Kept::of(parts, submission).await?;
     let place = Place { user, ..kept.context(id, array, &workdir) };
     let spec = resolve(parts, submission, job, &place)?;
@@ -157,22 +158,27 @@ pub(super) fn refuse_impossible(
     }
 }
 
-fn workdir(
+/// Where the job's programs leave what they write. The job's own directory is made in any case: it
+/// is what takes the id.
+async fn workdir(
     parts: &Parts,
+    counted_by: &str,
     submission: &Submission,
-    id: JobId,
-    user: Option<&str>,
+    (id, user): (JobId, Option<&str>),
 ) -> Result<String, ApiError> {
     let dir = parts.home.job(id.0);
-    let own = || user.map_or_else(|| dir.work(), |user| parts.home.work_of(user, id.0));
-    let path = submission.workdir.as_ref().map_or_else(own, PathBuf::from);
-    let make = |path| match user {
-        None => fs::create_dir_all(path),
-        // It is the user's to make, when the job starts.
-        Some(_) => Ok(()),
+    let path = match (&submission.workdir, user) {
+        (Some(named), _) => PathBuf::from(named),
+        (None, None) => dir.work(),
+        (None, Some(user)) => parts.home.work_of(user, id.0),
     };
-    // The job's own directory is made in any case: it is what takes the id.
-    fs::create_dir_all(&dir.path).and_then(|()| make(&path)).map_err(|error| {
+    // It is the user's to make, when the job starts.
+    let made = user.is_none().then(|| path.clone());
+    let make = move || {
+        fs::create_dir_all(&dir.path)?;
+        made.map_or(Ok(()), fs::create_dir_all)
+    };
+    on_disk(parts, counted_by, make).await?.map_err(|error: io::Error| {
         unwritable(&error, format!("`{}` cannot be made: {error}", path.display()))
     })?;
     Ok(path.to_string_lossy().into_owned())

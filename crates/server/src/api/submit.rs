@@ -16,11 +16,12 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
 use super::auth::{Auth, Verb};
+use super::disk::on_disk;
 use super::refuse::{ApiError, Body, InPath};
 use super::requester::{Acting, CountedBy};
 use super::seen::Seen;
 use super::submission::{Specified, Submitter, refuse_impossible, specify};
-use super::submitted_texts::{Directories, check_texts};
+use super::submitted_texts::{check_directory, check_texts};
 use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
 
 /// The header that makes a second submission the same as the first.
@@ -138,6 +139,7 @@ pub async fn requeue(
     Shared(api): Shared<Api>,
     Auth(caller): Auth,
     Acting(service): Acting,
+    CountedBy(counted_by): CountedBy,
     InPath(selector): InPath<String>,
 ) -> Result<impl IntoResponse, ApiError> {
     let service = &service;
@@ -146,8 +148,8 @@ pub async fn requeue(
     calls::check_room(service, &row.tenant, api.0.jobs_of_a_tenant)?;
     let old = JobId(row.id);
     let job = calls::requeue_source(service, old).await?;
-    let carried = tokio::task::spawn_blocking(move || carried(&job, newest_checkpoint));
-    let carried = carried.await.map_err(|_| Unavailable::Gone)?;
+    let carried = move || carried(&job, newest_checkpoint);
+    let carried = on_disk(&api.0, &counted_by, carried).await?;
     let new = service.new_job_id();
     let spec = calls::requeue(service, old, new, carried).await?;
     let answer = submitted(new, spec.name.to_string(), spec.workdir.clone(), Vec::new());
@@ -188,25 +190,27 @@ async fn read_beside(
     submission: Submission,
 ) -> Result<(Submission, TrainingJob), ApiError> {
     let place = api.0.limits.reader(counted_by).await?;
-    let directories = match &api.0.local_users {
-        None => Directories::OfServer,
-        Some(_) => Directories::OfUser,
-    };
     let read = tokio::task::spawn_blocking(move || {
         // Held until the file is read, also if its sender goes away meanwhile.
         let _place = place;
-        let job = read(&submission, directories)?;
-        Ok((submission, job))
+        let job = read(&submission)?;
+        Ok::<_, ApiError>((submission, job))
     });
-    read.await.map_err(|_| Unavailable::Gone)?
+    let (submission, job) = read.await.map_err(|_| Unavailable::Gone)??;
+    if api.0.local_users.is_none() {
+        // Elsewhere the kernel says what the user may see, when the job starts.
+        let cwd = submission.cwd.clone();
+        on_disk(&api.0, counted_by, move || check_directory(&cwd)).await??;
+    }
+    Ok((submission, job))
 }
 
-fn read(submission: &Submission, directories: Directories) -> Result<TrainingJob, ApiError> {
+fn read(submission: &Submission) -> Result<TrainingJob, ApiError> {
     if submission.file.len() > FILE_BYTES_MAX {
         let text = format!("the job file is longer than {FILE_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, text));
     }
-    check_texts(submission, directories)?;
+    check_texts(submission)?;
     parse_with(&submission.file, &submission.source, &submission.overrides)
         .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }

@@ -13,20 +13,9 @@ use super::refuse::ApiError;
 /// Longest text of the fields that name something.
 const NAME_BYTES_MAX: usize = 4_096;
 
-/// Who has to be able to look at the directories of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Directories {
-    OfServer,
-    /// The kernel says what the user may see, when the job starts.
-    OfUser,
-}
-
 /// # Errors
 /// The first field that is wrong, by its name.
-pub(super) fn check_texts(
-    submission: &Submission,
-    directories: Directories,
-) -> Result<(), ApiError> {
+pub(super) fn check_texts(submission: &Submission) -> Result<(), ApiError> {
     let Submission { cwd, workdir, stdin, path, source, commit, script, environment, env, .. } =
         submission;
     let script_name = script.as_ref().map(|script| &script.name);
@@ -59,9 +48,13 @@ pub(super) fn check_texts(
         let text = format!("the variables have more than {ENVIRONMENT_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, text).hint("`--clean-env` leaves them out"));
     }
-    if directories == Directories::OfUser
-        || fs::metadata(cwd).is_ok_and(|metadata| metadata.is_dir())
-    {
+    Ok(())
+}
+
+/// # Errors
+/// When programs cannot start there.
+pub(super) fn check_directory(cwd: &str) -> Result<(), ApiError> {
+    if fs::metadata(cwd).is_ok_and(|metadata| metadata.is_dir()) {
         return Ok(());
     }
     let hint = "programs start there: name a directory of the server's machine";

@@ -15,7 +15,7 @@ use het_policy::by_name;
 use het_server::api::auth::Listener;
 use het_server::api::routes::router;
 use het_server::api::{Api, LIVE_JOBS_OF_A_TENANT, Tokens};
-use het_server::{Home, Keeping, MachineService, machine};
+use het_server::{Home, MachineService, ServiceOptions, machine};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -42,7 +42,7 @@ impl Rig {
         home.server_dir().expect("a directory can be made");
         let policy = by_name("adaptive").expect("the table has it");
         let service =
-            MachineService::start(&machine, policy.into(), home.clone(), None, Keeping::default());
+            MachineService::start(&machine, home.clone(), ServiceOptions::new(policy.into()));
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("none is a list too");

@@ -106,6 +106,10 @@ impl ShadowStage {
     ) -> Verdict {
         let trail = &mut self.trail;
         let rest = |count| rest(count, now);
+        if failure.cause == FailureCause::Quarantined {
+            trail.in_a_row += 1;
+            return Verdict::GivenUp;
+        }
         let foreign = matches!(
             failure.cause,
             FailureCause::MachineMemory

@@ -48,6 +48,9 @@ pub fn refused(lang: Lang, failure: &Failure, at: Option<Time>) -> String {
 /// Why a job is held that nobody holds.
 pub fn given_up(lang: Lang, id: JobId, failure: &Failure, count: u32) -> String {
     let message = &failure.message;
+    if failure.cause == FailureCause::Quarantined {
+        return quarantined(lang, id, message);
+    }
     lang.pick(
         format!(
             "it ended {count} times in a row without new progress, at last because {} ({message}), \
@@ -57,6 +60,18 @@ pub fn given_up(lang: Lang, id: JobId, failure: &Failure, count: u32) -> String 
         format!(
             "它连续 {count} 次在没有新进展时结束，最近一次：{}（{message}），提示：`het release {id}` 可使其继续",
             cause(Lang::Zh, failure.cause)
+        ),
+    )
+}
+
+fn quarantined(lang: Lang, id: JobId, message: &str) -> String {
+    lang.pick(
+        format!(
+            "it is quarantined ({message}), hint: look at its directory and what is mounted below \
+             it, then `het release {id}` lets it go on"
+        ),
+        format!(
+            "它已被隔离（{message}），提示：检查其目录及其下的挂载，然后用 `het release {id}` 使其继续"
         ),
     )
 }
@@ -85,6 +100,9 @@ fn cause(lang: Lang, cause: FailureCause) -> String {
         FailureCause::Device => ("its device or node failed", "其设备或节点出现故障"),
         FailureCause::Unseen => ("nobody saw how it ended", "无人看到它如何结束"),
         FailureCause::Stalled => ("it hung", "它停滞不前"),
+        FailureCause::Quarantined => {
+            ("the server stood still at its files", "服务器在其文件上停滞")
+        }
     };
     lang.pick(english.to_owned(), chinese.to_owned())
 }

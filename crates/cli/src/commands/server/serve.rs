@@ -12,9 +12,9 @@ use het_devices::{System, mps_answers, mps_pipe};
 use het_server::api::{Api, Certificate, Listen, Network, Tokens, serve};
 use het_server::{
     ControlLoopKind, DeviceLockError, DeviceLocks, Home, Keeping, LockHolder, Machine,
-    MachineChanges, MachineLock, MachineService, MachineUsers, Members, Scheduling, SpawnRequests,
-    StartError, StoreError, become_user, begin_store, machine_with, raise_descriptor_limit,
-    take_devices,
+    MachineChanges, MachineLock, MachineService, MachineUsers, Members, Scheduling, ServiceOptions,
+    SpawnRequests, StartError, StoreError, become_user, begin_store, machine_with,
+    raise_descriptor_limit, take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
 use nix::unistd::{AccessFlags, User, access, dup2_stdin, geteuid};
@@ -34,7 +34,7 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     // Caught first: a stop during recovery is a stop after it, not a death.
     let mut signals = signals()?;
     raise_descriptor_limit();
-    let policy = policy_named(&args.policy)?;
+    let options = options(args)?;
     let home = home()?;
     home.server_dir()?;
     let mut lock = acquire(&home)?;
@@ -46,15 +46,7 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
         begin_store(&home).map_err(Fail::from_error)?;
     }
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
-    let health_check = args.health_check.as_deref().map(health_check).transpose()?;
-    let keeping = Keeping {
-        snapshot_every: args.snapshot_every,
-        events: args.keep_events,
-        jobs: args.keep_jobs,
-    };
-    let scheduling = Scheduling { policy, cadence: args.cadence.cadence() };
-    let service = MachineService::start(&machine, scheduling, home.clone(), health_check, keeping);
-    let service = service.map_err(start_failed)?;
+    let service = MachineService::start(&machine, home.clone(), options).map_err(start_failed)?;
     for refused in &service.refused {
         let why = refused.source().map(ToString::to_string).unwrap_or_default();
         eprintln!("{refused}: {why}; an older one and the events were used in its place");
@@ -62,22 +54,9 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     for news in &service.news {
         eprintln!("{news}");
     }
-    let ready = home.ready();
-    let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());
-    let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
-    let network = args.listen.map(|address| Network { address, certificate });
-    let socket = match &service.members {
-        None => home.socket(),
-        Some(_) => home.shared_socket(),
-    };
-    let listen = Listen { socket, network };
+    let (ready, listen) = (home.ready(), listen(args, &home, &service));
     if service.members.is_none() {
-        let user = User::from_uid(geteuid()).ok().flatten();
-        let user = user.map_or_else(|| geteuid().to_string(), |user| user.name);
-        eprintln!(
-            "all jobs run as `{user}`, whoever submits them; `sudo het server install` sets up a \
-             server that runs them as their users"
-        );
+        say_whose_jobs_are();
     }
     let on_signal = service.handle().clone();
     thread::spawn(move || {
@@ -96,11 +75,46 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
         eprintln!("serving at {}", listen.socket.display());
         serve(api, &listen).await.map_err(Fail::from_error)
     });
+    // What still reads files of a disk that does not answer would hold up the end.
+    runtime.shutdown_background();
     // Why the loop ended says more than that nobody could be served any more.
     service.handle().stop_soon();
     service.join().map_err(Fail::from_error)?;
     served?;
     Ok(code::OK)
+}
+
+fn options(args: &ServerArgs) -> Result<ServiceOptions, Fail> {
+    let policy = policy_named(&args.policy)?;
+    Ok(ServiceOptions {
+        scheduling: Scheduling { policy, cadence: args.cadence.cadence() },
+        health_check: args.health_check.as_deref().map(health_check).transpose()?,
+        keeping: Keeping {
+            snapshot_every: args.snapshot_every,
+            events: args.keep_events,
+            jobs: args.keep_jobs,
+        },
+        stall_limit: Some(Duration::from_millis(args.stall_limit.0)),
+    })
+}
+
+fn listen(args: &ServerArgs, home: &Home, service: &MachineService) -> Listen {
+    let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());
+    let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
+    let socket = match &service.members {
+        None => home.socket(),
+        Some(_) => home.shared_socket(),
+    };
+    Listen { socket, network: args.listen.map(|address| Network { address, certificate }) }
+}
+
+fn say_whose_jobs_are() {
+    let user = User::from_uid(geteuid()).ok().flatten();
+    let user = user.map_or_else(|| geteuid().to_string(), |user| user.name);
+    eprintln!(
+        "all jobs run as `{user}`, whoever submits them; `sudo het server install` sets up a \
+         server that runs them as their users"
+    );
 }
 
 /// Gives the rights of root up for those of the server's user, and takes standard input for the way
@@ -130,6 +144,8 @@ fn start_failed(error: StartError) -> Fail {
     match error {
         StartError::StoreMissing { .. } => Fail::new(code::CONFLICT, error.to_string())
             .hint("put it back, or forget its jobs by `het server --new-store`"),
+        StartError::StandsStill { .. } => Fail::from_error(error)
+            .hint("look at what mounts, the disk and the kernel's log say, and start it again"),
         StartError::Store(ref cause) if !matches!(cause, StoreError::InUse) => {
             Fail::from_error(error).hint("`het server check` names what is damaged")
         }

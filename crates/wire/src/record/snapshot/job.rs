@@ -96,6 +96,8 @@ struct FaultsRecord {
     step: Option<u64>,
     last: Option<FailureRecord>,
     retry_at_ms: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    quarantined: bool,
 }
 
 impl FaultsRecord {
@@ -289,6 +291,7 @@ fn write_faults(faults: &Faults) -> FaultsRecord {
         step: faults.step,
         last: faults.last.as_ref().map(write_failure),
         retry_at_ms: faults.retry_at.map(|at| at.0),
+        quarantined: faults.is_quarantined,
     }
 }
 
@@ -298,6 +301,7 @@ fn read_faults(record: &FaultsRecord) -> Result<Faults, RecordError> {
         step: record.step,
         last: record.last.as_ref().map(read_failure).transpose()?,
         retry_at: record.retry_at_ms.map(Time),
+        is_quarantined: record.quarantined,
     })
 }
 

@@ -224,8 +224,9 @@ impl Agents {
     }
 
     fn end(&mut self, user: &Name, lease: LeaseId) {
+        let now = self.own.now();
         let Some(agent) = self.users.get_mut(user) else { return };
-        let live = agent.live.remove(&lease);
+        let live = agent.end(lease, now);
         let left = agent.live.values().map(|live| &*live.lease.placement);
         agent.set_access(self.own.access_of(left));
         if let Some(resources) = live.and_then(|live| live.resources) {

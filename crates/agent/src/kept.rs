@@ -16,14 +16,12 @@ const BYTES_MAX: u64 = 4 << 20;
 /// Most files of a user that are looked through at a time.
 const FILES_MAX: usize = 100_000;
 
-/// Kept files that a launch names, as they are called in their directory. A word of the program is
-/// the submitter's to choose: it is taken for a script that was kept, and for nothing else.
+/// Kept files that a launch has, as they are called in their directory. What the submitter chose,
+/// such as a word of the program, leads to none.
 pub(crate) fn named<'a>(launch: &'a Launch, dir: &'a Path) -> impl Iterator<Item = &'a Path> {
     let below = move |path: &'a String| Path::new(path).strip_prefix(dir).ok();
     let kept = launch.kept_env.iter().map(|kept| &kept.file);
-    let variables = launch.environment.iter().chain(kept).filter_map(below);
-    let scripts = launch.argv.iter().filter_map(below).filter(|name| is_script(name));
-    variables.chain(scripts)
+    launch.environment.iter().chain(kept).chain(&launch.kept_script).filter_map(below)
 }
 
 /// `HASH/NAME`, and nothing that leads out of its directory.
@@ -85,12 +83,18 @@ pub(crate) fn moved(launch: &Arc<Launch>, from: &Path, to: &Path) -> Arc<Launch>
         let name = Path::new(path).strip_prefix(from).ok().filter(|name| names.contains(*name));
         name.map_or_else(|| path.clone(), |name| to.join(name).to_string_lossy().into_owned())
     };
-    let kept_env = launch.kept_env.as_ref();
+    let (kept_env, script) = (launch.kept_env.as_ref(), launch.kept_script.as_ref());
+    // The script is a part of a word at most.
+    let word = |word: &String| match script {
+        Some(script) => word.replace(script.as_str(), &moved(script)),
+        None => word.clone(),
+    };
     Arc::new(Launch {
         environment: launch.environment.as_ref().map(moved),
         kept_env: kept_env
             .map(|kept| KeptVariables { file: moved(&kept.file), names: kept.names.clone() }),
-        argv: launch.argv.iter().map(moved).collect(),
+        kept_script: script.map(moved),
+        argv: launch.argv.iter().map(word).collect(),
         ..(**launch).clone()
     })
 }
@@ -99,19 +103,15 @@ pub(crate) fn moved(launch: &Arc<Launch>, from: &Path, to: &Path) -> Arc<Launch>
 mod tests {
     use super::*;
 
-    fn launch(argv: &[&str]) -> Arc<Launch> {
-        Arc::new(Launch {
-            environment: Some("/kept/a.env".to_owned()),
-            argv: argv.iter().map(|&word| word.to_owned()).collect(),
-            ..Launch::default()
-        })
-    }
-
     #[test]
-    fn a_word_of_a_program_leads_to_no_file_but_a_script() {
-        let words =
-            ["/kept/b/run.sh", "/kept/../tokens.json", "/kept/c.env", "/kept/d/../../x", "/kept/"];
-        let launch = launch(&words);
+    fn words_of_a_program_lead_to_no_file_but_its_own_script() {
+        let words = ["/kept/b/run.sh", "/kept/c/other.sh", "/kept/../tokens.json", "/kept/c.env"];
+        let launch = Arc::new(Launch {
+            environment: Some("/kept/a.env".to_owned()),
+            kept_script: Some("/kept/b/run.sh".to_owned()),
+            argv: words.map(str::to_owned).to_vec(),
+            ..Launch::default()
+        });
         let names: Vec<&Path> = named(&launch, Path::new("/kept")).collect();
         assert_eq!(names, [Path::new("a.env"), Path::new("b/run.sh")]);
         let there = moved(&launch, Path::new("/kept"), Path::new("/own"));

@@ -28,11 +28,13 @@ pub struct Patience {
     pub stop: Millis,
     /// With leases that nobody supervises.
     pub absence: Millis,
+    /// Without any lease. Then all that runs for the user is ended, with what programs left behind.
+    pub idle: Millis,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { stop: Millis(30_000), absence: Millis(300_000) }
+        Self { stop: Millis(30_000), absence: Millis(300_000), idle: Millis(60_000) }
     }
 }
 
@@ -98,6 +100,8 @@ pub(crate) struct UserAgent {
     access: Option<DeviceAccess>,
     /// Since when leases have had no agent that listens.
     absent_since: Option<Time>,
+    /// Since when there has been an agent and no lease.
+    idle_since: Option<Time>,
     /// All that runs for the user is being ended.
     clearing: bool,
     /// Not again before that.
@@ -118,8 +122,8 @@ impl UserAgent {
         [self.retry_at, self.clear_at(patience)].into_iter().flatten().min()
     }
 
-    /// When all that runs for the user is ended: what an agent should have stopped goes on, or
-    /// nobody has supervised it for too long.
+    /// When all that runs for the user is ended: what an agent should have stopped goes on, nobody
+    /// has supervised it for too long, or it has no lease any more.
     fn clear_at(&self, patience: Patience) -> Option<Time> {
         if self.clearing {
             return None;
@@ -127,7 +131,8 @@ impl UserAgent {
         let stops = self.live.values().filter_map(|live| live.stop_by);
         let told = self.live.values().any(|live| live.told);
         let absence = self.absent_since.filter(|_| told).map(|since| since + patience.absence);
-        Some(stops.chain(absence).min()?.max(self.clear_after))
+        let idle = self.idle_since.map(|since| since + patience.idle);
+        Some(stops.chain(absence).chain(idle).min()?.max(self.clear_after))
     }
 
     /// Does what is due.
@@ -156,6 +161,7 @@ impl UserAgent {
     pub(crate) fn cleared(&mut self, now: Time) -> Vec<LeaseId> {
         self.link = None;
         (self.clearing, self.failures, self.absent_since) = (false, 0, None);
+        self.idle_since = None;
         let told = self.live.iter().filter(|(_, live)| live.told);
         let told: Vec<LeaseId> = told.map(|(&lease, _)| lease).collect();
         self.retry_at = (told.len() < self.live.len()).then_some(now);
@@ -234,6 +240,7 @@ impl UserAgent {
         let live = Live { told: self.ready, ..live };
         let resources = live.resources.clone().map(|resources| (lease.0, resources));
         self.live.insert(lease, live);
+        self.idle_since = None;
         if self.is_connected() {
             self.send_files(lease, shared);
             self.act(action, resources.into_iter().collect());
@@ -251,6 +258,13 @@ impl UserAgent {
             live.stop_by = Some(now + *grace + patience.stop);
             self.act(action, Vec::new());
         }
+    }
+
+    /// A lease is over; what it had.
+    pub(crate) fn end(&mut self, lease: LeaseId, now: Time) -> Option<Live> {
+        let live = self.live.remove(&lease)?;
+        self.idle_since = self.live.is_empty().then_some(now);
+        Some(live)
     }
 
     fn act(&self, action: &Action, resources: Vec<(u64, GangResources)>) {

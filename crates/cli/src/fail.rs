@@ -8,6 +8,8 @@ use het_server::{CalibrationFault, HomeError, RunError, StoreError};
 use het_wire::text::with_causes;
 use owo_colors::OwoColorize;
 
+use crate::printable::printable;
+
 /// Exit codes, the same for every command.
 pub mod code {
     pub const OK: u8 = 0;
@@ -85,9 +87,9 @@ impl Fail {
         match self {
             Self::Report { text, .. } => eprintln!("{}", text.trim_end()),
             Self::Told { message, hint, .. } => {
-                eprintln!("{} {message}", "error:".red().bold());
+                eprintln!("{} {}", "error:".red().bold(), printable(message));
                 if let Some(hint) = hint {
-                    eprintln!("{} {hint}", "hint:".cyan());
+                    eprintln!("{} {}", "hint:".cyan(), printable(hint));
                 }
             }
         }

@@ -10,6 +10,7 @@ use het_wire::report::RunReport;
 use nix::unistd::{User, geteuid};
 
 use crate::fail::{Fail, code};
+use crate::printable::make_printable;
 
 /// The state directory of this user.
 pub fn home() -> Result<Home, Fail> {
@@ -64,7 +65,9 @@ pub fn select(home: &Home, selector: &str) -> Result<JobDir, Fail> {
 /// The newest report of a job, if it has one that can be read.
 pub fn read(job: &JobDir) -> Option<RunReport> {
     let text = het_files::read(&job.report(), Links::Refused, JobDir::REPORT_BYTES_MAX).ok()?;
-    serde_json::from_slice(&text).ok()
+    let mut value = serde_json::from_slice(&text).ok()?;
+    make_printable(&mut value);
+    serde_json::from_value(value).ok()
 }
 
 /// Of a job that nothing is known of but its directory: it is a server's, which tells of its live

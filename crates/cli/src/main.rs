@@ -11,6 +11,7 @@ mod fail;
 mod live;
 mod local;
 mod output;
+mod printable;
 mod request;
 mod scheduling;
 mod selection;

@@ -300,6 +300,8 @@ pub struct Launch {
     /// Absolute path of a file with the variables that its submitter had. It is no part of the
     /// specification: what is in it is nobody else's business.
     pub environment: Option<String>,
+    /// Absolute path of the script that came with the submission, where `argv` names one.
+    pub kept_script: Option<String>,
     /// Files of the user that it writes to instead of its log.
     pub log_files: Option<LogFiles>,
     pub output: OutputRule,

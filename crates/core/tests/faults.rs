@@ -85,7 +85,8 @@ impl World {
 
 #[test]
 fn what_is_not_its_doing_restarts_it_ever_later_and_at_last_holds_its_job() {
-    for cause in FailureCause::ALL.into_iter().filter(|cause| !cause.is_own()) {
+    let is_retried = |cause: &FailureCause| !cause.is_own() && *cause != FailureCause::Quarantined;
+    for cause in FailureCause::ALL.into_iter().filter(is_retried) {
         let mut world = World::new();
         let mut rests = Vec::new();
         for _ in 0..StageSpec::RESTARTS_DEFAULT {
@@ -103,6 +104,19 @@ fn what_is_not_its_doing_restarts_it_ever_later_and_at_last_holds_its_job() {
         assert_eq!(world.rest(), 0, "it starts anew when somebody says so");
         world.start();
     }
+}
+
+#[test]
+fn who_is_quarantined_waits_for_somebody_to_let_it_go_on() {
+    let mut world = World::new();
+    let (lease, _) = world.start();
+    world.fail(lease, FailureCause::Quarantined);
+    assert_eq!(world.word(), JobState::Held);
+    world.apply(&Event::JobReleased { job: JOB });
+    assert_eq!(world.rest(), 0);
+    let (lease, _) = world.start();
+    world.fail(lease, FailureCause::Killed);
+    assert_ne!(world.word(), JobState::Held, "the next failure is one as any other");
 }
 
 #[test]

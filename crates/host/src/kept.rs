@@ -10,11 +10,12 @@
 //! synced once, before the first of them is acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use het_core::{Alternative, Job, JobSpec, KeptVariables, Launch};
 use sha2::{Digest, Sha256};
@@ -109,16 +110,22 @@ pub fn keep_script(dir: &Path, name: &str, text: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes what no job names any more: variables, scripts, and copies of directories.
+/// Removes what no job names any more, and that is older than so much: variables, scripts, and
+/// copies of directories.
 ///
 /// # Errors
 /// When the directory cannot be read.
-pub fn remove_unused<'a>(dir: &Path, jobs: impl Iterator<Item = &'a Job>) -> io::Result<()> {
+pub fn remove_unused<'a>(
+    dir: &Path,
+    jobs: impl Iterator<Item = &'a Job>,
+    age: Duration,
+) -> io::Result<()> {
     let launches = jobs.flat_map(|job| &job.spec.stages).flat_map(|stage| &stage.alternatives);
     let paths = launches.flat_map(|alternative| {
         let launch = &alternative.launch;
         let kept = launch.kept_env.iter().map(|kept| &kept.file);
-        launch.environment.iter().chain(kept).chain(&launch.argv).chain([&launch.cwd])
+        let files = launch.environment.iter().chain(kept).chain(&launch.kept_script);
+        files.chain(&launch.argv).chain([&launch.cwd])
     });
     let named = paths.filter_map(|path| Path::new(path).strip_prefix(dir).ok()?.iter().next());
     let used: BTreeSet<_> = named.map(|name| name.to_owned()).collect();
@@ -127,13 +134,19 @@ pub fn remove_unused<'a>(dir: &Path, jobs: impl Iterator<Item = &'a Job>) -> io:
         entries => entries?,
     };
     for entry in entries.filter_map(Result::ok) {
-        if !used.contains(&entry.file_name()) {
+        if !used.contains(&entry.file_name()) && is_older(&entry, age) {
             let path = entry.path();
             // What cannot be removed now is found again by the next server.
             let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         }
     }
     Ok(())
+}
+
+/// A clock that was set back makes nothing older.
+fn is_older(entry: &DirEntry, age: Duration) -> bool {
+    let since = entry.metadata().and_then(|metadata| metadata.modified());
+    age.is_zero() || since.is_ok_and(|at| at.elapsed().is_ok_and(|passed| passed > age))
 }
 
 fn hash(bytes: &[u8]) -> String {
@@ -172,7 +185,10 @@ mod tests {
         let mode = fs::metadata(&path).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(keep_environment(dir.path(), &named, &others).expect("it is there"), path);
-        remove_unused(dir.path(), [].into_iter()).expect("the directory can be read");
+        let remove = |age| remove_unused(dir.path(), [].into_iter(), age);
+        remove(Duration::from_secs(60)).expect("the directory can be read");
+        assert!(path.exists(), "its job may be on its way");
+        remove(Duration::ZERO).expect("the directory can be read");
         assert!(!path.exists());
     }
 

@@ -36,7 +36,8 @@ pub use kept::{
 };
 pub use lock::{
     Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, Holder,
-    LockHolder, MachineLock, lock_dir, lock_dir_name, take_devices, wait_for_device,
+    LockHolder, MachineLock, lock_dir, lock_dir_name, share_lock_dir, take_devices,
+    wait_for_device,
 };
 pub use machine::{Machine, MachineChanges, MachineUsers, machine, machine_with, this_machine};
 pub use reserve::Reserve;

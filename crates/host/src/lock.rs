@@ -18,7 +18,7 @@ use crate::JobDir;
 
 pub use devices::{
     Conflict, ControlLoopKind, DeviceChoice, DeviceHolder, DeviceLockError, DeviceLocks, Holder,
-    lock_dir, lock_dir_name, take_devices, wait_for_device,
+    lock_dir, lock_dir_name, share_lock_dir, take_devices, wait_for_device,
 };
 
 /// The control loop that has the machine.

@@ -34,6 +34,7 @@ mod tokens;
 mod watch;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use het_core::Time;
 use het_host::Home;
@@ -72,6 +73,8 @@ pub(crate) struct Parts {
     pub(crate) tokens: Tokens,
     pub(crate) keys: submit::Keys,
     limits: limits::Limits,
+    /// Bytes that submissions left beside the log since that was last cleaned.
+    kept: AtomicU64,
     /// Jobs of a tenant that may wait or run.
     jobs_of_a_tenant: usize,
     pub(crate) log: StoreReader,
@@ -104,6 +107,7 @@ impl Api {
             tokens,
             keys,
             limits,
+            kept: AtomicU64::default(),
             jobs_of_a_tenant,
             log,
             local_users,

@@ -199,7 +199,8 @@ impl MachineService {
         let Recovered { mut past, refused } = recovered;
         let of_copy = part_from_original(&home, &mut store, &mut past)?;
         // What cannot be read now is looked at by the next server.
-        let _ = remove_unused(&home.kept(), past.state.jobs().values().map(|job| &**job));
+        let jobs = past.state.jobs().values().map(|job| &**job);
+        let _ = remove_unused(&home.kept(), jobs, Duration::ZERO);
         let found = under_known_name(past.state.topology(), &machine.topology);
         let StartTime { time: begins_at, news: of_clock } = start_time_of(&home, &past.state);
         let mut news: Vec<String> = of_clock.into_iter().chain(news(&past.state, &found)).collect();

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, fs, thread};
 
 use het_agent::{Members, SpawnAgents, SpawnError, UserDirs, serve_requests};
-use het_host::Home;
+use het_host::{Home, share_lock_dir};
 use het_node::{DeviceAccess, UserCgroup, delegate_own_cgroup, kill_processes_of, messages};
 use nix::sys::socket::SockFlag;
 use nix::unistd::{User, geteuid};
@@ -57,6 +57,8 @@ pub struct Privileged(Arc<Parts>);
 struct Parts {
     members: Members,
     dirs: UserDirs,
+    /// Of devices; root's, and the server's to write to.
+    lock_dir: PathBuf,
     program: PathBuf,
     /// Of agents that were started; ids of those that ended may be others' now.
     agents: Mutex<BTreeSet<u32>>,
@@ -92,17 +94,18 @@ impl Privileged {
             move |source| PrivilegeError::Io { path, source }
         };
         // Users pass through it to their own directories and to the socket.
-        for (dir, mode) in [(home.root(), 0o711), (lock_dir, 0o755)] {
-            if !give(dir, mode, &user).map_err(trouble(dir))? {
-                let (path, user) = (dir.to_owned(), user.name);
-                return Err(PrivilegeError::Owner { path, user });
-            }
+        let is_given = give(home.root(), 0o711, &user).map_err(trouble(home.root()))?;
+        let other = share_lock_dir(lock_dir, &user).map_err(trouble(lock_dir))?;
+        let of_others = [(home.root(), !is_given), (lock_dir, other.is_some())];
+        if let Some((dir, _)) = of_others.into_iter().find(|(_, is_others)| *is_others) {
+            let (path, user) = (dir.to_owned(), user.name);
+            return Err(PrivilegeError::Owner { path, user });
         }
         let users = home.users();
         let dirs = UserDirs::open(&users, user.gid).map_err(trouble(&users))?;
         delegate_own_cgroup();
-        let (agents, cgroups) = Default::default();
-        Ok(Self(Arc::new(Parts { members, dirs, program, agents, cgroups })))
+        let ((agents, cgroups), lock_dir) = (Default::default(), lock_dir.to_owned());
+        Ok(Self(Arc::new(Parts { members, dirs, lock_dir, program, agents, cgroups })))
     }
 
     /// Gives a server that is to be started nothing of root's but what it sends its requests
@@ -117,6 +120,8 @@ impl Privileged {
                 command.env_remove(&name);
             }
         }
+        // Nobody else could have prepared it.
+        command.env("HET_LOCK_DIR", &self.0.lock_dir);
         let (own, server) = messages::pair(SockFlag::empty())?;
         let parts = Arc::clone(&self.0);
         let run = move || serve_requests(&own, &*parts);

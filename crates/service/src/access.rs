@@ -157,8 +157,8 @@ impl Caller {
 }
 
 fn refusal(verb: Verb) -> CallError {
-    CallError::new(Code::NotAllowed, format!("this token may not {}", verb.word()))
-        .hint("ask an administrator for one of another role or tenant")
+    CallError::new(Code::NotAllowed, format!("you may not {}", verb.word()))
+        .hint("ask an administrator for a token of another role or tenant")
 }
 
 #[cfg(test)]

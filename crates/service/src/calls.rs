@@ -14,4 +14,4 @@ pub use preemption::{preempt, preview_preemption};
 pub use quotas::{quota_rows, set_quotas};
 pub use requeue::{requeue, requeue_source};
 pub use start::{Waiting, Waits, waits};
-pub use submission::{LIVE_JOBS_MAX, LIVE_JOBS_OF_A_TENANT, check_room, submit};
+pub use submission::{LIVE_JOBS_MAX, LIVE_JOBS_OF_A_TENANT, room, submit};

@@ -27,8 +27,10 @@ pub struct JobTable {
 struct Table {
     rows: BTreeMap<JobId, Arc<JobRow>>,
     live: BTreeSet<JobId>,
-    /// How many of them each tenant has.
+    /// How many of them each tenant has, with those of its lineage, by the tenant at its top.
     live_of: BTreeMap<String, usize>,
+    /// The same of those that are being submitted.
+    awaited_of: BTreeMap<String, usize>,
     /// The jobs of each array with their indices, by its first.
     arrays: BTreeMap<JobId, BTreeSet<(u32, JobId)>>,
     /// Those that are not live, in the order of their ends.
@@ -65,8 +67,9 @@ impl JobTable {
         ended_max: usize,
     ) -> Self {
         ended.sort_by(|one, other| (&one.ended_at, one.id).cmp(&(&other.ended_at, other.id)));
-        let (rows, live, live_of, arrays, order) = Default::default();
-        let mut table = Table { rows, live, live_of, arrays, ended: order, ended_max, sequence };
+        let (rows, live, live_of, awaited_of, arrays, order) = Default::default();
+        let mut table =
+            Table { rows, live, live_of, awaited_of, arrays, ended: order, ended_max, sequence };
         ended.into_iter().for_each(|row| table.put(Arc::new(row)));
         for (&id, job) in state.jobs() {
             table.put(Arc::new(row(state, id, job)));
@@ -160,9 +163,18 @@ impl JobTable {
         self.read().live.len()
     }
 
-    /// The live jobs of one tenant.
-    pub fn live_count_of(&self, tenant: &str) -> usize {
-        self.read().live_of.get(tenant).copied().unwrap_or_default()
+    /// Room for one more live job of a tenant, counted with all of its lineage; `None` where these
+    /// have so many, those included for which there is room.
+    pub fn room(self: &Arc<Self>, tenant: &str, of_a_tenant: usize) -> Option<Room> {
+        let top = top(tenant);
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let Table { live_of, awaited_of, .. } = &mut *table;
+        let awaited = awaited_of.entry(top.to_owned()).or_default();
+        if *awaited + live_of.get(top).copied().unwrap_or_default() >= of_a_tenant {
+            return None;
+        }
+        *awaited += 1;
+        Some(Room { jobs: Arc::clone(self), top: top.to_owned() })
     }
 
     /// Events in the log when the table was last changed.
@@ -180,32 +192,51 @@ impl JobTable {
     }
 }
 
+/// Kept for a job that is being submitted, until it is dropped.
+#[derive(Debug)]
+pub struct Room {
+    jobs: Arc<JobTable>,
+    top: String,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut table = self.jobs.table.write().unwrap_or_else(PoisonError::into_inner);
+        subtract(&mut table.awaited_of, &self.top);
+    }
+}
+
+/// The tenant at the top of a lineage: whoever has one can name any below it.
+fn top(tenant: &str) -> &str {
+    tenant.split('/').next().unwrap_or(tenant)
+}
+
+fn subtract(counts: &mut BTreeMap<String, usize>, tenant: &str) {
+    if let Some(count) = counts.get_mut(tenant) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(tenant);
+        }
+    }
+}
+
 impl Table {
     fn put(&mut self, row: Arc<JobRow>) {
         let (id, has_ended) = (JobId(row.id), row.ended_at.is_some());
         if let Some((array, index)) = row.array.zip(row.array_index) {
             self.arrays.entry(JobId(array)).or_default().insert((index, id));
         }
-        let tenant = row.tenant.clone();
+        let top = top(&row.tenant).to_owned();
         let before = self.rows.insert(id, row);
         if !has_ended {
             if self.live.insert(id) {
-                *self.live_of.entry(tenant).or_default() += 1;
+                *self.live_of.entry(top).or_default() += 1;
             }
         } else if before.is_none_or(|before| before.ended_at.is_none()) {
             if self.live.remove(&id) {
-                self.is_live_no_more(&tenant);
+                subtract(&mut self.live_of, &top);
             }
             self.ended.push_back(id);
-        }
-    }
-
-    fn is_live_no_more(&mut self, tenant: &str) {
-        if let Some(count) = self.live_of.get_mut(tenant) {
-            *count -= 1;
-            if *count == 0 {
-                self.live_of.remove(tenant);
-            }
         }
     }
 
@@ -235,6 +266,18 @@ mod tests {
 
     fn line(id: u64, ended_at: Option<&str>) -> JobRow {
         JobRow { id, ended_at: ended_at.map(str::to_owned), ..JobRow::default() }
+    }
+
+    #[test]
+    fn a_tenant_has_room_with_those_below_it_and_with_what_is_on_its_way() {
+        let table = Arc::new(empty(Vec::new(), 10));
+        let row = JobRow { tenant: "lab/a".to_owned(), ..line(1, None) };
+        table.put(vec![Arc::new(row)], 1);
+        let second = table.room("lab/b", 2).expect("there is room for two");
+        assert!(table.room("lab", 2).is_none(), "the second is on its way");
+        assert!(table.room("other", 2).is_some());
+        drop(second);
+        assert!(table.room("lab", 2).is_some());
     }
 
     fn empty(ended: Vec<JobRow>, ended_max: usize) -> JobTable {

@@ -298,7 +298,7 @@ fn a_disk_that_cannot_be_written_stops_changes_and_nothing_else_until_it_can() {
         let why = handle.storage_trouble().expect("it is known");
         assert!(why.contains("could not be written"), "{why}");
         assert!(matches!(handle.ready().await, Err(Unavailable::Unwritable(_))));
-        assert!(calls::check_room(handle, "default", usize::MAX).is_err(), "nothing is taken on");
+        assert!(calls::room(handle, "default", usize::MAX).is_err(), "nothing is taken on");
         let question = handle.query(move |replica| {
             let job = replica.state().job(first).expect("it is there");
             (job.held, job.end)

@@ -31,6 +31,9 @@ pub use shape::{
 use crate::file::{Problem, Problems, Severity, Tree};
 use resolve::Known;
 
+/// Most bytes that the programs of a job have in words, variables and paths.
+const RESOLVED_BYTES_MAX: usize = 1 << 20;
+
 /// A job file that was read and makes sense, before a cluster is known.
 #[derive(Debug, Clone)]
 pub struct TrainingJob {
@@ -88,16 +91,27 @@ impl TrainingJob {
     /// Resolves device words, paths and placeholders for one cluster.
     ///
     /// # Errors
-    /// Device words that the cluster's classes make wrong, and models that nobody knows.
+    /// Device words that the cluster's classes make wrong, models that nobody knows, and a job that
+    /// its placeholders make too large.
     pub fn resolve(&self, context: &Context<'_>) -> Result<het_core::JobSpec, Problems> {
         let problems: Vec<Problem> = checks::problems(&self.file, &self.tree, context.known())
             .into_iter()
             .filter(|problem| problem.severity == Severity::Error)
             .collect();
-        if problems.is_empty() {
-            Ok(resolve::resolve(&self.file, context))
-        } else {
-            Err(Problems::new(&self.text, &self.source, problems))
+        if !problems.is_empty() {
+            return Err(Problems::new(&self.text, &self.source, problems));
         }
+        let spec = resolve::resolve(&self.file, context);
+        let bytes = resolve::text_bytes(&spec);
+        if bytes > RESOLVED_BYTES_MAX {
+            let text = format!(
+                "the job has {bytes} bytes once its placeholders are filled in, more than \
+                 {RESOLVED_BYTES_MAX}"
+            );
+            let hint = "repeat fewer placeholders, or put the words into a script".to_owned();
+            let problem = self.tree.problem(text, hint);
+            return Err(Problems::new(&self.text, &self.source, vec![problem]));
+        }
+        Ok(spec)
     }
 }

@@ -256,6 +256,27 @@ fn a_job_may_be_large_and_is_read_in_time() {
 }
 
 #[test]
+fn alternatives_and_placeholders_make_no_job_large() {
+    let text = |count: usize| {
+        format!("name: many\nrun: [x]\ndevices: {}\n", vec!["cpu"; count].join(" | "))
+    };
+    assert_eq!(first_problem(&text(256)), "");
+    assert_eq!(first_problem(&text(257)), "the stages have 257 alternatives, more than 256");
+
+    let env = BTreeMap::new();
+    let workdir = "w".repeat(4_000);
+    let context = Context { workdir: &workdir, ..Context::new(&[], &[], &env) };
+    let told = |count: usize| {
+        let text = format!("name: wide\nrun: [\"{}\"]\n", "{workdir}".repeat(count));
+        let job = parse(&text, "job.yaml").expect("it is read");
+        job.resolve(&context).err().map(|problems| problems.list()[0].message.clone())
+    };
+    assert_eq!(told(200), None);
+    let why = told(20_000).expect("it is refused");
+    assert!(why.contains("once its placeholders are filled in"), "{why}");
+}
+
+#[test]
 fn a_long_circle_is_told_from_its_first_stage() {
     let text = dense(64, 1).replace("name: s0, after: []", "name: s0, after: [s63]");
     let told = first_problem(&text);

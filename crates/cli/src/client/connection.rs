@@ -14,12 +14,14 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::trust::Trust;
 use crate::fail::{Fail, code};
+use crate::printable::make_printable;
 
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -187,7 +189,9 @@ impl Client {
             let collected = limited.collect().await;
             Ok::<_, Fail>(collected.map_err(|error| broken(&*error))?.to_bytes())
         })?;
-        serde_json::from_slice(&bytes).map_err(|error| broken(&error))
+        let mut value: Value = serde_json::from_slice(&bytes).map_err(|error| broken(&error))?;
+        make_printable(&mut value);
+        T::deserialize(value).map_err(|error| broken(&error))
     }
 
     fn request(
@@ -276,6 +280,10 @@ async fn reach(place: &Place, limit: Duration) -> Result<Option<SendRequest<Full
                 Err(Fail::new(code::NOT_ALLOWED, text).hint(
                     "ask its owner for a token, or to be taken into its group; or set `HET_HOME`",
                 ))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let text = format!("too many callers wait at `{}`", path.display());
+                Err(Fail::new(code::UNREACHABLE, text).hint("try again in a moment"))
             }
             Err(_) => Ok(None),
         },

@@ -194,7 +194,7 @@ fn tail(path: &Path, lines: Option<usize>) -> io::Result<Written> {
 
 /// The newest part of a log, without the hole that its beginning may have become.
 fn written(path: &Path, bytes_max: u64) -> io::Result<Written> {
-    let mut file = open(path, Links::Followed)?;
+    let mut file = open(path, Links::Refused)?;
     let length = i64::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     let newest = length.saturating_sub_unsigned(bytes_max).max(0);
     let data = match lseek(&file, newest, Whence::SeekData) {

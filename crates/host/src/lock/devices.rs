@@ -9,11 +9,11 @@
 //! which each device has one for each state directory ([`JobLocks`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -175,6 +175,32 @@ fn private(dir: PathBuf) -> Result<PathBuf, DeviceLockError> {
     }
 }
 
+/// Makes the directory of root's for the server of this user too, with the file of the locks. Who
+/// has it otherwise, if that is neither of the two.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn share_lock_dir(dir: &Path, user: &User) -> io::Result<Option<u32>> {
+    let (uid, gid) = (user.uid.as_raw(), Some(user.gid.as_raw()));
+    DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    let found = fs::symlink_metadata(dir)?;
+    if !found.is_dir() || ![0, uid].contains(&found.uid()) {
+        return Ok(Some(found.uid()));
+    }
+    lchown(dir, Some(0), gid)?;
+    fs::set_permissions(dir, Permissions::from_mode(0o775))?;
+    lchown(open_locks(dir)?.1, Some(uid), gid)?;
+    Ok(None)
+}
+
+/// The file of the locks, which is made where there is none, and its path.
+fn open_locks(dir: &Path) -> io::Result<(File, PathBuf)> {
+    let path = dir.join(LOCKS);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW).open(&path).map(|file| (file, path))
+}
+
 /// Takes the chosen devices of a machine, or all of them, and leaves the others to others: the
 /// machine has only the cores that were taken, and its other devices are reserved.
 ///
@@ -186,11 +212,9 @@ pub fn take_devices(
     choices: Option<&[DeviceChoice]>,
     (kind, home): (ControlLoopKind, &Path),
 ) -> Result<DeviceLocks, DeviceLockError> {
-    let path = dir.join(LOCKS);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let open = options.open(&path);
-    let locks = open.map_err(|source| DeviceLockError::Io { path: path.clone(), source })?;
+    let locks = open_locks(dir);
+    let (locks, path) =
+        locks.map_err(|source| DeviceLockError::Io { path: dir.join(LOCKS), source })?;
     let broken = |source| DeviceLockError::Io { path: path.clone(), source };
     let tag = tag(home);
     check_names(&machine.discovery, choices.unwrap_or_default())?;

@@ -17,6 +17,11 @@ use super::hierarchy::{OwnCgroup, RunMode, SUPERVISOR, user_group};
 /// What a user has to write to for cgroups inside, besides the directory itself (cgroups(7)).
 const DELEGATED: [&str; 4] = [PROCS, "tasks", "cgroup.subtree_control", "cgroup.threads"];
 
+/// Most tasks of a user, and the part of the machine's that this may be.
+const TASKS_MAX: u64 = 65_536;
+const TASKS_PART: u64 = 4;
+const PID_MAX: &str = "/proc/sys/kernel/pid_max";
+
 /// The cgroup of a user in each hierarchy, with all that runs for the user.
 #[derive(Debug, Default)]
 pub struct UserCgroup {
@@ -40,6 +45,10 @@ impl UserCgroup {
             let hierarchy = own.create(&user_group(user.uid), RunMode::Service).ok()?;
             let (path, version) = (hierarchy.dir, hierarchy.version);
             delegate(&path, version, user).ok()?;
+            if hierarchy.pids {
+                // The file stays root's: the user leaves some of the machine's tasks to others.
+                let _ = fs::write(path.join("pids.max"), tasks_max().to_string());
+            }
             let devices = match version {
                 Version::One => hierarchy.devices,
                 Version::Two => may_filter(),
@@ -90,6 +99,11 @@ impl UserCgroup {
             }
         }
     }
+}
+
+fn tasks_max() -> u64 {
+    let of_machine = fs::read_to_string(PID_MAX).ok().and_then(|text| text.trim().parse().ok());
+    of_machine.map_or(TASKS_MAX, |all: u64| TASKS_MAX.min(all / TASKS_PART))
 }
 
 /// Gives a cgroup to a user, as far as one may be given.

@@ -10,14 +10,19 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use het_files::Links;
+use nix::libc;
 
 use crate::process::{Slots, slots_bytes};
 
 /// Longest file that is reused: a write within one page is complete or absent, even if its writer
 /// is killed.
 const LENGTH_MAX: usize = 4_096;
+/// Longest record of a gang of the most ranks.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Most files that are kept for the next leases.
 const SPARE_MAX: usize = 64;
 /// First byte of a record that is void, which makes it invalid JSON.
@@ -44,8 +49,12 @@ impl RecordFile {
 
     /// One of another supervisor.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let bytes = fs::read(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)?;
+        let bytes = het_files::read(path, Links::Refused, FILE_BYTES_MAX)?;
         let end = bytes.iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| end + 1);
         let (length, slots_bytes) = (bytes.len(), bytes.len() - end);
         Ok(Self { length, slots_bytes, slots_at: end as u64, ..Self::new(file, path.to_owned()) })
@@ -153,7 +162,7 @@ pub(super) enum Contents {
 
 /// Reads a record file.
 pub(super) fn read(path: &Path) -> io::Result<Contents> {
-    let bytes = fs::read(path)?;
+    let bytes = het_files::read(path, Links::Refused, FILE_BYTES_MAX)?;
     if bytes.first().is_none_or(|&byte| byte == BLANK) {
         return Ok(Contents::Blank);
     }

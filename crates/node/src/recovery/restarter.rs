@@ -6,7 +6,7 @@
 use std::io;
 use std::process::{Child, ExitStatus};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -16,16 +16,22 @@ use nix::unistd::Pid;
 use crate::cgroup::leave_job;
 use crate::process::become_subreaper;
 
-/// Consecutive deaths before it was ready, after which it is not restarted.
+/// Consecutive deaths early in its work, after which it is not restarted.
 const FAILED_STARTS_MAX: u32 = 100;
+/// How long a supervisor works at least whose next death has nothing to do with its start.
+const LASTED: Duration = Duration::from_secs(60);
+/// With which a program of Rust ends by a panic.
+const PANICKED: i32 = 101;
 /// Pause before it is restarted after the first of them, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs a supervisor until it exits by itself; gives its exit status. One that is killed by a
-/// signal is restarted while `is_wanted`. `was_ready` tells whether the supervisor with this
-/// process id had begun its work: one that dies earlier is restarted after longer and longer
-/// pauses. Other children that somebody stops go on where they are to keep running.
+/// signal, or panics, is restarted while `is_wanted`. `was_ready` tells whether the supervisor with
+/// this process id had begun its work: one that dies earlier, or panics soon, is restarted after
+/// longer and longer pauses.
+///
+/// Other children that somebody stops go on where they are to keep running.
 ///
 /// # Errors
 /// When the supervisor cannot be started.
@@ -39,14 +45,16 @@ pub fn run_restarter(
     leave_job();
     let mut failed_starts = 0;
     loop {
-        let mut supervisor = start()?;
+        let (mut supervisor, since) = (start()?, Instant::now());
         collect_until_end(supervisor.id() as i32, &keeps_running)?;
         let status = supervisor.wait()?;
-        if status.code().is_some() || !is_wanted() {
+        let has_panicked = status.code() == Some(PANICKED);
+        if status.code().is_some() && !has_panicked || !is_wanted() {
             // It exited by itself: a restart would not change that.
             return Ok(status);
         }
-        failed_starts = if was_ready(supervisor.id()) { 0 } else { failed_starts + 1 };
+        let has_begun = was_ready(supervisor.id()) && !(has_panicked && since.elapsed() < LASTED);
+        failed_starts = if has_begun { 0 } else { failed_starts + 1 };
         if failed_starts >= FAILED_STARTS_MAX {
             return Ok(status);
         }

@@ -7,7 +7,7 @@ use het_core::{Share, StageSpec, State};
 use super::contents::item;
 use super::packing::{Item, Mix};
 
-/// Weight of one stage; its alternatives share it.
+/// Weight of one stage; its alternatives share it. All numbers up to 8 divide it.
 const STAGE: u64 = 840;
 
 /// What stages ask for that wait or run.
@@ -24,7 +24,9 @@ pub(crate) type Part = Vec<(Item, u64)>;
 /// What a stage adds that may have any of its alternatives.
 pub(crate) fn waits(state: &State, spec: &StageSpec) -> Part {
     let count = spec.alternatives.len();
-    (0..count).map(|index| (item(state, spec, index), STAGE / count as u64)).collect()
+    // Nothing is 0: it would be taken for nothing that was added.
+    let weight = (STAGE / count.max(1) as u64).max(1);
+    (0..count).map(|index| (item(state, spec, index), weight)).collect()
 }
 
 /// What a stage adds that has one of them.

@@ -20,7 +20,9 @@ use super::origins::{Origin, Origins, Place, Remote};
 pub(super) struct Limits {
     /// Connections at a time.
     pub connections: usize,
-    /// Of those, connections of one address of the network or of one user.
+    /// More of them, for those alone who are not counted by their origin.
+    pub reserved: usize,
+    /// Connections of one address of the network or of one user.
     pub of_an_origin: usize,
     /// How long a connection may take none of what is written to it.
     pub unread: Duration,
@@ -29,6 +31,7 @@ pub(super) struct Limits {
 pub(super) struct Bounded<L> {
     inner: L,
     places: Arc<Semaphore>,
+    reserved: usize,
     origins: Origins,
     unread: Duration,
 }
@@ -47,7 +50,8 @@ impl<L> Bounded<L> {
     pub(super) fn new(inner: L, limits: Limits) -> Self {
         Self {
             inner,
-            places: Arc::new(Semaphore::new(limits.connections)),
+            places: Arc::new(Semaphore::new(limits.connections + limits.reserved)),
+            reserved: limits.reserved,
             origins: Origins::new(limits.of_an_origin),
             unread: limits.unread,
         }
@@ -82,6 +86,8 @@ impl<L: Listener<Addr: Remote>> Listener for Bounded<L> {
             let (io, address) = self.inner.accept().await;
             let of_origin = match Origin::of(address.peer()) {
                 None => None,
+                // All but the reserved places are taken, this one included.
+                Some(_) if self.places.available_permits() < self.reserved => continue,
                 // It has all it may have, and hears so by being hung up on.
                 Some(origin) => match self.origins.place(origin) {
                     None => continue,
@@ -154,7 +160,7 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits =
-        Limits { connections: 2, of_an_origin: 1, unread: Duration::from_millis(20) };
+        Limits { connections: 2, reserved: 0, of_an_origin: 1, unread: Duration::from_millis(20) };
 
     fn run(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -26,7 +26,7 @@ const KEYS_MAX: usize = 10_000;
 /// Job files that are read at a time, and jobs that are planned.
 const WORKERS: Share = Share { of_all: 2, of_a_token: 1 };
 /// Requests that are at the files of jobs at a time.
-const AT_FILES: Share = Share { of_all: 32, of_a_token: 4 };
+const AT_FILES: Share = Share { of_all: 12, of_a_token: 3 };
 /// How long a submission waits for a place before it is told to come again.
 const PLACE_WAIT: Duration = Duration::from_secs(10);
 

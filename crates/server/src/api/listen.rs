@@ -30,7 +30,9 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Of each listener: the socket and the network take no places from each other, and one address or
 /// user leaves most of them to others.
 const LIMITS: Limits =
-    Limits { connections: 1_024, of_an_origin: 256, unread: Duration::from_secs(30) };
+    Limits { connections: 1_024, reserved: 0, of_an_origin: 256, unread: Duration::from_secs(30) };
+/// Of the socket of several users, which root and the server's own user always reach.
+const RESERVED: usize = 64;
 /// How long answers under way may take once the loop has ended; streams never end by themselves.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
@@ -89,16 +91,18 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     };
     let service = api.0.service.clone();
     let app = router(api);
-    let at_own = serve_at(own, app.clone().layer(Extension(auth::Listener::Socket)), &service);
+    let limits = Limits { reserved: group.map_or(0, |_| RESERVED), ..LIMITS };
+    let at_own = app.clone().layer(Extension(auth::Listener::Socket));
+    let at_own = serve_at(own, limits, at_own, &service);
     let app = app.layer(Extension(auth::Listener::Network));
     let served = async {
         match network {
             Some((listener, Some(acceptor))) => {
                 let listener = TlsListener::new(listener, acceptor)?;
-                tokio::join!(at_own, serve_at(listener, app, &service));
+                tokio::join!(at_own, serve_at(listener, LIMITS, app, &service));
             }
             Some((listener, None)) => {
-                tokio::join!(at_own, serve_at(listener, app, &service));
+                tokio::join!(at_own, serve_at(listener, LIMITS, app, &service));
             }
             None => at_own.await,
         }
@@ -117,8 +121,13 @@ pub async fn serve(api: Api, listen: &Listen) -> Result<(), ListenError> {
     served
 }
 
-async fn serve_at(listener: impl Listener<Addr: Remote>, app: Router, service: &Handle) {
-    answer(Bounded::new(listener, LIMITS), app, REQUEST_LIMIT, service.ended()).await;
+async fn serve_at(
+    listener: impl Listener<Addr: Remote>,
+    limits: Limits,
+    app: Router,
+    service: &Handle,
+) {
+    answer(Bounded::new(listener, limits), app, REQUEST_LIMIT, service.ended()).await;
 }
 
 fn own_socket(path: &Path, group: Option<Gid>) -> Result<OwnSocket, ListenError> {

@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
 use het_files::is_shortage;
-use het_host::{keep_environment, keep_job_variables, keep_script};
+use het_host::{keep_environment, keep_job_variables, keep_script, remove_unused};
 use het_planner::models;
 use het_scheduler::impossible;
 use het_service::calls::{Waiting, Waits};
-use het_service::{Handle, Unavailable, calls};
+use het_service::{Handle, Replica, Unavailable, calls};
 use het_wire::api::{ArrayPlace, JobRow, Submission};
 use het_wire::job::{Context, TrainingJob, begin, parse_after};
 use jiff::Zoned;
@@ -67,6 +69,11 @@ pub(super) async fn specify(
         warnings: warnings.chain(too_large).collect(),
     })
 }
+
+/// Bytes of scripts and variables after which those of no job are removed.
+const KEPT_BYTES_MAX: u64 = 256 << 20;
+/// Longer than any submission takes until its job is known.
+const SUBMISSION_MAX: Duration = Duration::from_secs(600);
 
 /// Jobs that one array may have.
 const ARRAY_MAX: u32 = 10_000;
@@ -172,6 +179,13 @@ async fn workdir(
         (None, None) => dir.work(),
         (None, Some(user)) => parts.home.work_of(user, id.0),
     };
+    if let Some(user) = user
+        && path.starts_with(parts.home.root())
+        && !path.starts_with(parts.home.users().join(user))
+    {
+        let text = format!("`{}` is a directory of the server, or of another user", path.display());
+        return Err(ApiError::new(Code::BadRequest, text).hint("name one of your own"));
+    }
     // It is the user's to make, when the job starts.
     let made = user.is_none().then(|| path.clone());
     let make = move || {
@@ -272,6 +286,9 @@ impl Kept {
         if script.is_none() && !has_variables {
             return Ok(Self::default());
         }
+        let texts = environment.iter().chain(env).map(|(name, value)| name.len() + value.len());
+        let bytes = texts.chain(script.iter().map(|script| script.text.len())).sum::<usize>();
+        remove_unused_files(parts, bytes as u64).await;
         let (dir, script) = (parts.home.kept(), script.clone());
         let (environment, env) = (environment.clone(), env.clone());
         // A sync of the disk may take a while.
@@ -300,6 +317,24 @@ impl Kept {
         let (script, environment) = (self.script.as_deref(), self.environment.as_deref());
         Place { job, array, workdir, script, environment, user: None }
     }
+}
+
+/// Removes what ended jobs left beside the log, each time that so many bytes more were kept.
+async fn remove_unused_files(parts: &Parts, bytes: u64) {
+    let kept = parts.kept.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    if kept < KEPT_BYTES_MAX {
+        return;
+    }
+    parts.kept.store(0, Ordering::Relaxed);
+    let jobs = |replica: &Replica| replica.state().jobs().values().cloned().collect::<Vec<_>>();
+    let Ok(jobs) = parts.service.query(jobs).await else { return };
+    let dir = parts.home.kept();
+    let remove = move || {
+        let jobs = jobs.iter().map(|job| &**job);
+        // What cannot be removed now is found again.
+        let _ = remove_unused(&dir, jobs, SUBMISSION_MAX);
+    };
+    tokio::task::spawn_blocking(remove);
 }
 
 /// Where something of the machine ran out, the request is not to blame.

@@ -124,7 +124,7 @@ async fn accept(
 ) -> Result<Submitted, ApiError> {
     let tenant = job.file.metadata.tenant.as_deref().unwrap_or("default");
     let service = submitter.service;
-    calls::check_room(service, tenant, parts.jobs_of_a_tenant)?;
+    let _room = calls::room(service, tenant, parts.jobs_of_a_tenant)?;
     refuse_impossible(parts, submission, job)?;
     let id = parts.service.new_job_id();
     let Specified { spec, warnings } = specify(parts, submitter, submission, job, id).await?;
@@ -145,10 +145,15 @@ pub async fn requeue(
     let service = &service;
     let row = calls::find(service, &caller, &selector)?;
     caller.check(Verb::SubmitJobs, &row.tenant)?;
-    calls::check_room(service, &row.tenant, api.0.jobs_of_a_tenant)?;
+    let _room = calls::room(service, &row.tenant, api.0.jobs_of_a_tenant)?;
     let old = JobId(row.id);
     let job = calls::requeue_source(service, old).await?;
-    let carried = move || carried(&job, newest_checkpoint);
+    let of_users = api.0.local_users.is_some();
+    let carried = move || match of_users {
+        // What the server may read is not always the user's own.
+        true => carried(&job, |job, index| job.stages[index.index()].checkpoint.clone()),
+        false => carried(&job, newest_checkpoint),
+    };
     let carried = on_disk(&api.0, &counted_by, carried).await?;
     let new = service.new_job_id();
     let spec = calls::requeue(service, old, new, carried).await?;

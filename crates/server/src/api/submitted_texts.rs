@@ -7,8 +7,8 @@ use std::path::Path;
 use het_host::{ENVIRONMENT_BYTES_MAX, environment_bytes, is_variable};
 use het_wire::api::{ScriptText, Submission};
 
-use super::Code;
 use super::refuse::ApiError;
+use super::{Code, FILE_BYTES_MAX};
 
 /// Longest text of the fields that name something.
 const NAME_BYTES_MAX: usize = 4_096;
@@ -37,6 +37,10 @@ pub(super) fn check_texts(submission: &Submission) -> Result<(), ApiError> {
     if let Some(ScriptText { name, text }) = script {
         if Path::new(name).file_name().is_none_or(|file| file != name.as_str()) {
             return Err(wrong("script.name", "is no name of a file", "leave its directory out"));
+        }
+        if text.len() > FILE_BYTES_MAX {
+            let text = format!("the script is longer than {FILE_BYTES_MAX} bytes");
+            return Err(ApiError::new(Code::TooLarge, text).hint("let it read a file"));
         }
         if text.contains('\0') {
             return Err(wrong("script.text", "has a zero byte in it", "leave it out"));

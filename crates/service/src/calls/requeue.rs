@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use het_core::{ArrayMember, Event, Job, JobEnd, JobId, JobSpec, StartConditions, State};
+use het_core::{ArrayMember, Event, Job, JobEnd, JobId, JobSpec, Name, StartConditions, State};
 
 use crate::{CallError, Carried, Change, Code, Handle};
 
@@ -41,6 +41,11 @@ pub async fn requeue(
     handle.change(change).await?
 }
 
+/// As whom a job runs. Another user's, who can name any directory, does not work in it.
+fn user_of(spec: &JobSpec) -> Option<&Name> {
+    spec.stages.first()?.alternatives.first()?.launch.user.as_ref()
+}
+
 fn continuable(state: &State, id: JobId) -> Result<&Job, CallError> {
     let Some(job) = state.job(id) else {
         let text = format!("job {id} ended too long ago to go on");
@@ -58,7 +63,8 @@ fn continuable(state: &State, id: JobId) -> Result<&Job, CallError> {
         return Err(CallError::new(Code::Conflict, format!("job {id} {why}")).hint(hint));
     }
     let same = |(_, other): &(&JobId, &Arc<Job>)| {
-        other.end.is_none() && other.spec.workdir == job.spec.workdir
+        let same_place = other.spec.workdir == job.spec.workdir;
+        other.end.is_none() && same_place && user_of(&other.spec) == user_of(&job.spec)
     };
     if let Some((other, _)) = state.jobs().iter().find(same) {
         let text = format!("job {other} works in the directory of job {id} already");

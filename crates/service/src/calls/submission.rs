@@ -5,6 +5,7 @@ use std::sync::Arc;
 use het_core::{Event, JobId, JobSpec};
 use het_wire::api::Begin;
 
+use crate::job_table::Room;
 use crate::{CallError, Change, Code, Handle};
 
 /// Jobs that have not ended; further submissions are refused.
@@ -16,14 +17,14 @@ pub const LIVE_JOBS_OF_A_TENANT: usize = 100_000;
 /// # Errors
 /// When as many jobs as there may be, of all or of the tenant, wait or run, or the store cannot be
 /// written.
-pub fn check_room(handle: &Handle, tenant: &str, of_a_tenant: usize) -> Result<(), CallError> {
+pub fn room(handle: &Handle, tenant: &str, of_a_tenant: usize) -> Result<Room, CallError> {
     handle.check_storage()?;
-    let text = if handle.jobs().live_count() >= LIVE_JOBS_MAX {
-        format!("{LIVE_JOBS_MAX} jobs wait or run already")
-    } else if handle.jobs().live_count_of(tenant) >= of_a_tenant {
-        format!("{of_a_tenant} jobs of `{tenant}` wait, run or are held already")
-    } else {
-        return Ok(());
+    let text = match handle.jobs().room(tenant, of_a_tenant) {
+        _ if handle.jobs().live_count() >= LIVE_JOBS_MAX => {
+            format!("{LIVE_JOBS_MAX} jobs wait or run already")
+        }
+        Some(room) => return Ok(room),
+        None => format!("{of_a_tenant} jobs of `{tenant}` wait, run or are held already"),
     };
     Err(CallError::new(Code::TooMany, text).hint("wait for some of them to end"))
 }

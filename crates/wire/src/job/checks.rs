@@ -18,9 +18,13 @@ use crate::words::{self, closest};
 /// Most names in `after` and `follows` of all stages of a job.
 const EDGES_MAX: usize = 4_096;
 
+/// Most alternatives of all stages of a job.
+const ALTERNATIVES_MAX: usize = 256;
+
 /// Everything in the file that makes no sense.
 pub(crate) fn problems(file: &JobFile, tree: &Tree, known: Known<'_>) -> Vec<Problem> {
-    if let Some(problem) = too_many_edges(file, tree) {
+    let too_many = too_many_edges(file, tree).or_else(|| too_many_alternatives(file, tree));
+    if let Some(problem) = too_many {
         return vec![problem];
     }
     let mut found = names::problems(file, tree);
@@ -249,6 +253,19 @@ fn too_many_edges(file: &JobFile, tree: &Tree) -> Option<Problem> {
     let message = format!("the stages name {edges} others, more than {EDGES_MAX}");
     let hint = "a stage that waits for another waits for what that one waits for too".to_owned();
     (edges > EDGES_MAX).then(|| tree.at("/spec/stages").problem(message, hint))
+}
+
+/// Each is a program of its own to the scheduler, and all are looked at in every decision.
+fn too_many_alternatives(file: &JobFile, tree: &Tree) -> Option<Problem> {
+    let of_stage = |stage: &StageFile| -> usize {
+        let rows = stage.needs.alternatives.iter().map(|row| row.devices.as_str());
+        let texts = stage.needs.devices.as_deref().into_iter().chain(rows);
+        texts.map(|text| text.split('|').count()).sum()
+    };
+    let count: usize = file.spec.stages.iter().map(of_stage).sum();
+    let message = format!("the stages have {count} alternatives, more than {ALTERNATIVES_MAX}");
+    let hint = "name classes of devices rather than each of them".to_owned();
+    (count > ALTERNATIVES_MAX).then(|| tree.problem(message, hint))
 }
 
 /// The first cycle of `after` and `follows` that is found, told from its first stage in file order.

@@ -103,6 +103,21 @@ pub(crate) fn resolve(file: &JobFile, context: &Context<'_>) -> JobSpec {
     }
 }
 
+/// What the programs of a job have in words, variables and paths, in bytes.
+pub(crate) fn text_bytes(spec: &JobSpec) -> usize {
+    let alternatives = spec.stages.iter().flat_map(|stage| &stage.alternatives);
+    let of_launch = |launch: &Launch| -> usize {
+        let words = launch.argv.iter().chain(&launch.resume);
+        let variables = launch.env.iter().flat_map(|(name, value)| [name, value]);
+        let paths = [&launch.cwd, &launch.workdir];
+        words.chain(variables).chain(paths).chain(&launch.stdin).map(String::len).sum()
+    };
+    // Alternatives of one row share theirs.
+    let mut launches: Vec<&Arc<Launch>> = alternatives.map(|one| &one.launch).collect();
+    launches.dedup_by(|left, right| Arc::ptr_eq(left, right));
+    launches.into_iter().map(|launch| of_launch(launch)).sum()
+}
+
 fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> StageSpec {
     let kind = match stage.kind {
         StageKindFile::Preprocess => StageKind::Preprocess,
@@ -267,6 +282,7 @@ fn launch(
         stall: stall_rule(needs),
         stdin: needs.stdin.as_deref().map(fill).or_else(|| context.stdin.map(str::to_owned)),
         environment: context.environment.map(str::to_owned),
+        kept_script: context.script.filter(|_| names_script(needs)).map(str::to_owned),
         log_files: match &needs.logs {
             Some(LogsFile::Files(files)) => Some(log_files(files, &fill)),
             Some(LogsFile::Rule(_)) | None => None,
@@ -278,6 +294,11 @@ fn launch(
         container: needs.container.as_ref().map(|container| resolve_container(container, &fill)),
         user: context.user.map(Name::from),
     }
+}
+
+/// Whether the words of a program have the script in them that came with the submission.
+fn names_script(needs: &Needs) -> bool {
+    command_words(&needs.run).iter().any(|word| word.contains("{script}"))
 }
 
 fn log_files(files: &LogFilesFile, fill: &impl Fn(&str) -> String) -> LogFiles {
@@ -326,6 +347,9 @@ pub(super) fn command_words(command: &CommandFile) -> Vec<String> {
     }
 }
 
+/// Bytes from which on nothing more is filled in: the job is refused for its size.
+const FILLED_BYTES_MAX: usize = 2 << 20;
+
 /// Digits that a number can be filled up to.
 const WIDTH_MAX: usize = 10;
 
@@ -334,7 +358,9 @@ const WIDTH_MAX: usize = 10;
 fn fill_in(text: &str, context: &Context<'_>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(open) = rest.find('{') {
+    while out.len() < FILLED_BYTES_MAX
+        && let Some(open) = rest.find('{')
+    {
         out.push_str(&rest[..open]);
         let (value, length) = rest[open..]
             .split_once('}')

@@ -153,6 +153,8 @@ pub(super) struct LaunchRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     environment: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept_script: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     log_files: Option<LogFilesRecord>,
     #[serde(default, skip_serializing_if = "is_default")]
     output: OutputRecord,
@@ -398,6 +400,7 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
         },
         stdin: launch.stdin.clone(),
         environment: launch.environment.clone(),
+        kept_script: launch.kept_script.clone(),
         log_files: launch.log_files.as_ref().map(|files| LogFilesRecord {
             stdout: files.stdout.clone(),
             stderr: files.stderr.clone(),
@@ -477,6 +480,7 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
         },
         stdin: record.stdin.clone(),
         environment: record.environment.clone(),
+        kept_script: record.kept_script.clone(),
         log_files: record.log_files.as_ref().map(|files| LogFiles {
             stdout: files.stdout.clone(),
             stderr: files.stderr.clone(),

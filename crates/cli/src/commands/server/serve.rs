@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::path::{self, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
@@ -17,7 +17,11 @@ use het_server::{
     raise_descriptor_limit, take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, User, access, dup2_stdin, geteuid};
+
+use tokio::runtime::Runtime;
 
 use super::{ServerArgs, signals};
 use crate::fail::{Fail, code};
@@ -25,6 +29,9 @@ use crate::local::{device_lock_dir, home, refuse_unsupervised};
 use crate::scheduling::policy_named;
 
 const START_LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Threads beside the one that answers, for what waits: more than those who read job files, plan
+/// and look at files of jobs have places.
+const WORKERS: usize = 24;
 /// How long a server waits for the machine.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -64,8 +71,7 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
             on_signal.stop_soon();
         }
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
+    let runtime = runtime().map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
     let served = runtime.block_on(async {
         let api = Api::new(&service, home, tokens, args.jobs_per_tenant)
             .await
@@ -82,6 +88,23 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     service.join().map_err(Fail::from_error)?;
     served?;
     Ok(code::OK)
+}
+
+/// A runtime with all the threads that it will ever have: a machine that is out of processes later
+/// has no say in who is answered.
+fn runtime() -> io::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.max_blocking_threads(WORKERS).thread_keep_alive(Duration::MAX);
+    let runtime = builder.enable_all().build()?;
+    let all_there = Arc::new(Barrier::new(WORKERS + 1));
+    for _ in 0..WORKERS {
+        let all_there = Arc::clone(&all_there);
+        runtime.spawn_blocking(move || {
+            all_there.wait();
+        });
+    }
+    all_there.wait();
+    Ok(runtime)
 }
 
 fn options(args: &ServerArgs) -> Result<ServiceOptions, Fail> {
@@ -122,6 +145,8 @@ fn say_whose_jobs_are() {
 fn leave_root((run_as, group): (&str, &str)) -> Result<MachineUsers, Fail> {
     let members = Members::of(group).map_err(|error| Fail::new(code::USAGE, error.to_string()))?;
     become_user(run_as, Some(members.group())).map_err(Fail::from_error)?;
+    // Without its supervisor it could start nothing. Whoever starts the next one has the machine.
+    set_pdeathsig(Signal::SIGTERM).map_err(Fail::from_error)?;
     het_server::forbid_core_dumps();
     let lost = |error: io::Error| Fail::new(code::FAILED, format!("no agent can be had: {error}"));
     let requests = io::stdin().as_fd().try_clone_to_owned().map_err(lost)?;

@@ -28,7 +28,8 @@ pub(super) fn token(
     };
     let token = own_tokens()?.add_for(role, tenant, user).map_err(Fail::from_error)?;
     println!("{token}");
-    eprintln!("it is shown once, and opens the server from now on");
+    let home = server_home()?;
+    eprintln!("it is shown once, and opens the server of `{}` from now on", home.root().display());
     Ok(code::OK)
 }
 

@@ -103,7 +103,11 @@ fn take(
 
 /// Waits for the next gang; `None` where none will come.
 fn receive_gang(connection: &OwnedFd) -> io::Result<Option<Taken>> {
-    while wait_for(connection)? != Woken::ByDescriptor {}
+    while wait_for(connection)? != Woken::ByDescriptor {
+        // Whatever ranks left behind comes here: as zombies it would use up the user's processes.
+        let ended = || waitpid(None, Some(WaitPidFlag::WNOHANG));
+        while ended().is_ok_and(|status| status.pid().is_some()) {}
+    }
     let Some((bytes, descriptors)) = receive(connection.as_fd())? else { return Ok(None) };
     let Some(request) = GangRequest::decode(&bytes) else { return Ok(None) };
     take(request, descriptors.into_iter())

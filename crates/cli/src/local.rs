@@ -33,16 +33,21 @@ pub fn server_home() -> Result<Home, Fail> {
 pub fn open_server_home() -> Result<Home, Fail> {
     let mut home = server_home()?;
     if geteuid().is_root() && home.is_shared() {
-        let trouble = |error| Fail::file(home.root(), error);
-        let owner = fs::metadata(home.root()).map_err(trouble)?.uid();
-        let user = User::from_uid(owner.into()).map_err(|errno| trouble(errno.into()))?;
-        let user = user.ok_or_else(|| trouble(io::Error::other("it belongs to nobody")))?;
-        drop_privileges(&user, None).map_err(Fail::from_error)?;
+        take_rights_of_owner(home.root())?;
     } else {
         home = self::home()?;
     }
     home.server_dir()?;
     Ok(home)
+}
+
+/// Gives root's rights up for those of whoever owns a file or directory, links not followed.
+pub fn take_rights_of_owner(path: &Path) -> Result<(), Fail> {
+    let trouble = |error| Fail::file(path, error);
+    let owner = fs::symlink_metadata(path).map_err(trouble)?.uid();
+    let user = User::from_uid(owner.into()).map_err(|errno| trouble(errno.into()))?;
+    let user = user.ok_or_else(|| trouble(io::Error::other("it belongs to nobody")))?;
+    drop_privileges(&user, None).map_err(Fail::from_error)
 }
 
 /// The job that a selector names: an id, `last`, or a job's name (its newest run).

@@ -10,13 +10,13 @@ use clap::Args;
 use het_files::{Links, open};
 use het_wire::report::RunReport;
 use nix::errno::Errno;
-use nix::unistd::{Whence, lseek};
+use nix::unistd::{Whence, geteuid, lseek};
 
 use self::following::{Source, follow};
-use crate::client::{Client, client_if_any, escaped};
+use crate::client::{Client, client_if_any, escaped, shared_home};
 use crate::fail::{Fail, code};
 use crate::live::{TerminalLines, numbered};
-use crate::local::{home, read, select, without_report};
+use crate::local::{home, read, select, take_rights_of_owner, without_report};
 use crate::selection;
 
 /// Most that is shown of a log. Ours are cut before; a file that a user named may be longer.
@@ -97,6 +97,11 @@ fn of_job(args: &LogsArgs, job: &str, titles: Titles) -> Result<u8, Fail> {
         let known: Vec<&str> = stages.iter().map(|name| name.as_str()).collect();
         return Err(Fail::new(code::NOT_FOUND, format!("the job has no stage `{stage}`"))
             .hint(format!("its stages are {}", known.join(", "))));
+    }
+    let logs = Path::new(&report.workdir).join("logs");
+    if geteuid().is_root() && shared_home()?.is_some() && logs.exists() {
+        // What a user left there leads root nowhere that the user may not go.
+        take_rights_of_owner(&logs)?;
     }
     let files = log_files(&report, args);
     if files.is_empty() {
@@ -194,7 +199,7 @@ fn tail(path: &Path, lines: Option<usize>) -> io::Result<Written> {
 
 /// The newest part of a log, without the hole that its beginning may have become.
 fn written(path: &Path, bytes_max: u64) -> io::Result<Written> {
-    let mut file = open(path, Links::Refused)?;
+    let mut file = open(path, Links::Followed)?;
     let length = i64::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     let newest = length.saturating_sub_unsigned(bytes_max).max(0);
     let data = match lseek(&file, newest, Whence::SeekData) {

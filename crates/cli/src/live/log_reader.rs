@@ -49,7 +49,7 @@ impl LogReader {
     pub fn read(&mut self) -> io::Result<Piece> {
         let file = match &self.file {
             Some(file) => file,
-            None => match open(&self.path, Links::Refused) {
+            None => match open(&self.path, Links::Followed) {
                 Ok(file) => self.file.insert(file),
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Piece::default()),
                 Err(error) => return Err(error),

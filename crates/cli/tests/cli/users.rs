@@ -264,6 +264,22 @@ fn what_others_submitted_is_in_nobodys_reach_by_its_path() {
     let logs = team.eve.run(&["logs", &read.to_string()]);
     assert!(!String::from_utf8_lossy(&logs.stdout).contains("hunter2"), "{logs:?}");
 
+    // Nor is what only root may read, by a link that root looks through.
+    let log = team.ada.workdir(job).join("logs");
+    let made = team
+        .ada
+        .command("sh")
+        .current_dir(log)
+        .args([
+            "-c",
+            "rm */*/*; ln -s /etc/shadow a; \
+        cd */*; ln -s /etc/shadow rank-0.log",
+        ])
+        .status();
+    assert!(made.expect("it can be run").success());
+    let told = team.root.run(&["logs", &job.to_string()]);
+    assert!(told.stdout.is_empty() && told.status.code() != Some(0), "{told:?}");
+
     let workdir = team.ada.workdir(job).display().to_string();
     assert_eq!(team.eve.code(&["submit", "--workdir", &workdir, "--", "true"]), Some(2));
 }

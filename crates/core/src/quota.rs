@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Name, Share};
+use crate::{Name, Priority, Share};
 
 /// Quotas by tenant. A tenant called `lab/nlp` is a part of `lab`: what it holds, `lab` holds too.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Quotas {
     pub tenants: BTreeMap<Name, Quota>,
+    /// The highest priority that jobs of those may ask for who are not told otherwise.
+    pub priority_max: Option<Priority>,
 }
 
 /// What one tenant may have.
@@ -17,6 +19,8 @@ pub struct Quota {
     pub weight: u32,
     /// By device class id.
     pub classes: BTreeMap<Name, ClassQuota>,
+    /// The highest priority that its jobs may ask for, and those of the tenants below it.
+    pub priority_max: Option<Priority>,
 }
 
 /// What one tenant may have of one device class.
@@ -28,6 +32,13 @@ pub struct ClassQuota {
     pub limit: Option<Share>,
 }
 
+impl Quota {
+    /// Without anything of its own.
+    pub fn new(weight: u32) -> Self {
+        Self { weight, classes: BTreeMap::new(), priority_max: None }
+    }
+}
+
 impl Quotas {
     pub fn is_empty(&self) -> bool {
         self.tenants.is_empty()
@@ -37,6 +48,13 @@ impl Quotas {
     pub fn of(&self, tenant: &str, class: &str) -> ClassQuota {
         let quota = self.tenants.get(tenant).and_then(|quota| quota.classes.get(class));
         quota.copied().unwrap_or_default()
+    }
+
+    /// The highest priority that a job of a tenant may ask for: its own, or that of the nearest
+    /// above it that has one.
+    pub fn priority_max(&self, tenant: &str) -> Priority {
+        let own = |name: &str| self.tenants.get(name)?.priority_max;
+        lineage(tenant).rev().find_map(own).or(self.priority_max).unwrap_or(Priority::Urgent)
     }
 
     pub fn weight(&self, tenant: &str) -> u32 {

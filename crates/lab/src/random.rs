@@ -383,7 +383,7 @@ fn share_out(draw: &mut Draw, scenario: &mut Scenario) {
 }
 
 fn set(quotas: &mut Quotas, tenant: &str, class: &Name, own: u32, limit: Option<u32>) {
-    let new = || Quota { weight: 1 + own, classes: BTreeMap::new() };
+    let new = || Quota::new(1 + own);
     let quota = quotas.tenants.entry(tenant.into()).or_insert_with(new);
     let of = ClassQuota { entitled: Some(Share::units(own)), limit: limit.map(Share::units) };
     quota.classes.insert(class.clone(), of);

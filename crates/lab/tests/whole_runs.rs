@@ -97,8 +97,8 @@ fn in_rounds_a_quota_is_a_part_of_every_class() {
     let mut scenario = scenario("parts", 8, &jobs, cadence);
     let free = play(&scenario, "adaptive").tenants["lab"].avg_jct_s;
     let own = ClassQuota { entitled: Some(Share::units(6)), limit: None };
-    let quota = Quota { weight: 1, classes: [("gpu".into(), own)].into() };
-    scenario.quotas = Quotas { tenants: [("lab".into(), quota)].into() };
+    let quota = Quota { classes: [("gpu".into(), own)].into(), ..Quota::new(1) };
+    scenario.quotas = Quotas { tenants: [("lab".into(), quota)].into(), ..Quotas::default() };
     let entitled = play(&scenario, "adaptive").tenants["lab"].avg_jct_s;
     assert!(entitled < 0.6 * free, "{entitled} s with a quota, {free} s without");
 }

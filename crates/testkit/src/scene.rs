@@ -17,7 +17,6 @@
 //! 40s saved 1 7               it completes the checkpoint of step 7
 //! ```
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
@@ -145,7 +144,7 @@ impl Player<'_> {
 
     fn quota(&mut self, at: Time, tenant: &str, weight: u32, class: &str, of: ClassQuota) {
         let mut quotas = (**self.state.quotas()).clone();
-        let new = || Quota { weight, classes: BTreeMap::new() };
+        let new = || Quota::new(weight);
         let quota = quotas.tenants.entry(tenant.into()).or_insert_with(new);
         quota.classes.insert(class.into(), of);
         self.state.apply(at, &Event::QuotasSet { quotas: Arc::new(quotas) });

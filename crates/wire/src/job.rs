@@ -25,7 +25,7 @@ pub use resolve::Context;
 pub use schema::json_schema;
 pub use shape::{
     AfterFile, AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata,
-    PrecisionFile, RanksFile, StageFile, TrainsFile, TuningFile,
+    PrecisionFile, PriorityFile, RanksFile, StageFile, TrainsFile, TuningFile,
 };
 
 use crate::file::{Problem, Problems, Severity, Tree};

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use het_core::{ClassQuota, DeviceClass, Match, Name, Quota, Quotas, Share, Topology, lineage};
+use het_core::{
+    ClassQuota, DeviceClass, Match, Name, Priority, Quota, Quotas, Share, Topology, lineage,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::file::{ApiVersion, Form, Problem, Problems, Tree};
+use crate::job::PriorityFile;
 use crate::words;
 
 /// What tenants may have of a cluster.
@@ -20,6 +23,10 @@ pub struct QuotasFile {
     pub kind: QuotasKind,
     /// By name. `lab/nlp` is a part of `lab`; whoever is not named has weight 1 and no quota.
     pub tenants: BTreeMap<String, QuotaFile>,
+    /// The highest priority that jobs may ask for, where their tenant's own row, or that of a tenant
+    /// above it, does not say otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority_max: Option<PriorityFile>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +47,9 @@ pub struct QuotaFile {
     /// Devices by class that it never holds more of.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limit: BTreeMap<String, u32>,
+    /// The highest priority that its jobs may ask for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority_max: Option<PriorityFile>,
 }
 
 fn weight_default() -> u32 {
@@ -56,6 +66,7 @@ fn example_of(field: &str) -> String {
         "weight" => "`weight: 2`",
         "quota" => "`quota: { h100: 8 }`",
         "limit" => "`limit: { h100: 16 }`",
+        "priority_max" => "`priority_max: high`",
         _ => "`tenants: { research: { weight: 2, quota: { h100: 8 } } }`",
     };
     format!("for example {example}")
@@ -109,9 +120,22 @@ impl Reader<'_> {
                     self.problems.push(place.problem(message, hint));
                 }
             }
-            tenants.insert(name.as_str().into(), Quota { weight: quota.weight, classes });
+            let at = pointer(&["tenants", name, "priority_max"]);
+            let priority_max = self.priority_max(quota.priority_max, &at);
+            let quota = Quota { weight: quota.weight, classes, priority_max };
+            tenants.insert(name.as_str().into(), quota);
         }
-        Quotas { tenants }
+        Quotas { tenants, priority_max: self.priority_max(file.priority_max, "/priority_max") }
+    }
+
+    fn priority_max(&mut self, word: Option<PriorityFile>, at: &str) -> Option<Priority> {
+        let priority = word.map(Priority::from);
+        if priority.is_some_and(|priority| priority < Priority::Normal) {
+            let message = "`low` is less than jobs have that ask for nothing".to_owned();
+            let hint = "write `normal`, `high` or `urgent`".to_owned();
+            self.problems.push(self.tree.at(at).problem(message, hint));
+        }
+        priority
     }
 
     /// Whole units by class of this cluster.

@@ -1,6 +1,6 @@
 //! Quota files: what they mean, and everything that is wrong with one at once.
 
-use het_core::{Quotas, Share};
+use het_core::{Priority, Quotas, Share};
 use het_testkit::build;
 use het_wire::quotas::parse;
 
@@ -27,6 +27,20 @@ fn the_shipped_example_is_valid() {
     assert_eq!(quotas.weight("research"), 2);
     assert_eq!(quotas.of("research/nlp", "v100").entitled, Some(Share::units(2)));
     assert_eq!(quotas.of("product", "k80").limit, Some(Share::units(12)));
+}
+
+#[test]
+fn the_nearest_tenant_says_how_urgent_a_job_may_be() {
+    let tenants =
+        "  lab: { priority_max: high }\n  lab/ops: { priority_max: urgent }\n  shop: {}\n";
+    let quotas = read(&format!("{tenants}priority_max: normal")).expect("it is right");
+    let max = |tenant: &str| quotas.priority_max(tenant);
+    assert_eq!([max("lab"), max("lab/nlp")], [Priority::High; 2]);
+    assert_eq!(max("lab/ops/night"), Priority::Urgent);
+    assert_eq!([max("shop"), max("nobody")], [Priority::Normal; 2]);
+    let unlimited = read("  shop: {}").expect("it is right");
+    assert_eq!(unlimited.priority_max("shop"), Priority::Urgent);
+    check("  lab: { priority_max: low }", &["less than jobs have", "`normal`"]);
 }
 
 #[test]

@@ -248,7 +248,7 @@ mod tests {
         let each = wants.iter().flat_map(|(name, times)| (0..*times).map(move |_| *name));
         let quota = |&(name, weight, own): &(&str, u32, Option<u32>)| {
             let of = ClassQuota { entitled: own.map(Share::units), limit: None };
-            (name.into(), Quota { weight, classes: [("gpu".into(), of)].into() })
+            (name.into(), Quota { classes: [("gpu".into(), of)].into(), ..Quota::new(weight) })
         };
         Demands {
             present: 0,
@@ -256,7 +256,10 @@ mod tests {
             spanning: Vec::new(),
             capacity: vec![units],
             classes: vec!["gpu".into()],
-            quotas: Arc::new(Quotas { tenants: quotas.iter().map(quota).collect() }),
+            quotas: Arc::new(Quotas {
+                tenants: quotas.iter().map(quota).collect(),
+                ..Quotas::default()
+            }),
         }
     }
 

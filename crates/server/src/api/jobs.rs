@@ -173,6 +173,10 @@ pub async fn set(
 ) -> Result<Seen<JobRow>, ApiError> {
     let change = read(&changes)?;
     let id = changeable(&api, &caller, &selector)?;
+    if let Some(priority) = change.priority {
+        let tenant = find(&api.0.service, &caller, &id.to_string())?.tenant.clone();
+        calls::check_priority(&service, &caller, &tenant, priority).await?;
+    }
     change_job(&service, id, change).await?;
     row_of(&api, &caller, id)
 }

@@ -125,6 +125,8 @@ async fn accept(
     let tenant = job.file.metadata.tenant.as_deref().unwrap_or("default");
     let service = submitter.service;
     let _room = calls::room(service, tenant, parts.jobs_of_a_tenant)?;
+    let priority = job.file.spec.priority.into();
+    calls::check_priority(service, submitter.caller, tenant, priority).await?;
     refuse_impossible(parts, submission, job)?;
     let id = parts.service.new_job_id();
     let Specified { spec, warnings } = specify(parts, submitter, submission, job, id).await?;

@@ -215,6 +215,44 @@ fn a_tenant_with_all_its_jobs_is_told_so_and_others_are_served() {
 }
 
 #[test]
+fn quotas_say_how_urgent_a_tenants_jobs_may_be() {
+    let (mut user, mut operator) = (String::new(), String::new());
+    let rig = Rig::new(|home| {
+        let add = |role| opened(home).add(role, Some("lab".to_owned())).expect("it is written");
+        (user, operator) = (add(Role::User), add(Role::Operator));
+    });
+    let file = json!({
+        "apiVersion": "heterosis.dev/v1alpha1", "kind": "Quotas",
+        "tenants": { "lab": { "priority_max": "high" } },
+    });
+    let quotas = json!({ "file": file.to_string(), "source": "quotas.yaml" });
+    assert_eq!(rig.ask("PUT", "/api/v1/quotas", &quotas).status, StatusCode::OK);
+    let ask = |token: &str, method: &str, path: &str, body: &Value| {
+        let header = format!("Bearer {token}");
+        let headers = [("authorization", header.as_str())];
+        rig.send(Listener::Network, request(method, path, &headers, body.to_string()))
+    };
+    let submit = |token: &str, priority: &str| {
+        let mut submission = submission("lab/nlp");
+        let file = submission["file"].as_str().expect("a text").to_owned();
+        let mut file: Value = serde_json::from_str(&file).expect("it is JSON too");
+        file["spec"]["priority"] = json!(priority);
+        submission["file"] = json!(file.to_string());
+        ask(token, "POST", "/api/v1/jobs", &submission)
+    };
+    let refused = submit(&user, "urgent");
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert_eq!(refused.body["message"], "jobs of `lab/nlp` have priority `high` at most");
+    assert_eq!(submit(&operator, "urgent").status, StatusCode::CREATED);
+    let high = submit(&user, "high");
+    assert_eq!(high.status, StatusCode::CREATED);
+    let path = format!("/api/v1/jobs/{}", high.body["id"]);
+    let urgent = json!({ "priority": "urgent" });
+    assert_eq!(ask(&user, "PATCH", &path, &urgent).status, StatusCode::FORBIDDEN);
+    assert_eq!(ask(&operator, "PATCH", &path, &urgent).status, StatusCode::OK);
+}
+
+#[test]
 fn the_log_says_who_asked() {
     let mut secret = String::new();
     let rig = Rig::new(|home| {

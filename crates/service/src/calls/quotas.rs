@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use het_core::{Event, Quotas, Share, State};
+use het_core::{Event, Priority, Quotas, Share, State};
 use het_wire::api::QuotaRow;
 
-use crate::{CallError, Change, Handle};
+use crate::{CallError, Caller, Change, Code, Handle, Verb, Whose, may};
 
 /// Those of all tenants.
 ///
@@ -23,6 +23,29 @@ pub async fn quota_rows(handle: &Handle) -> Result<Vec<QuotaRow>, CallError> {
 pub async fn set_quotas(handle: &Handle, quotas: Quotas) -> Result<(), CallError> {
     let event = Event::QuotasSet { quotas: Arc::new(quotas) };
     Ok(handle.change(move |_| Change { events: vec![event], answer: () }).await?)
+}
+
+/// Whether a caller may ask for this priority for a job of a tenant.
+///
+/// # Errors
+/// When quotas allow less, to whoever administers no jobs of others.
+pub async fn check_priority(
+    handle: &Handle,
+    caller: &Caller,
+    tenant: &str,
+    priority: Priority,
+) -> Result<(), CallError> {
+    if priority <= Priority::Normal || may(caller.role, Verb::ChangeJobs, Whose::Others) {
+        return Ok(());
+    }
+    let name = tenant.to_owned();
+    let most = handle.query(move |replica| replica.state().quotas().priority_max(&name)).await?;
+    if priority <= most {
+        return Ok(());
+    }
+    let text = format!("jobs of `{tenant}` have priority `{most}` at most");
+    Err(CallError::new(Code::NotAllowed, text)
+        .hint("ask for less, or an operator for `het set JOB --priority`"))
 }
 
 fn rows(state: &State) -> Vec<QuotaRow> {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use het_core::{
     Access, Alternative, ArrayMember, Bytes, CheckpointSpec, Companions, Container,
     ContainerRuntime, DeviceClass, Domain, JobId, JobSpec, Launch, LogFiles, LogRule, Millis,
-    Mount, Name, OutputRule, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, StageIndex,
-    StageKind, StageSpec, StallRule, StartConditions, WriteMode,
+    Mount, Name, OutputRule, PlannedSpeeds, Preemptible, RankRule, Selector, StageIndex, StageKind,
+    StageSpec, StallRule, StartConditions, WriteMode,
 };
 
 use super::shape::{
     CheckpointFile, CheckpointFull, CommandFile, ContainerFile, ContainerFull, DomainFile, JobFile,
-    LogFilesFile, LogRuleFile, LogsFile, Needs, PriorityFile, RanksFile, RuntimeFile, StageFile,
-    StageKindFile, WriteModeFile,
+    LogFilesFile, LogRuleFile, LogsFile, Needs, RanksFile, RuntimeFile, StageFile, StageKindFile,
+    WriteModeFile,
 };
 use crate::{quantity, words};
 
@@ -88,12 +88,7 @@ pub(crate) fn resolve(file: &JobFile, context: &Context<'_>) -> JobSpec {
     JobSpec {
         name: file.metadata.name.as_str().into(),
         tenant: file.metadata.tenant.as_deref().unwrap_or("default").into(),
-        priority: match file.spec.priority {
-            PriorityFile::Urgent => Priority::Urgent,
-            PriorityFile::High => Priority::High,
-            PriorityFile::Normal => Priority::Normal,
-            PriorityFile::Low => Priority::Low,
-        },
+        priority: file.spec.priority.into(),
         stages: stages.collect(),
         time_limit: file.spec.time_limit.as_deref().and_then(quantity::duration),
         workdir: context.workdir.to_owned(),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use het_core::Priority;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,17 @@ pub enum PriorityFile {
     #[default]
     Normal,
     Low,
+}
+
+impl From<PriorityFile> for Priority {
+    fn from(word: PriorityFile) -> Self {
+        match word {
+            PriorityFile::Urgent => Self::Urgent,
+            PriorityFile::High => Self::High,
+            PriorityFile::Normal => Self::Normal,
+            PriorityFile::Low => Self::Low,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

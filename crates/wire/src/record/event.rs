@@ -15,7 +15,7 @@ use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
 use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
-use super::quotas::{QuotaRecord, read_quotas, write_quotas};
+use super::quotas::{QuotasRecord, read_quotas, write_quotas};
 use super::request::{ChangeRequestRecord, read_change_request, write_change_request};
 use super::spec::{JobRecord, read_job, write_job};
 use super::topology::{TopologyRecord, read_topology, write_topology};
@@ -70,9 +70,7 @@ enum EventRecord {
         lease: u64,
         beneficiary: (u64, u16),
     },
-    QuotasSet {
-        tenants: BTreeMap<String, QuotaRecord>,
-    },
+    QuotasSet(QuotasRecord),
     PlanCommitted {
         plan: PlanRecord,
     },
@@ -257,7 +255,7 @@ fn write(event: &Event) -> EventRecord {
             lease: lease.0,
             beneficiary: (preemptor.job.0, preemptor.stage.0),
         },
-        Event::QuotasSet { quotas } => EventRecord::QuotasSet { tenants: write_quotas(quotas) },
+        Event::QuotasSet { quotas } => EventRecord::QuotasSet(write_quotas(quotas)),
         Event::PlanCommitted { plan } => EventRecord::PlanCommitted { plan: write_plan(plan) },
         Event::PolicyRemembered { memory } => {
             let PolicyMemoryRecord { policy, memory } = write_memory(memory);
@@ -323,8 +321,8 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         EventRecord::StageYields { lease, beneficiary } => {
             Event::StageYields { lease: LeaseId(*lease), preemptor: read_stage(*beneficiary) }
         }
-        EventRecord::QuotasSet { tenants } => {
-            Event::QuotasSet { quotas: Arc::new(read_quotas(tenants)) }
+        EventRecord::QuotasSet(record) => {
+            Event::QuotasSet { quotas: Arc::new(read_quotas(record)?) }
         }
         EventRecord::PlanCommitted { plan } => {
             Event::PlanCommitted { plan: Arc::new(read_plan(plan)) }

@@ -18,7 +18,7 @@ use super::plan::{
     CauseRecord, KeyRecord, PlacementRecord, read_cause, read_key, read_placement, write_cause,
     write_key, write_placement,
 };
-use super::quotas::{QuotaRecord, read_quotas, write_quotas};
+use super::quotas::{QuotasRecord, read_quotas, write_quotas};
 use super::topology::{TopologyRecord, read_topology, write_topology};
 use super::words::by_word;
 use job::{KeptJobRecord, read_kept_job, write_kept_job};
@@ -119,7 +119,8 @@ struct StateRecord {
     departures: u64,
     last_checkpoint_ms: Option<u64>,
     yielding: Vec<(u64, KeyRecord)>,
-    tenants: BTreeMap<String, QuotaRecord>,
+    #[serde(flatten)]
+    quotas: QuotasRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyMemoryRecord>,
     used: BTreeMap<String, Vec<u32>>,
@@ -261,7 +262,7 @@ fn write_state(state: &StateParts) -> StateRecord {
         departures: state.departures,
         last_checkpoint_ms: state.last_checkpoint.map(|at| at.0),
         yielding: state.yielding.iter().map(|(id, key)| (id.0, write_key(*key))).collect(),
-        tenants: write_quotas(&state.quotas),
+        quotas: write_quotas(&state.quotas),
         policy: state.policy_memory.as_deref().map(write_memory),
         used: state.used.iter().map(|(name, used)| (name.to_string(), shares(used))).collect(),
         lost: state.lost.clone(),
@@ -301,7 +302,7 @@ fn read_state(record: &StateRecord, head: &Arc<Topology>) -> Result<StateParts, 
         departures: record.departures,
         last_checkpoint: record.last_checkpoint_ms.map(Time),
         yielding: record.yielding.iter().map(|(id, to)| (LeaseId(*id), key(to))).collect(),
-        quotas: Arc::new(read_quotas(&record.tenants)),
+        quotas: Arc::new(read_quotas(&record.quotas)?),
         policy_memory: record
             .policy
             .as_ref()

@@ -23,8 +23,8 @@ pub struct QuotasFile {
     pub kind: QuotasKind,
     /// By name. `lab/nlp` is a part of `lab`; whoever is not named has weight 1 and no quota.
     pub tenants: BTreeMap<String, QuotaFile>,
-    /// The highest priority that jobs may ask for, where their tenant's own row, or that of a tenant
-    /// above it, does not say otherwise.
+    /// The highest priority that jobs may ask for, where neither their tenant's own row nor that
+    /// of a tenant above it says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_max: Option<PriorityFile>,
 }

@@ -67,13 +67,7 @@ impl Free {
     }
 
     /// Another part of a device is in service.
-    pub(crate) fn change_service(
-        &mut self,
-        index: &Index,
-        device: DeviceId,
-        before: Share,
-        after: Share,
-    ) {
+    pub fn change_service(&mut self, index: &Index, device: DeviceId, before: Share, after: Share) {
         self.change_share(index, device, i64::from(after.0) - i64::from(before.0));
     }
 

@@ -49,7 +49,7 @@ pub use start::{
 pub use state::{
     Attempt, CHECKPOINTS_KEPT, Claim, Faults, Job, JobEnd, JobState, Lease, Loss, OtherCheckpoints,
     PartsError, Phase, Recoveries, Recovery, RecoveryPhase, STOPS_KEPT, Stage, StageState, State,
-    StateParts, Stop, Ticket,
+    StateParts, Stop, Suspicion, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

@@ -24,6 +24,8 @@ pub enum Reason {
     ClaimReady,
     /// The planner of this round gives it its turn there.
     ItsTurn { word: Name },
+    /// Nothing else is free, and it loses little if its program hangs there, as others did.
+    OnSuspected { word: Name },
     /// Continues from a checkpoint.
     Resumed { step: u64 },
     /// Waited long enough to rise in priority.

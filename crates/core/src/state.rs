@@ -7,6 +7,7 @@ mod parts;
 mod recovery;
 mod service;
 mod stops;
+mod suspicion;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -24,6 +25,7 @@ pub use faults::{Attempt, CHECKPOINTS_KEPT, Faults, OtherCheckpoints};
 pub use parts::{PartsError, StateParts};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
 pub use stops::{Loss, STOPS_KEPT, Stop};
+pub use suspicion::Suspicion;
 
 /// Drawn by every stage that begins to wait; later ones are higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -77,6 +79,8 @@ pub struct State {
     failed: Vec<bool>,
     /// Taken out of service by somebody.
     drained: BTreeSet<DeviceId>,
+    /// Accelerators on which a program hung.
+    suspicions: BTreeMap<DeviceId, Suspicion>,
     /// Used by processes that are of no job.
     occupied: BTreeMap<DeviceId, Occupant>,
     /// No part of the cluster any more.
@@ -276,6 +280,7 @@ impl State {
             memory_held: vec![Bytes::ZERO; topology.nodes.len()],
             failed: vec![false; topology.devices.len()],
             drained: BTreeSet::new(),
+            suspicions: BTreeMap::new(),
             occupied: BTreeMap::new(),
             removed: BTreeSet::new(),
             absent: BTreeSet::new(),
@@ -456,7 +461,10 @@ impl State {
 
     /// Whether anything may have to go elsewhere.
     pub fn empties_any(&self) -> bool {
-        self.suspected.contains(&true) || self.drains_any() || self.is_held_on_removed()
+        self.suspected.contains(&true)
+            || self.drains_any()
+            || self.is_held_on_removed()
+            || self.suspected_devices().next().is_some()
     }
 
     /// Running stages that somebody wants to make room, and for whom.

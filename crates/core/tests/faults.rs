@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, CHECKPOINTS_KEPT, Checkpoint, DeviceId, Event, Failure, FailureCause,
-    Generation, Grant, JobId, JobState, LeaseId, Millis, NodeId, Outcome, Placement, Plan,
-    Priority, Progress, Rank, Share, StageSpec, StageState, State, Time,
+    CHECKPOINTS_KEPT, Checkpoint, DeviceId, Event, Failure, FailureCause, JobId, JobState, LeaseId,
+    Millis, Outcome, Priority, Progress, StageSpec, StageState, State, Time,
 };
-use het_testkit::build::{alternative, job, key, stage, submitted, topology};
+use het_testkit::build::{alternative, job, key, stage, started, submitted, topology};
 
 const JOB: JobId = JobId(1);
 
@@ -34,23 +33,9 @@ impl World {
         for event in self.state.eligibility_events(self.now) {
             self.apply(&event);
         }
-        let grants = vec![Grant { device: DeviceId(0), share: Share::WHOLE }];
-        let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), memory: Bytes::ZERO };
-        let (_, spec, stage) = self.state.stage(key(1, 0));
-        let (lease, resume) = (self.state.next_lease(), stage.checkpoint.clone());
-        let from = resume.as_ref().map(|checkpoint| checkpoint.step);
-        let start = Action::Start {
-            lease,
-            stage: key(1, 0),
-            attempt: stage.attempts + 1,
-            placement: Arc::new(Placement { alternative: 0, ranks: vec![rank] }),
-            launch: Arc::clone(&spec.alternatives[0].launch),
-            resume,
-            reasons: Vec::new(),
-        };
-        let generation = Generation(self.state.generation().0 + 1);
-        let plan = Plan { generation, actions: vec![start], waits: Vec::new() };
-        self.apply(&Event::PlanCommitted { plan: Arc::new(plan) });
+        let from = self.state.stage_record(key(1, 0)).checkpoint.as_ref().map(|c| c.step);
+        let (lease, start) = started(&self.state, key(1, 0), &[0]);
+        self.apply(&start);
         (lease, from)
     }
 

@@ -3,38 +3,19 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, Checkpoint, DeviceId, Event, Generation, Grant, LeaseId, Loss, Millis, NodeId,
-    Outcome, Placement, Plan, Priority, Progress, Rank, STOPS_KEPT, Share, Stage, State, StopCause,
-    Time,
+    Action, Checkpoint, Event, LeaseId, Loss, Millis, Outcome, Priority, Progress, STOPS_KEPT,
+    Share, Stage, State, StopCause, Time,
 };
-use het_testkit::build::{alternative, job, key, stage, submitted, topology};
+use het_testkit::build::{alternative, committed, job, key, stage, started, submitted, topology};
 
 fn seconds(at: u64) -> Time {
     Time::ZERO + Millis::seconds(at)
 }
 
-fn commit(state: &mut State, at: u64, action: Action) {
-    let generation = Generation(state.generation().0 + 1);
-    let plan = Plan { generation, actions: vec![action], waits: Vec::new() };
-    state.apply(seconds(at), &Event::PlanCommitted { plan: Arc::new(plan) });
-}
-
 /// Job 1 runs on the only accelerator.
 fn begin(state: &mut State, at: u64) -> LeaseId {
-    let grants = vec![Grant { device: DeviceId(0), share: Share::WHOLE }];
-    let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), memory: Bytes::ZERO };
-    let (_, spec, stage) = state.stage(key(1, 0));
-    let lease = state.next_lease();
-    let start = Action::Start {
-        lease,
-        stage: key(1, 0),
-        attempt: stage.attempts + 1,
-        placement: Arc::new(Placement { alternative: 0, ranks: vec![rank] }),
-        launch: Arc::clone(&spec.alternatives[0].launch),
-        resume: stage.checkpoint.clone(),
-        reasons: Vec::new(),
-    };
-    commit(state, at, start);
+    let (lease, start) = started(state, key(1, 0), &[0]);
+    state.apply(seconds(at), &start);
     state.apply(seconds(at), &Event::StageStarted { lease });
     lease
 }
@@ -58,7 +39,8 @@ fn save(state: &mut State, at: u64, lease: LeaseId, step: u64) {
 
 fn stop(state: &mut State, at: u64, lease: LeaseId) {
     let cause = StopCause::Quantum;
-    commit(state, at, Action::Stop { lease, cause, grace: Millis::seconds(5), cost: None });
+    let stop = Action::Stop { lease, cause, grace: Millis::seconds(5), cost: None };
+    state.apply(seconds(at), &committed(state, stop));
 }
 
 fn end(state: &mut State, at: u64, lease: LeaseId, outcome: Outcome) {

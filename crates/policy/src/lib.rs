@@ -15,6 +15,7 @@ mod queue;
 mod registry;
 mod rules;
 mod speed;
+mod suspected;
 mod tenants;
 
 pub use adaptive::Weights;
@@ -24,6 +25,7 @@ pub use placement::{Candidate, Pool, Stands, Terms, candidates, packing, place, 
 pub use preemption::{PREEMPTIONS_MAX, preemption};
 pub use registry::{Adaptive, POLICIES, by_name};
 pub use rules::Rules;
+pub use suspected::on_suspected;
 
 /// A pure chooser: the same view gives the same decision.
 pub trait Policy: std::fmt::Debug + Send + Sync {

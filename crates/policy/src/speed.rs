@@ -1,9 +1,13 @@
 //! How much a stage has left to do, and how fast each of its shapes does it where.
 
-use het_core::{Domain, Lease, Phase, Placement, Reason, Stage, StageKey, StageSpec, StageState};
+use het_core::{
+    Domain, Lease, Millis, Phase, Placement, Reason, Stage, StageKey, StageSpec, StageState,
+};
 use het_perf::{Gang, RateSource};
 
 use crate::View;
+
+const SOON: Millis = Millis::seconds(600);
 
 /// Steps that a stage still has to make, if it says how many there are.
 pub(crate) fn steps_left(spec: &StageSpec, stage: &Stage) -> Option<u64> {
@@ -33,6 +37,14 @@ pub(crate) fn steps_made(view: &View<'_>, stage: &Stage, lease: &Lease, rate: f6
         _ => (saved, since),
     };
     step as f64 + rate * view.now.since(at).as_seconds()
+}
+
+/// Whether a stage should end on a placement within [`SOON`], as far as anybody knows.
+pub(crate) fn ends_soon(view: &View<'_>, key: StageKey, placement: &Placement) -> bool {
+    let (_, spec, stage) = view.state.stage(key);
+    let left = steps_left(spec, stage);
+    let rate = rate_on(view, spec, placement);
+    left.zip(rate).is_some_and(|(left, (rate, _))| left as f64 <= rate * SOON.as_seconds())
 }
 
 /// Steps per second of an alternative, in the best place that the cluster could have for it.

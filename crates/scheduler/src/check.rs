@@ -98,9 +98,9 @@ impl<'a> Checker<'a> {
 
     /// What may be promised of a device: of one that is down, which is a finding of its own, all.
     fn room(&self, device: DeviceId) -> Share {
-        match self.state.is_up(device) {
-            true => self.state.service()[device.index()],
-            false => self.state.topology().device(device).capacity,
+        match self.state.sound_share(device) {
+            Share::ZERO => self.state.topology().device(device).capacity,
+            share => share,
         }
     }
 
@@ -172,7 +172,7 @@ impl<'a> Checker<'a> {
             if !alternative.selector.accepts(self.state.topology(), grant.device) {
                 self.findings.push(Finding::WrongDevice { device: grant.device, stage: key });
             }
-            if !self.state.is_up(grant.device) {
+            if !self.state.is_up(grant.device) && !self.state.is_only_suspected(grant.device) {
                 self.findings.push(Finding::DeviceDown { device: grant.device, stage: key });
             }
         }

@@ -20,8 +20,8 @@ pub use yielding::{Yielding, yielding};
 
 use std::sync::Arc;
 
-use het_core::{Event, Finding, Plan, PolicyMemory, Time};
-use het_policy::{Cache, Decision, Policy, View};
+use het_core::{Event, Finding, Plan, PolicyMemory, StageKey, Time};
+use het_policy::{Cache, Decision, Policy, View, on_suspected};
 
 /// What one decision came to.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +54,10 @@ pub fn propose(view: &View<'_>, policy: &dyn Policy, cache: &mut Cache) -> Propo
 fn settle(view: &View<'_>, mut decision: Decision) -> Proposal {
     let View { state, now, .. } = *view;
     yielding::heed(view, &mut decision);
+    let given = on_suspected(view, &decision);
+    let is_given = |key: &StageKey| given.iter().any(|(of, _)| of == key);
+    decision.wants.retain(|(key, _)| !is_given(key));
+    decision.wants.extend(given);
     let plan = reconcile(state, &decision, now);
     let findings = check(state, &plan, now);
     let limits = reconcile::time_limits(state).map(|(_, at)| at).filter(|at| *at > now);

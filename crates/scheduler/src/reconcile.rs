@@ -126,7 +126,8 @@ impl<'a> Starts<'a> {
     fn new(state: &'a State) -> Self {
         let claims = state.claims().iter().map(|(key, claim)| (*key, Arc::clone(&claim.placement)));
         let next_lease = state.next_lease();
-        Self { state, pool: Pool::of(state), claims: claims.collect(), next_lease }
+        let pool = Pool::of(state).with_suspected();
+        Self { state, pool, claims: claims.collect(), next_lease }
     }
 
     fn give_up(&mut self, key: StageKey) -> Option<Arc<Placement>> {

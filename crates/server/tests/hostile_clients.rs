@@ -12,7 +12,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use het_policy::by_name;
-use het_server::api::{Api, LIVE_JOBS_OF_A_TENANT, Listen, Network, Role, Tokens, serve};
+use het_server::api::{
+    Api, Certificate, LIVE_JOBS_OF_A_TENANT, Listen, Network, Role, Tokens, serve,
+};
 use het_server::{Home, MachineService, ServiceOptions, this_machine};
 use serde_json::json;
 use tempfile::TempDir;
@@ -23,6 +25,9 @@ const CONNECTIONS: usize = 2_000;
 const ANSWERS: usize = 400;
 /// What a client waits for an answer, at most.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a client of TLS says first, cut off.
+const CLIENT_HELLO: &str = "\u{16}\u{3}\u{1}";
 
 /// A server in this process, and its addresses.
 struct Server {
@@ -37,6 +42,22 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::listening(None)
+    }
+
+    /// Behind TLS, with a certificate that it signed itself.
+    fn start_secured() -> Self {
+        let files = tempfile::tempdir().expect("a temporary directory can be made");
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        let made = made.expect("a certificate can be made");
+        let chain = files.path().join("certificate.pem");
+        let key = files.path().join("key.pem");
+        fs::write(&chain, made.cert.pem()).expect("it is writable");
+        fs::write(&key, made.signing_key.serialize_pem()).expect("it is writable");
+        Self::listening(Some(Certificate { chain, key }))
+    }
+
+    fn listening(certificate: Option<Certificate>) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let root = dir.path().to_string_lossy().into_owned();
         let home = Home::find(|name| (name == "HET_HOME").then(|| root.clone())).expect("a home");
@@ -54,7 +75,7 @@ impl Server {
         let address = listener.local_addr().expect("it has an address");
         drop(listener);
         let socket = home.socket();
-        let network = Some(Network { address, certificate: None });
+        let network = Some(Network { address, certificate });
         let listen = Listen { socket: socket.clone(), network };
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -160,9 +181,12 @@ fn idlers(server: &Server) -> Vec<TcpStream> {
     let half_body = server.request(Some(&server.user), "POST", "/api/v1/jobs", &whole);
     let half_body = half_body[..half_body.len() - 10].to_owned();
     let stream = server.request(Some(&server.viewer), "GET", "/api/v1/watch", "");
-    // What a client of TLS says first, to a listener that has none.
-    let tls = "\u{16}\u{3}\u{1}".to_owned();
-    let said = [String::new(), half_head, half_body, stream, tls];
+    let tls = CLIENT_HELLO.to_owned();
+    hold(server, &[String::new(), half_head, half_body, stream, tls])
+}
+
+/// Connections that say these by turns, and nothing else.
+fn hold(server: &Server, said: &[String]) -> Vec<TcpStream> {
     let opened = (0..CONNECTIONS).filter_map(|row| {
         let mut connection = TcpStream::connect(server.address).ok()?;
         // Whoever has no place left is hung up on, which is as it should be.
@@ -188,6 +212,12 @@ fn answers(server: &Server) -> Vec<Duration> {
     waited
 }
 
+/// How long another client waited, as a sentence.
+fn told(waited: &[Duration]) -> String {
+    let at = |part: usize| waited[(waited.len() * part / 100).min(waited.len() - 1)];
+    format!("another client: p50 {:?}, p99 {:?}, at most {:?}", at(50), at(99), at(100))
+}
+
 #[test]
 fn others_are_answered_whatever_hostile_clients_do() {
     let server = Arc::new(Server::start());
@@ -205,15 +235,7 @@ fn others_are_answered_whatever_hostile_clients_do() {
     let waited = answers(&server);
     ended.store(true, Ordering::Relaxed);
     let answered: usize = senders.into_iter().map(|one| one.join().expect("it ends")).sum();
-    let at = |part: usize| waited[(waited.len() * part / 100).min(waited.len() - 1)];
-    println!(
-        "{} connections held, {answered} files answered; another client: p50 {:?}, p99 {:?}, \
-         at most {:?}",
-        held.len(),
-        at(50),
-        at(99),
-        at(100)
-    );
+    println!("{} connections held, {answered} files answered; {}", held.len(), told(&waited));
     drop(held);
     let mut after = connect(&server).expect("places come free");
     let request = server.request(Some(&server.user), "GET", "/api/v1/jobs", "");
@@ -222,4 +244,13 @@ fn others_are_answered_whatever_hostile_clients_do() {
         after = connect(&server).expect("the kernel's queue has room");
     }
     assert!(fs::metadata(&server.socket).is_ok());
+}
+
+#[test]
+fn others_are_answered_whoever_begins_handshakes_and_says_no_more() {
+    let server = Server::start_secured();
+    let beyond = "x".repeat(1_000);
+    let held = hold(&server, &[String::new(), CLIENT_HELLO.to_owned(), beyond]);
+    let waited = answers(&server);
+    println!("{} handshakes begun; {}", held.len(), told(&waited));
 }

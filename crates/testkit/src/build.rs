@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Container, Device, DeviceClass, Domain, Event,
-    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Preemptible,
-    Priority, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec,
-    StartConditions, Topology, VNPU,
+    Action, Alternative, Bytes, CheckpointSpec, Companions, Container, Device, DeviceClass,
+    DeviceId, Domain, Event, Generation, Grant, JobId, JobSpec, Launch, LeaseId, Match, Millis,
+    Name, Node, NodeId, Placement, Plan, PlannedSpeeds, Preemptible, Priority, Rank, RankRule,
+    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, StartConditions, State, Topology,
+    VNPU,
 };
 
 /// Memory of every node that is built here.
@@ -152,4 +153,31 @@ pub fn submitted(id: u64, spec: JobSpec) -> Event {
 /// Stage `stage` of job `job`.
 pub fn key(job: u64, stage: u16) -> StageKey {
     StageKey { job: JobId(job), stage: StageIndex(stage) }
+}
+
+/// The start of a waiting stage on whole accelerators of node 0, by its first alternative, from its
+/// newest checkpoint: the lease that it gets, and the event that says so.
+pub fn started(state: &State, key: StageKey, devices: &[u32]) -> (LeaseId, Event) {
+    let whole = |&device: &u32| Grant { device: DeviceId(device), share: Share::WHOLE };
+    let grants = devices.iter().map(whole).collect();
+    let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), memory: Bytes::ZERO };
+    let (_, spec, stage) = state.stage(key);
+    let lease = state.next_lease();
+    let start = Action::Start {
+        lease,
+        stage: key,
+        attempt: stage.attempts + 1,
+        placement: Arc::new(Placement { alternative: 0, ranks: vec![rank] }),
+        launch: Arc::clone(&spec.alternatives[0].launch),
+        resume: stage.checkpoint.clone(),
+        reasons: Vec::new(),
+    };
+    (lease, committed(state, start))
+}
+
+/// The next plan of a state, with one action.
+pub fn committed(state: &State, action: Action) -> Event {
+    let generation = Generation(state.generation().0 + 1);
+    let plan = Plan { generation, actions: vec![action], waits: Vec::new() };
+    Event::PlanCommitted { plan: Arc::new(plan) }
 }

@@ -278,6 +278,8 @@ pub enum DeviceState {
     Drained,
     /// A process that is of no job uses it.
     Occupied,
+    /// Programs hung on it more than once: only work that can afford it is started there.
+    Suspected,
     /// It or its node is down, or is going to be.
     Failed,
     /// The machine has it no longer.
@@ -291,6 +293,7 @@ impl DeviceState {
             Self::Draining => "draining",
             Self::Drained => "drained",
             Self::Occupied => "occupied",
+            Self::Suspected => "suspected",
             Self::Failed => "failed",
             Self::Gone => "gone",
         }

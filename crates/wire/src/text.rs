@@ -89,6 +89,10 @@ pub fn reason(lang: Lang, reason: &Reason) -> String {
             format!("it is its turn on `{word}` in this round"),
             format!("本轮轮到它使用 `{word}`"),
         ),
+        Reason::OnSuspected { word } => lang.pick(
+            format!("programs hung on this `{word}`, nothing else is free, and it can afford it"),
+            format!("曾有程序在此 `{word}` 上停滞，但别无空闲设备，而它承受得起"),
+        ),
         Reason::Resumed { step } => lang.pick(
             format!("continues from the checkpoint of step {step}"),
             format!("从第 {step} 步的检查点继续"),
@@ -162,6 +166,7 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
         | Reason::FreeNow { .. }
         | Reason::ItsTurn { .. }
         | Reason::OnlyAlternative { .. }
+        | Reason::OnSuspected { .. }
         | Reason::Resumed { .. }
         | Reason::SpreadOver { .. } => {
             unreachable!("start reasons are told by `reason`")
@@ -261,6 +266,7 @@ mod tests {
             Reason::Backfilled,
             Reason::ClaimReady,
             Reason::ItsTurn { word: word() },
+            Reason::OnSuspected { word: word() },
             Reason::Resumed { step: 3 },
             Reason::Aged { seconds: 9 },
             Reason::SpreadOver { count: 2, domain: "rack".into(), slower_pct: 12 },

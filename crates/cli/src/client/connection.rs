@@ -9,8 +9,8 @@ use het_wire::api::Refusal;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -31,6 +31,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// A connection on which nothing was asked for so long is not asked again: servers close those that
 /// rest, and it is not seen here until it is too late.
 const REST_MAX: Duration = Duration::from_secs(10);
+
+/// So long a request is sent again that the server refuses because of too many others.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where those listen whose URL names no port (RFC 9110).
 const HTTPS_PORT: u16 = 443;
@@ -157,8 +160,7 @@ impl Client {
     pub fn open(mut self, path: &str) -> Result<Stream, Fail> {
         self.wake_up()?;
         let request = self.request(Method::GET, path, Bytes::new(), None)?;
-        let Self { runtime, sender, .. } = &mut self;
-        let answer = runtime.block_on(async { checked(send(sender, request).await?).await })?;
+        let answer = self.answer(&request)?;
         Ok(Stream { client: self, body: answer.into_body(), bytes: Vec::new() })
     }
 
@@ -182,9 +184,8 @@ impl Client {
     ) -> Result<T, Fail> {
         self.wake_up()?;
         let request = self.request(method, path, body, key)?;
-        let Self { runtime, sender, .. } = self;
-        let bytes = runtime.block_on(async {
-            let answer = checked(send(sender, request).await?).await?;
+        let answer = self.answer(&request)?;
+        let bytes = self.runtime.block_on(async {
             let limited = http_body_util::Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
             let collected = limited.collect().await;
             Ok::<_, Fail>(collected.map_err(|error| broken(&*error))?.to_bytes())
@@ -192,6 +193,26 @@ impl Client {
         let mut value: Value = serde_json::from_slice(&bytes).map_err(|error| broken(&error))?;
         make_printable(&mut value);
         T::deserialize(value).map_err(|error| broken(&error))
+    }
+
+    /// The answer to a request, unless it is a refusal. One that came at a time of too many others
+    /// had no effect, and is sent again.
+    fn answer(&mut self, request: &Request<Full<Bytes>>) -> Result<Response<Incoming>, Fail> {
+        let Self { runtime, sender, place, .. } = self;
+        let deadline = Instant::now() + PATIENCE;
+        runtime.block_on(async {
+            loop {
+                let answer = send(sender, request.clone()).await?;
+                match pause(&answer) {
+                    Some(pause) if Instant::now() + pause < deadline => sleep(pause).await,
+                    _ => return checked(answer).await,
+                }
+                // The server may have closed a connection of which it did not read everything.
+                if let Some(again) = reach(place, CONNECT_LIMIT).await? {
+                    *sender = again;
+                }
+            }
+        })
     }
 
     fn request(
@@ -326,6 +347,13 @@ async fn send(
     sender.send_request(request).await.map_err(|error| broken(&error))
 }
 
+/// How long to wait before a request that was refused because of too many others is sent again.
+fn pause(answer: &Response<Incoming>) -> Option<Duration> {
+    let is_refused = answer.status() == StatusCode::TOO_MANY_REQUESTS;
+    let seconds = answer.headers().get(RETRY_AFTER).filter(|_| is_refused)?.to_str().ok()?;
+    seconds.parse().ok().map(Duration::from_secs)
+}
+
 /// The answer, unless it is a refusal.
 async fn checked(answer: Response<Incoming>) -> Result<Response<Incoming>, Fail> {
     if answer.status().is_success() {
@@ -375,6 +403,7 @@ fn read(text: &str) -> Told {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpListener};
 
     use super::*;
@@ -386,6 +415,27 @@ mod tests {
         check("het.example.org:7000", "het.example.org:7000");
         check("[fd00::7]", "[fd00::7]:443");
         check("[fd00::7]:7000", "[fd00::7]:7000");
+    }
+
+    #[test]
+    fn a_request_at_a_time_of_too_many_others_is_sent_again() {
+        let busy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+        let authority = busy.local_addr().expect("it has an address").to_string();
+        let server = std::thread::spawn(move || {
+            let refusal = "429 Too Many Requests\r\nretry-after: 0\r\nconnection: close";
+            for (status, body) in [(refusal, "{}"), (refusal, "{}"), ("200 OK", "[7]")] {
+                let (mut stream, _) = busy.accept().expect("a client comes");
+                let mut head = [0; 4096];
+                assert!(stream.read(&mut head).expect("it asks") > 0);
+                let length = body.len();
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
+                stream.write_all(answer.as_bytes()).expect("it listens");
+            }
+        });
+        let place = Place::Network { authority, token: None, trust: None };
+        let mut client = Client::connect(place).expect("no error").expect("it listens");
+        assert_eq!(client.get::<Vec<u64>>("/").expect("an answer"), [7]);
+        server.join().expect("three requests came");
     }
 
     #[test]

@@ -141,6 +141,24 @@ fn check(served: &Served, run: &Run, devices: u64) {
     assert!(again <= run.every * (1 + corrupt), "{again} steps again, {told}");
 }
 
+/// A server of a machine with so many photons.
+fn serve(sandbox: Sandbox, photons: u64, options: &[String]) -> Served {
+    let declared = json!({
+        "apiVersion": "heterosis.dev/v1alpha1", "kind": "Devices",
+        "devices": [{ "kind": "gpu", "class": "photon", "count": photons,
+            "memory": "1GiB", "variable": "PHOTONS" }],
+    });
+    let declared = sandbox.write("devices.yaml", &declared.to_string());
+    let mut server = sandbox.het(&["server", "--declare", &declared.to_string_lossy()]);
+    let log = fs::File::create(sandbox.path().join("log")).expect("a file can be made");
+    server.args(options).stdout(Stdio::null()).stderr(log);
+    drop(server.spawn().expect("the server can be started"));
+    // A client that comes before would start a server of its own.
+    let socket = sandbox.path().join("home/server/socket");
+    crate::commands::wait_for("the server", || UnixStream::connect(&socket).is_ok());
+    Served(sandbox)
+}
+
 #[test]
 fn jobs_mend_themselves() {
     let runs = std::env::var("HET_FAULT_RUNS").ok().and_then(|text| text.parse().ok());
@@ -152,21 +170,8 @@ fn jobs_mend_themselves() {
     let broken = sandbox.path().join("broken");
     fs::create_dir(&broken).expect("a directory can be made");
     let devices = runs / 5 + 2;
-    let declared = json!({
-        "apiVersion": "heterosis.dev/v1alpha1", "kind": "Devices",
-        "devices": [{ "kind": "gpu", "class": "photon", "count": devices,
-            "memory": "1GiB", "variable": "PHOTONS" }],
-    });
-    let declared = sandbox.write("devices.yaml", &declared.to_string());
-    let (declared, checked) = (declared.to_string_lossy(), check_file.to_string_lossy());
-    let words = ["server", "--declare", &declared, "--health-check", &checked];
-    let mut server = sandbox.het(&words);
-    let log = fs::File::create(sandbox.path().join("log")).expect("a file can be made");
-    drop(server.stdout(Stdio::null()).stderr(log).spawn().expect("the server can be started"));
-    // A client that comes before would start a server of its own.
-    let socket = sandbox.path().join("home/server/socket");
-    crate::commands::wait_for("the server", || UnixStream::connect(&socket).is_ok());
-    let served = Served(sandbox);
+    let health_check = ["--health-check", &*check_file.to_string_lossy()].map(str::to_owned);
+    let served = serve(sandbox, devices, &health_check);
     let all: Vec<Run> = (1..=runs).map(|seed| submit(&served, &broken, seed)).collect();
     let ids: Vec<String> = all.iter().map(|run| run.id.to_string()).collect();
     let words: Vec<&str> = ["wait", "--timeout", "20m"].into_iter().collect();
@@ -177,4 +182,49 @@ fn jobs_mend_themselves() {
     all.iter().for_each(|run| check(&served, run, devices));
     let faults = |fault| all.iter().filter(|run| run.fault == fault).count();
     eprintln!("{runs} runs: {:?}", Fault::ALL.map(|fault| (fault, faults(fault))));
+}
+
+/// It hangs on the first photon alone.
+const HANGS_ON_ONE: &str = r#"
+for step in 1 2 3 4; do
+  echo "{\"step\":$step}" >> "$HET_PROGRESS"
+  sleep 0.05
+done
+if [ "$PHOTONS" = 0 ]; then
+  while :; do sleep 1000; done
+fi
+echo "$PHOTONS"
+"#;
+
+#[test]
+fn a_device_on_which_programs_hang_twice_is_suspected() {
+    let served = serve(Sandbox::new(), 2, &[]);
+    let program = served.0.write("hangs.sh", HANGS_ON_ONE);
+    let submit = |name: &str| {
+        let stage = json!({
+            "name": name, "devices": "gpu:1", "run": ["sh", program], "stall": "1s",
+        });
+        let file = served.0.write(&format!("{name}.yaml"), &stage.to_string());
+        served.json(&["submit", &file.to_string_lossy()])["id"].as_u64().expect("an id").to_string()
+    };
+    let state_of = |row: usize| {
+        let devices = served.json(&["devices"]);
+        let items = devices["items"].as_array().expect("a list");
+        let photons: Vec<&Value> = items.iter().filter(|item| item["kind"] == "gpu").collect();
+        photons[row]["state"].as_str().expect("a word").to_owned()
+    };
+    let first = submit("first");
+    assert_eq!(served.code(&["wait", "--timeout", "10m", &first]), Some(0));
+    let report = served.json(&["describe", &first]);
+    assert_eq!(
+        report["stages"][0]["attempts"], 3,
+        "twice where it hung, then elsewhere: {report:#}"
+    );
+    assert_eq!((&*state_of(0), &*state_of(1)), ("suspected", "up"));
+    let second = submit("second");
+    assert_eq!(served.code(&["wait", "--timeout", "10m", &second]), Some(0));
+    assert_eq!(served.json(&["describe", &second])["stages"][0]["attempts"], 1);
+    let photon = "photon0";
+    served.json(&["devices", "undrain", photon]);
+    assert_eq!(state_of(0), "up");
 }

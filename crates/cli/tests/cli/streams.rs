@@ -82,5 +82,6 @@ spec:
       devices: "cpu:1"
 "#;
     let file = sandbox.write("job.yaml", job);
-    assert_eq!(sandbox.run(&["run", &file.to_string_lossy()]).status.code(), Some(0));
+    let output = sandbox.run(&["run", &file.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -74,13 +74,17 @@ impl State {
                 self.set_device(*device, |state| state.failed[device.index()] = true);
             }
             Event::DeviceRepaired { device } => {
-                self.set_device(*device, |state| state.failed[device.index()] = false);
+                self.set_device(*device, |state| {
+                    state.failed[device.index()] = false;
+                    state.suspicions.remove(device);
+                });
             }
             Event::DeviceDrained { device } => self.set_device(*device, |state| {
                 state.drained.insert(*device);
             }),
             Event::DeviceUndrained { device } => self.set_device(*device, |state| {
                 state.drained.remove(device);
+                state.suspicions.remove(device);
             }),
             Event::DeviceOccupied { device, by } => self.set_device(*device, |state| {
                 state.occupied.insert(*device, by.clone());
@@ -381,6 +385,7 @@ impl State {
     fn ended(&mut self, id: LeaseId, outcome: &Outcome) {
         let Some(lease) = self.leases.remove(&id) else { return };
         let outcome = &self.outcome_by_evidence(&lease.placement, outcome);
+        self.judge_devices(&lease, outcome);
         let now = self.now;
         let charge = self.release(&lease.placement, now.since(lease.since));
         let key = lease.stage;

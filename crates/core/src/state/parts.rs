@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::apply::Booked;
-use super::{Claim, Job, Lease, StageState, State, Ticket};
+use super::{Claim, Job, Lease, StageState, State, Suspicion, Ticket};
 use crate::{
     DeviceId, Generation, JobId, LeaseId, Name, NodeId, Occupant, Placement, PolicyMemory, Quotas,
     Share, ShareMillis, StageKey, Time, Topology,
@@ -38,6 +38,7 @@ pub struct StateParts {
     /// By device.
     pub failed: Vec<bool>,
     pub drained: BTreeSet<DeviceId>,
+    pub suspicions: BTreeMap<DeviceId, Suspicion>,
     pub occupied: BTreeMap<DeviceId, Occupant>,
     pub removed: BTreeSet<NodeId>,
     pub absent: BTreeSet<DeviceId>,
@@ -106,6 +107,7 @@ impl State {
             suspected: self.suspected,
             failed: self.failed,
             drained: self.drained,
+            suspicions: self.suspicions,
             occupied: self.occupied,
             removed: self.removed,
             absent: self.absent,
@@ -144,6 +146,7 @@ impl State {
         state.suspected = parts.suspected;
         state.failed = parts.failed;
         state.drained = parts.drained;
+        state.suspicions = parts.suspicions;
         state.occupied = parts.occupied;
         state.removed = parts.removed;
         state.absent = parts.absent;
@@ -188,7 +191,7 @@ fn check(topology: &Topology, parts: &StateParts) -> Result<(), PartsError> {
     counted("class", classes, by_class)?;
     counted("node", nodes, [parts.lost.len(), parts.suspected.len()])?;
     counted("device", devices, by_device)?;
-    let named = parts.drained.iter().chain(parts.occupied.keys());
+    let named = parts.drained.iter().chain(parts.occupied.keys()).chain(parts.suspicions.keys());
     let mut named = named.chain(&parts.absent).chain(parts.taken_of.keys());
     there("a device", named.all(|id| id.index() < devices))?;
     let mut taken = parts.taken.keys();

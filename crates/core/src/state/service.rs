@@ -103,6 +103,7 @@ impl State {
             self.failed[at] = false;
             self.drained.remove(&device);
             self.occupied.remove(&device);
+            self.suspicions.remove(&device);
             self.taken_of.remove(&device);
             let spans = [&mut self.charged, &mut self.busy, &mut self.useful];
             spans.into_iter().for_each(|spans| spans[at] = ShareMillis::ZERO);
@@ -199,6 +200,14 @@ impl State {
     }
 
     fn in_service(&self, id: DeviceId) -> Share {
+        match self.suspected_since(id) {
+            None => self.sound_share(id),
+            Some(_) => Share::ZERO,
+        }
+    }
+
+    /// What of a device could be used, whether or not programs hang on it.
+    pub fn sound_share(&self, id: DeviceId) -> Share {
         let device = self.topology.device(id);
         let node = device.node;
         let is_sound = !self.failed[id.index()]

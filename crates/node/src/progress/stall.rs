@@ -59,7 +59,8 @@ impl StallDetector {
     }
 }
 
-/// Reports of steps after which a program is known to report them.
+/// Reports of steps after which a program is known to report them; one is enough where its
+/// submitter says how long it may be silent.
 const REPORTS_MIN: u32 = 3;
 /// A silence is a hang after this many times the longest before, and no sooner than this.
 const SILENCE_FACTOR: u64 = 10;
@@ -94,14 +95,15 @@ impl SilenceDetector {
 
     /// When it counts as hung, unless it gives a sign before.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let limit = match self.rule {
+        let (limit, reports) = match self.rule {
             StallRule::Never => return None,
-            StallRule::After(span) => span,
+            StallRule::After(span) => (span, 1),
             StallRule::Measured => {
-                Millis(self.longest.0.saturating_mul(SILENCE_FACTOR)).max(SILENCE_MIN)
+                let limit = Millis(self.longest.0.saturating_mul(SILENCE_FACTOR));
+                (limit.max(SILENCE_MIN), REPORTS_MIN)
             }
         };
-        (self.reports >= REPORTS_MIN).then(|| self.heard + limit)
+        (self.reports >= reports).then(|| self.heard + limit)
     }
 
     /// How long it has been silent, where that is too long. What its log was last written at
@@ -193,7 +195,8 @@ mod tests {
     #[test]
     fn a_submitter_says_how_long_silence_may_be() {
         let mut detector = SilenceDetector::new(StallRule::After(Millis(500)), Time::ZERO);
-        (1..=3).for_each(|step| detector.reported(Time(step * 1_000)));
+        assert_eq!(detector.deadline(), None, "it has not reported yet");
+        detector.reported(Time(3_000));
         let logged = || Some(Time(3_400));
         assert_eq!(detector.hung_for(Time(3_500), logged), Some(Millis(500)));
         assert_eq!(SilenceDetector::new(StallRule::Never, Time::ZERO).deadline(), None);

@@ -1,6 +1,7 @@
 //! Who runs and would be better off elsewhere.
 //!
-//! - Off a node that is going to fail: [`evacuation`], whatever it costs.
+//! - Off a node that is going to fail, or a device on which programs hang: [`evacuation`], whatever
+//!   it costs.
 //! - To more, fewer or other devices: [`improvement`], where the rest of the work costs everybody
 //!   less there, the pause of moving included. Nobody is stopped for a guess: what is faster there
 //!   has been measured or declared.
@@ -11,7 +12,7 @@ use het_perf::expected_loss;
 
 use super::opportunity_cost::{OpportunityCost, Shape, shape};
 use super::running::Runner;
-use crate::speed::steps_made;
+use crate::speed::{ends_soon, steps_made};
 use crate::{Pool, View, place};
 
 /// Between two moves a stage works for this many times as long as a move takes, and no less than
@@ -19,15 +20,20 @@ use crate::{Pool, View, place};
 const SETTLED_AFTER: u64 = 10;
 const SETTLED_MIN: Millis = Millis::seconds(60);
 
-/// Where a lease off a node that is going to fail can go.
+/// Where a lease can go that cannot stay, or should not, where it is.
 pub(crate) fn evacuation(view: &View<'_>, pool: &mut Pool<'_>, lease: &Lease) -> Option<Placement> {
     let (_, spec, _) = view.state.stage(lease.stage);
     let index = lease.placement.alternative;
     let movable = spec.saves(index) && matches!(lease.phase, Phase::Running { .. });
-    if !movable || !view.state.is_endangered(lease) {
+    if !movable || !(view.state.is_endangered(lease) || should_leave(view, lease)) {
         return None;
     }
     elsewhere(pool, lease, spec, index)
+}
+
+/// Whether it has saved on a device on which programs hang, and is not about to end.
+fn should_leave(view: &View<'_>, lease: &Lease) -> bool {
+    view.state.has_saved_on_suspected(lease) && !ends_soon(view, lease.stage, &lease.placement)
 }
 
 /// What became of the search for something better.

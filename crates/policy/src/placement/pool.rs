@@ -2,7 +2,7 @@
 //! decided.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
@@ -26,6 +26,17 @@ impl Accepted {
     /// The same on one node only.
     pub fn only(&self, node: NodeId) -> Self {
         let rows = self.by_node.iter().filter(|(of, _)| *of == node).cloned();
+        Self {
+            device_groups: Arc::clone(&self.device_groups),
+            by_node: rows.collect(),
+            all_of: None,
+        }
+    }
+
+    /// Those of them that are among these.
+    pub fn among(&self, devices: &BTreeSet<DeviceId>) -> Self {
+        let of = |ids: &[DeviceId]| ids.iter().filter(|id| devices.contains(id)).copied().collect();
+        let rows = self.by_node.iter().map(|(node, ids)| (*node, of(ids)));
         Self {
             device_groups: Arc::clone(&self.device_groups),
             by_node: rows.collect(),
@@ -93,6 +104,15 @@ impl<'a> Pool<'a> {
             pool.take(&claim.placement);
         }
         pool
+    }
+
+    /// The same with devices on which programs hang.
+    #[must_use]
+    pub fn with_suspected(mut self) -> Self {
+        for (device, share) in self.state.suspected_devices() {
+            self.free.change_service(self.state.index(), device, Share::ZERO, share);
+        }
+        self
     }
 
     /// The cluster as it would be if nobody used it now: what is down does not count.

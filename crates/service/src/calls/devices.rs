@@ -42,10 +42,13 @@ pub async fn set_availability(
         return Err(CallError::new(Code::Conflict, text).hint(hint));
     }
     let change = move |state: &State| {
+        let suspected = state.suspected_since(device).is_some();
         let (drained, failed) = (state.is_drained(device), state.has_failed(device));
         let event = match wanted {
             Availability::Drained => (!drained).then_some(Event::DeviceDrained { device }),
-            Availability::InService => drained.then_some(Event::DeviceUndrained { device }),
+            Availability::InService => {
+                (drained || suspected).then_some(Event::DeviceUndrained { device })
+            }
         };
         // An operator who takes it back says that it is repaired.
         let repaired = failed && wanted == Availability::InService;
@@ -90,6 +93,7 @@ fn row(state: &State, id: DeviceId) -> DeviceRow {
             (true, _) if held > 0 => DeviceState::Draining,
             (true, _) => DeviceState::Drained,
             (false, true) => DeviceState::Up,
+            (false, false) if state.is_only_suspected(id) => DeviceState::Suspected,
             (false, false) if is_used_by_others(state, id) => DeviceState::Occupied,
             (false, false) => DeviceState::Failed,
         },

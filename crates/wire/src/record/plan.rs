@@ -134,6 +134,9 @@ pub(super) enum ReasonRecord {
     ItsTurn {
         word: String,
     },
+    OnSuspected {
+        word: String,
+    },
     Resumed {
         step: u64,
     },
@@ -427,6 +430,7 @@ reasons! {
     FirstPossible { word: text => name }
     FixedAtSubmission { word: text => name }
     ItsTurn { word: text => name }
+    OnSuspected { word: text => name }
     Resumed { step: same => same }
     Aged { seconds: same => same }
     SpreadOver { count: same => same, domain: text => name, slower_pct: same => same }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Name, NodeId, Occupant, Phase,
-    Share, ShareMillis, StageKey, StateParts, Ticket, Time, Topology,
+    Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Millis, Name, NodeId, Occupant,
+    Phase, Share, ShareMillis, StageKey, StateParts, Suspicion, Ticket, Time, Topology,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -128,6 +128,8 @@ struct StateRecord {
     suspected: Vec<bool>,
     failed: Vec<bool>,
     drained: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    suspicions: BTreeMap<u32, SuspicionRecord>,
     occupied: BTreeMap<u32, OccupantRecord>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     removed: BTreeSet<u32>,
@@ -170,6 +172,13 @@ struct OccupantRecord {
     process: u32,
     user: String,
     command: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SuspicionRecord {
+    /// Pairs of job and time in ms.
+    stalls: Vec<(u64, u64)>,
+    owed_ms: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -269,6 +278,7 @@ fn write_state(state: &StateParts) -> StateRecord {
         suspected: state.suspected.clone(),
         failed: state.failed.clone(),
         drained: state.drained.iter().map(|id| id.0).collect(),
+        suspicions: state.suspicions.iter().map(write_suspicion).collect(),
         occupied: state.occupied.iter().map(|(id, by)| (id.0, occupant(by))).collect(),
         removed: state.removed.iter().map(|id| id.0).collect(),
         absent: state.absent.iter().map(|id| id.0).collect(),
@@ -312,6 +322,7 @@ fn read_state(record: &StateRecord, head: &Arc<Topology>) -> Result<StateParts, 
         suspected: record.suspected.clone(),
         failed: record.failed.clone(),
         drained: record.drained.iter().copied().map(DeviceId).collect(),
+        suspicions: record.suspicions.iter().map(read_suspicion).collect(),
         occupied: record.occupied.iter().map(read_occupant).collect(),
         removed: record.removed.iter().copied().map(NodeId).collect(),
         absent: record.absent.iter().copied().map(DeviceId).collect(),
@@ -353,6 +364,16 @@ fn read_claim((key, record): &(KeyRecord, ClaimRecord)) -> (StageKey, Claim) {
 
 fn read_used((tenant, used): (&String, &Vec<u32>)) -> (Name, Vec<Share>) {
     (tenant.as_str().into(), used.iter().copied().map(Share).collect())
+}
+
+fn write_suspicion((device, suspicion): (&DeviceId, &Suspicion)) -> (u32, SuspicionRecord) {
+    let stalls = suspicion.stalls.iter().map(|(job, at)| (job.0, at.0)).collect();
+    (device.0, SuspicionRecord { stalls, owed_ms: suspicion.owed.0 })
+}
+
+fn read_suspicion((device, record): (&u32, &SuspicionRecord)) -> (DeviceId, Suspicion) {
+    let stalls = record.stalls.iter().map(|(job, at)| (JobId(*job), Time(*at))).collect();
+    (DeviceId(*device), Suspicion { stalls, owed: Millis(record.owed_ms) })
 }
 
 fn read_occupant((id, by): (&u32, &OccupantRecord)) -> (DeviceId, Occupant) {

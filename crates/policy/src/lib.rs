@@ -13,6 +13,7 @@ mod placement;
 mod preemption;
 mod queue;
 mod registry;
+mod remainder;
 mod rules;
 mod speed;
 mod suspected;
@@ -24,6 +25,7 @@ pub use memory::Cache;
 pub use placement::{Candidate, Pool, Stands, Terms, candidates, packing, place, reasons_why_not};
 pub use preemption::{PREEMPTIONS_MAX, preemption};
 pub use registry::{Adaptive, POLICIES, by_name};
+pub use remainder::Remainder;
 pub use rules::Rules;
 pub use suspected::on_suspected;
 

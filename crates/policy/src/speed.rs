@@ -7,6 +7,7 @@ use het_perf::{Gang, RateSource};
 
 use crate::View;
 
+/// What is short: little is lost of it.
 const SOON: Millis = Millis::seconds(600);
 
 /// Steps that a stage still has to make, if it says how many there are.

@@ -1,13 +1,9 @@
 //! Room that somebody asks a running stage to make for a more urgent one.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use het_core::{LeaseId, Reason, StageKey, StopCause, StopCost};
-use het_policy::{Decision, Pool, View, Want, preemption};
-
-/// Waiting stages that are looked at.
-const LOOKS_MAX: usize = 256;
+use het_policy::{Decision, Pool, Remainder, View, Want, preemption};
 
 /// What stopping a running stage would come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,16 +29,10 @@ impl Yielding {
 pub fn yielding(view: &View<'_>, lease: LeaseId) -> Option<Yielding> {
     let state = view.state;
     let victim = state.stage(state.leases().get(&lease)?.stage).0.priority();
-    let unserved = state.waiting().filter(|key| !state.claims().contains_key(key));
-    let mut above: Vec<StageKey> =
-        unserved.filter(|key| state.stage(*key).0.priority() > victim).collect();
-    above.sort_by_key(|key| {
-        let job = state.stage(*key).0;
-        (Reverse(job.priority()), job.waiting_since(key.stage), *key)
-    });
-    let pool = Pool::of(state);
-    above.into_iter().take(LOOKS_MAX).find_map(|preemptor| {
-        let (_, order) = preemption(view, &pool, lease, preemptor)?;
+    let remainder = Remainder::of(Pool::of(state), &Decision::default());
+    let above = remainder.waiting(|key| state.stage(key).0.priority() > victim);
+    above.into_iter().find_map(|preemptor| {
+        let (_, order) = preemption(view, &remainder.pool, lease, preemptor)?;
         Some(Yielding { lease, preemptor, cost: order.cost })
     })
 }
@@ -53,25 +43,15 @@ pub(crate) fn heed(view: &View<'_>, decision: &mut Decision) {
     if state.yielding().next().is_none() {
         return;
     }
-    let mut pool = Pool::of(state);
-    let mut served: BTreeSet<StageKey> = state.claims().keys().copied().collect();
-    for (key, want) in &decision.wants {
-        if let Want::Run { placement, .. } = want
-            && served.insert(*key)
-        {
-            pool.take(placement);
-        }
-    }
+    let mut remainder = Remainder::of(Pool::of(state), decision);
     let mut stopped: BTreeSet<LeaseId> = decision.stops.iter().map(|order| order.lease).collect();
     for (lease, preemptor) in state.yielding() {
-        if served.contains(&preemptor) || stopped.contains(&lease) {
+        if remainder.serves(preemptor) || stopped.contains(&lease) {
             continue;
         }
-        let Some((placement, order)) = preemption(view, &pool, lease, preemptor) else {
-            continue;
-        };
-        pool.take(&placement);
-        served.insert(preemptor);
+        let found = preemption(view, &remainder.pool, lease, preemptor);
+        let Some((placement, order)) = found else { continue };
+        remainder.give(preemptor, &placement);
         stopped.insert(lease);
         decision.wants.retain(|(key, _)| *key != preemptor);
         let reasons = vec![Reason::ClaimPending];

@@ -32,11 +32,6 @@ impl Suspicion {
 }
 
 impl State {
-    /// Accelerators on which a program hung, also those on which it happened only once.
-    pub fn suspicions(&self) -> impl Iterator<Item = (DeviceId, &Suspicion)> {
-        self.suspicions.iter().map(|(device, suspicion)| (*device, suspicion))
-    }
-
     /// Since when programs hang on the device, where that has happened more than once.
     pub fn suspected_since(&self, device: DeviceId) -> Option<Time> {
         self.suspicions.get(&device)?.since()

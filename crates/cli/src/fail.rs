@@ -1,9 +1,11 @@
 //! What goes wrong, told in one sentence with a next step, and the exit codes of the contract.
 
+use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use anstream::eprintln;
+use het_files::is_shortage;
 use het_server::{CalibrationFault, HomeError, RunError, StoreError};
 use het_wire::text::with_causes;
 use owo_colors::OwoColorize;
@@ -22,6 +24,9 @@ pub mod code {
     pub const TIMEOUT: u8 = 124;
     pub const INTERRUPTED: u8 = 130;
 }
+
+/// What to do where the machine or its disk cannot do what was asked at present.
+const MEND_MACHINE: &str = "see to the disk, or to what the machine ran out of, and try again";
 
 /// A command that cannot do what it was asked.
 #[derive(Debug)]
@@ -60,13 +65,15 @@ impl Fail {
             ErrorKind::PermissionDenied => {
                 Self::new(code::NOT_ALLOWED, text).hint("see to its owner and permissions")
             }
+            _ if is_shortage(&error) => Self::new(code::FAILED, text).hint(MEND_MACHINE),
             _ => Self::new(code::FAILED, text),
         }
     }
 
     /// Something that says itself what to do about it.
-    pub fn from_error(error: impl std::error::Error) -> Self {
-        Self::new(code::FAILED, with_causes(&error))
+    pub fn from_error(error: impl Error + 'static) -> Self {
+        let fail = Self::new(code::FAILED, with_causes(&error));
+        if ran_short(&error) { fail.hint(MEND_MACHINE) } else { fail }
     }
 
     pub fn code(&self) -> u8 {
@@ -137,4 +144,9 @@ impl From<RunError> for Fail {
             other => Self::new(code::FAILED, with_causes(&other)),
         }
     }
+}
+
+/// Whether the machine or its disk lies beneath an error.
+fn ran_short(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref().is_some_and(is_shortage) || error.source().is_some_and(ran_short)
 }

@@ -253,6 +253,8 @@ pub enum FailureCause {
     Refused,
     /// It used up the memory that it had asked for.
     MemoryLimit,
+    /// Its files took up more disk space than it may have.
+    ScratchLimit,
     /// The machine ran out of memory.
     MachineMemory,
     /// Somebody outside killed a process of it by a signal.
@@ -268,12 +270,13 @@ pub enum FailureCause {
 }
 
 impl FailureCause {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Untold,
         Self::Program,
         Self::CannotRun,
         Self::Refused,
         Self::MemoryLimit,
+        Self::ScratchLimit,
         Self::MachineMemory,
         Self::Killed,
         Self::Device,
@@ -289,6 +292,7 @@ impl FailureCause {
             Self::CannotRun => "cannot_run",
             Self::Refused => "refused",
             Self::MemoryLimit => "memory_limit",
+            Self::ScratchLimit => "scratch_limit",
             Self::MachineMemory => "machine_memory",
             Self::Killed => "killed",
             Self::Device => "device",
@@ -300,7 +304,10 @@ impl FailureCause {
 
     /// It is the program's doing: another attempt would most likely end alike.
     pub fn is_own(self) -> bool {
-        matches!(self, Self::Untold | Self::Program | Self::CannotRun | Self::MemoryLimit)
+        matches!(
+            self,
+            Self::Untold | Self::Program | Self::CannotRun | Self::MemoryLimit | Self::ScratchLimit
+        )
     }
 }
 

@@ -293,6 +293,8 @@ pub struct Launch {
     /// alone.
     pub ranks_max: u32,
     pub precision: Option<Name>,
+    /// Disk space that its output, checkpoints and logs may take up, a rank; None for any.
+    pub scratch: Option<Bytes>,
     pub log: LogRule,
     pub stall: StallRule,
     /// Absolute path of a file that its processes read as standard input, where there is one.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Name, Priority, Share};
+use crate::{Bytes, Name, Priority, Share};
 
 /// Quotas by tenant. A tenant called `lab/nlp` is a part of `lab`: what it holds, `lab` holds too.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -10,6 +10,8 @@ pub struct Quotas {
     pub tenants: BTreeMap<Name, Quota>,
     /// The highest priority that jobs of those may ask for who are not told otherwise.
     pub priority_max: Option<Priority>,
+    /// The disk space that a rank of theirs may take up.
+    pub scratch_max: Option<Bytes>,
 }
 
 /// What one tenant may have.
@@ -21,6 +23,8 @@ pub struct Quota {
     pub classes: BTreeMap<Name, ClassQuota>,
     /// The highest priority that its jobs may ask for, and those of the tenants below it.
     pub priority_max: Option<Priority>,
+    /// The disk space that a rank of those jobs may take up.
+    pub scratch_max: Option<Bytes>,
 }
 
 /// What one tenant may have of one device class.
@@ -35,7 +39,7 @@ pub struct ClassQuota {
 impl Quota {
     /// Without anything of its own.
     pub fn new(weight: u32) -> Self {
-        Self { weight, classes: BTreeMap::new(), priority_max: None }
+        Self { weight, classes: BTreeMap::new(), priority_max: None, scratch_max: None }
     }
 }
 
@@ -53,8 +57,18 @@ impl Quotas {
     /// The highest priority that a job of a tenant may ask for: its own, or that of the nearest
     /// above it that has one.
     pub fn priority_max(&self, tenant: &str) -> Priority {
-        let own = |name: &str| self.tenants.get(name)?.priority_max;
-        lineage(tenant).rev().find_map(own).or(self.priority_max).unwrap_or(Priority::Urgent)
+        let own = |quota: &Quota| quota.priority_max;
+        self.nearest(tenant, own).or(self.priority_max).unwrap_or(Priority::Urgent)
+    }
+
+    /// The disk space that a rank of a tenant's jobs may take up, found alike.
+    pub fn scratch_max(&self, tenant: &str) -> Option<Bytes> {
+        self.nearest(tenant, |quota| quota.scratch_max).or(self.scratch_max)
+    }
+
+    /// What the tenant itself was told, or the nearest above it that was told something.
+    fn nearest<T>(&self, tenant: &str, told: impl Fn(&Quota) -> Option<T>) -> Option<T> {
+        lineage(tenant).rev().find_map(|name| told(self.tenants.get(name)?))
     }
 
     pub fn weight(&self, tenant: &str) -> u32 {

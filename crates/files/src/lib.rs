@@ -13,9 +13,11 @@ mod open;
 mod remove;
 mod replace;
 mod shortage;
+mod usage;
 
 pub use list::{Entry, Kind, Listing, is_directory, is_file, kind, list};
 pub use open::{Links, Refused, head, modify, open, read, tail};
 pub use remove::remove_tree;
 pub use replace::{create_private, replace, replace_private};
 pub use shortage::is_shortage;
+pub use usage::{Usage, usage};

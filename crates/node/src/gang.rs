@@ -8,6 +8,7 @@ mod process;
 mod processes;
 mod report;
 mod reporting;
+mod scratch;
 mod shim;
 mod shutdown;
 mod stacks;
@@ -37,6 +38,7 @@ use holdings::{Files, Holdings};
 pub(crate) use process::Process;
 use processes::Processes;
 use reporting::Reporting;
+use scratch::ScratchWatch;
 pub(crate) use shim::Shim;
 use shim::{EndsTold, ShimWatch};
 use shutdown::{Escalation, Shutdown};
@@ -88,6 +90,8 @@ pub(crate) struct Gang {
     logs: Option<LogRotation>,
     /// While readers wait for its first output.
     output: Option<OutputWatch>,
+    /// None where its files may take up any space.
+    scratch: Option<ScratchWatch>,
 }
 
 impl Gang {
@@ -139,6 +143,7 @@ impl Gang {
         let has_logs = spec.launch.log == LogRule::EachRank;
         Self {
             logs: has_logs.then(|| LogRotation::begin(context.clock.now())),
+            scratch: ScratchWatch::begin(&spec, context.clock.now()),
             spec,
             processes: Processes::new(processes),
             shim: ShimWatch::new(),
@@ -189,6 +194,7 @@ impl Gang {
             self.survivors.deadline(),
             self.reporting.deadline(),
             self.logs.as_ref().map(|logs| logs.check_at),
+            self.scratch.as_ref().map(ScratchWatch::deadline),
             self.startup.deadline(),
             self.processes.deadline(),
             self.shim.deadline(),
@@ -215,6 +221,7 @@ impl Gang {
         }
         self.reporting.emit_stall(now, &self.spec, context);
         self.end_if_hung(now, context);
+        self.end_if_too_large(now, context);
         if let Some(escalation) = self.shutdown.due(now) {
             self.escalate(escalation, context);
         }
@@ -259,6 +266,19 @@ impl Gang {
         let Some(silent) = self.reporting.hung_for(now, &self.spec) else { return };
         let kept = stacks::keep(&self.spec, &self.processes, &self.holdings.cgroups);
         self.verdict.stalled(silent, kept.as_deref());
+        self.end_others(now, context);
+    }
+
+    /// A gang whose files take up too much space is ended. It gets no time to save: that takes
+    /// more.
+    fn end_if_too_large(&mut self, now: Time, context: &Context) {
+        let exceeded = self.scratch.as_mut().and_then(|scratch| scratch.exceeded(now));
+        let Some((used, limit)) = exceeded.filter(|_| self.verdict.is_open()) else { return };
+        self.verdict.took_too_much_space(used, limit);
+        self.end_others(now, context);
+    }
+
+    fn end_others(&mut self, now: Time, context: &Context) {
         if let Some(escalation) = self.shutdown.fail(now) {
             self.escalate(escalation, context);
         }
@@ -306,11 +326,7 @@ impl Gang {
                 let grace = checkpoint.map_or(CheckpointSpec::GRACE_DEFAULT, |spec| spec.grace);
                 self.shutdown.allow_save(context.clock.now(), grace, Escalation::Terminate);
             }
-            Consequence::EndOthers => {
-                if let Some(escalation) = self.shutdown.fail(context.clock.now()) {
-                    self.escalate(escalation, context);
-                }
-            }
+            Consequence::EndOthers => self.end_others(context.clock.now(), context),
         }
     }
 

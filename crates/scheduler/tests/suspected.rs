@@ -132,7 +132,7 @@ fn nobody_gets_more_of_it_than_a_quota_allows() {
     let classes = [("h100".into(), limit)].into();
     let tenant = training().tenant;
     let tenants = [(tenant, Quota { classes, ..Quota::new(1) })].into();
-    let quotas = Quotas { tenants, priority_max: None };
+    let quotas = Quotas { tenants, ..Quotas::default() };
     state.apply(state.now(), &Event::QuotasSet { quotas: Arc::new(quotas) });
     submit(&mut state, 3, training());
     submit(&mut state, 4, training());

@@ -21,7 +21,7 @@ pub use after::{After, AfterError, AfterJob, AfterSelector, parse as parse_after
 pub use begin::{BEGIN_HINT, begin};
 pub use names::{name_problem, tenant_problem};
 pub use overrides::Override;
-pub use resolve::Context;
+pub use resolve::{Context, scratch};
 pub use schema::json_schema;
 pub use shape::{
     AfterFile, AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use het_core::{
-    ClassQuota, DeviceClass, Match, Name, Priority, Quota, Quotas, Share, Topology, lineage,
+    Bytes, ClassQuota, DeviceClass, Match, Name, Priority, Quota, Quotas, Share, Topology, lineage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::file::{ApiVersion, Form, Problem, Problems, Tree};
 use crate::job::PriorityFile;
-use crate::words;
+use crate::{quantity, words};
 
 /// What tenants may have of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,6 +27,10 @@ pub struct QuotasFile {
     /// of a tenant above it says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_max: Option<PriorityFile>,
+    /// The disk space that a rank may take up by its output, checkpoints and logs, in the same way:
+    /// `200GiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch_max: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -50,6 +54,10 @@ pub struct QuotaFile {
     /// The highest priority that its jobs may ask for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_max: Option<PriorityFile>,
+    /// The disk space that a rank of its jobs may take up: `200GiB`. More is refused, and jobs that
+    /// ask for none get this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch_max: Option<String>,
 }
 
 fn weight_default() -> u32 {
@@ -67,6 +75,7 @@ fn example_of(field: &str) -> String {
         "quota" => "`quota: { h100: 8 }`",
         "limit" => "`limit: { h100: 16 }`",
         "priority_max" => "`priority_max: high`",
+        "scratch_max" => "`scratch_max: 200GiB`",
         _ => "`tenants: { research: { weight: 2, quota: { h100: 8 } } }`",
     };
     format!("for example {example}")
@@ -122,10 +131,25 @@ impl Reader<'_> {
             }
             let at = pointer(&["tenants", name, "priority_max"]);
             let priority_max = self.priority_max(quota.priority_max, &at);
-            let quota = Quota { weight: quota.weight, classes, priority_max };
+            let at = pointer(&["tenants", name, "scratch_max"]);
+            let scratch_max = self.scratch_max(quota.scratch_max.as_deref(), &at);
+            let quota = Quota { weight: quota.weight, classes, priority_max, scratch_max };
             tenants.insert(name.as_str().into(), quota);
         }
-        Quotas { tenants, priority_max: self.priority_max(file.priority_max, "/priority_max") }
+        let priority_max = self.priority_max(file.priority_max, "/priority_max");
+        let scratch_max = self.scratch_max(file.scratch_max.as_deref(), "/scratch_max");
+        Quotas { tenants, priority_max, scratch_max }
+    }
+
+    fn scratch_max(&mut self, text: Option<&str>, at: &str) -> Option<Bytes> {
+        let text = text?;
+        let size = quantity::size(text).filter(|size| *size > Bytes::ZERO);
+        if size.is_none() {
+            let hint = "write for example `200GiB`".to_owned();
+            let message = format!("`{text}` is no disk space");
+            self.problems.push(self.tree.at(at).problem(message, hint));
+        }
+        size
     }
 
     fn priority_max(&mut self, word: Option<PriorityFile>, at: &str) -> Option<Priority> {

@@ -1,6 +1,6 @@
 //! Quota files: what they mean, and everything that is wrong with one at once.
 
-use het_core::{Priority, Quotas, Share};
+use het_core::{Bytes, Priority, Quotas, Share};
 use het_testkit::build;
 use het_wire::quotas::parse;
 
@@ -41,6 +41,16 @@ fn the_nearest_tenant_says_how_urgent_a_job_may_be() {
     let unlimited = read("  shop: {}").expect("it is right");
     assert_eq!(unlimited.priority_max("shop"), Priority::Urgent);
     check("  lab: { priority_max: low }", &["less than jobs have", "`normal`"]);
+}
+
+#[test]
+fn the_nearest_tenant_says_what_a_job_may_take_up_of_a_disk() {
+    let quotas = read("  lab: { scratch_max: 2TiB }\n  shop: {}\nscratch_max: 200GiB");
+    let quotas = quotas.expect("it is right");
+    assert_eq!(quotas.scratch_max("lab/nlp"), Some(Bytes::gib(2048)));
+    assert_eq!(quotas.scratch_max("shop"), Some(Bytes::gib(200)));
+    assert_eq!(read("  shop: {}").expect("it is right").scratch_max("shop"), None);
+    check("  lab: { scratch_max: much }", &["`much` is no disk space", "`200GiB`"]);
 }
 
 #[test]

@@ -4,13 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anstream::eprintln;
 use clap::Args;
 use het_core::{Bytes, Millis};
-use het_files::{Kind, list, remove_tree};
+use het_files::{Usage, remove_tree, usage};
 use het_server::{EventStore, Home, JobDir, StoreError};
 use het_wire::api::JobList;
 use het_wire::quantity::{duration, size};
@@ -152,7 +151,7 @@ fn ended(jobs: &[JobDir], reports: &[Option<RunReport>], needed: &BTreeSet<PathB
         if needed.iter().any(|other| other.starts_with(&path)) {
             return None;
         }
-        let (files, bytes) = usage(&dir.path);
+        let Usage { files, bytes } = usage([dir.path.clone()], u64::MAX);
         Some(Ended { dir: dir.clone(), name: report.name.clone(), at, files, bytes })
     });
     ended.collect()
@@ -197,23 +196,6 @@ fn of_server(client: &mut Client) -> Result<BTreeSet<PathBuf>, Fail> {
         after = page.next;
     }
     Ok(needed)
-}
-
-/// Files and bytes below a directory; links count as what they are.
-fn usage(dir: &Path) -> (u64, u64) {
-    let (mut files, mut bytes) = (1, 0);
-    let mut left = vec![dir.to_owned()];
-    while let Some(dir) = left.pop() {
-        for entry in list(&dir, usize::MAX).entries {
-            files += 1;
-            // In blocks of 512 bytes, whatever the file system's (stat(2)).
-            bytes += fs::symlink_metadata(&entry.path).map_or(0, |found| found.blocks() * 512);
-            if entry.kind == Kind::Directory {
-                left.push(entry.path);
-            }
-        }
-    }
-    (files, bytes)
 }
 
 #[cfg(test)]

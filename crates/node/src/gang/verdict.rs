@@ -105,8 +105,8 @@ pub(super) struct Verdict {
     /// Some rank did not exit with 0.
     left_work: bool,
     is_done: bool,
-    /// It hung, and was ended for that.
-    stall: Option<Failure>,
+    /// It hung, or took up too much space, and was ended for that.
+    ended_for: Option<Failure>,
 }
 
 impl Verdict {
@@ -122,7 +122,7 @@ impl Verdict {
 
     /// Nobody has ended or failed it yet.
     pub(super) fn is_open(&self) -> bool {
-        !self.is_stop_requested && self.culprit.is_none() && self.stall.is_none()
+        !self.is_stop_requested && self.culprit.is_none() && self.ended_for.is_none()
     }
 
     /// It reported nothing for so long; the stacks of its processes may lie in a file.
@@ -132,7 +132,17 @@ impl Verdict {
             message.push_str(&format!(", what its processes did is in `{}`", path.display()));
         }
         let (exit_code, cause) = (Exit::Signal(Signal::SIGKILL).code(), FailureCause::Stalled);
-        self.stall = Some(Failure { rank: 0, exit_code, message, cause });
+        self.ended_for = Some(Failure { rank: 0, exit_code, message, cause });
+    }
+
+    /// Its files take up more than they may.
+    pub(super) fn took_too_much_space(&mut self, used: Bytes, limit: Bytes) {
+        let message = format!(
+            "its output, checkpoints and logs take up {used}, more than the {limit} of `scratch` \
+             that it may have, hint: keep fewer checkpoints, or ask for more `scratch`"
+        );
+        let (exit_code, cause) = (Exit::Signal(Signal::SIGKILL).code(), FailureCause::ScratchLimit);
+        self.ended_for = Some(Failure { rank: 0, exit_code, message, cause });
     }
 
     pub(super) fn culprit(&self) -> Option<u32> {
@@ -141,7 +151,7 @@ impl Verdict {
 
     /// Whether there may be another attempt.
     pub(super) fn prospect(&self) -> Prospect {
-        match self.left_work || self.is_stop_requested || self.stall.is_some() {
+        match self.left_work || self.is_stop_requested || self.ended_for.is_some() {
             true => Prospect::Resume,
             false => Prospect::Nothing,
         }
@@ -165,8 +175,8 @@ impl Verdict {
     /// `log` is the end of the culprit's log. A program that nobody asked to stop wants to go on
     /// later only if it `saved` something new: otherwise it would do the same for ever.
     pub(super) fn outcome(&self, log: &str, memory: MemoryRanOut, saved: Saved) -> Outcome {
-        if let Some(stall) = &self.stall {
-            return Outcome::Failed(stall.clone());
+        if let Some(failure) = &self.ended_for {
+            return Outcome::Failed(failure.clone());
         }
         match self.culprit {
             // Its exit is unknown: it is restarted from its newest checkpoint, unless it reported

@@ -158,9 +158,19 @@ impl GangSpec {
         self.workdir().join(self.launch.stage.as_str())
     }
 
+    /// Logs of all attempts.
+    fn logs_dir(&self) -> PathBuf {
+        self.workdir().join("logs").join(self.launch.stage.as_str())
+    }
+
     pub(crate) fn log_dir(&self) -> PathBuf {
-        let stage = self.workdir().join("logs").join(self.launch.stage.as_str());
-        stage.join(format!("attempt-{}", self.attempt))
+        self.logs_dir().join(format!("attempt-{}", self.attempt))
+    }
+
+    /// Where its programs are told to write, and what is written for them.
+    pub(crate) fn written_dirs(&self) -> Vec<PathBuf> {
+        let dirs = [Some(self.output_dir()), Some(self.logs_dir()), self.checkpoint_dir()];
+        dirs.into_iter().flatten().collect()
     }
 
     pub(crate) fn log_file(&self, rank: u32) -> PathBuf {

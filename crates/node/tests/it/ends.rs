@@ -1,6 +1,6 @@
 //! How a gang ends.
 
-use het_core::{FailureCause, Millis, Outcome, StallRule};
+use het_core::{Bytes, FailureCause, Millis, Outcome, StallRule};
 
 use crate::rig::{CPU, LEASE, Rig, grant, is_alive, rank};
 
@@ -186,4 +186,17 @@ fn a_gang_that_hangs_is_ended_and_what_it_did_is_kept() {
     let stacks = failure.message.split('`').nth(1).expect("it names the file of the stacks");
     let text = std::fs::read_to_string(stacks).expect("the stacks were kept");
     assert!(text.contains("comm: sleep"), "{text}");
+}
+
+#[test]
+fn a_gang_whose_files_take_up_too_much_space_is_ended() {
+    let mut rig = Rig::new();
+    let script = "head -c 4194304 /dev/zero > $HET_OUTPUT/large; trap '' TERM; sleep 1000";
+    let mut launch = rig.launch(script);
+    launch.scratch = Some(Bytes(1 << 20));
+    rig.start_with(LEASE, launch, vec![rank(&[grant(CPU, 1)], &[])], None);
+    let story = rig.story();
+    let failure = story.failure();
+    assert_eq!(failure.cause, FailureCause::ScratchLimit, "{failure:?}");
+    assert!(failure.message.contains("more than the 1MiB of `scratch`"), "{failure:?}");
 }

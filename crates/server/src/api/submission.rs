@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use het_core::{ArrayMember, JobId, JobSpec, Name, StartConditions};
+use het_core::{ArrayMember, Bytes, JobId, JobSpec, Name, StartConditions};
 use het_files::is_shortage;
 use het_host::{keep_environment, keep_job_variables, keep_script, remove_unused};
 use het_planner::models;
@@ -16,7 +16,7 @@ use het_scheduler::impossible;
 use het_service::calls::{Waiting, Waits};
 use het_service::{Handle, Replica, Unavailable, calls};
 use het_wire::api::{ArrayPlace, JobRow, Submission};
-use het_wire::job::{Context, TrainingJob, begin, parse_after};
+use het_wire::job::{Context, TrainingJob, begin, parse_after, scratch};
 use jiff::Zoned;
 
 use super::auth::Verb;
@@ -44,17 +44,20 @@ pub(super) struct Submitter<'a> {
 /// The specification of a job under an id of its own; what it names on disk is there then.
 pub(super) async fn specify(
     parts: &Parts,
-    Submitter { caller, counted_by, .. }: Submitter<'_>,
+    Submitter { service, caller, counted_by }: Submitter<'_>,
     submission: &Submission,
     job: &TrainingJob,
     id: JobId,
 ) -> Result<Specified, ApiError> {
+    let tenant = job.file.metadata.tenant.as_deref().unwrap_or("default");
+    let asked = job.file.spec.stages.iter().filter_map(scratch).max();
+    let scratch = calls::scratch_max(service, caller, tenant, asked).await?;
     let array = submission.array.map(|place| member(parts, caller, place, id)).transpose()?;
     let start = start_conditions(parts, caller, job, array)?;
     let user = caller.user.as_deref();
     let workdir = workdir(parts, counted_by, submission, (id, user)).await?;
     let kept = Kept::of(parts, submission).await?;
-    let place = Place { user, ..kept.context(id, array, &workdir) };
+    let place = Place { user, scratch, ..kept.context(id, array, &workdir) };
     let spec = resolve(parts, submission, job, &place)?;
     let spec = with_kept_variables(parts, submission, spec, id).await?;
     let (spec, too_large) = with_planned_speeds(parts, counted_by, job, spec).await?;
@@ -218,6 +221,7 @@ fn resolve(
         stdin: submission.stdin.as_deref(),
         environment: place.environment,
         user: place.user,
+        scratch: place.scratch,
     };
     job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }
@@ -277,6 +281,7 @@ struct Place<'a> {
     script: Option<&'a str>,
     environment: Option<&'a str>,
     user: Option<&'a str>,
+    scratch: Option<Bytes>,
 }
 
 impl Kept {
@@ -315,7 +320,7 @@ impl Kept {
         workdir: &'a str,
     ) -> Place<'a> {
         let (script, environment) = (self.script.as_deref(), self.environment.as_deref());
-        Place { job, array, workdir, script, environment, user: None }
+        Place { job, array, workdir, script, environment, user: None, scratch: None }
     }
 }
 
@@ -339,9 +344,9 @@ async fn remove_unused_files(parts: &Parts, bytes: u64) {
 
 /// Where something of the machine ran out, the request is not to blame.
 fn unwritable(error: &io::Error, text: String) -> ApiError {
-    let code = match is_shortage(error) {
-        true => Code::InsufficientStorage,
-        false => Code::BadRequest,
-    };
-    ApiError::new(code, text)
+    match is_shortage(error) {
+        true => ApiError::new(Code::InsufficientStorage, text)
+            .hint("see to the disk, or to what the machine ran out of, and try again"),
+        false => ApiError::new(Code::BadRequest, text),
+    }
 }

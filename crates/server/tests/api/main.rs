@@ -215,7 +215,7 @@ fn a_tenant_with_all_its_jobs_is_told_so_and_others_are_served() {
 }
 
 #[test]
-fn quotas_say_how_urgent_a_tenants_jobs_may_be() {
+fn quotas_say_what_a_tenants_jobs_may_ask_for() {
     let (mut user, mut operator) = (String::new(), String::new());
     let rig = Rig::new(|home| {
         let add = |role| opened(home).add(role, Some("lab".to_owned())).expect("it is written");
@@ -223,7 +223,7 @@ fn quotas_say_how_urgent_a_tenants_jobs_may_be() {
     });
     let file = json!({
         "apiVersion": "heterosis.dev/v1alpha1", "kind": "Quotas",
-        "tenants": { "lab": { "priority_max": "high" } },
+        "tenants": { "lab": { "priority_max": "high", "scratch_max": "20GiB" } },
     });
     let quotas = json!({ "file": file.to_string(), "source": "quotas.yaml" });
     assert_eq!(rig.ask("PUT", "/api/v1/quotas", &quotas).status, StatusCode::OK);
@@ -232,14 +232,25 @@ fn quotas_say_how_urgent_a_tenants_jobs_may_be() {
         let headers = [("authorization", header.as_str())];
         rig.send(Listener::Network, request(method, path, &headers, body.to_string()))
     };
-    let submit = |token: &str, priority: &str| {
+    let submit_with = |token: &str, edit: &dyn Fn(&mut Value)| {
         let mut submission = submission("lab/nlp");
         let file = submission["file"].as_str().expect("a text").to_owned();
         let mut file: Value = serde_json::from_str(&file).expect("it is JSON too");
-        file["spec"]["priority"] = json!(priority);
+        edit(&mut file["spec"]);
         submission["file"] = json!(file.to_string());
         ask(token, "POST", "/api/v1/jobs", &submission)
     };
+    let submit = |token: &str, priority: &str| {
+        submit_with(token, &|spec| spec["priority"] = json!(priority))
+    };
+    let submit_large = |token: &str, scratch: &str| {
+        submit_with(token, &|spec| spec["stages"][0]["with"] = json!({ "scratch": scratch }))
+    };
+    let refused = submit_large(&user, "30GiB");
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert_eq!(refused.body["message"], "jobs of `lab/nlp` have 20GiB of `scratch` a rank at most");
+    let modest = submit_large(&user, "10GiB");
+    assert_eq!(modest.status, StatusCode::CREATED, "{}", modest.body);
     let refused = submit(&user, "urgent");
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     assert_eq!(refused.body["message"], "jobs of `lab/nlp` have priority `high` at most");

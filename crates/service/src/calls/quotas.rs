@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use het_core::{Event, Priority, Quotas, Share, State};
+use het_core::{Bytes, Event, Priority, Quotas, Share, State};
 use het_wire::api::QuotaRow;
 
 use crate::{CallError, Caller, Change, Code, Handle, Verb, Whose, may};
@@ -46,6 +46,30 @@ pub async fn check_priority(
     let text = format!("jobs of `{tenant}` have priority `{most}` at most");
     Err(CallError::new(Code::NotAllowed, text)
         .hint("ask for less, or an operator for `het set JOB --priority`"))
+}
+
+/// The disk space that a rank of a tenant's jobs may take up, where it has a limit.
+///
+/// # Errors
+/// When a caller asks for more, who administers no jobs of others.
+pub async fn scratch_max(
+    handle: &Handle,
+    caller: &Caller,
+    tenant: &str,
+    asked: Option<Bytes>,
+) -> Result<Option<Bytes>, CallError> {
+    let name = tenant.to_owned();
+    let most = handle.query(move |replica| replica.state().quotas().scratch_max(&name)).await?;
+    match (most, asked) {
+        (Some(most), Some(asked))
+            if asked > most && !may(caller.role, Verb::ChangeJobs, Whose::Others) =>
+        {
+            let text = format!("jobs of `{tenant}` have {most} of `scratch` a rank at most");
+            Err(CallError::new(Code::NotAllowed, text)
+                .hint("ask for less, or an administrator for `scratch_max` in the quotas"))
+        }
+        _ => Ok(most),
+    }
 }
 
 fn rows(state: &State) -> Vec<QuotaRow> {

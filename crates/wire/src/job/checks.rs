@@ -211,7 +211,6 @@ fn unused_fields(found: &mut Vec<Problem>, tree: &Tree) {
     let fields = [
         ("elastic", "the stage keeps the number of devices it asks for"),
         ("topology/prefer", "only `within` is honoured"),
-        ("with/scratch", "no scratch space is reserved"),
         ("checkpoint/portable", "a checkpoint is taken to fit every alternative"),
     ];
     for (path, what) in fields {

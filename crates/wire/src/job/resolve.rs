@@ -41,6 +41,8 @@ pub struct Context<'a> {
     pub environment: Option<&'a str>,
     /// The user of the machine as whom its programs run, where that is not the server's.
     pub user: Option<&'a str>,
+    /// Disk space that a rank of stages may take up that do not say.
+    pub scratch: Option<Bytes>,
 }
 
 /// What names in the file may stand for; where nothing is known of a sort, all names will do.
@@ -69,6 +71,7 @@ impl<'a> Context<'a> {
             stdin: None,
             environment: None,
             user: None,
+            scratch: None,
         }
     }
 
@@ -152,6 +155,11 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         preemptible: preemptible(&stage.needs),
         planned: PlannedSpeeds::default(),
     }
+}
+
+/// The disk space that a rank may take up, where the file says so.
+pub fn scratch(stage: &StageFile) -> Option<Bytes> {
+    quantity::size(stage.needs.with.as_ref()?.scratch.as_deref()?)
 }
 
 fn rank_rule(needs: &Needs) -> RankRule {
@@ -268,6 +276,7 @@ fn launch(
         checkpoint,
         ranks_max,
         precision: needs.precision.map(|format| Name::from(format.word())),
+        scratch: scratch(stage).or(context.scratch),
         log: match needs.logs {
             Some(LogsFile::Rule(LogRuleFile::None)) => LogRule::Discard,
             Some(LogsFile::Rule(LogRuleFile::Ranks) | LogsFile::Files(_)) | None => {

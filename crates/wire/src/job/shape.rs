@@ -399,6 +399,8 @@ pub struct CompanionsFile {
     /// Memory a rank, for example `64GiB`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
+    /// Most disk space that the stage's output, checkpoints and logs take up, a rank, for example
+    /// `200GiB`. A stage that takes up more is ended and fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<String>,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{ClassQuota, Priority, Quota, Quotas, Share};
+use het_core::{Bytes, ClassQuota, Priority, Quota, Quotas, Share};
 use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
@@ -13,6 +13,8 @@ pub(super) struct QuotasRecord {
     tenants: BTreeMap<String, QuotaRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     priority_max: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scratch_max_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +24,8 @@ struct QuotaRecord {
     classes: BTreeMap<String, ClassQuotaRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     priority_max: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scratch_max_bytes: Option<u64>,
 }
 
 /// Shares in 1/10,000.
@@ -43,9 +47,14 @@ pub(super) fn write_quotas(quotas: &Quotas) -> QuotasRecord {
         weight: quota.weight,
         classes: quota.classes.iter().map(|(id, of)| (id.to_string(), class(of))).collect(),
         priority_max: quota.priority_max.map(priority),
+        scratch_max_bytes: quota.scratch_max.map(|bytes| bytes.0),
     };
     let tenants = quotas.tenants.iter().map(|(name, quota)| (name.to_string(), row(quota)));
-    QuotasRecord { tenants: tenants.collect(), priority_max: quotas.priority_max.map(priority) }
+    QuotasRecord {
+        tenants: tenants.collect(),
+        priority_max: quotas.priority_max.map(priority),
+        scratch_max_bytes: quotas.scratch_max.map(|bytes| bytes.0),
+    }
 }
 
 pub(super) fn read_quotas(record: &QuotasRecord) -> Result<Quotas, RecordError> {
@@ -60,11 +69,14 @@ pub(super) fn read_quotas(record: &QuotasRecord) -> Result<Quotas, RecordError> 
     let row = |(name, quota): (&String, &QuotaRecord)| {
         let classes = quota.classes.iter().map(|(id, of)| (id.as_str().into(), class(of)));
         let priority_max = priority(&quota.priority_max)?;
-        let quota = Quota { weight: quota.weight, classes: classes.collect(), priority_max };
+        let scratch_max = quota.scratch_max_bytes.map(Bytes);
+        let (weight, classes) = (quota.weight, classes.collect());
+        let quota = Quota { weight, classes, priority_max, scratch_max };
         Ok((name.as_str().into(), quota))
     };
     Ok(Quotas {
         tenants: record.tenants.iter().map(row).collect::<Result<_, RecordError>>()?,
         priority_max: priority(&record.priority_max)?,
+        scratch_max: record.scratch_max_bytes.map(Bytes),
     })
 }

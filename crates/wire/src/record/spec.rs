@@ -144,6 +144,8 @@ pub(super) struct LaunchRecord {
     ranks_max: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     precision: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scratch_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
     log: LogRecord,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -389,6 +391,7 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
         }),
         ranks_max: launch.ranks_max,
         precision: launch.precision.as_ref().map(ToString::to_string),
+        scratch_bytes: launch.scratch.map(|bytes| bytes.0),
         log: match launch.log {
             LogRule::EachRank => LogRecord::EachRank,
             LogRule::Discard => LogRecord::Discard,
@@ -469,6 +472,7 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
         }),
         ranks_max: record.ranks_max,
         precision: record.precision.as_deref().map(Into::into),
+        scratch: record.scratch_bytes.map(Bytes),
         log: match record.log {
             LogRecord::EachRank => LogRule::EachRank,
             LogRecord::Discard => LogRule::Discard,

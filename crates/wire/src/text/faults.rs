@@ -95,6 +95,9 @@ fn cause(lang: Lang, cause: FailureCause) -> String {
         FailureCause::CannotRun => ("its program could not be run", "其程序无法运行"),
         FailureCause::Refused => ("the machine could not begin it", "机器未能启动它"),
         FailureCause::MemoryLimit => ("it used up its memory", "它用尽了自己的内存"),
+        FailureCause::ScratchLimit => {
+            ("its files took up more space than it may have", "其文件占用的空间超出允许值")
+        }
         FailureCause::MachineMemory => ("the machine ran out of memory", "机器内存耗尽"),
         FailureCause::Killed => ("somebody outside killed it", "它被外部终止"),
         FailureCause::Device => ("its device or node failed", "其设备或节点出现故障"),

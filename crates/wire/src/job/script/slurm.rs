@@ -74,7 +74,10 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--deadline", "--time-min"], "give a `--time` that it surely ends in"),
     (&["-W", "--wait"], "say `het submit --wait`"),
     (&["--test-only"], "say `het submit --hold`, and ask `het explain`"),
-    (&["--tmp"], "scratch space is not reserved here: remove the line"),
+    (
+        &["--tmp"],
+        "scratch space is limited, not reserved: say `with: { scratch: … }` in a job file",
+    ),
     (&["-O", "--overcommit"], "ask for as many cores as it has tasks"),
     (&["--uid", "--gid", "--get-user-env"], "submit it as the user that it is to run as"),
     (&["--export-file"], "say `--export=NAME=VALUE,…`, or `het submit --env NAME=VALUE`"),

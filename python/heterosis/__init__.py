@@ -29,7 +29,9 @@ import time
 from pathlib import Path
 from typing import Mapping, NoReturn, Optional
 
-__all__ = ["Job", "job"]
+from .batches import Batches
+
+__all__ = ["Batches", "Job", "job"]
 
 #: "Saved, call me again": EX_TEMPFAIL of sysexits.h.
 EXIT_SAVED = 75
@@ -53,6 +55,8 @@ class Job:
         resume_from: the checkpoint to go on from, or None.
         checkpoint_dir: where checkpoints are looked for, or None.
         output: where outputs belong, or None outside Heterosis.
+        devices: how many the whole job has at present, or None where that never changes.
+        batch_devices: how many its global batch is meant for, likewise.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -61,6 +65,8 @@ class Job:
         self.resume_from = _path(environment, "HET_RESUME_FROM")
         self.checkpoint_dir = _path(environment, "HET_CHECKPOINT_DIR")
         self.output = _path(environment, "HET_OUTPUT")
+        self.devices = _number(environment, "HET_DEVICE_COUNT")
+        self.batch_devices = _number(environment, "HET_BATCH_DEVICES")
         self._progress = _path(environment, "HET_PROGRESS")
         self._notice = _path(environment, "HET_NOTICE")
         every = environment.get("HET_CHECKPOINT_EVERY")
@@ -139,6 +145,22 @@ class Job:
         if not self._is_asked():
             return False
         return step >= self._agreed(step)
+
+    def accumulation(self, steps: int = 1) -> int:
+        """Batches to accumulate before an update, so that the global batch is that of `steps` such
+        batches on as many devices as the job asks for.
+
+        Raises ValueError where no whole number will do; `Batches` divides any global batch.
+        """
+        if self.devices is None or self.batch_devices is None:
+            return steps
+        scaled, rest = divmod(steps * self.batch_devices, self.devices)
+        if rest or not scaled:
+            raise ValueError(
+                f"{steps} batches on {self.batch_devices} devices are no whole number on"
+                f" {self.devices}: take smaller batches and accumulate more of them"
+            )
+        return scaled
 
     def leave(self) -> NoReturn:
         """Ends this process as one that has saved and wants to go on later."""
@@ -225,6 +247,11 @@ class Job:
             finally:
                 draft.unlink()
         return int(settled.read_text())
+
+
+def _number(environment: Mapping[str, str], name: str) -> Optional[int]:
+    text = environment.get(name)
+    return int(text) if text else None
 
 
 def _path(environment: Mapping[str, str], name: str) -> Optional[Path]:

@@ -48,7 +48,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "service",
         ],
     ),
-    ("bench", &["core", "perf", "policy", "control", "engine", "node", "devices", "server"]),
+    (
+        "bench",
+        &[
+            "core", "perf", "policy", "control", "engine", "node", "devices", "server", "sim",
+            "forecast", "lab",
+        ],
+    ),
     ("train", &["core", "perf", "parallel", "wire", "devices"]),
     (
         "cli",

@@ -1,8 +1,10 @@
 //! `het bench node`: what the local tier costs, beside what the system itself costs, in one run.
+//! `het bench fidelity`: how far a simulation is from the same jobs on real processes.
 //!
-//! Knows: how launches, hops, notices and a server's answers are timed.
+//! Knows: how launches, hops, notices, a server's answers and whole runs are timed.
 //! Must never know: how any of them is done.
 
+mod fidelity;
 mod hop;
 mod http;
 mod launch;
@@ -21,6 +23,7 @@ use het_server::StoreError;
 use serde::Serialize;
 use thiserror::Error;
 
+pub use fidelity::{Fidelity, FidelityOptions, TRAINER_COMMAND, bench_fidelity, trainer_main};
 pub use rank::{RANK_COMMAND, rank_main};
 
 /// Units of the one CPU socket that the launches share; nothing is pinned.

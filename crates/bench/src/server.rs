@@ -28,16 +28,21 @@ pub(crate) struct ServerBenchmark {
     pub(crate) recovery_s: f64,
 }
 
-struct Server {
+pub(crate) struct Server {
     keeper: Child,
-    socket: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
 impl Server {
-    fn start(home: &Path, program: &Path) -> Result<Self, BenchError> {
+    pub(crate) fn start(
+        home: &Path,
+        program: &Path,
+        arguments: &[String],
+    ) -> Result<Self, BenchError> {
         fs::create_dir_all(home).map_err(io_at(home))?;
         let keeper = Command::new(program)
             .arg("server")
+            .args(arguments)
             .env("HET_HOME", home)
             .env("HET_LOCK_DIR", home)
             .env_remove("HET_SERVER")
@@ -82,7 +87,7 @@ pub(crate) fn bench_server(
     size: &Size,
     say: &mut impl FnMut(&str),
 ) -> Result<ServerBenchmark, BenchError> {
-    let server = Server::start(home, program)?;
+    let server = Server::start(home, program, &[])?;
     let mut http = Http::connect(&server.socket)?;
     let gaps_ms = gaps(&mut http, home, program, size.gaps)?;
     // One job has the machine, so that the others wait.

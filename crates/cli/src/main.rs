@@ -42,6 +42,9 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(het_devices::VULKAN_PROBE_COMMAND) {
         return het_devices::vulkan_probe_main();
     }
+    if std::env::args().nth(1).as_deref() == Some(het_bench::TRAINER_COMMAND) {
+        return het_bench::trainer_main();
+    }
     if std::env::args().nth(1).as_deref() == Some(het_bench::RANK_COMMAND) {
         return het_bench::rank_main();
     }

@@ -1,39 +1,95 @@
-//! What a running system learns about speed from its own events.
+//! What a running system learns from its own events about speeds, and about the time that starts
+//! and saves take.
 
-use het_core::{Event, Phase, State, Time};
-use het_perf::{Gang, Rates};
+use het_core::{Event, Lease, Millis, Outcome, Phase, Progress, Stage, State, Time};
+use het_perf::{Gang, RateSource, Rates, Timed};
 
 /// Steps a lease must have made since its start before its rate says anything.
 const STEPS_MIN: u64 = 3;
 
-/// Adds the rate that a lease shows to the history. Called before the event is applied.
+/// Adds what an event shows. Called before it is applied.
 pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Event) {
-    let Event::Progressed { lease, progress } = event else { return };
-    let Some(lease) = state.leases().get(lease) else { return };
-    let measured = progress.measured.as_deref();
-    if let (Some(measured), Some(device)) = (measured, lease.placement.devices().next()) {
-        let profile = &state.stage(lease.stage).1.profile;
-        let class = &state.topology().class_of(device.device).id;
-        let shape = (lease.placement.nodes(), lease.placement.units());
-        rates.observe_step(profile, class, shape, measured);
-    }
-    let Some(step) = progress.step else { return };
-    let Phase::Running { since } = lease.phase else { return };
-    let (_, spec, stage) = state.stage(lease.stage);
-    let resumed_at = stage.checkpoint.as_ref().map_or(0, |checkpoint| {
-        if stage.checkpoint_at.is_none_or(|saved| saved < lease.since) {
-            checkpoint.step
-        } else {
-            0
+    let found = |lease| state.leases().get(lease);
+    match event {
+        Event::Progressed { lease, progress } => {
+            if let Some(lease) = found(lease) {
+                from_measured(rates, state, lease, progress);
+                from_step(rates, state, at, lease, progress);
+            }
         }
-    });
-    let steps = step.saturating_sub(resumed_at);
-    let seconds = at.since(since).as_seconds();
-    let Some(device) = lease.placement.devices().next() else { return };
+        Event::StageEnded { lease, outcome: Outcome::Stopped } => {
+            if let Some(lease) = found(lease) {
+                from_stop(rates, state, at, lease);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The first step that a lease reports says how long it took to begin. Steps that it has made by
+/// then are no part of that; more than one only where their rate is known.
+fn from_start(rates: &mut Rates, state: &State, at: Time, lease: &Lease, steps: u64) {
+    let (_, spec, _) = state.stage(lease.stage);
+    let Some(gang) = gang(state, lease) else { return };
+    let working = match rates.rate(&spec.profile, &spec.planned, gang) {
+        Some((rate, RateSource::Table | RateSource::History)) => steps as f64 / rate,
+        _ if steps <= 1 => 0.0,
+        _ => return,
+    };
+    let took = at.since(lease.since).as_seconds() - working;
+    let took = Millis((took.max(0.0) * 1e3) as u64);
+    rates.observe_time(&spec.profile, Timed::Load, gang.units, took);
+}
+
+/// A gang that saved after the notice shows how long that takes.
+fn from_stop(rates: &mut Rates, state: &State, at: Time, lease: &Lease) {
+    let (_, spec, stage) = state.stage(lease.stage);
+    let noticed = stage.stops.last().filter(|stop| stop.at >= lease.since).map(|stop| stop.at);
+    let (Some(noticed), Phase::Stopping { .. }) = (noticed, lease.phase) else { return };
+    if stage.checkpoint_at.is_some_and(|saved| saved >= noticed) {
+        let took = at.since(noticed);
+        rates.observe_time(&spec.profile, Timed::Save, lease.placement.units(), took);
+    }
+}
+
+fn gang<'a>(state: &'a State, lease: &Lease) -> Option<Gang<'a>> {
+    let device = lease.placement.devices().next()?;
+    let class = state.topology().class_of(device.device);
+    let within = state.stage(lease.stage).1.spread(state.topology(), &lease.placement);
+    Some(Gang { class, units: lease.placement.units(), within })
+}
+
+/// What the program measured of a step itself.
+fn from_measured(rates: &mut Rates, state: &State, lease: &Lease, progress: &Progress) {
+    let Some(measured) = progress.measured.as_deref() else { return };
+    let (Some(gang), (_, spec, _)) = (gang(state, lease), state.stage(lease.stage)) else { return };
+    let shape = (lease.placement.nodes(), gang.units);
+    rates.observe_step(&spec.profile, &gang.class.id, shape, measured);
+}
+
+/// The rate of the steps since the first that was reported. That one itself tells when work began,
+/// and only where there were several before it, a rate.
+fn from_step(rates: &mut Rates, state: &State, at: Time, lease: &Lease, progress: &Progress) {
+    let (Some(step), Phase::Running { since }) = (progress.step, lease.phase) else { return };
+    let (_, spec, stage) = state.stage(lease.stage);
+    let (from, begun) = match stage.attempt.first_report {
+        Some((at, step)) => (step, at),
+        None => (resumed_at(stage, lease), since),
+    };
+    let steps = step.saturating_sub(from);
+    if stage.attempt.first_report.is_none() {
+        from_start(rates, state, at, lease, steps);
+    }
+    let seconds = at.since(begun).as_seconds();
+    let Some(gang) = gang(state, lease) else { return };
     if steps >= STEPS_MIN && seconds > 0.0 {
-        let class = state.topology().class_of(device.device);
-        let within = spec.spread(state.topology(), &lease.placement);
-        let gang = Gang { class, units: lease.placement.units(), within };
         rates.observe(&spec.profile, &spec.planned, gang, steps as f64 / seconds);
     }
+}
+
+/// The step from which a lease went on.
+fn resumed_at(stage: &Stage, lease: &Lease) -> u64 {
+    // It may have begun in the millisecond in which the one before it had saved.
+    let before = stage.checkpoint_at.is_none_or(|saved| saved <= lease.since);
+    stage.checkpoint.as_ref().filter(|_| before).map_or(0, |checkpoint| checkpoint.step)
 }

@@ -167,6 +167,14 @@ pub struct Alternative {
     pub launch: Arc<Launch>,
 }
 
+/// What a program that may have more or fewer devices is written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elastic {
+    /// Devices that its file asks for: its global batch and the words of its launcher are meant for
+    /// so many.
+    pub reference: u32,
+}
+
 /// Which devices a word like `h100:24GiB` stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
@@ -293,6 +301,8 @@ pub struct Launch {
     /// alone.
     pub ranks_max: u32,
     pub precision: Option<Name>,
+    /// Of a stage that may have more or fewer devices.
+    pub elastic: Option<Elastic>,
     /// Disk space that its output, checkpoints and logs may take up, a rank; None for any.
     pub scratch: Option<Bytes>,
     pub log: LogRule,

@@ -31,9 +31,9 @@ pub use free::Free;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use job::{
-    Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Isolation,
-    JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Mount, OutputRule, Preemptible,
-    Priority, RankRule, Selector, StageKind, StageSpec, StallRule, WriteMode,
+    Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Elastic,
+    Isolation, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Mount, OutputRule,
+    Preemptible, Priority, RankRule, Selector, StageKind, StageSpec, StallRule, WriteMode,
 };
 pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};

@@ -18,6 +18,9 @@ pub enum StopCause {
     Priority { preemptor: StageKey },
     /// Borrowed quota goes back to a stage of a tenant that is entitled to it.
     Reclaim { preemptor: StageKey },
+    /// A stage that may have fewer devices gives some to one that is more urgent or entitled to
+    /// them, and goes on with the rest.
+    Shrink { preemptor: StageKey },
     /// Time sharing between equals.
     Quantum,
     /// It moves to other devices.
@@ -37,13 +40,15 @@ pub enum StopCause {
 impl StopCause {
     /// The stage stops only to go on elsewhere.
     pub fn moves(self) -> bool {
-        matches!(self, Self::Migration | Self::Drain)
+        matches!(self, Self::Migration | Self::Drain | Self::Shrink { .. })
     }
 
     /// The stage that is to have what the stop frees.
     pub fn preemptor(self) -> Option<StageKey> {
         match self {
-            Self::Priority { preemptor } | Self::Reclaim { preemptor } => Some(preemptor),
+            Self::Priority { preemptor }
+            | Self::Reclaim { preemptor }
+            | Self::Shrink { preemptor } => Some(preemptor),
             _ => None,
         }
     }
@@ -52,6 +57,7 @@ impl StopCause {
         match self {
             Self::Priority { .. } => "priority",
             Self::Reclaim { .. } => "reclaim",
+            Self::Shrink { .. } => "shrink",
             Self::Quantum => "quantum",
             Self::Migration => "migration",
             Self::Drain => "drain",

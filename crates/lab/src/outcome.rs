@@ -125,7 +125,9 @@ impl Tally {
                 Action::Stop { cause: StopCause::Priority { .. }, .. } => self.preemptions += 1,
                 Action::Stop { cause: StopCause::Reclaim { .. }, .. } => self.reclaims += 1,
                 Action::Stop { cause: StopCause::Quantum, .. } => self.suspensions += 1,
-                Action::Stop { cause: StopCause::Migration, .. } => self.migrations += 1,
+                Action::Stop { cause: StopCause::Migration | StopCause::Shrink { .. }, .. } => {
+                    self.migrations += 1
+                }
                 _ => {}
             }
         }

@@ -245,8 +245,8 @@ fn a_decision_follows_from_the_state() {
 fn scenarios_exercise_what_they_are_for() {
     let (mut stops, mut claims, mut losses, mut resumed) = (0, 0, 0, 0);
     let (mut limited, mut reclaimed, mut turns, mut drained) = (0, 0, 0, 0);
-    let mut rejected = 0;
-    for seed in 1..=150 {
+    let (mut rejected, mut shrunk) = (0, 0);
+    for seed in 1..=250 {
         let log = play_sharing(seed, "adaptive").expect("the seed keeps the laws");
         for (_, event) in &log.0 {
             match event {
@@ -256,6 +256,7 @@ fn scenarios_exercise_what_they_are_for() {
                     for action in &plan.actions {
                         match action {
                             Action::Stop { cause: StopCause::Reclaim { .. }, .. } => reclaimed += 1,
+                            Action::Stop { cause: StopCause::Shrink { .. }, .. } => shrunk += 1,
                             Action::Stop { cause, .. } => {
                                 stops += 1;
                                 turns += u32::from(*cause == StopCause::Quantum);
@@ -273,10 +274,10 @@ fn scenarios_exercise_what_they_are_for() {
             }
         }
     }
-    println!("rejected {rejected}");
+    println!("rejected {rejected}, shrunk {shrunk}");
     println!("stops {stops}, claims {claims}, losses {losses}, resumed {resumed}");
     println!("limited {limited}, reclaimed {reclaimed}, turns {turns}, drained {drained}");
     assert!(limited > 10 && reclaimed > 10 && turns > 10 && drained > 10);
-    assert!(rejected > 10);
+    assert!(rejected > 10 && shrunk > 10);
     assert!(stops > 20 && claims > 20 && losses > 20 && resumed > 20);
 }

@@ -140,7 +140,9 @@ fn no_cheaper_set_of_victims_would_do() {
         for seed in seeds(2 * SCENARIOS) {
             let scenario = random_scenario(seed);
             replay(&scenario, policy, |past, at, plan| {
-                checked += usize::from(check_victims(seed, &past.state, at, plan));
+                let (state, rates) = (&past.state, &past.rates);
+                let view = View { state, rates, now: at, cadence: scenario.cadence };
+                checked += usize::from(check_victims(seed, &view, plan));
             });
         }
     }
@@ -154,7 +156,12 @@ type Worth = (Option<Priority>, ShareMillis);
 /// Tries every set of victims for the one stage that a plan preempts for; whether that could be
 /// said of the plan. Under quotas whom one may stop depends on who else is stopped: scenes of the
 /// policy show that.
-fn check_victims(seed: u64, state: &State, now: Time, plan: &Plan) -> bool {
+fn check_victims(seed: u64, view: &View<'_>, plan: &Plan) -> bool {
+    let View { state, rates, now, .. } = *view;
+    // What a victim goes on with is taken of what it frees.
+    if stops(plan).any(|(_, cause)| matches!(cause, StopCause::Shrink { .. })) {
+        return false;
+    }
     let preempted: Vec<(LeaseId, StageKey)> = stops(plan)
         .filter_map(|(id, cause)| match cause {
             StopCause::Priority { preemptor } => Some((id, preemptor)),
@@ -188,7 +195,7 @@ fn check_victims(seed: u64, state: &State, now: Time, plan: &Plan) -> bool {
         let cost = |id: &LeaseId| {
             let lease = &state.leases()[id];
             let (_, spec, stage) = state.stage(lease.stage);
-            stop_cost(spec, stage, lease, now).cost
+            stop_cost(rates, spec, stage, lease, now).cost
         };
         (set.iter().map(priority).max(), set.iter().map(cost).sum())
     };

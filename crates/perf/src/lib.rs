@@ -23,7 +23,7 @@ pub use checkpoint_interval::{
 pub use goodput::{Batch, ElasticClass, ElasticProfile, Goodput, efficiency};
 pub use moments::Moments;
 pub use rate_source::RateSource;
-pub use rates::{Gang, Learned, Observed, Rates};
-pub use stop_cost::{
-    HeldResources, LOAD_DEFAULT, SAVE_DEFAULT, expected_loss, stop_cost, stop_cost_of,
+pub use rates::{
+    Gang, LOAD_DEFAULT, Learned, Observed, ObservedTime, Rates, SAVE_DEFAULT, StopTimes, Timed,
 };
+pub use stop_cost::{HeldResources, expected_loss, stop_cost, stop_cost_of};

@@ -1,17 +1,20 @@
 //! Steps per second of a profile on a device class, from the best source there is.
 
 mod learned;
+mod times;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use het_core::{DeviceClass, Domain, Measured, Millis, Name, PlannedSpeeds, Speeds};
 
+use crate::Moments;
 use crate::goodput::{ElasticProfile, Goodput};
 use crate::rate_source::{REVISION_THRESHOLD, RateSource};
-use crate::{LOAD_DEFAULT, Moments};
 
-pub use learned::{Learned, Observed};
+pub use learned::{Learned, Observed, ObservedTime};
+use times::Times;
+pub use times::{LOAD_DEFAULT, SAVE_DEFAULT, StopTimes, Timed};
 
 /// So many devices of a class, in a domain of this size and no smaller one.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +69,8 @@ pub struct Rates {
     peaks: BTreeMap<Name, u64>,
     /// Declared time from a start to the first step, by profile.
     restarts: BTreeMap<Name, Millis>,
+    /// Times of starts and saves that were measured, by profile.
+    times: BTreeMap<Name, Times>,
     /// Grows with everything that changes a rate; the last one of each profile.
     revision: u64,
     revisions: BTreeMap<Name, u64>,
@@ -113,21 +118,6 @@ impl Rates {
         {
             self.revise(profile);
         }
-    }
-
-    /// States how long `profile` takes from a start to its first step.
-    pub fn declare_restart(&mut self, profile: &Name, pause: Millis) {
-        self.restarts.insert(profile.clone(), pause);
-    }
-
-    /// From a start, or a start elsewhere, to the first step.
-    pub fn restart(&self, profile: &Name) -> Millis {
-        self.restart_known(profile).unwrap_or(LOAD_DEFAULT)
-    }
-
-    /// The same, if anybody declared it.
-    pub fn restart_known(&self, profile: &Name) -> Option<Millis> {
-        self.restarts.get(profile).copied()
     }
 
     /// Learns from a finished or running lease. What a table says is not learned anew.

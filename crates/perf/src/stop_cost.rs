@@ -2,13 +2,7 @@
 
 use het_core::{Lease, Millis, Share, ShareMillis, Stage, StageSpec, StopCost, Time};
 
-/// Time of a checkpoint, for a stage whose checkpoints were not measured yet. Tens of seconds are
-/// cited for fine-tuning in Ray Train and Slurm practice; the node's measurements replace it.
-pub const SAVE_DEFAULT: Millis = Millis::seconds(10);
-
-/// Loading model and checkpoint, likewise: the median base-model load in the Alibaba GenAI 2026
-/// data is 22.7 s.
-pub const LOAD_DEFAULT: Millis = Millis::seconds(23);
+use crate::{Rates, StopTimes};
 
 /// Work that a stop at `now` is expected to lose of a stage that has had its devices `since` then.
 /// A stage that can save is taken to do so at the notice until a stop has shown otherwise; of any
@@ -39,14 +33,28 @@ impl HeldResources {
 /// The cost side of a stop at `now`: save + load + work since the newest complete checkpoint, over
 /// the share held. A stage without checkpoints loses everything and saves nothing. `gain` is left
 /// at zero for the policy.
-pub fn stop_cost(spec: &StageSpec, stage: &Stage, lease: &Lease, now: Time) -> StopCost {
-    stop_cost_of(HeldResources::of(spec, lease), stage, lease.since, now)
+pub fn stop_cost(
+    rates: &Rates,
+    spec: &StageSpec,
+    stage: &Stage,
+    lease: &Lease,
+    now: Time,
+) -> StopCost {
+    let times = rates.stop_times(&spec.profile, lease.placement.units());
+    stop_cost_of(times, HeldResources::of(spec, lease), stage, lease.since, now)
 }
 
 /// The same for a stage that holds so much `since` a time.
-pub fn stop_cost_of(held: HeldResources, stage: &Stage, since: Time, now: Time) -> StopCost {
+pub fn stop_cost_of(
+    times: StopTimes,
+    held: HeldResources,
+    stage: &Stage,
+    since: Time,
+    now: Time,
+) -> StopCost {
     let HeldResources { saves, share } = held;
-    let (save, load) = if saves { (SAVE_DEFAULT, LOAD_DEFAULT) } else { (Millis(0), LOAD_DEFAULT) };
+    let StopTimes { save, load } = times;
+    let save = if saves { save } else { Millis::ZERO };
     let lost = stage.unsaved(since, now);
     let cost = share.over(save + load + lost);
     StopCost { save, load, lost, cost, gain: ShareMillis::ZERO }

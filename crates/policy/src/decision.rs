@@ -73,6 +73,6 @@ impl StopOrder {
     /// To stop `lease`, which is number `id`, at what that costs now.
     pub(crate) fn of(view: &View<'_>, id: LeaseId, lease: &Lease, cause: StopCause) -> Self {
         let (_, spec, stage) = view.state.stage(lease.stage);
-        Self { lease: id, cause, cost: stop_cost(spec, stage, lease, view.now) }
+        Self { lease: id, cause, cost: stop_cost(view.rates, spec, stage, lease, view.now) }
     }
 }

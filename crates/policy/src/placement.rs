@@ -19,7 +19,7 @@ pub use pool::Pool;
 
 pub(crate) use contents::{Contents, item};
 pub(crate) use expected::{Expected, Part, waits};
-pub(crate) use migration::{Improvement, evacuation, improvement};
+pub(crate) use migration::{Improvement, evacuation, improvement, smaller};
 pub(crate) use opportunity_cost::{OpportunityCost, Shape, WORTHWHILE, shape, shapes};
 pub(crate) use place::{fits_one_node, on_class, place_among};
 pub(crate) use pool::{Accepted, accepted};

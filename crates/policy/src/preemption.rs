@@ -73,7 +73,7 @@ pub fn preemption(
     if !may || lease.phase.is_stopping() {
         return None;
     }
-    let cost = stop_cost(victim_spec, stage, lease, view.now);
+    let cost = stop_cost(view.rates, victim_spec, stage, lease, view.now);
     let request = Newcomer { key, pool, quota: &|| Box::new(|_| true) };
     let tenants = Tenants::of(view.state);
     let within_limits = |placement: &Placement| {
@@ -218,7 +218,8 @@ pub(crate) fn stoppable(view: &View<'_>, running: &Running, priority: Priority) 
         let runner = running.get(id)?;
         let stage = view.state.stage_record(lease.stage);
         let from = runner.spec().preemptible.from(lease.since)?;
-        let cost = stop_cost_of(runner.held, stage, lease.since, view.now);
+        let times = view.rates.stop_times(&runner.spec().profile, lease.placement.units());
+        let cost = stop_cost_of(times, runner.held, stage, lease.since, view.now);
         let spared = stage.preemptions >= PREEMPTIONS_MAX || from > view.now;
         (!lease.phase.is_stopping()).then_some(Stoppable { lease: id, cost, spared })
     };

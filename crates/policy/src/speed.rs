@@ -40,6 +40,13 @@ pub(crate) fn steps_made(view: &View<'_>, stage: &Stage, lease: &Lease, rate: f6
     step as f64 + rate * view.now.since(at).as_seconds()
 }
 
+/// How long a stage takes on a placement until it ends, as far as anybody knows.
+pub(crate) fn time_left(view: &View<'_>, key: StageKey, placement: &Placement) -> Option<Millis> {
+    let (_, spec, stage) = view.state.stage(key);
+    let (rate, _) = rate_on(view, spec, placement)?;
+    Some(Millis((steps_left(spec, stage)? as f64 / rate * 1e3) as u64))
+}
+
 /// Whether a stage should end on a placement within [`SOON`], as far as anybody knows.
 pub(crate) fn ends_soon(view: &View<'_>, key: StageKey, placement: &Placement) -> bool {
     let (_, spec, stage) = view.state.stage(key);

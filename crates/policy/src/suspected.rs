@@ -27,8 +27,10 @@ pub fn on_suspected(view: &View<'_>, decision: &Decision) -> Vec<(StageKey, Want
         let (job, spec, stage) = state.stage(key);
         let found = (0..spec.alternatives.len()).find_map(|index| {
             let accepted = remainder.pool.accepted(&spec.alternatives[index].selector, None);
-            let accepted = accepted.among(&suspected);
-            let placement = place_among(&remainder.pool, spec, index, &accepted).ok()?;
+            // A gang for which there are too few may have others besides.
+            let alone = place_among(&remainder.pool, spec, index, &accepted.among(&suspected));
+            let placement =
+                alone.or_else(|_| place_among(&remainder.pool, spec, index, &accepted)).ok()?;
             let refusal = remainder.tenants.as_ref().and_then(|tenants| {
                 tenants.refusal(&job.spec.tenant, spec.preemptible, &placement)
             });

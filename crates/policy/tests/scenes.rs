@@ -137,6 +137,41 @@ fn urgent_preempts_low_and_the_freed_devices_are_its_own() {
 }
 
 #[test]
+fn who_may_have_fewer_shrinks_for_the_urgent_and_grows_again() {
+    let scene = "
+        node h100 h100 h100 h100
+        0s job 1 low h100:4|h100:2|h100:1 steps:100000
+        0s run
+        100s saved 1 100
+        200s job 2 urgent h100:1
+        200s run
+        205s saved 1 205
+        205s stopped 1
+        205s run
+        900s ends 2
+        900s run
+        905s saved 1 905
+        905s stopped 1
+        905s run";
+    let mut rates = Rates::default();
+    for (units, rate) in [(1, 1.0), (2, 1.9), (4, 3.6)] {
+        rates.declare(&"train".into(), &"h100".into(), units, rate);
+    }
+    let expected = [
+        "0s start 1 on n0/h1000 n0/h1001 n0/h1002 n0/h1003",
+        "200s shrink 1 for 2",
+        "200s claim for 1 on n0/h1001 n0/h1002",
+        "200s claim for 2 on n0/h1000",
+        "205s start 2 on n0/h1000",
+        "205s start 1 on n0/h1001 n0/h1002 from step 205",
+        "900s stop 1: migration",
+        "900s claim for 1 on n0/h1000 n0/h1001 n0/h1002 n0/h1003",
+        "905s start 1 on n0/h1000 n0/h1001 n0/h1002 n0/h1003 from step 905",
+    ];
+    check_with("adaptive", &rates, scene, &expected);
+}
+
+#[test]
 fn equals_never_preempt_each_other() {
     let scene = "
         node h100

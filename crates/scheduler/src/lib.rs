@@ -52,13 +52,13 @@ pub fn propose(view: &View<'_>, policy: &dyn Policy, cache: &mut Cache) -> Propo
 
 /// What a decision comes to.
 fn settle(view: &View<'_>, mut decision: Decision) -> Proposal {
-    let View { state, now, .. } = *view;
+    let View { state, rates, now, .. } = *view;
     yielding::heed(view, &mut decision);
     let given = on_suspected(view, &decision);
     let is_given = |key: &StageKey| given.iter().any(|(of, _)| of == key);
     decision.wants.retain(|(key, _)| !is_given(key));
     decision.wants.extend(given);
-    let plan = reconcile(state, &decision, now);
+    let plan = reconcile(state, rates, &decision, now);
     let findings = check(state, &plan, now);
     let limits = reconcile::time_limits(state).map(|(_, at)| at).filter(|at| *at > now);
     let wake_at = limits.chain(decision.wake_at).min();

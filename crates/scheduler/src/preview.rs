@@ -94,7 +94,7 @@ fn running(situation: &Situation<'_>, id: LeaseId) -> (Outlook, Stopping) {
     let state = view.state;
     let lease = &state.leases()[&id];
     let (_, spec, stage) = state.stage(lease.stage);
-    let now = stop_cost(spec, stage, lease, view.now);
+    let now = stop_cost(view.rates, spec, stage, lease, view.now);
     let stop = |cause: Option<StopCause>, preemptor, cost| Stopping {
         stage: lease.stage,
         preemptor,
@@ -149,7 +149,7 @@ fn waiting(situation: &Situation<'_>, state: &State, key: StageKey) -> (Outlook,
             let lease = &state.leases()[id];
             let is_for = is_for(*cause, lease, key, claimed);
             let (_, spec, stage) = state.stage(lease.stage);
-            let now = || stop_cost(spec, stage, lease, situation.view.now);
+            let now = || stop_cost(situation.view.rates, spec, stage, lease, situation.view.now);
             is_for.then(|| Stopping {
                 stage: lease.stage,
                 preemptor: Some(key),
@@ -176,7 +176,7 @@ fn under_way(situation: &Situation<'_>, state: &State, key: StageKey) -> Vec<Sto
         let is_for = is_for(cause, lease, key, claimed);
         let (_, spec, stage) = state.stage(lease.stage);
         let expected = stage.stops.last().and_then(|stop| stop.expected);
-        let cost = || stop_cost(spec, stage, lease, situation.view.now);
+        let cost = || stop_cost(situation.view.rates, spec, stage, lease, situation.view.now);
         is_for.then(|| Stopping {
             stage: lease.stage,
             preemptor: Some(key),

@@ -9,14 +9,14 @@ use het_core::{
     Action, CheckpointSpec, Generation, Job, LeaseId, Millis, Phase, Placement, Plan, Reason,
     StageKey, StageState, State, StopCause, StopCost, Time,
 };
-use het_perf::stop_cost;
+use het_perf::{Rates, stop_cost};
 use het_policy::{Decision, Pool, Want};
 
 /// Turns a decision into a plan. A wanted placement that is free becomes a start; one that is still
 /// in use, or of a stage that has to stop elsewhere first, becomes a claim.
 ///
 /// Nothing is repeated that is already so.
-pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
+pub fn reconcile(state: &State, rates: &Rates, decision: &Decision, now: Time) -> Plan {
     let mut plan = Plan { generation: Generation(state.generation().0 + 1), ..Plan::default() };
     let mut stopped = BTreeSet::new();
     // Stopped for good: they go on nowhere, whatever the decision had in mind for them.
@@ -24,7 +24,7 @@ pub fn reconcile(state: &State, decision: &Decision, now: Time) -> Plan {
     let forced = state.leases_to_end().chain(overdue(state, now));
     let ordered = decision.stops.iter().map(|order| (order.lease, order.cause, Some(order.cost)));
     let forced = forced.map(|(lease, cause)| (lease, cause, None));
-    for (lease, cause, cost) in forced.chain(ordered).chain(drained(state, now)) {
+    for (lease, cause, cost) in forced.chain(ordered).chain(drained(state, rates, now)) {
         if stopped.insert(lease) {
             if !cause.moves() {
                 ending.insert(state.leases()[&lease].stage);
@@ -72,16 +72,17 @@ fn overdue(state: &State, now: Time) -> impl Iterator<Item = (LeaseId, StopCause
 
 /// What saves and runs on a device that somebody took out of service, whether or not there is room
 /// for it elsewhere. What cannot save may end where it is.
-fn drained(
-    state: &State,
+fn drained<'a>(
+    state: &'a State,
+    rates: &'a Rates,
     now: Time,
-) -> impl Iterator<Item = (LeaseId, StopCause, Option<StopCost>)> + '_ {
+) -> impl Iterator<Item = (LeaseId, StopCause, Option<StopCost>)> + 'a {
     let leases = state.drains_any().then(|| state.leases().iter()).into_iter().flatten();
     leases.filter_map(move |(&id, lease)| {
         let (_, spec, stage) = state.stage(lease.stage);
         let runs = matches!(lease.phase, Phase::Running { .. });
         let leaves = runs && spec.saves(lease.placement.alternative) && state.is_on_drained(lease);
-        leaves.then(|| (id, StopCause::Drain, Some(stop_cost(spec, stage, lease, now))))
+        leaves.then(|| (id, StopCause::Drain, Some(stop_cost(rates, spec, stage, lease, now))))
     })
 }
 

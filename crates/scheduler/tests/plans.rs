@@ -6,6 +6,7 @@ use het_core::{
     Action, Bytes, DeviceId, Event, Finding, Generation, Grant, LeaseId, NodeId, Placement, Plan,
     Priority, Rank, Reason, Share, StageKey, State, StopCause, StopCost, Time,
 };
+use het_perf::Rates;
 use het_policy::{Decision, StopOrder, Want};
 use het_scheduler::{check, reconcile};
 use het_testkit::build::{alternative, job, key, stage, submitted, topology};
@@ -37,7 +38,8 @@ fn stop(lease: u64, cause: StopCause) -> StopOrder {
 }
 
 fn planned(state: &State, wants: Vec<(StageKey, Want)>, stops: Vec<StopOrder>) -> Plan {
-    reconcile(state, &Decision { wants, stops, ..Decision::default() }, state.now())
+    let decision = Decision { wants, stops, ..Decision::default() };
+    reconcile(state, &Rates::default(), &decision, state.now())
 }
 
 fn commit(state: &mut State, plan: Plan) {

@@ -31,6 +31,9 @@ pub enum Strictness {
 /// Preemptions that one stage may suffer.
 const PREEMPTIONS_MAX: u32 = 3;
 
+/// Hangs on a device after which it is suspected.
+const HANGS_SUSPECTED: u32 = 2;
+
 /// Follows the events of one run and collects what breaks a law.
 #[derive(Debug)]
 pub struct Oracle {
@@ -48,6 +51,8 @@ pub struct Oracle {
     suspected_nodes: BTreeSet<NodeId>,
     failed_devices: BTreeSet<DeviceId>,
     drained_devices: BTreeSet<DeviceId>,
+    /// Programs that hung on a device.
+    hangs: BTreeMap<DeviceId, u32>,
     occupied_devices: BTreeSet<DeviceId>,
     removed_nodes: BTreeSet<NodeId>,
     absent_devices: BTreeSet<DeviceId>,
@@ -123,6 +128,7 @@ impl Oracle {
             suspected_nodes: BTreeSet::new(),
             failed_devices: BTreeSet::new(),
             drained_devices: BTreeSet::new(),
+            hangs: BTreeMap::new(),
             occupied_devices: BTreeSet::new(),
             removed_nodes: BTreeSet::new(),
             absent_devices: BTreeSet::new(),
@@ -526,18 +532,26 @@ impl Oracle {
             self.blame(7, format!("{victim} is stopped twice"));
         }
         self.left_alone(victim, since, *cause);
-        if let StopCause::Reclaim { preemptor } = *cause {
+        let by_priority = match *cause {
+            StopCause::Priority { preemptor } => Some(preemptor),
+            // What was borrowed goes back whatever that costs.
+            StopCause::Shrink { preemptor } => {
+                let pays = cost.is_some_and(|cost| cost.gain > cost.cost);
+                Some(preemptor).filter(|key| pays && self.is_above(*key, victim))
+            }
+            _ => None,
+        };
+        if let (Some(preemptor), None) = (cause.preemptor(), by_priority) {
             self.reclaimed(*lease, preemptor);
         }
         if *cause == StopCause::Quantum && self.now.since(since) < self.quantum {
             self.blame(7, format!("{victim} is suspended for an equal within its quantum"));
         }
-        let StopCause::Priority { preemptor } = *cause else { return };
+        let Some(preemptor) = by_priority else { return };
         if self.strictness == Strictness::EveryPolicy {
             return;
         }
-        let priority = |key: StageKey| self.jobs.get(&key.job).map(|job| job.spec.priority);
-        if priority(preemptor) <= priority(victim) {
+        if !self.is_above(preemptor, victim) {
             self.blame(7, format!("{victim} is preempted for {preemptor}, which is not above it"));
         }
         match cost {
@@ -554,12 +568,17 @@ impl Oracle {
         let stands = |claim: &Arc<Placement>| !claim.grants().any(|grant| lost(grant.device));
         let has_room = self.claims.get(&preemptor).is_some_and(stands);
         let again = self.holds.iter().any(|(other, hold)| {
-            let same = hold.stopping == Some(*cause);
+            let same = hold.stopping.and_then(StopCause::preemptor) == Some(preemptor);
             other != lease && same && has_room
         });
         if again {
             self.blame(7, format!("a second look preempts again for {preemptor}"));
         }
+    }
+
+    fn is_above(&self, one: StageKey, other: StageKey) -> bool {
+        let priority = |key: StageKey| self.jobs.get(&key.job).map(|job| job.spec.priority);
+        priority(one) > priority(other)
     }
 
     /// Law 7: nobody is stopped for others that is not preemptible, or before its time. What was
@@ -572,6 +591,7 @@ impl Oracle {
                 Preemptible::Never,
                 StopCause::Priority { .. }
                 | StopCause::Reclaim { .. }
+                | StopCause::Shrink { .. }
                 | StopCause::Quantum
                 | StopCause::Migration,
             ) => false,
@@ -638,6 +658,11 @@ impl Oracle {
         for grant in hold.placement.grants() {
             self.charged[grant.device.index()] += u64::from(grant.share.0) * span;
             total += u64::from(grant.share.0) * span;
+        }
+        if matches!(outcome, Outcome::Failed(failure) if failure.cause == FailureCause::Stalled) {
+            let devices: BTreeSet<DeviceId> =
+                hold.placement.devices().map(|grant| grant.device).collect();
+            devices.into_iter().for_each(|device| *self.hangs.entry(device).or_default() += 1);
         }
         let key = hold.stage;
         let now = self.now;
@@ -753,7 +778,10 @@ impl Oracle {
             let mut by_domain: BTreeMap<String, u32> = BTreeMap::new();
             let mut taken = self.taken.clone();
             for device in self.topology.device_ids() {
-                if alternative.selector.accepts(&self.topology, device) {
+                // What cannot save may wait for devices on which programs do not hang.
+                let is_risk = alternative.launch.checkpoint.is_none()
+                    && self.hangs.get(&device).is_some_and(|hangs| *hangs >= HANGS_SUSPECTED);
+                if !is_risk && alternative.selector.accepts(&self.topology, device) {
                     let Device { node, class, .. } = *self.topology.device(device);
                     let row = self.topology.node(node);
                     let domain = match spec.within {

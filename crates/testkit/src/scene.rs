@@ -227,6 +227,9 @@ impl Player<'_> {
                     StopCause::Reclaim { preemptor } => {
                         format!("reclaim {job} for {}", preemptor.job)
                     }
+                    StopCause::Shrink { preemptor } => {
+                        format!("shrink {job} for {}", preemptor.job)
+                    }
                     other => format!("stop {job}: {}", other.word()),
                 }
             }

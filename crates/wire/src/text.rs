@@ -217,7 +217,7 @@ pub fn stage_state(state: &StageState) -> &'static str {
             het_core::StopCause::Priority { .. } | het_core::StopCause::Reclaim { .. } => {
                 "preempted"
             }
-            het_core::StopCause::Migration | het_core::StopCause::Drain => "migrating",
+            cause if cause.moves() => "migrating",
             het_core::StopCause::Fault => "restarting",
             _ => "suspended",
         },

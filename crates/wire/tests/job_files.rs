@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Isolation, JobId, Millis, Preemptible, Priority, StageIndex};
+use het_core::{Alternative, Isolation, JobId, Millis, Preemptible, Priority, StageIndex};
 use het_wire::job::{Context, parse};
 
 fn context<'a>(models: &'a [&'a str], env: &'a BTreeMap<String, String>) -> Context<'a> {
@@ -101,6 +101,39 @@ fn how_many_ranks_a_request_may_have_goes_by_all_its_alternatives() {
     check("ranks: device\n", 4);
     check("ranks: node\n", 1);
     check("", 1);
+}
+
+#[test]
+fn an_elastic_stage_may_have_other_numbers_of_devices() {
+    let check = |elastic: &str, expected: &[(u32, u32)]| {
+        let text = format!(
+            "name: a\nrun: t\ndevices: \"cuda:4 | cpu:8\"\ncheckpoint: 10m\nelastic: {elastic}\n"
+        );
+        let spec = resolved(&text);
+        let row = |shape: &Alternative| {
+            (shape.count, shape.launch.elastic.expect("it is elastic").reference)
+        };
+        assert_eq!(spec.stages[0].alternatives.iter().map(row).collect::<Vec<_>>(), expected);
+    };
+    check("{ min: 4, max: 8 }", &[(4, 4), (8, 4), (8, 8), (4, 8)]);
+    check("{ min: 2, max: 8, batch: keep }", &[(4, 4), (2, 4), (8, 4), (8, 8), (4, 8), (2, 8)]);
+    check("{ min: 3, max: 8 }", &[(4, 4), (3, 4), (6, 4), (8, 4), (8, 8), (6, 8), (3, 8)]);
+}
+
+#[test]
+fn sizes_of_an_elastic_stage_are_checked() {
+    let check = |elastic: &str, checkpoint: &str, expected: &str| {
+        let told = refused(&format!(
+            "name: a\nrun: t\ndevices: \"cpu:4\"\n{checkpoint}elastic: {elastic}\n"
+        ));
+        assert!(told.contains(expected), "{told}");
+    };
+    let saves = "checkpoint: 10m\n";
+    check("{ min: 0, max: 2 }", saves, "0 to 2 are no numbers of devices");
+    check("{ min: 3, max: 2 }", saves, "3 to 2 are no numbers of devices");
+    check("{ min: 1, max: 2 }", saves, "asks for 4 devices, which is not from 1 to 2");
+    check("{ min: 1, max: 4 }", "", "a stage without `checkpoint` would begin anew");
+    check("{ min: 1, max: 4, batch: half }", saves, "`keep`");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anstream::{eprintln, println};
 use clap::{Args, Subcommand};
-use het_bench::{Size, bench_node};
+use het_bench::{FidelityOptions, Size, bench_fidelity, bench_node};
+use het_core::Millis;
 use het_lab::report::{ScalingRow, scaling_plot};
 use het_lab::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
 use het_server::Home;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use crate::cluster;
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Form, Shown};
-use crate::scheduling::{CadenceArgs, policy_named};
+use crate::scheduling::{CadenceArgs, at_least_a_second, policy_named};
 
 /// Sizes of `--scaling`.
 const NODES: [u32; 4] = [64, 256, 1_024, 4_096];
@@ -30,6 +31,9 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Time launches, hops, submissions, reads and notices on this machine, beside a plain loop.
     Node(NodeBenchArgs),
+    /// Run a mix of jobs on processes that sleep through steps of known lengths, play it again in
+    /// the simulator, and compare the two.
+    Fidelity(FidelityArgs),
     /// Time scheduling rounds on a simulated cluster with a long queue.
     Sim(RoundsArgs),
 }
@@ -43,6 +47,27 @@ pub struct NodeBenchArgs {
     #[arg(long, value_name = "N", default_value_t = 8)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=512))]
     pub parallel: u16,
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    pub output: Form,
+}
+
+#[derive(Debug, Args)]
+pub struct FidelityArgs {
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    pub jobs: u32,
+    /// Runs, each with jobs of a seed of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub runs: u64,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// As for `het server`, for both.
+    #[arg(long, value_name = "DURATION", value_parser = at_least_a_second)]
+    pub quantum: Option<Millis>,
+    /// Mean time between two submissions.
+    #[arg(long, value_name = "DURATION", value_parser = at_least_a_second, default_value = "2s")]
+    pub interval: Millis,
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     pub output: Form,
 }
@@ -78,6 +103,7 @@ pub struct RoundsArgs {
 pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
     match &args.what {
         Bench::Node(args) => node(args),
+        Bench::Fidelity(args) => fidelity(args),
         Bench::Sim(args) => rounds(args),
     }
 }
@@ -114,6 +140,35 @@ fn node(args: &NodeBenchArgs) -> Result<u8, Fail> {
             println!("{name:<24} {:>10.3}", figure.as_f64().unwrap_or(f64::NAN));
         }
     });
+    Ok(code::OK)
+}
+
+/// Columns of a fidelity table.
+const FIDELITY: [Column; 9] = [
+    Column("SEED", "seed", Shown::Always),
+    Column("JOBS", "jobs", Shown::Always),
+    Column("QUANTUM_S", "quantum_s", Shown::Always),
+    Column("JCT", "jct_ratio", Shown::Always),
+    Column("MAKESPAN", "makespan_ratio", Shown::Always),
+    Column("UTILISATION", "utilisation_ratio", Shown::Always),
+    Column("START_ORDER", "start_order_correlation", Shown::Always),
+    Column("STOPS", "stops", Shown::Always),
+    Column("SIMULATED", "stops_simulated", Shown::Always),
+];
+
+fn fidelity(args: &FidelityArgs) -> Result<u8, Fail> {
+    let dir = tempfile::tempdir().map_err(|error| Fail::file(&env::temp_dir(), error))?;
+    let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
+    let mut rows = Vec::new();
+    for seed in args.seed..args.seed + args.runs {
+        let FidelityArgs { jobs, quantum, interval, .. } = *args;
+        let options = FidelityOptions { jobs, seed, quantum, interval };
+        let say = |what: &str| eprintln!("seed {seed}: {what} …");
+        let root = dir.path().join(seed.to_string());
+        let found = bench_fidelity(&root, &program, &options, say).map_err(Fail::from_error)?;
+        rows.push(serde_json::to_value(&found).unwrap_or_default());
+    }
+    output::list("FidelityList", &rows, &FIDELITY, args.output);
     Ok(code::OK)
 }
 

@@ -4,14 +4,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use het_lab::Draw;
 use serde_json::{Value, json};
 
-use crate::support::{Sandbox, Served};
+use crate::support::{Sandbox, Served, serve_declared};
 
 /// Jobs in a CI run.
 const RUNS: u64 = 12;
@@ -141,24 +139,6 @@ fn check(served: &Served, run: &Run, devices: u64) {
     assert!(again <= run.every * (1 + corrupt), "{again} steps again, {told}");
 }
 
-/// A server of a machine with so many photons.
-fn serve(sandbox: Sandbox, photons: u64, options: &[String]) -> Served {
-    let declared = json!({
-        "apiVersion": "heterosis.dev/v1alpha1", "kind": "Devices",
-        "devices": [{ "kind": "gpu", "class": "photon", "count": photons,
-            "memory": "1GiB", "variable": "PHOTONS" }],
-    });
-    let declared = sandbox.write("devices.yaml", &declared.to_string());
-    let mut server = sandbox.het(&["server", "--declare", &declared.to_string_lossy()]);
-    let log = fs::File::create(sandbox.path().join("log")).expect("a file can be made");
-    server.args(options).stdout(Stdio::null()).stderr(log);
-    drop(server.spawn().expect("the server can be started"));
-    // A client that comes before would start a server of its own.
-    let socket = sandbox.path().join("home/server/socket");
-    crate::commands::wait_for("the server", || UnixStream::connect(&socket).is_ok());
-    Served(sandbox)
-}
-
 #[test]
 fn jobs_mend_themselves() {
     let runs = std::env::var("HET_FAULT_RUNS").ok().and_then(|text| text.parse().ok());
@@ -171,7 +151,7 @@ fn jobs_mend_themselves() {
     fs::create_dir(&broken).expect("a directory can be made");
     let devices = runs / 5 + 2;
     let health_check = ["--health-check", &*check_file.to_string_lossy()].map(str::to_owned);
-    let served = serve(sandbox, devices, &health_check);
+    let served = serve_declared(sandbox, devices, &health_check);
     let all: Vec<Run> = (1..=runs).map(|seed| submit(&served, &broken, seed)).collect();
     let ids: Vec<String> = all.iter().map(|run| run.id.to_string()).collect();
     let words: Vec<&str> = ["wait", "--timeout", "20m"].into_iter().collect();
@@ -198,7 +178,7 @@ echo "$PHOTONS"
 
 #[test]
 fn a_device_on_which_programs_hang_twice_is_suspected() {
-    let served = serve(Sandbox::new(), 2, &[]);
+    let served = serve_declared(Sandbox::new(), 2, &[]);
     let program = served.0.write("hangs.sh", HANGS_ON_ONE);
     let submit = |name: &str| {
         let stage = json!({

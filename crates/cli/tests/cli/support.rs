@@ -1,14 +1,16 @@
 //! The real binary in a directory of its own, and what it said, without what changes from run to
 //! run.
 
+use std::fs;
 use std::ops::Deref;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use nix::unistd::User;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A home directory and a working directory that nobody else uses.
@@ -59,13 +61,13 @@ impl Sandbox {
 
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
-        std::fs::write(&path, text).expect("the sandbox is writable");
+        fs::write(&path, text).expect("the sandbox is writable");
         path
     }
 
     /// The text of a file that a command wrote.
     pub fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.path().join(name)).expect("the command wrote it")
+        fs::read_to_string(self.path().join(name)).expect("the command wrote it")
     }
 
     pub fn het(&self, arguments: &[&str]) -> Command {
@@ -136,7 +138,7 @@ impl Sandbox {
     /// The text with this sandbox's and this machine's names taken out.
     pub fn steady(&self, text: &str) -> String {
         let here = self.path().to_string_lossy().into_owned();
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let text = text.replace(&here, "[sandbox]");
         text.replace(&format!("{}/cpu", host.trim()), "[host]/cpu")
     }
@@ -195,6 +197,34 @@ impl Drop for Served {
         self.0.run(&["wait", "--timeout", "30s", "all"]);
         self.0.run(&["server", "stop"]);
     }
+}
+
+/// A server of a machine with so many photons.
+pub fn serve_declared(sandbox: Sandbox, photons: u64, options: &[String]) -> Served {
+    let declared = json!({
+        "apiVersion": "heterosis.dev/v1alpha1", "kind": "Devices",
+        "devices": [{ "kind": "gpu", "class": "photon", "count": photons,
+            "memory": "1GiB", "variable": "PHOTONS" }],
+    });
+    let declared = sandbox.write("devices.yaml", &declared.to_string());
+    let mut server = sandbox.het(&["server", "--declare", &declared.to_string_lossy()]);
+    let log = fs::File::create(sandbox.path().join("log")).expect("a file can be made");
+    server.args(options).stdout(Stdio::null()).stderr(log);
+    drop(server.spawn().expect("the server can be started"));
+    // A client that comes before would start a server of its own.
+    let socket = sandbox.path().join("home/server/socket");
+    crate::commands::wait_for("the server", || UnixStream::connect(&socket).is_ok());
+    Served(sandbox)
+}
+
+/// Whether there is a Python.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+pub fn has_python() -> bool {
+    let found = Command::new("python3").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("SKIPPED: `python3` is not installed");
+    }
+    found
 }
 
 pub fn states(list: &Value) -> Vec<&str> {

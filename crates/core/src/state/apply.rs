@@ -358,7 +358,7 @@ impl State {
         stage.progress.merge(progress);
         if let Some(step) = progress.step {
             stage.progressed_at = Some(now);
-            stage.attempt.has_reported = true;
+            stage.attempt.first_report.get_or_insert((now, step));
             if stage.faults.step.is_none_or(|farthest| step > farthest) {
                 stage.got_further();
             }

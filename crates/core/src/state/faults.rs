@@ -37,8 +37,8 @@ pub struct Faults {
 /// What the present or last attempt of a stage has shown so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attempt {
-    /// It reported a step.
-    pub has_reported: bool,
+    /// The first step that it reported, and when.
+    pub first_report: Option<(Time, u64)>,
     /// It completed a checkpoint.
     pub has_saved: bool,
 }
@@ -191,7 +191,7 @@ impl Job {
 impl Attempt {
     /// There was progress since it began.
     pub(super) fn progressed(self) -> bool {
-        self.has_reported || self.has_saved
+        self.first_report.is_some() || self.has_saved
     }
 }
 
@@ -274,7 +274,7 @@ impl Stage {
     ///
     /// Returns whether it was taken in.
     pub(super) fn saved(&mut self, checkpoint: &Checkpoint, now: Time) -> bool {
-        if self.has_rejected(checkpoint) && !self.attempt.has_reported {
+        if self.has_rejected(checkpoint) && self.attempt.first_report.is_none() {
             return false;
         }
         let known = self.checkpoint.as_ref().map(|known| known.step);

@@ -175,6 +175,16 @@ pub(super) fn told<'a>(
     Ok(edited(&argv, &edits?))
 }
 
+/// An `argv` that is meant for `reference` devices, in which launchers are told to start as many
+/// processes as `units` devices can have: one at least.
+pub(super) fn scaled(argv: Vec<String>, (units, reference): (u32, u32)) -> Vec<String> {
+    let commands = Command::all(&argv).into_iter().map(|command| {
+        let edit = Call::find(&command).and_then(|call| call.scaled(units, reference));
+        (command, edit.into_iter().collect())
+    });
+    edited(&argv, &commands.collect::<Vec<_>>())
+}
+
 /// A launcher in a command.
 #[derive(Debug, Clone, Copy)]
 struct Call<'a> {
@@ -238,6 +248,14 @@ impl<'a> Call<'a> {
             None if self.launcher.default == Default::EachDevice => each_device,
             None => Processes::Unsaid,
         }
+    }
+
+    fn scaled(&self, units: u32, reference: u32) -> Option<Edit> {
+        let Given { words, value } = self.option(self.launcher.processes)?;
+        let scaled = u64::from(value.parse::<u32>().ok()?) * u64::from(units);
+        let processes = (scaled / u64::from(reference.max(1))).max(1);
+        let by = vec![self.launcher.processes[0].to_owned(), processes.to_string()];
+        Some(Edit { words, by })
     }
 
     /// In the order of their words.
@@ -396,6 +414,22 @@ mod tests {
         check("python -m accelerate.commands.launch --num_processes=2 t.py", 0, count(2));
         check("deepspeed --num_gpus 2 train.py", 4, count(2));
         check("deepspeed train.py", 4, count(4));
+    }
+
+    #[test]
+    fn a_launcher_starts_as_many_processes_as_there_are_devices_for() {
+        let check = |text: &str, sizes: (u32, u32), expected: &str| {
+            assert_eq!(scaled(argv(text), sizes), argv(expected), "{text}");
+        };
+        check("torchrun --nproc_per_node=4 t.py", (2, 4), "torchrun --nproc-per-node 2 t.py");
+        check("torchrun --nproc-per-node 2 t.py", (8, 4), "torchrun --nproc-per-node 4 t.py");
+        check("torchrun --nproc-per-node 2 t.py", (1, 4), "torchrun --nproc-per-node 1 t.py");
+        check("torchrun --nproc-per-node auto t.py", (1, 4), "torchrun --nproc-per-node auto t.py");
+        check("torchrun t.py --nproc-per-node 4", (1, 4), "torchrun t.py --nproc-per-node 4");
+        check("deepspeed --num_gpus 4 t.py", (2, 4), "deepspeed --num_gpus 2 t.py");
+        let line = |text: &str| ["sh", "-c", text].map(str::to_owned).to_vec();
+        let told = scaled(line("cd x && accelerate launch --num-processes 8 t.py | tee l"), (4, 8));
+        assert_eq!(told, line("cd x && accelerate launch --num_processes 4 t.py | tee l"));
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use het_core::{
-    Checkpoint, ContainerRuntime, DeviceId, Grant, Launch, LeaseId, Placement, Rank, Topology,
+    Checkpoint, ContainerRuntime, DeviceId, Elastic, Grant, Launch, LeaseId, Placement, Rank,
+    Topology,
 };
 
-use super::launcher::Pinning;
+use super::launcher::{self, Pinning};
 use super::output_directory::output_directories;
 use super::template::{self, Placeholders};
 use crate::cgroup::RunMode;
@@ -122,7 +123,14 @@ impl GangSpec {
     pub(crate) fn argv(&self, rank: u32) -> Vec<String> {
         let resume: &[String] = if self.resume.is_some() { &self.launch.resume } else { &[] };
         let values = self.placeholders(rank);
-        self.launch.argv.iter().chain(resume).map(|text| template::fill(text, values)).collect()
+        let words = self.launch.argv.iter().chain(resume);
+        let argv = words.map(|text| template::fill(text, values)).collect();
+        match self.launch.elastic {
+            Some(Elastic { reference }) => {
+                launcher::scaled(argv, (self.placement.units(), reference))
+            }
+            None => argv,
+        }
     }
 
     fn workdir(&self) -> PathBuf {

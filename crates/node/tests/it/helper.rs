@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use het_core::{Checkpoint, Millis, Outcome};
 
@@ -48,6 +48,41 @@ assert job.should_stop(1)
 job.leave()
 ";
 
+/// Whatever the number of ranks, each sample is seen once an epoch, the steps are the same, and
+/// what the parts count adds up; accumulation follows the number of devices.
+const BATCHES: &str = "
+import heterosis
+for samples, batch in [(10, 3), (64, 8), (7, 100), (1, 1), (96, 16)]:
+    orders = set()
+    for world in (1, 2, 3, 4, 8):
+        ranks = [
+            heterosis.Batches(samples, batch=batch, epochs=2, rank=rank, world=world)
+            for rank in range(world)
+        ]
+        seen = []
+        for step in range(len(ranks[0])):
+            whole = ranks[0].all(step)
+            assert 0 < len(whole) <= batch
+            assert sorted(sum((rank.own(step) for rank in ranks), [])) == sorted(whole)
+            weights = [
+                rank.weight(step, part) for rank in ranks for part in rank.micro(step, 2)
+            ]
+            assert abs(sum(weights) / world - 1) < 1e-9
+            seen += whole
+        half = len(seen) // 2
+        assert sorted(seen[:half]) == sorted(seen[half:]) == list(range(samples))
+        orders.add(tuple(seen))
+    assert len(orders) == 1
+job = lambda devices: heterosis.Job({'HET_DEVICE_COUNT': str(devices), 'HET_BATCH_DEVICES': '4'})
+assert [job(devices).accumulation(4) for devices in (1, 2, 4, 8, 16)] == [16, 8, 4, 2, 1]
+assert heterosis.Job({}).accumulation(3) == 3
+try:
+    job(3).accumulation(4)
+    raise SystemExit('no whole number')
+except ValueError:
+    pass
+";
+
 /// Whether there is a Python to run the helper.
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 pub fn has_python() -> bool {
@@ -86,17 +121,27 @@ fn ranks_stop_after_the_same_step() {
     }
 }
 
+fn run_alone(script: &str) -> Output {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
+    python.output().expect("it can be started")
+}
+
+#[test]
+fn batches_are_the_same_at_any_number_of_ranks() {
+    if !has_python() {
+        return;
+    }
+    let ended = run_alone(BATCHES);
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
 #[test]
 fn without_a_job_a_script_is_asked_by_a_signal_and_its_workers_end() {
     if !has_python() {
         return;
     }
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
-    let ended = Command::new("python3")
-        .args(["-c", ALONE])
-        .env("PYTHONPATH", package)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .output()
-        .expect("it can be started");
+    let ended = run_alone(ALONE);
     assert_eq!(ended.status.code(), Some(75), "{}", String::from_utf8_lossy(&ended.stderr));
 }

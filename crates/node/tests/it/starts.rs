@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use het_core::{Checkpoint, Event, JobId, LeaseId, NodeId, Outcome};
+use het_core::{Checkpoint, Elastic, Event, JobId, LeaseId, NodeId, Outcome};
 use het_engine::Engine;
 use het_node::{Node, NodeError};
 
@@ -140,6 +140,19 @@ fn who_can_only_be_one_process_is_told_no_rank() {
         "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NNODES NODE_RANK PET_MASTER_ADDR \
          PET_MASTER_PORT PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE RANK WORLD_SIZE",
     );
+}
+
+#[test]
+fn a_stage_that_may_have_other_sizes_is_told_what_its_batch_is_meant_for() {
+    let mut rig = Rig::new();
+    let mut launch = rig.launch("env");
+    launch.elastic = Some(Elastic { reference: 4 });
+    rig.start_with(LEASE, launch, vec![rank(&[grant(GPU, 1)], &[])], None);
+    rig.story();
+    let rows = contract_rows(&rig, 0);
+    for row in ["HET_DEVICE_COUNT=1", "HET_BATCH_DEVICES=4"] {
+        assert!(rows.lines().any(|line| line == row), "no `{row}` in\n{rows}");
+    }
 }
 
 #[test]

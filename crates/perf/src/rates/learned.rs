@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use het_core::{Domain, Name};
 
-use super::{Rates, Seen};
+use super::{Rates, Seen, Timed};
 use crate::Moments;
 
 /// Everything that was observed. What was declared is not in it: whoever begins anew declares it
@@ -12,6 +12,7 @@ use crate::Moments;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Learned {
     pub history: Vec<Observed>,
+    pub times: Vec<ObservedTime>,
     /// Peaks of classes that were observed.
     pub peaks: BTreeMap<Name, u64>,
     pub revision: u64,
@@ -27,6 +28,17 @@ pub struct Observed {
     pub within: Domain,
     pub moments: Moments,
     /// Steps per second reported since the mean last moved far.
+    pub reported: f64,
+}
+
+/// Seconds that starts or saves of a profile took on so many devices.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ObservedTime {
+    pub profile: Name,
+    pub timed: Timed,
+    pub units: u32,
+    pub moments: Moments,
+    /// As in [`Observed`].
     pub reported: f64,
 }
 
@@ -48,8 +60,21 @@ impl Rates {
                 reported: seen.reported,
             })
         });
+        let times = self.times.iter().flat_map(|(profile, times)| {
+            let rows = Timed::ALL.map(|timed| (timed, times.of(timed)));
+            let rows =
+                rows.into_iter().flat_map(|(timed, rows)| rows.iter().map(move |row| (timed, row)));
+            rows.map(move |(timed, (&units, seen))| ObservedTime {
+                profile: profile.clone(),
+                timed,
+                units,
+                moments: seen.moments,
+                reported: seen.reported,
+            })
+        });
         Learned {
             history: history.collect(),
+            times: times.collect(),
             peaks: self.peaks.clone(),
             revision: self.revision,
             revisions: self.revisions.clone(),
@@ -68,6 +93,10 @@ impl Rates {
             let by_class = rates.history.entry(profile).or_default();
             let by_domain = by_class.entry(class).or_default().entry(units).or_default();
             by_domain.insert(within, Seen { moments, reported });
+        }
+        for ObservedTime { profile, timed, units, moments, reported } in learned.times {
+            let times = rates.times.entry(profile).or_default();
+            times.of_mut(timed).insert(units, Seen { moments, reported });
         }
         rates
     }

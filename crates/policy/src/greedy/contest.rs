@@ -137,6 +137,10 @@ impl Pass<'_> {
         }
         let Some((demands, values)) = &bidding.searched else {
             self.wake_for_contest(bidding.prices.as_ref(), None);
+            // Devices may have become free for those who run, too short a while after a search.
+            if let (true, Some(prices)) = (any_chooser, &bidding.prices) {
+                self.orders.wake_by(next_search(prices).max(self.view.now));
+            }
             return;
         };
         let (running, next) = self.running(demands, bidding.weights);
@@ -158,7 +162,15 @@ impl Pass<'_> {
         let parties: Vec<Party<'_>> =
             holders.chain(waiting.map(|row| party(row, None, true))).collect();
         let prices = bidding.prices.as_ref().map_or(&[][..], |s| s.per_unit.as_slice());
-        let chosen = share_out(demands, &parties, prices, &self.supply.pool.units_by_class());
+        let free = self.supply.pool.units_by_class();
+        let chosen = share_out(demands, &parties, prices, &free);
+        let stays = |r: &Running, to: Option<usize>| to == Some(r.offer);
+        let rows = running.iter().zip(&chosen).filter(|(r, to)| stays(r, **to));
+        let could_grow = rows.map(|(r, _)| &demands.stages[r.row]).filter(|d| could_grow(d, &free));
+        let pauses = could_grow.map(|demand| growth_pause(self.view.now, demand));
+        if let Some(pause) = pauses.min() {
+            self.orders.wake_by(self.view.now + pause);
+        }
         self.carry_out(queue, &Outcome { running, parties, chosen });
     }
 
@@ -322,6 +334,24 @@ impl Pass<'_> {
         let found = on_class(&mut self.supply.pool, spec, offer.alternative, offer.class).ok()?;
         self.may_have(key, &found).then_some(found)
     }
+}
+
+/// Whether a stage that runs would be faster on devices that are free beside its own.
+fn could_grow(demand: &Demand, free: &[u32]) -> bool {
+    let Some((_, here)) = demand.running else { return false };
+    let here = &demand.offers[here];
+    let is_better = |offer: &Offer| {
+        let more = offer.units.saturating_sub(here.units);
+        offer.class == here.class && more > 0 && more <= free[offer.class] && offer.rate > here.rate
+    };
+    demand.offers.iter().any(is_better)
+}
+
+/// Until it is looked at again whether a stage should grow: the older it is, the less a restart is
+/// of its life, in ever longer intervals.
+fn growth_pause(now: Time, demand: &Demand) -> Millis {
+    let age = now.since(demand.submitted);
+    Millis(age.0 / 2).clamp(PAUSE_PER_PARTY, SEARCH_AGAIN)
 }
 
 /// What everybody should have. Those of a higher priority come first to what is free, and nobody

@@ -3,13 +3,14 @@
 
 use std::cell::OnceCell;
 
-use het_core::{LeaseId, Placement, Priority, Reason, StageKey, StopCost};
+use het_core::{LeaseId, Placement, Priority, Reason, StageKey, StopCause, StopCost};
 
 use super::{PREEMPTION_SEARCHES_MAX, Pass};
-use crate::placement::Ends;
+use crate::placement::{Ends, smaller};
 use crate::preemption::{Newcomer, Stoppable};
 use crate::queue::{Group, Rank};
 use crate::rules::{Preempts, Sharing};
+use crate::speed::time_left;
 use crate::{Rules, StopOrder, View, Want, preemption, queue};
 
 /// Who may be stopped for others, worked out once somebody asks.
@@ -186,7 +187,27 @@ impl Pass<'_> {
             }
         }
         self.take(rank.key, &placement);
-        orders.into_iter().for_each(|order| self.orders.stop(order));
+        for order in orders {
+            let order = self.shrink(&placement, order);
+            self.orders.stop(order);
+        }
         self.orders.want(rank, Want::Run { placement, reasons: vec![Reason::ClaimPending] });
+    }
+
+    /// A victim that may have fewer devices goes on with what others leave of those that it frees
+    /// for a `placement`, where that is worth a start.
+    fn shrink(&mut self, placement: &Placement, order: StopOrder) -> StopOrder {
+        let Some(preemptor) = order.cause.preemptor() else { return order };
+        let lease = &self.view.state.leases()[&order.lease];
+        let pause = self.view.rates.restart(&self.view.state.stage(lease.stage).1.profile);
+        let passes = time_left(self.view, preemptor, placement).is_some_and(|left| left <= pause);
+        let smaller = (!passes).then(|| smaller(self.view, &mut self.supply.pool, lease)).flatten();
+        let Some(rest) = smaller.filter(|rest| self.may_have(lease.stage, rest)) else {
+            return order;
+        };
+        self.take(lease.stage, &rest);
+        let want = Want::Run { placement: rest, reasons: vec![Reason::ClaimPending] };
+        self.orders.moves.push((lease.stage, want));
+        StopOrder { cause: StopCause::Shrink { preemptor }, ..order }
     }
 }

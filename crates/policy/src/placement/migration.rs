@@ -6,11 +6,14 @@
 //!   less there, the pause of moving included. Nobody is stopped for a guess: what is faster there
 //!   has been measured or declared.
 
+use std::cmp::Reverse;
+
 use het_core::{Domain, Lease, Millis, Phase, Placement, StageSpec, Time};
 
 use het_perf::expected_loss;
 
 use super::opportunity_cost::{OpportunityCost, Shape, shape};
+use super::place::on_class;
 use super::running::Runner;
 use crate::speed::{ends_soon, steps_made};
 use crate::{Pool, View, place};
@@ -96,6 +99,22 @@ pub(crate) fn improvement(
         .into_iter()
         .find_map(|(_, index)| elsewhere(pool, lease, spec, index).filter(still_pays));
     found.map_or(Improvement::None, Improvement::To)
+}
+
+/// The largest part of its devices that a stage which stops finds room for; no other class of
+/// them, and none where it would begin anew.
+pub(crate) fn smaller(view: &View<'_>, pool: &mut Pool<'_>, lease: &Lease) -> Option<Placement> {
+    let (_, spec, _) = view.state.stage(lease.stage);
+    let topology = view.state.topology();
+    let class = topology.device(lease.placement.devices().next()?.device).class;
+    let held = lease.placement.units();
+    if !spec.saves(lease.placement.alternative) || !matches!(lease.phase, Phase::Running { .. }) {
+        return None;
+    }
+    let fewer = |index: &usize| spec.alternatives[*index].count < held && spec.saves(*index);
+    let mut sizes: Vec<usize> = (0..spec.alternatives.len()).filter(fewer).collect();
+    sizes.sort_by_key(|&index| Reverse(spec.alternatives[index].count));
+    sizes.into_iter().find_map(|index| on_class(pool, spec, index, class).ok())
 }
 
 /// Where a lease finds room if it gives up its own.

@@ -84,7 +84,7 @@ pub(crate) fn at_boundary(view: &View<'_>) -> Vec<(LeaseId, StopCost)> {
         let saved = stage.checkpoint_at.filter(|at| anybody_saved && *at >= lease.since);
         let is_cheapest = saved.is_some_and(just_saved) || loss(view, lease) > BOUNDARY;
         if had_turn && is_cheapest && spec.preemptible.allows(lease.since, view.now) {
-            rows.push((id, stop_cost(spec, stage, lease, view.now)));
+            rows.push((id, stop_cost(view.rates, spec, stage, lease, view.now)));
         }
     }
     rows.sort_by_key(|(id, cost)| (cost.cost, *id));

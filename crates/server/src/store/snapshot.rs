@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use het_control::Past;
 use het_core::{JobId, PartsError, Topology};
-use het_perf::{Learned, Moments, Observed};
-use het_wire::record::{LearnedRecord, ObservedRecord, RecordError, Snapshot, SnapshotError};
+use het_perf::{Learned, Moments, Observed, ObservedTime, Timed};
+use het_wire::record::{
+    LearnedRecord, ObservedRecord, ObservedTimeRecord, RecordError, Snapshot, SnapshotError,
+};
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -251,8 +253,21 @@ fn write_learned(learned: &Learned) -> LearnedRecord {
             told_bits: Some(seen.reported.to_bits()),
         }
     });
+    let times = learned.times.iter().map(|seen| {
+        let (count, mean, sum_of_squares) = seen.moments.parts();
+        ObservedTimeRecord {
+            profile: seen.profile.to_string(),
+            timed: seen.timed.word().to_owned(),
+            units: seen.units,
+            count,
+            mean_bits: mean.to_bits(),
+            sum_of_squares_bits: sum_of_squares.to_bits(),
+            told_bits: seen.reported.to_bits(),
+        }
+    });
     LearnedRecord {
         history: history.collect(),
+        times: times.collect(),
         peaks: learned.peaks.iter().map(|(class, peak)| (class.to_string(), *peak)).collect(),
         revision: learned.revision,
         revisions: learned.revisions.iter().map(|(name, at)| (name.to_string(), *at)).collect(),
@@ -272,8 +287,22 @@ pub(super) fn read_learned(record: &LearnedRecord) -> Result<Learned, RecordErro
             reported: f64::from_bits(seen.told_bits.unwrap_or(mean)),
         })
     });
+    // Those of a later version are learned anew.
+    let times = record.times.iter().filter_map(|seen| {
+        let timed = Timed::ALL.into_iter().find(|timed| timed.word() == seen.timed)?;
+        let (mean, squares) = (seen.mean_bits, seen.sum_of_squares_bits);
+        let parts = (seen.count, f64::from_bits(mean), f64::from_bits(squares));
+        Some(ObservedTime {
+            profile: seen.profile.as_str().into(),
+            timed,
+            units: seen.units,
+            moments: Moments::from_parts(parts),
+            reported: f64::from_bits(seen.told_bits),
+        })
+    });
     Ok(Learned {
         history: history.collect::<Result<_, RecordError>>()?,
+        times: times.collect(),
         peaks: record.peaks.iter().map(|(class, peak)| (class.as_str().into(), *peak)).collect(),
         revision: record.revision,
         revisions: record.revisions.iter().map(|(name, at)| (name.as_str().into(), *at)).collect(),

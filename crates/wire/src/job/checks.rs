@@ -10,7 +10,7 @@ use super::begin::{BEGIN_HINT, begin};
 use super::names;
 use super::placeholders;
 use super::resolve::{Known, STALL_NEVER, command_words, named_outputs};
-use super::shape::{JobFile, Needs, StageFile, TrainsFile, TuningFile, is_long};
+use super::shape::{ElasticFile, JobFile, Needs, StageFile, TrainsFile, TuningFile, is_long};
 use crate::file::{Node, Place, Problem, Severity, Tree};
 use crate::quantity;
 use crate::words::{self, closest};
@@ -115,6 +115,7 @@ fn stage_problems(
     trains_problems(found, tree, stage.needs.trains.as_ref(), known.models);
     checkpoint_problems(found, tree);
     preemption_problems(found, &stage.needs, tree);
+    elastic_problems(found, &stage.needs, tree, known.classes);
     if stage.needs.stall.as_deref() != Some(STALL_NEVER) {
         duration_at(found, tree, "stall");
     }
@@ -175,6 +176,32 @@ fn checkpoint_problems(found: &mut Vec<Problem>, tree: &Tree) {
     duration_at(found, checkpoint, "grace");
 }
 
+/// Sizes are in order, what it asks for lies among them, and it can begin again at another.
+fn elastic_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree, classes: &[DeviceClass]) {
+    let (Some(at), Some(ElasticFile { min, max, .. })) = (tree.get("elastic"), &needs.elastic)
+    else {
+        return;
+    };
+    if *min == 0 || min > max {
+        let message = format!("{min} to {max} are no numbers of devices");
+        found.push(at.problem(message, "write for example `{ min: 1, max: 8 }`".to_owned()));
+        return;
+    }
+    let texts = needs.devices.iter().chain(needs.alternatives.iter().map(|row| &row.devices));
+    let counts = texts.flat_map(|text| words::alternatives(text, classes).unwrap_or_default());
+    for (_, count) in counts.filter(|(_, count)| !(*min..=*max).contains(count)) {
+        let message =
+            format!("the stage asks for {count} devices, which is not from {min} to {max}");
+        let hint = "ask for a number within them: the batch of the program is meant for so many";
+        found.push(at.problem(message, hint.to_owned()));
+    }
+    if needs.checkpoint.is_none() {
+        let message = "a stage without `checkpoint` would begin anew at every other size";
+        let hint = "say where it saves, for example `checkpoint: { every: 10m }`, and `resume`";
+        found.push(at.problem(message, hint.to_owned()));
+    }
+}
+
 /// A least time to run says nothing about what runs to its end.
 fn preemption_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree) {
     duration_at(found, tree, "min_runtime");
@@ -209,7 +236,6 @@ fn size_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
 /// Fields of the format that this version reads but does not act on.
 fn unused_fields(found: &mut Vec<Problem>, tree: &Tree) {
     let fields = [
-        ("elastic", "the stage keeps the number of devices it asks for"),
         ("topology/prefer", "only `within` is honoured"),
         ("checkpoint/portable", "a checkpoint is taken to fit every alternative"),
     ];

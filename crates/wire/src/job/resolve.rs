@@ -1,19 +1,20 @@
 //! How checked shapes become a [`JobSpec`].
 
 use std::collections::BTreeMap;
+use std::iter::successors;
 use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, ArrayMember, Bytes, CheckpointSpec, Companions, Container,
-    ContainerRuntime, DeviceClass, Domain, JobId, JobSpec, Launch, LogFiles, LogRule, Millis,
-    Mount, Name, OutputRule, PlannedSpeeds, Preemptible, RankRule, Selector, StageIndex, StageKind,
-    StageSpec, StallRule, StartConditions, WriteMode,
+    ContainerRuntime, DeviceClass, Domain, Elastic, JobId, JobSpec, Launch, LogFiles, LogRule,
+    Millis, Mount, Name, OutputRule, PlannedSpeeds, Preemptible, RankRule, Selector, StageIndex,
+    StageKind, StageSpec, StallRule, StartConditions, WriteMode,
 };
 
 use super::shape::{
-    CheckpointFile, CheckpointFull, CommandFile, ContainerFile, ContainerFull, DomainFile, JobFile,
-    LogFilesFile, LogRuleFile, LogsFile, Needs, RanksFile, RuntimeFile, StageFile, StageKindFile,
-    WriteModeFile,
+    CheckpointFile, CheckpointFull, CommandFile, ContainerFile, ContainerFull, DomainFile,
+    ElasticFile, JobFile, LogFilesFile, LogRuleFile, LogsFile, Needs, RanksFile, RuntimeFile,
+    StageFile, StageKindFile, WriteModeFile,
 };
 use crate::{quantity, words};
 
@@ -212,7 +213,8 @@ fn alternatives(
     let long = needs.alternatives.iter().map(|row| (row.devices.as_str(), Some(row)));
     let rows: Vec<_> = plain.into_iter().chain(long).collect();
     let words = |text: &str| words::alternatives(text, context.classes).unwrap_or_default();
-    let counts = rows.iter().flat_map(|(text, _)| words(text)).map(|(_, count)| count);
+    let counts = rows.iter().flat_map(|(text, _)| words(text));
+    let counts = counts.flat_map(|(_, count)| sizes(needs.elastic.as_ref(), count));
     let ranks_max = rank_rule(needs).ranks_max(counts);
     rows.into_iter()
         .flat_map(|(text, row)| {
@@ -225,13 +227,35 @@ fn alternatives(
             }
             let launch = Arc::new(launch(file, stage, &needs, ranks_max, context));
             let isolation = launch.isolation();
-            words(text).into_iter().map(move |(selector, count)| Alternative {
-                selector: Selector { isolation, ..selector },
-                count,
-                launch: Arc::clone(&launch),
+            words(text).into_iter().flat_map(move |(selector, reference)| {
+                let selector = Selector { isolation, ..selector };
+                let launch = match needs.elastic {
+                    Some(_) => {
+                        let elastic = Some(Elastic { reference });
+                        Arc::new(Launch { elastic, ..(*launch).clone() })
+                    }
+                    None => Arc::clone(&launch),
+                };
+                let of_size = move |count| Alternative {
+                    selector: selector.clone(),
+                    count,
+                    launch: Arc::clone(&launch),
+                };
+                sizes(needs.elastic.as_ref(), reference).into_iter().map(of_size)
             })
         })
         .collect()
+}
+
+/// Numbers of devices that a stage may have which asks for so many: that one first, then smaller
+/// ones, then larger ones; from the least on each is twice the one before.
+fn sizes(elastic: Option<&ElasticFile>, count: u32) -> Vec<u32> {
+    let Some(&ElasticFile { min, max, .. }) = elastic else { return vec![count] };
+    let doubled = successors(Some(min.max(1)), |size| size.checked_mul(2));
+    let mut sizes: Vec<u32> = doubled.take_while(|size| *size < max).chain([count, max]).collect();
+    sizes.sort_unstable_by_key(|&size| (size > count, count.abs_diff(size)));
+    sizes.dedup();
+    sizes
 }
 
 fn launch(
@@ -276,6 +300,7 @@ fn launch(
         checkpoint,
         ranks_max,
         precision: needs.precision.map(|format| Name::from(format.word())),
+        elastic: None,
         scratch: scratch(stage).or(context.scratch),
         log: match needs.logs {
             Some(LogsFile::Rule(LogRuleFile::None)) => LogRule::Discard,

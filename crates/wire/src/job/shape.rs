@@ -165,6 +165,8 @@ pub struct Needs {
     /// One process a node (for `torchrun`) or one a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<RanksFile>,
+    /// How many devices of each class it may have, instead of exactly as many as it asks for. It is
+    /// stopped and started again from its newest checkpoint when that number changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<ElasticFile>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -417,6 +419,17 @@ pub enum RanksFile {
 pub struct ElasticFile {
     pub min: u32,
     pub max: u32,
+    #[serde(default)]
+    pub batch: BatchRuleFile,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BatchRuleFile {
+    /// The global batch stays what it is on as many devices as the stage asks for: the program
+    /// accumulates more gradients on fewer devices. A step is the same work at every size.
+    #[default]
+    Keep,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

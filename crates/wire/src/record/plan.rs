@@ -89,6 +89,7 @@ struct RankRecord {
 pub(super) enum CauseRecord {
     Priority { beneficiary: KeyRecord },
     Reclaim { beneficiary: KeyRecord },
+    Shrink { beneficiary: KeyRecord },
     Quantum,
     Migration,
     Drain,
@@ -344,6 +345,9 @@ pub(super) fn write_cause(cause: StopCause) -> CauseRecord {
         StopCause::Reclaim { preemptor } => {
             CauseRecord::Reclaim { beneficiary: write_key(preemptor) }
         }
+        StopCause::Shrink { preemptor } => {
+            CauseRecord::Shrink { beneficiary: write_key(preemptor) }
+        }
         StopCause::Quantum => CauseRecord::Quantum,
         StopCause::Migration => CauseRecord::Migration,
         StopCause::Drain => CauseRecord::Drain,
@@ -361,6 +365,9 @@ pub(super) fn read_cause(record: CauseRecord) -> StopCause {
         }
         CauseRecord::Reclaim { beneficiary } => {
             StopCause::Reclaim { preemptor: read_key(beneficiary) }
+        }
+        CauseRecord::Shrink { beneficiary } => {
+            StopCause::Shrink { preemptor: read_key(beneficiary) }
         }
         CauseRecord::Quantum => StopCause::Quantum,
         CauseRecord::Migration => StopCause::Migration,

@@ -52,6 +52,8 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LearnedRecord {
     pub history: Vec<ObservedRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub times: Vec<ObservedTimeRecord>,
     /// By device class.
     pub peaks: BTreeMap<String, u64>,
     pub revision: u64,
@@ -74,6 +76,19 @@ pub struct ObservedRecord {
     /// Absent in snapshots of version 0.1, which told the mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_bits: Option<u64>,
+}
+
+/// The same of the seconds that starts or saves took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObservedTimeRecord {
+    pub profile: String,
+    /// `save` or `load`.
+    pub timed: String,
+    pub units: u32,
+    pub count: u64,
+    pub mean_bits: u64,
+    pub sum_of_squares_bits: u64,
+    pub told_bits: u64,
 }
 
 impl ObservedRecord {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
-    JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Micro, Millis, Mount, Name,
+    Elastic, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Micro, Millis, Mount, Name,
     OutputRule, Planned, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, Speeds,
     StageIndex, StageKind, StageSpec, StallRule, WriteMode,
 };
@@ -129,6 +129,11 @@ struct UserVariablesRecord {
     variables: Box<VariablesRecord>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct ElasticRecord {
+    reference: u32,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LaunchRecord {
     job: String,
@@ -144,6 +149,8 @@ pub(super) struct LaunchRecord {
     ranks_max: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     precision: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    elastic: Option<ElasticRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scratch_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -391,6 +398,7 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
         }),
         ranks_max: launch.ranks_max,
         precision: launch.precision.as_ref().map(ToString::to_string),
+        elastic: launch.elastic.map(|Elastic { reference }| ElasticRecord { reference }),
         scratch_bytes: launch.scratch.map(|bytes| bytes.0),
         log: match launch.log {
             LogRule::EachRank => LogRecord::EachRank,
@@ -472,6 +480,7 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
         }),
         ranks_max: record.ranks_max,
         precision: record.precision.as_deref().map(Into::into),
+        elastic: record.elastic.map(|ElasticRecord { reference }| Elastic { reference }),
         scratch: record.scratch_bytes.map(Bytes),
         log: match record.log {
             LogRecord::EachRank => LogRule::EachRank,

@@ -170,6 +170,7 @@ pub(super) fn chinese_cause(word: &str) -> &str {
     match word {
         "priority" => "优先级抢占",
         "reclaim" => "收回借用",
+        "shrink" => "缩减",
         "quantum" => "轮转",
         "migration" => "迁移",
         "drain" => "节点排空",

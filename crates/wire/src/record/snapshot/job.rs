@@ -53,6 +53,9 @@ struct KeptStageRecord {
     /// What the last of them has shown; as if it had progressed where earlier versions kept it.
     #[serde(default = "always", skip_serializing_if = "Clone::clone")]
     attempt_reported: bool,
+    /// Absent in snapshots of version 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attempt_first_report: Option<(u64, u64)>,
     #[serde(default = "always", skip_serializing_if = "Clone::clone")]
     attempt_saved: bool,
     preemptions: u32,
@@ -213,7 +216,8 @@ fn write_stage(stage: &Stage) -> KeptStageRecord {
     KeptStageRecord {
         state: write_stage_state(&stage.state),
         attempts: stage.attempts,
-        attempt_reported: stage.attempt.has_reported,
+        attempt_reported: stage.attempt.first_report.is_some(),
+        attempt_first_report: stage.attempt.first_report.map(|(at, step)| (at.0, step)),
         attempt_saved: stage.attempt.has_saved,
         preemptions: stage.preemptions,
         fruitless: stage.fruitless,
@@ -242,12 +246,19 @@ fn write_stage(stage: &Stage) -> KeptStageRecord {
     }
 }
 
+/// A snapshot of version 0.1 has only the newest report: what comes after it counts from there.
+fn first_report(record: &KeptStageRecord) -> Option<(Time, u64)> {
+    let newest = || Some((record.progressed_at_ms?, read_progress(&record.progress).step?));
+    let first = record.attempt_first_report.or_else(newest).filter(|_| record.attempt_reported);
+    first.map(|(at, step)| (Time(at), step))
+}
+
 fn read_stage(record: &KeptStageRecord) -> Result<Stage, RecordError> {
     let reasons = |reasons: &[ReasonRecord]| reasons.iter().map(read_reason).collect();
     Ok(Stage {
         state: read_stage_state(&record.state)?,
         attempts: record.attempts,
-        attempt: Attempt { has_reported: record.attempt_reported, has_saved: record.attempt_saved },
+        attempt: Attempt { first_report: first_report(record), has_saved: record.attempt_saved },
         preemptions: record.preemptions,
         fruitless: record.fruitless,
         failures: record.failures,

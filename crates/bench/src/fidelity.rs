@@ -1,0 +1,235 @@
+//! `het bench fidelity`: the same jobs on real processes and in the simulator, and how far apart
+//! the two end. The processes sleep for known times on devices that are declared; everything else
+//! is real: the server, its loop and store, launches, notices, checkpoints.
+
+mod run;
+mod trainer;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use het_control::{MemoryLog, Retention};
+use het_core::{Action, Event, JobId, LeaseId, Millis, Outcome, Quotas, Share, StageKey, Time};
+use het_forecast::{Scenario, play};
+use het_perf::Rates;
+use het_policy::{Cadence, by_name};
+use serde::Serialize;
+
+use crate::BenchError;
+use run::Recorded;
+pub use trainer::{TRAINER_COMMAND, trainer_main};
+use workload::Job;
+
+/// What is played.
+#[derive(Debug, Clone)]
+pub struct FidelityOptions {
+    pub jobs: u32,
+    pub seed: u64,
+    /// How long a running stage is left alone; the policy says where there is none.
+    pub quantum: Option<Millis>,
+    /// Mean time between two submissions.
+    pub interval: Millis,
+}
+
+/// Real over simulated.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Fidelity {
+    pub jobs: u32,
+    pub devices: u32,
+    /// Absent where the policy says how long it is.
+    pub quantum_s: Option<f64>,
+    pub seed: u64,
+    /// Of the mean time from submission to end.
+    pub jct_ratio: f64,
+    pub makespan_ratio: f64,
+    /// Of the device time held, over what there was until the last end.
+    pub utilisation_ratio: f64,
+    /// Rank correlation of first starts (Spearman 1904).
+    pub start_order_correlation: f64,
+    /// Stops of running stages, really and in the simulation.
+    pub stops: usize,
+    pub stops_simulated: usize,
+    pub jct_s: f64,
+    pub wall_s: f64,
+}
+
+/// Runs a mix of jobs through a server in an empty directory, and plays it again. `program` is this
+/// program, which knows [`TRAINER_COMMAND`] and `server`.
+///
+/// # Errors
+/// When the server cannot be used, or a job does not come to the end that it should.
+pub fn bench_fidelity(
+    dir: &Path,
+    program: &Path,
+    options: &FidelityOptions,
+    mut say: impl FnMut(&str),
+) -> Result<Fidelity, BenchError> {
+    let begun = Instant::now();
+    let jobs = workload::draw(options);
+    say("running the jobs");
+    let recorded = run::run(dir, program, options, &jobs)?;
+    let wall_s = begun.elapsed().as_secs_f64();
+    say("playing them in the simulator");
+    let simulated = simulate(&recorded, &jobs, options)?;
+    let devices = accelerators(&recorded);
+    let (real, simulated) = (Summary::of(&recorded.events), Summary::of(&simulated));
+    if real.ends.len() != jobs.len() || simulated.ends.len() != jobs.len() {
+        let what = format!("{} of {} jobs ended", real.ends.len(), jobs.len());
+        return Err(BenchError::Nothing { what });
+    }
+    Ok(Fidelity {
+        jobs: options.jobs,
+        devices,
+        quantum_s: options.quantum.map(Millis::as_seconds),
+        seed: options.seed,
+        jct_ratio: real.jct_s() / simulated.jct_s(),
+        makespan_ratio: real.makespan_s() / simulated.makespan_s(),
+        utilisation_ratio: real.utilisation(devices) / simulated.utilisation(devices),
+        start_order_correlation: rank_correlation(&real.starts, &simulated.starts),
+        stops: real.stops,
+        stops_simulated: simulated.stops,
+        jct_s: real.jct_s(),
+        wall_s,
+    })
+}
+
+fn accelerators(recorded: &Recorded) -> u32 {
+    let topology = &recorded.topology;
+    let is_accelerator = |id: &het_core::DeviceId| topology.class_of(*id).kind != "cpu";
+    topology.device_ids().filter(is_accelerator).count() as u32
+}
+
+/// The jobs as they were submitted, when they were: what is played knows nothing else of the run.
+fn simulate(
+    recorded: &Recorded,
+    jobs: &[Job],
+    options: &FidelityOptions,
+) -> Result<Vec<(Time, Event)>, BenchError> {
+    let submitted = recorded.events.iter().filter_map(|(at, event)| match event {
+        Event::JobSubmitted { job, spec, .. } => Some((*at, *job, Arc::clone(spec))),
+        _ => None,
+    });
+    let submitted: Vec<_> = submitted.collect();
+    let first = submitted.first().map_or(Time::ZERO, |(at, ..)| *at);
+    let models = submitted.iter().enumerate().map(|(index, (_, job, _))| {
+        let key = StageKey { job: *job, stage: het_core::StageIndex(0) };
+        (key, Arc::new(jobs[index].model()))
+    });
+    let scenario = Scenario {
+        seed: options.seed,
+        topology: recorded.topology.clone(),
+        models: models.collect(),
+        jobs: submitted
+            .iter()
+            .map(|(at, _, spec)| (Time(at.since(first).0), Arc::clone(spec)))
+            .collect(),
+        rates: Rates::default(),
+        cadence: Cadence::EveryEvent { quantum: options.quantum },
+        retention: Retention::All,
+        quotas: Quotas::default(),
+        prices: BTreeMap::new(),
+        faults: Vec::new(),
+        words: Vec::new(),
+    };
+    let policy = by_name("adaptive").expect("it is the default");
+    let control = play(&scenario, policy, MemoryLog::default(), |_, _| ());
+    let control = control.map_err(|error| BenchError::Nothing { what: error.to_string() })?;
+    Ok(control.log().0.clone())
+}
+
+/// What an event log comes to.
+struct Summary {
+    submissions: BTreeMap<JobId, Time>,
+    starts: BTreeMap<JobId, Time>,
+    ends: BTreeMap<JobId, Time>,
+    held: u64,
+    stops: usize,
+}
+
+impl Summary {
+    fn of(events: &[(Time, Event)]) -> Self {
+        let mut summary = Self {
+            submissions: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            held: 0,
+            stops: 0,
+        };
+        let mut leases: BTreeMap<LeaseId, (JobId, Time, Share)> = BTreeMap::new();
+        for (at, event) in events {
+            match event {
+                Event::JobSubmitted { job, .. } => {
+                    summary.submissions.insert(*job, *at);
+                }
+                Event::PlanCommitted { plan } => {
+                    for action in &plan.actions {
+                        match action {
+                            Action::Start { lease, stage, placement, .. } => {
+                                let share = placement.devices().map(|grant| grant.share).sum();
+                                leases.insert(*lease, (stage.job, *at, share));
+                                summary.starts.entry(stage.job).or_insert(*at);
+                            }
+                            Action::Stop { .. } => summary.stops += 1,
+                            _ => {}
+                        }
+                    }
+                }
+                Event::StageEnded { lease, outcome } => {
+                    let Some((job, since, share)) = leases.remove(lease) else { continue };
+                    summary.held += share.over(at.since(since)).0;
+                    if matches!(outcome, Outcome::Finished) {
+                        summary.ends.insert(job, *at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        summary
+    }
+
+    fn jct_s(&self) -> f64 {
+        let spans = self.ends.iter().map(|(job, end)| end.since(self.submissions[job]));
+        spans.map(Millis::as_seconds).sum::<f64>() / self.ends.len() as f64
+    }
+
+    fn makespan_s(&self) -> f64 {
+        let first = self.submissions.values().min().copied().unwrap_or_default();
+        self.ends.values().max().map_or(0.0, |last| last.since(first).as_seconds())
+    }
+
+    fn utilisation(&self, devices: u32) -> f64 {
+        het_core::ShareMillis(self.held).device_seconds() / (f64::from(devices) * self.makespan_s())
+    }
+}
+
+/// Spearman's, of two orders of the same keys.
+fn rank_correlation(one: &BTreeMap<JobId, Time>, other: &BTreeMap<JobId, Time>) -> f64 {
+    let ranks = |of: &BTreeMap<JobId, Time>| -> BTreeMap<JobId, f64> {
+        let mut rows: Vec<(Time, JobId)> = of.iter().map(|(job, at)| (*at, *job)).collect();
+        rows.sort_unstable();
+        rows.into_iter().enumerate().map(|(rank, (_, job))| (job, rank as f64)).collect()
+    };
+    let (one, other) = (ranks(one), ranks(other));
+    let squares = one.iter().filter_map(|(job, rank)| Some((rank - other.get(job)?).powi(2)));
+    let count = one.len() as f64;
+    1.0 - 6.0 * squares.sum::<f64>() / (count * (count * count - 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_orders_correlate_and_reversed_ones_do_not() {
+        let order = |times: [u64; 4]| -> BTreeMap<JobId, Time> {
+            (1..).map(JobId).zip(times.map(Time)).collect()
+        };
+        let one = order([1, 2, 3, 4]);
+        assert_eq!(rank_correlation(&one, &order([10, 20, 30, 40])), 1.0);
+        assert_eq!(rank_correlation(&one, &order([4, 3, 2, 1])), -1.0);
+        assert!((rank_correlation(&one, &order([2, 1, 3, 4])) - 0.8).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,125 @@
+//! How long programs take to start and to save, as it was measured.
+
+use std::collections::BTreeMap;
+
+use het_core::{Millis, Name};
+
+use super::{Rates, Seen};
+
+/// Time of a save, for a program of which none was measured yet. Tens of seconds are cited for
+/// fine-tuning in Ray Train and Slurm practice.
+pub const SAVE_DEFAULT: Millis = Millis::seconds(10);
+
+/// Loading model and checkpoint, likewise: the median base-model load in the Alibaba GenAI 2026
+/// data is 22.7 s.
+pub const LOAD_DEFAULT: Millis = Millis::seconds(23);
+
+/// What stopping a running stage and starting it again takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopTimes {
+    /// From the notice to the end of a gang that saves.
+    pub save: Millis,
+    /// From a start to the first step.
+    pub load: Millis,
+}
+
+/// The same of programs that were seen to do it, by number of devices.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Times {
+    pub(super) save: BTreeMap<u32, Seen>,
+    pub(super) load: BTreeMap<u32, Seen>,
+}
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timed {
+    Save,
+    Load,
+}
+
+impl Timed {
+    pub const ALL: [Self; 2] = [Self::Save, Self::Load];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Save => "save",
+            Self::Load => "load",
+        }
+    }
+}
+
+impl Times {
+    pub(super) fn of(&self, timed: Timed) -> &BTreeMap<u32, Seen> {
+        match timed {
+            Timed::Save => &self.save,
+            Timed::Load => &self.load,
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, timed: Timed) -> &mut BTreeMap<u32, Seen> {
+        match timed {
+            Timed::Save => &mut self.save,
+            Timed::Load => &mut self.load,
+        }
+    }
+
+    /// On so many devices, or on the nearest number that was seen.
+    fn at(&self, timed: Timed, units: u32) -> Option<Millis> {
+        let (_, seen) = self.of(timed).iter().min_by_key(|(size, _)| size.abs_diff(units))?;
+        Some(Millis((seen.reported * 1e3) as u64))
+    }
+
+    /// On any number of them.
+    fn mean(&self, timed: Timed) -> Option<Millis> {
+        let all = self.of(timed).values().map(|seen| (seen.moments.count() as f64, seen.reported));
+        let (count, sum) =
+            all.fold((0.0, 0.0), |(n, s), (count, mean)| (n + count, s + count * mean));
+        (count > 0.0).then(|| Millis((sum / count * 1e3) as u64))
+    }
+}
+
+impl Rates {
+    /// Learns how long a program took to save, or from a start to its first step.
+    pub fn observe_time(&mut self, profile: &Name, timed: Timed, units: u32, took: Millis) {
+        if self.restarts.contains_key(profile) {
+            return;
+        }
+        let of_profile = self.times.entry(profile.clone()).or_default();
+        let by_units = of_profile.of_mut(timed);
+        let is_news = match by_units.get_mut(&units) {
+            Some(seen) => seen.add(took.as_seconds()),
+            None => {
+                by_units.insert(units, Seen::first(took.as_seconds()));
+                true
+            }
+        };
+        if is_news {
+            self.revise(profile);
+        }
+    }
+
+    /// States how long `profile` takes from a start to its first step. It is not learned then.
+    pub fn declare_restart(&mut self, profile: &Name, pause: Millis) {
+        self.restarts.insert(profile.clone(), pause);
+    }
+
+    /// From a start, or a start elsewhere, to the first step.
+    pub fn restart(&self, profile: &Name) -> Millis {
+        self.restart_known(profile).unwrap_or(LOAD_DEFAULT)
+    }
+
+    /// The same, if anybody declared or measured it.
+    pub fn restart_known(&self, profile: &Name) -> Option<Millis> {
+        let declared = self.restarts.get(profile).copied();
+        declared.or_else(|| self.times.get(profile)?.mean(Timed::Load))
+    }
+
+    /// What a stop and a start on so many devices take: as measured, else as is usual.
+    pub fn stop_times(&self, profile: &Name, units: u32) -> StopTimes {
+        let measured = |timed| self.times.get(profile)?.at(timed, units);
+        StopTimes {
+            save: measured(Timed::Save).unwrap_or(SAVE_DEFAULT),
+            load: measured(Timed::Load).unwrap_or(LOAD_DEFAULT),
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::yield_now;
 
 use nix::sys::signal::{Signal, kill};
@@ -52,7 +52,10 @@ impl Team {
         // Where it was built, users may not reach it.
         let root = Sandbox::with_program(|dir| {
             let path = dir.join("het");
-            fs::copy(env!("CARGO_BIN_EXE_het"), &path).expect("there is room for it");
+            // By a program of its own: a file that this process has open for writing could not be
+            // executed as long as a child of another test's has it too.
+            let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_het")).arg(&path).status();
+            assert!(copied.expect("it starts").success(), "there is room for it");
             path
         });
         let mode = fs::Permissions::from_mode(0o711);

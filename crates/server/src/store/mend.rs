@@ -14,7 +14,7 @@ use redb::{Database, ReadableTable};
 use super::check::guarded;
 use super::copy::{Found, Line};
 use super::{
-    EVENTS, EventStore, FORMAT, GAPS, HEAD, Mark, ROWS, Recovered, StoreError, builder,
+    EVENTS, EventStore, FORMAT, GAPS, HEAD, Hash, Mark, ROWS, Recovered, StoreError, builder,
     open_tables, snapshot, topology, unused_beside,
 };
 
@@ -200,7 +200,13 @@ impl Salvage {
 
     fn lost(&self, base: &Base, lines: &[&Line], end: Mark, jobs: &[u64]) -> Vec<Lost> {
         let mut lost = Vec::new();
-        let to = self.lines.last_key_value().map_or(0, |(sequence, _)| sequence + 1);
+        // One under a number that was damaged is there under its own.
+        let before = self.lines.range(..end.sequence).flat_map(|(_, lines)| lines);
+        let there: BTreeSet<Hash> = before.map(|line| line.hash).collect();
+        let is_lost = |line: &Line| !there.contains(&line.hash);
+        let mut beyond = self.lines.range(end.sequence..);
+        let last = beyond.rfind(|(_, lines)| lines.iter().any(is_lost));
+        let to = last.map_or(0, |(sequence, _)| sequence + 1);
         if to > end.sequence {
             lost.push(Lost::Events { from: end.sequence, to });
         }

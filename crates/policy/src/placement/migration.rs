@@ -102,13 +102,13 @@ pub(crate) fn improvement(
 }
 
 /// The largest part of its devices that a stage which stops finds room for; no other class of
-/// them, and none where it would begin anew.
+/// them, and none where it would begin anew. One that is just starting goes on there as well.
 pub(crate) fn smaller(view: &View<'_>, pool: &mut Pool<'_>, lease: &Lease) -> Option<Placement> {
     let (_, spec, _) = view.state.stage(lease.stage);
     let topology = view.state.topology();
     let class = topology.device(lease.placement.devices().next()?.device).class;
     let held = lease.placement.units();
-    if !spec.saves(lease.placement.alternative) || !matches!(lease.phase, Phase::Running { .. }) {
+    if !spec.saves(lease.placement.alternative) {
         return None;
     }
     let fewer = |index: &usize| spec.alternatives[*index].count < held && spec.saves(*index);

@@ -2,7 +2,7 @@
 //! was learned is what an uninterrupted run learns.
 //!
 //! `HET_RESIZES=20 HET_RESIZE_KILLS=100 cargo test -p het-cli --test cli elastic` resizes and kills
-//! more often than a CI run does; `HET_RESIZE_STEPS=5000` leaves two minutes between two resizes.
+//! more often than a CI run does; `HET_RESIZE_STEPS=1500` leaves about two minutes between resizes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -159,7 +159,7 @@ impl Rig {
             "elastic": { "min": 1, "max": 4, "batch": "keep" },
             "run": ["python3", self.served.path().join("train.py")],
             "checkpoint": { "every": "1s", "grace": "20s" },
-            "env": { "NOTES": self.notes, "PACE": "0.003", "PYTHONPATH": python(),
+            "env": { "NOTES": self.notes, "PACE": "0.01", "PYTHONPATH": python(),
                 "PYTHONDONTWRITEBYTECODE": "1" },
         })
     }
@@ -263,11 +263,11 @@ impl Rig {
             let starts = self.lines("starts");
             starts.last().filter(|last| last["world"] == world)?["step"].as_u64()
         };
-        wait_for(&format!("{world} ranks"), || from().is_some());
+        self.await_state(&format!("{world} ranks"), || from().is_some());
         let until = from().unwrap_or(0) + number("HET_RESIZE_STEPS", STEPS_BETWEEN);
         while self.step() < until {
             let made = self.step();
-            wait_for("a step", || self.step() > made);
+            self.await_state("a step", || self.step() > made);
         }
     }
 }

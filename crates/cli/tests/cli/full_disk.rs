@@ -33,7 +33,10 @@ impl Disk {
         let disk = Self::mounted(|image, home| {
             let file = File::create(image).expect("the sandbox is writable");
             file.set_len(IMAGE_BYTES).expect("it can be grown");
-            succeeds(&["mkfs.ext4", "-q", image])
+            // What the tests need besides.
+            succeeds(&["fsfreeze", "--version"])
+                && succeeds(&["e2fsck", "-V"])
+                && succeeds(&["mkfs.ext4", "-q", image])
                 && succeeds(&["mount", "-o", "loop,errors=remount-ro", image, home])
         });
         disk.inspect(|disk| succeeds_surely(&["chmod", "0700", text(&disk.home)]))

@@ -11,11 +11,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use het_control::{MemoryLog, Retention};
-use het_core::{Action, Event, JobId, LeaseId, Millis, Outcome, Quotas, Share, StageKey, Time};
+use het_control::{Controller, MemoryLog, Retention};
+use het_core::{
+    Action, Event, JobEnd, JobId, Millis, Quotas, ShareMillis, StageIndex, StageKey, State, Time,
+};
 use het_forecast::{Scenario, play};
 use het_perf::Rates;
 use het_policy::{Cadence, by_name};
+use het_sim::Sim;
 use serde::Serialize;
 
 use crate::BenchError;
@@ -73,33 +76,29 @@ pub fn bench_fidelity(
     let recorded = run::run(dir, program, options, &jobs)?;
     let wall_s = begun.elapsed().as_secs_f64();
     say("playing them in the simulator");
-    let simulated = simulate(&recorded, &jobs, options)?;
-    let devices = accelerators(&recorded);
-    let (real, simulated) = (Summary::of(&recorded.events), Summary::of(&simulated));
-    if real.ends.len() != jobs.len() || simulated.ends.len() != jobs.len() {
-        let what = format!("{} of {} jobs ended", real.ends.len(), jobs.len());
-        return Err(BenchError::Nothing { what });
+    let played = simulate(&recorded, &jobs, options)?;
+    let real = Summary::of(&recorded.state, &recorded.events);
+    let simulated = Summary::of(played.state(), &played.log().0);
+    for (summary, run) in [(&real, "real"), (&simulated, "simulated")] {
+        if summary.jct_s.len() != jobs.len() {
+            let what = format!("{} of {} {run} jobs succeeded", summary.jct_s.len(), jobs.len());
+            return Err(BenchError::Nothing { what });
+        }
     }
     Ok(Fidelity {
         jobs: options.jobs,
-        devices,
+        devices: recorded.topology.accelerators().count() as u32,
         quantum_s: options.quantum.map(Millis::as_seconds),
         seed: options.seed,
-        jct_ratio: real.jct_s() / simulated.jct_s(),
-        makespan_ratio: real.makespan_s() / simulated.makespan_s(),
-        utilisation_ratio: real.utilisation(devices) / simulated.utilisation(devices),
+        jct_ratio: real.mean_jct_s() / simulated.mean_jct_s(),
+        makespan_ratio: real.makespan_s / simulated.makespan_s,
+        utilisation_ratio: real.held_part() / simulated.held_part(),
         start_order_correlation: rank_correlation(&real.starts, &simulated.starts),
         stops: real.stops,
         stops_simulated: simulated.stops,
-        jct_s: real.jct_s(),
+        jct_s: real.mean_jct_s(),
         wall_s,
     })
-}
-
-fn accelerators(recorded: &Recorded) -> u32 {
-    let topology = &recorded.topology;
-    let is_accelerator = |id: &het_core::DeviceId| topology.class_of(*id).kind != "cpu";
-    topology.device_ids().filter(is_accelerator).count() as u32
 }
 
 /// The jobs as they were submitted, when they were: what is played knows nothing else of the run.
@@ -107,7 +106,7 @@ fn simulate(
     recorded: &Recorded,
     jobs: &[Job],
     options: &FidelityOptions,
-) -> Result<Vec<(Time, Event)>, BenchError> {
+) -> Result<Controller<Sim, MemoryLog>, BenchError> {
     let submitted = recorded.events.iter().filter_map(|(at, event)| match event {
         Event::JobSubmitted { job, spec, .. } => Some((*at, *job, Arc::clone(spec))),
         _ => None,
@@ -115,7 +114,7 @@ fn simulate(
     let submitted: Vec<_> = submitted.collect();
     let first = submitted.first().map_or(Time::ZERO, |(at, ..)| *at);
     let models = submitted.iter().enumerate().map(|(index, (_, job, _))| {
-        let key = StageKey { job: *job, stage: het_core::StageIndex(0) };
+        let key = StageKey { job: *job, stage: StageIndex(0) };
         (key, Arc::new(jobs[index].model()))
     });
     let scenario = Scenario {
@@ -135,73 +134,62 @@ fn simulate(
         words: Vec::new(),
     };
     let policy = by_name("adaptive").expect("it is the default");
-    let control = play(&scenario, policy, MemoryLog::default(), |_, _| ());
-    let control = control.map_err(|error| BenchError::Nothing { what: error.to_string() })?;
-    Ok(control.log().0.clone())
+    let played = play(&scenario, policy, MemoryLog::default(), |_, _| ());
+    played.map_err(|error| BenchError::Nothing { what: error.to_string() })
 }
 
-/// What an event log comes to.
+/// What a run comes to.
 struct Summary {
-    submissions: BTreeMap<JobId, Time>,
+    /// Of all that succeeded.
+    jct_s: Vec<f64>,
+    makespan_s: f64,
+    /// Device time of accelerators.
+    held_s: f64,
     starts: BTreeMap<JobId, Time>,
-    ends: BTreeMap<JobId, Time>,
-    held: u64,
     stops: usize,
 }
 
 impl Summary {
-    fn of(events: &[(Time, Event)]) -> Self {
-        let mut summary = Self {
-            submissions: BTreeMap::new(),
-            starts: BTreeMap::new(),
-            ends: BTreeMap::new(),
-            held: 0,
-            stops: 0,
-        };
-        let mut leases: BTreeMap<LeaseId, (JobId, Time, Share)> = BTreeMap::new();
-        for (at, event) in events {
-            match event {
-                Event::JobSubmitted { job, .. } => {
-                    summary.submissions.insert(*job, *at);
+    /// Of all events of a run, and what they add up to.
+    fn of(state: &State, events: &[(Time, Event)]) -> Self {
+        let ended = state.jobs().values().filter_map(|job| match job.end {
+            Some((at, JobEnd::Succeeded)) => Some((job.submitted, at)),
+            _ => None,
+        });
+        let ended: Vec<(Time, Time)> = ended.collect();
+        let first = state.jobs().values().map(|job| job.submitted).min().unwrap_or_default();
+        let last = ended.iter().map(|(_, end)| *end).max().unwrap_or_default();
+        let held = state.topology().accelerators().map(|id| state.device_charged(id));
+        let (mut starts, mut stops) = (BTreeMap::new(), 0);
+        let plans = events.iter().filter_map(|(at, event)| match event {
+            Event::PlanCommitted { plan } => Some((at, plan)),
+            _ => None,
+        });
+        for (at, action) in plans.flat_map(|(at, plan)| plan.actions.iter().map(move |a| (at, a))) {
+            match action {
+                Action::Start { stage, .. } => {
+                    starts.entry(stage.job).or_insert(*at);
                 }
-                Event::PlanCommitted { plan } => {
-                    for action in &plan.actions {
-                        match action {
-                            Action::Start { lease, stage, placement, .. } => {
-                                let share = placement.devices().map(|grant| grant.share).sum();
-                                leases.insert(*lease, (stage.job, *at, share));
-                                summary.starts.entry(stage.job).or_insert(*at);
-                            }
-                            Action::Stop { .. } => summary.stops += 1,
-                            _ => {}
-                        }
-                    }
-                }
-                Event::StageEnded { lease, outcome } => {
-                    let Some((job, since, share)) = leases.remove(lease) else { continue };
-                    summary.held += share.over(at.since(since)).0;
-                    if matches!(outcome, Outcome::Finished) {
-                        summary.ends.insert(job, *at);
-                    }
-                }
-                _ => {}
+                Action::Stop { .. } => stops += 1,
+                Action::Claim { .. } | Action::Unclaim { .. } => {}
             }
         }
-        summary
+        Self {
+            jct_s: ended.iter().map(|(from, to)| to.since(*from).as_seconds()).collect(),
+            makespan_s: last.since(first).as_seconds(),
+            held_s: held.map(ShareMillis::device_seconds).sum(),
+            starts,
+            stops,
+        }
     }
 
-    fn jct_s(&self) -> f64 {
-        let spans = self.ends.iter().map(|(job, end)| end.since(self.submissions[job]));
-        spans.map(Millis::as_seconds).sum::<f64>() / self.ends.len() as f64
+    fn mean_jct_s(&self) -> f64 {
+        self.jct_s.iter().sum::<f64>() / self.jct_s.len() as f64
     }
 
-    fn makespan_s(&self) -> f64 {
-        let first = self.submissions.values().min().copied().unwrap_or_default();
-        self.ends.values().max().map_or(0.0, |last| last.since(first).as_seconds())
-    }
-
-    fn utilisation(&self, devices: u32) -> f64 {
-        het_core::ShareMillis(self.held).device_seconds() / (f64::from(devices) * self.makespan_s())
+    /// Device time held over what there was, for as many devices as both runs have.
+    fn held_part(&self) -> f64 {
+        self.held_s / self.makespan_s
     }
 }
 

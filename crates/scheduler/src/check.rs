@@ -219,32 +219,31 @@ impl<'a> Checker<'a> {
             self.leaving.insert(lease.stage);
         }
         let (_, spec, _) = self.state.stage(lease.stage);
-        let preempts = |preemptor| self.preempts(id, lease, preemptor, cost);
+        let cause = match cause {
+            // A part of it is preempted, or goes back.
+            StopCause::Shrink { preemptor } if self.preempts(id, lease, preemptor, cost) => {
+                StopCause::Priority { preemptor }
+            }
+            StopCause::Shrink { preemptor } => StopCause::Reclaim { preemptor },
+            other => other,
+        };
         let is_for_others = match cause {
             StopCause::Priority { .. } | StopCause::Quantum | StopCause::Migration => true,
-            StopCause::Shrink { preemptor } if preempts(preemptor) => true,
             // What was borrowed goes back at any time, and who never borrows has nothing to give.
-            StopCause::Reclaim { .. } | StopCause::Shrink { .. } => {
-                spec.preemptible == Preemptible::Never
-            }
+            StopCause::Reclaim { .. } => spec.preemptible == Preemptible::Never,
             _ => false,
-        };
-        let is_just = match cause {
-            StopCause::Priority { preemptor } => preempts(preemptor),
-            StopCause::Reclaim { preemptor } => self.borrows(lease, preemptor),
-            StopCause::Shrink { preemptor } => {
-                preempts(preemptor) || self.borrows(lease, preemptor)
-            }
-            _ => true,
         };
         if is_for_others && !spec.preemptible.allows(lease.since, self.now) {
             self.findings.push(Finding::NotPreemptible { lease: id });
         }
-        if !is_just {
-            self.findings.push(match cause {
-                StopCause::Reclaim { .. } => Finding::UnjustReclaim { lease: id },
-                _ => Finding::UnjustPreemption { lease: id },
-            });
+        match cause {
+            StopCause::Reclaim { preemptor } if !self.borrows(lease, preemptor) => {
+                self.findings.push(Finding::UnjustReclaim { lease: id });
+            }
+            StopCause::Priority { preemptor } if !self.preempts(id, lease, preemptor, cost) => {
+                self.findings.push(Finding::UnjustPreemption { lease: id });
+            }
+            _ => {}
         }
     }
 
@@ -258,12 +257,8 @@ impl<'a> Checker<'a> {
     ) -> bool {
         let asked = self.state.yielding().any(|row| row == (id, preemptor));
         let accounted = cost.is_some_and(|cost| asked || cost.gain > cost.cost);
-        accounted && self.is_above(preemptor, lease)
-    }
-
-    /// Whether the job of a stage has a higher priority than that of a lease.
-    fn is_above(&self, key: StageKey, lease: &Lease) -> bool {
-        self.state.stage(key).0.priority() > self.state.stage(lease.stage).0.priority()
+        let theirs = self.state.stage(lease.stage).0.priority();
+        accounted && self.state.stage(preemptor).0.priority() > theirs
     }
 }
 

@@ -531,23 +531,23 @@ impl Oracle {
         if twice {
             self.blame(7, format!("{victim} is stopped twice"));
         }
-        self.left_alone(victim, since, *cause);
-        let by_priority = match *cause {
-            StopCause::Priority { preemptor } => Some(preemptor),
-            // What was borrowed goes back whatever that costs.
-            StopCause::Shrink { preemptor } => {
-                let pays = cost.is_some_and(|cost| cost.gain > cost.cost);
-                Some(preemptor).filter(|key| pays && self.is_above(*key, victim))
+        let pays = cost.is_some_and(|cost| cost.gain > cost.cost);
+        let cause = match *cause {
+            // A part of it is preempted, or goes back whatever that costs.
+            StopCause::Shrink { preemptor } if pays && self.is_above(preemptor, victim) => {
+                StopCause::Priority { preemptor }
             }
-            _ => None,
+            StopCause::Shrink { preemptor } => StopCause::Reclaim { preemptor },
+            other => other,
         };
-        if let (Some(preemptor), None) = (cause.preemptor(), by_priority) {
+        self.left_alone(victim, since, cause);
+        if let StopCause::Reclaim { preemptor } = cause {
             self.reclaimed(*lease, preemptor);
         }
-        if *cause == StopCause::Quantum && self.now.since(since) < self.quantum {
+        if cause == StopCause::Quantum && self.now.since(since) < self.quantum {
             self.blame(7, format!("{victim} is suspended for an equal within its quantum"));
         }
-        let Some(preemptor) = by_priority else { return };
+        let StopCause::Priority { preemptor } = cause else { return };
         if self.strictness == Strictness::EveryPolicy {
             return;
         }
@@ -591,7 +591,6 @@ impl Oracle {
                 Preemptible::Never,
                 StopCause::Priority { .. }
                 | StopCause::Reclaim { .. }
-                | StopCause::Shrink { .. }
                 | StopCause::Quantum
                 | StopCause::Migration,
             ) => false,

@@ -24,8 +24,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What the server's store says of a run.
 pub(super) struct Recorded {
+    /// When the first job came.
     pub topology: Topology,
     pub events: Vec<(Time, Event)>,
+    /// What they add up to, with all jobs.
+    pub state: State,
 }
 
 pub(super) fn run(
@@ -72,11 +75,20 @@ pub(super) fn run(
     let home = home.map_err(|error| BenchError::Nothing { what: error.to_string() })?;
     let reader = EventStore::open(&home.store())?.reader();
     let events = reader.events()?;
-    // Devices join by events, before the first job comes.
     let mut state = State::new(Arc::new(reader.topology()?));
-    let is_job = |event: &Event| matches!(event, Event::JobSubmitted { .. });
-    for (at, event) in events.iter().take_while(|(_, event)| !is_job(event)) {
+    let mut topology = None;
+    for (at, event) in &events {
+        match event {
+            // Devices join by events, before the first job comes.
+            Event::JobSubmitted { .. } if topology.is_none() => {
+                topology = Some(Topology::clone(state.topology()));
+            }
+            // Ended jobs are what this is about.
+            Event::JobRetired { .. } => continue,
+            _ => {}
+        }
         state.apply(*at, event);
     }
-    Ok(Recorded { topology: Topology::clone(state.topology()), events })
+    let topology = topology.unwrap_or_else(|| Topology::clone(state.topology()));
+    Ok(Recorded { topology, events, state })
 }

@@ -140,7 +140,7 @@ impl Job {
     pub fn file(&self, program: &str) -> Value {
         let words = DEVICES.map(|(kind, _, _)| format!("{kind}:{}", self.units));
         let mut stage = json!({
-            "name": "train", "kind": "train", "profile": self.profile(),
+            "name": "train", "kind": "train", "profile": self.program.name,
             "devices": words.join(" | "), "steps": self.steps, "retries": 1, "stall": "never",
             "run": [program, TRAINER_COMMAND], "logs": "none",
             "checkpoint": { "every": "1h", "grace": "10s" },
@@ -160,11 +160,6 @@ impl Job {
             "metadata": { "name": format!("{}-{}", self.program.name, self.number) },
             "spec": { "priority": self.priority, "stages": [stage] },
         })
-    }
-
-    /// Programs of a kind have the same speeds whatever their length.
-    fn profile(&self) -> &'static str {
-        self.program.name
     }
 
     /// How it really behaves, as the simulator is told.

@@ -13,12 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use het_lab::Draw;
+use het_testkit::has_python;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::commands::wait_for;
-use crate::support::{Sandbox, Served, has_python, serve_declared};
+use crate::support::{Sandbox, Served, serve_declared};
 
 /// Shrinks and grows of a CI run.
 const RESIZES: u64 = 4;

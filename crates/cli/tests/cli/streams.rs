@@ -1,5 +1,6 @@
 //! Stages that read what others are still writing.
 
+use het_testkit::has_python;
 use serde_json::Value;
 
 use crate::support::Sandbox;
@@ -44,9 +45,8 @@ spec:
 
 #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 fn can_stream() -> bool {
-    let has_python = std::process::Command::new("python3").arg("--version").output().is_ok();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if !has_python || cores < 2 {
+    if !has_python() || cores < 2 {
         eprintln!("SKIPPED: two stages beside each other need `python3` and two cores");
         return false;
     }

@@ -217,16 +217,6 @@ pub fn serve_declared(sandbox: Sandbox, photons: u64, options: &[String]) -> Ser
     Served(sandbox)
 }
 
-/// Whether there is a Python.
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-pub fn has_python() -> bool {
-    let found = Command::new("python3").arg("--version").output().is_ok();
-    if !found {
-        eprintln!("SKIPPED: `python3` is not installed");
-    }
-    found
-}
-
 pub fn states(list: &Value) -> Vec<&str> {
     let items = list["items"].as_array().expect("a list");
     items.iter().filter_map(|item| item["state"].as_str()).collect()

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use het_core::{Checkpoint, Millis, Outcome};
+use het_testkit::has_python;
 
 use crate::rig::Rig;
 
@@ -82,16 +83,6 @@ try:
 except ValueError:
     pass
 ";
-
-/// Whether there is a Python to run the helper.
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-pub fn has_python() -> bool {
-    let found = Command::new("python3").arg("--version").output().is_ok();
-    if !found {
-        eprintln!("SKIPPED: `python3` is not installed");
-    }
-    found
-}
 
 #[test]
 fn ranks_stop_after_the_same_step() {

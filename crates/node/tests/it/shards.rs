@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::helper::has_python;
+use het_testkit::has_python;
 
 /// Runs a script that knows `stream` and an empty directory `d`.
 #[track_caller]

@@ -61,10 +61,7 @@ impl Rates {
             })
         });
         let times = self.times.iter().flat_map(|(profile, times)| {
-            let rows = Timed::ALL.map(|timed| (timed, times.of(timed)));
-            let rows =
-                rows.into_iter().flat_map(|(timed, rows)| rows.iter().map(move |row| (timed, row)));
-            rows.map(move |(timed, (&units, seen))| ObservedTime {
+            times.iter().map(move |(&(timed, units), seen)| ObservedTime {
                 profile: profile.clone(),
                 timed,
                 units,
@@ -96,7 +93,7 @@ impl Rates {
         }
         for ObservedTime { profile, timed, units, moments, reported } in learned.times {
             let times = rates.times.entry(profile).or_default();
-            times.of_mut(timed).insert(units, Seen { moments, reported });
+            times.insert((timed, units), Seen { moments, reported });
         }
         rates
     }

@@ -23,13 +23,6 @@ pub struct StopTimes {
     pub load: Millis,
 }
 
-/// The same of programs that were seen to do it, by number of devices.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Times {
-    pub(super) save: BTreeMap<u32, Seen>,
-    pub(super) load: BTreeMap<u32, Seen>,
-}
-
 /// Which of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timed {
@@ -48,34 +41,24 @@ impl Timed {
     }
 }
 
-impl Times {
-    pub(super) fn of(&self, timed: Timed) -> &BTreeMap<u32, Seen> {
-        match timed {
-            Timed::Save => &self.save,
-            Timed::Load => &self.load,
-        }
-    }
+/// Seconds that a program took, by number of devices.
+pub(super) type Times = BTreeMap<(Timed, u32), Seen>;
 
-    pub(super) fn of_mut(&mut self, timed: Timed) -> &mut BTreeMap<u32, Seen> {
-        match timed {
-            Timed::Save => &mut self.save,
-            Timed::Load => &mut self.load,
-        }
-    }
+fn of(times: &Times, timed: Timed) -> impl Iterator<Item = (u32, &Seen)> {
+    times.range((timed, 0)..=(timed, u32::MAX)).map(|((_, units), seen)| (*units, seen))
+}
 
-    /// On so many devices, or on the nearest number that was seen.
-    fn at(&self, timed: Timed, units: u32) -> Option<Millis> {
-        let (_, seen) = self.of(timed).iter().min_by_key(|(size, _)| size.abs_diff(units))?;
-        Some(Millis((seen.reported * 1e3) as u64))
-    }
+/// On so many devices, or on the nearest number that was seen.
+fn at(times: &Times, timed: Timed, units: u32) -> Option<Millis> {
+    let (_, seen) = of(times, timed).min_by_key(|(size, _)| size.abs_diff(units))?;
+    Some(Millis((seen.reported * 1e3) as u64))
+}
 
-    /// On any number of them.
-    fn mean(&self, timed: Timed) -> Option<Millis> {
-        let all = self.of(timed).values().map(|seen| (seen.moments.count() as f64, seen.reported));
-        let (count, sum) =
-            all.fold((0.0, 0.0), |(n, s), (count, mean)| (n + count, s + count * mean));
-        (count > 0.0).then(|| Millis((sum / count * 1e3) as u64))
-    }
+/// On any number of them.
+fn mean(times: &Times, timed: Timed) -> Option<Millis> {
+    let all = of(times, timed).map(|(_, seen)| (seen.moments.count() as f64, seen.reported));
+    let (count, sum) = all.fold((0.0, 0.0), |(n, s), (count, mean)| (n + count, s + count * mean));
+    (count > 0.0).then(|| Millis((sum / count * 1e3) as u64))
 }
 
 impl Rates {
@@ -84,12 +67,11 @@ impl Rates {
         if self.restarts.contains_key(profile) {
             return;
         }
-        let of_profile = self.times.entry(profile.clone()).or_default();
-        let by_units = of_profile.of_mut(timed);
-        let is_news = match by_units.get_mut(&units) {
+        let times = self.times.entry(profile.clone()).or_default();
+        let is_news = match times.get_mut(&(timed, units)) {
             Some(seen) => seen.add(took.as_seconds()),
             None => {
-                by_units.insert(units, Seen::first(took.as_seconds()));
+                times.insert((timed, units), Seen::first(took.as_seconds()));
                 true
             }
         };
@@ -111,12 +93,12 @@ impl Rates {
     /// The same, if anybody declared or measured it.
     pub fn restart_known(&self, profile: &Name) -> Option<Millis> {
         let declared = self.restarts.get(profile).copied();
-        declared.or_else(|| self.times.get(profile)?.mean(Timed::Load))
+        declared.or_else(|| mean(self.times.get(profile)?, Timed::Load))
     }
 
     /// What a stop and a start on so many devices take: as measured, else as is usual.
     pub fn stop_times(&self, profile: &Name, units: u32) -> StopTimes {
-        let measured = |timed| self.times.get(profile)?.at(timed, units);
+        let measured = |timed| at(self.times.get(profile)?, timed, units);
         StopTimes {
             save: measured(Timed::Save).unwrap_or(SAVE_DEFAULT),
             load: measured(Timed::Load).unwrap_or(LOAD_DEFAULT),

@@ -5,6 +5,7 @@
 //! - To more, fewer or other devices: [`improvement`], where the rest of the work costs everybody
 //!   less there, the pause of moving included. Nobody is stopped for a guess: what is faster there
 //!   has been measured or declared.
+//! - To fewer of its devices, where others are given some: [`smaller`].
 
 use std::cmp::Reverse;
 

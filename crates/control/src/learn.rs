@@ -1,7 +1,7 @@
 //! What a running system learns from its own events about speeds, and about the time that starts
 //! and saves take.
 
-use het_core::{Event, Lease, Millis, Outcome, Phase, Progress, Stage, State, Time};
+use het_core::{Event, Lease, Micro, Millis, Outcome, Phase, Progress, Stage, State, Time};
 use het_perf::{Gang, RateSource, Rates, Timed};
 
 /// Steps a lease must have made since its start before its rate says anything.
@@ -55,8 +55,8 @@ fn from_stop(rates: &mut Rates, state: &State, at: Time, lease: &Lease) {
 fn gang<'a>(state: &'a State, lease: &Lease) -> Option<Gang<'a>> {
     let device = lease.placement.devices().next()?;
     let class = state.topology().class_of(device.device);
-    let within = state.stage(lease.stage).1.spread(state.topology(), &lease.placement);
-    Some(Gang { class, units: lease.placement.units(), within })
+    let locality = state.locality(state.stage(lease.stage).1, &lease.placement);
+    Some(Gang { class, units: lease.placement.units(), locality })
 }
 
 /// What the program measured of a step itself.
@@ -82,7 +82,9 @@ fn from_step(rates: &mut Rates, state: &State, at: Time, lease: &Lease, progress
     }
     let seconds = at.since(begun).as_seconds();
     let Some(gang) = gang(state, lease) else { return };
-    if steps >= STEPS_MIN && seconds > 0.0 {
+    // What somebody else slows down says nothing about the program.
+    let is_sound = state.pace_of(&lease.placement) >= Micro(1_000_000) && stage.step_rate.slow == 0;
+    if steps >= STEPS_MIN && seconds > 0.0 && is_sound {
         rates.observe(&spec.profile, &spec.planned, gang, steps as f64 / seconds);
     }
 }

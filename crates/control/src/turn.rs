@@ -247,6 +247,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
     pub fn turn(&mut self, until: Option<Time>) -> Result<Turn, ControlError> {
         let (mut events, own) = self.gather(until);
         let revision = self.rates.revision();
+        let slow = self.state.slow_devices().count();
         let mut is_news = !self.has_looked;
         for (at, event) in &events {
             is_news |= self.is_news(event);
@@ -254,6 +255,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
         }
         let now = self.engine.now();
         is_news |= self.rates.revision() != revision;
+        is_news |= self.state.slow_devices().count() != slow;
         if !is_news && self.wake_at().is_none_or(|at| now < at) {
             if !events.is_empty() {
                 events = self.commit(events, Vec::new(), own)?;

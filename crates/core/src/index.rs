@@ -1,9 +1,11 @@
 //! What follows from a topology once and for all, so that rounds need not derive it again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{Bytes, DeviceId, NodeId, Share, Topology, Vertex};
+use crate::{
+    Bytes, DeviceId, Interconnect, Locality, Micro, NodeId, Path, Placement, Share, Topology,
+};
 
 /// Devices by node.
 pub type ByNode = Arc<[(NodeId, Vec<DeviceId>)]>;
@@ -40,8 +42,10 @@ pub struct Index {
     pub accelerators_of: Arc<[Vec<Membership>]>,
     /// CPU sockets of each node.
     pub sockets: Arc<[Vec<DeviceId>]>,
-    /// The socket to which each device is nearest, as far as links say.
-    pub hosts: Arc<[Option<DeviceId>]>,
+    /// What joins the accelerators of each node.
+    pub interconnects: Arc<[Arc<Interconnect>]>,
+    /// The row of each device among the accelerators of its node; of a socket, among those.
+    pub local_rows: Arc<[usize]>,
     /// Capacity of each device.
     pub capacity: Vec<Share>,
     /// Memory of each node.
@@ -89,7 +93,8 @@ impl Index {
         }
         Self {
             accelerators_of: accelerators_of.into(),
-            hosts: hosts(topology, sockets.iter().flatten().copied()).into(),
+            interconnects: Interconnect::of_nodes(topology).into(),
+            local_rows: local_rows(topology).into(),
             devices: devices.into(),
             sockets: sockets.into(),
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
@@ -103,6 +108,82 @@ impl Index {
             device_groups,
         }
     }
+
+    /// The socket to which a device is nearest, as far as links say.
+    pub fn host(&self, topology: &Topology, id: DeviceId) -> Option<DeviceId> {
+        let node = topology.device(id).node.index();
+        let sockets = &self.sockets[node];
+        if sockets.contains(&id) {
+            return None;
+        }
+        let row = *self.interconnects[node].sockets.get(self.local_rows[id.index()])?;
+        Some(sockets[row?])
+    }
+
+    /// The accelerators among these devices of a node, as a set of its interconnect's; those that
+    /// it does not know are left out.
+    pub fn local_set(&self, node: NodeId, devices: impl Iterator<Item = DeviceId>) -> u64 {
+        let count = self.interconnects[node.index()].count();
+        let accelerators = devices.filter(|id| !self.sockets[node.index()].contains(id));
+        let rows = accelerators.map(|id| self.local_rows[id.index()]).filter(|row| *row < count);
+        rows.fold(0, |set, row| set | 1 << row)
+    }
+
+    /// The devices of a gang inside its nodes.
+    fn by_node(placement: &Placement) -> BTreeMap<NodeId, Vec<DeviceId>> {
+        let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
+        for rank in &placement.ranks {
+            let devices = rank.grants.iter().map(|grant| grant.device);
+            by_node.entry(rank.node).or_default().extend(devices);
+        }
+        by_node
+    }
+
+    /// The two devices of a gang that are joined worst of all that share a node, as far as links
+    /// tell.
+    pub fn slowest_pair(&self, placement: &Placement) -> Option<(DeviceId, DeviceId, Path)> {
+        let nodes = Self::by_node(placement).into_iter();
+        let pairs = nodes.flat_map(|(node, devices)| {
+            let interconnect = &self.interconnects[node.index()];
+            let set = self.local_set(node, devices.iter().copied());
+            let slowest = interconnect.slowest(set)?;
+            let known = devices.iter().filter(|id| self.local_set(node, [**id].into_iter()) != 0);
+            let known: Vec<DeviceId> = known.copied().collect();
+            let row = |id: DeviceId| self.local_rows[id.index()];
+            let is_it = |&(a, b): &(DeviceId, DeviceId)| {
+                a < b && interconnect.path(row(a), row(b)) == Some(slowest)
+            };
+            let mut all = known.iter().flat_map(|&a| known.iter().map(move |&b| (a, b)));
+            all.find(is_it).map(|(a, b)| (a, b, slowest))
+        });
+        pairs.min_by_key(|(.., path)| *path)
+    }
+
+    /// How close to each other the devices of a gang are.
+    pub fn locality(&self, topology: &Topology, placement: &Placement) -> Locality {
+        let links = self.links_part(topology, placement);
+        Locality { within: placement.domain(topology), links }
+    }
+
+    /// Bandwidth of the slowest pair of a gang inside its nodes, as a part of that of the best set
+    /// of as many devices of the same class there; the least of all nodes. One where no links tell.
+    fn links_part(&self, topology: &Topology, placement: &Placement) -> Micro {
+        let parts = Self::by_node(placement).into_iter().filter_map(|(node, devices)| {
+            let interconnect = &self.interconnects[node.index()];
+            if interconnect.is_uniform() {
+                return None;
+            }
+            let class = topology.device(*devices.first()?).class;
+            let alike = |id: &DeviceId| topology.device(*id).class == class;
+            let all = self.devices[node.index()].iter().copied().filter(alike);
+            let set = self.local_set(node, devices.iter().copied());
+            let best = interconnect.fastest(self.local_set(node, all), set.count_ones())?;
+            let own = interconnect.slowest(set)?;
+            let part = own.bandwidth?.0 as f64 / best.bandwidth?.0.max(1) as f64;
+            Micro::from_f64(part.min(1.0))
+        });
+        parts.min().unwrap_or(Locality::BEST.links).max(Micro(1))
+    }
 }
 
 fn memberships(topology: &Topology, device_groups: &[DeviceGroup]) -> Vec<Membership> {
@@ -115,36 +196,15 @@ fn memberships(topology: &Topology, device_groups: &[DeviceGroup]) -> Vec<Member
     memberships
 }
 
-/// From all sockets at once, by the fewest links and through no other device: what is reached first
-/// from a socket of its own node is nearest to it.
-fn hosts(topology: &Topology, sockets: impl Iterator<Item = DeviceId>) -> Vec<Option<DeviceId>> {
-    let mut hosts = vec![None; topology.devices.len()];
-    let mut ends: BTreeMap<&Vertex, Vec<&Vertex>> = BTreeMap::new();
-    for link in &topology.links {
-        ends.entry(&link.from).or_default().push(&link.to);
-        ends.entry(&link.to).or_default().push(&link.from);
-    }
-    let sockets: Vec<(Vertex, DeviceId)> = sockets.map(|id| (id.into(), id)).collect();
-    let mut reached: BTreeMap<&Vertex, DeviceId> =
-        sockets.iter().map(|(vertex, id)| (vertex, *id)).collect();
-    let mut next: VecDeque<&Vertex> = sockets.iter().map(|(vertex, _)| vertex).collect();
-    while let Some(vertex) = next.pop_front() {
-        let socket = reached[vertex];
-        for &end in ends.get(vertex).into_iter().flatten() {
-            if reached.contains_key(end) {
-                continue;
-            }
-            reached.insert(end, socket);
-            match end {
-                Vertex::Switch(_) => next.push_back(end),
-                Vertex::Device(id) if topology.device(*id).node == topology.device(socket).node => {
-                    hosts[id.index()] = Some(socket);
-                }
-                Vertex::Device(_) | Vertex::Node(_) => {}
-            }
-        }
-    }
-    hosts
+fn local_rows(topology: &Topology) -> Vec<usize> {
+    let mut next = vec![[0; 2]; topology.nodes.len()];
+    let row = |id| {
+        let is_socket = topology.class_of(id).kind == "cpu";
+        let counter = &mut next[topology.device(id).node.index()][usize::from(is_socket)];
+        *counter += 1;
+        *counter - 1
+    };
+    topology.device_ids().map(row).collect()
 }
 
 impl DeviceGroup {
@@ -158,7 +218,7 @@ impl DeviceGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, DeviceClass, Link, Node};
+    use crate::{Device, DeviceClass, Link, Node, Vertex};
 
     #[test]
     fn a_device_is_nearest_to_the_socket_on_whose_bus_it_is() {
@@ -214,7 +274,8 @@ mod tests {
                 link(gpu0.into(), gpu1.into()),
             ],
         };
-        let hosts = Index::of(&topology).hosts;
-        assert_eq!(hosts[..], [None, None, Some(cpu1), Some(cpu0), None]);
+        let index = Index::of(&topology);
+        let hosts: Vec<_> = topology.device_ids().map(|id| index.host(&topology, id)).collect();
+        assert_eq!(hosts, [None, None, Some(cpu1), Some(cpu0), None]);
     }
 }

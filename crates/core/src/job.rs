@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, DeviceId, Domain, Millis, Name, Placement, PlannedSpeeds, StageIndex, StartConditions,
-    Time, Topology,
+    Bytes, DeviceId, Domain, Millis, Name, PlannedSpeeds, StageIndex, StartConditions, Time,
+    Topology,
 };
 
 /// urgent > high > normal > low.
@@ -212,14 +212,6 @@ impl StageSpec {
     /// Whether it may have more or fewer devices.
     pub fn has_sizes(&self) -> bool {
         self.alternatives.iter().any(|other| other.count != self.alternatives[0].count)
-    }
-
-    /// How far apart a placement stands, as far as that matters to the stage.
-    pub fn spread(&self, topology: &Topology, placement: &Placement) -> Domain {
-        match self.planned.is_empty() {
-            true => Domain::Node,
-            false => placement.domain(topology),
-        }
     }
 }
 

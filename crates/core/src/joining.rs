@@ -206,9 +206,9 @@ impl<'a> Join<'a> {
             }
         }
         self.topology.links.extend(brought.iter().cloned());
-        // The index knows from links which socket is nearest to a device.
+        // The index knows from links what joins the devices of a node.
         let after = Owners::of(&self.topology, &self.nodes);
-        let shape = |owners: &Owners<'_>, links: &[Link]| -> Vec<(Vertex, Vertex)> {
+        let shape = |owners: &Owners<'_>, links: &[Link]| -> Vec<Link> {
             links.iter().map(|link| owners.anonymous(link)).collect()
         };
         self.keeps_index &= shape(&owners, &replaced) == shape(&after, &brought);
@@ -252,8 +252,8 @@ impl<'a> Owners<'a> {
         self.names.contains(node).then_some(rest)
     }
 
-    /// The ends of a link without the names of nodes.
-    fn anonymous(&self, link: &Link) -> (Vertex, Vertex) {
+    /// A link without the names of nodes.
+    fn anonymous(&self, link: &Link) -> Link {
         let end = |vertex: &Vertex| match vertex {
             Vertex::Switch(name) => match self.within(name) {
                 Some(rest) => Vertex::Switch(rest.into()),
@@ -261,7 +261,7 @@ impl<'a> Owners<'a> {
             },
             other => other.clone(),
         };
-        (end(&link.from), end(&link.to))
+        Link { from: end(&link.from), to: end(&link.to), ..link.clone() }
     }
 }
 

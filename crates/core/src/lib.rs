@@ -10,6 +10,7 @@ mod finding;
 mod free;
 mod ids;
 mod index;
+mod interconnect;
 mod job;
 mod joining;
 mod placement;
@@ -18,6 +19,7 @@ mod planned;
 mod quota;
 mod reason;
 mod request;
+mod role;
 mod start;
 mod state;
 mod topology;
@@ -30,6 +32,7 @@ pub use finding::Finding;
 pub use free::Free;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, DeviceGroup, Index, Membership};
+pub use interconnect::{ACROSS_SOCKETS, Distance, Interconnect, NearCard, Path, bits};
 pub use job::{
     Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Elastic,
     Isolation, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Mount, OutputRule,
@@ -38,18 +41,19 @@ pub use job::{
 pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};
 pub use plan::{Action, Checkpoint, Plan, StopCause, StopCost};
-pub use planned::{Planned, PlannedSpeeds, Speeds};
+pub use planned::{Locality, Planned, PlannedSpeeds, Speeds};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
 pub use request::{REQUESTS_KEPT, Request, Requested, Requester};
+pub use role::Role;
 pub use start::{
     ArrayMember, Dependencies, Dependency, DependencyCondition, DependencyRule, NotEligible,
     StartConditions,
 };
 pub use state::{
     Attempt, CHECKPOINTS_KEPT, Claim, Faults, Job, JobEnd, JobState, Lease, Loss, OtherCheckpoints,
-    PartsError, Phase, Recoveries, Recovery, RecoveryPhase, STOPS_KEPT, Stage, StageState, State,
-    StateParts, Stop, Suspicion, Ticket,
+    PartsError, Phase, Recoveries, Recovery, RecoveryPhase, STOPS_KEPT, Slowness, Stage,
+    StageState, State, StateParts, StepRate, Stop, Suspicion, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

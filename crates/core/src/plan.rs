@@ -27,6 +27,8 @@ pub enum StopCause {
     Migration,
     /// Its node or device is being emptied.
     Drain,
+    /// A device of it works slower than it did.
+    Slow,
     /// A rank, node or device failed.
     Fault,
     /// The user stops or cancels the job.
@@ -40,7 +42,7 @@ pub enum StopCause {
 impl StopCause {
     /// The stage stops only to go on elsewhere.
     pub fn moves(self) -> bool {
-        matches!(self, Self::Migration | Self::Drain | Self::Shrink { .. })
+        matches!(self, Self::Migration | Self::Drain | Self::Slow | Self::Shrink { .. })
     }
 
     /// The stage that is to have what the stop frees.
@@ -61,6 +63,7 @@ impl StopCause {
             Self::Quantum => "quantum",
             Self::Migration => "migration",
             Self::Drain => "drain",
+            Self::Slow => "slow",
             Self::Fault => "fault",
             Self::User => "user",
             Self::TimeLimit => "time_limit",

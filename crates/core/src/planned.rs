@@ -4,11 +4,34 @@ use std::collections::BTreeMap;
 
 use crate::{Bytes, Domain, Micro, Name};
 
+/// How close to each other the devices of a gang are: what its speed depends on beside them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Locality {
+    /// The smallest domain that holds all of it.
+    pub within: Domain,
+    /// Bandwidth of its slowest pair inside a node, as a part of the best that as many devices
+    /// of the class could have there.
+    pub links: Micro,
+}
+
+impl Locality {
+    pub const BEST: Self = Self { within: Domain::Node, links: Micro(1_000_000) };
+
+    /// In a domain of this size, as well as can be inside of it.
+    pub fn within(within: Domain) -> Self {
+        Self { within, ..Self::BEST }
+    }
+}
+
 /// Steps per second of a gang, by the smallest domain that holds all of it: never more in a wider
 /// one. Where no domain of some size could hold it, the speed there is that of the next that can,
 /// so that the first is always the best there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Speeds([Micro; Domain::ALL.len()]);
+pub struct Speeds {
+    by_domain: [Micro; Domain::ALL.len()],
+    /// Of a step inside a node, the part in which devices exchange over the best links.
+    exchange: Micro,
+}
 
 impl Speeds {
     /// In the order of [`Domain::ALL`]; a wider domain is taken to be no faster than a narrower
@@ -19,22 +42,41 @@ impl Speeds {
             least = least.min(speed).max(Micro(1));
             least
         });
-        (by_domain[0] > Micro(0)).then_some(Self(clamped))
+        let exchange = Micro(0);
+        (by_domain[0] > Micro(0)).then_some(Self { by_domain: clamped, exchange })
+    }
+
+    /// Of a gang whose devices exchange in this part of a step.
+    #[must_use]
+    pub fn exchanging(self, part: Micro) -> Self {
+        Self { exchange: part.clamp(Micro(0), Locality::BEST.links), ..self }
+    }
+
+    /// See [`Speeds::exchanging`].
+    pub fn exchange(self) -> Micro {
+        self.exchange
     }
 
     /// Of a gang that a domain of this size holds, and no smaller one.
     pub fn within(self, domain: Domain) -> Micro {
-        self.0[domain as usize]
+        self.by_domain[domain as usize]
     }
 
-    /// The same as a part of the best.
-    pub fn part(self, domain: Domain) -> f64 {
-        self.within(domain).as_f64() / self.0[0].as_f64()
+    /// The same as a part of the best, on its own links. Beyond a node the network sets the pace.
+    pub fn part(self, locality: Locality) -> f64 {
+        let part = self.within(locality.within).as_f64() / self.by_domain[0].as_f64();
+        match locality.within {
+            Domain::Node => {
+                let slower = 1.0 / locality.links.as_f64() - 1.0;
+                part / (1.0 + self.exchange.as_f64() * slower)
+            }
+            _ => part,
+        }
     }
 
     /// Whether it matters where the gang stands.
     pub fn differ(self) -> bool {
-        self.0[0] != self.0[Domain::Any as usize]
+        self.by_domain[0] != self.by_domain[Domain::Any as usize]
     }
 }
 
@@ -92,7 +134,17 @@ mod tests {
     fn wider_is_never_faster() {
         let speeds = Speeds::new([8, 6, 7, 0].map(Micro)).expect("8 is a speed");
         assert_eq!(Domain::ALL.map(|domain| speeds.within(domain).0), [8, 6, 6, 1]);
-        assert_eq!((speeds.part(Domain::Rack), speeds.differ()), (0.75, true));
+        let part = speeds.part(Locality::within(Domain::Rack));
+        assert_eq!((part, speeds.differ()), (0.75, true));
         assert_eq!(Speeds::new([0, 6, 7, 0].map(Micro)), None);
+    }
+    #[test]
+    fn a_gang_on_slower_links_is_slower_by_what_it_exchanges() {
+        let speeds =
+            Speeds::new([8; 4].map(Micro)).expect("8 is a speed").exchanging(Micro(250_000));
+        let on = |within, links| speeds.part(Locality { within, links: Micro(links) });
+        assert_eq!(on(Domain::Node, 1_000_000), 1.0);
+        assert_eq!(on(Domain::Node, 250_000), 1.0 / 1.75);
+        assert_eq!(on(Domain::Rack, 250_000), 1.0);
     }
 }

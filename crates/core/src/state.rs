@@ -6,6 +6,7 @@ mod faults;
 mod parts;
 mod recovery;
 mod service;
+mod slowness;
 mod stops;
 mod suspicion;
 
@@ -14,9 +15,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, Checkpoint, DeviceId, Failure, Free, Generation, Index, JobId, JobSpec, LeaseId, Name,
-    NodeId, Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason, Request, Share,
-    ShareMillis, StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
+    Bytes, Checkpoint, DeviceId, Failure, Free, Generation, Index, JobId, JobSpec, LeaseId,
+    Locality, Name, NodeId, Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason,
+    Request, Share, ShareMillis, StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
 };
 
 use eligibility::Eligibility;
@@ -24,6 +25,7 @@ use faults::Recovering;
 pub use faults::{Attempt, CHECKPOINTS_KEPT, Faults, OtherCheckpoints};
 pub use parts::{PartsError, StateParts};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
+pub use slowness::{Slowness, StepRate};
 pub use stops::{Loss, STOPS_KEPT, Stop};
 pub use suspicion::Suspicion;
 
@@ -81,6 +83,8 @@ pub struct State {
     drained: BTreeSet<DeviceId>,
     /// Accelerators on which a program hung.
     suspicions: BTreeMap<DeviceId, Suspicion>,
+    /// Some of them may be so old that nothing is said any more.
+    slow_devices: BTreeMap<DeviceId, Slowness>,
     /// Used by processes that are of no job.
     occupied: BTreeMap<DeviceId, Occupant>,
     /// No part of the cluster any more.
@@ -165,6 +169,7 @@ pub struct Stage {
     /// Leases it has had.
     pub attempts: u32,
     pub attempt: Attempt,
+    pub step_rate: StepRate,
     pub preemptions: u32,
     /// Leases in a row that were stopped before they completed a checkpoint.
     pub fruitless: u32,
@@ -281,6 +286,7 @@ impl State {
             failed: vec![false; topology.devices.len()],
             drained: BTreeSet::new(),
             suspicions: BTreeMap::new(),
+            slow_devices: BTreeMap::new(),
             occupied: BTreeMap::new(),
             removed: BTreeSet::new(),
             absent: BTreeSet::new(),
@@ -303,6 +309,14 @@ impl State {
     /// What follows from the topology.
     pub fn index(&self) -> &Index {
         &self.index
+    }
+
+    /// How close the devices of a placement are, as far as that matters to the stage.
+    pub fn locality(&self, spec: &StageSpec, placement: &Placement) -> Locality {
+        match spec.planned.is_empty() {
+            true => Locality::BEST,
+            false => self.index.locality(&self.topology, placement),
+        }
     }
 
     /// The time of the last event.
@@ -465,6 +479,7 @@ impl State {
             || self.drains_any()
             || self.is_held_on_removed()
             || self.suspected_devices().next().is_some()
+            || self.slow_devices().next().is_some()
     }
 
     /// Running stages that somebody wants to make room, and for whom.

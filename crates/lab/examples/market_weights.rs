@@ -373,6 +373,7 @@ fn job(arrival_s: f64, profile: String, units: u32, work: Work) -> TraceJob {
         units,
         classes: Vec::new(),
         apart: None,
+        exchange: 0.0,
         cores: 0,
         work,
     };

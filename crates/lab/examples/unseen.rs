@@ -149,6 +149,7 @@ fn draw(speeds: &Speeds, kind: &Kind, seed: u64) -> Vec<TraceJob> {
             units,
             classes: Vec::new(),
             apart: None,
+            exchange: 0.0,
             cores: 0,
             work: Work::Steps((seconds * rate) as u64),
         };

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use het_core::{DeviceId, Domain, JobId, StageIndex, StageKey};
+use het_core::{DeviceId, JobId, Locality, StageIndex, StageKey};
 use het_sim::{Application, StageModel};
 use serde::Serialize;
 
@@ -135,7 +135,7 @@ impl<'a> Survey<'a> {
                     Some(application) => self.least_seconds(application, class, units),
                     None => {
                         let step_ns = model
-                            .step_on(&topology.classes[class].id, units, Domain::Node)
+                            .step_on(&topology.classes[class].id, units, Locality::BEST)
                             .unwrap_or(model.step_ns_default);
                         Some(model.steps as f64 * step_ns as f64 / 1e9)
                     }

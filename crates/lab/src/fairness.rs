@@ -1,7 +1,7 @@
 //! Finish-time fairness (Mahajan et al., NSDI 2020, "Themis"): how much longer a job took than it
 //! would have on an equal part of the cluster to itself.
 
-use het_core::{Domain, Job, JobId, StageKey, State, Time};
+use het_core::{Job, JobId, Locality, StageKey, State, Time};
 use serde::Serialize;
 
 use crate::Scenario;
@@ -41,7 +41,9 @@ fn alone_seconds(scenario: &Scenario, parts: &[f64], id: JobId, job: &Job) -> Op
         let classes = scenario.topology.classes.iter().zip(parts);
         let rate = classes.filter_map(|(class, part)| {
             let units = job.spec.stage(stage).alternatives[0].count;
-            model.step_on(&class.id, units, Domain::Node).map(|step_ns| part * 1e9 / step_ns as f64)
+            model
+                .step_on(&class.id, units, Locality::BEST)
+                .map(|step_ns| part * 1e9 / step_ns as f64)
         });
         seconds += model.steps as f64 / rate.sum::<f64>();
     }

@@ -12,6 +12,7 @@ mod draw;
 mod fabric;
 mod fairness;
 mod faults;
+mod from_log;
 pub mod measured;
 mod outcome;
 mod pack;
@@ -21,6 +22,7 @@ pub mod report;
 mod what_if;
 pub mod workload;
 
+pub use het_control::Past;
 pub use het_forecast::{Cadence, Fault, PlayError, Retention, Scenario, play};
 
 pub use bench::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
@@ -34,6 +36,7 @@ pub use fabric::{
 };
 pub use fairness::Fairness;
 pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults};
+pub use from_log::{LeftOut, LoggedRun, LoggedTrace, Recorded, from_log, trace_of_log};
 pub use outcome::{Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
 pub use random::{random_changing_scenario, random_scenario, with_start_conditions};

@@ -178,7 +178,7 @@ impl Builder<'_> {
             self.rates.declare(&profile, class, *units, told);
             let step_ns = (1e9 / rate).round() as u64;
             model.step_ns.entry(class.clone()).or_default().insert(*units, step_ns);
-            if let Some(speeds) = stage.apart.and_then(|apart| speeds_apart(*rate, apart)) {
+            if let Some(speeds) = speeds_by_locality(*rate, stage) {
                 model.apart.insert(class.clone(), *units, Planned::Runs(speeds));
             }
         }
@@ -288,10 +288,15 @@ struct Run {
     rate: f64,
 }
 
-/// Steps per second by where the gang stands.
-fn speeds_apart(rate: f64, apart: Apart) -> Option<Speeds> {
+/// Steps per second by how well the gang stands; `None` where that does not matter.
+fn speeds_by_locality(rate: f64, stage: &TraceStage) -> Option<Speeds> {
+    if stage.apart.is_none() && stage.exchange == 0.0 {
+        return None;
+    }
+    let Apart { rack, pod, any } = stage.apart.unwrap_or(Apart::NOWHERE);
     let speed = |part: f64| Micro::from_f64(rate * part).unwrap_or_default();
-    Speeds::new([1.0, apart.rack, apart.pod, apart.any].map(speed))
+    let speeds = Speeds::new([1.0, rack, pod, any].map(speed))?;
+    Some(speeds.exchanging(Micro::from_f64(stage.exchange)?))
 }
 
 /// Numbers of devices that an elastic stage may have: powers of two inside a node, whole nodes

@@ -117,6 +117,11 @@ pub fn read_jobs(path: &Path, format: Option<Format>) -> Result<Vec<TraceJob>, W
     Ok(jobs)
 }
 
+/// Writes a throughput table that [`read_speeds`] reads.
+pub fn write_speeds(speeds: &Speeds) -> String {
+    gavel::write_speeds(speeds)
+}
+
 /// Reads a throughput table, or a folder of measured applications.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ mod times;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use het_core::{DeviceClass, Domain, Measured, Millis, Name, PlannedSpeeds, Speeds};
+use het_core::{DeviceClass, Domain, Locality, Measured, Millis, Name, PlannedSpeeds, Speeds};
 
 use crate::Moments;
 use crate::goodput::{ElasticProfile, Goodput};
@@ -16,12 +16,12 @@ pub use learned::{Learned, Observed, ObservedTime};
 use times::Times;
 pub use times::{LOAD_DEFAULT, SAVE_DEFAULT, StopTimes, Timed};
 
-/// So many devices of a class, in a domain of this size and no smaller one.
+/// So many devices of a class, and how well they stand.
 #[derive(Debug, Clone, Copy)]
 pub struct Gang<'a> {
     pub class: &'a DeviceClass,
     pub units: u32,
-    pub within: Domain,
+    pub locality: Locality,
 }
 
 /// Class → units → value.
@@ -128,7 +128,7 @@ impl Rates {
         gang: Gang<'_>,
         steps_per_second: f64,
     ) {
-        let Gang { class, units, within } = gang;
+        let Gang { class, units, locality } = gang;
         if self.table.contains_key(profile) || self.elastic.contains_key(profile) {
             return;
         }
@@ -137,7 +137,10 @@ impl Rates {
         }
         let by_class = self.history.entry(profile.clone()).or_default();
         let by_units = by_class.entry(class.id.clone()).or_default();
-        let within = planned.speeds(&class.id, units).map_or(Domain::Node, |_| within);
+        let speeds = planned.speeds(&class.id, units);
+        let within = speeds.map_or(Domain::Node, |_| locality.within);
+        // As it would be on the best links of a node.
+        let steps_per_second = steps_per_second / speeds.map_or(1.0, |s| on_links(s, locality));
         let by_domain = by_units.entry(units).or_default();
         let is_news = match by_domain.entry(within) {
             Entry::Occupied(mut seen) => seen.get_mut().add(steps_per_second),
@@ -159,25 +162,25 @@ impl Rates {
         planned: &PlannedSpeeds,
         gang: Gang<'_>,
     ) -> Option<(f64, RateSource)> {
-        let Gang { class, units, within } = gang;
+        let Gang { class, units, locality } = gang;
         if let Some(goodput) = self.elastic.get(profile) {
             return goodput.rate(&class.id, units);
         }
         let speeds = planned.speeds(&class.id, units);
         if let Some(by_class) = self.table.get(profile) {
             let rate = by_class.get(&class.id).and_then(|by_units| by_units.get(&units));
-            let part = speeds.map_or(1.0, |speeds| speeds.part(within));
+            let part = speeds.map_or(1.0, |speeds| speeds.part(locality));
             return rate.map(|&rate| (rate * part, RateSource::Table));
         }
         let history = self.history.get(profile);
         let here = history.and_then(|by_class| by_class.get(&class.id)?.get(&units));
-        if let Some(rate) = here.and_then(|by_domain| observed(by_domain, speeds, within)) {
+        if let Some(rate) = here.and_then(|by_domain| observed(by_domain, speeds, locality)) {
             return Some((rate, RateSource::History));
         }
         if let Some(speeds) = speeds {
             let kept = history.and_then(|seen| kept_of_plan(seen, planned, &class.id));
             return Some((
-                speeds.within(within).as_f64() * kept.unwrap_or(1.0),
+                speeds.within(Domain::Node).as_f64() * speeds.part(locality) * kept.unwrap_or(1.0),
                 RateSource::Planned,
             ));
         }
@@ -204,13 +207,18 @@ impl Rates {
 
 /// What was observed in a domain of this size; where it never stood in one, what was observed in
 /// another, made faster or slower as planned.
-fn observed(by_domain: &ByDomain, speeds: Option<Speeds>, within: Domain) -> Option<f64> {
+fn observed(by_domain: &ByDomain, speeds: Option<Speeds>, locality: Locality) -> Option<f64> {
     let Some(speeds) = speeds else { return Some(by_domain.values().next()?.reported) };
-    if let Some(seen) = by_domain.get(&within) {
-        return Some(seen.reported);
+    if let Some(seen) = by_domain.get(&locality.within) {
+        return Some(seen.reported * on_links(speeds, locality));
     }
     let (elsewhere, seen) = by_domain.iter().next()?;
-    Some(seen.reported * speeds.part(within) / speeds.part(*elsewhere))
+    Some(seen.reported * speeds.part(locality) / speeds.part(Locality::within(*elsewhere)))
+}
+
+/// What is left of the speed of a gang on its own links, of that on the best of its domain.
+fn on_links(speeds: Speeds, locality: Locality) -> f64 {
+    speeds.part(locality) / speeds.part(Locality::within(locality.within))
 }
 
 /// What other shapes of a profile made of their planned speed; of the same class if any did.
@@ -243,7 +251,7 @@ mod tests {
     }
 
     fn of(class: &DeviceClass, units: u32) -> Gang<'_> {
-        Gang { class, units, within: Domain::Node }
+        Gang { class, units, locality: Locality::BEST }
     }
 
     #[test]
@@ -279,7 +287,7 @@ mod tests {
         let (slow, fast, job) = (class("slow", 10), class("fast", 40), Name::from("job"));
         let planned = planned(&slow, &fast);
         let mut rates = Rates::default();
-        let apart = |gang| Gang { within: Domain::Pod, ..gang };
+        let apart = |gang| Gang { locality: Locality::within(Domain::Pod), ..gang };
         let rate = |rates: &Rates, gang| rates.rate(&job, &planned, gang);
         assert_eq!(rate(&rates, of(&fast, 4)), Some((8.0, RateSource::Planned)));
         assert_eq!(rate(&rates, apart(of(&fast, 4))), Some((4.0, RateSource::Planned)));
@@ -311,7 +319,7 @@ mod tests {
         let (slow, fast, job) = (class("slow", 10), class("fast", 40), Name::from("job"));
         let mut rates = Rates::default();
         rates.declare(&job, &slow.id, 2, 10.0);
-        let apart = Gang { within: Domain::Any, ..of(&slow, 2) };
+        let apart = Gang { locality: Locality::within(Domain::Any), ..of(&slow, 2) };
         let rate = rates.rate(&job, &planned(&slow, &fast), apart);
         assert_eq!(rate, Some((5.0, RateSource::Table)));
     }

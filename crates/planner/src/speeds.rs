@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use het_core::{
-    Alternative, Bytes, DeviceClass, DeviceId, Domain, JobSpec, Micro, Name, Planned,
+    Alternative, Bytes, DeviceClass, DeviceId, Domain, Index, JobSpec, Micro, Name, Planned,
     PlannedSpeeds, Speeds, StageSpec, Topology,
 };
 use het_parallel::{
@@ -53,7 +53,8 @@ pub fn plan(
     if !file.spec.stages.iter().any(|shape| shape.needs.trains.is_some()) {
         return warnings;
     }
-    let ground = Ground { topology, reaches: reaches(topology), measured };
+    let index = Index::of(topology);
+    let ground = Ground { topology, index, reaches: reaches(topology), measured };
     for (stage, shape) in spec.stages.iter_mut().zip(&file.spec.stages) {
         let Some(trains) = &shape.needs.trains else { continue };
         let Some(model) = known_model(&trains.model) else { continue };
@@ -80,6 +81,7 @@ fn too_large(stage: &StageSpec, model: &str) -> Vec<String> {
 /// What planning goes by, for all gangs of a job.
 struct Ground<'a> {
     topology: &'a Topology,
+    index: Index,
     /// By class.
     reaches: Vec<Reach>,
     measured: &'a Measured,
@@ -122,6 +124,8 @@ struct Gang<'a> {
     figures: DeviceFigures,
     measured: Option<&'a CalibrationFile>,
     network: Network,
+    /// Whether it matters which of them stand in a node.
+    links_differ: bool,
 }
 
 impl<'a> Gang<'a> {
@@ -133,7 +137,11 @@ impl<'a> Gang<'a> {
         let figures = DeviceFigures::known(peaks, known.memory, known.memory_gbps)?;
         let measured = ground.measured.get(class.id.as_str());
         let network = Network::of(ground.topology, index, ground.reaches[index]);
-        Some(Self { class, units, figures, measured, network })
+        let of_class = ground.topology.devices.iter().filter(|device| device.class == index);
+        let mut nodes = of_class.map(|device| device.node);
+        let interconnects = &ground.index.interconnects;
+        let links_differ = nodes.any(|node| !interconnects[node.index()].is_uniform());
+        Some(Self { class, units, figures, measured, network, links_differ })
     }
 
     /// What the planner says of it in each domain that may hold it, up to the widest that the stage
@@ -159,10 +167,22 @@ impl<'a> Gang<'a> {
                     speed = says.and_then(Result::ok).unwrap_or(speed);
                     speed
                 });
-                Speeds::new(speeds).map(Planned::Runs)
+                let exchange = self.exchange(model, trains, best).unwrap_or_default();
+                Speeds::new(speeds).map(|speeds| Planned::Runs(speeds.exchanging(exchange)))
             }
             None => found.find_map(|says| says.err()).map(Planned::Lacks),
         }
+    }
+
+    /// Of a step inside a node, the part in which its devices exchange: by so much it is longer
+    /// where their links have half of what the best have. `None` where links do not differ.
+    fn exchange(&self, model: KnownModel, trains: &TrainsFile, best: Micro) -> Option<Micro> {
+        if self.units < 2 || !self.links_differ {
+            return None;
+        }
+        let halved = Interconnect { links_part: 0.5, ..self.interconnect(Domain::Node)? };
+        let slower = self.steps_per_second(model, trains, halved)?.ok()?;
+        Micro::from_f64(best.as_f64() / slower.as_f64() - 1.0)
     }
 
     /// How the gang stands in a domain of this size and no smaller one; `None` where it cannot.
@@ -172,7 +192,9 @@ impl<'a> Gang<'a> {
             return None;
         }
         let held_by = |together| {
-            (self.units <= together).then_some(Interconnect { together, network_gbps: None })
+            let (network_gbps, links_part) = (None, 1.0);
+            let held = Interconnect { together, network_gbps, links_part };
+            (self.units <= together).then_some(held)
         };
         match domain {
             Domain::Node => held_by(node),
@@ -181,7 +203,8 @@ impl<'a> Gang<'a> {
                 // One that fits a node stands apart at best in halves.
                 let together = node.max(joined).min(self.units.div_ceil(2)).max(1);
                 let default = self.pool().machine.island.network_gbps;
-                Some(Interconnect { together, network_gbps: self.network.gbps(domain, default) })
+                let network_gbps = self.network.gbps(domain, default);
+                Some(Interconnect { together, network_gbps, links_part: 1.0 })
             }
         }
     }
@@ -208,6 +231,7 @@ impl<'a> Gang<'a> {
         let island = &mut pool.machine.island;
         island.devices_per_node = interconnect.together;
         island.network_gbps = interconnect.network_gbps.unwrap_or(island.network_gbps);
+        island.link_gbps *= interconnect.links_part;
         match search(&request(model, trains, pool)) {
             Ok(ranking) => {
                 let best = ranking.candidates.first()?;
@@ -226,6 +250,8 @@ struct Interconnect {
     together: u32,
     /// GB/s a device, one direction; that of the class where none is needed.
     network_gbps: Option<f64>,
+    /// Of the links inside a node that are usual for the class.
+    links_part: f64,
 }
 
 fn request(model: KnownModel, trains: &TrainsFile, pool: Pool) -> Request {

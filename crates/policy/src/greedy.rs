@@ -240,11 +240,11 @@ impl<'a> Pass<'a> {
         if self.rules.choice != Choice::Fixed && state.empties_any() {
             for (&id, lease) in state.leases() {
                 if !self.orders.stopped.contains(&id)
-                    && let Some(placement) =
+                    && let Some((placement, cause)) =
                         placement::evacuation(self.view, &mut self.supply.pool, lease)
                     && self.may_have(lease.stage, &placement)
                 {
-                    self.go(id, lease, placement, StopCause::Drain);
+                    self.go(id, lease, placement, cause);
                 }
             }
         }

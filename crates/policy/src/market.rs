@@ -6,7 +6,7 @@ mod exchange;
 mod prices;
 mod remaining;
 
-pub(crate) use demand::{Book, Demand, Demands, Offer, alone_seconds, demand, density, rate_apart};
+pub(crate) use demand::{Book, Demand, Demands, Offer, alone_seconds, demand, density, offer_rate};
 pub(crate) use exchange::{Party, exchange};
 pub(crate) use prices::{Horizon, Work, clearing, hand_out, horizon};
 pub(crate) use remaining::Remaining;

@@ -3,6 +3,7 @@
 
 mod candidates;
 mod contents;
+mod device_set;
 mod expected;
 mod migration;
 mod opportunity_cost;

@@ -1,7 +1,8 @@
 //! How much a stage has left to do, and how fast each of its shapes does it where.
 
 use het_core::{
-    Domain, Lease, Millis, Phase, Placement, Reason, Stage, StageKey, StageSpec, StageState,
+    Domain, Lease, Locality, Millis, Phase, Placement, Reason, Stage, StageKey, StageSpec,
+    StageState,
 };
 use het_perf::{Gang, RateSource};
 
@@ -57,7 +58,7 @@ pub(crate) fn ends_soon(view: &View<'_>, key: StageKey, placement: &Placement) -
 
 /// Steps per second of an alternative, in the best place that the cluster could have for it.
 pub(crate) fn rate(view: &View<'_>, spec: &StageSpec, index: usize) -> Option<(f64, RateSource)> {
-    rate_within(view, spec, index, Domain::Node)
+    rate_at(view, spec, index, Locality::BEST)
 }
 
 /// The same on a placement of the stage.
@@ -66,18 +67,18 @@ pub(crate) fn rate_on(
     spec: &StageSpec,
     placement: &Placement,
 ) -> Option<(f64, RateSource)> {
-    let within = spec.spread(view.state.topology(), placement);
-    rate_within(view, spec, placement.alternative, within)
+    let locality = view.state.locality(spec, placement);
+    rate_at(view, spec, placement.alternative, locality)
 }
 
 /// Steps per second of an alternative on the slowest class that it accepts, a promise that no
-/// placement in such a domain can break, and how that is known; `None` if no class has a known
+/// placement that stands so can break, and how that is known; `None` if no class has a known
 /// speed.
-pub(crate) fn rate_within(
+pub(crate) fn rate_at(
     view: &View<'_>,
     spec: &StageSpec,
     index: usize,
-    within: Domain,
+    locality: Locality,
 ) -> Option<(f64, RateSource)> {
     let alternative = &spec.alternatives[index];
     let topology = view.state.topology();
@@ -90,7 +91,7 @@ pub(crate) fn rate_within(
     classes.dedup();
     let rates = classes.into_iter().filter_map(|class| {
         let class = &topology.classes[class];
-        let gang = Gang { class, units: alternative.count, within };
+        let gang = Gang { class, units: alternative.count, locality };
         view.rates.rate(&spec.profile, &spec.planned, gang)
     });
     rates.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(rate, _)| *rate > 0.0)
@@ -103,7 +104,7 @@ pub(crate) fn spread_penalty(
     placement: &Placement,
 ) -> Option<Reason> {
     let topology = view.state.topology();
-    let part = match spec.spread(topology, placement) {
+    let part = match view.state.locality(spec, placement).within {
         Domain::Node => return None,
         _ => rate_on(view, spec, placement)?.0 / rate(view, spec, placement.alternative)?.0,
     };

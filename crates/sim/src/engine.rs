@@ -1,12 +1,12 @@
 //! The simulator's engine.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use het_core::{
-    Action, Checkpoint, DeviceId, Domain, Event, Failure, FailureCause, Grant, LeaseId, Measured,
-    Micro, Millis, Name, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey, State, Time,
-    Topology,
+    Action, Checkpoint, DeviceId, Event, Failure, FailureCause, Grant, Index, LeaseId, Locality,
+    Measured, Micro, Millis, Name, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey,
+    State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence};
 
@@ -18,6 +18,8 @@ use crate::{Fault, StageModel};
 #[derive(Debug)]
 pub struct Sim {
     topology: Arc<Topology>,
+    /// Made when first asked for.
+    index: OnceLock<Index>,
     models: BTreeMap<StageKey, Arc<StageModel>>,
     /// The programs of elastic stages, which remember what they measured.
     trainers: BTreeMap<StageKey, Trainer>,
@@ -123,6 +125,7 @@ impl Sim {
             failed: BTreeSet::new(),
             pace: vec![100; topology.nodes.len()],
             link_pace: vec![100; topology.nodes.len()],
+            index: OnceLock::new(),
             topology,
             models,
             trainers: BTreeMap::new(),
@@ -220,15 +223,18 @@ impl Sim {
         }
         let model = &self.model(stage);
         let units = placement.units();
-        let within = match model.apart.is_empty() {
-            true => Domain::Node,
-            false => placement.domain(&self.topology),
+        let locality = match model.apart.is_empty() {
+            true => Locality::BEST,
+            false => {
+                let index = self.index.get_or_init(|| Index::of(&self.topology));
+                index.locality(&self.topology, placement)
+            }
         };
         let of_rank = placement.ranks.iter().flat_map(|rank| {
             let pace = pace_of(rank.node);
             rank.grants.iter().map(move |grant| {
                 let class = &self.topology.class_of(grant.device).id;
-                let step = model.step_on(class, units, within).unwrap_or(model.step_ns_default);
+                let step = model.step_on(class, units, locality).unwrap_or(model.step_ns_default);
                 (step * pace).div_ceil(100).max(1)
             })
         });
@@ -521,6 +527,7 @@ impl Engine for Sim {
 
     fn topology_changed(&mut self, topology: &Arc<Topology>) {
         let before = std::mem::replace(&mut self.topology, Arc::clone(topology));
+        self.index = OnceLock::new();
         let others = before.node_ids().filter(|&id| before.node(id).name != topology.node(id).name);
         for node in others {
             self.lost[node.index()] = false;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_core::{DeviceId, Domain, Event, Millis, Name, NodeId, PlannedSpeeds};
+use het_core::{DeviceId, Domain, Event, Locality, Micro, Millis, Name, NodeId, PlannedSpeeds};
 
 use crate::Application;
 
@@ -61,12 +61,12 @@ impl Default for StageModel {
 }
 
 impl StageModel {
-    /// Nanoseconds of one step on so many devices of a class, no further apart than that.
-    pub fn step_on(&self, class: &Name, devices: u32, within: Domain) -> Option<u64> {
+    /// Nanoseconds of one step on so many devices of a class that stand so.
+    pub fn step_on(&self, class: &Name, devices: u32, locality: Locality) -> Option<u64> {
         let by_devices = self.step_ns.get(class)?;
         let best = by_devices.get(&devices).or_else(|| by_devices.get(&0)).copied()?;
         Some(match self.apart.speeds(class, devices) {
-            Some(speeds) => (best as f64 / speeds.part(within)).round() as u64,
+            Some(speeds) => (best as f64 / speeds.part(locality)).round() as u64,
             None => best,
         })
     }
@@ -75,7 +75,12 @@ impl StageModel {
     pub fn longest_step_ns(&self) -> u64 {
         let rows = self.step_ns.iter();
         let listed = rows.flat_map(|(class, by)| by.keys().map(move |units| (class, *units)));
-        let steps = listed.filter_map(|(class, units)| self.step_on(class, units, Domain::Any));
+        // No pair inside a node has less than a hundredth of what another has.
+        let slow = Locality { links: Micro(10_000), ..Locality::BEST };
+        let worst = [slow, Locality::within(Domain::Any)];
+        let steps = listed.flat_map(|(class, units)| {
+            worst.into_iter().filter_map(move |locality| self.step_on(class, units, locality))
+        });
         steps.max().unwrap_or(self.step_ns_default)
     }
 }
@@ -143,7 +148,7 @@ pub enum Fault {
 
 #[cfg(test)]
 mod tests {
-    use het_core::{Micro, Planned, Speeds};
+    use het_core::{Planned, Speeds};
 
     use super::*;
 
@@ -154,7 +159,9 @@ mod tests {
         model.step_ns.entry(class.clone()).or_default().extend([(8, 1_000), (16, 600)]);
         let speeds = Speeds::new([10, 8, 5, 4].map(Micro)).expect("a speed");
         model.apart.insert(class.clone(), 16, Planned::Runs(speeds));
-        let steps = |units| Domain::ALL.map(|domain| model.step_on(&class, units, domain));
+        let steps = |units| {
+            Domain::ALL.map(|domain| model.step_on(&class, units, Locality::within(domain)))
+        };
         assert_eq!(steps(16), [600, 750, 1_200, 1_500].map(Some));
         assert_eq!(steps(8), [Some(1_000); 4]);
         assert_eq!(model.longest_step_ns(), 1_500);

@@ -262,6 +262,9 @@ pub struct DeviceRow {
     pub units: u32,
     pub held: u32,
     pub state: DeviceState,
+    /// Of one that is slow, percent of its usual pace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace_pct: Option<u32>,
     /// Who uses it beside all jobs: `USER: COMMAND (PROCESS)`; absent where the caller may look at
     /// its own jobs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -280,6 +283,8 @@ pub enum DeviceState {
     Occupied,
     /// Programs hung on it more than once: only work that can afford it is started there.
     Suspected,
+    /// Works slower than it did: gets work only where nothing else is free.
+    Slow,
     /// It or its node is down, or is going to be.
     Failed,
     /// The machine has it no longer.
@@ -294,6 +299,7 @@ impl DeviceState {
             Self::Drained => "drained",
             Self::Occupied => "occupied",
             Self::Suspected => "suspected",
+            Self::Slow => "slow",
             Self::Failed => "failed",
             Self::Gone => "gone",
         }

@@ -102,8 +102,8 @@ pub struct StageReport {
 /// estimated, or that are not known yet, are absent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StopReport {
-    /// `priority`, `reclaim`, `quantum`, `migration`, `drain`, `fault`, `user`, `time_limit` or
-    /// `job_failed`.
+    /// `priority`, `reclaim`, `shrink`, `quantum`, `migration`, `drain`, `slow`, `fault`, `user`,
+    /// `time_limit` or `job_failed`.
     pub cause: String,
     /// When it was decided, RFC 3339, UTC.
     pub at: String,
@@ -237,6 +237,10 @@ pub struct CandidateReport {
     /// Seconds that a step costs all together: the least is best.
     pub step_cost_s: Option<f64>,
     pub ends_in_s: Option<f64>,
+    /// The two of its devices in one node that are joined worst, how (`LINK` by links of their own,
+    /// else as `nvidia-smi topo` says it), and what it carries in one direction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowest_link: Option<String>,
     /// That it stands apart and is slower for it, or why there is no room, or what it lacks.
     pub remarks: Vec<String>,
 }

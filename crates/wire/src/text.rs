@@ -10,7 +10,7 @@ mod report;
 mod requests;
 mod stops;
 
-use het_core::{Bytes, JobEnd, JobState, Name, Reason, StageState};
+use het_core::{Bytes, JobEnd, JobState, Micro, Name, Reason, StageState};
 
 pub use causes::with_causes;
 pub use eligibility::{either, not_eligible, on_hold};
@@ -205,6 +205,23 @@ pub fn lacks(lang: Lang, class: &Name, units: u32, bytes: Bytes) -> String {
              {gibibytes:.1} GiB"
         ),
         format!("规划器认为 {units} 个 `{class}` 放不下：每个缺 {gibibytes:.1} GiB"),
+    )
+}
+
+/// That a device which a stage runs on works slower than it did.
+pub fn slow_device(lang: Lang, device: &str, part: Micro) -> String {
+    let percent = part.as_f64() * 100.0;
+    lang.pick(
+        format!("`{device}` works at {percent:.0} % of its usual pace"),
+        format!("`{device}` 目前只有平常速度的 {percent:.0} %"),
+    )
+}
+
+/// That programs hung on a device which a stage runs on.
+pub fn suspected_device(lang: Lang, device: &str) -> String {
+    lang.pick(
+        format!("`{device}` is suspected: programs hung on it more than once"),
+        format!("`{device}` 可疑：曾有程序多次在其上停滞"),
     )
 }
 

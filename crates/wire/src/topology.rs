@@ -9,9 +9,9 @@ mod fabric;
 mod file;
 mod graph;
 mod node;
+mod parts;
 mod rates;
 mod reach;
-mod role;
 mod template;
 mod word;
 
@@ -24,8 +24,8 @@ use crate::catalogue::{self, Sheet};
 pub use cards::{Card, DeviceCard, Distance, device_cards};
 pub use fabric::{FABRICS, Fabric, PodShape, Wiring};
 pub use file::{json_schema, parse};
+pub use het_core::Role;
 pub use reach::{Reach, reaches};
-pub use role::Role;
 pub use template::{TEMPLATES, Template};
 pub use word::{ClusterWordError, NODES_MAX, from_word};
 

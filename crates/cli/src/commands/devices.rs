@@ -23,6 +23,7 @@ const COLUMNS: &[Column] = &[
     Column("MEMORY", "memory", Shown::Always),
     Column("DRIVERS", "drivers", Shown::Always),
     Column("STATE", "state", Shown::Always),
+    Column("PACE_PCT", "pace_pct", Shown::Wide),
     Column("OCCUPANT", "occupant", Shown::Wide),
     Column("NODE", "node", Shown::Wide),
     Column("PEAK_GFLOPS", "peak_gflops", Shown::Wide),
@@ -36,6 +37,7 @@ const SERVED_COLUMNS: &[Column] = &[
     Column("UNITS", "units", Shown::Always),
     Column("HELD", "held", Shown::Always),
     Column("STATE", "state", Shown::Always),
+    Column("PACE_PCT", "pace_pct", Shown::Wide),
     Column("OCCUPANT", "occupant", Shown::Always),
 ];
 
@@ -106,6 +108,7 @@ fn show(form: Form) -> Result<u8, Fail> {
     }
     for (row, served) in rows.iter_mut().zip(served) {
         row["state"] = served.state.word().into();
+        row["pace_pct"] = served.pace_pct.into();
         row["occupant"] = served.occupant.into();
     }
     list("DeviceList", &rows, COLUMNS, form);

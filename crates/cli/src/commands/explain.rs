@@ -137,6 +137,7 @@ fn print_candidates(candidates: &[CandidateReport]) {
         "PRICE",
         "STEP COSTS",
         "ENDS IN",
+        "SLOWEST LINK",
         "REMARKS",
     ];
     let mut table = plain_table(&titles);
@@ -156,6 +157,7 @@ fn print_candidates(candidates: &[CandidateReport]) {
             number(row.price, ""),
             number(row.step_cost_s, " s"),
             number(row.ends_in_s, " s"),
+            row.slowest_link.clone().unwrap_or_else(|| "–".to_owned()),
             row.remarks.join(", "),
         ]);
     }

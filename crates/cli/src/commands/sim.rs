@@ -8,14 +8,16 @@ use anstream::{eprintln, println};
 use clap::{Args, Subcommand};
 use het_lab::report::{self, PolicyRuns, Spread};
 use het_lab::workload::read_pods;
-use het_lab::{Bound, Outcome, PACKING_SEED, Recording, Scenario, pack, record, simulate};
+use het_lab::{
+    Bound, Outcome, PACKING_SEED, Recorded, Recording, Scenario, pack, record, simulate,
+};
 use het_policy::packing::PackingRule;
 use het_policy::{POLICIES, Policy};
 use het_wire::text::{self, Lang};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use self::scenario::{ScenarioArgs, read};
+use self::scenario::{ScenarioArgs, read, read_recorded};
 use crate::cluster::cluster;
 use crate::fail::{Fail, code};
 use crate::output::{self, Column, Form, Shown};
@@ -119,14 +121,20 @@ pub fn sim(args: &SimArgs) -> Result<u8, Fail> {
     match &args.what {
         SimCommand::Run { scenario, policy, bound, output } => {
             let policy = policy_named(policy)?;
-            let scenario = read(scenario, scenario.seed)?;
+            let (scenario, recorded) = read_recorded(scenario, scenario.seed)?;
             let outcome = play(&scenario, policy)?;
             let bound = bound.then(|| Bound::of(&scenario)).flatten();
             let mut value = json(&outcome);
             if let Some(bound) = bound {
                 value["bound"] = serde_json::to_value(bound).unwrap_or_default();
             }
-            output::object(&value, *output, || tell(&outcome, bound));
+            if let Some(recorded) = recorded {
+                value["recorded"] = serde_json::to_value(recorded).unwrap_or_default();
+            }
+            output::object(&value, *output, || {
+                tell(&outcome, bound);
+                recorded.iter().for_each(tell_recorded);
+            });
         }
         SimCommand::Compare { scenario, policies, seeds, report, bound, output } => {
             let scenarios = (scenario.seed..scenario.seed + seeds).map(|seed| read(scenario, seed));
@@ -259,10 +267,14 @@ fn reported(
     let runs: Vec<PolicyRuns> = runs
         .map(|(recording, outcomes)| PolicyRuns { recording, outcomes: outcomes.clone() })
         .collect();
-    let trace = args.trace.file_name().unwrap_or_default().to_string_lossy();
+    let workload = args.trace.as_ref().or(args.from_log.as_ref());
+    let workload = workload.and_then(|path| path.file_name()).unwrap_or_default();
+    let topology = &scenarios[0].topology;
+    let of_log = || topology.nodes.iter().map(|node| node.name.to_string()).collect::<Vec<_>>();
+    let place = args.cluster.clone().unwrap_or_else(|| of_log().join(", "));
     let lang = lang();
-    let title = text::fill(text::report_words(lang).title, &[&trace, &args.cluster]);
-    report::write(folder, &title, lang, &cluster(&args.cluster)?.topology, &runs)
+    let title = text::fill(text::report_words(lang).title, &[&workload.to_string_lossy(), &place]);
+    report::write(folder, &title, lang, topology, &runs)
         .map_err(|error| Fail::file(&error.path, error.source))?;
     eprintln!("report in `{}`", folder.join("index.html").display());
     Ok(rows)
@@ -368,6 +380,14 @@ fn flat(value: &Value) -> Value {
         }
     }
     row
+}
+
+fn tell_recorded(recorded: &Recorded) {
+    let Recorded { jobs_done, avg_jct_s, makespan_s } = recorded;
+    println!(
+        "  recorded: {jobs_done} jobs done · mean completion {avg_jct_s:.0} s · makespan \
+         {makespan_s:.0} s"
+    );
 }
 
 fn tell(outcome: &Outcome, bound: Option<Bound>) {

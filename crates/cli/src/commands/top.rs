@@ -295,6 +295,7 @@ mod tests {
             units,
             held,
             state,
+            pace_pct: None,
             occupant: None,
         };
         let devices = vec![

@@ -7,11 +7,12 @@ use anstream::{eprintln, print};
 use clap::{Args, Subcommand, ValueEnum};
 use het_lab::workload::{
     Cluster, ClusterMix, FineTuning, Shapes, TraceJob, cluster_mix, convert, fine_tuning,
-    read_jobs, write_trace,
+    read_jobs, write_speeds, write_trace,
 };
+use het_lab::{LoggedTrace, trace_of_log};
 
 use crate::fail::{Fail, code};
-use crate::workload::{format, unusable};
+use crate::workload::{format, history, unusable};
 
 #[derive(Debug, Args)]
 pub struct TraceArgs {
@@ -43,6 +44,19 @@ pub enum TraceCommand {
         #[arg(long, value_name = "FORMAT")]
         to: String,
         /// Where to write; standard output where absent.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Write what the jobs of a server's log really were: a trace of those that succeeded, and a
+    /// throughput table of their measured speeds, for `het sim`.
+    Export {
+        /// A backup (`het server backup`), or the store of a server that does not run.
+        #[arg(value_name = "STORE")]
+        store: PathBuf,
+        /// Where to write the throughput table.
+        #[arg(long, value_name = "FILE")]
+        profiles: PathBuf,
+        /// Where to write the trace; standard output where absent.
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -105,6 +119,16 @@ pub fn trace(args: &TraceArgs) -> Result<u8, Fail> {
                 Fail::new(code::USAGE, error.to_string()).hint("`--to het` takes every job")
             })?;
             write_text(&text, jobs.len(), output.as_deref())
+        }
+        TraceCommand::Export { store, profiles, output } => {
+            let (past, events) = history(store)?;
+            let LoggedTrace { jobs, speeds, left_out } = trace_of_log(past, &events);
+            fs::write(profiles, write_speeds(&speeds))
+                .map_err(|error| Fail::file(profiles, error))?;
+            if left_out > 0 {
+                eprintln!("! {left_out} jobs did not succeed and are left out");
+            }
+            write(&jobs, output.as_deref())
         }
         TraceCommand::Gen { preset, jobs, load, devices, rule, validate_on, seed, output } => {
             if !(0.01..=100.0).contains(load) {

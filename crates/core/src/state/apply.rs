@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Action, Checkpoint, Event, Failure, JobChange, JobId, JobSpec, LeaseId, Millis, Outcome,
     Placement, Plan, Priority, Progress, REQUESTS_KEPT, Request, Requested, Requester, Share,
-    ShareMillis, StageIndex, StageKey, StopCause, Time, lineage,
+    ShareMillis, StageIndex, StageKey, StepRate, StopCause, Time, lineage,
 };
 
 impl State {
@@ -76,7 +76,7 @@ impl State {
             Event::DeviceRepaired { device } => {
                 self.set_device(*device, |state| {
                     state.failed[device.index()] = false;
-                    state.suspicions.remove(device);
+                    state.trust(*device);
                 });
             }
             Event::DeviceDrained { device } => self.set_device(*device, |state| {
@@ -84,7 +84,7 @@ impl State {
             }),
             Event::DeviceUndrained { device } => self.set_device(*device, |state| {
                 state.drained.remove(device);
-                state.suspicions.remove(device);
+                state.trust(*device);
             }),
             Event::DeviceOccupied { device, by } => self.set_device(*device, |state| {
                 state.occupied.insert(*device, by.clone());
@@ -248,9 +248,11 @@ impl State {
         };
         self.leases.insert(id, lease);
         self.list_lease(self.jobs[&key.job].priority(), id, Booked::Taken);
+        let step_rate = self.step_rate_on(key, placement);
         let stage = self.stage_mut(key);
         stage.state = StageState::Active { lease: id };
         stage.attempts = attempt;
+        stage.step_rate = step_rate;
         stage.attempt = Attempt::default();
         stage.recoveries.began(now);
         let is_first = stage.first_started.is_none();
@@ -363,6 +365,9 @@ impl State {
                 stage.got_further();
             }
             stage.recoveries.stepped(now, step);
+        }
+        if let Some(step) = progress.step {
+            self.judge_pace(id, step);
         }
     }
 
@@ -593,6 +598,7 @@ impl Stage {
             state: StageState::Queued { since: now },
             attempts: 0,
             attempt: Attempt::default(),
+            step_rate: StepRate::default(),
             preemptions: 0,
             fruitless: 0,
             failures: 0,

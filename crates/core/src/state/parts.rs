@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::apply::Booked;
-use super::{Claim, Job, Lease, StageState, State, Suspicion, Ticket};
+use super::{Claim, Job, Lease, Slowness, StageState, State, Suspicion, Ticket};
 use crate::{
     DeviceId, Generation, JobId, LeaseId, Name, NodeId, Occupant, Placement, PolicyMemory, Quotas,
     Share, ShareMillis, StageKey, Time, Topology,
@@ -39,6 +39,7 @@ pub struct StateParts {
     pub failed: Vec<bool>,
     pub drained: BTreeSet<DeviceId>,
     pub suspicions: BTreeMap<DeviceId, Suspicion>,
+    pub slow_devices: BTreeMap<DeviceId, Slowness>,
     pub occupied: BTreeMap<DeviceId, Occupant>,
     pub removed: BTreeSet<NodeId>,
     pub absent: BTreeSet<DeviceId>,
@@ -108,6 +109,7 @@ impl State {
             failed: self.failed,
             drained: self.drained,
             suspicions: self.suspicions,
+            slow_devices: self.slow_devices,
             occupied: self.occupied,
             removed: self.removed,
             absent: self.absent,
@@ -147,6 +149,7 @@ impl State {
         state.failed = parts.failed;
         state.drained = parts.drained;
         state.suspicions = parts.suspicions;
+        state.slow_devices = parts.slow_devices;
         state.occupied = parts.occupied;
         state.removed = parts.removed;
         state.absent = parts.absent;
@@ -191,7 +194,8 @@ fn check(topology: &Topology, parts: &StateParts) -> Result<(), PartsError> {
     counted("class", classes, by_class)?;
     counted("node", nodes, [parts.lost.len(), parts.suspected.len()])?;
     counted("device", devices, by_device)?;
-    let named = parts.drained.iter().chain(parts.occupied.keys()).chain(parts.suspicions.keys());
+    let suspects = parts.suspicions.keys().chain(parts.slow_devices.keys());
+    let named = parts.drained.iter().chain(parts.occupied.keys()).chain(suspects);
     let mut named = named.chain(&parts.absent).chain(parts.taken_of.keys());
     there("a device", named.all(|id| id.index() < devices))?;
     let mut taken = parts.taken.keys();

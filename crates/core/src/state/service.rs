@@ -104,6 +104,7 @@ impl State {
             self.drained.remove(&device);
             self.occupied.remove(&device);
             self.suspicions.remove(&device);
+            self.slow_devices.remove(&device);
             self.taken_of.remove(&device);
             let spans = [&mut self.charged, &mut self.busy, &mut self.useful];
             spans.into_iter().for_each(|spans| spans[at] = ShareMillis::ZERO);

@@ -143,7 +143,8 @@ fn llm_stages(draw: &mut Draw, gang: u32) -> Vec<TraceStage> {
 fn stage(kind: StageKind, units: u32, classes: &[&str], seconds: f64) -> TraceStage {
     let classes = classes.iter().map(|&class| class.to_owned()).collect();
     let work = Work::Seconds(seconds.round().max(1.0));
-    TraceStage { kind, profile: None, units, classes, apart: None, cores: 0, work }
+    let (apart, exchange, cores) = (None, 0.0, 0);
+    TraceStage { kind, profile: None, units, classes, apart, exchange, cores, work }
 }
 
 /// Seconds that a stage holds accelerators, over all of them.

@@ -92,6 +92,7 @@ fn job(draw: &mut Draw, shapes: &Shapes) -> TraceJob {
     };
     let stage = |kind, profile: String, units, classes, work| TraceStage {
         apart: None,
+        exchange: 0.0,
         cores: 0,
         kind,
         profile: Some(profile),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use het_core::Priority;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::source::{Fields, Spot, TraceError};
 use super::{Speeds, TraceJob, Work};
@@ -66,6 +67,16 @@ pub(super) fn speeds(path: &Path, text: &str) -> Result<Speeds, TraceError> {
         }
     }
     Ok(speeds)
+}
+
+/// The opposite of [`speeds`].
+pub(super) fn write_speeds(speeds: &Speeds) -> String {
+    let mut table: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
+    for (profile, class, units, rate) in speeds.rows() {
+        let rows = table.entry(class).or_default();
+        rows.insert(format!("('{profile}', {units})"), json!({ "null": rate }));
+    }
+    serde_json::to_string_pretty(&table).expect("text and finite numbers are JSON") + "\n"
 }
 
 /// `('ResNet-18 (batch size 64)', 4)` → profile and units.

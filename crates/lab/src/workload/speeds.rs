@@ -31,6 +31,16 @@ impl Speeds {
         by_units.map(|by_units| by_units.keys().copied().collect()).unwrap_or_default()
     }
 
+    /// Rigid profiles: name, class, units and steps per second.
+    pub fn rows(&self) -> impl Iterator<Item = (&str, &str, u32, f64)> {
+        self.table.iter().flat_map(|(profile, by_class)| {
+            by_class.iter().flat_map(move |(class, by_units)| {
+                let rows = by_units.iter();
+                rows.map(move |(units, rate)| (profile.as_str(), class.as_str(), *units, *rate))
+            })
+        })
+    }
+
     /// Rigid profiles, by name.
     pub fn profiles(&self) -> impl Iterator<Item = &str> {
         self.table.keys().map(String::as_str)

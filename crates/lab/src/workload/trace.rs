@@ -39,6 +39,8 @@ pub struct TraceStage {
     pub classes: Vec<String>,
     /// How much slower it is where its devices stand apart; not at all where absent.
     pub apart: Option<Apart>,
+    /// Of a step on the best links of a node, the part in which its devices exchange.
+    pub exchange: f64,
     /// CPU cores that it needs beside its devices, on each node where it has any.
     pub cores: u32,
     pub work: Work,
@@ -81,6 +83,8 @@ struct StageRecord {
     classes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     apart: Option<Apart>,
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    exchange: f64,
     #[serde(default, skip_serializing_if = "is_zero")]
     cores: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,11 +99,18 @@ fn is_zero(value: &u32) -> bool {
     *value == 0
 }
 
+fn is_nothing(value: &f64) -> bool {
+    *value == 0.0
+}
+
 fn is_false(value: &bool) -> bool {
     !value
 }
 
 impl Apart {
+    /// No slower anywhere.
+    pub const NOWHERE: Self = Self { rack: 1.0, pod: 1.0, any: 1.0 };
+
     /// Each is a part, and wider is no faster.
     fn slows(self) -> bool {
         let Self { rack, pod, any } = self;
@@ -123,21 +134,24 @@ impl TryFrom<StageRecord> for TraceStage {
         if record.apart.is_some_and(|apart| !apart.slows()) {
             return Err("`apart` names parts of a speed, from 1 down to above 0");
         }
-        let StageRecord { kind, profile, units, classes, apart, cores, .. } = record;
-        Ok(Self { kind, profile, units, classes, apart, cores, work })
+        if !(0.0..=1.0).contains(&record.exchange) {
+            return Err("`exchange` is a part of a step, from 0 to 1");
+        }
+        let StageRecord { kind, profile, units, classes, apart, exchange, cores, .. } = record;
+        Ok(Self { kind, profile, units, classes, apart, exchange, cores, work })
     }
 }
 
 impl From<TraceStage> for StageRecord {
     fn from(stage: TraceStage) -> Self {
-        let TraceStage { kind, profile, units, classes, apart, cores, work } = stage;
+        let TraceStage { kind, profile, units, classes, apart, exchange, cores, work } = stage;
         let (steps, seconds) = match work {
             Work::Steps(steps) => (Some(steps), None),
             Work::Seconds(seconds) => (None, Some(seconds)),
             Work::Epochs => (None, None),
         };
         let elastic = work == Work::Epochs;
-        Self { kind, profile, units, classes, apart, cores, steps, seconds, elastic }
+        Self { kind, profile, units, classes, apart, exchange, cores, steps, seconds, elastic }
     }
 }
 
@@ -151,13 +165,14 @@ impl TraceJob {
         work: Work,
     ) -> Self {
         let (kind, classes, apart) = (StageKind::Train, Vec::new(), None);
-        let stage = TraceStage { kind, profile, units, classes, apart, cores: 0, work };
+        let (exchange, cores) = (0.0, 0);
+        let stage = TraceStage { kind, profile, units, classes, apart, exchange, cores, work };
         let (name, tenant) = (String::new(), tenant.to_owned());
         Self { name, arrival_s, tenant, priority, stages: vec![stage] }
     }
 
     /// Arrivals count from the first of them.
-    pub(super) fn from_zero(jobs: &mut [Self]) {
+    pub(crate) fn from_zero(jobs: &mut [Self]) {
         let first = jobs.iter().map(|job| job.arrival_s).fold(f64::INFINITY, f64::min);
         jobs.iter_mut().for_each(|job| job.arrival_s -= first);
     }

@@ -1,5 +1,6 @@
 //! What is planned for jobs on clusters with and without links.
 
+use het_core::Locality;
 use het_wire::calibration::{CalibrationFactors, CalibrationFile};
 use het_wire::job::{Context, parse};
 use het_wire::topology;
@@ -34,7 +35,8 @@ fn cluster(word: &str) -> Topology {
 /// Parts of the best speed in a rack, in a pod and beyond, in per cent.
 fn parts(stage: &StageSpec, class: &str, units: u32) -> [u32; 3] {
     let speeds = stage.planned.speeds(&class.into(), units).expect("planned");
-    [Domain::Rack, Domain::Pod, Domain::Any].map(|to| (speeds.part(to) * 100.0).round() as u32)
+    [Domain::Rack, Domain::Pod, Domain::Any]
+        .map(|to| (speeds.part(Locality::within(to)) * 100.0).round() as u32)
 }
 
 /// Sixteen nodes of eight H100 in two racks, four times as much below a leaf as above.
@@ -79,6 +81,20 @@ fn a_machine_alone_has_nowhere_to_stand_apart() {
     let (stage, _) = planned(&cluster("hgx-h100-8"), "h100:8 | h100:1 | cpu:4", SMALL);
     assert!(!stage.planned.is_empty() && !stage.planned.differ());
     assert!(stage.planned.iter().all(|(class, ..)| *class == "h100-sxm5-80"));
+}
+
+#[test]
+fn where_links_differ_a_gang_is_slower_by_what_it_exchanges() {
+    let part = |cluster: &Topology, class: &str, units: u32| {
+        let (stage, _) = planned(cluster, &format!("{class}:{units}"), SMALL);
+        let speeds = stage.planned.speeds(&class.into(), units).expect("planned");
+        speeds.exchange().as_f64()
+    };
+    let boxes = cluster("l40s-8");
+    // Pipelines, which the planner takes there, exchange little.
+    let exchanged = [2, 4, 8].map(|units| part(&boxes, "l40s", units));
+    assert!(exchanged.iter().all(|part| (0.000_1..0.1).contains(part)), "{exchanged:?}");
+    assert_eq!(part(&cluster("hgx-h100-8"), "h100-sxm5-80", 4), 0.0);
 }
 
 #[test]

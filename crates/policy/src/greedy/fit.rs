@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use het_core::{Alternative, Domain, Millis, Name, Placement, Reason, Share, StageKey, StageSpec};
+use het_core::{
+    Alternative, Locality, Millis, Name, Placement, Reason, Share, StageKey, StageSpec,
+};
 
 use super::Pass;
 use super::supply::Verdict;
 use crate::adaptive::Bid;
-use crate::market::rate_apart;
+use crate::market::offer_rate;
 use crate::placement::{Ask, OpportunityCost, Shape, Unknown, fits_one_node, place_among, shape};
 use crate::queue::{FootprintId, Group, Head, PendingQueue, Precedence, Quota, Rank};
 use crate::rules::{Choice, Order, Preempts};
@@ -191,10 +193,8 @@ impl<'a> Pass<'a> {
 
     /// The part of the speed of an offer that is left where its gang really stands.
     fn part_kept(&self, group: &Group, bid: &Bid, placement: &Placement) -> f64 {
-        match self.domain_of(group, placement) {
-            Domain::Node => 1.0,
-            within => rate_apart(self.view, group.spec(), &bid.offer, within) / bid.offer.rate,
-        }
+        let locality = self.view.state.locality(group.spec(), placement);
+        offer_rate(self.view, group.spec(), &bid.offer, locality) / bid.offer.rate
     }
 
     /// Of placements that are all free, the best first, the one that costs all least where it
@@ -205,7 +205,8 @@ impl<'a> Pass<'a> {
             let cost = |shape: Shape| {
                 self.opportunity_cost.as_ref().map_or(1.0 / shape.rate, |c| c.cost(shape))
             };
-            (shape.map_or(f64::INFINITY, cost), self.domain_of(group, placement))
+            let near = self.view.state.locality(group.spec(), placement).within;
+            (shape.map_or(f64::INFINITY, cost), near)
         };
         let costed = open.into_iter().map(|placement| (cost(&placement), placement));
         let least =
@@ -213,14 +214,10 @@ impl<'a> Pass<'a> {
         least.map(|(_, placement)| placement)
     }
 
-    fn domain_of(&self, group: &Group, placement: &Placement) -> Domain {
-        group.spec().spread(self.view.state.topology(), placement)
-    }
-
     /// The shape of a placement where it really stands.
     fn shape_on(&self, group: &Group, placement: &Placement) -> Option<Shape> {
-        let within = self.domain_of(group, placement);
-        shape(self.view, group.spec(), placement.alternative, within)
+        let locality = self.view.state.locality(group.spec(), placement);
+        shape(self.view, group.spec(), placement.alternative, locality)
     }
 
     /// How long so many steps take on a placement.
@@ -230,8 +227,8 @@ impl<'a> Pass<'a> {
         placement: &Placement,
         steps: u64,
     ) -> Option<Millis> {
-        match self.domain_of(group, placement) {
-            Domain::Node => group.span(placement.alternative, steps),
+        match self.view.state.locality(group.spec(), placement) {
+            Locality::BEST => group.span(placement.alternative, steps),
             _ => self.shape_on(group, placement).map(|shape| shape.span(steps)),
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Domain, Job, Lease, LeaseId, Millis, Name, Phase, Priority, Quotas, Share, ShareMillis, Stage,
-    StageKey, StageSpec, Time,
+    Job, Lease, LeaseId, Locality, Millis, Name, Phase, Priority, Quotas, Share, ShareMillis,
+    Stage, StageKey, StageSpec, Time,
 };
 
 use het_perf::{Gang, RateSource, expected_loss};
@@ -227,8 +227,8 @@ pub(crate) fn demand(
     let at = lease.map(|(id, lease)| (id, current(view, &offers, lease)));
     let rate = at.and_then(|(_, offer)| Some(offers[offer?])).map_or(0.0, |offer| {
         let placement = lease.map(|(_, lease)| &lease.placement);
-        let within = placement.map_or(Domain::Node, |at| spec.spread(view.state.topology(), at));
-        rate_apart(view, spec, &offer, within)
+        let locality = placement.map_or(Locality::BEST, |at| view.state.locality(spec, at));
+        offer_rate(view, spec, &offer, locality)
     });
 
     let restart = view.rates.restart(&spec.profile);
@@ -282,12 +282,17 @@ fn ready(job: &Job, spec: &StageSpec) -> Time {
     before.fold(job.eligible_since(), Time::max)
 }
 
-/// Steps per second of an offer in a domain of this size.
-pub(crate) fn rate_apart(view: &View<'_>, spec: &StageSpec, offer: &Offer, within: Domain) -> f64 {
+/// Steps per second of an offer whose gang stands so.
+pub(crate) fn offer_rate(
+    view: &View<'_>,
+    spec: &StageSpec,
+    offer: &Offer,
+    locality: Locality,
+) -> f64 {
     let class = &view.state.topology().classes[offer.class];
-    let gang = Gang { class, units: offer.units, within };
-    match within {
-        Domain::Node => offer.rate,
+    let gang = Gang { class, units: offer.units, locality };
+    match locality {
+        Locality::BEST => offer.rate,
         _ => view.rates.rate(&spec.profile, &spec.planned, gang).map_or(offer.rate, |(r, _)| r),
     }
 }
@@ -408,8 +413,8 @@ fn offers(view: &View<'_>, feasible: &mut BTreeMap<Request, bool>, key: StageKey
         for id in representatives.filter(|&id| shape.selector.accepts(topology, id)) {
             let class = topology.device(id).class;
             if is_feasible(view, feasible, spec, (alternative, class)) {
-                let (units, within) = (shape.count, Domain::Node);
-                let gang = Gang { class: &topology.classes[class], units, within };
+                let (units, locality) = (shape.count, Locality::BEST);
+                let gang = Gang { class: &topology.classes[class], units, locality };
                 let known = view.rates.rate(&spec.profile, &spec.planned, gang);
                 let rate = known.map_or(0.0, |(rate, _)| rate);
                 let extrapolated =

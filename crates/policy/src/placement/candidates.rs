@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use het_core::{Bytes, Millis, Name, Placement, Planned, Reason, StageKey, StageSpec, StageState};
+use het_core::{
+    Bytes, DeviceId, Millis, Name, Path, Placement, Planned, Reason, StageKey, StageSpec,
+    StageState,
+};
 use het_perf::RateSource;
 
 use super::expected::Expected;
@@ -42,6 +45,8 @@ pub struct Terms {
     pub rate: f64,
     /// That its gang stands apart, and what that costs.
     pub apart: Option<Reason>,
+    /// The two of its devices in one node that are joined worst, and how.
+    pub slowest: Option<(DeviceId, DeviceId, Path)>,
     /// Of the peak of the whole cluster that it takes.
     pub part: f64,
     /// Seconds that a second of it costs the stage and everybody else.
@@ -100,11 +105,12 @@ fn terms(
     left: Option<u64>,
 ) -> Option<Terms> {
     let (rate, _) = rate_on(view, spec, placement)?;
-    let within = spec.spread(view.state.topology(), placement);
-    let shape = shape(view, spec, placement.alternative, within)?;
+    let locality = view.state.locality(spec, placement);
+    let shape = shape(view, spec, placement.alternative, locality)?;
     Some(Terms {
         rate,
         apart: spread_penalty(view, spec, placement),
+        slowest: view.state.index().slowest_pair(placement),
         part: shape.part,
         price: opportunity_cost.price(shape),
         step_cost_s: opportunity_cost.cost(shape),

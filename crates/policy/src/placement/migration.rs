@@ -1,7 +1,7 @@
 //! Who runs and would be better off elsewhere.
 //!
 //! - Off a node that is going to fail, or a device on which programs hang: [`evacuation`], whatever
-//!   it costs.
+//!   it costs. Off a device that has become slow, where that costs less than to stay.
 //! - To more, fewer or other devices: [`improvement`], where the rest of the work costs everybody
 //!   less there, the pause of moving included. Nobody is stopped for a guess: what is faster there
 //!   has been measured or declared.
@@ -9,14 +9,14 @@
 
 use std::cmp::Reverse;
 
-use het_core::{Domain, Lease, Millis, Phase, Placement, StageSpec, Time};
+use het_core::{Lease, Locality, Micro, Millis, Phase, Placement, StageSpec, StopCause, Time};
 
-use het_perf::expected_loss;
+use het_perf::{StopTimes, expected_loss};
 
 use super::opportunity_cost::{OpportunityCost, Shape, shape};
 use super::place::on_class;
 use super::running::Runner;
-use crate::speed::{ends_soon, steps_made};
+use crate::speed::{ends_soon, steps_made, time_left};
 use crate::{Pool, View, place};
 
 /// Between two moves a stage works for this many times as long as a move takes, and no less than
@@ -25,14 +25,39 @@ const SETTLED_AFTER: u64 = 10;
 const SETTLED_MIN: Millis = Millis::seconds(60);
 
 /// Where a lease can go that cannot stay, or should not, where it is.
-pub(crate) fn evacuation(view: &View<'_>, pool: &mut Pool<'_>, lease: &Lease) -> Option<Placement> {
+pub(crate) fn evacuation(
+    view: &View<'_>,
+    pool: &mut Pool<'_>,
+    lease: &Lease,
+) -> Option<(Placement, StopCause)> {
     let (_, spec, _) = view.state.stage(lease.stage);
     let index = lease.placement.alternative;
     let movable = spec.saves(index) && matches!(lease.phase, Phase::Running { .. });
-    if !movable || !(view.state.is_endangered(lease) || should_leave(view, lease)) {
+    if !movable {
         return None;
     }
-    elsewhere(pool, lease, spec, index)
+    if view.state.is_endangered(lease) || should_leave(view, lease) {
+        return Some((elsewhere(pool, lease, spec, index)?, StopCause::Drain));
+    }
+    let here = view.state.pace_of(&lease.placement);
+    if here >= Micro(1_000_000) {
+        return None;
+    }
+    let there = elsewhere(pool, lease, spec, index)?;
+    is_worth_leaving(view, lease, &there).then_some((there, StopCause::Slow))
+}
+
+/// Whether slow devices cost the rest of a stage more than leaving them does. One of which nobody
+/// knows how far it is has as much before it as behind it.
+fn is_worth_leaving(view: &View<'_>, lease: &Lease, there: &Placement) -> bool {
+    let (_, spec, stage) = view.state.stage(lease.stage);
+    let [here, other] = [&lease.placement, there].map(|at| view.state.pace_of(at).as_f64());
+    let behind = view.now.since(lease.since);
+    let left = time_left(view, lease.stage, &lease.placement).unwrap_or(behind).as_seconds();
+    let StopTimes { save, load } = view.rates.stop_times(&spec.profile, lease.placement.units());
+    let lost = expected_loss(spec.saves(lease.placement.alternative), stage, lease.since, view.now);
+    let pause = (save + load + lost).as_seconds();
+    left / here > left / other + pause
 }
 
 /// Whether it has saved on a device on which programs hang, and is not about to end.
@@ -59,8 +84,10 @@ pub(crate) fn improvement(
 ) -> Improvement {
     let current = lease.placement.alternative;
     let Some(here) = runner.here else { return Improvement::None };
+    // On the same number of devices, too, where it could stand better.
+    let is_other = |index: usize| index != current || runner.locality != Locality::BEST;
     let is_cheaper = |(index, shape): (usize, &Option<Shape>)| {
-        index != current
+        is_other(index)
             && shape.is_some_and(|shape| opportunity_cost.cost(shape) < opportunity_cost.cost(here))
     };
     if !runner.shapes.iter().enumerate().any(is_cheaper) {
@@ -72,7 +99,6 @@ pub(crate) fn improvement(
     let Some(preemptible) = spec.preemptible.from(lease.since) else { return Improvement::None };
     let pause = view.rates.restart(&spec.profile);
     let settled = (since + Millis(pause.0 * SETTLED_AFTER).max(SETTLED_MIN)).max(preemptible);
-    let within = |placement: &Placement| spec.spread(view.state.topology(), placement);
     let left = (total as f64 - steps_made(view, stage, lease, here.rate)).max(0.0);
     let stay = left * opportunity_cost.cost(here);
     // What is lost on the way has to be done again there.
@@ -83,7 +109,7 @@ pub(crate) fn improvement(
             + pause.as_seconds() * opportunity_cost.price(shape)
     };
     let there = |(index, shape): (usize, &Option<Shape>)| {
-        let shape = shape.filter(|shape: &Shape| index != current && !shape.guessed)?;
+        let shape = shape.filter(|shape: &Shape| is_other(index) && !shape.guessed)?;
         (cost(shape) < stay).then_some((cost(shape), index))
     };
     let mut better: Vec<_> = runner.shapes.iter().enumerate().filter_map(there).collect();
@@ -92,9 +118,9 @@ pub(crate) fn improvement(
     }
     better.sort_by(|a, b| a.0.total_cmp(&b.0));
     // What is better at its best may not be where there is room.
-    let still_pays = |placement: &Placement| match within(placement) {
-        Domain::Node => true,
-        apart => shape(view, spec, placement.alternative, apart).is_some_and(|s| cost(s) < stay),
+    let still_pays = |placement: &Placement| match view.state.locality(spec, placement) {
+        Locality::BEST => true,
+        worse => shape(view, spec, placement.alternative, worse).is_some_and(|s| cost(s) < stay),
     };
     let found = better
         .into_iter()

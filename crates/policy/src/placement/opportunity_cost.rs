@@ -4,11 +4,11 @@
 //! others could do more with them. So a shape is weighed by the time to its end, plus what the
 //! others lose meanwhile: the part of the cluster that it takes times everybody who is there.
 
-use het_core::{DeviceGroup, Domain, Millis, StageSpec, State};
+use het_core::{DeviceGroup, Locality, Millis, StageSpec, State};
 use het_perf::RateSource;
 
 use crate::View;
-use crate::speed::rate_within;
+use crate::speed::rate_at;
 
 /// For each stage that is there now, so many will have come before a running one ends. Chosen on
 /// seeds 101 to 106 of the mixes of `docs/studies/headline.md`, which shows others.
@@ -80,17 +80,17 @@ impl OpportunityCost {
 /// for one of unknown speed.
 pub(crate) fn shapes(view: &View<'_>, spec: &StageSpec) -> Vec<Option<Shape>> {
     let indices = 0..spec.alternatives.len();
-    indices.map(|index| shape(view, spec, index, Domain::Node)).collect()
+    indices.map(|index| shape(view, spec, index, Locality::BEST)).collect()
 }
 
-/// An alternative in a domain of this size.
+/// An alternative that stands so.
 pub(crate) fn shape(
     view: &View<'_>,
     spec: &StageSpec,
     index: usize,
-    within: Domain,
+    locality: Locality,
 ) -> Option<Shape> {
-    let (rate, source) = rate_within(view, spec, index, within)?;
+    let (rate, source) = rate_at(view, spec, index, locality)?;
     let guessed = match source {
         RateSource::Table | RateSource::History => false,
         RateSource::Planned | RateSource::Scaled | RateSource::Extrapolated => true,

@@ -1,12 +1,14 @@
 //! Placement of one alternative on a pool: all ranks or nothing.
 //!
-//! On one node where any has room for it: the one where free devices become useless least to what
-//! is expected to come (see `packing`), of equals the one that keeps the fewest free. Else
-//! the domain that keeps the fewest devices free afterwards, so that large gangs find room later;
-//! inside a domain the fewest nodes, so that a gang talks over short links. A gang that is slower
-//! apart stands in the smallest domain that has room for it.
+//! On one node where any has room for it: the one whose links join it best; of equals the one where
+//! free devices become useless least to what is expected to come (see `packing`), then the one that
+//! keeps the fewest free. There it gets the best set of devices (see `device_set`). Else the domain
+//! that keeps the fewest devices free afterwards, so that large gangs find room later; inside a
+//! domain the fewest nodes, so that a gang talks over short links. A gang that is slower apart
+//! stands in the smallest domain that has room for it.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
     Bytes, Companions, DeviceId, Domain, Grant, Name, NodeId, Placement, Rank, RankRule, Reason,
@@ -14,6 +16,7 @@ use het_core::{
 };
 
 use super::contents::{Growth, item};
+use super::device_set::{self, Fastest};
 use super::pool::Accepted;
 use crate::Pool;
 
@@ -40,11 +43,26 @@ pub(crate) fn on_class(
     place_among(pool, spec, index, &accepted)
 }
 
-/// The same, on devices that are known to be accepted.
+/// The same, on devices that are known to be accepted; on slow ones only where there is no room
+/// without them.
 ///
 /// # Errors
 /// Why it does not fit now.
 pub(crate) fn place_among(
+    pool: &Pool<'_>,
+    spec: &StageSpec,
+    index: usize,
+    accepted: &Accepted,
+) -> Result<Placement, Reason> {
+    let placed = on_any(pool, spec, index, accepted)?;
+    let slow: BTreeSet<DeviceId> = pool.state().slow_devices().map(|(id, _)| id).collect();
+    if placed.devices().any(|grant| slow.contains(&grant.device)) {
+        return on_any(pool, spec, index, &accepted.without(&slow)).or(Ok(placed));
+    }
+    Ok(placed)
+}
+
+fn on_any(
     pool: &Pool<'_>,
     spec: &StageSpec,
     index: usize,
@@ -70,19 +88,24 @@ pub(crate) fn place_among(
     Ok(Placement { alternative: index, ranks: fill(pool, spec, &chosen, need) })
 }
 
-/// The node for all of it: where free devices become useless least, and of equals the fullest.
+/// The node for all of it: where links join it best, then where free devices become useless least,
+/// and of equals the fullest.
 fn on_one_node<'a>(
     pool: &'a Pool<'_>,
     spec: &'a StageSpec,
     index: usize,
     accepted: &'a Accepted,
 ) -> Option<Room<'a>> {
-    let rooms = rooms(pool, spec, accepted, spec.alternatives[index].count);
-    let Some(mix) = pool.expected() else {
-        return rooms.min_by_key(|room| (room.units, room.node));
-    };
-    let mut growth = Growth::new(pool, mix, item(pool.state(), spec, index));
-    rooms.min_by_key(|room| (growth.on(room.node), room.units, room.node))
+    let need = spec.alternatives[index].count;
+    let rooms = rooms(pool, spec, accepted, need);
+    let mut fastest = Fastest::new(pool, need);
+    let mut growth =
+        pool.expected().map(|mix| Growth::new(pool, mix, item(pool.state(), spec, index)));
+    rooms.min_by_key(|room| {
+        let grown = growth.as_mut().map(|growth| growth.on(room.node));
+        let slowest = fastest.on(room.node, room.devices);
+        (Reverse(slowest), grown, room.units, room.node)
+    })
 }
 
 /// Whether one node has room for all of it.
@@ -200,7 +223,7 @@ fn choose_domain<'a>(
     let total = |group: &[Room<'_>]| group.iter().map(|room| room.units).sum::<u32>();
     let fitting = groups.into_values().filter(|group| total(group) >= need);
     let mut chosen = fitting.min_by_key(|group| total(group))?;
-    chosen.sort_by_key(|room| (std::cmp::Reverse(room.units), room.node));
+    chosen.sort_by_key(|room| (Reverse(room.units), room.node));
     Some(chosen)
 }
 
@@ -225,7 +248,8 @@ fn fill(pool: &Pool<'_>, spec: &StageSpec, rooms: &[Room<'_>], need: u32) -> Vec
         }
         left -= count;
         let mut taken = Taken::default();
-        let grants = taken.units(pool, room.devices, count);
+        let devices = device_set::choose(pool, room.node, room.devices, count);
+        let grants = taken.units(pool, &devices, count);
         let groups = match spec.ranks {
             RankRule::PerNode => vec![grants],
             RankRule::PerDevice => split_units(&grants),

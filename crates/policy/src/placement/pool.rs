@@ -35,7 +35,16 @@ impl Accepted {
 
     /// Those of them that are among these.
     pub fn among(&self, devices: &BTreeSet<DeviceId>) -> Self {
-        let of = |ids: &[DeviceId]| ids.iter().filter(|id| devices.contains(id)).copied().collect();
+        self.filtered(|id| devices.contains(id))
+    }
+
+    /// Those of them that are not among these.
+    pub fn without(&self, devices: &BTreeSet<DeviceId>) -> Self {
+        self.filtered(|id| !devices.contains(id))
+    }
+
+    fn filtered(&self, keeps: impl Fn(&DeviceId) -> bool) -> Self {
+        let of = |ids: &[DeviceId]| ids.iter().filter(|id| keeps(id)).copied().collect();
         let rows = self.by_node.iter().map(|(node, ids)| (*node, of(ids)));
         Self {
             device_groups: Arc::clone(&self.device_groups),
@@ -161,10 +170,11 @@ impl<'a> Pool<'a> {
 
     /// The sockets of a node, those first to which most of these devices are nearest.
     pub(crate) fn sockets_near(&self, node: NodeId, grants: &[Grant]) -> Vec<DeviceId> {
-        let hosts = &self.state.index().hosts;
+        let (index, topology) = (self.state.index(), self.state.topology());
         let mut sockets = self.sockets(node).to_vec();
         let near = |socket: DeviceId| {
-            grants.iter().filter(|grant| hosts[grant.device.index()] == Some(socket)).count()
+            let hosts = grants.iter().map(|grant| index.host(topology, grant.device));
+            hosts.filter(|host| *host == Some(socket)).count()
         };
         sockets.sort_by_cached_key(|&socket| Reverse(near(socket)));
         sockets

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use het_core::{JobSpec, Lease, LeaseId, Preemptible, StageIndex, StageSpec, Time};
+use het_core::{JobSpec, Lease, LeaseId, Locality, Preemptible, StageIndex, StageSpec, Time};
 
 use het_perf::HeldResources;
 
@@ -40,6 +40,7 @@ pub(crate) struct Runner {
     pub has_sizes: bool,
     /// That it has in all, where its job says so.
     pub steps: Option<u64>,
+    pub locality: Locality,
     /// Where it stands.
     pub here: Option<Shape>,
     /// Its alternatives, each in the best place that the cluster could have for it; empty for one
@@ -118,6 +119,7 @@ impl Runner {
             part: runs(view.state, spec, lease.placement.alternative),
             has_sizes: spec.has_sizes(),
             steps: spec.steps,
+            locality: Locality::BEST,
             here: None,
             shapes: Vec::new(),
         };
@@ -141,8 +143,8 @@ impl Runner {
     /// Finds its speeds.
     fn weigh(&mut self, view: &View<'_>, lease: &Lease) {
         let spec = self.job.stage(self.stage);
-        let within = spec.spread(view.state.topology(), &lease.placement);
-        self.here = shape(view, spec, lease.placement.alternative, within);
+        self.locality = view.state.locality(spec, &lease.placement);
+        self.here = shape(view, spec, lease.placement.alternative, self.locality);
         self.shapes = if spec.alternatives.len() > 1 { shapes(view, spec) } else { Vec::new() };
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use het_control::Past;
-use het_core::{State, Topology};
+use het_core::{Event, State, Time, Topology};
 use het_perf::Rates;
 use het_wire::record::SnapshotError;
 use redb::ReadableTable;
@@ -43,6 +43,30 @@ impl EventStore {
     /// As [`EventStore::recover`].
     pub fn replay(&self) -> Result<State, StoreError> {
         Ok(guarded(|| self.past())?.0.state)
+    }
+
+    /// All that is kept, from the oldest snapshot that can be used: what went before, and the
+    /// events since then.
+    ///
+    /// # Errors
+    /// As [`EventStore::recover`].
+    pub fn history(&self) -> Result<(Past, Vec<(Time, Event)>), StoreError> {
+        guarded(|| {
+            let reader = self.reader();
+            let topology = Arc::new(reader.topology()?);
+            let first = reader.first_of_chain()?;
+            let (mark, past) = match first {
+                0 => (Mark::BEGINNING, Past::new(topology)),
+                _ => {
+                    let followed = self.snapshots.iter().filter(|&&at| at >= first);
+                    let mut usable = followed.filter_map(|&at| reader.snapshot(at, &topology).ok());
+                    usable.next().ok_or(StoreError::NothingToGoOnFrom { sequence: first })?
+                }
+            };
+            let mut events = Vec::new();
+            reader.each_from(mark, |at, event| events.push((at, event)))?;
+            Ok((past, events))
+        })
     }
 
     fn past(&self) -> Result<(Past, Vec<(u64, StoreError)>), StoreError> {

@@ -42,7 +42,7 @@ pub async fn set_availability(
         return Err(CallError::new(Code::Conflict, text).hint(hint));
     }
     let change = move |state: &State| {
-        let suspected = state.suspected_since(device).is_some();
+        let suspected = state.suspected_since(device).is_some() || state.slowness(device).is_some();
         let (drained, failed) = (state.is_drained(device), state.has_failed(device));
         let event = match wanted {
             Availability::Drained => (!drained).then_some(Event::DeviceDrained { device }),
@@ -88,10 +88,12 @@ fn row(state: &State, id: DeviceId) -> DeviceRow {
         occupant: state
             .occupant(id)
             .map(|by| format!("{}: {} ({})", by.user, by.command, by.process)),
+        pace_pct: state.slowness(id).map(|slowness| (slowness.part.as_f64() * 100.0) as u32),
         state: match (state.is_drained(id), state.is_up(id)) {
             _ if state.is_gone(id) => DeviceState::Gone,
             (true, _) if held > 0 => DeviceState::Draining,
             (true, _) => DeviceState::Drained,
+            (false, true) if state.slowness(id).is_some() => DeviceState::Slow,
             (false, true) => DeviceState::Up,
             (false, false) if state.is_only_suspected(id) => DeviceState::Suspected,
             (false, false) if is_used_by_others(state, id) => DeviceState::Occupied,

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use het_core::{
-    JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, Reason, StageKey, StageState,
-    State,
+    JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, Reason, Stage, StageKey,
+    StageState, State, Topology,
 };
 use het_perf::Rates;
 use het_policy::{Cadence, Candidate, Policy, Stands, Terms, View, candidates};
@@ -44,7 +44,10 @@ pub fn explanation(
         };
         StageExplanation {
             stops: stops(state, state.stage_record(key)),
-            candidates: candidates.iter().map(|one| candidate(one, lang)).collect(),
+            candidates: candidates
+                .iter()
+                .map(|one| candidate(state.topology(), one, lang))
+                .collect(),
             ..stage_explanation(&situation.view, &told, lang)
         }
     };
@@ -107,11 +110,25 @@ fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageEx
         warnings: never_saved
             .chain(waiting::rejected(lang, job, told.stage.stage))
             .chain(too_large(&spec.planned, lang))
+            .chain(impaired(state, stage, lang))
             .collect(),
         stops: Vec::new(),
         candidates: Vec::new(),
         failure,
     }
+}
+
+/// One sentence for each slow or suspected device that a stage runs on.
+fn impaired(state: &State, stage: &Stage, lang: Lang) -> Vec<String> {
+    let StageState::Active { lease } = stage.state else { return Vec::new() };
+    let devices = state.leases()[&lease].placement.devices().map(|grant| grant.device);
+    let sentences = devices.flat_map(|id| {
+        let name = &state.topology().device(id).name;
+        let slow = state.slowness(id).map(|it| text::slow_device(lang, name.as_str(), it.part));
+        let suspected = state.suspected_since(id);
+        slow.into_iter().chain(suspected.map(|_| text::suspected_device(lang, name.as_str())))
+    });
+    sentences.collect()
 }
 
 /// One sentence for each gang that lacks memory, however its job is cut.
@@ -124,7 +141,7 @@ fn too_large(planned: &PlannedSpeeds, lang: Lang) -> Vec<String> {
     sentences.collect()
 }
 
-fn candidate(candidate: &Candidate, lang: Lang) -> CandidateReport {
+fn candidate(topology: &Topology, candidate: &Candidate, lang: Lang) -> CandidateReport {
     let Candidate { word, units, stands, best, lacks, terms } = candidate;
     let (state, why_not) = match stands {
         Stands::Runs(_) => ("runs", None),
@@ -146,6 +163,12 @@ fn candidate(candidate: &Candidate, lang: Lang) -> CandidateReport {
         price: term(|terms| terms.price),
         step_cost_s: term(|terms| terms.step_cost_s),
         ends_in_s: terms.as_ref().and_then(|terms| terms.ends_in).map(Millis::as_seconds),
+        slowest_link: terms.as_ref().and_then(|terms| terms.slowest).map(|(one, other, path)| {
+            let name = |id| &topology.device(id).name;
+            let carries = path.bandwidth.map(|each| format!(" {:.0} GB/s", each.0 as f64 / 1e9));
+            let (one, other, how) = (name(one), name(other), path.distance.word());
+            format!("{one}–{other} {how}{}", carries.unwrap_or_default())
+        }),
         remarks: remarks.chain(lacks).collect(),
     }
 }

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Millis, Name, NodeId, Occupant,
-    Phase, Share, ShareMillis, StageKey, StateParts, Suspicion, Ticket, Time, Topology,
+    Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Micro, Millis, Name, NodeId,
+    Occupant, Phase, Share, ShareMillis, Slowness, StageKey, StateParts, Suspicion, Ticket, Time,
+    Topology,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -145,6 +146,8 @@ struct StateRecord {
     drained: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     suspicions: BTreeMap<u32, SuspicionRecord>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    slow_devices: BTreeMap<u32, SlownessRecord>,
     occupied: BTreeMap<u32, OccupantRecord>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     removed: BTreeSet<u32>,
@@ -187,6 +190,13 @@ struct OccupantRecord {
     process: u32,
     user: String,
     command: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SlownessRecord {
+    part: i64,
+    seen_ms: u64,
+    job: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -294,6 +304,7 @@ fn write_state(state: &StateParts) -> StateRecord {
         failed: state.failed.clone(),
         drained: state.drained.iter().map(|id| id.0).collect(),
         suspicions: state.suspicions.iter().map(write_suspicion).collect(),
+        slow_devices: state.slow_devices.iter().map(write_slowness).collect(),
         occupied: state.occupied.iter().map(|(id, by)| (id.0, occupant(by))).collect(),
         removed: state.removed.iter().map(|id| id.0).collect(),
         absent: state.absent.iter().map(|id| id.0).collect(),
@@ -338,6 +349,7 @@ fn read_state(record: &StateRecord, head: &Arc<Topology>) -> Result<StateParts, 
         failed: record.failed.clone(),
         drained: record.drained.iter().copied().map(DeviceId).collect(),
         suspicions: record.suspicions.iter().map(read_suspicion).collect(),
+        slow_devices: record.slow_devices.iter().map(read_slowness).collect(),
         occupied: record.occupied.iter().map(read_occupant).collect(),
         removed: record.removed.iter().copied().map(NodeId).collect(),
         absent: record.absent.iter().copied().map(DeviceId).collect(),
@@ -384,6 +396,16 @@ fn read_used((tenant, used): (&String, &Vec<u32>)) -> (Name, Vec<Share>) {
 fn write_suspicion((device, suspicion): (&DeviceId, &Suspicion)) -> (u32, SuspicionRecord) {
     let stalls = suspicion.stalls.iter().map(|(job, at)| (job.0, at.0)).collect();
     (device.0, SuspicionRecord { stalls, owed_ms: suspicion.owed.0 })
+}
+
+fn write_slowness((device, slowness): (&DeviceId, &Slowness)) -> (u32, SlownessRecord) {
+    let Slowness { part, seen, job } = slowness;
+    (device.0, SlownessRecord { part: part.0, seen_ms: seen.0, job: job.0 })
+}
+
+fn read_slowness((device, record): (&u32, &SlownessRecord)) -> (DeviceId, Slowness) {
+    let (part, seen, job) = (Micro(record.part), Time(record.seen_ms), JobId(record.job));
+    (DeviceId(*device), Slowness { part, seen, job })
 }
 
 fn read_suspicion((device, record): (&u32, &SuspicionRecord)) -> (DeviceId, Suspicion) {

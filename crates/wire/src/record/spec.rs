@@ -60,6 +60,10 @@ fn restarts_default() -> u32 {
     StageSpec::RESTARTS_DEFAULT
 }
 
+fn is_zero(part: &i64) -> bool {
+    *part == 0
+}
+
 fn is_restarts_default(restarts: &u32) -> bool {
     *restarts == StageSpec::RESTARTS_DEFAULT
 }
@@ -84,6 +88,9 @@ struct PlannedRecord {
     units: u32,
     #[serde(flatten)]
     says: SaysRecord,
+    /// In millionths.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    exchange: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -326,6 +333,10 @@ fn write_planned(planned: &PlannedSpeeds) -> Vec<PlannedRecord> {
         class: class.to_string(),
         units,
         says: says(planned),
+        exchange: match planned {
+            Planned::Runs(speeds) => speeds.exchange().0,
+            Planned::Lacks(_) => 0,
+        },
     };
     planned.iter().map(record).collect()
 }
@@ -334,7 +345,8 @@ fn read_planned(records: &[PlannedRecord]) -> PlannedSpeeds {
     let mut planned = PlannedSpeeds::default();
     for record in records {
         let says = match record.says {
-            SaysRecord::StepsPerSecond(speeds) => Speeds::new(speeds.map(Micro)).map(Planned::Runs),
+            SaysRecord::StepsPerSecond(speeds) => Speeds::new(speeds.map(Micro))
+                .map(|speeds| Planned::Runs(speeds.exchanging(Micro(record.exchange)))),
             SaysRecord::LacksBytes(bytes) => Some(Planned::Lacks(Bytes(bytes))),
         };
         if let Some(says) = says {
@@ -547,6 +559,7 @@ mod tests {
     #[test]
     fn what_was_planned_is_read_back_as_it_was_written() {
         let speeds = Speeds::new([9, 8, 5, 5].map(Micro)).expect("a speed");
+        let speeds = speeds.exchanging(Micro(200_000));
         let mut planned = PlannedSpeeds::default();
         planned.insert("h100-sxm5-80".into(), 16, Planned::Runs(speeds));
         planned.insert("t4".into(), 1, Planned::Lacks(Bytes::gib(3)));

@@ -174,6 +174,7 @@ pub(super) fn chinese_cause(word: &str) -> &str {
         "quantum" => "轮转",
         "migration" => "迁移",
         "drain" => "节点排空",
+        "slow" => "设备变慢",
         "fault" => "故障",
         "user" => "用户",
         "time_limit" => "超过时限",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use het_core::{DeviceId, NodeId, Topology, Vertex};
 
 use super::Role;
-use super::role::{carries_training, parts};
+use super::parts::{carries_training, parts};
 
 /// An accelerator with its card.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -132,6 +132,11 @@ impl Machine<'_> {
             Peers::Shared { kind, word, count } => {
                 self.switched(devices, stand.shared, (kind, word, count), (links, each));
             }
+            Peers::Bridges { kind } => {
+                for pair in devices.chunks_exact(2) {
+                    self.graph.link(pair[0], pair[1], Wire::many(kind, each, links));
+                }
+            }
             Peers::Mesh { kind } => {
                 let pairs = devices.len().saturating_sub(1).max(1) as u32;
                 for (row, &device) in devices.iter().enumerate() {

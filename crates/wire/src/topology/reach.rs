@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::{Bytes, DeviceId, Link, NodeId, Topology, Vertex};
 
 use super::Role;
-use super::role::{carries_training, parts};
+use super::parts::{carries_training, parts};
 
 /// What every device of a class has at least, in bytes per second and direction; `None` where no
 /// link tells.

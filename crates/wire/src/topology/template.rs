@@ -34,6 +34,8 @@ pub enum Peers {
     Switches { kind: &'static str, word: &'static str, count: u32 },
     /// Each to each of so many switches that all nodes of the template share.
     Shared { kind: &'static str, word: &'static str, count: u32 },
+    /// The first to the second, the third to the fourth, by a bridge with all links of both.
+    Bridges { kind: &'static str },
     /// Each to each other.
     Mesh { kind: &'static str },
     /// As `Switches`, and two chips of a package by a link of their own: allocate both or none.
@@ -60,7 +62,7 @@ pub enum CardPlace {
 }
 
 /// Every template.
-pub const TEMPLATES: [Template; 8] = [
+pub const TEMPLATES: [Template; 10] = [
     // NVIDIA DGX A100: 6 NVSwitches, 12 NVLink3 a GPU (2 to each switch, 25 GB/s a direction), 4
     // PCIe 4 switches with 2 GPUs and 2 cards each, 8 x 200G and 2 for storage (MLPerf's system
     // descriptions; H3C's R5500 G5 is the same class). Host: MLPerf's Juniper rows.
@@ -166,6 +168,35 @@ pub const TEMPLATES: [Template; 8] = [
         pcie_switches: 0,
         pcie_generation: 3,
         cards: Cards { count: 1, gbit: 50, at: CardPlace::Pcie, storage: 0, storage_gbit: 0 },
+    },
+    // A PCIe box of two sockets, each with a PCIe switch of four accelerators and two cards: the
+    // common build of eight double-width cards; memory is an assumption.
+    Template {
+        name: "l40s-8",
+        about: "8 x L40S on two PCIe switches, 4 x 200G",
+        nodes: 1,
+        sockets: ("xeon-8480", 2, 56),
+        memory: Bytes::gib(1_024),
+        accelerators: ("l40s", 8),
+        guest: None,
+        peers: Peers::None,
+        pcie_switches: 2,
+        pcie_generation: 4,
+        cards: Cards { count: 4, gbit: 200, at: CardPlace::Pcie, storage: 1, storage_gbit: 100 },
+    },
+    // The same with A100 PCIe cards, which an NVLink bridge joins by twos.
+    Template {
+        name: "a100-pcie-8",
+        about: "8 x A100 PCIe, joined by twos, on four PCIe switches, 2 x 200G",
+        nodes: 1,
+        sockets: ("epyc-7763", 2, 64),
+        memory: Bytes::gib(1_024),
+        accelerators: ("a100-pcie-80", 8),
+        guest: None,
+        peers: Peers::Bridges { kind: "nvlink" },
+        pcie_switches: 4,
+        pcie_generation: 4,
+        cards: Cards { count: 2, gbit: 200, at: CardPlace::Pcie, storage: 1, storage_gbit: 100 },
     },
     // A mixed node: 2 x EPYC 9654, an HGX H100 board and one 910B.
     Template {

@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use anstream::eprintln;
 use clap::Args;
-use het_core::{Millis, Name, Quotas, Time, Topology};
+use het_core::{JobId, Millis, Name, Quotas, Time, Topology};
 use het_lab::workload::{Speeds, read_jobs, read_speeds, roofline};
 use het_lab::{
-    Assumptions, CheckpointModel, FAULT_RATES, Fault, FaultCourse, Noise, Restart, Scenario,
-    WhatIfError, draw_faults, read_faults, what_if,
+    Assumptions, CheckpointModel, FAULT_RATES, Fault, FaultCourse, LoggedRun, Noise, Recorded,
+    Restart, Scenario, WhatIfError, draw_faults, from_log, read_faults, what_if,
 };
 use het_wire::quotas::parse as parse_quotas;
 
 use crate::cluster::cluster;
 use crate::fail::{Fail, code};
 use crate::scheduling::CadenceArgs;
-use crate::workload::{format, unusable};
+use crate::workload::{format, history, unusable};
 
 /// How long before it happens a failure is announced.
 const WARNING: Millis = Millis::seconds(600);
@@ -26,11 +27,20 @@ pub struct ScenarioArgs {
     /// A cluster file, `this`, templates as in `hgx-h100-8x4+rail`, `8xh100-sxm5-80`,
     /// `uniform:NODESxDEVICES[/NODES_A_RACK]`, `gavel:V100,P100,K80`, `sia:default`, `sia:TIMES`,
     /// `alibaba-openb:NODES.csv` or `spot2026:FILE`.
-    #[arg(long, value_name = "CLUSTER")]
-    pub cluster: String,
+    #[arg(long, value_name = "CLUSTER", required_unless_present = "from_log")]
+    pub cluster: Option<String>,
     /// Trace file; `.gz` is unpacked on the way.
-    #[arg(long, value_name = "FILE")]
-    pub trace: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "from_log")]
+    pub trace: Option<PathBuf>,
+    /// Instead of cluster and trace, the jobs of a server's log on the cluster that they met, with
+    /// the lengths that they declared and what was known before the first of them: a backup
+    /// (`het server backup`), or the store of a server that does not run.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "trace", "profiles", "noise",
+        "restart_cost", "checkpoint_every", "quotas"])]
+    pub from_log: Option<PathBuf>,
+    /// The first job of the log that is played; what ran before it is what is known.
+    #[arg(long, value_name = "JOB", requires = "from_log")]
+    pub first_job: Option<u64>,
     /// Format of the trace where its name does not say it: `het`, `gavel`, `philly`, `sia`,
     /// `pollux`, `alibaba-openb` or `sacct`.
     #[arg(long)]
@@ -75,9 +85,51 @@ pub struct ScenarioArgs {
 
 /// Everything that the arguments name, read and put together.
 pub fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
-    let topology = cluster(&args.cluster)?.topology;
+    read_recorded(args, seed).map(|(scenario, _)| scenario)
+}
+
+/// The same, and what really became of it where it is from a log.
+pub fn read_recorded(args: &ScenarioArgs, seed: u64) -> Result<(Scenario, Option<Recorded>), Fail> {
+    let (mut scenario, recorded) = match &args.from_log {
+        Some(path) => {
+            let LoggedRun { scenario, recorded, .. } = logged(path, args)?;
+            (Scenario { seed, ..scenario }, Some(recorded))
+        }
+        None => (described(args, seed)?, None),
+    };
+    scenario.prices = prices(&args.price, &scenario.topology)?;
+    if let Some(word) = &args.faults {
+        scenario.faults = faults(word, &scenario, args)?;
+    }
+    Ok((scenario, recorded))
+}
+
+/// The jobs of a server's log.
+fn logged(path: &Path, args: &ScenarioArgs) -> Result<LoggedRun, Fail> {
+    let (past, events) = history(path)?;
+    let first = args.first_job.map(JobId);
+    let run = from_log(past, &events, first, args.cadence.cadence()).ok_or_else(|| {
+        Fail::new(code::USAGE, format!("no job of `{}` can be played", path.display())).hint(
+            "jobs need `steps:`, and programs that were measured before: `--first-job` says from \
+             which job on",
+        )
+    })?;
+    for (why, count) in run.left_out.iter().fold(BTreeMap::new(), |mut counts, (_, why)| {
+        *counts.entry(*why).or_insert(0_usize) += 1;
+        counts
+    }) {
+        eprintln!("! {count} jobs are left out: {why}");
+    }
+    Ok(run)
+}
+
+/// What a cluster and a trace describe.
+fn described(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
+    let named = |name: &str| Fail::new(code::USAGE, format!("`--{name}` is missing"));
+    let topology = cluster(args.cluster.as_ref().ok_or_else(|| named("cluster"))?)?.topology;
     let format = args.format.as_deref().map(format).transpose()?;
-    let jobs = read_jobs(&args.trace, format).map_err(|error| unusable(&error))?;
+    let trace = args.trace.as_ref().ok_or_else(|| named("trace"))?;
+    let jobs = read_jobs(trace, format).map_err(|error| unusable(&error))?;
     let speeds = match &args.profiles {
         Some(path) => speeds_of(path)?,
         None => Speeds::default(),
@@ -97,15 +149,11 @@ pub fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
     };
     let mut scenario =
         what_if(&topology, &jobs, &speeds, &assumptions).map_err(|error| unplayable(&error))?;
-    scenario.prices = prices(&args.price, &topology)?;
     if let Some(path) = &args.quotas {
         scenario.quotas = quotas(path, &topology)?;
         if let Some((job, units, tenant)) = scenario.beyond_limits() {
             return Err(unplayable(&WhatIfError::BeyondLimit { job, units, tenant }));
         }
-    }
-    if let Some(word) = &args.faults {
-        scenario.faults = faults(word, &scenario, args)?;
     }
     Ok(scenario)
 }

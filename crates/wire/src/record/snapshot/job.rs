@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use het_core::{
-    Attempt, Checkpoint, Failure, Faults, Job, JobEnd, LeaseId, Loss, Millis, OtherCheckpoints,
-    Reason, Recoveries, Recovery, RecoveryPhase, ShareMillis, Stage, StageState, Stop, Time,
+    Attempt, Checkpoint, Failure, Faults, Job, JobEnd, LeaseId, Loss, Micro, Millis,
+    OtherCheckpoints, Reason, Recoveries, Recovery, RecoveryPhase, ShareMillis, Stage, StageState,
+    StepRate, Stop, Time,
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,17 @@ enum EndRecord {
     Cancelled,
 }
 
+/// How fast its attempts make steps.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct StepRateRecord {
+    /// Milliseconds and step.
+    window: Option<(u64, u64)>,
+    /// In millionths.
+    usual: Option<i64>,
+    slow: u8,
+    is_inherited: bool,
+}
+
 #[derive(Serialize, Deserialize)]
 struct KeptStageRecord {
     state: StageStateRecord,
@@ -58,6 +70,8 @@ struct KeptStageRecord {
     attempt_first_report: Option<(u64, u64)>,
     #[serde(default = "always", skip_serializing_if = "Clone::clone")]
     attempt_saved: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    step_rate: Option<StepRateRecord>,
     preemptions: u32,
     fruitless: u32,
     failures: u32,
@@ -219,6 +233,7 @@ fn write_stage(stage: &Stage) -> KeptStageRecord {
         attempt_reported: stage.attempt.first_report.is_some(),
         attempt_first_report: stage.attempt.first_report.map(|(at, step)| (at.0, step)),
         attempt_saved: stage.attempt.has_saved,
+        step_rate: write_step_rate(stage.step_rate),
         preemptions: stage.preemptions,
         fruitless: stage.fruitless,
         failures: stage.failures,
@@ -246,6 +261,22 @@ fn write_stage(stage: &Stage) -> KeptStageRecord {
     }
 }
 
+fn write_step_rate(rate: StepRate) -> Option<StepRateRecord> {
+    let StepRate { window, usual, slow, is_inherited } = rate;
+    (rate != StepRate::default()).then_some(StepRateRecord {
+        window: window.map(|(at, step)| (at.0, step)),
+        usual: usual.map(|rate| rate.0),
+        slow,
+        is_inherited,
+    })
+}
+
+fn read_step_rate(record: StepRateRecord) -> StepRate {
+    let StepRateRecord { window, usual, slow, is_inherited } = record;
+    let window = window.map(|(at, step)| (Time(at), step));
+    StepRate { window, usual: usual.map(Micro), slow, is_inherited }
+}
+
 /// A snapshot of version 0.1 has only the newest report: what comes after it counts from there.
 fn first_report(record: &KeptStageRecord) -> Option<(Time, u64)> {
     let newest = || Some((record.progressed_at_ms?, read_progress(&record.progress).step?));
@@ -259,6 +290,7 @@ fn read_stage(record: &KeptStageRecord) -> Result<Stage, RecordError> {
         state: read_stage_state(&record.state)?,
         attempts: record.attempts,
         attempt: Attempt { first_report: first_report(record), has_saved: record.attempt_saved },
+        step_rate: record.step_rate.map(read_step_rate).unwrap_or_default(),
         preemptions: record.preemptions,
         fruitless: record.fruitless,
         failures: record.failures,

@@ -1,6 +1,6 @@
 //! What a vertex is, told by its name.
 
-use het_core::{Topology, Vertex};
+use crate::{Topology, Vertex};
 
 /// What a vertex is, from the top of a drawing to its bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,8 @@ impl Role {
         }
     }
 
-    fn of_name(name: &str) -> Self {
+    /// Of a switch, by its name.
+    pub fn of_name(name: &str) -> Self {
         let part = name.rsplit('/').next().unwrap_or_default();
         // A PCIe bridge without a name of its own has an address, `0000:c1:00.0`.
         if part.contains(':') && part.starts_with(|first: char| first.is_ascii_hexdigit()) {
@@ -66,19 +67,6 @@ impl Role {
     pub fn is_network(self) -> bool {
         matches!(self, Self::Core | Self::Spine | Self::Leaf | Self::Tor)
     }
-}
-
-/// What stands before the last part of a switch's name, and that part.
-pub(super) fn parts(vertex: &Vertex) -> (&str, &str) {
-    match vertex {
-        Vertex::Switch(name) => name.as_str().rsplit_once('/').unwrap_or(("", name.as_str())),
-        Vertex::Node(_) | Vertex::Device(_) => ("", ""),
-    }
-}
-
-/// Of a card, whether training sends over it: not one of the storage or the business network.
-pub(super) fn carries_training(card: &Vertex) -> bool {
-    parts(card).1.starts_with("nic")
 }
 
 #[cfg(test)]

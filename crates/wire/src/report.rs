@@ -208,12 +208,27 @@ pub struct StageExplanation {
     /// The newest stops, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stops: Vec<StopReport>,
+    /// What a stop of it is expected to take, where its alternatives were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_times: Option<StopTimesReport>,
     /// Its alternatives and what they are weighed by, in file order, where that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateReport>,
     /// How it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+}
+
+/// What stopping a stage and starting it again takes on the devices that it has, or asks for first.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StopTimesReport {
+    /// From the notice to the end of a gang that saves.
+    pub save_s: f64,
+    /// Whether that was measured; it is assumed otherwise.
+    pub save_measured: bool,
+    /// From a start to the first step.
+    pub load_s: f64,
+    pub load_measured: bool,
 }
 
 /// An alternative and what it is weighed by; `null` is unknown.

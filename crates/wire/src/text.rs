@@ -12,6 +12,8 @@ mod stops;
 
 use het_core::{Bytes, JobEnd, JobState, Micro, Name, Reason, StageState};
 
+use crate::report::StopTimesReport;
+
 pub use causes::with_causes;
 pub use eligibility::{either, not_eligible, on_hold};
 pub use faults::{given_up, refused, rejected, resting};
@@ -205,6 +207,20 @@ pub fn lacks(lang: Lang, class: &Name, units: u32, bytes: Bytes) -> String {
              {gibibytes:.1} GiB"
         ),
         format!("规划器认为 {units} 个 `{class}` 放不下：每个缺 {gibibytes:.1} GiB"),
+    )
+}
+
+/// What stopping a stage and starting it again takes.
+pub fn stop_times(lang: Lang, times: &StopTimesReport) -> String {
+    let known = |is_measured: bool| match is_measured {
+        true => lang.pick("measured".to_owned(), "实测".to_owned()),
+        false => lang.pick("assumed".to_owned(), "假定".to_owned()),
+    };
+    let StopTimesReport { save_s, save_measured, load_s, load_measured } = times;
+    let (save, load) = (known(*save_measured), known(*load_measured));
+    lang.pick(
+        format!("a stop takes {save_s:.1} s to save ({save}) and {load_s:.1} s to load ({load})"),
+        format!("停止一次需 {save_s:.1} 秒保存（{save}），{load_s:.1} 秒加载（{load}）"),
     )
 }
 

@@ -115,6 +115,9 @@ fn print(stage: &StageExplanation, lang: Lang) {
     for stop in &stage.stops {
         println!("    {} {}", "■".yellow(), text::stop(lang, stop));
     }
+    if let Some(times) = &stage.stop_times {
+        println!("    {}", text::stop_times(lang, times));
+    }
     print_candidates(&stage.candidates);
     if let Some(failure) = &stage.failure {
         println!("    {} {failure}", "✘".red());

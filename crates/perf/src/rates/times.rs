@@ -98,10 +98,15 @@ impl Rates {
 
     /// What a stop and a start on so many devices take: as measured, else as is usual.
     pub fn stop_times(&self, profile: &Name, units: u32) -> StopTimes {
-        let measured = |timed| at(self.times.get(profile)?, timed, units);
+        let measured = |timed| self.measured_time(profile, timed, units);
         StopTimes {
             save: measured(Timed::Save).unwrap_or(SAVE_DEFAULT),
             load: measured(Timed::Load).unwrap_or(LOAD_DEFAULT),
         }
+    }
+
+    /// One of the two as it was measured, on so many devices or the nearest number.
+    pub fn measured_time(&self, profile: &Name, timed: Timed, units: u32) -> Option<Millis> {
+        at(self.times.get(profile)?, timed, units)
     }
 }

@@ -6,13 +6,13 @@ use het_core::{
     JobId, Millis, Name, Occupant, Placement, Planned, PlannedSpeeds, Reason, Stage, StageKey,
     StageState, State, Topology,
 };
-use het_perf::Rates;
+use het_perf::{Rates, StopTimes, Timed};
 use het_policy::{Cadence, Candidate, Policy, Stands, Terms, View, candidates};
 use het_scheduler::{Blocker, Explanation, Situation, WhatIf};
 use het_wire::API_VERSION;
 use het_wire::report::{
     BlockerReport, CandidateReport, ExplanationReport, HolderReport, OccupantReport,
-    OccupiedReport, StageExplanation,
+    OccupiedReport, StageExplanation, StopTimesReport,
 };
 use het_wire::text::{self, Lang};
 
@@ -44,6 +44,7 @@ pub fn explanation(
         };
         StageExplanation {
             stops: stops(state, state.stage_record(key)),
+            stop_times: (detail == Detail::Placement).then(|| stop_times(&situation.view, key)),
             candidates: candidates
                 .iter()
                 .map(|one| candidate(state.topology(), one, lang))
@@ -113,8 +114,25 @@ fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageEx
             .chain(impaired(state, stage, lang))
             .collect(),
         stops: Vec::new(),
+        stop_times: None,
         candidates: Vec::new(),
         failure,
+    }
+}
+
+fn stop_times(view: &View<'_>, key: StageKey) -> StopTimesReport {
+    let (_, spec, stage) = view.state.stage(key);
+    let units = match stage.state {
+        StageState::Active { lease } => view.state.leases()[&lease].placement.units(),
+        _ => spec.alternatives[0].count,
+    };
+    let StopTimes { save, load } = view.rates.stop_times(&spec.profile, units);
+    let is_measured = |timed| view.rates.measured_time(&spec.profile, timed, units).is_some();
+    StopTimesReport {
+        save_s: save.as_seconds(),
+        save_measured: is_measured(Timed::Save),
+        load_s: load.as_seconds(),
+        load_measured: is_measured(Timed::Load),
     }
 }
 

@@ -144,16 +144,18 @@ fn node(args: &NodeBenchArgs) -> Result<u8, Fail> {
 }
 
 /// Columns of a fidelity table.
-const FIDELITY: [Column; 9] = [
+const FIDELITY: [Column; 11] = [
     Column("SEED", "seed", Shown::Always),
     Column("JOBS", "jobs", Shown::Always),
     Column("QUANTUM_S", "quantum_s", Shown::Always),
     Column("JCT", "jct_ratio", Shown::Always),
+    Column("SIMULATED_MIN", "jct_simulated_min", Shown::Always),
+    Column("SIMULATED_MAX", "jct_simulated_max", Shown::Always),
     Column("MAKESPAN", "makespan_ratio", Shown::Always),
     Column("UTILISATION", "utilisation_ratio", Shown::Always),
     Column("START_ORDER", "start_order_correlation", Shown::Always),
     Column("STOPS", "stops", Shown::Always),
-    Column("SIMULATED", "stops_simulated", Shown::Always),
+    Column("STOPS_SIMULATED", "stops_simulated", Shown::Always),
 ];
 
 fn fidelity(args: &FidelityArgs) -> Result<u8, Fail> {

@@ -19,6 +19,8 @@ use crate::support::{Sandbox, Served, serve_declared};
 /// Nothing takes so long that ends at all.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 /// Makes steps of twenty milliseconds, and writes down when each ended.
 const TRAINER: &str = r#"
 import json, os, time, heterosis
@@ -107,7 +109,8 @@ impl Rig {
         while !is_so(self) {
             let told = || self.served.json(&["explain", &self.job]);
             assert!(Instant::now() < deadline, "{what} did not happen: {:#}", told());
-            thread::yield_now();
+            // Who looks all the time is a neighbour himself.
+            thread::park_timeout(LOOK_EVERY);
         }
     }
 

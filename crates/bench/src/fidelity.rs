@@ -13,10 +13,10 @@ use std::time::Instant;
 
 use het_control::{Controller, MemoryLog, Retention};
 use het_core::{
-    Action, Event, JobEnd, JobId, Millis, Quotas, ShareMillis, StageIndex, StageKey, State, Time,
+    Action, Event, JobId, Millis, Quotas, ShareMillis, StageIndex, StageKey, State, Time,
 };
 use het_forecast::{Scenario, play};
-use het_lab::Draw;
+use het_lab::{Completions, Draw};
 use het_perf::Rates;
 use het_policy::{Cadence, by_name};
 use het_sim::Sim;
@@ -95,30 +95,31 @@ pub fn bench_fidelity(
     });
     let simulated: Vec<Summary> = simulated.collect::<Result<_, BenchError>>()?;
     for summary in simulated.iter().chain([&real]) {
-        if summary.jct_s.len() != jobs.len() {
-            let what = format!("{} of {} jobs succeeded", summary.jct_s.len(), jobs.len());
+        let done = summary.became.jobs_done;
+        if done != jobs.len() {
+            let what = format!("{done} of {} jobs succeeded", jobs.len());
             return Err(BenchError::Nothing { what });
         }
     }
     let mean = |of: &dyn Fn(&Summary) -> f64| {
         simulated.iter().map(of).sum::<f64>() / simulated.len() as f64
     };
-    let jct_s = mean(&Summary::mean_jct_s);
-    let parts = || simulated.iter().map(|one| one.mean_jct_s() / jct_s);
+    let jct_s = mean(&|one| one.became.avg_jct_s);
+    let parts = || simulated.iter().map(|one| one.became.avg_jct_s / jct_s);
     Ok(Fidelity {
         jobs: options.jobs,
         devices: recorded.topology.accelerators().count() as u32,
         quantum_s: options.quantum.map(Millis::as_seconds),
         seed: options.seed,
-        jct_ratio: real.mean_jct_s() / jct_s,
+        jct_ratio: real.became.avg_jct_s / jct_s,
         jct_simulated_min: parts().fold(1.0, f64::min),
         jct_simulated_max: parts().fold(1.0, f64::max),
-        makespan_ratio: real.makespan_s / mean(&|one| one.makespan_s),
+        makespan_ratio: real.became.makespan_s / mean(&|one| one.became.makespan_s),
         utilisation_ratio: real.held_part() / mean(&Summary::held_part),
         start_order_correlation: mean(&|one| rank_correlation(&real.starts, &one.starts)),
         stops: real.stops,
         stops_simulated: mean(&|one| one.stops as f64).round() as usize,
-        jct_s: real.mean_jct_s(),
+        jct_s: real.became.avg_jct_s,
         wall_s,
     })
 }
@@ -165,9 +166,7 @@ fn simulate(
 
 /// What a run comes to.
 struct Summary {
-    /// Of all that succeeded.
-    jct_s: Vec<f64>,
-    makespan_s: f64,
+    became: Completions,
     /// Device time of accelerators.
     held_s: f64,
     starts: BTreeMap<JobId, Time>,
@@ -177,13 +176,6 @@ struct Summary {
 impl Summary {
     /// Of all events of a run, and what they add up to.
     fn of(state: &State, events: &[(Time, Event)]) -> Self {
-        let ended = state.jobs().values().filter_map(|job| match job.end {
-            Some((at, JobEnd::Succeeded)) => Some((job.submitted, at)),
-            _ => None,
-        });
-        let ended: Vec<(Time, Time)> = ended.collect();
-        let first = state.jobs().values().map(|job| job.submitted).min().unwrap_or_default();
-        let last = ended.iter().map(|(_, end)| *end).max().unwrap_or_default();
         let held = state.topology().accelerators().map(|id| state.device_charged(id));
         let (mut starts, mut stops) = (BTreeMap::new(), 0);
         let plans = events.iter().filter_map(|(at, event)| match event {
@@ -200,21 +192,16 @@ impl Summary {
             }
         }
         Self {
-            jct_s: ended.iter().map(|(from, to)| to.since(*from).as_seconds()).collect(),
-            makespan_s: last.since(first).as_seconds(),
+            became: Completions::of(state, |_| true),
             held_s: held.map(ShareMillis::device_seconds).sum(),
             starts,
             stops,
         }
     }
 
-    fn mean_jct_s(&self) -> f64 {
-        self.jct_s.iter().sum::<f64>() / self.jct_s.len() as f64
-    }
-
     /// Device time held over what there was, for as many devices as both runs have.
     fn held_part(&self) -> f64 {
-        self.held_s / self.makespan_s
+        self.held_s / self.became.makespan_s
     }
 }
 

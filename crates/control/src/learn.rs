@@ -1,7 +1,7 @@
 //! What a running system learns from its own events about speeds, and about the time that starts
 //! and saves take.
 
-use het_core::{Event, Lease, Micro, Millis, Outcome, Phase, Progress, Stage, State, Time};
+use het_core::{Event, Lease, Millis, Outcome, Phase, Progress, Stage, State, Time};
 use het_perf::{Gang, RateSource, Rates, Timed};
 
 /// Steps a lease must have made since its start before its rate says anything.
@@ -83,7 +83,7 @@ fn from_step(rates: &mut Rates, state: &State, at: Time, lease: &Lease, progress
     let seconds = at.since(begun).as_seconds();
     let Some(gang) = gang(state, lease) else { return };
     // What somebody else slows down says nothing about the program.
-    let is_sound = state.pace_of(&lease.placement) >= Micro(1_000_000) && stage.step_rate.slow == 0;
+    let is_sound = !state.is_slowed(&lease.placement) && stage.step_rate.slow == 0;
     if steps >= STEPS_MIN && seconds > 0.0 && is_sound {
         rates.observe(&spec.profile, &spec.planned, gang, steps as f64 / seconds);
     }

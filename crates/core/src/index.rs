@@ -129,32 +129,18 @@ impl Index {
         rows.fold(0, |set, row| set | 1 << row)
     }
 
-    /// The devices of a gang inside its nodes.
-    fn by_node(placement: &Placement) -> BTreeMap<NodeId, Vec<DeviceId>> {
-        let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
-        for rank in &placement.ranks {
-            let devices = rank.grants.iter().map(|grant| grant.device);
-            by_node.entry(rank.node).or_default().extend(devices);
-        }
-        by_node
-    }
-
     /// The two devices of a gang that are joined worst of all that share a node, as far as links
     /// tell.
     pub fn slowest_pair(&self, placement: &Placement) -> Option<(DeviceId, DeviceId, Path)> {
-        let nodes = Self::by_node(placement).into_iter();
-        let pairs = nodes.flat_map(|(node, devices)| {
-            let interconnect = &self.interconnects[node.index()];
-            let set = self.local_set(node, devices.iter().copied());
-            let slowest = interconnect.slowest(set)?;
-            let known = devices.iter().filter(|id| self.local_set(node, [**id].into_iter()) != 0);
-            let known: Vec<DeviceId> = known.copied().collect();
-            let row = |id: DeviceId| self.local_rows[id.index()];
-            let is_it = |&(a, b): &(DeviceId, DeviceId)| {
-                a < b && interconnect.path(row(a), row(b)) == Some(slowest)
-            };
-            let mut all = known.iter().flat_map(|&a| known.iter().map(move |&b| (a, b)));
-            all.find(is_it).map(|(a, b)| (a, b, slowest))
+        let nodes = placement.devices_by_node().into_iter();
+        let pairs = nodes.filter_map(|(node, devices)| {
+            let set = self.local_set(node, devices.into_iter());
+            let (a, b, path) = self.interconnects[node.index()].slowest_pair(set)?;
+            let sockets = &self.sockets[node.index()];
+            let all = self.devices[node.index()].iter().copied();
+            let mut accelerators = all.filter(|id| !sockets.contains(id));
+            let one = accelerators.nth(a)?;
+            Some((one, accelerators.nth(b - a - 1)?, path))
         });
         pairs.min_by_key(|(.., path)| *path)
     }
@@ -168,7 +154,7 @@ impl Index {
     /// Bandwidth of the slowest pair of a gang inside its nodes, as a part of that of the best set
     /// of as many devices of the same class there; the least of all nodes. One where no links tell.
     fn links_part(&self, topology: &Topology, placement: &Placement) -> Micro {
-        let parts = Self::by_node(placement).into_iter().filter_map(|(node, devices)| {
+        let parts = placement.devices_by_node().into_iter().filter_map(|(node, devices)| {
             let interconnect = &self.interconnects[node.index()];
             if interconnect.is_uniform() {
                 return None;
@@ -218,64 +204,26 @@ impl DeviceGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, DeviceClass, Link, Node, Vertex};
+    use crate::interconnect::tests::{link, machine, switch};
 
     #[test]
     fn a_device_is_nearest_to_the_socket_on_whose_bus_it_is() {
-        let class = |kind: &str| DeviceClass {
-            id: kind.into(),
-            kind: kind.into(),
-            vendor: "".into(),
-            title: "".into(),
-            peak_gflops: None,
-            software: false,
-        };
-        let device = |class: usize, name: &str| Device {
-            node: NodeId(0),
-            name: name.into(),
-            class,
-            drivers: Vec::new(),
-            capacity: Share::WHOLE,
-            memory: Bytes::ZERO,
-            visible_id: "".into(),
-        };
-        let link = |from: Vertex, to: Vertex| Link {
-            from,
-            to,
-            kind: "pcie".into(),
-            bandwidth: None,
-            count: 1,
-            latency_ns: None,
-        };
-        let [cpu0, cpu1, gpu0, gpu1, gpu2] = [0, 1, 2, 3, 4].map(DeviceId);
-        let switch = |name: &str| Vertex::Switch(name.into());
-        let topology = Topology {
-            classes: vec![class("cpu"), class("gpu")],
-            nodes: vec![Node {
-                name: "n".into(),
-                memory: Bytes::gib(1),
-                rack: "".into(),
-                pod: "".into(),
-            }],
-            devices: vec![
-                device(0, "cpu0"),
-                device(0, "cpu1"),
-                device(1, "gpu0"),
-                device(1, "gpu1"),
-                device(1, "gpu2"),
-            ],
-            links: vec![
-                link(cpu0.into(), cpu1.into()),
-                link(gpu0.into(), switch("pcie1")),
-                link(switch("pcie1"), cpu1.into()),
-                link(gpu1.into(), cpu0.into()),
+        let [gpu0, gpu1, gpu2, cpu0, cpu1] = [0, 1, 2, 3, 4].map(DeviceId);
+        let topology = machine(
+            3,
+            2,
+            vec![
+                link(cpu0, cpu1, "pcie", 0),
+                link(gpu0, switch("pcie1"), "pcie", 0),
+                link(switch("pcie1"), cpu1, "pcie", 0),
+                link(gpu1, cpu0, "pcie", 0),
                 // A peer is no way to a socket.
-                link(gpu1.into(), gpu2.into()),
-                link(gpu0.into(), gpu1.into()),
+                link(gpu1, gpu2, "pcie", 0),
+                link(gpu0, gpu1, "pcie", 0),
             ],
-        };
+        );
         let index = Index::of(&topology);
         let hosts: Vec<_> = topology.device_ids().map(|id| index.host(&topology, id)).collect();
-        assert_eq!(hosts, [None, None, Some(cpu1), Some(cpu0), None]);
+        assert_eq!(hosts, [Some(cpu1), Some(cpu0), None, None, None]);
     }
 }

@@ -8,7 +8,7 @@
 mod graph;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{Bytes, Topology};
@@ -160,13 +160,17 @@ impl Interconnect {
         self.paths[a * self.count + b]
     }
 
-    /// The pair of a set that is joined worst: the pace of whatever they exchange. `None` of fewer
-    /// than two, and where no link joins them.
+    /// The pair of a set that is joined worst, the first of equals: the pace of whatever they
+    /// exchange. `None` of fewer than two, and where no link joins them.
+    pub fn slowest_pair(&self, set: u64) -> Option<(usize, usize, Path)> {
+        let pairs = pairs_of(set).map(|(a, b)| (self.path(a, b), a, b));
+        let (path, a, b) = pairs.min()?;
+        Some((a, b, path?))
+    }
+
+    /// How it is joined.
     pub fn slowest(&self, set: u64) -> Option<Path> {
-        let rows = || bits(set);
-        let paths =
-            rows().flat_map(|a| rows().filter(move |b| *b > a).map(move |b| self.path(a, b)));
-        paths.min().flatten()
+        self.slowest_pair(set).map(|(.., path)| path)
     }
 
     /// The same of the set of so many, out of these, for which it is fastest.
@@ -174,9 +178,7 @@ impl Interconnect {
         if size < 2 || among.count_ones() < size {
             return None;
         }
-        let rows = || bits(among);
-        let all = rows().flat_map(|a| rows().filter(move |b| *b > a).map(move |b| self.path(a, b)));
-        let mut levels: Vec<Option<Path>> = all.collect();
+        let mut levels: Vec<Option<Path>> = pairs_of(among).map(|(a, b)| self.path(a, b)).collect();
         levels.sort_unstable();
         levels.dedup();
         let found = levels.into_iter().rev().find(|level| {
@@ -206,6 +208,10 @@ pub fn bits(set: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+fn pairs_of(set: u64) -> impl Iterator<Item = (usize, usize)> {
+    bits(set).flat_map(move |a| bits(set).filter(move |b| *b > a).map(move |b| (a, b)))
+}
+
 fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).flat_map(move |a| (a + 1..count).map(move |b| (a, b)))
 }
@@ -229,7 +235,7 @@ fn has_clique(near: &[u64], among: u64, size: u32) -> bool {
 /// Cards by name, and the card of each accelerator: the nearest; of equally near ones that which
 /// fewest have.
 fn assigned(reached: &[Reached]) -> (Vec<String>, Vec<Option<NearCard>>) {
-    let names: std::collections::BTreeSet<&String> =
+    let names: BTreeSet<&String> =
         reached.iter().flat_map(|reached| reached.cards.keys()).collect();
     let cards: Vec<String> = names.into_iter().cloned().collect();
     let mut taken = vec![0_u32; cards.len()];
@@ -277,4 +283,4 @@ fn groups(count: usize, is_joined: impl Fn(usize, usize) -> bool) -> Vec<u64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

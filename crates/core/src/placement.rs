@@ -1,6 +1,6 @@
 //! Which exact devices for which ranks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Bytes, DeviceId, Domain, Name, NodeId, Share, Topology};
 
@@ -40,6 +40,16 @@ impl Placement {
     /// The requested devices only.
     pub fn devices(&self) -> impl Iterator<Item = Grant> + '_ {
         self.ranks.iter().flat_map(|rank| rank.grants.iter().copied())
+    }
+
+    /// The requested devices by node.
+    pub fn devices_by_node(&self) -> BTreeMap<NodeId, Vec<DeviceId>> {
+        let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
+        for rank in &self.ranks {
+            let devices = rank.grants.iter().map(|grant| grant.device);
+            by_node.entry(rank.node).or_default().extend(devices);
+        }
+        by_node
     }
 
     pub fn uses_node(&self, node: NodeId) -> bool {

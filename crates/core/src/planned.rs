@@ -15,7 +15,7 @@ pub struct Locality {
 }
 
 impl Locality {
-    pub const BEST: Self = Self { within: Domain::Node, links: Micro(1_000_000) };
+    pub const BEST: Self = Self { within: Domain::Node, links: Micro::ONE };
 
     /// In a domain of this size, as well as can be inside of it.
     pub fn within(within: Domain) -> Self {
@@ -49,7 +49,7 @@ impl Speeds {
     /// Of a gang whose devices exchange in this part of a step.
     #[must_use]
     pub fn exchanging(self, part: Micro) -> Self {
-        Self { exchange: part.clamp(Micro(0), Locality::BEST.links), ..self }
+        Self { exchange: part.clamp(Micro(0), Micro::ONE), ..self }
     }
 
     /// See [`Speeds::exchanging`].

@@ -153,6 +153,8 @@ impl Add<Millis> for Time {
 pub struct Micro(pub i64);
 
 impl Micro {
+    pub const ONE: Self = Self(1_000_000);
+
     /// Rounds to the nearest millionth; `None` for NaN, infinities and values out of range.
     pub fn from_f64(value: f64) -> Option<Self> {
         let scaled = (value * 1e6).round();

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use het_control::{Cadence, Past, Retention};
 use het_core::{
-    Event, JobEnd, JobId, JobSpec, Locality, Millis, Quotas, StageKey, StageSpec, Time, Topology,
+    Event, JobEnd, JobId, JobSpec, Locality, Millis, Quotas, StageKey, StageSpec, State, Time,
+    Topology,
 };
 use het_perf::{Gang, Rates, StopTimes};
 use het_sim::StageModel;
@@ -28,7 +29,7 @@ pub use trace::{LoggedTrace, trace_of_log};
 pub struct LoggedRun {
     pub scenario: Scenario,
     pub left_out: Vec<(JobId, LeftOut)>,
-    pub recorded: Recorded,
+    pub recorded: Completions,
 }
 
 /// Why a job is not played.
@@ -51,7 +52,7 @@ impl fmt::Display for LeftOut {
 
 /// What really became of the jobs that are played.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Recorded {
+pub struct Completions {
     /// Those that succeeded.
     pub jobs_done: usize,
     pub avg_jct_s: f64,
@@ -119,24 +120,34 @@ pub fn from_log(
     Some(LoggedRun { scenario, left_out, recorded })
 }
 
-fn recorded(mut past: Past, events: &[(Time, Event)], played: &BTreeMap<JobId, JobId>) -> Recorded {
+fn recorded(
+    mut past: Past,
+    events: &[(Time, Event)],
+    played: &BTreeMap<JobId, JobId>,
+) -> Completions {
     // Ended jobs are what this is about.
     let kept = events.iter().filter(|(_, event)| !matches!(event, Event::JobRetired { .. }));
     kept.for_each(|(at, event)| past.apply(*at, event));
-    let jobs = past.state.jobs().iter().filter(|(id, _)| played.contains_key(id));
-    let done: Vec<(Time, Time)> = jobs
-        .filter_map(|(_, job)| match job.end {
+    Completions::of(&past.state, |id| played.contains_key(&id))
+}
+
+impl Completions {
+    /// Of those jobs of a state that count.
+    pub fn of(state: &State, counts: impl Fn(JobId) -> bool) -> Self {
+        let jobs = state.jobs().iter().filter(|(id, _)| counts(**id));
+        let done = jobs.filter_map(|(_, job)| match job.end {
             Some((at, JobEnd::Succeeded)) => Some((job.submitted, at)),
             _ => None,
-        })
-        .collect();
-    let Some(first) = done.iter().map(|(from, _)| *from).min() else { return Recorded::default() };
-    let last = done.iter().map(|(_, to)| *to).max().unwrap_or(first);
-    let spans = done.iter().map(|(from, to)| to.since(*from).as_seconds());
-    Recorded {
-        jobs_done: done.len(),
-        avg_jct_s: spans.sum::<f64>() / done.len() as f64,
-        makespan_s: last.since(first).as_seconds(),
+        });
+        let done: Vec<(Time, Time)> = done.collect();
+        let Some(first) = done.iter().map(|(from, _)| *from).min() else { return Self::default() };
+        let last = done.iter().map(|(_, to)| *to).max().unwrap_or(first);
+        let spans = done.iter().map(|(from, to)| to.since(*from).as_seconds());
+        Self {
+            jobs_done: done.len(),
+            avg_jct_s: spans.sum::<f64>() / done.len() as f64,
+            makespan_s: last.since(first).as_seconds(),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub use fabric::{
 };
 pub use fairness::Fairness;
 pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults};
-pub use from_log::{LeftOut, LoggedRun, LoggedTrace, Recorded, from_log, trace_of_log};
+pub use from_log::{Completions, LeftOut, LoggedRun, LoggedTrace, from_log, trace_of_log};
 pub use outcome::{Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
 pub use random::{random_changing_scenario, random_scenario, with_start_conditions};

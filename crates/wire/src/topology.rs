@@ -9,7 +9,6 @@ mod fabric;
 mod file;
 mod graph;
 mod node;
-mod parts;
 mod rates;
 mod reach;
 mod template;
@@ -21,9 +20,10 @@ use het_core::Topology;
 
 use crate::catalogue::{self, Sheet};
 
-pub use cards::{Card, DeviceCard, Distance, device_cards};
+pub use cards::{Card, DeviceCard, device_cards};
 pub use fabric::{FABRICS, Fabric, PodShape, Wiring};
 pub use file::{json_schema, parse};
+pub use het_core::Distance;
 pub use het_core::Role;
 pub use reach::{Reach, reaches};
 pub use template::{TEMPLATES, Template};

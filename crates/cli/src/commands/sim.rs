@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use het_lab::report::{self, PolicyRuns, Spread};
 use het_lab::workload::read_pods;
 use het_lab::{
-    Bound, Outcome, PACKING_SEED, Recorded, Recording, Scenario, pack, record, simulate,
+    Bound, Completions, Outcome, PACKING_SEED, Recording, Scenario, pack, record, simulate,
 };
 use het_policy::packing::PackingRule;
 use het_policy::{POLICIES, Policy};
@@ -382,8 +382,8 @@ fn flat(value: &Value) -> Value {
     row
 }
 
-fn tell_recorded(recorded: &Recorded) {
-    let Recorded { jobs_done, avg_jct_s, makespan_s } = recorded;
+fn tell_recorded(recorded: &Completions) {
+    let Completions { jobs_done, avg_jct_s, makespan_s } = recorded;
     println!(
         "  recorded: {jobs_done} jobs done · mean completion {avg_jct_s:.0} s · makespan \
          {makespan_s:.0} s"

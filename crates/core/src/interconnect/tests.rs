@@ -6,7 +6,7 @@ use super::*;
 use crate::{Device, DeviceClass, DeviceId, Link, Node, NodeId, Share, Vertex};
 
 /// Accelerators 0, 1, … and after them so many sockets, all of one node `n`.
-fn machine(accelerators: u32, sockets: u32, links: Vec<Link>) -> Topology {
+pub(crate) fn machine(accelerators: u32, sockets: u32, links: Vec<Link>) -> Topology {
     let class = |kind: &str| DeviceClass {
         id: kind.into(),
         kind: kind.into(),
@@ -33,7 +33,7 @@ fn machine(accelerators: u32, sockets: u32, links: Vec<Link>) -> Topology {
     }
 }
 
-fn link(from: impl Into<Vertex>, to: impl Into<Vertex>, kind: &str, gbps: u64) -> Link {
+pub(crate) fn link(from: impl Into<Vertex>, to: impl Into<Vertex>, kind: &str, gbps: u64) -> Link {
     Link {
         from: from.into(),
         to: to.into(),
@@ -44,7 +44,7 @@ fn link(from: impl Into<Vertex>, to: impl Into<Vertex>, kind: &str, gbps: u64) -
     }
 }
 
-fn switch(name: &str) -> Vertex {
+pub(crate) fn switch(name: &str) -> Vertex {
     Vertex::Switch(format!("n/{name}").into())
 }
 

@@ -29,9 +29,6 @@ const WEIGHT: f64 = 0.25;
 
 const REMEMBERED: Millis = Millis::seconds(600);
 
-/// All of the usual rate.
-const USUAL: Micro = Micro(1_000_000);
-
 /// A device that works slower than it did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slowness {
@@ -68,16 +65,21 @@ enum Verdict {
 impl State {
     /// What is left of the usual rate of a device; all of it where nothing else is known.
     pub fn pace(&self, device: DeviceId) -> Micro {
-        self.slowness(device).map_or(USUAL, |slowness| slowness.part)
+        self.slowness(device).map_or(Micro::ONE, |slowness| slowness.part)
     }
 
     /// The same of the slowest device of a gang.
     pub fn pace_of(&self, placement: &Placement) -> Micro {
         if self.slow_devices.is_empty() {
-            return USUAL;
+            return Micro::ONE;
         }
         let paces = placement.devices().map(|grant| self.pace(grant.device));
-        paces.min().unwrap_or(USUAL)
+        paces.min().unwrap_or(Micro::ONE)
+    }
+
+    /// Whether a gang has a slow device.
+    pub fn is_slowed(&self, placement: &Placement) -> bool {
+        self.pace_of(placement) < Micro::ONE
     }
 
     pub fn slowness(&self, device: DeviceId) -> Option<Slowness> {
@@ -102,7 +104,7 @@ impl State {
         let Some(before) = stage.placement.as_ref().filter(is_alike) else {
             return StepRate::default();
         };
-        let (usual, was_slow) = (stage.step_rate.usual, self.pace_of(before) < USUAL);
+        let (usual, was_slow) = (stage.step_rate.usual, self.is_slowed(before));
         StepRate { usual, is_inherited: usual.is_some() && was_slow, ..StepRate::default() }
     }
 

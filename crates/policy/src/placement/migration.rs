@@ -9,7 +9,7 @@
 
 use std::cmp::Reverse;
 
-use het_core::{Lease, Locality, Micro, Millis, Phase, Placement, StageSpec, StopCause, Time};
+use het_core::{Lease, Locality, Millis, Phase, Placement, StageSpec, StopCause, Time};
 
 use het_perf::{StopTimes, expected_loss};
 
@@ -39,8 +39,7 @@ pub(crate) fn evacuation(
     if view.state.is_endangered(lease) || should_leave(view, lease) {
         return Some((elsewhere(pool, lease, spec, index)?, StopCause::Drain));
     }
-    let here = view.state.pace_of(&lease.placement);
-    if here >= Micro(1_000_000) {
+    if !view.state.is_slowed(&lease.placement) {
         return None;
     }
     let there = elsewhere(pool, lease, spec, index)?;

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{DeviceId, NodeId, Topology, Vertex};
-
-use super::Role;
-use super::parts::{carries_training, parts};
+use het_core::{DeviceId, Distance, Interconnect, NearCard, NodeId, Role, Topology, Vertex};
 
 /// An accelerator with its card.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,129 +25,44 @@ pub struct Card {
     pub leaf: Option<String>,
 }
 
-/// What lies between a device and its card, nearest first; words of `nvidia-smi topo`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Distance {
-    /// One PCIe switch at most.
-    Switch,
-    /// Several PCIe switches.
-    Switches,
-    /// The root of one socket.
-    Socket,
-    /// The link between sockets.
-    Sockets,
-}
-
-impl Distance {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Switch => "PIX",
-            Self::Switches => "PXB",
-            Self::Socket => "PHB",
-            Self::Sockets => "SYS",
-        }
-    }
-}
-
 /// Every accelerator with its card, by node, in row order.
 pub fn device_cards(topology: &Topology) -> Vec<DeviceCard> {
-    let inside = Inside::of(topology);
-    let mut taken: BTreeMap<&Vertex, u32> = BTreeMap::new();
+    let (interconnects, leaves) = (Interconnect::of_nodes(topology), leaves(topology));
     let mut next: BTreeMap<NodeId, u32> = BTreeMap::new();
     let mut devices: Vec<DeviceId> = topology.accelerators().collect();
     devices.sort_by_key(|id| (topology.device(*id).node, *id));
     let cards = devices.into_iter().map(|device| {
-        let local = next.entry(topology.device(device).node).or_default();
-        *local += 1;
-        let near = inside.near(topology, device);
-        // The nearest; of equally near ones that which fewest have.
-        let best = near.into_iter().min_by_key(|(card, distance)| {
-            (*distance, taken.get(card).copied().unwrap_or_default(), *card)
+        let node = topology.device(device).node;
+        let interconnect = &interconnects[node.index()];
+        let counter = next.entry(node).or_default();
+        let local = *counter;
+        *counter += 1;
+        let near = interconnect.near_cards.get(local as usize).copied().flatten();
+        let card = near.map(|NearCard { card, distance }| {
+            let name = interconnect.cards[card].clone();
+            let vertex = Vertex::Switch(format!("{}/{name}", topology.node(node).name).into());
+            let leaf = leaves.get(&vertex).map(|leaf| (*leaf).to_owned());
+            Card { name, distance, leaf }
         });
-        let card = best.map(|(card, distance)| {
-            *taken.entry(card).or_default() += 1;
-            Card {
-                name: parts(card).1.to_owned(),
-                distance,
-                leaf: inside.leaves.get(card).map(|leaf| (*leaf).to_owned()),
-            }
-        });
-        DeviceCard { device, local: *local - 1, card }
+        DeviceCard { device, local, card }
     });
     cards.collect()
 }
 
-/// Links inside nodes, both ways, and the leaf of each card.
-struct Inside<'a> {
-    links: BTreeMap<&'a Vertex, Vec<&'a Vertex>>,
-    leaves: BTreeMap<&'a Vertex, &'a str>,
-}
-
-impl<'a> Inside<'a> {
-    fn of(topology: &'a Topology) -> Self {
-        let mut inside = Self { links: BTreeMap::new(), leaves: BTreeMap::new() };
-        for link in &topology.links {
-            let ends = [&link.from, &link.to];
-            let roles = ends.map(|end| Role::of(topology, end));
-            for (own, other) in [(0, 1), (1, 0)] {
-                if roles[own] == Role::Nic && roles[other].is_network() {
-                    if let Vertex::Switch(leaf) = ends[other] {
-                        inside.leaves.insert(ends[own], leaf.as_str());
-                    }
-                } else if roles.iter().all(|role| lies_between(*role)) {
-                    inside.links.entry(ends[own]).or_default().push(ends[other]);
-                }
+/// The switch that each card is plugged into.
+fn leaves(topology: &Topology) -> BTreeMap<&Vertex, &str> {
+    let mut leaves = BTreeMap::new();
+    for link in &topology.links {
+        for (card, leaf) in [(&link.from, &link.to), (&link.to, &link.from)] {
+            if let Vertex::Switch(name) = leaf
+                && Role::of(topology, card) == Role::Nic
+                && Role::of(topology, leaf).is_network()
+            {
+                leaves.insert(card, name.as_str());
             }
         }
-        inside
     }
-
-    /// Cards that the device reaches inside its node. Paths over another accelerator are none.
-    fn near(&self, topology: &Topology, device: DeviceId) -> Vec<(&'a Vertex, Distance)> {
-        let start = Vertex::Device(device);
-        let Some((start, _)) = self.links.get_key_value(&start) else { return Vec::new() };
-        let mut found = Vec::new();
-        let mut seen: Vec<&Vertex> = vec![*start];
-        // Sockets and PCIe switches on the way.
-        let mut front: Vec<(&Vertex, u32, u32)> = vec![(*start, 0, 0)];
-        while let Some((at, sockets, switches)) = front.pop() {
-            for next in self.links.get(at).into_iter().flatten() {
-                if seen.contains(next) {
-                    continue;
-                }
-                let (sockets, switches) = match Role::of(topology, next) {
-                    Role::Nic if !carries_training(next) => continue,
-                    Role::Nic => {
-                        found.push((*next, distance(sockets, switches)));
-                        seen.push(next);
-                        continue;
-                    }
-                    Role::Socket => (sockets + 1, switches),
-                    Role::Pcie | Role::Switch => (sockets, switches + 1),
-                    _ => continue,
-                };
-                seen.push(next);
-                front.push((next, sockets, switches));
-                // Near ones first, so that what is seen is seen on the shortest way.
-                front
-                    .sort_by_key(|(_, sockets, switches)| std::cmp::Reverse((*sockets, *switches)));
-            }
-        }
-        found
-    }
-}
-
-fn distance(sockets: u32, switches: u32) -> Distance {
-    match (sockets, switches) {
-        (0, 0 | 1) => Distance::Switch,
-        (0, _) => Distance::Switches,
-        (1, _) => Distance::Socket,
-        _ => Distance::Sockets,
-    }
-}
-
-fn lies_between(role: Role) -> bool {
-    matches!(role, Role::Accelerator | Role::Pcie | Role::Switch | Role::Socket | Role::Nic)
+    leaves
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use het_core::{Bytes, DeviceId, Link, NodeId, Topology, Vertex};
 
 use super::Role;
-use super::parts::{carries_training, parts};
 
 /// What every device of a class has at least, in bytes per second and direction; `None` where no
 /// link tells.
@@ -206,6 +205,19 @@ fn height(role: Role) -> u32 {
         Role::Spine => 6,
         Role::Core => 7,
     }
+}
+
+/// What stands before the last part of a switch's name, and that part.
+fn parts(vertex: &Vertex) -> (&str, &str) {
+    match vertex {
+        Vertex::Switch(name) => name.as_str().rsplit_once('/').unwrap_or(("", name.as_str())),
+        Vertex::Node(_) | Vertex::Device(_) => ("", ""),
+    }
+}
+
+/// Of a card, whether training sends over it: not one of the storage or the business network.
+fn carries_training(card: &Vertex) -> bool {
+    parts(card).1.starts_with("nic")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use clap::Args;
 use het_core::{JobId, Millis, Name, Quotas, Time, Topology};
 use het_lab::workload::{Speeds, read_jobs, read_speeds, roofline};
 use het_lab::{
-    Assumptions, CheckpointModel, FAULT_RATES, Fault, FaultCourse, LoggedRun, Noise, Recorded,
+    Assumptions, CheckpointModel, Completions, FAULT_RATES, Fault, FaultCourse, LoggedRun, Noise,
     Restart, Scenario, WhatIfError, draw_faults, from_log, read_faults, what_if,
 };
 use het_wire::quotas::parse as parse_quotas;
@@ -89,7 +89,10 @@ pub fn read(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
 }
 
 /// The same, and what really became of it where it is from a log.
-pub fn read_recorded(args: &ScenarioArgs, seed: u64) -> Result<(Scenario, Option<Recorded>), Fail> {
+pub fn read_recorded(
+    args: &ScenarioArgs,
+    seed: u64,
+) -> Result<(Scenario, Option<Completions>), Fail> {
     let (mut scenario, recorded) = match &args.from_log {
         Some(path) => {
             let LoggedRun { scenario, recorded, .. } = logged(path, args)?;

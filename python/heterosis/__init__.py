@@ -14,6 +14,8 @@
             job.leave()
 
 Outside Heterosis the same script runs as well: nothing is reported, and SIGTERM asks it to stop.
+With `warm: true` in the job file it is started before its devices are free: it calls
+`heterosis.wait_for_devices()` after all that needs none, and before `job()`.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from pathlib import Path
 from typing import Mapping, NoReturn, Optional
 
 from .batches import Batches
+from .warm import wait_for_devices
 
-__all__ = ["Batches", "Job", "job"]
+__all__ = ["Batches", "Job", "job", "wait_for_devices"]
 
 #: "Saved, call me again": EX_TEMPFAIL of sysexits.h.
 EXIT_SAVED = 75
@@ -263,8 +266,13 @@ _job: Optional[Job] = None
 
 
 def job() -> Job:
-    """The job of this process; the same object however often it is asked for."""
+    """The job of this process; the same object however often it is asked for.
+
+    It waits for the devices, as `wait_for_devices` does, where the script has not done so before:
+    what the job is told is not known earlier.
+    """
     global _job
     if _job is None:
+        wait_for_devices()
         _job = Job()
     return _job

@@ -18,7 +18,7 @@ use het_wire::record::write_topology;
 use crate::link::{Ear, Ended, Heard, What};
 use crate::messages::{Begin, FromAgent, ToAgent};
 use crate::spawner::SpawnAgents;
-use crate::user::{Live, Patience, Shared, Starts, UserAgent};
+use crate::user::{Live, Patience, Shared, Starts, Told, UserAgent};
 
 /// Messages of all agents that may wait for the engine; agents wait for room.
 const HEARD_MAX: usize = 1_024;
@@ -150,6 +150,28 @@ impl Agents {
         agent.start(action, live, shared, now);
     }
 
+    fn prepare(&mut self, action: &Action, lease: LeaseId, launch: &Launch) {
+        let told = match (&self.shared, &launch.user) {
+            (None, None) => return self.own.carry_out(action, None),
+            (Some(shared), Some(user)) => {
+                self.users.get_mut(user).map_or(Told::No, |agent| agent.prepare(action, shared))
+            }
+            _ => Told::No,
+        };
+        if told == Told::No {
+            self.give(Event::PreparationEnded { lease });
+        }
+    }
+
+    fn unprepare(&mut self, action: &Action, lease: LeaseId) {
+        match &self.shared {
+            Some(_) => {
+                self.users.values_mut().for_each(|agent| agent.unprepare(action, lease));
+            }
+            None => self.own.carry_out(action, None),
+        }
+    }
+
     fn stop(&mut self, action: &Action, lease: LeaseId) {
         let now = self.own.now();
         let user = self.users.values_mut().find(|user| user.live.contains_key(&lease));
@@ -201,11 +223,18 @@ impl Agents {
             | Event::Progressed { lease, .. }
             | Event::Checkpointed { lease, .. }
             | Event::StagePublished { lease }
+            | Event::PreparationEnded { lease }
             | Event::StageEnded { lease, .. } => *lease,
             // A device is everybody's, and a user may fail its health check at will.
             _ => return,
         };
         let Some(agent) = self.users.get_mut(user) else { return };
+        if let Event::PreparationEnded { lease } = event {
+            if agent.prepared.remove(&lease) {
+                self.give(event);
+            }
+            return;
+        }
         let Some(live) = agent.live.get_mut(&lease) else { return };
         match &event {
             // An agent that took up what its predecessor had says it again.
@@ -248,6 +277,10 @@ impl Agents {
     fn agent_ended(&mut self, user: &Name, ended: &Ended) {
         let now = self.own.now();
         let Some(agent) = self.users.get_mut(user) else { return };
+        for lease in std::mem::take(&mut agent.prepared) {
+            let event = Event::PreparationEnded { lease };
+            self.ready.push_back(Ready { at: now, event, user: None });
+        }
         let (starts, why) = match ended {
             Ended::Cleared => return self.cleared(user),
             Ended::Gone(why) => (agent.ended(now), format!("no agent of `{user}` runs: {why}")),
@@ -366,6 +399,7 @@ impl Engine for Agents {
         for (user, agent) in &mut self.users {
             let live = agent.live.values().map(|live| &*live.lease.placement);
             agent.set_access(self.own.access_of(live));
+            agent.give_up_prepared();
             match agent.is_connected() {
                 true => agent.send_adopted(shared),
                 false => agent.connect(user, shared, now),
@@ -386,6 +420,8 @@ impl Engine for Agents {
             match action {
                 Action::Start { .. } => self.start(action),
                 Action::Stop { lease, .. } => self.stop(action, *lease),
+                Action::Prepare { lease, launch, .. } => self.prepare(action, *lease, launch),
+                Action::Unprepare { lease, .. } => self.unprepare(action, *lease),
                 Action::Claim { .. } | Action::Unclaim { .. } => {}
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use het_core::{Action, LeaseId, Millis, Name, Phase, Time};
+use het_core::{Action, JobId, Launch, LeaseId, Millis, Name, Phase, StageIndex, StageKey, Time};
 use het_node::{DeviceAccess, GangResources, LiveLease};
 
 use crate::kept;
@@ -86,6 +86,8 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct UserAgent {
     pub live: BTreeMap<LeaseId, Live>,
+    /// Leases that have no devices yet, of which this agent was told.
+    pub prepared: BTreeSet<LeaseId>,
     link: Option<Link>,
     /// The agent has begun to listen.
     ready: bool,
@@ -106,6 +108,13 @@ pub(crate) struct UserAgent {
     clearing: bool,
     /// Not again before that.
     clear_after: Time,
+}
+
+/// Whether an agent was told of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    Yes,
+    No,
 }
 
 /// What becomes of starts of which the agent may not have heard.
@@ -192,8 +201,9 @@ impl UserAgent {
 
     /// Tells the agent of everything that lives.
     pub(crate) fn send_adopted(&mut self, shared: &Shared) {
-        let leases: Vec<LeaseId> = self.live.keys().copied().collect();
-        leases.into_iter().for_each(|lease| self.send_files(lease, shared));
+        let launches = self.live.values().map(|live| Arc::clone(&live.lease.launch));
+        let launches: Vec<Arc<Launch>> = launches.collect();
+        launches.iter().for_each(|launch| self.send_files(launch, shared));
         let adopted =
             self.live.values().map(|live| Adopted::new(&live.lease, live.resources.clone()));
         let adopted = ToAgent::Adopt(adopted.collect());
@@ -240,13 +250,43 @@ impl UserAgent {
         let live = Live { told: self.ready, ..live };
         let resources = live.resources.clone().map(|resources| (lease.0, resources));
         self.live.insert(lease, live);
+        self.prepared.remove(&lease);
         self.idle_since = None;
         if self.is_connected() {
-            self.send_files(lease, shared);
+            let launch = Arc::clone(&self.live[&lease].lease.launch);
+            self.send_files(&launch, shared);
             self.act(action, resources.into_iter().collect());
         } else if self.retry_at.is_none() && !self.clearing {
             // Somebody new, or an agent that had nothing left to do.
             self.retry_at = Some(now);
+        }
+    }
+
+    /// Has a stage begin without devices. Nobody is asked for an agent for that.
+    pub(crate) fn prepare(&mut self, action: &Action, shared: &Shared) -> Told {
+        let Action::Prepare { lease, launch, .. } = action else { return Told::No };
+        if !self.ready || !self.is_connected() {
+            return Told::No;
+        }
+        self.send_files(launch, shared);
+        self.act(action, Vec::new());
+        self.prepared.insert(*lease);
+        Told::Yes
+    }
+
+    /// Has what a stage began without devices given up.
+    pub(crate) fn unprepare(&mut self, action: &Action, lease: LeaseId) {
+        if self.prepared.remove(&lease) {
+            self.act(action, Vec::new());
+        }
+    }
+
+    /// As [`Self::unprepare`], all of it.
+    pub(crate) fn give_up_prepared(&mut self) {
+        // The agent does not ask whose it is.
+        let stage = StageKey { job: JobId(0), stage: StageIndex(0) };
+        for lease in std::mem::take(&mut self.prepared) {
+            self.act(&Action::Unprepare { stage, lease }, Vec::new());
         }
     }
 
@@ -271,11 +311,9 @@ impl UserAgent {
         self.send(&ToAgent::Act { plan: record(vec![action.clone()]), resources });
     }
 
-    /// Sends the kept files that a lease names and this agent does not have yet.
-    fn send_files(&mut self, lease: LeaseId, shared: &Shared) {
-        let Some(live) = self.live.get(&lease) else { return };
-        let launch = Arc::clone(&live.lease.launch);
-        for name in kept::named(&launch, &shared.begin.kept) {
+    /// Sends the kept files that a launch names and this agent does not have yet.
+    fn send_files(&mut self, launch: &Launch, shared: &Shared) {
+        for name in kept::named(launch, &shared.begin.kept) {
             // Without it the start fails, and says what is missing.
             if let Some(name_text) = name.to_str()
                 && !self.sent.contains(name)

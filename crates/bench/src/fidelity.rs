@@ -188,7 +188,10 @@ impl Summary {
                     starts.entry(stage.job).or_insert(*at);
                 }
                 Action::Stop { .. } => stops += 1,
-                Action::Claim { .. } | Action::Unclaim { .. } => {}
+                Action::Claim { .. }
+                | Action::Unclaim { .. }
+                | Action::Prepare { .. }
+                | Action::Unprepare { .. } => {}
             }
         }
         Self {

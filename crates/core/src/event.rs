@@ -97,6 +97,11 @@ pub enum Event {
     StagePublished {
         lease: LeaseId,
     },
+    /// The engine could not begin the preparation that has this lease, or its program ended before
+    /// the stage had devices.
+    PreparationEnded {
+        lease: LeaseId,
+    },
     /// The gang is gone and its devices are free.
     StageEnded {
         lease: LeaseId,

@@ -295,6 +295,11 @@ pub struct Launch {
     pub precision: Option<Name>,
     /// Of a stage that may have more or fewer devices.
     pub elastic: Option<Elastic>,
+    /// Absolute paths of files and directories that it reads while it starts.
+    pub inputs: Vec<String>,
+    /// Its program waits for its devices at the file that `HET_WARM` names, so it can be started
+    /// before they are free.
+    pub warm: bool,
     /// Disk space that its output, checkpoints and logs may take up, a rank; None for any.
     pub scratch: Option<Bytes>,
     pub log: LogRule,

@@ -52,8 +52,8 @@ pub use start::{
 };
 pub use state::{
     Attempt, CHECKPOINTS_KEPT, Claim, Faults, Job, JobEnd, JobState, Lease, Loss, OtherCheckpoints,
-    PartsError, Phase, Recoveries, Recovery, RecoveryPhase, STOPS_KEPT, Slowness, Stage,
-    StageState, State, StateParts, StepRate, Stop, Suspicion, Ticket,
+    PartsError, Phase, Preparation, PreparationOutcome, Recoveries, Recovery, RecoveryPhase,
+    STOPS_KEPT, Slowness, Stage, StageState, State, StateParts, StepRate, Stop, Suspicion, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

@@ -104,6 +104,20 @@ pub enum Action {
     Claim { stage: StageKey, placement: Arc<Placement>, reasons: Vec<Reason> },
     /// Give a claim up.
     Unclaim { stage: StageKey },
+    /// Begin with what a waiting stage can do before its devices are free: read its inputs, and
+    /// start its program where that waits for them ([`Launch::warm`]). The placement is where it is
+    /// likely to start, and is not given to it. A `Start` of the same lease on the same node goes
+    /// on with it.
+    Prepare {
+        lease: LeaseId,
+        stage: StageKey,
+        attempt: u32,
+        placement: Arc<Placement>,
+        launch: Arc<Launch>,
+        resume: Option<Checkpoint>,
+    },
+    /// Give a preparation up: its program is killed.
+    Unprepare { stage: StageKey, lease: LeaseId },
 }
 
 /// The ordered actions of one round, and the reasons of the stages that go on waiting where those

@@ -4,6 +4,7 @@ mod apply;
 mod eligibility;
 mod faults;
 mod parts;
+mod preparation;
 mod recovery;
 mod service;
 mod slowness;
@@ -24,6 +25,7 @@ use eligibility::Eligibility;
 use faults::Recovering;
 pub use faults::{Attempt, CHECKPOINTS_KEPT, Faults, OtherCheckpoints};
 pub use parts::{PartsError, StateParts};
+pub use preparation::{Preparation, PreparationOutcome};
 pub use recovery::{Recoveries, Recovery, RecoveryPhase};
 pub use slowness::{Slowness, StepRate};
 pub use stops::{Loss, STOPS_KEPT, Stop};
@@ -48,12 +50,15 @@ pub struct State {
     /// Those of jobs of each priority.
     leases_by_priority: BTreeMap<Priority, BTreeSet<LeaseId>>,
     claims: BTreeMap<StageKey, Claim>,
+    preparations: BTreeMap<StageKey, Preparation>,
     /// Stages that could start as far as their job is concerned, and the ticket that each drew when
     /// it began to wait; kept so that a round does not walk over every job ever submitted.
     waiting: BTreeMap<StageKey, Ticket>,
     /// The same by ticket.
     tickets: BTreeMap<Ticket, StageKey>,
     next_ticket: Ticket,
+    /// Those who wait of whom something can be done before they have devices.
+    preparable: BTreeSet<StageKey>,
     /// How often a stage stopped waiting.
     departures: u64,
     /// What is in service and no lease holds.
@@ -266,9 +271,11 @@ impl State {
             leases: BTreeMap::new(),
             leases_by_priority: BTreeMap::new(),
             claims: BTreeMap::new(),
+            preparations: BTreeMap::new(),
             waiting: BTreeMap::new(),
             tickets: BTreeMap::new(),
             next_ticket: Ticket(1),
+            preparable: BTreeSet::new(),
             departures: 0,
             free: Free::all_of(&index, &index.capacity),
             unwanted: BTreeSet::new(),

@@ -163,7 +163,10 @@ impl Engine for Fake {
                     self.start(*lease, *stage, placement);
                 }
                 Action::Stop { lease, grace, .. } => self.stop(*lease, *grace),
-                Action::Claim { .. } | Action::Unclaim { .. } => {}
+                Action::Claim { .. }
+                | Action::Unclaim { .. }
+                | Action::Prepare { .. }
+                | Action::Unprepare { .. } => {}
             }
         }
     }

@@ -395,7 +395,12 @@ fn built(
 ) -> Result<Scenario, Box<dyn Error>> {
     let (noise, checkpoint) = (Noise { speed: 0.0, work: 0.1 }, CheckpointModel::default());
     let cadence = Cadence::default();
-    Ok(what_if(topology, jobs, speeds, &Assumptions { cadence, restart, noise, checkpoint, seed })?)
+    Ok(what_if(
+        topology,
+        jobs,
+        speeds,
+        &Assumptions { cadence, restart, warm: None, noise, checkpoint, seed },
+    )?)
 }
 
 /// An application that takes about so long on one device of the slowest class, and its steps per

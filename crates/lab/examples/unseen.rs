@@ -185,8 +185,14 @@ fn scenario(
 ) -> Result<Scenario, Box<dyn Error>> {
     let topology = cluster(&format!("gavel:{}", kind.sizes))?;
     let (restart, noise) = (Restart::Fixed(Millis::ZERO), Noise::default());
-    let assumed =
-        Assumptions { cadence, restart, noise, checkpoint: CheckpointModel::default(), seed: 1 };
+    let assumed = Assumptions {
+        cadence,
+        restart,
+        warm: None,
+        noise,
+        checkpoint: CheckpointModel::default(),
+        seed: 1,
+    };
     Ok(what_if(&topology, jobs, speeds, &assumed)?)
 }
 

@@ -39,6 +39,8 @@ pub use faults::{FAULT_RATES, FaultCourse, FaultRates, draw_faults, read_faults}
 pub use from_log::{Completions, LeftOut, LoggedRun, LoggedTrace, from_log, trace_of_log};
 pub use outcome::{Outcome, TenantOutcome, Utilisation, simulate};
 pub use pack::{PACKING_SEED, pack};
-pub use random::{random_changing_scenario, random_scenario, with_start_conditions};
+pub use random::{
+    random_changing_scenario, random_scenario, with_start_conditions, with_warm_starts,
+};
 pub use recording::{Recording, record};
 pub use what_if::{Assumptions, CheckpointModel, Noise, Restart, WhatIfError, what_if};

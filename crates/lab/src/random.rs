@@ -27,6 +27,7 @@ const DEVICE_FAULTS: u64 = 4;
 const MEMBERSHIP: u64 = 5;
 const CONDITIONS: u64 = 7;
 const PREEMPTIBLE: u64 = 6;
+const WARM_STARTS: u64 = 8;
 const FIRST_JOB: u64 = 100;
 
 /// All arrivals and faults fall into the first ten minutes.
@@ -303,6 +304,30 @@ pub fn with_start_conditions(mut scenario: Scenario) -> Scenario {
         Arc::make_mut(&mut scenario.jobs[index].1).start = start;
     }
     scenario.retention = Retention::Newest(2);
+    scenario
+}
+
+/// The same with programs that can begin before they have devices, for some of the stages: they do
+/// up to `part` percent of their loading then.
+#[must_use]
+pub fn with_warm_starts(mut scenario: Scenario, part: u64) -> Scenario {
+    let mut draw = Draw::new(scenario.seed, WARM_STARTS);
+    for index in 0..scenario.jobs.len() {
+        let job = JobId(index as u64 + 1);
+        let spec = Arc::make_mut(&mut scenario.jobs[index].1);
+        for (row, stage) in (0..).zip(&mut spec.stages) {
+            if draw.chance(30) {
+                continue;
+            }
+            for alternative in &mut stage.alternatives {
+                Arc::make_mut(&mut alternative.launch).warm = true;
+            }
+            let key = StageKey { job, stage: StageIndex(row) };
+            if let Some(model) = scenario.models.get_mut(&key).map(Arc::make_mut) {
+                model.imports = Millis(model.load.0 * part / 100);
+            }
+        }
+    }
     scenario
 }
 

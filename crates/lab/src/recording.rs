@@ -152,7 +152,10 @@ impl Recorder {
                 let cost_device_s = cost.map(|cost| cost.cost.device_seconds());
                 self.decided(at, stage, Decision::Stop { cause: *cause, cost_device_s });
             }
-            Action::Claim { .. } | Action::Unclaim { .. } => {}
+            Action::Claim { .. }
+            | Action::Unclaim { .. }
+            | Action::Prepare { .. }
+            | Action::Unprepare { .. } => {}
         }
     }
 

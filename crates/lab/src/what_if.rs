@@ -21,6 +21,9 @@ use crate::{Draw, Scenario};
 pub struct Assumptions {
     pub cadence: Cadence,
     pub restart: Restart,
+    /// The part of that pause in which programs need no devices yet, where they are started early:
+    /// see [`het_core::Launch::warm`].
+    pub warm: Option<Millis>,
     pub noise: Noise,
     pub checkpoint: CheckpointModel,
     pub seed: u64,
@@ -166,6 +169,7 @@ impl Builder<'_> {
         let mut model = StageModel {
             steps,
             load: restart,
+            imports: self.imports(restart),
             save: Some(self.assumptions.checkpoint.duration),
             ..StageModel::default()
         };
@@ -186,7 +190,8 @@ impl Builder<'_> {
         self.rates.declare_restart(&profile, restart);
         self.models.insert(key, Arc::new(model));
         let shapes = runs.iter().map(|run| (run.class.clone(), run.units));
-        Ok(StageSpec { planned, ..spec(key, stage, shapes, profile, Some(told_steps)) })
+        let launch = self.launch();
+        Ok(StageSpec { planned, ..spec(key, stage, shapes, (profile, launch), Some(told_steps)) })
     }
 
     /// A stage that may have more or fewer devices, of which nobody knows how long it will take.
@@ -234,11 +239,21 @@ impl Builder<'_> {
             elastic: Some(Arc::clone(application)),
             misread,
             load: restart,
+            imports: self.imports(restart),
             save: Some(Millis(0)),
             ..StageModel::default()
         };
         self.models.insert(key, Arc::new(model));
-        Ok(spec(key, stage, shapes.into_iter(), profile, None))
+        Ok(spec(key, stage, shapes.into_iter(), (profile, self.launch()), None))
+    }
+
+    fn launch(&self) -> Arc<Launch> {
+        let warm = self.assumptions.warm.is_some();
+        Arc::new(Launch { checkpoint: Some(saves()), warm, ..Launch::default() })
+    }
+
+    fn imports(&self, restart: Millis) -> Millis {
+        self.assumptions.warm.unwrap_or_default().min(restart)
     }
 
     /// Classes that will do for a stage, and the units of each.
@@ -312,10 +327,9 @@ fn spec(
     key: StageKey,
     stage: &TraceStage,
     shapes: impl Iterator<Item = (Name, u32)>,
-    profile: Name,
+    (profile, launch): (Name, Arc<Launch>),
     steps: Option<u64>,
 ) -> StageSpec {
-    let launch = Arc::new(Launch { checkpoint: Some(saves()), ..Launch::default() });
     let after = key.stage.0.checked_sub(1).map(StageIndex);
     StageSpec {
         name: format!("{}-{}", stage.kind.word(), key.stage).into(),

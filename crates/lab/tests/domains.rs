@@ -36,6 +36,7 @@ fn two_leaves(seed: u64) -> Scenario {
     let assumptions = Assumptions {
         cadence: Cadence::default(),
         restart: Restart::Fixed(Millis(0)),
+        warm: None,
         noise: Noise::default(),
         checkpoint: CheckpointModel::default(),
         seed,

@@ -35,7 +35,7 @@ fn scenario(seed: u64, cadence: Cadence) -> Scenario {
     let topology = cluster("uniform:4x2").expect("the words are known");
     let (restart, noise, checkpoint) =
         (Restart::Fixed(Millis(0)), Noise::default(), CheckpointModel::default());
-    let assumptions = Assumptions { cadence, restart, noise, checkpoint, seed };
+    let assumptions = Assumptions { cadence, restart, warm: None, noise, checkpoint, seed };
     let mut scenario =
         what_if(&topology, &jobs, &Speeds::default(), &assumptions).expect("every job fits");
     for (_, job) in &mut scenario.jobs {

@@ -2,15 +2,17 @@
 //!
 //! A failure prints its seed; `HET_SEED=N cargo test -p het-lab --test laws` plays that one alone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_control::MemoryLog;
 use het_core::{Action, Event, Millis, Reason, State, StopCause};
 use het_lab::{
     Cadence, Retention, Scenario, play, random_changing_scenario, random_scenario,
-    with_start_conditions,
+    with_start_conditions, with_warm_starts,
 };
 use het_policy::{Cache, Decision, Policy, View, by_name};
+use het_sim::Fault;
 use het_testkit::oracle::{Oracle, Strictness};
 
 /// Scenarios a policy; five policies of ours make the thousand of a CI run.
@@ -130,6 +132,58 @@ fn start_conditions_are_kept() {
 /// Nodes join and leave, lose devices, and are used by others.
 fn play_changing(seed: u64, policy: &str) -> Result<MemoryLog, String> {
     play_scenario(&random_changing_scenario(seed), policy, strictness(policy))
+}
+
+/// Programs of stages that wait are started before they have devices.
+fn play_warm(seed: u64, policy: &str) -> Result<MemoryLog, String> {
+    play_scenario(&with_warm_starts(random_changing_scenario(seed), 80), policy, strictness(policy))
+}
+
+#[test]
+fn warm_starts_keep_the_laws() {
+    for policy in ["fifo", "hybrid", "fgd", "adaptive"] {
+        check_with(policy, play_warm);
+    }
+}
+
+/// Who starts when and where, and who stops when.
+fn starts_and_stops(log: &MemoryLog) -> Vec<String> {
+    let plans = log.0.iter().filter_map(|(at, event)| match event {
+        Event::PlanCommitted { plan } => Some((at, plan)),
+        _ => None,
+    });
+    let mut stages = BTreeMap::new();
+    let mut told = Vec::new();
+    for (at, action) in plans.flat_map(|(at, plan)| plan.actions.iter().map(move |it| (at, it))) {
+        match action {
+            Action::Start { lease, stage, placement, .. } => {
+                stages.insert(*lease, *stage);
+                told.push(format!("{at:?} start {stage} {placement:?}"));
+            }
+            Action::Stop { lease, cause, .. } => {
+                told.push(format!("{at:?} stop {} {cause:?}", stages[lease]));
+            }
+            _ => {}
+        }
+    }
+    told
+}
+
+/// Where nothing runs into a tie of leases, whose numbers are others: without drains, and in the order
+/// of submission.
+#[test]
+fn what_is_prepared_changes_no_decision() {
+    for seed in seeds() {
+        let mut cold = random_scenario(seed);
+        cold.words.retain(|(_, word)| !matches!(word, Event::StageYields { .. }));
+        cold.faults.retain(|(_, fault)| !matches!(fault, Fault::DeviceDrained { .. }));
+        let warm = with_warm_starts(cold.clone(), 0);
+        let [cold, warm] = [&cold, &warm].map(|scenario| {
+            let log = play_scenario(scenario, "fifo", strictness("fifo"));
+            starts_and_stops(&log.expect("it is legal"))
+        });
+        assert!(cold == warm, "another decision with seed {seed}");
+    }
 }
 
 /// `static` is not among them: it gives a job to devices that may leave for good.

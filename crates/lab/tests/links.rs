@@ -241,6 +241,7 @@ fn boxes(seed: u64) -> Scenario {
     let assumptions = Assumptions {
         cadence: Cadence::default(),
         restart: Restart::Fixed(Millis::seconds(30)),
+        warm: None,
         noise: Noise::default(),
         checkpoint: CheckpointModel::default(),
         seed,

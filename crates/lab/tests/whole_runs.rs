@@ -30,6 +30,7 @@ fn scenario(
     let assumptions = Assumptions {
         cadence,
         restart: Restart::Fixed(Millis(0)),
+        warm: None,
         noise: Noise::default(),
         checkpoint: CheckpointModel::default(),
         seed: 1,

@@ -16,6 +16,7 @@ mod startup;
 mod streaming;
 mod survivors;
 mod verdict;
+mod warm;
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -25,7 +26,7 @@ use nix::sys::inotify::WatchDescriptor;
 use nix::sys::signal::Signal;
 
 use crate::cgroup::Group;
-use crate::context::Context;
+use crate::context::{Cleanup, Context};
 use crate::launch::{self, GangSpec, outcome_of_start};
 use crate::logs::{self, LogRotation};
 use crate::output::OutputWatch;
@@ -62,6 +63,8 @@ pub(crate) struct AbandonedGang {
     /// Checkpoints that appeared after this are new.
     pub(crate) since: SystemTime,
     pub(crate) stop: StopRequested,
+    /// It was started before it had devices, and may not have been told of them.
+    pub(crate) warm: bool,
 }
 
 /// Whether a gang has emitted its end.
@@ -112,7 +115,7 @@ impl Gang {
 
     /// Adopts a gang whose supervisor died, in its present state.
     pub(crate) fn adopt(spec: GangSpec, gang: AbandonedGang, context: &mut Context) -> Self {
-        let AbandonedGang { processes, shim, cgroups, record, since, stop } = gang;
+        let AbandonedGang { processes, shim, cgroups, record, since, stop, warm } = gang;
         let mut gang = Self::new(spec, processes, Holdings::adopted(cgroups, record), context);
         gang.reporting.catch_up(since);
         gang.shim.watch(shim, gang.spec.lease, &context.poller);
@@ -122,6 +125,9 @@ impl Gang {
             gang.is_notified = gang.spec.notice_file().exists();
         }
         context.emit(Event::StageStarted { lease: gang.spec.lease });
+        if warm {
+            gang.grant_again(context);
+        }
         let now = context.clock.now();
         for index in 0..gang.processes.len() {
             match gang.processes.watch(index, gang.spec.lease, &context.poller) {
@@ -192,7 +198,7 @@ impl Gang {
         let deadlines = [
             self.shutdown.deadline(),
             self.survivors.deadline(),
-            self.reporting.deadline(),
+            self.reporting.deadline().filter(|_| !self.awaits_devices()),
             self.logs.as_ref().map(|logs| logs.check_at),
             self.scratch.as_ref().map(ScratchWatch::deadline),
             self.startup.deadline(),
@@ -214,13 +220,13 @@ impl Gang {
                 self.process_ended(index, now, context);
             }
         }
-        self.reporting.read_if_due(now, &self.spec, &self.processes, context);
+        if !self.awaits_devices() {
+            self.report(now, context);
+        }
         if let Some(logs) = self.logs.as_mut().filter(|logs| logs.check_at <= now) {
             let spec = &self.spec;
             logs.check(now, (0..spec.world()).map(|rank| spec.log_file(rank)));
         }
-        self.reporting.emit_stall(now, &self.spec, context);
-        self.end_if_hung(now, context);
         self.end_if_too_large(now, context);
         if let Some(escalation) = self.shutdown.due(now) {
             self.escalate(escalation, context);
@@ -230,10 +236,19 @@ impl Gang {
         }
         let (cgroups, how) = (&self.holdings.cgroups, (self.shim.others, &self.shutdown));
         let status = self.survivors.kill(&self.spec, &mut self.processes, cgroups, how, context);
-        if status == GangStatus::Ended {
-            self.end(context);
+        match status {
+            GangStatus::Ended if self.awaits_devices() => self.end_unused(context),
+            GangStatus::Ended => self.end(context),
+            GangStatus::Running => {}
         }
         status
+    }
+
+    /// Reads what its programs report, and sees whether they hang.
+    fn report(&mut self, now: Time, context: &mut Context) {
+        self.reporting.read_if_due(now, &self.spec, &self.processes, context);
+        self.reporting.emit_stall(now, &self.spec, context);
+        self.end_if_hung(now, context);
     }
 
     pub(crate) fn kill(&mut self, context: &Context) {
@@ -362,15 +377,20 @@ impl Gang {
         if self.reporting.is_done() {
             self.verdict.done();
         }
-        context.poller.remove(self.output.take());
         let outcome = self.outcome(context);
+        let cleanup = self.release(context);
+        context.emit_end(self.spec.lease, outcome, cleanup);
+    }
+
+    /// Gives back what it holds; what is left to remove.
+    fn release(&mut self, context: &mut Context) -> Cleanup {
+        context.poller.remove(self.output.take());
         let is_told = self.startup.has_begun() && self.processes.iter().all(Process::is_zombie);
         let told = if is_told { EndsTold::All } else { EndsTold::NotAll };
         let shim = self.shim.release(told, &context.poller);
         self.holdings.put_back_cgroups(context);
         let reported = if self.reporting.has_read() { Files::More } else { Files::Record };
-        let cleanup = self.holdings.cleanup(&self.spec, reported, shim);
-        context.emit_end(self.spec.lease, outcome, cleanup);
+        self.holdings.cleanup(&self.spec, reported, shim)
     }
 
     fn outcome(&mut self, context: &mut Context) -> Outcome {

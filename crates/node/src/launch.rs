@@ -14,8 +14,9 @@ mod spawn;
 mod spec;
 mod template;
 
-pub(crate) use environment::{Given, RANK, variables};
+pub(crate) use environment::{Given, RANK, grant_text, variables};
 pub(crate) use failure::{cannot_write, explain_exec_error, outcome_of_start};
+pub(crate) use launcher::counts_devices;
 pub(crate) use spawn::{create_directories, spawn};
 pub use spec::{ContainerAccess, VisibleEnv};
-pub(crate) use spec::{GangSpec, all_grants};
+pub(crate) use spec::{Devices, GangSpec, all_grants};

@@ -10,7 +10,8 @@
 //! event ◀── node ◀── gang ◀── poller          next_event: exits, files, deadlines, others' events
 //! ```
 //!
-//! There is no thread but the one that removes what programs left: the caller of
+//! There is no thread but those that remove what programs left and read what they will need: the
+//! caller of
 //! [`Node::next_event`](het_engine::Engine::next_event) waits in one epoll(7) set (`poller`) for
 //! all gangs, and each gang is a state machine with a deadline. A supervisor may die: a restarter
 //! starts it again, and [`Engine::adopt`](het_engine::Engine::adopt) takes over what it left. The
@@ -27,6 +28,7 @@
 //! recovery     records on disk, who owns a process, killing leftovers, the restarter
 //! process      the launcher and the shims, system calls, /proc, signals
 //! progress, checkpoint, logs, output    files that programs write
+//! inputs       reading what programs will read, while their stages wait
 //! cgroup, resources, remover            control groups; cores and ports; removal of what is left
 //! run_dir, poller, event_channel, heartbeat, clock, config, error
 //! ```
@@ -41,6 +43,7 @@ mod error;
 mod event_channel;
 mod gang;
 mod heartbeat;
+mod inputs;
 mod launch;
 mod logs;
 mod node;

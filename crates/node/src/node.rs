@@ -29,9 +29,10 @@ use crate::error::NodeError;
 use crate::event_channel::{Channel, EventReceiver, EventSender};
 use crate::gang::{Gang, GangStatus};
 use crate::heartbeat::{LoopTask, Task};
-use crate::launch::{GangSpec, all_grants, outcome_of_start};
+use crate::inputs::Reading;
+use crate::launch::{self, Devices, GangSpec, all_grants, outcome_of_start};
 use crate::poller::{Poller, Source, Trigger};
-use crate::process::{Environments, Launcher, Orphans};
+use crate::process::{Environments, Launcher, Orphans, procfs};
 use crate::progress::{Changed, ProgressWatch};
 use crate::recovery::{self, Reaped, RecordFiles, refuse_later_records, remove_blank_files};
 use crate::remover::Remover;
@@ -63,6 +64,8 @@ pub struct Node {
     gangs: BTreeMap<LeaseId, Box<Gang>>,
     cores: Cores,
     ports: Ports,
+    /// What is read for those who are prepared.
+    reading: BTreeMap<LeaseId, Reading>,
     context: Context,
     receiver: EventReceiver,
     /// Of leases whose end was returned but may not be durable yet.
@@ -136,6 +139,7 @@ impl Node {
         let mut node = Self {
             cores: Cores::default(),
             ports: Ports::default(),
+            reading: BTreeMap::new(),
             fence: GenerationFence::default(),
             topology: Arc::default(),
             node: None,
@@ -181,7 +185,10 @@ impl Node {
     /// With these resources, or with those that it chooses.
     fn start(&mut self, start: Start<'_>, given: Option<&GangResources>) {
         let lease = start.lease;
-        if self.gangs.contains_key(&lease) {
+        if let Some(gang) = self.gangs.get(&lease) {
+            if gang.awaits_devices() {
+                self.grant(&start, given);
+            }
             return;
         }
         let ranks = &start.placement.ranks;
@@ -208,13 +215,71 @@ impl Node {
             Ok(resources) => resources,
             Err(error) => return self.refuse(lease, format!("no free port: {error}")),
         };
-        let spec = self.spec(&start, port, cores.clone());
+        let spec = self.spec(&start, Devices::Granted, port, cores.clone());
         match Gang::start(spec, &mut self.context) {
             Ok(gang) => self.insert(lease, gang),
             Err(failure) => {
                 self.free(&cores, port);
                 self.fail(lease, failure);
             }
+        }
+    }
+
+    /// Lets a gang go on that was started before it had devices.
+    fn grant(&mut self, start: &Start<'_>, given: Option<&GangResources>) {
+        let ranks = start.placement.ranks.iter();
+        let cores: Vec<AssignedCores> = match given {
+            Some(given) => given.cores.iter().map(CoresRecord::assigned).collect(),
+            None => ranks.map(|rank| self.cores.take(all_grants(rank))).collect(),
+        };
+        let spec = self.spec(start, Devices::Granted, 0, cores);
+        if let Some(gang) = self.gangs.get_mut(&start.lease) {
+            gang.grant(spec, &mut self.context);
+        }
+        self.advance(start.lease);
+    }
+
+    /// Begins with what a stage can do before it has devices. What cannot be begun is reported as
+    /// ended: the stage starts without it.
+    fn prepare(&mut self, start: &Start<'_>) {
+        let Start { lease, launch, .. } = *start;
+        let reading = Reading::begin(launch, &mut self.context.environments);
+        self.reading.extend(reading.map(|reading| (lease, reading)));
+        if launch.warm && self.start_warm(start).is_none() {
+            self.context.emit(Event::PreparationEnded { lease });
+        }
+    }
+
+    /// Starts the programs of a gang before it has devices. None is started that would look for
+    /// devices before it waits for them, nor whose devices are to be checked first.
+    fn start_warm(&mut self, start: &Start<'_>) -> Option<()> {
+        let ranks = &start.placement.ranks;
+        let is_here = !ranks.is_empty() && ranks.iter().all(|rank| Some(rank.node) == self.node);
+        let waits = !launch::counts_devices(&start.launch.argv) && start.launch.container.is_none();
+        let memory: u64 = ranks.iter().map(|rank| rank.memory.0).sum();
+        let has_room = procfs::memory_available().is_none_or(|available| available >= memory);
+        let may = is_here && waits && has_room && self.config.health_check.is_none();
+        if !may || self.gangs.contains_key(&start.lease) || self.restore_run_dir().is_err() {
+            return None;
+        }
+        let port = self.ports.take(self.context.clock.now()).ok()?;
+        let cores = vec![AssignedCores::default(); ranks.len()];
+        let spec = self.spec(start, Devices::Awaited, port, cores);
+        match Gang::start(spec, &mut self.context) {
+            Ok(gang) => self.insert(start.lease, gang),
+            Err(_) => {
+                self.ports.put_back(port);
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    fn give_up(&mut self, lease: LeaseId) {
+        self.reading.remove(&lease);
+        if let Some(gang) = self.gangs.get_mut(&lease).filter(|gang| gang.awaits_devices()) {
+            gang.give_up(&self.context);
+            self.advance(lease);
         }
     }
 
@@ -239,8 +304,15 @@ impl Node {
         Ok(())
     }
 
-    fn spec(&self, start: &Start<'_>, port: u16, cores: Vec<AssignedCores>) -> GangSpec {
+    fn spec(
+        &self,
+        start: &Start<'_>,
+        devices: Devices,
+        port: u16,
+        cores: Vec<AssignedCores>,
+    ) -> GangSpec {
         GangSpec {
+            devices,
             lease: start.lease,
             attempt: start.attempt,
             placement: Arc::clone(start.placement),
@@ -268,6 +340,7 @@ impl Node {
         match action {
             Action::Start { lease, attempt, placement, launch, resume, .. } => {
                 let (lease, attempt, _task) = (*lease, *attempt, self.begin(*lease));
+                self.reading.remove(&lease);
                 self.start(Start { lease, attempt, placement, launch, resume }, given);
             }
             Action::Stop { lease, cause, grace, .. } => {
@@ -275,6 +348,14 @@ impl Node {
                 if let Some(gang) = self.gangs.get_mut(lease) {
                     gang.stop(cause.word(), *grace, self.context.clock.now());
                 }
+            }
+            Action::Prepare { lease, attempt, placement, launch, resume, .. } => {
+                let (lease, attempt, _task) = (*lease, *attempt, self.begin(*lease));
+                self.prepare(&Start { lease, attempt, placement, launch, resume });
+            }
+            Action::Unprepare { lease, .. } => {
+                let _task = self.begin(*lease);
+                self.give_up(*lease);
             }
             // Nothing else on this machine could take them.
             Action::Claim { .. } | Action::Unclaim { .. } => {}

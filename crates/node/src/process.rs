@@ -8,6 +8,7 @@ mod launcher;
 pub mod messages;
 mod of_user;
 mod orphans;
+mod pinning;
 pub(crate) mod procfs;
 mod slots;
 mod sys;
@@ -18,11 +19,12 @@ pub(crate) use identity::Identity;
 pub(crate) use kill::{ProcessSelector, kill_all, kill_and_wait, signal_groups};
 pub use launcher::launcher_main;
 pub(crate) use launcher::{
-    GangFiles, Launcher, Others, RankDescriptors, RankProgram, Report, ShimConnection, Told,
+    GangFiles, Launcher, Others, RankDescriptors, RankProgram, Report, ShimConnection, Told, hold,
     read_report, settle, start_rank,
 };
 pub use of_user::kill_processes_of;
 pub(crate) use orphans::Orphans;
+pub(crate) use pinning::pin_tree;
 pub use procfs::boot_id;
 pub(crate) use slots::{EndNote, Slots, StartupNote, slots_bytes};
 pub(crate) use sys::{InheritedFds, become_subreaper, exit_status, pidfd_open};

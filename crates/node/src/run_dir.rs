@@ -12,6 +12,7 @@
 //!                            the run directory is visible; made on demand, at the start where
 //!                            ranks may need to agree on a stop or run in containers
 //!     notice                 that it is to stop, once it is
+//!     devices-RANK           which devices a rank has that was started before it had any
 //!     notice.agreed          after which step, as its ranks agreed (`python/heterosis`) through
 //!                            `.asked` and `.steps` beside it
 //! RUN_DIR/lease-N.containers/RANK   the container of a rank
@@ -39,6 +40,11 @@ pub(crate) fn lease_path(run_dir: &Path, lease: LeaseId) -> PathBuf {
 
 pub(crate) fn notice_path(lease_dir: &Path) -> PathBuf {
     lease_dir.join("notice")
+}
+
+/// What a rank waits for that was started before it had devices.
+pub(crate) fn grant_path(lease_dir: &Path, rank: u32) -> PathBuf {
+    lease_dir.join(format!("devices-{rank}"))
 }
 
 /// The directory that names the containers of a lease, by rank. Its programs may not write there.

@@ -42,6 +42,9 @@ pub struct Decision {
     /// for the reasons that it has.
     pub wants: Vec<(StageKey, Want)>,
     pub stops: Vec<StopOrder>,
+    /// The first of those who go on waiting, in the order in which they are looked at next, where
+    /// something can be done for them before they have devices and the policy has such an order.
+    pub next: Vec<StageKey>,
     /// What the next decision needs to know beside the state, where that has changed.
     pub remembers: Option<Arc<PolicyMemory>>,
     /// When to decide again even if nothing happens.

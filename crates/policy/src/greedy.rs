@@ -13,6 +13,7 @@ mod supply;
 mod victims;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::successors;
 use std::sync::Arc;
 
 use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, Time};
@@ -35,6 +36,9 @@ use victims::Victims;
 /// Searches for victims in one round: a round stays short however long the queue is, and the next
 /// round goes on.
 const PREEMPTION_SEARCHES_MAX: usize = 16;
+
+/// Stages that are named as those who come next.
+const NEXT_MAX: usize = 16;
 
 /// Stages that are sent elsewhere in one round.
 const MOVES_MAX: usize = 16;
@@ -149,6 +153,9 @@ struct Told {
     head: Option<StageKey>,
     /// Somebody better placed in the order waits on.
     passed: bool,
+    /// The heads of groups for whom there was no room, in order; kept where something can be done
+    /// for them before there is.
+    unserved: Vec<(GroupId, Rank)>,
     /// Those for whom nobody was found to stop, and whether there is somebody who is worth more.
     spared: BTreeMap<(FootprintId, Priority, Vec<usize>), Option<Reason>>,
     /// Footprints of which somebody was found not to fit, and why.
@@ -297,6 +304,7 @@ impl<'a> Pass<'a> {
             let Head { rank, group: id, footprint, .. } = head;
             if self.is_unfit(queue, footprint) {
                 self.told.passed = true;
+                self.note_unserved(id, rank);
                 if !self.told.refused.contains_key(&footprint) {
                     let reasons = self.reasons_to_wait(queue.group(id));
                     self.told.refused.insert(footprint, reasons);
@@ -349,11 +357,33 @@ impl<'a> Pass<'a> {
                     }
                     _ => {
                         self.told.news.insert(id, reasons);
+                        self.note_unserved(id, rank);
                         self.misfit(queue, id, rank)
                     }
                 }
             }
         }
+    }
+
+    fn note_unserved(&mut self, id: GroupId, rank: Rank) {
+        if self.view.state.preparable().next().is_some() && self.told.unserved.len() < NEXT_MAX {
+            self.told.unserved.push((id, rank));
+        }
+    }
+
+    /// The first of those for whom there was no room: the heads of groups in their order, and
+    /// behind each those of its group.
+    fn next(&self, queue: &PendingQueue) -> Vec<StageKey> {
+        let mut next = Vec::new();
+        for &(id, head) in &self.told.unserved {
+            let group = successors(Some(head), |rank| queue.next(id, *rank));
+            let undecided = group.map(|rank| rank.key).filter(|key| {
+                let decided = self.orders.wants.iter().find(|(rank, _)| rank.key == *key);
+                !matches!(decided, Some((_, Want::Run { .. })))
+            });
+            next.extend(undecided.take(NEXT_MAX - next.len()));
+        }
+        next
     }
 
     /// Whether anything could still be done for one that fits nowhere.
@@ -451,6 +481,7 @@ impl<'a> Pass<'a> {
                 None => {}
             }
         }
+        let next = self.next(queue);
         let state = self.view.state;
         for (rank, reasons) in waits {
             if state.is_waiting(rank.key) && self.orders.decided.insert(rank.key) {
@@ -465,6 +496,7 @@ impl<'a> Pass<'a> {
         Decision {
             wants: self.orders.moves.into_iter().chain(in_order).collect(),
             stops: self.orders.stops,
+            next,
             wake_at: self.orders.wake_at,
             remembers: None,
         }

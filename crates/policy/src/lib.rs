@@ -22,7 +22,9 @@ mod tenants;
 pub use adaptive::Weights;
 pub use decision::{Cadence, Decision, StopOrder, View, Want};
 pub use memory::Cache;
-pub use placement::{Candidate, Pool, Stands, Terms, candidates, packing, place, reasons_why_not};
+pub use placement::{
+    Candidate, Pool, Stands, Terms, candidates, packing, place, reasons_why_not, upcoming,
+};
 pub use preemption::{PREEMPTIONS_MAX, preemption};
 pub use registry::{Adaptive, POLICIES, by_name};
 pub use remainder::Remainder;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Action, Bytes, DeviceId, Domain, Finding, Lease, LeaseId, Name, NodeId, Placement, Plan,
-    Preemptible, Share, StageKey, StageSpec, State, StopCause, StopCost, Time, lineage,
+    Action, Bytes, Checkpoint, DeviceId, Domain, Finding, Lease, LeaseId, Name, NodeId, Placement,
+    Plan, Preemptible, Share, StageKey, StageSpec, State, StopCause, StopCost, Time, lineage,
 };
 
 /// Every law that the plan would break at `now`, in the order of its actions.
@@ -17,14 +17,19 @@ pub fn check(state: &State, plan: &Plan, now: Time) -> Vec<Finding> {
         match action {
             Action::Start { lease, stage, placement, resume, .. } => {
                 checker.start(*lease, *stage, placement);
-                if state.stage(*stage).2.checkpoint != *resume {
-                    checker.findings.push(Finding::WrongCheckpoint { stage: *stage });
-                }
+                checker.newest(*stage, resume.as_ref());
             }
             Action::Stop { lease, cause, cost, .. } => checker.stop(*lease, *cause, *cost),
             Action::Claim { stage, placement, .. } => checker.claim(*stage, placement),
             Action::Unclaim { stage } => {
                 checker.claims.remove(stage);
+            }
+            Action::Prepare { lease, stage, placement, resume, .. } => {
+                checker.prepare(*lease, *stage, placement);
+                checker.newest(*stage, resume.as_ref());
+            }
+            Action::Unprepare { stage, .. } => {
+                checker.prepared.remove(stage);
             }
         }
     }
@@ -37,6 +42,8 @@ struct Checker<'a> {
     held: Vec<Share>,
     memory_free: Vec<Bytes>,
     claims: BTreeMap<StageKey, Placement>,
+    /// What is begun for whom, as far as the plan has not given it up.
+    prepared: BTreeMap<StageKey, LeaseId>,
     started: BTreeSet<StageKey>,
     /// Stopped to go on elsewhere.
     leaving: BTreeSet<StageKey>,
@@ -56,6 +63,7 @@ impl<'a> Checker<'a> {
             held: state.held_shares().to_vec(),
             memory_free: topology.node_ids().map(|id| state.memory_free(id)).collect(),
             claims: claims.collect(),
+            prepared: state.preparations().map(|(key, it)| (key, it.lease)).collect(),
             started: BTreeSet::new(),
             leaving: BTreeSet::new(),
             added: BTreeMap::new(),
@@ -65,10 +73,11 @@ impl<'a> Checker<'a> {
     }
 
     fn start(&mut self, lease: LeaseId, key: StageKey, placement: &Placement) {
-        if lease != self.next_lease {
+        if self.prepared.remove(&key) != Some(lease) {
+            self.draw(lease);
+        } else if !self.goes_on(key, placement) {
             self.findings.push(Finding::StaleLease { lease });
         }
-        self.next_lease = LeaseId(lease.0 + 1);
         if !self.state.is_waiting(key) || !self.started.insert(key) {
             self.findings.push(Finding::NotReady { stage: key });
             return;
@@ -93,6 +102,41 @@ impl<'a> Checker<'a> {
                 self.findings.push(Finding::MemoryOverbooked { node: rank.node, stage: key });
             }
             *free = free.saturating_sub(rank.memory);
+        }
+    }
+
+    /// A lease that nobody has had.
+    fn draw(&mut self, lease: LeaseId) {
+        if lease != self.next_lease {
+            self.findings.push(Finding::StaleLease { lease });
+        }
+        self.next_lease = LeaseId(lease.0 + 1);
+    }
+
+    /// Whether a start at a placement can go on with what is begun for its stage.
+    fn goes_on(&self, key: StageKey, placement: &Placement) -> bool {
+        let (_, spec, stage) = self.state.stage(key);
+        let preparation = self.state.preparation(key);
+        preparation.is_some_and(|it| it.serves(spec, placement, stage.checkpoint.as_ref()))
+    }
+
+    fn newest(&mut self, key: StageKey, resume: Option<&Checkpoint>) {
+        if self.state.stage(key).2.checkpoint.as_ref() != resume {
+            self.findings.push(Finding::WrongCheckpoint { stage: key });
+        }
+    }
+
+    /// One that waits, on one node. It is given nothing.
+    fn prepare(&mut self, lease: LeaseId, key: StageKey, placement: &Placement) {
+        self.draw(lease);
+        let waits = self.state.is_waiting(key) && !self.started.contains(&key);
+        if !waits || self.prepared.insert(key, lease).is_some() {
+            self.findings.push(Finding::NotReady { stage: key });
+        }
+        let node = placement.ranks.first().map(|rank| rank.node);
+        let is_on_one = placement.ranks.iter().all(|rank| Some(rank.node) == node);
+        if node.is_none() || !is_on_one {
+            self.findings.push(Finding::GangIncomplete { stage: key });
         }
     }
 

@@ -255,7 +255,10 @@ fn given(
     let is_given = |action: &Action| match action {
         Action::Start { stage, .. } => *stage == key,
         Action::Claim { stage, .. } => *stage == key && !stops.is_empty(),
-        Action::Stop { .. } | Action::Unclaim { .. } => false,
+        Action::Stop { .. }
+        | Action::Unclaim { .. }
+        | Action::Prepare { .. }
+        | Action::Unprepare { .. } => false,
     };
     plan.actions.iter().any(is_given).then_some(stops)
 }

@@ -7,6 +7,7 @@
 mod check;
 mod explain;
 mod impossible;
+mod prepare;
 mod preview;
 mod reconcile;
 mod yielding;
@@ -58,7 +59,8 @@ fn settle(view: &View<'_>, mut decision: Decision) -> Proposal {
     let is_given = |key: &StageKey| given.iter().any(|(of, _)| of == key);
     decision.wants.retain(|(key, _)| !is_given(key));
     decision.wants.extend(given);
-    let plan = reconcile(state, rates, &decision, now);
+    let mut plan = reconcile(state, rates, &decision, now);
+    prepare::prepare(view, &decision, &mut plan);
     let findings = check(state, &plan, now);
     let limits = reconcile::time_limits(state).map(|(_, at)| at).filter(|at| *at > now);
     let wake_at = limits.chain(decision.wake_at).min();

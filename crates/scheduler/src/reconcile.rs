@@ -153,8 +153,12 @@ impl<'a> Starts<'a> {
 
     fn start(&mut self, key: StageKey, placement: &Placement, reasons: &[Reason]) -> Action {
         let (_, spec, stage) = self.state.stage(key);
-        let lease = self.next_lease;
-        self.next_lease = LeaseId(lease.0 + 1);
+        let prepared = self.state.preparation(key);
+        let prepared = prepared.filter(|it| it.serves(spec, placement, stage.checkpoint.as_ref()));
+        let lease = prepared.map_or(self.next_lease, |preparation| preparation.lease);
+        if prepared.is_none() {
+            self.next_lease = LeaseId(lease.0 + 1);
+        }
         Action::Start {
             lease,
             stage: key,

@@ -61,6 +61,8 @@ fn words(plan: &Plan) -> Vec<String> {
         Action::Stop { lease, .. } => format!("stop {lease}"),
         Action::Claim { stage, .. } => format!("claim {stage}"),
         Action::Unclaim { stage } => format!("unclaim {stage}"),
+        Action::Prepare { stage, .. } => format!("prepare {stage}"),
+        Action::Unprepare { stage, .. } => format!("unprepare {stage}"),
     };
     plan.actions.iter().map(word).collect()
 }

@@ -315,7 +315,10 @@ fn touched(leases: &mut BTreeMap<LeaseId, JobId>, events: &[(Time, Event)]) -> V
 fn of_plan(plan: &Plan) -> impl Iterator<Item = (JobId, Option<LeaseId>)> + '_ {
     let acted = plan.actions.iter().filter_map(|action| match action {
         Action::Start { stage, lease, .. } => Some((stage.job, Some(*lease))),
-        Action::Claim { stage, .. } | Action::Unclaim { stage } => Some((stage.job, None)),
+        Action::Claim { stage, .. }
+        | Action::Unclaim { stage }
+        | Action::Prepare { stage, .. }
+        | Action::Unprepare { stage, .. } => Some((stage.job, None)),
         Action::Stop { .. } => None,
     });
     acted.chain(plan.waits.iter().map(|(key, _)| (key.job, None)))

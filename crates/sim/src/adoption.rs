@@ -5,7 +5,7 @@ use het_core::{CheckpointSpec, Event, LeaseId, Outcome, Phase, State};
 use het_engine::Engine;
 
 use crate::Sim;
-use crate::engine::checkpointed;
+use crate::engine::{Prepared, checkpointed};
 
 impl Sim {
     pub(crate) fn take_up(&mut self, state: &State) {
@@ -33,6 +33,13 @@ impl Sim {
             }
         }
         self.runs.retain(|lease, _| state.leases().contains_key(lease));
+        self.prepared = state
+            .preparations()
+            .map(|(stage, it)| {
+                let node = it.placement.ranks.first().map(|rank| rank.node);
+                (stage, Prepared { lease: it.lease, node, since: it.since })
+            })
+            .collect();
     }
 
     /// What was reported of a live run and may not have been heard.

@@ -27,6 +27,7 @@ pub struct Sim {
     pub(crate) fence: GenerationFence,
     pub(crate) queue: EventQueue,
     pub(crate) runs: BTreeMap<LeaseId, Run>,
+    pub(crate) prepared: BTreeMap<StageKey, Prepared>,
     /// Ends that were reported and may not be durable yet.
     pub(crate) uncommitted: Vec<(LeaseId, Outcome)>,
     lost: Vec<bool>,
@@ -41,6 +42,14 @@ pub struct Sim {
     failed_once: BTreeSet<StageKey>,
     /// Stages whose corrupt checkpoint was found to be so.
     corrupt_once: BTreeSet<StageKey>,
+}
+
+/// A program that waits for its devices, or is on its way there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prepared {
+    pub(crate) lease: LeaseId,
+    pub(crate) node: Option<NodeId>,
+    pub(crate) since: Time,
 }
 
 /// A gang at work.
@@ -134,6 +143,7 @@ impl Sim {
             removed: BTreeSet::new(),
             queue,
             runs: BTreeMap::new(),
+            prepared: BTreeMap::new(),
             uncommitted: Vec::new(),
             failed_once: BTreeSet::new(),
             corrupt_once: BTreeSet::new(),
@@ -169,7 +179,7 @@ impl Sim {
             return;
         }
         let model = self.model(stage);
-        let loaded = self.now + model.load;
+        let loaded = self.now + model.load.saturating_sub(self.done_early(stage, lease, &model));
         let done = resume.map_or(0, |checkpoint| checkpoint.step);
         let is_corrupt = resume.is_some() && model.corrupt_at == Some(done);
         if is_corrupt && self.corrupt_once.insert(stage) {
@@ -208,6 +218,23 @@ impl Sim {
             self.queue.add(loaded + after, published);
         }
         self.schedule(lease);
+    }
+
+    /// What of the load of a stage was done while it waited.
+    fn done_early(&mut self, stage: StageKey, lease: LeaseId, model: &StageModel) -> Millis {
+        match self.prepared.remove(&stage) {
+            Some(prepared) if prepared.lease == lease => {
+                self.now.since(prepared.since).min(model.imports)
+            }
+            _ => Millis::ZERO,
+        }
+    }
+
+    /// What waits on the node for devices is gone.
+    fn lose_prepared(&mut self, node: NodeId) {
+        let lost = self.prepared.extract_if(.., |_, prepared| prepared.node == Some(node));
+        let lost: Vec<LeaseId> = lost.map(|(_, prepared)| prepared.lease).collect();
+        lost.into_iter().for_each(|lease| self.emit(Event::PreparationEnded { lease }));
     }
 
     /// The slowest rank or link sets the pace of a gang.
@@ -379,6 +406,7 @@ impl Sim {
             }
             Fault::NodeLost { node } => {
                 self.lost[node.index()] = true;
+                self.lose_prepared(node);
                 for lease in self.leases_on(node) {
                     self.end(lease, Outcome::Lost);
                 }
@@ -449,7 +477,9 @@ impl Sim {
     }
 
     fn node_is_removed(&mut self, name: &Name) {
-        let hit = self.row_of(name).map(|node| self.leases_on(node)).unwrap_or_default();
+        let row = self.row_of(name);
+        row.into_iter().for_each(|node| self.lose_prepared(node));
+        let hit = row.map(|node| self.leases_on(node)).unwrap_or_default();
         self.removed.insert(name.clone());
         hit.into_iter().for_each(|lease| self.end(lease, Outcome::Lost));
     }
@@ -551,6 +581,14 @@ impl Engine for Sim {
                 }
                 Action::Stop { lease, grace, .. } => self.stop(*lease, *grace),
                 Action::Claim { .. } | Action::Unclaim { .. } => {}
+                Action::Prepare { lease, stage, placement, .. } => {
+                    let node = placement.ranks.first().map(|rank| rank.node);
+                    let prepared = Prepared { lease: *lease, node, since: self.now };
+                    self.prepared.insert(*stage, prepared);
+                }
+                Action::Unprepare { stage, .. } => {
+                    self.prepared.remove(stage);
+                }
             }
         }
     }

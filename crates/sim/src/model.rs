@@ -25,6 +25,8 @@ pub struct StageModel {
     pub misread: BTreeMap<Name, f64>,
     /// From the start of the processes to the first step.
     pub load: Millis,
+    /// The part of `load` that its program does before it needs its devices.
+    pub imports: Millis,
     /// To write a checkpoint; `None` for a program that cannot.
     pub save: Option<Millis>,
     pub checkpoint_every: u64,
@@ -50,6 +52,7 @@ impl Default for StageModel {
             elastic: None,
             misread: BTreeMap::new(),
             load: Millis(0),
+            imports: Millis(0),
             save: None,
             checkpoint_every: u64::MAX,
             publishes_after: None,

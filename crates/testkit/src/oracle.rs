@@ -47,6 +47,7 @@ pub struct Oracle {
     jobs: BTreeMap<JobId, Shadow>,
     holds: BTreeMap<LeaseId, Hold>,
     claims: BTreeMap<StageKey, Arc<Placement>>,
+    prepared: BTreeMap<StageKey, LeaseId>,
     lost_nodes: BTreeSet<NodeId>,
     suspected_nodes: BTreeSet<NodeId>,
     failed_devices: BTreeSet<DeviceId>,
@@ -124,6 +125,7 @@ impl Oracle {
             jobs: BTreeMap::new(),
             holds: BTreeMap::new(),
             claims: BTreeMap::new(),
+            prepared: BTreeMap::new(),
             lost_nodes: BTreeSet::new(),
             suspected_nodes: BTreeSet::new(),
             failed_devices: BTreeSet::new(),
@@ -204,7 +206,9 @@ impl Oracle {
             }
             Event::CheckpointRejected { stage, checkpoint } => self.rejected(*stage, checkpoint),
             Event::RetryDue { stage } => self.retry_due(*stage),
-            Event::PolicyRemembered { .. } | Event::ChangeRequested { .. } => {}
+            Event::PolicyRemembered { .. }
+            | Event::ChangeRequested { .. }
+            | Event::PreparationEnded { .. } => {}
             Event::StagePublished { lease } => self.published(*lease),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
@@ -296,6 +300,12 @@ impl Oracle {
                     self.claims.insert(*stage, Arc::clone(placement));
                     self.no_device_claimed_twice();
                 }
+                Action::Prepare { lease, stage, .. } => self.prepare(*lease, *stage),
+                Action::Unprepare { stage, lease } => {
+                    if self.prepared.remove(stage) != Some(*lease) {
+                        self.blame(5, format!("{stage} had no preparation {lease}"));
+                    }
+                }
                 Action::Unclaim { stage } => {
                     self.claims.remove(stage);
                     // What a plan gives up the next round can hand out, no round before.
@@ -325,10 +335,10 @@ impl Oracle {
         placement: &Arc<Placement>,
         resume: Option<&Checkpoint>,
     ) {
-        if lease.0 <= self.leases_seen {
-            self.blame(5, format!("lease {lease} is not new"));
+        // It goes on with what was begun for it, or is new.
+        if self.prepared.remove(&key) != Some(lease) {
+            self.draw(lease);
         }
-        self.leases_seen = self.leases_seen.max(lease.0);
         if !self.jobs.get(&key.job).is_some_and(|job| job.may_start(key)) {
             self.blame(4, format!("stage {key} was started but may not start"));
         }
@@ -355,6 +365,24 @@ impl Oracle {
         self.nothing_promised_twice(key);
         self.nobody_over_limit(key);
         self.lends_nothing_for_good(key, &placement);
+    }
+
+    fn draw(&mut self, lease: LeaseId) {
+        if lease.0 <= self.leases_seen {
+            self.blame(5, format!("lease {lease} is not new"));
+        }
+        self.leases_seen = self.leases_seen.max(lease.0);
+    }
+
+    /// Laws 4 and 5: only who may start is prepared, and once.
+    fn prepare(&mut self, lease: LeaseId, key: StageKey) {
+        self.draw(lease);
+        if !self.jobs.get(&key.job).is_some_and(|job| job.may_start(key)) {
+            self.blame(4, format!("stage {key} was prepared but may not start"));
+        }
+        if self.prepared.insert(key, lease).is_some() {
+            self.blame(5, format!("{key} was prepared twice"));
+        }
     }
 
     fn quotas(&mut self, quotas: &Quotas) {

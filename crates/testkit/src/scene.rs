@@ -237,6 +237,11 @@ impl Player<'_> {
                 format!("claim for {} on {}", stage.job, self.devices(placement))
             }
             Action::Unclaim { stage } => format!("unclaim {}", stage.job),
+            Action::Prepare { stage, placement, .. } => {
+                let node = self.state.topology().node(placement.ranks[0].node);
+                format!("prepare {} on {}", stage.job, node.name)
+            }
+            Action::Unprepare { stage, .. } => format!("unprepare {}", stage.job),
         }
     }
 

@@ -56,6 +56,7 @@ impl State {
             Event::CheckpointRejected { stage, checkpoint } => self.reject(*stage, checkpoint),
             Event::RetryDue { stage } => self.retry(*stage),
             Event::StagePublished { lease } => self.published(*lease),
+            Event::PreparationEnded { lease } => self.preparation_ended(*lease),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
             Event::NodesJoined { nodes } => self.join(nodes),
             Event::NodeRemoved { name } => self.remove_node(name),
@@ -189,9 +190,10 @@ impl State {
         self.refresh(id);
     }
 
-    /// Only an ended job can leave: nothing else names it any more.
+    /// Only an ended job can leave of which nothing is left: nothing else names it any more.
     fn retire(&mut self, id: JobId) {
-        if self.jobs.get(&id).is_some_and(|job| job.end.is_some()) {
+        let prepared = self.preparations.keys().any(|key| key.job == id);
+        if self.jobs.get(&id).is_some_and(|job| job.end.is_some()) && !prepared {
             self.keep_what_was_met(id);
             self.jobs.remove(&id);
         }
@@ -224,6 +226,8 @@ impl State {
                 Action::Unclaim { stage } => {
                     self.claims.remove(stage);
                 }
+                Action::Prepare { .. } => self.prepare(action),
+                Action::Unprepare { stage, .. } => self.unprepare(*stage),
             }
         }
         for (key, reasons) in &plan.waits {
@@ -232,9 +236,8 @@ impl State {
     }
 
     fn grant(&mut self, id: LeaseId, key: StageKey, attempt: u32, placement: &Arc<Placement>) {
-        assert!(id >= self.next_lease, "lease {id} was used before");
+        self.draw_lease_of_start(id, key);
         assert!(self.stop_waiting(key), "stage {key} is not waiting to start");
-        self.next_lease = LeaseId(id.0 + 1);
         self.claims.remove(&key);
         self.hold(placement);
         self.book_use(key.job, placement, Booked::Taken);
@@ -483,11 +486,15 @@ impl State {
         self.next_ticket = Ticket(ticket.0 + 1);
         self.waiting.insert(key, ticket);
         self.tickets.insert(ticket, key);
+        if self.stage(key).1.is_preparable() {
+            self.preparable.insert(key);
+        }
     }
 
     /// Whether the stage did wait.
     fn stop_waiting(&mut self, key: StageKey) -> bool {
         let Some(ticket) = self.waiting.remove(&key) else { return false };
+        self.preparable.remove(&key);
         self.departures += 1;
         self.yielding.retain(|_, preemptor| *preemptor != key);
         self.tickets.remove(&ticket).is_some()

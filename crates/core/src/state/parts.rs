@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::apply::Booked;
-use super::{Claim, Job, Lease, Slowness, StageState, State, Suspicion, Ticket};
+use super::{Claim, Job, Lease, Preparation, Slowness, StageState, State, Suspicion, Ticket};
 use crate::{
     DeviceId, Generation, JobId, LeaseId, Name, NodeId, Occupant, Placement, PolicyMemory, Quotas,
     Share, ShareMillis, StageKey, Time, Topology,
@@ -23,6 +23,7 @@ pub struct StateParts {
     pub jobs: BTreeMap<JobId, Arc<Job>>,
     pub leases: BTreeMap<LeaseId, Lease>,
     pub claims: BTreeMap<StageKey, Claim>,
+    pub preparations: BTreeMap<StageKey, Preparation>,
     pub waiting: BTreeMap<StageKey, Ticket>,
     pub next_ticket: Ticket,
     pub departures: u64,
@@ -96,6 +97,7 @@ impl State {
             jobs: self.jobs,
             leases: self.leases,
             claims: self.claims,
+            preparations: self.preparations,
             waiting: self.waiting,
             next_ticket: self.next_ticket,
             departures: self.departures,
@@ -135,6 +137,7 @@ impl State {
         state.jobs = parts.jobs;
         state.leases = parts.leases;
         state.claims = parts.claims;
+        state.preparations = parts.preparations;
         state.tickets = parts.waiting.iter().map(|(&key, &ticket)| (ticket, key)).collect();
         state.waiting = parts.waiting;
         state.next_ticket = parts.next_ticket;
@@ -175,6 +178,8 @@ impl State {
             }
         }
         self.derive_eligibility();
+        let waiting = self.waiting.keys().copied();
+        self.preparable = waiting.filter(|key| self.stage(*key).1.is_preparable()).collect();
         let ids: Vec<JobId> = self.jobs.keys().copied().collect();
         ids.into_iter().for_each(|id| self.settle_recovery(id));
         let row = |(&id, it): (&LeaseId, &Lease)| (id, it.stage.job, Arc::clone(&it.placement));
@@ -209,9 +214,10 @@ fn check(topology: &Topology, parts: &StateParts) -> Result<(), PartsError> {
     }
     let held = parts.leases.values().map(|lease| &lease.placement);
     let claimed = parts.claims.values().map(|claim| &claim.placement);
+    let prepared = parts.preparations.values().map(|preparation| &preparation.placement);
     let ran = parts.jobs.values().flat_map(|job| &job.stages);
     let ran = ran.filter_map(|stage| stage.placement.as_ref());
-    let mut placements = held.clone().chain(claimed).chain(ran);
+    let mut placements = held.clone().chain(claimed).chain(prepared).chain(ran);
     there("a device", placements.all(|placement| is_in(topology, placement)))?;
     held_once(topology, held)
 }
@@ -237,7 +243,8 @@ fn names_stages(parts: &StateParts) -> bool {
     };
     let whole = |job: &Arc<Job>| job.stages.len() == job.spec.stages.len();
     let leased = parts.leases.values().map(|lease| &lease.stage);
-    let wanted = parts.claims.keys().chain(parts.waiting.keys()).chain(parts.yielding.values());
+    let wanted = parts.claims.keys().chain(parts.preparations.keys());
+    let wanted = wanted.chain(parts.waiting.keys()).chain(parts.yielding.values());
     parts.jobs.values().all(whole) && leased.chain(wanted).all(is_there)
 }
 

@@ -20,6 +20,7 @@ pub(super) fn cases<S: Subject>() -> Vec<Case<S>> {
         ("adopting twice equals once", twice),
         ("plans up to the state's generation are old", generation_fence),
         ("an adopted engine takes new plans", new_plans),
+        ("what was prepared starts after a change of the loop", prepared),
         ("every prefix of a plan is legal", prefixes),
     ]
 }
@@ -34,6 +35,17 @@ fn running<S: Subject>(world: World<'_, S>) {
     world.act(vec![stop(1)]);
     world.hear_ends(1);
     world.check_ended(1, stopped);
+}
+
+fn prepared<S: Subject>(world: World<'_, S>) {
+    let mut world = world.with(&[SHORT]);
+    world.act(vec![world.prepare(1)]);
+    world.crash();
+    world.act(vec![world.start(1, 1)]);
+    world.hear_ends(1);
+    world.hear_nothing_more();
+    assert_eq!(world.heard.started[&LeaseId(1)], 1, "{}", world.case);
+    world.check_ended(1, finished);
 }
 
 fn ended_unheard<S: Subject>(world: World<'_, S>) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use het_core::{Action, Generation, LeaseId, Millis, Outcome, Plan};
 
-use super::world::{SHORT, World, claim, finished, stop, stopped, unclaim};
+use super::world::{SHORT, World, claim, finished, stop, stopped, unclaim, unprepare};
 use super::{Case, GRACE, Subject};
 use crate::{Engine, Script};
 
@@ -23,6 +23,8 @@ pub(super) fn cases<S: Subject>() -> Vec<Case<S>> {
         ("a plan of an old generation does nothing", old_generation),
         ("an empty plan moves the generation on", empty_plan),
         ("claims start and end nothing", claims),
+        ("a start goes on with what was prepared", starts_prepared),
+        ("what is prepared and given up starts as if it had not been", gives_preparations_up),
         ("a wait ends when its time is over", wait_until),
         ("a waker ends a wait", waker),
     ]
@@ -159,6 +161,28 @@ fn claims<S: Subject>(world: World<'_, S>) {
     world.act(vec![unclaim(2)]);
     world.hear_nothing_more();
     assert!(world.heard.ended.is_empty(), "{}: {:?}", world.case, world.heard.ended);
+}
+
+fn starts_prepared<S: Subject>(world: World<'_, S>) {
+    let mut world = world.with(&[SHORT]);
+    world.act(vec![world.prepare(1)]);
+    world.hear_nothing_more();
+    assert!(world.heard.started.is_empty(), "{}: {:?}", world.case, world.heard.started);
+    world.act(vec![world.start(1, 1)]);
+    world.hear_ends(1);
+    world.hear_nothing_more();
+    assert_eq!(world.heard.started[&LeaseId(1)], 1, "{}", world.case);
+    world.check_ended(1, finished);
+}
+
+fn gives_preparations_up<S: Subject>(world: World<'_, S>) {
+    let mut world = world.with(&[SHORT, SHORT]);
+    world.act(vec![world.prepare(1)]);
+    world.act(vec![unprepare(1), world.start(2, 1)]);
+    world.hear_ends(1);
+    world.hear_nothing_more();
+    assert!(!world.heard.started.contains_key(&LeaseId(1)), "{}", world.case);
+    world.check_ended(2, finished);
 }
 
 fn wait_until<S: Subject>(world: World<'_, S>) {

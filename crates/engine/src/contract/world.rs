@@ -112,6 +112,17 @@ impl<'a, S: Subject> World<'a, S> {
         }
     }
 
+    /// A preparation of a job's only stage on the first node, under the lease that [`Self::start`]
+    /// gives it.
+    pub fn prepare(&self, id: u64) -> Action {
+        let Action::Start { lease, stage, attempt, placement, launch, resume, .. } =
+            self.start(id, 1)
+        else {
+            unreachable!("it is a start")
+        };
+        Action::Prepare { lease, stage, attempt, placement, launch, resume }
+    }
+
     /// A plan that is committed and not submitted.
     pub fn commit(&mut self, actions: Vec<Action>) -> Plan {
         let generation = Generation(self.state.generation().0 + 1);
@@ -226,6 +237,10 @@ pub(super) fn stop(lease: u64) -> Action {
 
 pub(super) fn claim(id: u64) -> Action {
     Action::Claim { stage: key(id), placement: Arc::new(placement(1)), reasons: Vec::new() }
+}
+
+pub(super) fn unprepare(id: u64) -> Action {
+    Action::Unprepare { stage: key(id), lease: LeaseId(id) }
 }
 
 pub(super) fn unclaim(id: u64) -> Action {

@@ -39,6 +39,7 @@ impl Data {
         let assumptions = Assumptions {
             cadence,
             restart: Restart::Fixed(Millis::seconds(restart)),
+            warm: None,
             noise,
             checkpoint: CheckpointModel::default(),
             seed: 1,

@@ -31,6 +31,7 @@ fn play(data: &Data, workload: &str, policy: &str) -> Outcome {
     let assumptions = Assumptions {
         cadence,
         restart: Restart::Profiled,
+        warm: None,
         noise: Noise::default(),
         checkpoint: CheckpointModel::default(),
         seed: 1,

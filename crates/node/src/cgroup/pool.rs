@@ -114,6 +114,14 @@ impl CgroupPool {
         Ok(group)
     }
 
+    /// Opens a cgroup to what its rank is granted now.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn allow(&self, group: &mut Group, rank: &RankGrant<'_>) -> io::Result<()> {
+        self.confine(group, &rank.devices)
+    }
+
     /// Takes back a cgroup without processes. One that an earlier supervisor made, or that is still
     /// charged for memory of its rank, is not reused.
     pub(crate) fn put_back(&mut self, group: Group) {

@@ -9,7 +9,7 @@ use het_core::Failure;
 use super::verdict::MemoryRanOut;
 use crate::cgroup::{Group, RankGrant};
 use crate::context::{Cleanup, Context, RecordCleanup, ShimCleanup};
-use crate::launch::{GangSpec, all_grants, cannot_write};
+use crate::launch::{Devices, GangSpec, cannot_write};
 use crate::process::{Identity, procfs};
 use crate::recovery::{RECORD_VERSION, Record, RecordFile, boot_ticks};
 use crate::resources::AssignedCores;
@@ -53,9 +53,10 @@ impl Holdings {
     ) -> Result<RecordFile, Failure> {
         let grant = |rank| RankGrant {
             memory: spec.rank(rank).memory,
-            devices: all_grants(spec.rank(rank))
-                .map(|grant| &spec.topology.device(grant.device).name)
-                .collect(),
+            devices: match spec.devices {
+                Devices::Granted => spec.device_names(rank).collect(),
+                Devices::Awaited => Vec::new(),
+            },
         };
         let grants: Vec<RankGrant<'_>> = (0..spec.world()).map(grant).collect();
         self.cgroups = context.cgroups.take(&grants);
@@ -69,6 +70,7 @@ impl Holdings {
             supervisor: Identity::own(),
             shim,
             port: spec.port,
+            warm: spec.devices == Devices::Awaited,
             cores: spec.cores.iter().map(AssignedCores::record).collect(),
             cgroups: self.cgroups.iter().map(|group| group.dirs().to_vec()).collect(),
         };

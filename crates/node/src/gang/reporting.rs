@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use het_core::{Checkpoint, Event, Millis, Progress, Time};
+use het_core::{Checkpoint, Event, Millis, Progress, StallRule, Time};
 use nix::sys::inotify::WatchDescriptor;
 
 use super::processes::Processes;
@@ -101,6 +101,12 @@ impl Reporting {
         self.report.catch_up(since);
         self.since = since;
         self.is_unread = true;
+    }
+
+    /// Its gang has devices from now on: what was before says nothing about how it works.
+    pub(super) fn begin(&mut self, now: Time, rule: StallRule) {
+        self.search_at = Some(now + SEARCH_AFTER);
+        self.silence = SilenceDetector::new(rule, now);
     }
 
     pub(super) fn files_changed(&mut self) {

@@ -72,6 +72,10 @@ impl Startup {
         if elapsed < PATIENCE { Patience::Left } else { Patience::Over }
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+
     /// Nobody will say any more whether its programs begin.
     pub(super) fn give_up(&mut self) {
         *self = Self::Over;
@@ -126,7 +130,10 @@ impl Gang {
     }
 
     /// Without a hold the devices are this control loop's only as long as it lives.
-    fn hold_devices(&self, context: &Context) -> Option<OwnedFd> {
+    pub(super) fn hold_devices(&self, context: &Context) -> Option<OwnedFd> {
+        if self.awaits_devices() {
+            return None;
+        }
         let holds = context.device_holds.as_ref()?;
         let ranks = (0..self.spec.world()).map(|rank| self.spec.rank(rank));
         let devices = ranks.flat_map(launch::all_grants);
@@ -156,7 +163,9 @@ impl Gang {
     pub(super) fn begun(&mut self, context: &mut Context) {
         if self.startup.is_pending() {
             self.startup = Startup::Over;
-            context.emit(Event::StageStarted { lease: self.spec.lease });
+            if !self.awaits_devices() {
+                context.emit(Event::StageStarted { lease: self.spec.lease });
+            }
         }
     }
 

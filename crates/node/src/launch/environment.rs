@@ -4,7 +4,7 @@
 //! file, then facts (ranks,
 //! addresses, visible devices, `HET_*`), which the user cannot override.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
@@ -14,11 +14,17 @@ use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
 use super::launcher;
-use super::spec::GangSpec;
+use super::spec::{Devices, GangSpec};
 use super::template;
 use crate::process::{Environments, Inherited, Variables};
 use crate::resources::is_cpu;
 use crate::run_dir::NOTICE;
+
+/// The variable with the file that a program waits for which was started before it had devices.
+const WARM: &str = "HET_WARM";
+
+/// The driver whose variables hide every accelerator.
+const NO_ACCELERATOR: &str = "cpu";
 
 /// The variable with the rank of a process in its gang.
 pub(crate) const RANK: &str = "RANK";
@@ -72,7 +78,25 @@ pub(crate) fn variables(spec: &GangSpec, rank: u32, given: &Given) -> Variables 
         add_ranks(&mut variables, spec, rank);
     }
     add_heterosis(&mut variables, spec, rank);
+    if spec.devices == Devices::Awaited {
+        variables.set(WARM, spec.grant_file(rank).to_string_lossy());
+    }
     variables
+}
+
+/// What a rank is told that was started before it had devices, as a shell reads it: variables that
+/// take the place of those that it has. Its place among the ranks stays what it was: workers of a
+/// launcher have other such variables, from that.
+pub(crate) fn grant_text(spec: &GangSpec, rank: u32) -> String {
+    let mut facts = Variables::new();
+    add_visible_devices(&mut facts, spec, rank);
+    add_heterosis(&mut facts, spec, rank);
+    let hiding = (spec.visible_env)(NO_ACCELERATOR, &[]);
+    let unset = hiding.iter().filter(|(name, _)| facts.get(name).is_none());
+    let unset = unset.map(|(name, _)| format!("unset {name}\n"));
+    let quoted = |value: &str| value.replace('\'', r"'\''");
+    let set = facts.iter().map(|(name, value)| format!("export {name}='{}'\n", quoted(value)));
+    unset.chain(set).collect()
 }
 
 /// Variables of which the submitter's own win.
@@ -93,6 +117,10 @@ impl Defaults<'_> {
 fn add_defaults(variables: &mut Defaults<'_>, spec: &GangSpec, rank: u32) {
     // A log is read while it is written.
     variables.set("PYTHONUNBUFFERED", 1);
+    if spec.devices == Devices::Awaited {
+        // Asked whether there is a GPU, CUDA would read once and for all which it may use.
+        variables.set("PYTORCH_NVML_BASED_CUDA_CHECK", 1);
+    }
     // Of one process, `torchrun` heeds these where its words say nothing: two on a machine would
     // meet at the same port, and a worker for each device is what the devices are for.
     variables.set("MASTER_PORT", spec.port);
@@ -115,7 +143,11 @@ fn add_defaults(variables: &mut Defaults<'_>, spec: &GangSpec, rank: u32) {
 /// Makes the granted accelerators visible. A rank without any gets the variables of its CPU, which
 /// hide every accelerator.
 fn add_visible_devices(variables: &mut Variables, spec: &GangSpec, rank: u32) {
-    for (driver, ids) in spec.visible_devices(rank) {
+    let visible = match spec.devices {
+        Devices::Granted => spec.visible_devices(rank),
+        Devices::Awaited => BTreeMap::from([(NO_ACCELERATOR, Vec::new())]),
+    };
+    for (driver, ids) in visible {
         for (name, value) in (spec.visible_env)(driver, &ids) {
             variables.set(&name, value);
         }

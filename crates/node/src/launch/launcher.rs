@@ -119,6 +119,18 @@ pub(super) fn processes(argv: &[String], accelerators: usize) -> Processes {
     call.processes(accelerators)
 }
 
+/// Whether a program looks for devices before any script of a user's begins: one that is started
+/// before it has devices would find none.
+pub(crate) fn counts_devices(argv: &[String]) -> bool {
+    let commands = Command::all(argv);
+    let calls = commands.iter().filter_map(Call::find);
+    let mut counts = calls.map(|call| {
+        let processes = call.option(call.launcher.processes).map(|given| given.value);
+        call.launcher.choice == Choice::DeepSpeed || matches!(processes, Some("gpu" | "auto"))
+    });
+    counts.any(|counts| counts)
+}
+
 /// The threads of each process of a program with so many cores; `None` to leave it to the program.
 /// One that is pinned to its cores counts them itself, and so does a launcher, also in a script: a
 /// variable would only take that from them.

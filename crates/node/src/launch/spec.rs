@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use het_core::{
-    Checkpoint, ContainerRuntime, DeviceId, Elastic, Grant, Launch, LeaseId, Placement, Rank,
+    Checkpoint, ContainerRuntime, DeviceId, Elastic, Grant, Launch, LeaseId, Name, Placement, Rank,
     Topology,
 };
 
@@ -16,7 +16,7 @@ use super::template::{self, Placeholders};
 use crate::cgroup::RunMode;
 use crate::checkpoint::SearchRoots;
 use crate::resources::{AssignedCores, count_cores, is_cpu};
-use crate::run_dir::{containers_path, notice_path, progress_path, unhealthy_path};
+use crate::run_dir::{containers_path, grant_path, notice_path, progress_path, unhealthy_path};
 
 /// Gives the environment variables that make these devices of a driver visible to a program, and no
 /// others: `het_devices::visible_devices`. For the driver of a CPU they hide every accelerator.
@@ -26,6 +26,14 @@ pub type VisibleEnv = fn(driver: &str, ids: &[&str]) -> Vec<(Cow<'static, str>, 
 /// there are none: `het_devices::container_access`.
 pub type ContainerAccess =
     fn(ContainerRuntime, driver: &str, ids: &[&str]) -> Result<Vec<String>, String>;
+
+/// Whether a gang has its devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Devices {
+    Granted,
+    /// Its placement says where it is likely to have some.
+    Awaited,
+}
 
 /// A `Start`, with everything that the engine chose for it.
 #[derive(Debug, Clone)]
@@ -38,6 +46,7 @@ pub(crate) struct GangSpec {
     pub(crate) topology: Arc<Topology>,
     pub(crate) visible_env: VisibleEnv,
     pub(crate) container_access: ContainerAccess,
+    pub(crate) devices: Devices,
     pub(crate) port: u16,
     /// The directory that its programs share; its other files lie beside it.
     pub(crate) lease_dir: PathBuf,
@@ -88,6 +97,11 @@ impl GangSpec {
         let accelerators = all().filter(|&device| !is_cpu(&self.topology, device));
         let accelerators: Vec<DeviceId> = accelerators.collect();
         if accelerators.is_empty() { all().collect() } else { accelerators }
+    }
+
+    /// Names of all devices that a rank holds.
+    pub(crate) fn device_names(&self, rank: u32) -> impl Iterator<Item = &Name> + '_ {
+        all_grants(self.rank(rank)).map(|grant| &self.topology.device(grant.device).name)
     }
 
     /// Ids of the devices that a rank sees, by driver: its accelerators, or its sockets if it has
@@ -145,7 +159,8 @@ impl GangSpec {
     /// stop, or to mount it in a container.
     pub(crate) fn needs_shared_dir(&self) -> bool {
         let launch = &self.launch;
-        self.world() > 1 || launch.checkpoint.is_some() || launch.container.is_some()
+        let shares = self.world() > 1 || launch.checkpoint.is_some();
+        shares || launch.container.is_some() || self.devices == Devices::Awaited
     }
 
     /// The file with the container id of a rank, once there is one.
@@ -156,6 +171,11 @@ impl GangSpec {
     /// The file that exists once the health check of a rank has failed.
     pub(crate) fn unhealthy_file(&self, rank: u32) -> PathBuf {
         unhealthy_path(&self.lease_dir, rank)
+    }
+
+    /// Where a rank is told its devices that was started before it had any.
+    pub(crate) fn grant_file(&self, rank: u32) -> PathBuf {
+        grant_path(&self.lease_dir, rank)
     }
 
     pub(crate) fn progress_file(&self) -> PathBuf {

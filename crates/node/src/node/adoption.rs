@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -13,6 +14,7 @@ use super::{LiveLease, NOTE_LIMIT, Node};
 use crate::cgroup::Group;
 use crate::context::{Cleanup, RecordCleanup, ShimCleanup};
 use crate::gang::{AbandonedGang, Gang, Process, Shim, StopRequested};
+use crate::launch::{Devices, all_grants};
 use crate::process::{ProcessSelector, containers, kill_and_wait, pidfd_open};
 use crate::recovery::{AbandonedLease, RecordFile, readable};
 use crate::resources::GangResources;
@@ -27,6 +29,7 @@ impl Node {
         self.fence.adopt(state);
         self.topology_changed(state.topology());
         self.report_machine(state);
+        self.end_preparations(state);
         self.adopt_leases(leases.into_iter().map(|lease| (lease, None)));
     }
 
@@ -39,6 +42,11 @@ impl Node {
         leases: impl Iterator<Item = (LiveLease, Option<GangResources>)>,
     ) {
         let (mut found, unread) = readable(&self.config.run_dir);
+        // Others have what was chosen for them, and these get what is left.
+        let mut leases: Vec<_> = leases.collect();
+        leases.sort_by_key(|(live, _)| {
+            found.iter().any(|it| it.lease() == live.lease && it.record.warm)
+        });
         // Where two leases have the same number, one is of a lost state, and the newest counts.
         found.sort_by_key(|found| (found.record.is_of_this_boot(), found.record.since_ticks));
         let mut records: BTreeMap<LeaseId, AbandonedLease> = BTreeMap::new();
@@ -62,6 +70,13 @@ impl Node {
             }
         }
         records.into_values().for_each(discard);
+    }
+
+    /// What was begun for stages without devices is begun anew, or with their start.
+    fn end_preparations(&mut self, state: &State) {
+        for (_, preparation) in state.preparations() {
+            self.context.emit(Event::PreparationEnded { lease: preparation.lease });
+        }
     }
 
     /// Reports this machine as it was found, where the state knows it otherwise or not at all.
@@ -100,14 +115,25 @@ impl Node {
             Process::adopted(rank, pid, pidfd)
         });
         let processes: Vec<Process> = processes.collect();
-        let cores = record.cores.iter().map(|cores| self.cores.take_again(cores)).collect();
+        let chosen = match (record.warm, chosen) {
+            (false, _) => Some(&record.cores),
+            (true, chosen) => chosen.map(|chosen| &chosen.cores),
+        };
+        let cores = match chosen {
+            Some(chosen) => chosen.iter().map(|cores| self.cores.take_again(cores)).collect(),
+            None => {
+                let ranks = start.placement.ranks.iter();
+                ranks.map(|rank| self.cores.take(all_grants(rank))).collect()
+            }
+        };
         self.ports.take_again(record.port);
-        let spec = self.spec(&start, record.port, cores);
+        let spec = self.spec(&start, Devices::Granted, record.port, cores);
         let shim = found.shim().and_then(|pid| Some(Shim::Other(pidfd_open(pid).ok()?, pid)));
         let shim = shim.unwrap_or(Shim::None);
         let (cgroups, file) = (record.control_groups(), RecordFile::open(path).ok());
         let stop = if live.phase.is_stopping() { StopRequested::Yes } else { StopRequested::No };
-        let abandoned = AbandonedGang { processes, shim, cgroups, record: file, since, stop };
+        let warm = record.warm;
+        let abandoned = AbandonedGang { processes, shim, cgroups, record: file, since, stop, warm };
         let mut gang = Gang::adopt(spec, abandoned, &mut self.context);
         if stop == StopRequested::Yes {
             let checkpoint = start.launch.checkpoint.as_ref();
@@ -121,14 +147,7 @@ impl Node {
     /// that is not to be adopted: kills and removes what is left of it.
     fn lose(&mut self, lease: LeaseId, found: Option<&AbandonedLease>, failure: Failure) {
         let lease_dir = lease_path(&self.config.run_dir, lease);
-        found.into_iter().for_each(AbandonedLease::kill_shim);
-        let current = found.filter(|found| found.record.is_of_this_boot());
-        let groups = current.into_iter().flat_map(AbandonedLease::ranks).collect();
-        let cgroups = current.map(|found| found.record.control_groups()).unwrap_or_default();
-        let variable = marker_variable(&lease_dir);
-        kill_and_wait(&ProcessSelector { groups, variable, cgroups: &cgroups }, None);
-        containers::remove_of_lease(&lease_dir);
-        cgroups.iter().for_each(Group::remove);
+        kill(&lease_dir, found);
         let record = match found.and_then(|found| RecordFile::open(&found.path).ok()) {
             // A process that has not noted its id yet may write to it.
             Some(file) => RecordCleanup::Discard(file),
@@ -139,9 +158,25 @@ impl Node {
     }
 }
 
+/// Kills what is left of a lease, with its shim and its control groups.
+fn kill(lease_dir: &Path, found: Option<&AbandonedLease>) {
+    found.into_iter().for_each(AbandonedLease::kill_shim);
+    let current = found.filter(|found| found.record.is_of_this_boot());
+    let groups = current.into_iter().flat_map(AbandonedLease::ranks).collect();
+    let cgroups = current.map(|found| found.record.control_groups()).unwrap_or_default();
+    let variable = marker_variable(lease_dir);
+    kill_and_wait(&ProcessSelector { groups, variable, cgroups: &cgroups }, None);
+    containers::remove_of_lease(lease_dir);
+    cgroups.iter().for_each(Group::remove);
+}
+
 /// Removes a lease whose end is durable, before whose removal its supervisor died. It had no
-/// processes at its end. A lease of another log may have some, and is left alone.
+/// processes at its end. A lease of another log may have some, and is left alone, unless it never
+/// had devices: then no log has it as a lease.
 fn discard(found: AbandonedLease) {
+    if found.awaits_devices() {
+        kill(&found.lease_dir(), Some(&found));
+    }
     if !found.record.is_of_this_boot() || found.ranks().next().is_none() {
         found.discard();
     }

@@ -39,7 +39,7 @@ use super::sys::{Forked, exit_now, fork, keep_only};
 use lock::Limits;
 pub(crate) use lock::settle;
 pub(crate) use report::{Others, Report};
-use request::{GangRequest, RELEASE, encode_rank};
+use request::{GangRequest, HOLD, RELEASE, encode_rank};
 pub(crate) use request::{RankDescriptors, RankProgram};
 
 /// The word by which the program of an engine is told to be a launcher.
@@ -271,6 +271,14 @@ pub(crate) enum Told {
     Nothing,
     /// It is gone, and whatever it was about to start has begun or never will.
     Gone,
+}
+
+/// Has a shim hold this for its gang.
+///
+/// # Errors
+/// When it is gone.
+pub(crate) fn hold(shim: BorrowedFd<'_>, held: BorrowedFd<'_>) -> io::Result<()> {
+    messages::send(shim, HOLD, std::iter::once(held.as_raw_fd()))
 }
 
 /// Reads the next report of a shim.

@@ -243,6 +243,14 @@ pub(crate) fn of_thread(pid: i32, thread: i32, name: &str) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/task/{thread}/{name}")).ok()
 }
 
+/// Bytes that programs could have without anybody's being written out.
+pub(crate) fn memory_available() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let row = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = row.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
 /// How many processes the kernel has killed for lack of memory since boot; `None` where it does not
 /// count.
 pub(crate) fn oom_kills() -> Option<u64> {

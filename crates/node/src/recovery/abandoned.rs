@@ -15,7 +15,7 @@ use super::record::{Record, RecordHead};
 use super::record_file::{self, Contents};
 use crate::error::NodeError;
 use crate::process::{Slots, pidfd_open};
-use crate::run_dir::{discard_lease_files, lease_path};
+use crate::run_dir::{discard_lease_files, grant_path, lease_path};
 
 /// A record in a run directory whose supervisor may have died.
 #[derive(Debug)]
@@ -49,6 +49,11 @@ impl AbandonedLease {
 
     pub(crate) fn lease_dir(&self) -> PathBuf {
         lease_path(self.path.parent().unwrap_or(&self.path), self.lease())
+    }
+
+    /// It was started before it had devices, and never had any.
+    pub(crate) fn awaits_devices(&self) -> bool {
+        self.record.warm && !grant_path(&self.lease_dir(), 0).exists()
     }
 
     /// The processes of its ranks that run.

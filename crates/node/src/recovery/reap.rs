@@ -116,6 +116,7 @@ mod tests {
             supervisor,
             shim: None,
             port,
+            warm: false,
             cores,
             cgroups,
         };

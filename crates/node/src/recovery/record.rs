@@ -65,6 +65,9 @@ pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shim: Option<Identity>,
     pub(crate) port: u16,
+    /// Its programs were started before it had devices. No cores were chosen for it then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) warm: bool,
     /// Core ids by rank, and which of them it has exclusively, by socket.
     pub(crate) cores: Vec<CoresRecord>,
     /// Directories of the control group, by rank; empty without control groups.

@@ -14,3 +14,4 @@ mod rig;
 mod shards;
 mod shims;
 mod starts;
+mod warm;

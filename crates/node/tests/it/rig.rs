@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Bytes, Checkpoint, CheckpointSpec, Device, DeviceClass, DeviceId, Event, Failure,
-    Generation, Grant, JobId, Launch, LeaseId, Millis, Name, NodeId, Outcome, Placement, Plan,
-    Progress, Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
+    Generation, Grant, JobId, Launch, LeaseId, Millis, Name, NodeId, Outcome, Phase, Placement,
+    Plan, Progress, Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
 };
 use het_engine::Engine;
-use het_node::{Config, ControlGroups, Heartbeat, Node, wall_time};
+use het_node::{Config, ControlGroups, Heartbeat, LiveLease, Node, wall_time};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
@@ -20,7 +20,7 @@ pub const LEASE: LeaseId = LeaseId(1);
 pub const CPU: DeviceId = DeviceId(0);
 pub const GPU: DeviceId = DeviceId(1);
 /// Longest wait for anything: far more than a test needs on a busy machine.
-const PATIENCE: Millis = Millis(20_000);
+pub const PATIENCE: Millis = Millis(20_000);
 const CPU_UNITS: u32 = 8;
 
 pub struct Rig {
@@ -214,7 +214,7 @@ impl Rig {
         self.submit(Action::Stop { lease: LEASE, cause, grace, cost: None });
     }
 
-    fn submit(&mut self, action: Action) {
+    pub fn submit(&mut self, action: Action) {
         self.generation += 1;
         let generation = Generation(self.generation);
         self.node.submit(&Plan { generation, actions: vec![action], waits: Vec::new() });
@@ -224,6 +224,36 @@ impl Rig {
     pub fn next(&mut self) -> (Time, Event) {
         let until = self.node.now() + PATIENCE;
         self.node.next_event(Some(until)).expect("something happens in time")
+    }
+
+    /// A lease that lives according to the log, of which no process is known to have begun.
+    pub fn live_lease(&self, launch: Launch, ranks: Vec<Rank>) -> LiveLease {
+        LiveLease {
+            lease: LEASE,
+            attempt: 3,
+            phase: Phase::Starting,
+            placement: Arc::new(Placement { alternative: 0, ranks }),
+            launch: Arc::new(launch),
+            resume: None,
+        }
+    }
+
+    /// Waits until something is so of which nothing is reported, and nothing else is.
+    #[track_caller]
+    pub fn quiet_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let give_up = self.node.now() + PATIENCE;
+        while !is_so(self) {
+            assert!(self.node.now() < give_up, "{what}");
+            let until = self.node.now() + Millis(10);
+            let event = self.node.next_event(Some(until));
+            assert_eq!(event, None, "nothing is reported until {what}");
+        }
+    }
+
+    /// Waits until the program has written a file.
+    #[track_caller]
+    pub fn await_file(&mut self, name: &str) {
+        self.quiet_until(name, |rig| rig.path(name).exists());
     }
 
     /// Waits until the program reports this step: where it is in its script.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use het_core::{JobSpec, Lease, LeaseId, Locality, Preemptible, StageIndex, StageSpec, Time};
+use het_core::{
+    JobSpec, Lease, LeaseId, Locality, Preemptible, StageIndex, StageSpec, State, Time,
+};
 
 use het_perf::HeldResources;
 
@@ -14,8 +16,8 @@ use crate::View;
 /// Everything that runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Running {
-    /// All below were looked at.
-    seen_until: LeaseId,
+    /// How often a stage had stopped waiting when it was last looked who began.
+    departures: u64,
     /// Of the rates that speeds were found with.
     revision: u64,
     leases: BTreeMap<LeaseId, Runner>,
@@ -52,7 +54,18 @@ impl Running {
     /// Takes in who began since the last decision, and drops who ended.
     pub fn update(&mut self, view: &View<'_>) {
         let state = view.state;
-        for (&id, lease) in state.leases().range(self.seen_until..) {
+        let departed = std::mem::replace(&mut self.departures, state.departures());
+        if departed == state.departures() && self.leases.len() == state.leases().len() {
+            return self.update_speeds(view);
+        }
+        self.drop_ended(state);
+        // One that goes on with a preparation may have a lower number than those who run.
+        let known = &self.leases;
+        let new: Vec<(LeaseId, &Lease)> = (state.leases().iter())
+            .filter(|(id, _)| !known.contains_key(id))
+            .map(|(id, lease)| (*id, lease))
+            .collect();
+        for (id, lease) in new {
             let runner = Runner::new(view, lease);
             self.lasting += usize::from(runner.lasts());
             let from = runner.spec().preemptible.from(lease.since);
@@ -62,28 +75,30 @@ impl Running {
             self.choosers.extend(runner.has_choice().then_some(id));
             self.leases.insert(id, runner);
         }
-        self.seen_until = state.next_lease();
-        if self.leases.len() != state.leases().len() {
-            let mut held = state.leases().keys().peekable();
-            let Self { leases, choosers, lasting, ends_of_min_runtime, expected, .. } = self;
-            leases.retain(|id, runner| {
-                while held.next_if(|held| *held < id).is_some() {}
-                let runs = held.peek() == Some(&id);
-                if !runs {
-                    *lasting -= usize::from(runner.lasts());
-                    ends_of_min_runtime.remove(id);
-                    choosers.remove(id);
-                    expected.remove(&runner.part);
-                }
-                runs
-            });
-        }
+        self.update_speeds(view);
+    }
+
+    fn drop_ended(&mut self, state: &State) {
+        let Self { leases, choosers, lasting, ends_of_min_runtime, expected, .. } = self;
+        leases.retain(|id, runner| {
+            let runs = state.leases().contains_key(id);
+            if !runs {
+                *lasting -= usize::from(runner.lasts());
+                ends_of_min_runtime.remove(id);
+                choosers.remove(id);
+                expected.remove(&runner.part);
+            }
+            runs
+        });
+    }
+
+    fn update_speeds(&mut self, view: &View<'_>) {
         if self.revision != view.rates.revision() {
             let revision = std::mem::replace(&mut self.revision, view.rates.revision());
             for (id, runner) in &mut self.leases {
                 let last = view.rates.revision_of(&runner.spec().profile);
                 if last.is_some_and(|last| last > revision) {
-                    runner.weigh(view, &state.leases()[id]);
+                    runner.weigh(view, &view.state.leases()[id]);
                 }
             }
         }

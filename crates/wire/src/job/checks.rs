@@ -116,12 +116,22 @@ fn stage_problems(
     checkpoint_problems(found, tree);
     preemption_problems(found, &stage.needs, tree);
     elastic_problems(found, &stage.needs, tree, known.classes);
+    warm_problems(found, &stage.needs, tree);
     if stage.needs.stall.as_deref() != Some(STALL_NEVER) {
         duration_at(found, tree, "stall");
     }
     unused_fields(found, tree);
-    let texts =
-        ["run", "resume", "env", "checkpoint", "container", "alternatives", "logs", "stdin"];
+    let texts = [
+        "run",
+        "resume",
+        "env",
+        "checkpoint",
+        "container",
+        "alternatives",
+        "logs",
+        "stdin",
+        "inputs",
+    ];
     for at in texts.into_iter().filter_map(|field| tree.get(field)) {
         placeholder_problems(found, at);
     }
@@ -199,6 +209,17 @@ fn elastic_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree, classe
         let message = "a stage without `checkpoint` would begin anew at every other size";
         let hint = "say where it saves, for example `checkpoint: { every: 10m }`, and `resume`";
         found.push(at.problem(message, hint.to_owned()));
+    }
+}
+
+/// The devices of a container are chosen when it begins.
+fn warm_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree) {
+    let (Some(true), Some(at)) = (needs.warm, tree.get("warm")) else { return };
+    let contained = needs.alternatives.iter().any(|row| row.container.is_some());
+    if needs.container.is_some() || contained {
+        let message = "a program in a container cannot be started before its devices are free";
+        let hint = "leave `warm` out, and name what it reads as `inputs`".to_owned();
+        found.push(at.problem(message, hint));
     }
 }
 

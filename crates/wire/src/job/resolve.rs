@@ -301,6 +301,8 @@ fn launch(
         ranks_max,
         precision: needs.precision.map(|format| Name::from(format.word())),
         elastic: None,
+        inputs: needs.inputs.iter().map(|text| fill(text)).collect(),
+        warm: needs.warm == Some(true),
         scratch: scratch(stage).or(context.scratch),
         log: match needs.logs {
             Some(LogsFile::Rule(LogRuleFile::None)) => LogRule::Discard,

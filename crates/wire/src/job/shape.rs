@@ -169,6 +169,16 @@ pub struct Needs {
     /// stopped and started again from its newest checkpoint when that number changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<ElasticFile>,
+    /// What its program reads while it starts: files, directories, or models of the Hugging Face
+    /// cache by name. They are read into memory while the stage waits for its devices, as far as
+    /// there is room.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<String>,
+    /// Its program waits for its devices at the file that `HET_WARM` names, as
+    /// `heterosis.wait_for_devices()` and `het-train` do: it is started while they are still in
+    /// use, and has its imports done when they are free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<TopologyFile>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -99,6 +99,9 @@ enum EventRecord {
     StagePublished {
         lease: u64,
     },
+    PreparationEnded {
+        lease: u64,
+    },
     StageEnded {
         lease: u64,
         outcome: OutcomeRecord,
@@ -274,6 +277,7 @@ fn write(event: &Event) -> EventRecord {
         },
         Event::RetryDue { stage } => EventRecord::RetryDue { stage: (stage.job.0, stage.stage.0) },
         Event::StagePublished { lease } => EventRecord::StagePublished { lease: lease.0 },
+        Event::PreparationEnded { lease } => EventRecord::PreparationEnded { lease: lease.0 },
         Event::StageEnded { lease, outcome } => {
             EventRecord::StageEnded { lease: lease.0, outcome: write_outcome(outcome) }
         }
@@ -343,6 +347,9 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         }
         EventRecord::RetryDue { stage } => Event::RetryDue { stage: read_stage(*stage) },
         EventRecord::StagePublished { lease } => Event::StagePublished { lease: LeaseId(*lease) },
+        EventRecord::PreparationEnded { lease } => {
+            Event::PreparationEnded { lease: LeaseId(*lease) }
+        }
         EventRecord::StageEnded { lease, outcome } => {
             Event::StageEnded { lease: LeaseId(*lease), outcome: read_outcome(outcome)? }
         }

@@ -59,6 +59,19 @@ enum ActionRecord {
     Unclaim {
         stage: KeyRecord,
     },
+    Prepare {
+        lease: u64,
+        stage: KeyRecord,
+        attempt: u32,
+        placement: PlacementRecord,
+        launch: LaunchRecord,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resume: Option<CheckpointRecord>,
+    },
+    Unprepare {
+        stage: KeyRecord,
+        lease: u64,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -262,6 +275,19 @@ fn write_action(action: &Action) -> ActionRecord {
             reasons: reasons.iter().map(write_reason).collect(),
         },
         Action::Unclaim { stage } => ActionRecord::Unclaim { stage: write_key(*stage) },
+        Action::Prepare { lease, stage, attempt, placement, launch, resume } => {
+            ActionRecord::Prepare {
+                lease: lease.0,
+                stage: write_key(*stage),
+                attempt: *attempt,
+                placement: write_placement(placement),
+                launch: write_launch(launch),
+                resume: resume.as_ref().map(write_checkpoint),
+            }
+        }
+        Action::Unprepare { stage, lease } => {
+            ActionRecord::Unprepare { stage: write_key(*stage), lease: lease.0 }
+        }
     }
 }
 
@@ -290,6 +316,19 @@ fn read_action(record: &ActionRecord) -> Action {
             reasons: reasons.iter().map(read_reason).collect(),
         },
         ActionRecord::Unclaim { stage } => Action::Unclaim { stage: read_key(*stage) },
+        ActionRecord::Prepare { lease, stage, attempt, placement, launch, resume } => {
+            Action::Prepare {
+                lease: LeaseId(*lease),
+                stage: read_key(*stage),
+                attempt: *attempt,
+                placement: Arc::new(read_placement(placement)),
+                launch: Arc::new(read_launch(launch)),
+                resume: resume.as_ref().map(read_checkpoint),
+            }
+        }
+        ActionRecord::Unprepare { stage, lease } => {
+            Action::Unprepare { stage: read_key(*stage), lease: LeaseId(*lease) }
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use het_core::{
     Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Micro, Millis, Name, NodeId,
-    Occupant, Phase, Share, ShareMillis, Slowness, StageKey, StateParts, Suspicion, Ticket, Time,
-    Topology,
+    Occupant, Phase, Preparation, PreparationOutcome, Share, ShareMillis, Slowness, StageKey,
+    StateParts, Suspicion, Ticket, Time, Topology,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -16,8 +16,8 @@ use thiserror::Error;
 use super::RecordError;
 use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
 use super::plan::{
-    CauseRecord, KeyRecord, PlacementRecord, read_cause, read_key, read_placement, write_cause,
-    write_key, write_placement,
+    CauseRecord, CheckpointRecord, KeyRecord, PlacementRecord, read_cause, read_checkpoint,
+    read_key, read_placement, write_cause, write_checkpoint, write_key, write_placement,
 };
 use super::quotas::{QuotasRecord, read_quotas, write_quotas};
 use super::topology::{TopologyRecord, read_topology, write_topology};
@@ -129,6 +129,8 @@ struct StateRecord {
     jobs: BTreeMap<u64, KeptJobRecord>,
     leases: BTreeMap<u64, LeaseRecord>,
     claims: Vec<(KeyRecord, ClaimRecord)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    preparations: Vec<(KeyRecord, PreparationRecord)>,
     /// Stages with the tickets that they drew.
     waiting: Vec<(KeyRecord, u64)>,
     next_ticket: u64,
@@ -183,6 +185,17 @@ enum PhaseRecord {
 struct ClaimRecord {
     placement: PlacementRecord,
     since_ms: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PreparationRecord {
+    lease: u64,
+    attempt: u32,
+    placement: PlacementRecord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resume: Option<CheckpointRecord>,
+    since_ms: u64,
+    failed: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -291,6 +304,7 @@ fn write_state(state: &StateParts) -> StateRecord {
         jobs: state.jobs.iter().map(|(id, job)| (id.0, write_kept_job(job))).collect(),
         leases: state.leases.iter().map(|(id, held)| (id.0, lease(held))).collect(),
         claims: state.claims.iter().map(|(key, held)| (write_key(*key), claim(held))).collect(),
+        preparations: state.preparations.iter().map(write_preparation).collect(),
         waiting: state.waiting.iter().map(|(key, ticket)| (write_key(*key), ticket.0)).collect(),
         next_ticket: state.next_ticket.0,
         departures: state.departures,
@@ -333,6 +347,7 @@ fn read_state(record: &StateRecord, head: &Arc<Topology>) -> Result<StateParts, 
         jobs: record.jobs.iter().map(job).collect::<Result<_, RecordError>>()?,
         leases: record.leases.iter().map(|(id, held)| (LeaseId(*id), read_lease(held))).collect(),
         claims: record.claims.iter().map(read_claim).collect(),
+        preparations: record.preparations.iter().map(read_preparation).collect(),
         waiting: by_key.collect(),
         next_ticket: Ticket(record.next_ticket),
         departures: record.departures,
@@ -387,6 +402,35 @@ fn read_lease(record: &LeaseRecord) -> Lease {
 fn read_claim((key, record): &(KeyRecord, ClaimRecord)) -> (StageKey, Claim) {
     let placement = Arc::new(read_placement(&record.placement));
     (read_key(*key), Claim { placement, since: Time(record.since_ms) })
+}
+
+fn write_preparation(
+    (key, preparation): (&StageKey, &Preparation),
+) -> (KeyRecord, PreparationRecord) {
+    let record = PreparationRecord {
+        lease: preparation.lease.0,
+        attempt: preparation.attempt,
+        placement: write_placement(&preparation.placement),
+        resume: preparation.resume.as_ref().map(write_checkpoint),
+        since_ms: preparation.since.0,
+        failed: preparation.outcome == PreparationOutcome::Failed,
+    };
+    (write_key(*key), record)
+}
+
+fn read_preparation((key, record): &(KeyRecord, PreparationRecord)) -> (StageKey, Preparation) {
+    let preparation = Preparation {
+        lease: LeaseId(record.lease),
+        attempt: record.attempt,
+        placement: Arc::new(read_placement(&record.placement)),
+        resume: record.resume.as_ref().map(read_checkpoint),
+        since: Time(record.since_ms),
+        outcome: match record.failed {
+            true => PreparationOutcome::Failed,
+            false => PreparationOutcome::Pending,
+        },
+    };
+    (read_key(*key), preparation)
 }
 
 fn read_used((tenant, used): (&String, &Vec<u32>)) -> (Name, Vec<Share>) {

@@ -158,6 +158,10 @@ pub(super) struct LaunchRecord {
     precision: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     elastic: Option<ElasticRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inputs: Vec<String>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    warm: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scratch_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -411,6 +415,8 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
         ranks_max: launch.ranks_max,
         precision: launch.precision.as_ref().map(ToString::to_string),
         elastic: launch.elastic.map(|Elastic { reference }| ElasticRecord { reference }),
+        inputs: launch.inputs.clone(),
+        warm: launch.warm,
         scratch_bytes: launch.scratch.map(|bytes| bytes.0),
         log: match launch.log {
             LogRule::EachRank => LogRecord::EachRank,
@@ -493,6 +499,8 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
         ranks_max: record.ranks_max,
         precision: record.precision.as_deref().map(Into::into),
         elastic: record.elastic.map(|ElasticRecord { reference }| Elastic { reference }),
+        inputs: record.inputs.clone(),
+        warm: record.warm,
         scratch: record.scratch_bytes.map(Bytes),
         log: match record.log {
             LogRecord::EachRank => LogRule::EachRank,

@@ -36,7 +36,7 @@ pub struct ScenarioArgs {
     /// the lengths that they declared and what was known before the first of them: a backup
     /// (`het server backup`), or the store of a server that does not run.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "trace", "profiles", "noise",
-        "restart_cost", "checkpoint_every", "quotas"])]
+        "restart_cost", "warm_start", "checkpoint_every", "quotas"])]
     pub from_log: Option<PathBuf>,
     /// The first job of the log that is played; what ran before it is what is known.
     #[arg(long, value_name = "JOB", requires = "from_log")]
@@ -55,6 +55,11 @@ pub struct ScenarioArgs {
     /// of each application.
     #[arg(long, value_name = "none|profile|SECONDS", default_value = "none")]
     pub restart_cost: String,
+    /// Seconds of that pause in which programs need no devices yet. With it, the programs of stages
+    /// that come next are started while their devices are still in use (`warm: true` in a job
+    /// file).
+    #[arg(long, value_name = "SECONDS")]
+    pub warm_start: Option<f64>,
     /// Errors in what policies are told: `speed=0.2,work=0.3` (σ of a lognormal factor).
     #[arg(long, default_value = "")]
     pub noise: String,
@@ -140,6 +145,7 @@ fn described(args: &ScenarioArgs, seed: u64) -> Result<Scenario, Fail> {
     let assumptions = Assumptions {
         cadence: args.cadence.cadence(),
         restart: restart(&args.restart_cost)?,
+        warm: args.warm_start.map(|imports| seconds("--warm-start", imports)).transpose()?,
         noise: noise(&args.noise)?,
         checkpoint: CheckpointModel {
             duration: seconds("--checkpoint-cost", args.checkpoint_cost)?,

@@ -54,6 +54,9 @@ pub(super) struct GangRequest {
 /// gang.
 pub(super) const RELEASE: &[u8] = b"release";
 
+/// The descriptor beside it is held for the gang from now on.
+pub(super) const HOLD: &[u8] = b"hold";
+
 pub(super) const GANG_BYTES: usize = 12;
 
 impl GangRequest {

@@ -14,7 +14,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getpid, setsid};
 
 use super::report::{Others, Report};
-use super::request::{GangRequest, RANK_DESCRIPTORS_MAX, RELEASE, decode_rank};
+use super::request::{GangRequest, HOLD, RANK_DESCRIPTORS_MAX, RELEASE, decode_rank};
 use super::wait::{Woken, wait, wait_for};
 use crate::process::exit::Exit;
 use crate::process::messages::{receive, try_send};
@@ -46,7 +46,7 @@ type Request = (Vec<u8>, Vec<OwnedFd>);
 struct Gang {
     record: File,
     /// Devices are held as long as it is open.
-    _hold: Option<OwnedFd>,
+    hold: Option<OwnedFd>,
     slots_at: u64,
     ranks: Vec<Rank>,
 }
@@ -76,7 +76,7 @@ pub(super) fn run(
             // The engine died, or cannot start every rank: none begins.
             return Ok(());
         };
-        let mut gang = Gang { record, _hold: hold, slots_at, ranks: Vec::new() };
+        let mut gang = Gang { record, hold, slots_at, ranks: Vec::new() };
         gang.start(ranks, connection);
         if gang.attend(connection, &children)? == Engine::Gone {
             return Ok(());
@@ -188,12 +188,16 @@ impl Gang {
             if wait(&mut watched)? == Woken::ByChild {
                 others = self.collect(children);
             } else if watched[0].revents().is_some_and(|found| found != PollFlags::POLLOUT) {
-                let received = receive(connection.as_fd())?;
-                if received.is_some_and(|(bytes, _)| bytes == RELEASE) && self.is_over() {
-                    self.forget_ranks();
-                    return Ok(engine);
+                match receive(connection.as_fd())? {
+                    Some((bytes, descriptors)) if bytes == HOLD => {
+                        self.hold = descriptors.into_iter().next();
+                    }
+                    Some((bytes, _)) if bytes == RELEASE && self.is_over() => {
+                        self.forget_ranks();
+                        return Ok(engine);
+                    }
+                    _ => engine = Engine::Gone,
                 }
-                engine = Engine::Gone;
             }
         }
     }

@@ -1,0 +1,98 @@
+//! A gang whose programs were started before it has devices, and wait for them.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use het_core::{Event, Failure, FailureCause};
+use het_files::replace;
+
+use super::Gang;
+use super::shutdown::Shutdown;
+use super::startup::Startup;
+use crate::cgroup::RankGrant;
+use crate::context::Context;
+use crate::launch::{self, Devices, GangSpec, cannot_write};
+use crate::process::{hold, pin_tree};
+
+impl Gang {
+    /// Its devices are another gang's at present.
+    pub(crate) fn awaits_devices(&self) -> bool {
+        self.spec.devices == Devices::Awaited
+    }
+
+    /// Gives a gang that waits for them the devices of `spec`, and lets its programs go on. It keeps
+    /// the port that they were told.
+    pub(crate) fn grant(&mut self, spec: GangSpec, context: &mut Context) {
+        let GangSpec { port, lease_dir, .. } = &self.spec;
+        self.spec = GangSpec { port: *port, lease_dir: lease_dir.clone(), ..spec };
+        self.reporting.begin(context.clock.now(), self.spec.launch.stall);
+        if self.processes.iter().any(|process| process.exit.is_some()) {
+            let message = "its program had ended before it had devices".to_owned();
+            return self.fail_start(refused(message), context);
+        }
+        if let Err(failure) = self.open_to_devices(context) {
+            return self.fail_start(failure, context);
+        }
+        if matches!(self.startup, Startup::Over) {
+            context.emit(Event::StageStarted { lease: self.spec.lease });
+        }
+    }
+
+    /// A gang that was granted its devices by an engine that died, perhaps before its programs were
+    /// told.
+    pub(super) fn grant_again(&mut self, context: &mut Context) {
+        if let Err(failure) = self.open_to_devices(context) {
+            self.fail_start(failure, context);
+        }
+    }
+
+    fn open_to_devices(&mut self, context: &mut Context) -> Result<(), Failure> {
+        self.learn_ids();
+        for (rank, group) in (0..self.spec.world()).zip(&mut self.holdings.cgroups) {
+            let grant = RankGrant {
+                memory: self.spec.rank(rank).memory,
+                devices: self.spec.device_names(rank).collect(),
+            };
+            context.cgroups.allow(group, &grant).map_err(|error| {
+                refused(format!("its control group cannot be opened to its devices: {error}"))
+            })?;
+        }
+        for process in self.processes.iter() {
+            let cores = &self.spec.cores[process.rank as usize].cores;
+            process.valid_pid().into_iter().for_each(|pid| pin_tree(pid, cores));
+        }
+        if let (Some(held), Some(shim)) = (self.hold_devices(context), self.shim.connection()) {
+            // Without a hold the devices are this control loop's only as long as it lives.
+            let _ = hold(shim, held.as_fd());
+        }
+        (0..self.spec.world()).try_for_each(|rank| self.tell_devices(rank))
+    }
+
+    fn tell_devices(&self, rank: u32) -> Result<(), Failure> {
+        let path = self.spec.grant_file(rank);
+        let text = launch::grant_text(&self.spec, rank);
+        replace(&path, text.as_bytes())
+            .map_err(|error: io::Error| cannot_write(rank, &path, &error))
+    }
+
+    /// What it was started for does not come: nothing of it is reported.
+    pub(crate) fn give_up(&mut self, context: &Context) {
+        self.kill(context);
+    }
+
+    /// It was given up, or its program ended by itself.
+    pub(super) fn end_unused(&mut self, context: &mut Context) {
+        let given_up = matches!(self.shutdown, Shutdown::Killed) && !self.startup.has_failed();
+        let cleanup = self.release(context);
+        if !given_up {
+            context.emit(Event::PreparationEnded { lease: self.spec.lease });
+        }
+        // Nothing of it is in the log.
+        context.cleanups.push(cleanup);
+    }
+}
+
+fn refused(message: String) -> Failure {
+    let (exit_code, cause) = (Failure::CANNOT_RUN, FailureCause::Refused);
+    Failure { rank: 0, exit_code, message, cause }
+}

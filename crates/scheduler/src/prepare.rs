@@ -1,0 +1,132 @@
+//! What stages that wait can begin with before their devices are free: who comes next, and where
+//! that is likely.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use het_core::{
+    Action, Bytes, LeaseId, NodeId, Placement, Plan, Preparation, PreparationOutcome, StageKey,
+    State,
+};
+use het_policy::{Decision, Pool, Remainder, View, Want, upcoming};
+
+/// Stages that are prepared on a node at a time: the one that comes next, and the one after it.
+const PREPARED_PER_NODE: usize = 2;
+
+/// Waiting stages that are looked at.
+const LOOKS_MAX: usize = 32;
+
+/// Adds to a plan what is to be prepared now, and gives up what is of no use any more.
+pub(crate) fn prepare(view: &View<'_>, decision: &Decision, plan: &mut Plan) {
+    let state = view.state;
+    if state.preparations().next().is_none() && state.preparable().next().is_none() {
+        return;
+    }
+    let started = started(plan);
+    let wanted = wanted(view, decision, &started);
+    let is_kept = |key: StageKey, preparation: &Preparation| match started.get(&key) {
+        Some((lease, _)) => *lease == preparation.lease,
+        None => match preparation.outcome {
+            PreparationOutcome::Pending => wanted.iter().any(|(of, placement)| {
+                let checkpoint = state.stage_record(key).checkpoint.as_ref();
+                *of == key && preparation.serves(state.stage(key).1, placement, checkpoint)
+            }),
+            // It says that no other is to be made.
+            PreparationOutcome::Failed => state.is_waiting(key),
+        },
+    };
+    let (kept, given_up): (Vec<_>, Vec<_>) =
+        state.preparations().partition(|(key, preparation)| is_kept(*key, preparation));
+    let given_up =
+        given_up.into_iter().map(|(stage, it)| Action::Unprepare { stage, lease: it.lease });
+    plan.actions.splice(0..0, given_up);
+    let kept: BTreeSet<StageKey> = kept.into_iter().map(|(key, _)| key).collect();
+    let new = wanted.into_iter().filter(|(key, _)| !kept.contains(key));
+    let next_lease = started.values().map(|(lease, _)| LeaseId(lease.0 + 1)).max();
+    let next_lease = next_lease.map_or(state.next_lease(), |next| next.max(state.next_lease()));
+    let actions = new.zip(next_lease.0..).map(|((stage, placement), lease)| {
+        let (_, spec, record) = state.stage(stage);
+        Action::Prepare {
+            lease: LeaseId(lease),
+            stage,
+            attempt: record.attempts + 1,
+            launch: Arc::clone(&spec.alternatives[placement.alternative].launch),
+            placement: Arc::new(placement),
+            resume: record.checkpoint.clone(),
+        }
+    });
+    plan.actions.extend(actions);
+}
+
+/// Who starts by a plan, and where.
+type Started = BTreeMap<StageKey, (LeaseId, Arc<Placement>)>;
+
+fn started(plan: &Plan) -> Started {
+    let starts = plan.actions.iter().filter_map(|action| match action {
+        Action::Start { stage, lease, placement, .. } => {
+            Some((*stage, (*lease, Arc::clone(placement))))
+        }
+        _ => None,
+    });
+    starts.collect()
+}
+
+/// Who should be prepared and where, in the order in which they come: those for whom devices are
+/// being freed, those who come next by the policy, and the rest by priority and by the time that
+/// they waited; as many as a node has room for.
+fn wanted(view: &View<'_>, decision: &Decision, started: &Started) -> Vec<(StageKey, Placement)> {
+    let state = view.state;
+    let claimed = decision.wants.iter().filter_map(|(key, want)| match want {
+        Want::Run { placement, .. } => Some((*key, placement.clone())),
+        Want::Wait { .. } => None,
+    });
+    let claimed: Vec<_> = claimed.filter(|(key, _)| !started.contains_key(key)).collect();
+    let remainder = Remainder::of(Pool::of(state).with_suspected(), decision);
+    let order = |key: &StageKey| {
+        let next = decision.next.iter().position(|next| next == key);
+        let job = state.stage(*key).0;
+        let since = job.waiting_since(key.stage);
+        (next.unwrap_or(usize::MAX), Reverse(job.priority()), since, *key)
+    };
+    let waiting = state.preparable().filter(|key| !remainder.serves(*key));
+    let mut waiting: Vec<StageKey> = waiting.collect();
+    waiting.sort_by_cached_key(order);
+    waiting.truncate(LOOKS_MAX);
+    let rest = upcoming(view, remainder, waiting);
+    let mut rooms: BTreeMap<NodeId, Room> = BTreeMap::new();
+    let rows = claimed.into_iter().chain(rest).filter_map(|(key, placement)| {
+        let node = placement.ranks.first()?.node;
+        let is_waiting = state.is_waiting(key) && state.stage(key).1.is_preparable();
+        let is_on_one = placement.ranks.iter().all(|rank| rank.node == node);
+        let room = rooms.entry(node).or_insert_with(|| Room::of(state, node, started));
+        (is_waiting && is_on_one && room.take(&placement)).then_some((key, placement))
+    });
+    rows.collect()
+}
+
+/// What a node has for preparations: they use memory that nobody else does at the moment.
+struct Room {
+    count: usize,
+    memory: Bytes,
+}
+
+impl Room {
+    /// After the starts of the same plan.
+    fn of(state: &State, node: NodeId, started: &Started) -> Self {
+        let ranks = started.values().flat_map(|(_, placement)| &placement.ranks);
+        let taken = ranks.filter(|rank| rank.node == node).map(|rank| rank.memory.0).sum();
+        let memory = state.memory_free(node).saturating_sub(Bytes(taken));
+        Self { count: PREPARED_PER_NODE, memory }
+    }
+
+    fn take(&mut self, placement: &Placement) -> bool {
+        let asked = placement.ranks.iter().map(|rank| rank.memory.0).sum();
+        let fits = self.count > 0 && self.memory >= Bytes(asked);
+        if fits {
+            self.count -= 1;
+            self.memory = self.memory.saturating_sub(Bytes(asked));
+        }
+        fits
+    }
+}

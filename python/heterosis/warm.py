@@ -24,7 +24,7 @@ from typing import Dict, Optional
 __all__ = ["wait_for_devices"]
 
 #: Names the file that says which devices they are; nothing lies there before they are free.
-_DOOR = "HET_WARM"
+_VARIABLE = "HET_WARM"
 
 #: Seconds between two looks for it.
 _LOOK_EVERY = 0.01
@@ -42,8 +42,8 @@ def wait_for_devices() -> None:
     Raises RuntimeError where PyTorch has initialised CUDA already, which keeps the devices that it
     saw then.
     """
-    door = os.environ.get(_DOOR)
-    if not door:
+    file = os.environ.get(_VARIABLE)
+    if not file:
         return
     if _cuda_is_initialised():
         raise RuntimeError(
@@ -51,9 +51,9 @@ def wait_for_devices() -> None:
             " heterosis.wait_for_devices() before the first use of CUDA, or remove `warm: true`"
             " from the job file"
         )
-    variables = _parsed(_awaited(Path(door)))
+    variables = _parsed(_awaited(Path(file)))
     # Whatever this process starts has nothing to wait for.
-    variables[_DOOR] = None
+    variables[_VARIABLE] = None
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -67,11 +67,11 @@ def _cuda_is_initialised() -> bool:
     return cuda is not None and cuda.is_initialized()
 
 
-def _awaited(door: Path) -> str:
+def _awaited(file: Path) -> str:
     """The content of the file once it is there: it appears as a whole."""
     while True:
         try:
-            return os.fsdecode(door.read_bytes())
+            return os.fsdecode(file.read_bytes())
         except FileNotFoundError:
             time.sleep(_LOOK_EVERY)
 
@@ -84,6 +84,6 @@ def _parsed(text: str) -> Dict[str, Optional[str]]:
     for verb in words:
         name, is_set, value = next(words, "").partition("=")
         if not name or (verb, bool(is_set)) not in (("export", True), ("unset", False)):
-            raise ValueError(f"{_DOOR}: neither export NAME='value' nor unset NAME: {verb} {name}")
+            raise ValueError(f"{_VARIABLE}: neither export NAME='value' nor unset NAME: {verb} {name}")
         variables[name] = value if is_set else None
     return variables

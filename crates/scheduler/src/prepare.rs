@@ -93,7 +93,7 @@ fn wanted(view: &View<'_>, decision: &Decision, started: &Started) -> Vec<(Stage
     let mut waiting: Vec<StageKey> = waiting.collect();
     waiting.sort_by_cached_key(order);
     waiting.truncate(LOOKS_MAX);
-    let rest = upcoming(view, remainder, waiting);
+    let rest = upcoming(view, decision, remainder, waiting);
     let mut rooms: BTreeMap<NodeId, Room> = BTreeMap::new();
     let rows = claimed.into_iter().chain(rest).filter_map(|(key, placement)| {
         let node = placement.ranks.first()?.node;

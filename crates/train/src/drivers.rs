@@ -6,9 +6,12 @@ use crate::weights::Weights;
 use serde::Deserialize;
 use std::sync::Arc;
 
+/// The driver of the processor's cores.
+pub const CPU: &str = "cpu";
+
 /// Every driver this trainer knows, and whether this binary has it.
 pub const KNOWN: [(&str, bool); 4] = [
-    ("cpu", true),
+    (CPU, true),
     ("flex", cfg!(feature = "flex")),
     ("vulkan", cfg!(feature = "vulkan")),
     ("cuda", cfg!(feature = "cuda")),

@@ -4,8 +4,8 @@
 //! [`tokens`] turn text into numbers; [`weights`] holds the frozen model and [`lora`] what is
 //! trained on it; a [`driver`], one of [`drivers`], computes losses and gradients ([`cpu`] by hand,
 //! others through Burn); [`finetune`] drives the [`optimiser`] and writes [`checkpoint`]s;
-//! [`evaluate`] judges and [`export`] hands over. [`progress`] and [`notice`] are all it knows of
-//! the scheduler.
+//! [`evaluate`] judges and [`export`] hands over. [`progress`], [`notice`] and [`warm`] are all it
+//! knows of the scheduler.
 //!
 //! It never knows other jobs, tenants or why it is asked to stop.
 
@@ -36,4 +36,5 @@ pub mod saves;
 pub mod tiny;
 pub mod tokenizer;
 pub mod tokens;
+pub mod warm;
 pub mod weights;

@@ -6,6 +6,7 @@
 mod causes;
 mod eligibility;
 mod faults;
+mod preparations;
 mod report;
 mod requests;
 mod stops;
@@ -17,6 +18,7 @@ use crate::report::StopTimesReport;
 pub use causes::with_causes;
 pub use eligibility::{either, not_eligible, on_hold};
 pub use faults::{given_up, refused, rejected, resting};
+pub use preparations::{reads_inputs, starts_cold, starts_warm};
 pub use report::{ReportWords, fill, report_words, stop_cause};
 pub use requests::request;
 pub use stops::{held, never_saved, not_preemptible, pending, stop};

@@ -28,3 +28,4 @@ mod topo;
 mod training;
 mod unanswered;
 mod users;
+mod warm;

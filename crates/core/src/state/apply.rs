@@ -34,8 +34,9 @@ impl State {
                 self.set_held(*job, Held::No);
             }
             Event::JobEligible { job } => self.became_eligible(*job),
-            Event::DependencyFailed { job } => self.begin_ending(*job, JobEnd::Cancelled),
-            Event::JobCancelled { job } => self.begin_ending(*job, JobEnd::Cancelled),
+            Event::DependencyFailed { job } | Event::JobCancelled { job } => {
+                self.begin_ending(*job, JobEnd::Cancelled);
+            }
             Event::JobChanged { job, change } => self.change(*job, *change),
             Event::StageYields { lease, preemptor } => {
                 let runs = |lease: &Lease| !lease.phase.is_stopping();
@@ -63,7 +64,7 @@ impl State {
             Event::CapacityTaken { node, class, amount } => self.take(*node, *class, *amount),
             Event::NodeLost { node } => self.set_node(*node, |state, at| state.lost[at] = true),
             Event::NodeReturned { node } => {
-                self.set_node(*node, |state, at| state.lost[at] = false);
+                self.set_node(*node, |state, at| state.lost[at] = false)
             }
             Event::NodeSuspected { node } => {
                 self.set_node(*node, |state, at| state.suspected[at] = true);

@@ -1,7 +1,8 @@
 //! Why a job asks for no devices: somebody holds it, or its start conditions are not met.
 
 use het_core::{
-    DependencyRule, FailureCause, Job, JobId, NotEligible, StageIndex, StageState, State, StopCause,
+    DependencyRule, FailureCause, Job, JobId, NotEligible, PreparationOutcome, StageIndex,
+    StageKey, StageState, State, StopCause,
 };
 use het_wire::text::{self, Lang};
 
@@ -44,6 +45,18 @@ pub(super) fn restart(lang: Lang, job: &Job, index: StageIndex) -> Option<String
         _ => (stage.faults.count, spec.restarts),
     };
     Some(text::resting(lang, failure, number, stage.faults.retry_at))
+}
+
+/// What was begun for a stage that waits for its devices.
+pub(super) fn prepared(lang: Lang, state: &State, key: StageKey) -> Option<String> {
+    let preparation = state.preparation(key).filter(|_| state.is_waiting(key))?;
+    let launch = &state.stage(key).1.alternatives[preparation.placement.alternative].launch;
+    let node = &state.topology().node(preparation.placement.ranks.first()?.node).name;
+    Some(match (preparation.outcome, launch.warm) {
+        (PreparationOutcome::Failed, _) => text::starts_cold(lang),
+        (PreparationOutcome::Pending, true) => text::starts_warm(lang, node.as_str()),
+        (PreparationOutcome::Pending, false) => text::reads_inputs(lang, node.as_str()),
+    })
 }
 
 /// Checkpoints that the stage does not go on from.

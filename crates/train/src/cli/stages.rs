@@ -14,7 +14,7 @@ use crate::progress::{Progress, Totals};
 use crate::saves::Saves;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Source, check_length};
-use crate::{dataset, drivers, finetune, int8, tokens};
+use crate::{dataset, drivers, finetune, int8, tokens, warm};
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ pub fn load(arguments: &Weights) -> Result<ExitCode> {
 pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
     let notice = Notice::from_environment()?;
     let mut progress = Progress::from_environment();
-    let name = chosen_driver(&arguments.driver)?;
+    // A driver that is not there is told of before anything is read.
+    let early = if warm::is_early() { None } else { Some(chosen_driver(&arguments.driver)?) };
     let source = Source::open(&arguments.weights.weights)?;
     check_length(&source.config()?, arguments.seq)?;
     let tokenizer = Tokenizer::of(&source)?;
@@ -98,6 +99,13 @@ pub fn finetune(arguments: &Finetune) -> Result<ExitCode> {
     };
     let weights = Arc::new(source.weights()?);
     drop(source);
+    let name = match early {
+        Some(name) => name,
+        None => match granted_driver(&arguments.driver, &notice)? {
+            Some(name) => name,
+            None => return Ok(ExitCode::from(EXIT_SAVED)),
+        },
+    };
     let mut driver = drivers::start(&name, &weights)?;
     progress.driver(&name, &driver.detail());
     warn(&format!("driver `{name}`: {}", driver.detail()));
@@ -149,6 +157,17 @@ fn settings(arguments: &Finetune) -> Settings {
 
 fn chosen_driver(wanted: &str) -> Result<String> {
     drivers::resolve(wanted, std::env::var("HET_DEVICES").ok().as_deref())
+}
+
+/// The driver of the devices that this process was started before, once they are its own; `None`
+/// where it is asked to stop before.
+fn granted_driver(wanted: &str, notice: &Notice) -> Result<Option<String>> {
+    let Some(devices) = warm::wait(notice)? else { return Ok(None) };
+    let name = drivers::resolve(wanted, devices.variable("HET_DEVICES").as_deref())?;
+    if name != drivers::CPU {
+        devices.begin_anew()?;
+    }
+    Ok(Some(name))
 }
 
 pub fn evaluate(arguments: &Evaluate) -> Result<ExitCode> {

@@ -34,8 +34,8 @@ use het_core::{Event, Plan, State, Time, Topology};
 /// - Of a `Prepare` nothing is reported but one `PreparationEnded` at most, before a `Start` of its
 ///   lease or an `Unprepare`; such a `Start` is a start like any other, also where nothing is left
 ///   of the preparation. An `Unprepare` leaves nothing running.
-/// - After [`Engine::adopt`] a preparation of the state goes on or is reported as ended; one that the
-///   state does not know leaves nothing running.
+/// - After [`Engine::adopt`] a preparation of the state goes on or is reported as ended; one that
+///   the state does not know leaves nothing running.
 /// - After [`Engine::adopt`] every live lease of the state is answered by one `StageEnded`, as if
 ///   this engine had started it: what runs is supervised, what is gone is reported, what was
 ///   planned and never begun begins. Nothing is reported of leases that the state does not know.

@@ -169,8 +169,8 @@ fn starts_and_stops(log: &MemoryLog) -> Vec<String> {
     told
 }
 
-/// Where nothing runs into a tie of leases, whose numbers are others: without drains, and in the order
-/// of submission.
+/// Where nothing runs into a tie of leases, whose numbers are others: without drains, and in the
+/// order of submission.
 #[test]
 fn what_is_prepared_changes_no_decision() {
     for seed in seeds() {

@@ -27,7 +27,7 @@ use nix::sys::signal::Signal;
 
 use crate::cgroup::Group;
 use crate::context::{Cleanup, Context};
-use crate::launch::{self, GangSpec, outcome_of_start};
+use crate::launch::{self, Devices, GangSpec, outcome_of_start};
 use crate::logs::{self, LogRotation};
 use crate::output::OutputWatch;
 use crate::poller::Source;
@@ -46,6 +46,7 @@ use shutdown::{Escalation, Shutdown};
 use startup::Startup;
 use survivors::Survivors;
 use verdict::{Consequence, Verdict};
+use warm::EarlyUse;
 
 /// Whether a stop was planned for a gang before its supervisor died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +84,8 @@ pub(crate) struct Gang {
     lost_requests: u32,
     holdings: Holdings,
     startup: Startup,
+    /// Of one that was started before it had devices.
+    early_use: Option<EarlyUse>,
     verdict: Verdict,
     shutdown: Shutdown,
     /// The signal of the notice was sent.
@@ -146,6 +149,7 @@ impl Gang {
     ) -> Self {
         let reporting = Reporting::new(&spec, context);
         let output = streaming::watch_output(&spec, context);
+        let early = spec.devices == Devices::Awaited;
         let has_logs = spec.launch.log == LogRule::EachRank;
         Self {
             logs: has_logs.then(|| LogRotation::begin(context.clock.now())),
@@ -155,6 +159,7 @@ impl Gang {
             shim: ShimWatch::new(),
             lost_requests: 0,
             holdings,
+            early_use: early.then(|| EarlyUse::begin(context.clock.now())),
             startup: Startup::Over,
             verdict: Verdict::default(),
             shutdown: Shutdown::default(),
@@ -202,6 +207,7 @@ impl Gang {
             self.logs.as_ref().map(|logs| logs.check_at),
             self.scratch.as_ref().map(ScratchWatch::deadline),
             self.startup.deadline(),
+            self.look_at(),
             self.processes.deadline(),
             self.shim.deadline(),
         ];
@@ -220,8 +226,9 @@ impl Gang {
                 self.process_ended(index, now, context);
             }
         }
-        if !self.awaits_devices() {
-            self.report(now, context);
+        match self.awaits_devices() {
+            true => self.end_if_it_works(now, context),
+            false => self.report(now, context),
         }
         if let Some(logs) = self.logs.as_mut().filter(|logs| logs.check_at <= now) {
             let spec = &self.spec;

@@ -18,18 +18,18 @@ mod rules;
 mod speed;
 mod suspected;
 mod tenants;
+mod upcoming;
 
 pub use adaptive::Weights;
 pub use decision::{Cadence, Decision, StopOrder, View, Want};
 pub use memory::Cache;
-pub use placement::{
-    Candidate, Pool, Stands, Terms, candidates, packing, place, reasons_why_not, upcoming,
-};
+pub use placement::{Candidate, Pool, Stands, Terms, candidates, packing, place, reasons_why_not};
 pub use preemption::{PREEMPTIONS_MAX, preemption};
 pub use registry::{Adaptive, POLICIES, by_name};
 pub use remainder::Remainder;
 pub use rules::Rules;
 pub use suspected::on_suspected;
+pub use upcoming::upcoming;
 
 /// A pure chooser: the same view gives the same decision.
 pub trait Policy: std::fmt::Debug + Send + Sync {

@@ -13,12 +13,10 @@ mod pool;
 mod releases;
 mod requests;
 mod running;
-mod upcoming;
 
 pub use candidates::{Candidate, Stands, Terms, candidates};
 pub use place::{place, reasons_why_not};
 pub use pool::Pool;
-pub use upcoming::upcoming;
 
 pub(crate) use contents::{Contents, item};
 pub(crate) use expected::{Expected, Part, waits};

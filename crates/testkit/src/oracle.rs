@@ -6,6 +6,7 @@
 
 mod eligibility;
 mod nodes;
+mod preparations;
 mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -301,11 +302,7 @@ impl Oracle {
                     self.no_device_claimed_twice();
                 }
                 Action::Prepare { lease, stage, .. } => self.prepare(*lease, *stage),
-                Action::Unprepare { stage, lease } => {
-                    if self.prepared.remove(stage) != Some(*lease) {
-                        self.blame(5, format!("{stage} had no preparation {lease}"));
-                    }
-                }
+                Action::Unprepare { stage, lease } => self.unprepare(*lease, *stage),
                 Action::Unclaim { stage } => {
                     self.claims.remove(stage);
                     // What a plan gives up the next round can hand out, no round before.
@@ -365,24 +362,6 @@ impl Oracle {
         self.nothing_promised_twice(key);
         self.nobody_over_limit(key);
         self.lends_nothing_for_good(key, &placement);
-    }
-
-    fn draw(&mut self, lease: LeaseId) {
-        if lease.0 <= self.leases_seen {
-            self.blame(5, format!("lease {lease} is not new"));
-        }
-        self.leases_seen = self.leases_seen.max(lease.0);
-    }
-
-    /// Laws 4 and 5: only who may start is prepared, and once.
-    fn prepare(&mut self, lease: LeaseId, key: StageKey) {
-        self.draw(lease);
-        if !self.jobs.get(&key.job).is_some_and(|job| job.may_start(key)) {
-            self.blame(4, format!("stage {key} was prepared but may not start"));
-        }
-        if self.prepared.insert(key, lease).is_some() {
-            self.blame(5, format!("{key} was prepared twice"));
-        }
     }
 
     fn quotas(&mut self, quotas: &Quotas) {

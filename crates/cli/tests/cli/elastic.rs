@@ -382,8 +382,11 @@ fn print_lost(rig: &Rig, id: &str) {
 /// whatever rank. How many steps were made twice.
 fn check_lineage(rig: &Rig) -> usize {
     let seen: Vec<Value> = (0..4).flat_map(|rank| rig.lines(&format!("seen-{rank}"))).collect();
+    let results = rig.lines("result");
+    let end = results.last().and_then(|line| line["step"].as_u64()).expect("it has ended");
     let mut by_step: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();
-    for line in &seen {
+    // An attempt that was killed may have got further than the one that ended.
+    for line in seen.iter().filter(|line| line["step"].as_u64() < Some(end)) {
         by_step.entry(line["step"].as_u64().expect("a number")).or_default().push(line);
     }
     let (mut again, mut epoch): (usize, Vec<u64>) = (0, Vec::new());

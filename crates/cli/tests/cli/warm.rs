@@ -180,13 +180,7 @@ fn a_device_is_idle_for_no_longer_than_its_load() {
     for (word, mut idle) in ["cold", "warm"].into_iter().zip(idle) {
         idle.sort_by(f64::total_cmp);
         let (least, most) = (idle[0], idle[idle.len() - 1]);
-        #[expect(clippy::print_stdout, reason = "it is what the run is for")]
-        {
-            println!(
-                "{word}: idle between two jobs {:.3} s (median of {}, {least:.3} to {most:.3})",
-                idle[idle.len() / 2],
-                idle.len()
-            );
-        }
+        let (median, count) = (idle[idle.len() / 2], idle.len());
+        println!("{word}: idle for {median:.3} s (median of {count}, {least:.3} to {most:.3})");
     }
 }

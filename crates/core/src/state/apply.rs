@@ -38,12 +38,7 @@ impl State {
                 self.begin_ending(*job, JobEnd::Cancelled);
             }
             Event::JobChanged { job, change } => self.change(*job, *change),
-            Event::StageYields { lease, preemptor } => {
-                let runs = |lease: &Lease| !lease.phase.is_stopping();
-                if self.leases.get(lease).is_some_and(runs) && self.is_waiting(*preemptor) {
-                    self.yielding.insert(*lease, *preemptor);
-                }
-            }
+            Event::StageYields { lease, preemptor } => self.yields(*lease, *preemptor),
             Event::ChangeRequested { job, what, by } => self.requested(*job, *what, by),
             Event::JobRetired { job } => self.retire(*job),
             Event::QuotasSet { quotas } => {
@@ -138,6 +133,13 @@ impl State {
                 requests.remove(0);
             }
             requests.push(Request { at, what, by: Arc::clone(by) });
+        }
+    }
+
+    fn yields(&mut self, lease: LeaseId, preemptor: StageKey) {
+        let runs = |lease: &Lease| !lease.phase.is_stopping();
+        if self.leases.get(&lease).is_some_and(runs) && self.is_waiting(preemptor) {
+            self.yielding.insert(lease, preemptor);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use het_core::{Event, Failure, FailureCause};
+use het_core::{Event, Failure, FailureCause, Millis, Time};
 use het_files::replace;
 
 use super::Gang;
@@ -14,14 +14,50 @@ use crate::context::Context;
 use crate::launch::{self, Devices, GangSpec, cannot_write};
 use crate::process::{hold, pin_tree};
 
+/// Processor time that programs may use before they have devices: more than imports take. Nobody
+/// accounts for it.
+const CPU_MAX: Millis = Millis::seconds(300);
+const LOOK_EVERY: Millis = Millis::seconds(10);
+
+/// When it is looked next how much processor time a gang used that has no devices yet.
+#[derive(Debug)]
+pub(super) struct EarlyUse {
+    look_at: Time,
+}
+
+impl EarlyUse {
+    pub(super) fn begin(now: Time) -> Self {
+        Self { look_at: now + LOOK_EVERY }
+    }
+}
+
 impl Gang {
+    /// When its use of the processor is looked at, while it has no devices.
+    pub(super) fn look_at(&self) -> Option<Time> {
+        self.early_use.as_ref().filter(|_| self.awaits_devices()).map(|early| early.look_at)
+    }
+
+    /// Ends a gang that works instead of waiting for its devices.
+    pub(super) fn end_if_it_works(&mut self, now: Time, context: &Context) {
+        if self.look_at().is_none_or(|at| at > now) {
+            return;
+        }
+        self.early_use = Some(EarlyUse::begin(now));
+        let used = self.processes.cpu_time(&self.spec);
+        if used > CPU_MAX {
+            let seconds = used.as_seconds();
+            let message = format!("its program used {seconds:.0} s of processor time early");
+            self.fail_start(refused(message), context);
+        }
+    }
+
     /// Its devices are another gang's at present.
     pub(crate) fn awaits_devices(&self) -> bool {
         self.spec.devices == Devices::Awaited
     }
 
-    /// Gives a gang that waits for them the devices of `spec`, and lets its programs go on. It keeps
-    /// the port that they were told.
+    /// Gives a gang that waits for them the devices of `spec`, and lets its programs go on. It
+    /// keeps the port that they were told.
     pub(crate) fn grant(&mut self, spec: GangSpec, context: &mut Context) {
         let GangSpec { port, lease_dir, .. } = &self.spec;
         self.spec = GangSpec { port: *port, lease_dir: lease_dir.clone(), ..spec };

@@ -305,78 +305,71 @@ fn write(event: &Event) -> EventRecord {
 }
 
 fn read(record: &EventRecord) -> Result<Event, RecordError> {
+    use EventRecord as Stored;
+    let lease_id = |lease: &u64| LeaseId(*lease);
+    let device_id = |device: &u32| DeviceId(*device);
     Ok(match record {
-        EventRecord::JobSubmitted { job, spec, succeeded, checkpoints } => Event::JobSubmitted {
+        Stored::JobSubmitted { job, spec, succeeded, checkpoints } => Event::JobSubmitted {
             job: JobId(*job),
             spec: Arc::new(read_job(spec)?),
             succeeded: succeeded.iter().copied().map(StageIndex).collect(),
             checkpoints: checkpoints.iter().map(read_stage_checkpoint).collect(),
         },
-        EventRecord::JobHeld { job } => Event::JobHeld { job: JobId(*job) },
-        EventRecord::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
-        EventRecord::JobEligible { job } => Event::JobEligible { job: JobId(*job) },
-        EventRecord::DependencyFailed { job } => Event::DependencyFailed { job: JobId(*job) },
-        EventRecord::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
-        EventRecord::ChangeRequested(record) => read_change_request(record)?,
-        EventRecord::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
-        EventRecord::JobChanged { job, priority, time_limit_ms } => {
+        Stored::JobHeld { job } => Event::JobHeld { job: JobId(*job) },
+        Stored::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
+        Stored::JobEligible { job } => Event::JobEligible { job: JobId(*job) },
+        Stored::DependencyFailed { job } => Event::DependencyFailed { job: JobId(*job) },
+        Stored::JobCancelled { job } => Event::JobCancelled { job: JobId(*job) },
+        Stored::ChangeRequested(record) => read_change_request(record)?,
+        Stored::JobRetired { job } => Event::JobRetired { job: JobId(*job) },
+        Stored::JobChanged { job, priority, time_limit_ms } => {
             read_change(*job, priority.as_deref(), *time_limit_ms)?
         }
-        EventRecord::StageYields { lease, beneficiary } => {
-            Event::StageYields { lease: LeaseId(*lease), preemptor: read_stage(*beneficiary) }
+        Stored::StageYields { lease, beneficiary } => {
+            Event::StageYields { lease: lease_id(lease), preemptor: read_stage(*beneficiary) }
         }
-        EventRecord::QuotasSet(record) => {
-            Event::QuotasSet { quotas: Arc::new(read_quotas(record)?) }
-        }
-        EventRecord::PlanCommitted { plan } => {
-            Event::PlanCommitted { plan: Arc::new(read_plan(plan)) }
-        }
-        EventRecord::PolicyRemembered { policy, memory } => {
+        Stored::QuotasSet(record) => Event::QuotasSet { quotas: Arc::new(read_quotas(record)?) },
+        Stored::PlanCommitted { plan } => Event::PlanCommitted { plan: Arc::new(read_plan(plan)) },
+        Stored::PolicyRemembered { policy, memory } => {
             Event::PolicyRemembered { memory: Arc::new(read_memory(policy, memory)) }
         }
-        EventRecord::StageStarted { lease } => Event::StageStarted { lease: LeaseId(*lease) },
-        EventRecord::Progressed { lease, progress } => {
-            Event::Progressed { lease: LeaseId(*lease), progress: read_progress(progress) }
+        Stored::StageStarted { lease } => Event::StageStarted { lease: lease_id(lease) },
+        Stored::Progressed { lease, progress } => {
+            Event::Progressed { lease: lease_id(lease), progress: read_progress(progress) }
         }
-        EventRecord::Checkpointed { lease, checkpoint } => {
-            Event::Checkpointed { lease: LeaseId(*lease), checkpoint: read_checkpoint(checkpoint) }
+        Stored::Checkpointed { lease, checkpoint } => {
+            Event::Checkpointed { lease: lease_id(lease), checkpoint: read_checkpoint(checkpoint) }
         }
-        EventRecord::CheckpointRejected { stage, checkpoint } => {
+        Stored::CheckpointRejected { stage, checkpoint } => {
             let (stage, checkpoint) = (read_stage(*stage), read_checkpoint(checkpoint));
             Event::CheckpointRejected { stage, checkpoint }
         }
-        EventRecord::RetryDue { stage } => Event::RetryDue { stage: read_stage(*stage) },
-        EventRecord::StagePublished { lease } => Event::StagePublished { lease: LeaseId(*lease) },
-        EventRecord::PreparationEnded { lease } => {
-            Event::PreparationEnded { lease: LeaseId(*lease) }
+        Stored::RetryDue { stage } => Event::RetryDue { stage: read_stage(*stage) },
+        Stored::StagePublished { lease } => Event::StagePublished { lease: lease_id(lease) },
+        Stored::PreparationEnded { lease } => Event::PreparationEnded { lease: lease_id(lease) },
+        Stored::StageEnded { lease, outcome } => {
+            Event::StageEnded { lease: lease_id(lease), outcome: read_outcome(outcome)? }
         }
-        EventRecord::StageEnded { lease, outcome } => {
-            Event::StageEnded { lease: LeaseId(*lease), outcome: read_outcome(outcome)? }
-        }
-        EventRecord::NodesJoined { nodes } => {
+        Stored::NodesJoined { nodes } => {
             Event::NodesJoined { nodes: Arc::new(read_topology(nodes)?) }
         }
-        EventRecord::NodeRemoved { name } => Event::NodeRemoved { name: name.as_str().into() },
-        EventRecord::CapacityTaken { node, class, amount } => {
+        Stored::NodeRemoved { name } => Event::NodeRemoved { name: name.as_str().into() },
+        Stored::CapacityTaken { node, class, amount } => {
             Event::CapacityTaken { node: NodeId(*node), class: *class, amount: Share(*amount) }
         }
-        EventRecord::NodeLost { node } => Event::NodeLost { node: NodeId(*node) },
-        EventRecord::NodeReturned { node } => Event::NodeReturned { node: NodeId(*node) },
-        EventRecord::NodeSuspected { node } => Event::NodeSuspected { node: NodeId(*node) },
-        EventRecord::NodeCleared { node } => Event::NodeCleared { node: NodeId(*node) },
-        EventRecord::DeviceFailed { device } => Event::DeviceFailed { device: DeviceId(*device) },
-        EventRecord::DeviceRepaired { device } => {
-            Event::DeviceRepaired { device: DeviceId(*device) }
-        }
-        EventRecord::DeviceDrained { device } => Event::DeviceDrained { device: DeviceId(*device) },
-        EventRecord::DeviceUndrained { device } => {
-            Event::DeviceUndrained { device: DeviceId(*device) }
-        }
-        EventRecord::DeviceOccupied { device, process, user, command } => {
+        Stored::NodeLost { node } => Event::NodeLost { node: NodeId(*node) },
+        Stored::NodeReturned { node } => Event::NodeReturned { node: NodeId(*node) },
+        Stored::NodeSuspected { node } => Event::NodeSuspected { node: NodeId(*node) },
+        Stored::NodeCleared { node } => Event::NodeCleared { node: NodeId(*node) },
+        Stored::DeviceFailed { device } => Event::DeviceFailed { device: device_id(device) },
+        Stored::DeviceRepaired { device } => Event::DeviceRepaired { device: device_id(device) },
+        Stored::DeviceDrained { device } => Event::DeviceDrained { device: device_id(device) },
+        Stored::DeviceUndrained { device } => Event::DeviceUndrained { device: device_id(device) },
+        Stored::DeviceOccupied { device, process, user, command } => {
             let by = read_occupant(*process, user, command);
-            Event::DeviceOccupied { device: DeviceId(*device), by }
+            Event::DeviceOccupied { device: device_id(device), by }
         }
-        EventRecord::DeviceVacated { device } => Event::DeviceVacated { device: DeviceId(*device) },
+        Stored::DeviceVacated { device } => Event::DeviceVacated { device: device_id(device) },
     })
 }
 

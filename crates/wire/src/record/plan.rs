@@ -32,7 +32,6 @@ pub(super) struct KeyRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "most actions are starts")]
 enum ActionRecord {
     Start {
         lease: u64,

@@ -11,8 +11,8 @@ use crate::{Decision, Remainder, View, Want, place};
 /// Ends that are looked at, so that it stays short however much runs.
 const ENDS_MAX: usize = 128;
 
-/// In the order in which they are likely to start, as far as that can be told, after a decision that
-/// leaves them waiting.
+/// In the order in which they are likely to start, as far as that can be told, after a decision
+/// that leaves them waiting.
 pub fn upcoming(
     view: &View<'_>,
     decision: &Decision,

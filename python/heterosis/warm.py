@@ -9,7 +9,7 @@
     model = load().to("cuda")
 
 The program is started while its devices still work for another job. It does what needs no device,
-then waits until they are its own. Only then does it know which they are, and what to resume from.
+then waits until they are its own. Only then does it know which they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOOK_EVERY = 0.01
 
 def wait_for_devices() -> None:
     """Waits until the devices of this process are free, and puts what is known since then into the
-    environment: visible devices, the checkpoint to resume from, ports.
+    environment: visible devices, and what they are.
 
     To be called once everything is done that needs no device, before the first use of one or
     question for one (`torch.cuda.is_available()`), and before anything that reads such variables:

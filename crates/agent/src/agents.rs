@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use het_core::{
-    Action, Event, Failure, Launch, LeaseId, Millis, Name, Outcome, Phase, Plan, State, Time,
-    Topology,
+    Action, Event, Failure, Launch, LeaseId, Millis, Name, Outcome, Phase, Plan, PreparationEnd,
+    State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_node::{EventSender, GangResources, LiveLease, Node};
@@ -18,7 +18,7 @@ use het_wire::record::write_topology;
 use crate::link::{Ear, Ended, Heard, What};
 use crate::messages::{Begin, FromAgent, ToAgent};
 use crate::spawner::SpawnAgents;
-use crate::user::{Live, Patience, Shared, Starts, Told, UserAgent};
+use crate::user::{Live, Patience, Shared, Starts, UserAgent};
 
 /// Messages of all agents that may wait for the engine; agents wait for room.
 const HEARD_MAX: usize = 1_024;
@@ -151,22 +151,24 @@ impl Agents {
     }
 
     fn prepare(&mut self, action: &Action, lease: LeaseId, launch: &Launch) {
-        let told = match (&self.shared, &launch.user) {
-            (None, None) => return self.own.carry_out(action, None),
+        let now = self.own.now();
+        match (&self.shared, &launch.user) {
+            (None, None) => self.own.carry_out(action, None),
             (Some(shared), Some(user)) => {
-                self.users.get_mut(user).map_or(Told::No, |agent| agent.prepare(action, shared))
+                self.users.entry(user.clone()).or_default().prepare(action, shared, now);
             }
-            _ => Told::No,
-        };
-        if told == Told::No {
-            self.give(Event::PreparationEnded { lease });
+            _ => {
+                let end = PreparationEnd::Failed { reason: whose(launch) };
+                self.give(Event::PreparationEnded { lease, end });
+            }
         }
     }
 
     fn unprepare(&mut self, action: &Action, lease: LeaseId) {
+        let now = self.own.now();
         match &self.shared {
             Some(_) => {
-                self.users.values_mut().for_each(|agent| agent.unprepare(action, lease));
+                self.users.values_mut().for_each(|agent| agent.unprepare(action, lease, now));
             }
             None => self.own.carry_out(action, None),
         }
@@ -203,7 +205,11 @@ impl Agents {
 
     fn said(&mut self, user: &Name, message: FromAgent) {
         match message {
-            FromAgent::Ready => self.users.entry(user.clone()).or_default().is_ready(),
+            FromAgent::Ready => {
+                let agent = self.users.entry(user.clone()).or_default();
+                agent.is_ready();
+                self.shared.iter().for_each(|shared| agent.send_prepared(shared));
+            }
             FromAgent::Event(record) => {
                 // What is no event tells of nothing.
                 if let Ok((at, event)) = record.read() {
@@ -223,14 +229,14 @@ impl Agents {
             | Event::Progressed { lease, .. }
             | Event::Checkpointed { lease, .. }
             | Event::StagePublished { lease }
-            | Event::PreparationEnded { lease }
+            | Event::PreparationEnded { lease, .. }
             | Event::StageEnded { lease, .. } => *lease,
             // A device is everybody's, and a user may fail its health check at will.
             _ => return,
         };
         let Some(agent) = self.users.get_mut(user) else { return };
-        if let Event::PreparationEnded { lease } = event {
-            if agent.prepared.remove(&lease) {
+        if let Event::PreparationEnded { lease, .. } = event {
+            if agent.preparation_ended(lease, self.own.now()) {
                 self.give(event);
             }
             return;
@@ -277,8 +283,9 @@ impl Agents {
     fn agent_ended(&mut self, user: &Name, ended: &Ended) {
         let now = self.own.now();
         let Some(agent) = self.users.get_mut(user) else { return };
-        for lease in std::mem::take(&mut agent.prepared) {
-            let event = Event::PreparationEnded { lease };
+        let lost = agent.prepared.extract_if(.., |_, untold| untold.is_none());
+        for (lease, _) in lost {
+            let event = Event::PreparationEnded { lease, end: PreparationEnd::Lost };
             self.ready.push_back(Ready { at: now, event, user: None });
         }
         let (starts, why) = match ended {

@@ -86,8 +86,8 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct UserAgent {
     pub live: BTreeMap<LeaseId, Live>,
-    /// Leases that have no devices yet, of which this agent was told.
-    pub prepared: BTreeSet<LeaseId>,
+    /// What stages begin before they have devices, by lease; what the agent is to be told yet.
+    pub prepared: BTreeMap<LeaseId, Option<Action>>,
     link: Option<Link>,
     /// The agent has begun to listen.
     ready: bool,
@@ -108,13 +108,6 @@ pub(crate) struct UserAgent {
     clearing: bool,
     /// Not again before that.
     clear_after: Time,
-}
-
-/// Whether an agent was told of something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    Yes,
-    No,
 }
 
 /// What becomes of starts of which the agent may not have heard.
@@ -262,30 +255,56 @@ impl UserAgent {
         }
     }
 
-    /// Has a stage begin without devices. Nobody is asked for an agent for that.
-    pub(crate) fn prepare(&mut self, action: &Action, shared: &Shared) -> Told {
-        let Action::Prepare { lease, launch, .. } = action else { return Told::No };
-        if !self.ready || !self.is_connected() {
-            return Told::No;
+    /// Has a stage begin without devices.
+    pub(crate) fn prepare(&mut self, action: &Action, shared: &Shared, now: Time) {
+        let Action::Prepare { lease, .. } = action else { return };
+        self.prepared.insert(*lease, Some(action.clone()));
+        self.idle_since = None;
+        if self.ready && self.is_connected() {
+            self.send_prepared(shared);
+        } else if !self.is_connected() && self.retry_at.is_none() && !self.clearing {
+            self.retry_at = Some(now);
         }
-        self.send_files(launch, shared);
-        self.act(action, Vec::new());
-        self.prepared.insert(*lease);
-        Told::Yes
+    }
+
+    /// Tells the agent what it does not know of that stages begin without devices.
+    pub(crate) fn send_prepared(&mut self, shared: &Shared) {
+        let untold: Vec<Action> = self.prepared.values_mut().filter_map(Option::take).collect();
+        for action in untold {
+            if let Action::Prepare { launch, .. } = &action {
+                self.send_files(launch, shared);
+            }
+            self.act(&action, Vec::new());
+        }
     }
 
     /// Has what a stage began without devices given up.
-    pub(crate) fn unprepare(&mut self, action: &Action, lease: LeaseId) {
-        if self.prepared.remove(&lease) {
-            self.act(action, Vec::new());
+    pub(crate) fn unprepare(&mut self, action: &Action, lease: LeaseId, now: Time) {
+        match self.prepared.remove(&lease) {
+            Some(None) => self.act(action, Vec::new()),
+            Some(Some(_)) => {}
+            None => return,
         }
+        self.settle_idle(now);
+    }
+
+    /// What a stage began without devices has ended; whether there was any.
+    pub(crate) fn preparation_ended(&mut self, lease: LeaseId, now: Time) -> bool {
+        let known = self.prepared.remove(&lease).is_some();
+        self.settle_idle(now);
+        known
+    }
+
+    fn settle_idle(&mut self, now: Time) {
+        let is_idle = self.live.is_empty() && self.prepared.is_empty();
+        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
     }
 
     /// As [`Self::unprepare`], all of it.
     pub(crate) fn give_up_prepared(&mut self) {
         // The agent does not ask whose it is.
         let stage = StageKey { job: JobId(0), stage: StageIndex(0) };
-        for lease in std::mem::take(&mut self.prepared) {
+        for lease in std::mem::take(&mut self.prepared).into_keys() {
             self.act(&Action::Unprepare { stage, lease }, Vec::new());
         }
     }
@@ -303,7 +322,8 @@ impl UserAgent {
     /// A lease is over; what it had.
     pub(crate) fn end(&mut self, lease: LeaseId, now: Time) -> Option<Live> {
         let live = self.live.remove(&lease)?;
-        self.idle_since = self.live.is_empty().then_some(now);
+        self.idle_since = None;
+        self.settle_idle(now);
         Some(live)
     }
 
@@ -332,7 +352,8 @@ impl UserAgent {
         self.failures = if lasted { 0 } else { self.failures + 1 };
         self.is_absent(now);
         let pause = Millis(PAUSE.0 << self.failures.min(16)).min(PAUSE_MAX);
-        self.retry_at = (!self.live.is_empty()).then_some(now + pause);
+        let is_wanted = !self.live.is_empty() || !self.prepared.is_empty();
+        self.retry_at = is_wanted.then_some(now + pause);
         match self.failures > FAILURES_MAX {
             true => Starts::GivenUp,
             false => Starts::Kept,

@@ -97,10 +97,10 @@ pub enum Event {
     StagePublished {
         lease: LeaseId,
     },
-    /// The engine could not begin the preparation that has this lease, or its program ended before
-    /// the stage had devices.
+    /// Nothing is left of the preparation that has this lease, before the stage had devices.
     PreparationEnded {
         lease: LeaseId,
+        end: PreparationEnd,
     },
     /// The gang is gone and its devices are free.
     StageEnded {
@@ -215,6 +215,15 @@ pub struct JobChange {
     pub priority: Option<Priority>,
     /// From its first start, as always.
     pub time_limit: Option<Millis>,
+}
+
+/// Why nothing is left of a preparation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PreparationEnd {
+    /// Its engine went away: another may be made.
+    Lost,
+    /// It could not be begun, or its program ended: one sentence for people.
+    Failed { reason: String },
 }
 
 /// How a gang ended.

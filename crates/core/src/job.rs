@@ -295,7 +295,8 @@ pub struct Launch {
     pub precision: Option<Name>,
     /// Of a stage that may have more or fewer devices.
     pub elastic: Option<Elastic>,
-    /// Absolute paths of files and directories that it reads while it starts.
+    /// Files and directories that it reads while it starts, by paths below the directory that it
+    /// starts in or absolute ones, and models of the Hugging Face cache by name.
     pub inputs: Vec<String>,
     /// Its program waits for its devices at the file that `HET_WARM` names, so it can be started
     /// before they are free.

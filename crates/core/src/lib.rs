@@ -26,7 +26,8 @@ mod topology;
 mod units;
 
 pub use event::{
-    Event, Failure, FailureCause, JobChange, Measured, Occupant, Outcome, PolicyMemory, Progress,
+    Event, Failure, FailureCause, JobChange, Measured, Occupant, Outcome, PolicyMemory,
+    PreparationEnd, Progress,
 };
 pub use finding::Finding;
 pub use free::Free;

@@ -1,8 +1,9 @@
 //! Reading what a program will read when it starts, so that it finds that in memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,12 +42,13 @@ impl Reading {
             return None;
         }
         let cache = cache_of(launch, environments);
-        let paths = launch.inputs.iter().map(|input| found(input, launch, cache.as_deref()));
-        let paths: Vec<PathBuf> = paths.collect();
+        let (inputs, cwd) = (launch.inputs.clone(), PathBuf::from(&launch.cwd));
         let is_over = Arc::<AtomicBool>::default();
-        let reader = Reader { is_over: Arc::clone(&is_over), left: room() };
+        let reader = Reader { is_over: Arc::clone(&is_over), left: room(), seen: BTreeSet::new() };
         let thread = thread::Builder::new().name("inputs".to_owned());
-        thread.spawn(move || reader.read_all(paths)).ok()?;
+        // Also looking for them: a mount may not answer.
+        let found = move |input: &String| found(input, &cwd, cache.as_deref());
+        thread.spawn(move || reader.read_all(inputs.iter().map(found).collect())).ok()?;
         Some(Self { is_over })
     }
 }
@@ -66,8 +68,8 @@ fn cache_of(launch: &Launch, environments: &mut Environments) -> Option<PathBuf>
 }
 
 /// A path, or a model of the cache by its name, such as `HuggingFaceTB/SmolLM2-135M`.
-fn found(input: &str, launch: &Launch, cache: Option<&Path>) -> PathBuf {
-    let path = Path::new(&launch.cwd).join(input);
+fn found(input: &str, cwd: &Path, cache: Option<&Path>) -> PathBuf {
+    let path = cwd.join(input);
     if path.exists() {
         return path;
     }
@@ -79,6 +81,8 @@ struct Reader {
     is_over: Arc<AtomicBool>,
     /// Bytes that may still be read.
     left: u64,
+    /// Files that were read, by device and number: a cache has several names for each.
+    seen: BTreeSet<(u64, u64)>,
 }
 
 impl Reader {
@@ -104,6 +108,10 @@ impl Reader {
     /// A cache has links to its files.
     fn read(&mut self, path: &Path, block: &mut [u8]) -> io::Result<()> {
         let mut file: File = het_files::open(path, Links::Followed)?;
+        let metadata = file.metadata()?;
+        if !self.seen.insert((metadata.dev(), metadata.ino())) {
+            return Ok(());
+        }
         while self.goes_on() {
             let bytes = file.read(block)? as u64;
             if bytes == 0 {
@@ -124,7 +132,7 @@ mod tests {
     use super::*;
 
     fn reader(left: u64) -> Reader {
-        Reader { is_over: Arc::default(), left }
+        Reader { is_over: Arc::default(), left, seen: BTreeSet::new() }
     }
 
     #[test]
@@ -151,9 +159,7 @@ mod tests {
         let model = cache.join("models--org--small");
         std::fs::create_dir_all(&model).expect("it is writable");
         std::fs::write(dir.path().join("data.txt"), "text").expect("it is writable");
-        let cwd = dir.path().to_string_lossy().into_owned();
-        let launch = Launch { cwd, ..Launch::default() };
-        let check = |input: &str| found(input, &launch, Some(&cache));
+        let check = |input: &str| found(input, dir.path(), Some(&cache));
         assert_eq!(check("data.txt"), dir.path().join("data.txt"));
         assert_eq!(check("org/small"), model);
         assert_eq!(check("org/other"), dir.path().join("org/other"));

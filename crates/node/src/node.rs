@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use het_core::{
     Action, Checkpoint, Event, Failure, Index, Launch, LeaseId, Millis, NodeId, Outcome, Phase,
-    Placement, Plan, State, Time, Topology,
+    Placement, Plan, PreparationEnd, State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_files::is_directory;
@@ -166,9 +166,18 @@ impl Node {
         EventSender(channel)
     }
 
-    /// Stops supervising without touching the processes. [`Node::reap`] and [`Engine::adopt`]
-    /// find them later by the ids that they note when they start.
+    /// Stops supervising without touching processes that have devices; the others are killed.
+    /// [`Node::reap`] and [`Engine::adopt`] find the processes later by the ids that they note when
+    /// they start.
     pub fn detach(mut self) {
+        for gang in self.gangs.values_mut().filter(|gang| gang.awaits_devices()) {
+            gang.give_up(&self.context);
+        }
+        self.abandon();
+    }
+
+    /// As if this process died: nothing is touched.
+    pub fn abandon(mut self) {
         self.gangs.clear();
     }
 
@@ -215,6 +224,8 @@ impl Node {
             Ok(resources) => resources,
             Err(error) => return self.refuse(lease, format!("no free port: {error}")),
         };
+        // Of what was begun for it and has ended.
+        self.clean_up();
         let spec = self.spec(&start, Devices::Granted, port, cores.clone());
         match Gang::start(spec, &mut self.context) {
             Ok(gang) => self.insert(lease, gang),
@@ -245,34 +256,55 @@ impl Node {
         let Start { lease, launch, .. } = *start;
         let reading = Reading::begin(launch, &mut self.context.environments);
         self.reading.extend(reading.map(|reading| (lease, reading)));
-        if launch.warm && self.start_warm(start).is_none() {
-            self.context.emit(Event::PreparationEnded { lease });
+        if launch.warm
+            && let Err(reason) = self.start_warm(start)
+        {
+            let end = PreparationEnd::Failed { reason };
+            self.context.emit(Event::PreparationEnded { lease, end });
         }
     }
 
-    /// Starts the programs of a gang before it has devices. None is started that would look for
-    /// devices before it waits for them, nor whose devices are to be checked first.
-    fn start_warm(&mut self, start: &Start<'_>) -> Option<()> {
-        let ranks = &start.placement.ranks;
-        let is_here = !ranks.is_empty() && ranks.iter().all(|rank| Some(rank.node) == self.node);
-        let waits = !launch::counts_devices(&start.launch.argv) && start.launch.container.is_none();
-        let memory: u64 = ranks.iter().map(|rank| rank.memory.0).sum();
-        let has_room = procfs::memory_available().is_none_or(|available| available >= memory);
-        let may = is_here && waits && has_room && self.config.health_check.is_none();
-        if !may || self.gangs.contains_key(&start.lease) || self.restore_run_dir().is_err() {
-            return None;
+    /// Starts the programs of a gang before it has devices.
+    ///
+    /// # Errors
+    /// Why they are not started early.
+    fn start_warm(&mut self, start: &Start<'_>) -> Result<(), String> {
+        if let Some(why) = self.hindrance(start) {
+            return Err(why.to_owned());
         }
-        let port = self.ports.take(self.context.clock.now()).ok()?;
-        let cores = vec![AssignedCores::default(); ranks.len()];
+        self.clean_up();
+        self.restore_run_dir().map_err(|error| error.to_string())?;
+        let port = self.ports.take(self.context.clock.now()).map_err(|error| error.to_string())?;
+        let cores = vec![AssignedCores::default(); start.placement.ranks.len()];
         let spec = self.spec(start, Devices::Awaited, port, cores);
         match Gang::start(spec, &mut self.context) {
             Ok(gang) => self.insert(start.lease, gang),
-            Err(_) => {
+            Err(failure) => {
                 self.ports.put_back(port);
-                return None;
+                return Err(failure.message);
             }
         }
-        Some(())
+        Ok(())
+    }
+
+    /// Why a program is not started before it has devices: it would look for them before it waits,
+    /// or they are to be checked first.
+    fn hindrance(&self, start: &Start<'_>) -> Option<&'static str> {
+        let ranks = &start.placement.ranks;
+        let memory: u64 = ranks.iter().map(|rank| rank.memory.0).sum();
+        if ranks.is_empty() || ranks.iter().any(|rank| Some(rank.node) != self.node) {
+            Some("its ranks are not all on this machine")
+        } else if launch::counts_devices(&start.launch.argv) {
+            Some("its launcher counts devices first")
+        } else if start.launch.container.is_some() {
+            Some("it runs in a container")
+        } else if self.config.health_check.is_some() {
+            Some("its devices are checked first")
+        } else if procfs::memory_available().is_some_and(|available| available < memory) {
+            Some("the machine has too little memory at present")
+        } else {
+            None
+        }
     }
 
     fn give_up(&mut self, lease: LeaseId) {

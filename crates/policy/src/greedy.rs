@@ -372,18 +372,35 @@ impl<'a> Pass<'a> {
     }
 
     /// The first of those for whom there was no room: the heads of groups in their order, and
-    /// behind each those of its group.
+    /// behind each those of its group; where nobody may pass the first, all in the order of the
+    /// queue.
     fn next(&self, queue: &PendingQueue) -> Vec<StageKey> {
-        let mut next = Vec::new();
-        for &(id, head) in &self.told.unserved {
-            let group = successors(Some(head), |rank| queue.next(id, *rank));
-            let undecided = group.map(|rank| rank.key).filter(|key| {
-                let decided = self.orders.wants.iter().find(|(rank, _)| rank.key == *key);
-                !matches!(decided, Some((_, Want::Run { .. })))
-            });
-            next.extend(undecided.take(NEXT_MAX - next.len()));
+        let mut next: Vec<Rank> = Vec::new();
+        if self.told.head.is_some() && self.view.state.preparable().next().is_some() {
+            next.extend(
+                queue.heads().flat_map(|head| self.undecided(queue, head.group, head.rank)),
+            );
+            next.sort_unstable();
+        } else {
+            let unserved = self.told.unserved.iter();
+            next.extend(unserved.flat_map(|&(id, head)| self.undecided(queue, id, head)));
         }
-        next
+        next.into_iter().take(NEXT_MAX).map(|rank| rank.key).collect()
+    }
+
+    /// The first of a group from one on, less those who get something.
+    fn undecided<'q>(
+        &'q self,
+        queue: &'q PendingQueue,
+        id: GroupId,
+        from: Rank,
+    ) -> impl Iterator<Item = Rank> + 'q {
+        let group = successors(Some(from), move |rank| queue.next(id, *rank));
+        let undecided = group.filter(|rank| {
+            let decided = self.orders.wants.iter().find(|(of, _)| of.key == rank.key);
+            !matches!(decided, Some((_, Want::Run { .. })))
+        });
+        undecided.take(NEXT_MAX)
     }
 
     /// Whether anything could still be done for one that fits nowhere.

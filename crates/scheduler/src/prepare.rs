@@ -24,16 +24,20 @@ pub(crate) fn prepare(view: &View<'_>, decision: &Decision, plan: &mut Plan) {
         return;
     }
     let started = started(plan);
-    let wanted = wanted(view, decision, &started);
+    // Who comes next is told by the decision that finds nothing to do: one that acts is followed by
+    // another.
+    let acts = !plan.actions.is_empty();
+    let wanted = if acts { Vec::new() } else { wanted(view, decision) };
     let is_kept = |key: StageKey, preparation: &Preparation| match started.get(&key) {
-        Some((lease, _)) => *lease == preparation.lease,
+        Some(lease) => *lease == preparation.lease,
         None => match preparation.outcome {
+            _ if acts => state.is_waiting(key),
             PreparationOutcome::Pending => wanted.iter().any(|(of, placement)| {
                 let checkpoint = state.stage_record(key).checkpoint.as_ref();
                 *of == key && preparation.serves(state.stage(key).1, placement, checkpoint)
             }),
             // It says that no other is to be made.
-            PreparationOutcome::Failed => state.is_waiting(key),
+            PreparationOutcome::Failed { .. } => state.is_waiting(key),
         },
     };
     let (kept, given_up): (Vec<_>, Vec<_>) =
@@ -43,9 +47,7 @@ pub(crate) fn prepare(view: &View<'_>, decision: &Decision, plan: &mut Plan) {
     plan.actions.splice(0..0, given_up);
     let kept: BTreeSet<StageKey> = kept.into_iter().map(|(key, _)| key).collect();
     let new = wanted.into_iter().filter(|(key, _)| !kept.contains(key));
-    let next_lease = started.values().map(|(lease, _)| LeaseId(lease.0 + 1)).max();
-    let next_lease = next_lease.map_or(state.next_lease(), |next| next.max(state.next_lease()));
-    let actions = new.zip(next_lease.0..).map(|((stage, placement), lease)| {
+    let actions = new.zip(state.next_lease().0..).map(|((stage, placement), lease)| {
         let (_, spec, record) = state.stage(stage);
         Action::Prepare {
             lease: LeaseId(lease),
@@ -59,14 +61,10 @@ pub(crate) fn prepare(view: &View<'_>, decision: &Decision, plan: &mut Plan) {
     plan.actions.extend(actions);
 }
 
-/// Who starts by a plan, and where.
-type Started = BTreeMap<StageKey, (LeaseId, Arc<Placement>)>;
-
-fn started(plan: &Plan) -> Started {
+/// Who starts by a plan.
+fn started(plan: &Plan) -> BTreeMap<StageKey, LeaseId> {
     let starts = plan.actions.iter().filter_map(|action| match action {
-        Action::Start { stage, lease, placement, .. } => {
-            Some((*stage, (*lease, Arc::clone(placement))))
-        }
+        Action::Start { stage, lease, .. } => Some((*stage, *lease)),
         _ => None,
     });
     starts.collect()
@@ -75,19 +73,20 @@ fn started(plan: &Plan) -> Started {
 /// Who should be prepared and where, in the order in which they come: those for whom devices are
 /// being freed, those who come next by the policy, and the rest by priority and by the time that
 /// they waited; as many as a node has room for.
-fn wanted(view: &View<'_>, decision: &Decision, started: &Started) -> Vec<(StageKey, Placement)> {
+fn wanted(view: &View<'_>, decision: &Decision) -> Vec<(StageKey, Placement)> {
     let state = view.state;
     let claimed = decision.wants.iter().filter_map(|(key, want)| match want {
         Want::Run { placement, .. } => Some((*key, placement.clone())),
         Want::Wait { .. } => None,
     });
-    let claimed: Vec<_> = claimed.filter(|(key, _)| !started.contains_key(key)).collect();
+    let claimed: Vec<_> = claimed.collect();
     let remainder = Remainder::of(Pool::of(state).with_suspected(), decision);
     let order = |key: &StageKey| {
         let next = decision.next.iter().position(|next| next == key);
         let job = state.stage(*key).0;
         let since = job.waiting_since(key.stage);
-        (next.unwrap_or(usize::MAX), Reverse(job.priority()), since, *key)
+        let is_new = state.preparation(*key).is_none();
+        (next.unwrap_or(usize::MAX), Reverse(job.priority()), is_new, since, *key)
     };
     let waiting = state.preparable().filter(|key| !remainder.serves(*key));
     let mut waiting: Vec<StageKey> = waiting.collect();
@@ -99,7 +98,7 @@ fn wanted(view: &View<'_>, decision: &Decision, started: &Started) -> Vec<(Stage
         let node = placement.ranks.first()?.node;
         let is_waiting = state.is_waiting(key) && state.stage(key).1.is_preparable();
         let is_on_one = placement.ranks.iter().all(|rank| rank.node == node);
-        let room = rooms.entry(node).or_insert_with(|| Room::of(state, node, started));
+        let room = rooms.entry(node).or_insert_with(|| Room::of(state, node));
         (is_waiting && is_on_one && room.take(&placement)).then_some((key, placement))
     });
     rows.collect()
@@ -112,12 +111,8 @@ struct Room {
 }
 
 impl Room {
-    /// After the starts of the same plan.
-    fn of(state: &State, node: NodeId, started: &Started) -> Self {
-        let ranks = started.values().flat_map(|(_, placement)| &placement.ranks);
-        let taken = ranks.filter(|rank| rank.node == node).map(|rank| rank.memory.0).sum();
-        let memory = state.memory_free(node).saturating_sub(Bytes(taken));
-        Self { count: PREPARED_PER_NODE, memory }
+    fn of(state: &State, node: NodeId) -> Self {
+        Self { count: PREPARED_PER_NODE, memory: state.memory_free(node) }
     }
 
     fn take(&mut self, placement: &Placement) -> bool {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, Event, JobSpec, LeaseId, Millis, Outcome, Plan, Priority, State, Time,
+    Action, Bytes, Event, JobSpec, LeaseId, Millis, Outcome, Plan, PreparationEnd, Priority, State,
+    Time,
 };
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, View, by_name};
@@ -28,14 +29,18 @@ impl Rig {
         self.0.apply(self.0.now() + Millis(1), &submitted(id, spec));
     }
 
-    /// Commits what is proposed; tells of it.
+    /// Commits what is proposed until nothing is; tells of it.
     fn decide(&mut self, policy: &str) -> Vec<String> {
-        let plan = proposed(&self.0, policy);
-        if !plan.is_empty() {
-            self.0.apply(self.0.now(), &Event::PlanCommitted { plan: Arc::new(plan.clone()) });
+        let mut told = Vec::new();
+        for _ in 0..4 {
+            let plan = proposed(&self.0, policy);
+            if plan.is_empty() {
+                return told;
+            }
+            told.extend(words(&plan));
+            self.0.apply(self.0.now(), &Event::PlanCommitted { plan: Arc::new(plan) });
         }
-        assert_eq!(proposed(&self.0, policy).actions, [], "it settles");
-        words(&plan)
+        panic!("it does not settle: {told:?}");
     }
 
     fn end(&mut self, lease: u64) {
@@ -134,10 +139,42 @@ fn what_came_to_nothing_is_not_begun_again_and_starts_without() {
     rig.submit(1, warm(Priority::Normal));
     rig.submit(2, warm(Priority::Normal));
     assert_eq!(rig.decide("adaptive"), ["start 1 as 1", "prepare 2 as 2"]);
-    rig.0.apply(rig.0.now(), &Event::PreparationEnded { lease: LeaseId(2) });
+    let end = PreparationEnd::Failed { reason: "it ended".to_owned() };
+    rig.0.apply(rig.0.now(), &Event::PreparationEnded { lease: LeaseId(2), end });
     assert_eq!(rig.decide("adaptive"), Vec::<String>::new());
     rig.end(1);
     assert_eq!(rig.decide("adaptive"), ["unprepare 2 as 2", "start 2 as 3"]);
+}
+
+#[test]
+fn what_is_lost_is_begun_again() {
+    let mut rig = Rig::new(1);
+    rig.submit(1, warm(Priority::Normal));
+    rig.submit(2, warm(Priority::Normal));
+    assert_eq!(rig.decide("adaptive"), ["start 1 as 1", "prepare 2 as 2"]);
+    let end = PreparationEnd::Lost;
+    rig.0.apply(rig.0.now(), &Event::PreparationEnded { lease: LeaseId(2), end });
+    assert_eq!(rig.decide("adaptive"), ["prepare 2 as 3"]);
+}
+
+#[test]
+fn nobody_who_comes_next_is_given_up_when_others_start() {
+    for policy in POLICIES {
+        let mut rig = Rig::new(2);
+        for id in 1..=8 {
+            let priority = if id % 3 == 0 { Priority::High } else { Priority::Normal };
+            rig.submit(id, warm(priority));
+        }
+        rig.decide(policy);
+        for _ in 0..4 {
+            let next: Vec<_> = rig.0.preparations().map(|(key, it)| (key, it.lease)).collect();
+            assert_eq!(next.len(), 2, "{policy}");
+            let lease = *rig.0.leases().keys().next().expect("two run");
+            rig.end(lease.0);
+            let told = rig.decide(policy);
+            assert!(!told.iter().any(|word| word.starts_with("unprepare")), "{policy}: {told:?}");
+        }
+    }
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use het_core::{
     Action, Checkpoint, DeviceId, Event, Failure, FailureCause, Grant, Index, LeaseId, Locality,
-    Measured, Micro, Millis, Name, NodeId, Outcome, Placement, Plan, Progress, Rank, StageKey,
-    State, Time, Topology,
+    Measured, Micro, Millis, Name, NodeId, Outcome, Placement, Plan, PreparationEnd, Progress,
+    Rank, StageKey, State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence};
 
@@ -234,7 +234,9 @@ impl Sim {
     fn lose_prepared(&mut self, node: NodeId) {
         let lost = self.prepared.extract_if(.., |_, prepared| prepared.node == Some(node));
         let lost: Vec<LeaseId> = lost.map(|(_, prepared)| prepared.lease).collect();
-        lost.into_iter().for_each(|lease| self.emit(Event::PreparationEnded { lease }));
+        let end = PreparationEnd::Lost;
+        let ended = |lease| Event::PreparationEnded { lease, end: end.clone() };
+        lost.into_iter().for_each(|lease| self.emit(ended(lease)));
     }
 
     /// The slowest rank or link sets the pace of a gang.

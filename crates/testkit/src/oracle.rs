@@ -207,9 +207,8 @@ impl Oracle {
             }
             Event::CheckpointRejected { stage, checkpoint } => self.rejected(*stage, checkpoint),
             Event::RetryDue { stage } => self.retry_due(*stage),
-            Event::PolicyRemembered { .. }
-            | Event::ChangeRequested { .. }
-            | Event::PreparationEnded { .. } => {}
+            Event::PolicyRemembered { .. } | Event::ChangeRequested { .. } => {}
+            Event::PreparationEnded { lease, end } => self.preparation_ended(*lease, end),
             Event::StagePublished { lease } => self.published(*lease),
             Event::Checkpointed { lease, checkpoint } => self.checkpointed(*lease, checkpoint),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),

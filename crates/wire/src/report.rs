@@ -191,6 +191,9 @@ pub struct StageExplanation {
     pub state: String,
     pub start_reasons: Vec<String>,
     pub wait_reasons: Vec<String>,
+    /// What is begun for it while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preparation: Option<String>,
     /// Stages of the job that have to succeed first.
     pub after: Vec<String>,
     /// Stages of the job that have to run and to have published some output first.

@@ -99,6 +99,9 @@ fn print(stage: &StageExplanation, lang: Lang) {
     for sentence in &stage.wait_reasons {
         println!("    {} {sentence}", "✘".red());
     }
+    if let Some(sentence) = &stage.preparation {
+        println!("    … {sentence}");
+    }
     if !stage.after.is_empty() && stage.state == "queued" {
         println!("    … after {}", stage.after.join(", "));
     }

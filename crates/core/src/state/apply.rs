@@ -52,7 +52,7 @@ impl State {
             Event::CheckpointRejected { stage, checkpoint } => self.reject(*stage, checkpoint),
             Event::RetryDue { stage } => self.retry(*stage),
             Event::StagePublished { lease } => self.published(*lease),
-            Event::PreparationEnded { lease } => self.preparation_ended(*lease),
+            Event::PreparationEnded { lease, end } => self.preparation_ended(*lease, end),
             Event::StageEnded { lease, outcome } => self.ended(*lease, outcome),
             Event::NodesJoined { nodes } => self.join(nodes),
             Event::NodeRemoved { name } => self.remove_node(name),

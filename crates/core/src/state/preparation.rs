@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::State;
-use crate::{Action, Checkpoint, LeaseId, Placement, StageKey, StageSpec, Time};
+use crate::{Action, Checkpoint, LeaseId, Placement, PreparationEnd, StageKey, StageSpec, Time};
 
 /// What was begun for a waiting stage before it has devices: its inputs are read, and its program
 /// may be running up to where it needs them.
@@ -21,12 +21,14 @@ pub struct Preparation {
 }
 
 /// Whether a preparation is still of use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PreparationOutcome {
     Pending,
-    /// The engine could not begin it, or its program ended before it had devices. The stage starts
-    /// without it, and no other is made until then.
-    Failed,
+    /// The engine could not begin it, or its program ended before it had devices, and why. The
+    /// stage starts without it, and no other is made until then.
+    Failed {
+        reason: String,
+    },
 }
 
 impl Preparation {
@@ -107,10 +109,16 @@ impl State {
         self.next_lease = LeaseId(id.0 + 1);
     }
 
-    pub(super) fn preparation_ended(&mut self, id: LeaseId) {
-        let mut all = self.preparations.values_mut();
-        if let Some(preparation) = all.find(|preparation| preparation.lease == id) {
-            preparation.outcome = PreparationOutcome::Failed;
+    pub(super) fn preparation_ended(&mut self, id: LeaseId, end: &PreparationEnd) {
+        match end {
+            PreparationEnd::Lost => self.preparations.retain(|_, of| of.lease != id),
+            PreparationEnd::Failed { reason } => {
+                let mut all = self.preparations.values_mut();
+                if let Some(preparation) = all.find(|preparation| preparation.lease == id) {
+                    let reason = reason.clone();
+                    preparation.outcome = PreparationOutcome::Failed { reason };
+                }
+            }
         }
     }
 }

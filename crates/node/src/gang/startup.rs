@@ -72,10 +72,6 @@ impl Startup {
         if elapsed < PATIENCE { Patience::Left } else { Patience::Over }
     }
 
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self, Self::Failed(_))
-    }
-
     /// Nobody will say any more whether its programs begin.
     pub(super) fn give_up(&mut self) {
         *self = Self::Over;

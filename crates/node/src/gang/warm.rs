@@ -1,9 +1,9 @@
 //! A gang whose programs were started before it has devices, and wait for them.
 
-use std::io;
+use std::fmt::Display;
 use std::os::fd::AsFd;
 
-use het_core::{Event, Failure, FailureCause, Millis, Time};
+use het_core::{Event, Failure, FailureCause, Millis, PreparationEnd, Time};
 use het_files::replace;
 
 use super::Gang;
@@ -11,8 +11,9 @@ use super::shutdown::Shutdown;
 use super::startup::Startup;
 use crate::cgroup::RankGrant;
 use crate::context::Context;
-use crate::launch::{self, Devices, GangSpec, cannot_write};
-use crate::process::{hold, pin_tree};
+use crate::launch::{self, Devices, GangSpec, Given};
+use crate::process::{Exit, hold, pin_tree, procfs};
+use crate::run_dir::marker_variable;
 
 /// Processor time that programs may use before they have devices: more than imports take. Nobody
 /// accounts for it.
@@ -43,10 +44,13 @@ impl Gang {
             return;
         }
         self.early_use = Some(EarlyUse::begin(now));
-        let used = self.processes.cpu_time(&self.spec);
+        // Also of what left its process group and its session.
+        let marked = procfs::topmost(&marker_variable(&self.spec.lease_dir));
+        let ticks = marked.into_iter().map(procfs::tree_cpu_ticks).sum();
+        let used = procfs::ticks_to_millis(ticks);
         if used > CPU_MAX {
             let seconds = used.as_seconds();
-            let message = format!("its program used {seconds:.0} s of processor time early");
+            let message = format!("it used {seconds:.0} s of processor time before it had devices");
             self.fail_start(refused(message), context);
         }
     }
@@ -101,14 +105,18 @@ impl Gang {
             // Without a hold the devices are this control loop's only as long as it lives.
             let _ = hold(shim, held.as_fd());
         }
-        (0..self.spec.world()).try_for_each(|rank| self.tell_devices(rank))
+        (0..self.spec.world()).try_for_each(|rank| self.tell_devices(rank, context))
     }
 
-    fn tell_devices(&self, rank: u32) -> Result<(), Failure> {
+    /// What it may have done to the file before it had devices is no reason for a failure.
+    fn tell_devices(&self, rank: u32, context: &mut Context) -> Result<(), Failure> {
         let path = self.spec.grant_file(rank);
-        let text = launch::grant_text(&self.spec, rank);
-        replace(&path, text.as_bytes())
-            .map_err(|error: io::Error| cannot_write(rank, &path, &error))
+        let told =
+            |error: &dyn Display| refused(format!("cannot write `{}`: {error}", path.display()));
+        let given = Given::read(&self.spec.launch, &mut context.environments);
+        let given = given.map_err(|(_, error)| told(&error))?;
+        let text = launch::grant_text(&self.spec, rank, &given);
+        replace(&path, text.as_bytes()).map_err(|error| told(&error))
     }
 
     /// What it was started for does not come: nothing of it is reported.
@@ -118,13 +126,28 @@ impl Gang {
 
     /// It was given up, or its program ended by itself.
     pub(super) fn end_unused(&mut self, context: &mut Context) {
-        let given_up = matches!(self.shutdown, Shutdown::Killed) && !self.startup.has_failed();
+        let failure = self.startup.take_failure();
+        let given_up = matches!(self.shutdown, Shutdown::Killed) && failure.is_none();
         let cleanup = self.release(context);
         if !given_up {
-            context.emit(Event::PreparationEnded { lease: self.spec.lease });
+            let reason = failure.map_or_else(|| self.early_end(), |failure| failure.message);
+            let end = PreparationEnd::Failed { reason };
+            context.emit(Event::PreparationEnded { lease: self.spec.lease, end });
         }
         // Nothing of it is in the log.
         context.cleanups.push(cleanup);
+    }
+}
+
+impl Gang {
+    /// How its program ended before it had devices.
+    fn early_end(&self) -> String {
+        let first = self.processes.iter().find_map(|process| process.exit);
+        match first {
+            Some(Exit::Code(code)) => format!("it ended with {code} before it had devices"),
+            Some(Exit::Signal(signal)) => format!("{signal} ended it before it had devices"),
+            Some(Exit::Unknown) | None => "it ended before it had devices".to_owned(),
+        }
     }
 }
 

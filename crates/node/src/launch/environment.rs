@@ -4,7 +4,7 @@
 //! file, then facts (ranks,
 //! addresses, visible devices, `HET_*`), which the user cannot override.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
@@ -87,12 +87,20 @@ pub(crate) fn variables(spec: &GangSpec, rank: u32, given: &Given) -> Variables 
 /// What a rank is told that was started before it had devices, as a shell reads it: variables that
 /// take the place of those that it has. Its place among the ranks stays what it was: workers of a
 /// launcher have other such variables, from that.
-pub(crate) fn grant_text(spec: &GangSpec, rank: u32) -> String {
+pub(crate) fn grant_text(spec: &GangSpec, rank: u32, given: &Given) -> String {
     let mut facts = Variables::new();
+    let all = variables(spec, rank, given);
+    // What hid devices, and what is known only now.
+    let mut hidden = Variables::new();
+    hide_devices(&mut hidden, spec, rank);
+    for (name, _) in hidden.iter() {
+        if let Some(value) = all.get(name).or_else(|| given.inherited.get(name)) {
+            facts.set(name, value);
+        }
+    }
     add_visible_devices(&mut facts, spec, rank);
     add_heterosis(&mut facts, spec, rank);
-    let hiding = (spec.visible_env)(NO_ACCELERATOR, &[]);
-    let unset = hiding.iter().filter(|(name, _)| facts.get(name).is_none());
+    let unset = hidden.iter().filter(|(name, _)| facts.get(name).is_none());
     let unset = unset.map(|(name, _)| format!("unset {name}\n"));
     let quoted = |value: &str| value.replace('\'', r"'\''");
     let set = facts.iter().map(|(name, value)| format!("export {name}='{}'\n", quoted(value)));
@@ -143,14 +151,28 @@ fn add_defaults(variables: &mut Defaults<'_>, spec: &GangSpec, rank: u32) {
 /// Makes the granted accelerators visible. A rank without any gets the variables of its CPU, which
 /// hide every accelerator.
 fn add_visible_devices(variables: &mut Variables, spec: &GangSpec, rank: u32) {
-    let visible = match spec.devices {
-        Devices::Granted => spec.visible_devices(rank),
-        Devices::Awaited => BTreeMap::from([(NO_ACCELERATOR, Vec::new())]),
-    };
-    for (driver, ids) in visible {
+    if spec.devices == Devices::Awaited {
+        return hide_devices(variables, spec, rank);
+    }
+    for (driver, ids) in spec.visible_devices(rank) {
         for (name, value) in (spec.visible_env)(driver, &ids) {
             variables.set(&name, value);
         }
+    }
+}
+
+/// Hides every accelerator, and of the drivers of those that a rank is likely to have also what no
+/// table knows how to hide.
+fn hide_devices(variables: &mut Variables, spec: &GangSpec, rank: u32) {
+    for (driver, ids) in spec.visible_devices(rank) {
+        let none = (spec.visible_env)(driver, &[]);
+        for (name, _) in (spec.visible_env)(driver, &ids) {
+            let known = none.iter().find(|(of, _)| *of == name);
+            variables.set(&name, known.map_or("", |(_, value)| value.as_str()));
+        }
+    }
+    for (name, value) in (spec.visible_env)(NO_ACCELERATOR, &[]) {
+        variables.set(&name, value);
     }
 }
 
@@ -185,7 +207,9 @@ fn add_heterosis(variables: &mut Variables, spec: &GangSpec, rank: u32) {
     variables.set("HET_JOB", &spec.launch.job);
     variables.set("HET_STAGE", &spec.launch.stage);
     variables.set("HET_ATTEMPT", spec.attempt);
-    variables.set("HET_DEVICES", devices(spec, rank));
+    if spec.devices == Devices::Granted {
+        variables.set("HET_DEVICES", devices(spec, rank));
+    }
     variables.set(NOTICE, spec.notice_file().to_string_lossy());
     variables.set("HET_PROGRESS", spec.progress_file().to_string_lossy());
     variables.set("HET_OUTPUT", spec.output_dir().to_string_lossy());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use het_core::{CheckpointSpec, Event, Failure, LeaseId, Outcome, Phase, State};
+use het_core::{CheckpointSpec, Event, Failure, LeaseId, Outcome, Phase, PreparationEnd, State};
 use het_engine::Engine;
 
 use super::{LiveLease, NOTE_LIMIT, Node};
@@ -72,10 +72,17 @@ impl Node {
         records.into_values().for_each(discard);
     }
 
-    /// What was begun for stages without devices is begun anew, or with their start.
+    /// What was begun for stages without devices is killed, and may be begun again.
     fn end_preparations(&mut self, state: &State) {
+        let (found, _) = readable(&self.config.run_dir);
         for (_, preparation) in state.preparations() {
-            self.context.emit(Event::PreparationEnded { lease: preparation.lease });
+            let lease = preparation.lease;
+            for found in found.iter().filter(|found| found.lease() == lease) {
+                kill(&found.lease_dir(), Some(found));
+                found.discard();
+            }
+            let end = PreparationEnd::Lost;
+            self.context.emit(Event::PreparationEnded { lease, end });
         }
     }
 

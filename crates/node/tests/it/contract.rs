@@ -33,7 +33,7 @@ impl Subject for Shell<'_> {
     }
 
     fn crash(&self, engine: Node) -> Node {
-        engine.detach();
+        engine.abandon();
         node(&self.run_dir.borrow())
     }
 

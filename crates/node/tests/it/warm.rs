@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, DeviceId, Event, JobId, Launch, LeaseId, Outcome, Placement, Rank, StageIndex, StageKey,
+    Action, DeviceId, Event, JobId, Launch, LeaseId, Outcome, Placement, PreparationEnd, Rank,
+    StageIndex, StageKey,
 };
 use het_engine::Engine;
 use het_node::Node;
@@ -45,6 +46,14 @@ fn start(launch: Launch, ranks: Vec<Rank>) -> Action {
         launch: Arc::new(launch),
         resume: None,
         reasons: Vec::new(),
+    }
+}
+
+/// Why a program that was started early is not there any more.
+fn ended_early(rig: &mut Rig) -> String {
+    match rig.next().1 {
+        Event::PreparationEnded { lease: LEASE, end: PreparationEnd::Failed { reason } } => reason,
+        other => panic!("unexpected {other:?}"),
     }
 }
 
@@ -96,7 +105,7 @@ fn a_program_that_does_not_wait_is_started_again_with_devices() {
     let launch = warm(&rig, "echo ran >> story");
     let ranks = vec![rank(&[grant(GPU, 1)], &[])];
     rig.submit(prepare(launch.clone(), ranks.clone()));
-    assert_eq!(rig.next().1, Event::PreparationEnded { lease: LEASE });
+    assert_eq!(ended_early(&mut rig), "it ended with 0 before it had devices");
     rig.submit(start(launch, ranks));
     let story = rig.story();
     assert_eq!((story.outcome, story.started), (Outcome::Finished, 1));
@@ -108,9 +117,11 @@ fn what_cannot_be_begun_early_is_reported_and_starts_as_ever() {
     let mut rig = Rig::new();
     let nowhere = Launch { argv: vec!["/nowhere".to_owned()], ..warm(&rig, "") };
     let counts = Launch { argv: vec!["deepspeed".to_owned()], ..warm(&rig, "") };
-    for launch in [nowhere, counts] {
+    let both = [(nowhere, "`/nowhere` does not exist"), (counts, "counts devices first")];
+    for (launch, why) in both {
         rig.submit(prepare(launch, vec![rank(&[grant(GPU, 1)], &[])]));
-        assert_eq!(rig.next().1, Event::PreparationEnded { lease: LEASE });
+        let reason = ended_early(&mut rig);
+        assert!(reason.contains(why), "{reason}");
     }
     assert_eq!(rig.run("true", 1).outcome, Outcome::Finished);
 }
@@ -126,7 +137,7 @@ fn the_next_supervisor_tells_a_program_its_devices() {
     rig.await_file("imported");
     let live = rig.live_lease(launch, ranks);
     let (dir, node) = rig.into_parts();
-    node.detach();
+    node.abandon();
     let mut node = Node::new(config(Default::default(), &dir.path().join("run"))).expect("it fits");
     node.adopt_leases([(live, None)].into_iter());
     let outcome = loop {
@@ -149,7 +160,7 @@ fn the_next_supervisor_kills_a_program_that_has_no_lease() {
     rig.await_file("imported");
     let pid = rig.read("pid");
     let (dir, node) = rig.into_parts();
-    node.detach();
+    node.abandon();
     let mut node = Node::new(config(Default::default(), &dir.path().join("run"))).expect("it fits");
     assert!(is_alive(&pid));
     node.adopt_leases(std::iter::empty());

@@ -102,8 +102,8 @@ fn stage_explanation(view: &View<'_>, told: &Explanation, lang: Lang) -> StageEx
         .into_iter()
         .chain(waiting::restart(lang, job, told.stage.stage))
         .chain(sentences(&told.wait_reasons))
-        .chain(waiting::prepared(lang, state, told.stage))
         .collect(),
+        preparation: waiting::prepared(lang, state, told.stage),
         after: told.after.iter().map(ToString::to_string).collect(),
         follows: told.follows.iter().map(ToString::to_string).collect(),
         position: told.position,

@@ -52,8 +52,8 @@ pub(super) fn prepared(lang: Lang, state: &State, key: StageKey) -> Option<Strin
     let preparation = state.preparation(key).filter(|_| state.is_waiting(key))?;
     let launch = &state.stage(key).1.alternatives[preparation.placement.alternative].launch;
     let node = &state.topology().node(preparation.placement.ranks.first()?.node).name;
-    Some(match (preparation.outcome, launch.warm) {
-        (PreparationOutcome::Failed, _) => text::starts_cold(lang),
+    Some(match (&preparation.outcome, launch.warm) {
+        (PreparationOutcome::Failed { reason }, _) => text::starts_cold(lang, reason),
         (PreparationOutcome::Pending, true) => text::starts_warm(lang, node.as_str()),
         (PreparationOutcome::Pending, false) => text::reads_inputs(lang, node.as_str()),
     })

@@ -1,6 +1,6 @@
 //! What is begun for stages before they have devices.
 
-use het_core::{LeaseId, StageKey};
+use het_core::{LeaseId, PreparationEnd, StageKey};
 
 use super::Oracle;
 
@@ -21,6 +21,13 @@ impl Oracle {
         }
         if self.prepared.insert(key, lease).is_some() {
             self.blame(5, format!("{key} was prepared twice"));
+        }
+    }
+
+    /// One that its engine lost may be begun again.
+    pub(super) fn preparation_ended(&mut self, lease: LeaseId, end: &PreparationEnd) {
+        if *end == PreparationEnd::Lost {
+            self.prepared.retain(|_, of| *of != lease);
         }
     }
 

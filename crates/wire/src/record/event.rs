@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use het_core::{
     Checkpoint, DeviceId, Event, Failure, FailureCause, JobChange, JobId, LeaseId, Measured, Micro,
-    Millis, NodeId, Occupant, Outcome, Priority, Progress, Share, StageIndex, StageKey, Time,
+    Millis, NodeId, Occupant, Outcome, PreparationEnd, Priority, Progress, Share, StageIndex,
+    StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -101,6 +102,8 @@ enum EventRecord {
     },
     PreparationEnded {
         lease: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
     },
     StageEnded {
         lease: u64,
@@ -277,7 +280,7 @@ fn write(event: &Event) -> EventRecord {
         },
         Event::RetryDue { stage } => EventRecord::RetryDue { stage: (stage.job.0, stage.stage.0) },
         Event::StagePublished { lease } => EventRecord::StagePublished { lease: lease.0 },
-        Event::PreparationEnded { lease } => EventRecord::PreparationEnded { lease: lease.0 },
+        Event::PreparationEnded { lease, end } => write_preparation_ended(*lease, end),
         Event::StageEnded { lease, outcome } => {
             EventRecord::StageEnded { lease: lease.0, outcome: write_outcome(outcome) }
         }
@@ -302,6 +305,14 @@ fn write(event: &Event) -> EventRecord {
         },
         Event::DeviceVacated { device } => EventRecord::DeviceVacated { device: device.0 },
     }
+}
+
+fn write_preparation_ended(lease: LeaseId, end: &PreparationEnd) -> EventRecord {
+    let failed = match end {
+        PreparationEnd::Lost => None,
+        PreparationEnd::Failed { reason } => Some(reason.clone()),
+    };
+    EventRecord::PreparationEnded { lease: lease.0, failed }
 }
 
 fn read(record: &EventRecord) -> Result<Event, RecordError> {
@@ -346,7 +357,9 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         }
         Stored::RetryDue { stage } => Event::RetryDue { stage: read_stage(*stage) },
         Stored::StagePublished { lease } => Event::StagePublished { lease: lease_id(lease) },
-        Stored::PreparationEnded { lease } => Event::PreparationEnded { lease: lease_id(lease) },
+        Stored::PreparationEnded { lease, failed } => {
+            Event::PreparationEnded { lease: lease_id(lease), end: read_end(failed.as_deref()) }
+        }
         Stored::StageEnded { lease, outcome } => {
             Event::StageEnded { lease: lease_id(lease), outcome: read_outcome(outcome)? }
         }
@@ -371,6 +384,13 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         }
         Stored::DeviceVacated { device } => Event::DeviceVacated { device: device_id(device) },
     })
+}
+
+fn read_end(failed: Option<&str>) -> PreparationEnd {
+    match failed {
+        Some(reason) => PreparationEnd::Failed { reason: reason.to_owned() },
+        None => PreparationEnd::Lost,
+    }
 }
 
 fn read_change(

@@ -195,7 +195,8 @@ struct PreparationRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     resume: Option<CheckpointRecord>,
     since_ms: u64,
-    failed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -413,7 +414,10 @@ fn write_preparation(
         placement: write_placement(&preparation.placement),
         resume: preparation.resume.as_ref().map(write_checkpoint),
         since_ms: preparation.since.0,
-        failed: preparation.outcome == PreparationOutcome::Failed,
+        failed: match &preparation.outcome {
+            PreparationOutcome::Pending => None,
+            PreparationOutcome::Failed { reason } => Some(reason.clone()),
+        },
     };
     (write_key(*key), record)
 }
@@ -425,9 +429,9 @@ fn read_preparation((key, record): &(KeyRecord, PreparationRecord)) -> (StageKey
         placement: Arc::new(read_placement(&record.placement)),
         resume: record.resume.as_ref().map(read_checkpoint),
         since: Time(record.since_ms),
-        outcome: match record.failed {
-            true => PreparationOutcome::Failed,
-            false => PreparationOutcome::Pending,
+        outcome: match &record.failed {
+            None => PreparationOutcome::Pending,
+            Some(reason) => PreparationOutcome::Failed { reason: reason.clone() },
         },
     };
     (read_key(*key), preparation)

@@ -18,12 +18,10 @@ pub fn reads_inputs(lang: Lang, node: &str) -> String {
     )
 }
 
-/// That nothing is left of what was begun.
-pub fn starts_cold(lang: Lang) -> String {
+/// That nothing is left of what was begun, and why.
+pub fn starts_cold(lang: Lang, reason: &str) -> String {
     lang.pick(
-        "its program could not be started early, or ended before it had devices: it starts with \
-         them, hint: see its log"
-            .to_owned(),
-        "程序未能提前启动，或在获得设备之前已结束：将在获得设备后启动，提示：查看其日志".to_owned(),
+        format!("its program is started once it has devices, not early: {reason}"),
+        format!("程序将在获得设备后启动，而不是提前启动：{reason}"),
     )
 }

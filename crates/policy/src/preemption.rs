@@ -25,8 +25,9 @@ pub const PREEMPTIONS_MAX: u32 = 3;
 /// Running time that a victim is assumed to have left when nothing is known about it.
 const REMAINING_DEFAULT: Millis = Millis::seconds(1_800);
 
-/// The cheapest victims among `candidates` for the first of `shapes` that can be had for less than
-/// it brings; none of a higher priority where those of lower ones suffice.
+/// The cheapest victims among `candidates` for the first of `shapes` for which there are any, if
+/// they cost less than that brings; none of a higher priority where those of lower ones suffice.
+/// Nobody is stopped for a worse shape: whoever got that would be in the way of the better one.
 ///
 /// # Errors
 /// [`Reason::PreemptionTooDear`] where victims exist but are worth more; `None` where none exist.
@@ -37,7 +38,6 @@ pub(crate) fn find<'a, C: Iterator<Item = (LeaseId, StopCost)>>(
     shapes: &[usize],
     candidates: impl Fn() -> C,
 ) -> Result<(Placement, Vec<StopOrder>), Option<Reason>> {
-    let mut too_dear = None;
     for &index in shapes {
         let orders = |(placement, victims): &Victims| {
             let orders = priced(view, ends(), request.key, placement, victims);
@@ -50,10 +50,10 @@ pub(crate) fn find<'a, C: Iterator<Item = (LeaseId, StopCost)>>(
         let Some(found) = found else { continue };
         match orders(&found) {
             Some(orders) => return Ok((found.0, orders)),
-            None => too_dear = Some(Reason::PreemptionTooDear),
+            None => return Err(Some(Reason::PreemptionTooDear)),
         }
     }
-    Err(too_dear)
+    Err(None)
 }
 
 /// Where a waiting stage of higher priority could run if just this lease stopped beside what `pool`

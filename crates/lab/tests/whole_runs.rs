@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use het_core::{ClassQuota, DeviceId, Millis, Quota, Quotas, Share, Time};
-use het_lab::workload::{Speeds, read_jobs};
+use het_lab::workload::{FineTuning, Shapes, Speeds, fine_tuning, read_jobs, roofline};
 use het_lab::{
     Assumptions, Bound, Cadence, CheckpointModel, Fault, Noise, Outcome, Restart, Scenario,
     cluster, random_scenario, simulate, what_if,
@@ -66,6 +66,31 @@ fn no_policy_beats_the_bound_and_one_machine_reaches_it() {
         }
     }
     assert!(held > 100, "only {held} runs say something");
+}
+
+/// The headline study, small: whoever changes it without wanting to shall see it.
+#[test]
+fn a_mix_of_fine_tuning_is_as_fast_as_the_headline_says() {
+    let topology = cluster("epyc-h100x8-910bx2").expect("it is a template");
+    let mean = |policy: &str, shapes: Shapes| {
+        let mix = FineTuning { jobs: 300, load: 1.2, h100s: 16, shapes, seed: 2 };
+        let assumptions = Assumptions {
+            cadence: Cadence::default(),
+            restart: Restart::Fixed(Millis::seconds(30)),
+            warm: None,
+            noise: Noise::default(),
+            checkpoint: CheckpointModel::default(),
+            seed: 1,
+        };
+        let scenario = what_if(&topology, &fine_tuning(&mix), &roofline(1.0), &assumptions);
+        let outcome = play(&scenario.expect("every job fits"), policy);
+        (outcome.avg_jct_s, outcome.preemptions)
+    };
+    let validate_on = "h100-sxm5-80".to_owned();
+    let (fixed, _) = mean("static", Shapes::Ruled { h100s: [1, 1, 1, 2], validate_on });
+    let (adaptive, stopped) = mean("adaptive", Shapes::Any);
+    assert!(adaptive < 0.6 * fixed, "{adaptive} s against {fixed} s");
+    assert!(stopped < 60, "{stopped} preemptions of 300 jobs");
 }
 
 #[test]

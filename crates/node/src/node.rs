@@ -224,11 +224,6 @@ impl Node {
             Ok(resources) => resources,
             Err(error) => return self.refuse(lease, format!("no free port: {error}")),
         };
-        // Of what was begun for it and has ended.
-        let dir = lease_path(&self.config.run_dir, lease);
-        if self.context.cleanups.iter().any(|of| of.lease_dir.as_ref() == Some(&dir)) {
-            self.clean_up();
-        }
         let spec = self.spec(&start, Devices::Granted, port, cores.clone());
         match Gang::start(spec, &mut self.context) {
             Ok(gang) => self.insert(lease, gang),

@@ -134,8 +134,9 @@ impl Gang {
             let end = PreparationEnd::Failed { reason };
             context.emit(Event::PreparationEnded { lease: self.spec.lease, end });
         }
-        // Nothing of it is in the log.
+        // Nothing of it is in the log, and a start of its lease may come at once.
         context.cleanups.push(cleanup);
+        context.clean_up();
     }
 }
 

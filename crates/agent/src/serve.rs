@@ -214,10 +214,9 @@ impl Agent {
         let resources: BTreeMap<u64, GangResources> = resources.into_iter().collect();
         for mut action in actions(plan).ok_or(AgentError::Unknown)? {
             let mut given = None;
-            if let Action::Prepare { launch, .. } = &mut action {
-                *launch = moved(launch, &self.kept, &self.own);
-            }
-            if let Action::Start { lease, launch, .. } = &mut action {
+            if let Action::Start { lease, launch, .. } | Action::Prepare { lease, launch, .. } =
+                &mut action
+            {
                 *launch = moved(launch, &self.kept, &self.own);
                 given = resources.get(&lease.0);
             }

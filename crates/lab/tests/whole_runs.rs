@@ -27,15 +27,19 @@ fn scenario(
     std::fs::write(&path, jobs.iter().map(line).collect::<String>()).expect("the folder is there");
     let jobs = read_jobs(&path, None).expect("the lines are well formed");
     let topology = cluster(&format!("uniform:1x{devices}")).expect("the words are known");
-    let assumptions = Assumptions {
+    let assumptions = assumptions(cadence, Millis(0));
+    what_if(&topology, &jobs, &Speeds::default(), &assumptions).expect("every job fits")
+}
+
+fn assumptions(cadence: Cadence, pause: Millis) -> Assumptions {
+    Assumptions {
         cadence,
-        restart: Restart::Fixed(Millis(0)),
+        restart: Restart::Fixed(pause),
         warm: None,
         noise: Noise::default(),
         checkpoint: CheckpointModel::default(),
         seed: 1,
-    };
-    what_if(&topology, &jobs, &Speeds::default(), &assumptions).expect("every job fits")
+    }
 }
 
 fn play(scenario: &Scenario, policy: &str) -> Outcome {
@@ -74,14 +78,7 @@ fn a_mix_of_fine_tuning_is_as_fast_as_the_headline_says() {
     let topology = cluster("epyc-h100x8-910bx2").expect("it is a template");
     let mean = |policy: &str, shapes: Shapes| {
         let mix = FineTuning { jobs: 300, load: 1.2, h100s: 16, shapes, seed: 2 };
-        let assumptions = Assumptions {
-            cadence: Cadence::default(),
-            restart: Restart::Fixed(Millis::seconds(30)),
-            warm: None,
-            noise: Noise::default(),
-            checkpoint: CheckpointModel::default(),
-            seed: 1,
-        };
+        let assumptions = assumptions(Cadence::default(), Millis::seconds(30));
         let scenario = what_if(&topology, &fine_tuning(&mix), &roofline(1.0), &assumptions);
         let outcome = play(&scenario.expect("every job fits"), policy);
         (outcome.avg_jct_s, outcome.preemptions)

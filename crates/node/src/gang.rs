@@ -64,8 +64,15 @@ pub(crate) struct AbandonedGang {
     /// Checkpoints that appeared after this are new.
     pub(crate) since: SystemTime,
     pub(crate) stop: StopRequested,
-    /// It was started before it had devices, and may not have been told of them.
-    pub(crate) warm: bool,
+    pub(crate) early: EarlyStart,
+}
+
+/// Whether the programs of a gang were started before it had devices, and know them since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EarlyStart {
+    No,
+    Told,
+    PerhapsUntold,
 }
 
 /// Whether a gang has emitted its end.
@@ -118,7 +125,7 @@ impl Gang {
 
     /// Adopts a gang whose supervisor died, in its present state.
     pub(crate) fn adopt(spec: GangSpec, gang: AbandonedGang, context: &mut Context) -> Self {
-        let AbandonedGang { processes, shim, cgroups, record, since, stop, warm } = gang;
+        let AbandonedGang { processes, shim, cgroups, record, since, stop, early } = gang;
         let mut gang = Self::new(spec, processes, Holdings::adopted(cgroups, record), context);
         gang.reporting.catch_up(since);
         gang.shim.watch(shim, gang.spec.lease, &context.poller);
@@ -128,8 +135,11 @@ impl Gang {
             gang.is_notified = gang.spec.notice_file().exists();
         }
         context.emit(Event::StageStarted { lease: gang.spec.lease });
-        if warm {
-            gang.grant_again(context);
+        match early {
+            EarlyStart::No => {}
+            // Its cores were chosen anew.
+            EarlyStart::Told => gang.pin(),
+            EarlyStart::PerhapsUntold => gang.open_to_devices(context),
         }
         let now = context.clock.now();
         for index in 0..gang.processes.len() {

@@ -58,13 +58,14 @@ fn room() -> u64 {
     procfs::memory_available().unwrap_or_default() / LEFT_PART
 }
 
-/// Where its user has models: `$HF_HOME`, or below the home directory.
+/// Where its user has models: `$HF_HUB_CACHE`, below `$HF_HOME`, or below the home directory.
 fn cache_of(launch: &Launch, environments: &mut Environments) -> Option<PathBuf> {
     let given = environments.of(launch.environment.as_deref()).ok()?;
-    let of_job = launch.env.get("HF_HOME").map(String::as_str);
-    let named = of_job.or_else(|| given.get("HF_HOME")).map(PathBuf::from);
+    let of_job = |name: &str| launch.env.get(name).map(String::as_str);
+    let named = |name: &str| of_job(name).or_else(|| given.get(name)).map(PathBuf::from);
     let home = || Some(Path::new(given.get("HOME")?).join(HUGGING_FACE));
-    named.or_else(home).map(|cache| cache.join("hub"))
+    let below = || Some(named("HF_HOME").or_else(home)?.join("hub"));
+    named("HF_HUB_CACHE").or_else(below)
 }
 
 /// A path, or a model of the cache by its name, such as `HuggingFaceTB/SmolLM2-135M`.

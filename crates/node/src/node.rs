@@ -36,7 +36,7 @@ use crate::process::{Environments, Launcher, Orphans, procfs};
 use crate::progress::{Changed, ProgressWatch};
 use crate::recovery::{self, Reaped, RecordFiles, refuse_later_records, remove_blank_files};
 use crate::remover::Remover;
-use crate::resources::{AssignedCores, Cores, CoresRecord, GangResources, Ports};
+use crate::resources::{AssignedCores, Cores, GangResources, Ports};
 use crate::run_dir::{lease_path, progress_dir};
 
 const NULL: &str = "/dev/null";
@@ -212,9 +212,7 @@ impl Node {
             return self.refuse(lease, format!("`{dir}` cannot be made again: {error}"));
         }
         let resources = match given {
-            Some(given) => {
-                Ok((given.port, given.cores.iter().map(CoresRecord::assigned).collect()))
-            }
+            Some(given) => Ok((given.port, given.assigned())),
             None => self.choose_resources(start.placement),
         };
         let (port, cores): (u16, Vec<AssignedCores>) = match resources {
@@ -236,10 +234,9 @@ impl Node {
 
     /// Lets a gang go on that was started before it had devices.
     fn grant(&mut self, start: &Start<'_>, given: Option<&GangResources>) {
-        let ranks = start.placement.ranks.iter();
-        let cores: Vec<AssignedCores> = match given {
-            Some(given) => given.cores.iter().map(CoresRecord::assigned).collect(),
-            None => ranks.map(|rank| self.cores.take(all_grants(rank))).collect(),
+        let cores = match given {
+            Some(given) => given.assigned(),
+            None => self.take_cores(start.placement),
         };
         let spec = self.spec(start, Devices::Granted, 0, cores);
         if let Some(gang) = self.gangs.get_mut(&start.lease) {
@@ -315,8 +312,12 @@ impl Node {
 
     fn choose_resources(&mut self, placement: &Placement) -> io::Result<(u16, Vec<AssignedCores>)> {
         let port = self.ports.take(self.context.clock.now())?;
-        let ranks = placement.ranks.iter();
-        Ok((port, ranks.map(|rank| self.cores.take(all_grants(rank))).collect()))
+        Ok((port, self.take_cores(placement)))
+    }
+
+    /// By rank.
+    fn take_cores(&mut self, placement: &Placement) -> Vec<AssignedCores> {
+        placement.ranks.iter().map(|rank| self.cores.take(all_grants(rank))).collect()
     }
 
     /// Makes the directory for files of live leases again where somebody removed it, with what

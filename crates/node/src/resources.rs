@@ -21,4 +21,9 @@ impl GangResources {
     pub(crate) fn of(port: u16, cores: &[AssignedCores]) -> Self {
         Self { port, cores: cores.iter().map(AssignedCores::record).collect() }
     }
+
+    /// By rank.
+    pub(crate) fn assigned(&self) -> Vec<AssignedCores> {
+        self.cores.iter().map(CoresRecord::assigned).collect()
+    }
 }

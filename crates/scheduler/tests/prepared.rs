@@ -7,9 +7,8 @@ use het_core::{
     Time,
 };
 use het_perf::Rates;
-use het_policy::{Cache, Cadence, View, by_name};
-use het_scheduler::{Proposal, propose};
 use het_testkit::build::{alternative, job, key, stage, submitted, topology};
+use het_testkit::scene;
 
 fn warm(priority: Priority) -> JobSpec {
     let mut spec = job(priority, vec![stage("train", vec![alternative("h100", 1)])]);
@@ -50,12 +49,7 @@ impl Rig {
 }
 
 fn proposed(state: &State, policy: &str) -> Plan {
-    let rates = Rates::default();
-    let view = View { state, rates: &rates, now: state.now(), cadence: Cadence::default() };
-    let policy = by_name(policy).expect("it is a policy");
-    let Proposal { plan, findings, .. } = propose(&view, policy, &mut Cache::default());
-    assert_eq!(findings, [], "{plan:?}");
-    plan
+    scene::proposed(state, &Rates::default(), policy)
 }
 
 /// The number of a lease where it has one.

@@ -7,9 +7,8 @@ use het_core::{
     StopCause, Time,
 };
 use het_perf::Rates;
-use het_policy::{Cache, Cadence, View, by_name};
-use het_scheduler::{Proposal, propose};
 use het_testkit::build::{alternative, job, key, stage, started, submitted, topology};
+use het_testkit::scene;
 
 fn training(steps: u64) -> JobSpec {
     let mut spec = job(Priority::Normal, vec![stage("train", vec![alternative("h100", 1)])]);
@@ -44,11 +43,7 @@ fn rates(state: &State, spec: &JobSpec) -> Rates {
 }
 
 fn proposed(state: &State, rates: &Rates) -> Vec<Action> {
-    let view = View { state, rates, now: state.now(), cadence: Cadence::default() };
-    let policy = by_name("adaptive").expect("it is a policy");
-    let Proposal { plan, findings, .. } = propose(&view, policy, &mut Cache::default());
-    assert_eq!(findings, [], "{plan:?}");
-    plan.actions
+    scene::proposed(state, rates, "adaptive").actions
 }
 
 fn leaves(actions: &[Action], lease: LeaseId) -> bool {

@@ -9,9 +9,8 @@ use het_core::{
     Speeds, State, StopCause, Time,
 };
 use het_perf::Rates;
-use het_policy::{Cache, Cadence, View, by_name};
-use het_scheduler::{Proposal, propose};
 use het_testkit::build::{alternative, job, key, stage, started, submitted, topology};
+use het_testkit::scene;
 
 /// Accelerator 0 is suspected after job 1 and 2 hung on it; both have been cancelled since.
 fn state(accelerators: u32) -> State {
@@ -53,12 +52,7 @@ fn run(state: &mut State, id: u64, device: u32) -> LeaseId {
 }
 
 fn proposed(state: &State, policy: &str) -> Plan {
-    let rates = Rates::default();
-    let view = View { state, rates: &rates, now: state.now(), cadence: Cadence::default() };
-    let policy = by_name(policy).expect("it is a policy");
-    let Proposal { plan, findings, .. } = propose(&view, policy, &mut Cache::default());
-    assert_eq!(findings, [], "{plan:?}");
-    plan
+    scene::proposed(state, &Rates::default(), policy)
 }
 
 /// Where each job is started, by its id.

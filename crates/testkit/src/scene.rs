@@ -26,9 +26,21 @@ use het_core::{
 };
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, View, by_name};
-use het_scheduler::propose;
+use het_scheduler::{Proposal, propose};
 
 use crate::build;
+
+/// What a policy would do now, with nothing remembered.
+///
+/// # Panics
+/// On an unknown policy, or a plan with findings.
+pub fn proposed(state: &State, rates: &Rates, policy: &str) -> Plan {
+    let view = View { state, rates, now: state.now(), cadence: Cadence::default() };
+    let policy = by_name(policy).expect("it is a policy");
+    let Proposal { plan, findings, .. } = propose(&view, policy, &mut Cache::default());
+    assert_eq!(findings, [], "{plan:?}");
+    plan
+}
 
 /// Plays a scene under the named policy and returns the committed plans, one line an action.
 ///

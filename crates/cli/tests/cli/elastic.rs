@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::commands::wait_for;
-use crate::support::{Sandbox, Served, serve_declared};
+use crate::support::{Sandbox, Served, json_lines, serve_declared};
 
 /// Shrinks and grows of a CI run.
 const RESIZES: u64 = 4;
@@ -144,14 +144,7 @@ impl Rig {
 
     fn submit(&self, stage: &Value, priority: &str) -> u64 {
         let name = stage["name"].as_str().expect("a name");
-        let file = json!({
-            "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
-            "metadata": { "name": name },
-            "spec": { "priority": priority, "stages": [stage] },
-        });
-        let file = self.served.0.write(&format!("{name}.yaml"), &file.to_string());
-        let submitted = self.served.json(&["submit", &file.to_string_lossy()]);
-        submitted["id"].as_u64().unwrap_or_else(|| panic!("{submitted:#}"))
+        self.served.submit_stage(name, priority, stage)
     }
 
     fn elastic(&self) -> Value {
@@ -174,9 +167,7 @@ impl Rig {
     }
 
     fn lines(&self, name: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.notes.join(name)).unwrap_or_default();
-        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        whole.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+        json_lines(&self.notes.join(name))
     }
 
     /// Submits, whoever was killed meanwhile.

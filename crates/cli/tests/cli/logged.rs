@@ -13,17 +13,11 @@ const STEPS: &str = r#"for step in $(seq "$STEPS"); do
 done"#;
 
 fn submit(served: &Served, name: &str, steps: u64) -> String {
-    let file = json!({
-        "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
-        "metadata": { "name": name },
-        "spec": { "stages": [{
-            "name": "train", "kind": "train", "profile": "steps", "devices": "gpu:1",
-            "steps": steps, "run": ["sh", "-c", STEPS], "env": { "STEPS": steps.to_string() },
-        }] },
+    let stage = json!({
+        "name": "train", "kind": "train", "profile": "steps", "devices": "gpu:1",
+        "steps": steps, "run": ["sh", "-c", STEPS], "env": { "STEPS": steps.to_string() },
     });
-    let file = served.0.write(&format!("{name}.yaml"), &file.to_string());
-    let submitted = served.json(&["submit", &file.to_string_lossy()]);
-    submitted["id"].as_u64().unwrap_or_else(|| panic!("{submitted:#}")).to_string()
+    served.submit_stage(name, "normal", &stage).to_string()
 }
 
 /// Two jobs that show how fast the program is, then four that are played, and a backup of all.

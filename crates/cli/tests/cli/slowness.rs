@@ -72,19 +72,13 @@ impl Rig {
         fs::create_dir(&notes).expect("the sandbox is writable");
         let served = serve_declared(sandbox, 2, &[]);
         let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python");
-        let file = json!({
-            "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
-            "metadata": { "name": "steps" },
-            "spec": { "stages": [{
-                "name": "train", "kind": "train", "devices": "gpu:1",
-                "run": ["python3", trainer], "checkpoint": { "grace": "20s" },
-                "env": { "NOTES": notes, "REAL": u8::from(real).to_string(),
-                    "PYTHONPATH": python, "PYTHONDONTWRITEBYTECODE": "1" },
-            }] },
+        let stage = json!({
+            "name": "train", "kind": "train", "devices": "gpu:1",
+            "run": ["python3", trainer], "checkpoint": { "grace": "20s" },
+            "env": { "NOTES": notes, "REAL": u8::from(real).to_string(),
+                "PYTHONPATH": python, "PYTHONDONTWRITEBYTECODE": "1" },
         });
-        let file = served.0.write("steps.yaml", &file.to_string());
-        let submitted = served.json(&["submit", &file.to_string_lossy()]);
-        let job = submitted["id"].as_u64().unwrap_or_else(|| panic!("{submitted:#}")).to_string();
+        let job = served.submit_stage("steps", "normal", &stage).to_string();
         Self { served, notes, job }
     }
 

@@ -172,6 +172,19 @@ impl Served {
         Self::new().start(&["--policy", policy])
     }
 
+    /// Queues a job of one stage; its id.
+    #[track_caller]
+    pub fn submit_stage(&self, name: &str, priority: &str, stage: &Value) -> u64 {
+        let file = json!({
+            "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": { "name": name },
+            "spec": { "priority": priority, "stages": [stage] },
+        });
+        let file = self.write(&format!("{name}.yaml"), &file.to_string());
+        let submitted = self.json(&["submit", &file.to_string_lossy()]);
+        submitted["id"].as_u64().unwrap_or_else(|| panic!("{submitted:#}"))
+    }
+
     /// Starts the server in a sandbox that was prepared.
     pub fn start(self, arguments: &[&str]) -> Self {
         let served = self;
@@ -215,6 +228,13 @@ pub fn serve_declared(sandbox: Sandbox, photons: u64, options: &[String]) -> Ser
     let socket = sandbox.path().join("home/server/socket");
     crate::commands::wait_for("the server", || UnixStream::connect(&socket).is_ok());
     Served(sandbox)
+}
+
+/// The whole lines of JSON that a program wrote so far.
+pub fn json_lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
 pub fn states(list: &Value) -> Vec<&str> {

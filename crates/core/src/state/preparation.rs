@@ -11,7 +11,6 @@ use crate::{Action, Checkpoint, LeaseId, Placement, PreparationEnd, StageKey, St
 pub struct Preparation {
     /// The lease of the start that goes on with it.
     pub lease: LeaseId,
-    pub attempt: u32,
     /// Where it is likely to start. It holds nothing of it.
     pub placement: Arc<Placement>,
     /// The checkpoint that its program was told to resume from.
@@ -78,13 +77,10 @@ impl State {
     }
 
     pub(super) fn prepare(&mut self, action: &Action) {
-        let Action::Prepare { lease, stage, attempt, placement, resume, .. } = action else {
-            return;
-        };
+        let Action::Prepare { lease, stage, placement, resume, .. } = action else { return };
         self.draw_lease(*lease);
         let preparation = Preparation {
             lease: *lease,
-            attempt: *attempt,
             placement: Arc::clone(placement),
             resume: resume.clone(),
             since: self.now,

@@ -1,6 +1,7 @@
 //! A gang whose programs were started before it has devices, and wait for them.
 
 use std::fmt::Display;
+use std::fs;
 use std::os::fd::AsFd;
 
 use het_core::{Event, Failure, FailureCause, Millis, PreparationEnd, Time};
@@ -70,24 +71,37 @@ impl Gang {
             let message = "its program had ended before it had devices".to_owned();
             return self.fail_start(refused(message), context);
         }
-        if let Err(failure) = self.open_to_devices(context) {
-            return self.fail_start(failure, context);
-        }
+        self.open_to_devices(context);
         if matches!(self.startup, Startup::Over) {
             context.emit(Event::StageStarted { lease: self.spec.lease });
         }
     }
 
-    /// A gang that was granted its devices by an engine that died, perhaps before its programs were
-    /// told.
-    pub(super) fn grant_again(&mut self, context: &mut Context) {
-        if let Err(failure) = self.open_to_devices(context) {
+    /// Lets its programs go on with its devices. What is done already may be done again.
+    pub(super) fn open_to_devices(&mut self, context: &mut Context) {
+        self.learn_ids();
+        self.pin();
+        if let (Some(held), Some(shim)) = (self.hold_devices(context), self.shim.connection()) {
+            // Without a hold the devices are this control loop's only as long as it lives.
+            let _ = hold(shim, held.as_fd());
+        }
+        let told = self.allow_devices(context).and_then(|()| {
+            (0..self.spec.world()).try_for_each(|rank| self.tell_devices(rank, context))
+        });
+        if let Err(failure) = told {
             self.fail_start(failure, context);
         }
     }
 
-    fn open_to_devices(&mut self, context: &mut Context) -> Result<(), Failure> {
-        self.learn_ids();
+    /// Keeps its processes to its cores.
+    pub(super) fn pin(&self) {
+        for process in self.processes.iter() {
+            let cores = &self.spec.cores[process.rank as usize].cores;
+            process.valid_pid().into_iter().for_each(|pid| pin_tree(pid, cores));
+        }
+    }
+
+    fn allow_devices(&mut self, context: &Context) -> Result<(), Failure> {
         for (rank, group) in (0..self.spec.world()).zip(&mut self.holdings.cgroups) {
             let grant = RankGrant {
                 memory: self.spec.rank(rank).memory,
@@ -97,15 +111,7 @@ impl Gang {
                 refused(format!("its control group cannot be opened to its devices: {error}"))
             })?;
         }
-        for process in self.processes.iter() {
-            let cores = &self.spec.cores[process.rank as usize].cores;
-            process.valid_pid().into_iter().for_each(|pid| pin_tree(pid, cores));
-        }
-        if let (Some(held), Some(shim)) = (self.hold_devices(context), self.shim.connection()) {
-            // Without a hold the devices are this control loop's only as long as it lives.
-            let _ = hold(shim, held.as_fd());
-        }
-        (0..self.spec.world()).try_for_each(|rank| self.tell_devices(rank, context))
+        Ok(())
     }
 
     /// What it may have done to the file before it had devices is no reason for a failure.
@@ -116,6 +122,8 @@ impl Gang {
         let given = Given::read(&self.spec.launch, &mut context.environments);
         let given = given.map_err(|(_, error)| told(&error))?;
         let text = launch::grant_text(&self.spec, rank, &given);
+        // It may have removed the directory.
+        let _ = fs::create_dir(&self.spec.lease_dir);
         replace(&path, text.as_bytes()).map_err(|error| told(&error))
     }
 
@@ -138,9 +146,7 @@ impl Gang {
         context.cleanups.push(cleanup);
         context.clean_up();
     }
-}
 
-impl Gang {
     /// How its program ended before it had devices.
     fn early_end(&self) -> String {
         let first = self.processes.iter().find_map(|process| process.exit);

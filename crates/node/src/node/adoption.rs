@@ -13,8 +13,8 @@ use het_engine::Engine;
 use super::{LiveLease, NOTE_LIMIT, Node};
 use crate::cgroup::Group;
 use crate::context::{Cleanup, RecordCleanup, ShimCleanup};
-use crate::gang::{AbandonedGang, Gang, Process, Shim, StopRequested};
-use crate::launch::{Devices, all_grants};
+use crate::gang::{AbandonedGang, EarlyStart, Gang, Process, Shim, StopRequested};
+use crate::launch::Devices;
 use crate::process::{ProcessSelector, containers, kill_and_wait, pidfd_open};
 use crate::recovery::{AbandonedLease, RecordFile, readable};
 use crate::resources::GangResources;
@@ -128,10 +128,7 @@ impl Node {
         };
         let cores = match chosen {
             Some(chosen) => chosen.iter().map(|cores| self.cores.take_again(cores)).collect(),
-            None => {
-                let ranks = start.placement.ranks.iter();
-                ranks.map(|rank| self.cores.take(all_grants(rank))).collect()
-            }
+            None => self.take_cores(start.placement),
         };
         self.ports.take_again(record.port);
         let spec = self.spec(&start, Devices::Granted, record.port, cores);
@@ -139,8 +136,13 @@ impl Node {
         let shim = shim.unwrap_or(Shim::None);
         let (cgroups, file) = (record.control_groups(), RecordFile::open(path).ok());
         let stop = if live.phase.is_stopping() { StopRequested::Yes } else { StopRequested::No };
-        let warm = record.warm;
-        let abandoned = AbandonedGang { processes, shim, cgroups, record: file, since, stop, warm };
+        let early = match (record.warm, live.phase) {
+            (false, _) => EarlyStart::No,
+            (true, Phase::Starting) => EarlyStart::PerhapsUntold,
+            (true, _) => EarlyStart::Told,
+        };
+        let abandoned =
+            AbandonedGang { processes, shim, cgroups, record: file, since, stop, early };
         let mut gang = Gang::adopt(spec, abandoned, &mut self.context);
         if stop == StopRequested::Yes {
             let checkpoint = start.launch.checkpoint.as_ref();

@@ -32,8 +32,7 @@ impl Node {
 
     /// Takes back what was chosen for a gang of another engine.
     pub fn put_back(&mut self, resources: &GangResources) {
-        let cores: Vec<_> = resources.cores.iter().map(|cores| cores.assigned()).collect();
-        self.free(&cores, resources.port);
+        self.free(&resources.assigned(), resources.port);
     }
 
     /// Which device nodes what runs at these placements may open.

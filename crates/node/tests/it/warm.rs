@@ -37,18 +37,6 @@ fn prepare(launch: Launch, ranks: Vec<Rank>) -> Action {
     }
 }
 
-fn start(launch: Launch, ranks: Vec<Rank>) -> Action {
-    Action::Start {
-        lease: LEASE,
-        stage: key(),
-        attempt: 3,
-        placement: Arc::new(Placement { alternative: 0, ranks }),
-        launch: Arc::new(launch),
-        resume: None,
-        reasons: Vec::new(),
-    }
-}
-
 /// Why a program that was started early is not there any more.
 fn ended_early(rig: &mut Rig) -> String {
     match rig.next().1 {
@@ -65,7 +53,7 @@ fn a_program_waits_for_its_devices_and_goes_on_with_those_that_it_gets() {
     let given = rank(&[grant(OTHER_GPU, 1)], &[grant(CPU, 1)]);
     rig.submit(prepare(launch.clone(), vec![likely]));
     rig.await_file("imported");
-    rig.submit(start(launch, vec![given]));
+    rig.start_with(LEASE, launch, vec![given], None);
     let story = rig.story();
     assert_eq!((story.outcome, story.started), (Outcome::Finished, 1));
     assert_eq!(rig.read("story"), "imports:\ndevices:1\n");
@@ -79,11 +67,23 @@ fn every_rank_is_told_its_own_devices() {
     let launch = Launch { ranks_max: 2, ..warm(&rig, script) };
     let ranks = vec![rank(&[grant(OTHER_GPU, 1)], &[]), rank(&[grant(GPU, 1)], &[])];
     rig.submit(prepare(launch.clone(), ranks.clone()));
-    rig.submit(start(launch, ranks));
+    rig.start_with(LEASE, launch, ranks, None);
     let story = rig.story();
     assert_eq!((story.outcome, story.started), (Outcome::Finished, 1));
     let told = [rig.read("rank-0"), rig.read("rank-1")];
     assert_eq!(told, ["0 of 2: 1\n", "1 of 2: 0\n"]);
+}
+
+#[test]
+fn a_program_that_removed_the_directory_hears_of_its_devices_all_the_same() {
+    let mut rig = Rig::new();
+    let launch = warm(&rig, &format!("rm -r \"$(dirname \"$HET_WARM\")\"; {WAITS}"));
+    let ranks = vec![rank(&[grant(OTHER_GPU, 1)], &[])];
+    rig.submit(prepare(launch.clone(), ranks.clone()));
+    rig.await_file("imported");
+    rig.start_with(LEASE, launch, ranks, None);
+    assert_eq!(rig.story().outcome, Outcome::Finished);
+    assert_eq!(rig.read("story"), "imports:\ndevices:1\n");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_program_that_does_not_wait_is_started_again_with_devices() {
     let ranks = vec![rank(&[grant(GPU, 1)], &[])];
     rig.submit(prepare(launch.clone(), ranks.clone()));
     assert_eq!(ended_early(&mut rig), "it ended with 0 before it had devices");
-    rig.submit(start(launch, ranks));
+    rig.start_with(LEASE, launch, ranks, None);
     let story = rig.story();
     assert_eq!((story.outcome, story.started), (Outcome::Finished, 1));
     assert_eq!(rig.read("story"), "ran\nran\n");

@@ -59,13 +59,7 @@ impl Running {
             return self.update_speeds(view);
         }
         self.drop_ended(state);
-        // One that goes on with a preparation may have a lower number than those who run.
-        let known = &self.leases;
-        let new: Vec<(LeaseId, &Lease)> = (state.leases().iter())
-            .filter(|(id, _)| !known.contains_key(id))
-            .map(|(id, lease)| (*id, lease))
-            .collect();
-        for (id, lease) in new {
+        for (id, lease) in self.begun(state) {
             let runner = Runner::new(view, lease);
             self.lasting += usize::from(runner.lasts());
             let from = runner.spec().preemptible.from(lease.since);
@@ -78,10 +72,24 @@ impl Running {
         self.update_speeds(view);
     }
 
+    /// Who began since. One that goes on with a preparation may have a lower number than those who
+    /// run.
+    fn begun<'s>(&self, state: &'s State) -> Vec<(LeaseId, &'s Lease)> {
+        let mut known = self.leases.keys().peekable();
+        let mut is_new = |id: LeaseId| {
+            while known.next_if(|known| **known < id).is_some() {}
+            known.peek() != Some(&&id)
+        };
+        let leases = state.leases().iter().map(|(id, lease)| (*id, lease));
+        leases.filter(|(id, _)| is_new(*id)).collect()
+    }
+
     fn drop_ended(&mut self, state: &State) {
+        let mut held = state.leases().keys().peekable();
         let Self { leases, choosers, lasting, ends_of_min_runtime, expected, .. } = self;
         leases.retain(|id, runner| {
-            let runs = state.leases().contains_key(id);
+            while held.next_if(|held| *held < id).is_some() {}
+            let runs = held.peek() == Some(&id);
             if !runs {
                 *lasting -= usize::from(runner.lasts());
                 ends_of_min_runtime.remove(id);

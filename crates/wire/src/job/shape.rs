@@ -173,6 +173,7 @@ pub struct Needs {
     /// cache by name. They are read into memory while the stage waits for its devices, as far as
     /// there is room.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(min = 1)))]
     pub inputs: Vec<String>,
     /// Its program waits for its devices at the file that `HET_WARM` names, as
     /// `heterosis.wait_for_devices()` and `het-train` do: it is started while they are still in

@@ -190,7 +190,6 @@ struct ClaimRecord {
 #[derive(Serialize, Deserialize)]
 struct PreparationRecord {
     lease: u64,
-    attempt: u32,
     placement: PlacementRecord,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     resume: Option<CheckpointRecord>,
@@ -410,7 +409,6 @@ fn write_preparation(
 ) -> (KeyRecord, PreparationRecord) {
     let record = PreparationRecord {
         lease: preparation.lease.0,
-        attempt: preparation.attempt,
         placement: write_placement(&preparation.placement),
         resume: preparation.resume.as_ref().map(write_checkpoint),
         since_ms: preparation.since.0,
@@ -425,7 +423,6 @@ fn write_preparation(
 fn read_preparation((key, record): &(KeyRecord, PreparationRecord)) -> (StageKey, Preparation) {
     let preparation = Preparation {
         lease: LeaseId(record.lease),
-        attempt: record.attempt,
         placement: Arc::new(read_placement(&record.placement)),
         resume: record.resume.as_ref().map(read_checkpoint),
         since: Time(record.since_ms),

@@ -31,10 +31,11 @@ import time
 from pathlib import Path
 from typing import Mapping, NoReturn, Optional
 
+from .adaptive import AdaptiveBatches
 from .batches import Batches
 from .warm import wait_for_devices
 
-__all__ = ["Batches", "Job", "job", "wait_for_devices"]
+__all__ = ["AdaptiveBatches", "Batches", "Job", "job", "wait_for_devices"]
 
 #: "Saved, call me again": EX_TEMPFAIL of sysexits.h.
 EXIT_SAVED = 75
@@ -94,11 +95,13 @@ class Job:
         message: Optional[str] = None,
         result: Optional[Mapping[str, float]] = None,
         done: Optional[bool] = None,
+        measured: Optional[Mapping[str, float]] = None,
     ) -> None:
         """Reports how far the work is; rank 0 speaks for all.
 
         `samples` and `tokens` count from the start of this process; `result` are named figures of
-        the job's report; `done` says that the work is complete even if a stop was asked.
+        the job's report; `done` says that the work is complete even if a stop was asked; `measured`
+        says how a step goes, as `AdaptiveBatches.progress` does.
         """
         told = {
             "step": step,
@@ -109,6 +112,7 @@ class Job:
             "message": message,
             "result": None if result is None else dict(result),
             "done": done,
+            "measured": None if measured is None else dict(measured),
         }
         self._say({name: value for name, value in told.items() if value is not None})
 

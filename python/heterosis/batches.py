@@ -15,9 +15,36 @@ from __future__ import annotations
 
 import os
 import random
-from typing import Iterator, List, Optional, Sequence
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 __all__ = ["Batches"]
+
+
+class Order:
+    """The order of the samples of each epoch: it depends on `seed` and the epoch's number alone."""
+
+    def __init__(self, samples: int, seed: int, shuffle: bool) -> None:
+        self.samples = samples
+        self._seed, self._shuffle = seed, shuffle
+        self._epoch: Optional[int] = None
+        self._order: Sequence[int] = ()
+
+    def of(self, epoch: int) -> Sequence[int]:
+        if epoch != self._epoch:
+            order = list(range(self.samples))
+            if self._shuffle:
+                random.Random(f"{self._seed}/{epoch}").shuffle(order)
+            self._epoch, self._order = epoch, order
+        return self._order
+
+
+def place(rank: Optional[int], world: Optional[int]) -> Tuple[int, int]:
+    """This rank and how many there are: as told, else as the environment says."""
+    rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+    world = int(os.environ.get("WORLD_SIZE", "1")) if world is None else world
+    if not 0 <= rank < world:
+        raise ValueError(f"there is no rank {rank} of {world}")
+    return rank, world
 
 
 class Batches:
@@ -40,15 +67,10 @@ class Batches:
     ) -> None:
         if samples < 1 or batch < 1 or epochs < 0:
             raise ValueError("there is at least one sample, and one in a batch")
-        self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
-        self.world = int(os.environ.get("WORLD_SIZE", "1")) if world is None else world
-        if not 0 <= self.rank < self.world:
-            raise ValueError(f"there is no rank {self.rank} of {self.world}")
+        self.rank, self.world = place(rank, world)
         self.samples, self.epochs = samples, epochs
         self.steps_per_epoch = -(-samples // batch)
-        self._seed, self._shuffle = seed, shuffle
-        self._epoch: Optional[int] = None
-        self._order: Sequence[int] = ()
+        self._order = Order(samples, seed, shuffle)
 
     def __len__(self) -> int:
         """Steps of all epochs."""
@@ -59,7 +81,7 @@ class Batches:
         epoch, within = divmod(step, self.steps_per_epoch)
         first = within * self.samples // self.steps_per_epoch
         last = (within + 1) * self.samples // self.steps_per_epoch
-        return list(self._order_of(epoch)[first:last])
+        return list(self._order.of(epoch)[first:last])
 
     def own(self, step: int) -> List[int]:
         """Those of this rank; none where there are more ranks than samples."""
@@ -75,11 +97,3 @@ class Batches:
         """What the mean loss of some samples counts in the mean over the whole step, where the
         gradients of all ranks are averaged, as `DistributedDataParallel` does."""
         return len(indices) * self.world / len(self.all(step))
-
-    def _order_of(self, epoch: int) -> Sequence[int]:
-        if epoch != self._epoch:
-            order = list(range(self.samples))
-            if self._shuffle:
-                random.Random(f"{self._seed}/{epoch}").shuffle(order)
-            self._epoch, self._order = epoch, order
-        return self._order

@@ -1,8 +1,13 @@
 //! What a running system learns from its own events about speeds, and about the time that starts
 //! and saves take.
 
-use het_core::{Event, Lease, Millis, Outcome, Phase, Progress, Stage, State, Time};
-use het_perf::{Gang, RateSource, Rates, Timed};
+use std::collections::BTreeMap;
+
+use het_core::{
+    BatchRange, Event, Lease, Millis, NodeId, Outcome, Phase, Progress, Stage, State, Time,
+    Topology,
+};
+use het_perf::{ElasticClass, ElasticProfile, Gang, RateSource, Rates, Timed};
 
 /// Steps a lease must have made since its start before its rate says anything.
 const STEPS_MIN: u64 = 3;
@@ -59,12 +64,48 @@ fn gang<'a>(state: &'a State, lease: &Lease) -> Option<Gang<'a>> {
     Some(Gang { class, units: lease.placement.units(), locality })
 }
 
-/// What the program measured of a step itself.
+/// What the program measured of a step itself. That of one whose batch is fixed says nothing that
+/// its steps do not say.
 fn from_measured(rates: &mut Rates, state: &State, lease: &Lease, progress: &Progress) {
     let Some(measured) = progress.measured.as_deref() else { return };
     let (Some(gang), (_, spec, _)) = (gang(state, lease), state.stage(lease.stage)) else { return };
+    let launch = &spec.alternatives[lease.placement.alternative].launch;
+    let mut measured = *measured;
+    if let Some(range) = launch.elastic.and_then(|elastic| elastic.batch) {
+        measured.batch = measured.batch.min(range.max);
+        let topology = state.topology();
+        let known = rates.elastic(&spec.profile);
+        if known.is_none_or(|known| !covers(known, topology, range)) {
+            rates.declare_elastic(&spec.profile, elastic_profile(topology, range));
+        }
+    }
     let shape = (lease.placement.nodes(), gang.units);
-    rates.observe_step(&spec.profile, &gang.class.id, shape, measured);
+    rates.observe_step(&spec.profile, &gang.class.id, shape, &measured);
+}
+
+fn covers(known: &ElasticProfile, topology: &Topology, range: BatchRange) -> bool {
+    (known.batch_initial, known.batch_max) == (range.min, range.max)
+        && topology.classes.iter().all(|class| known.classes.contains_key(&class.id))
+}
+
+/// A job of such batches on the classes at hand: each takes as many samples at once as was seen, and
+/// is as fast as its peak says until it was seen.
+fn elastic_profile(topology: &Topology, range: BatchRange) -> ElasticProfile {
+    let mut on_nodes: BTreeMap<(usize, NodeId), u32> = BTreeMap::new();
+    for device in &topology.devices {
+        *on_nodes.entry((device.class, device.node)).or_default() += device.capacity.whole_units();
+    }
+    let classes = topology.classes.iter().enumerate().map(|(row, class)| {
+        let on_nodes = on_nodes.range((row, NodeId(0))..=(row, NodeId(u32::MAX)));
+        let class_on = ElasticClass {
+            local_min: 1,
+            local_max: 1,
+            devices_per_node: on_nodes.map(|(_, units)| *units).max().unwrap_or(1),
+            relative_speed: class.peak_gflops.map_or(1.0, |peak| peak.max(1) as f64),
+        };
+        (class.id.clone(), class_on)
+    });
+    ElasticProfile { batch_initial: range.min, batch_max: range.max, classes: classes.collect() }
 }
 
 /// The rate of the steps since the first that was reported. That one itself tells when work began,

@@ -173,6 +173,16 @@ pub struct Elastic {
     /// Devices that its file asks for: its global batch and the words of its launcher are meant for
     /// so many.
     pub reference: u32,
+    /// Between which sizes its global batch may follow the noise of its gradient; `None` where it
+    /// stays what it is.
+    pub batch: Option<BatchRange>,
+}
+
+/// Sizes of the global batch, in samples, `min` at least 1. Steps are counted in batches of `min`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchRange {
+    pub min: u32,
+    pub max: u32,
 }
 
 /// Which devices a word like `h100:24GiB` stands for.

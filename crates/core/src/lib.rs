@@ -35,14 +35,15 @@ pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, St
 pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use interconnect::{ACROSS_SOCKETS, Distance, Interconnect, NearCard, Path, bits};
 pub use job::{
-    Access, Alternative, CheckpointSpec, Companions, Container, ContainerRuntime, Elastic,
-    Isolation, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Mount, OutputRule,
-    Preemptible, Priority, RankRule, Selector, StageKind, StageSpec, StallRule, WriteMode,
+    Access, Alternative, BatchRange, CheckpointSpec, Companions, Container, ContainerRuntime,
+    Elastic, Isolation, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Mount,
+    OutputRule, Preemptible, Priority, RankRule, Selector, StageKind, StageSpec, StallRule,
+    WriteMode,
 };
 pub use joining::Joined;
 pub use placement::{Grant, Placement, Rank};
 pub use plan::{Action, Checkpoint, Plan, StopCause, StopCost};
-pub use planned::{Locality, Planned, PlannedSpeeds, Speeds};
+pub use planned::{Locality, Planned, PlannedSpeeds, Speeds, TrainingFiles};
 pub use quota::{ClassQuota, Quota, Quotas, lineage};
 pub use reason::Reason;
 pub use request::{REQUESTS_KEPT, Request, Requested, Requester};

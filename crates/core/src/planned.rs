@@ -91,19 +91,35 @@ pub enum Planned {
 /// The same of every gang that a stage may become: by class and number of devices. Empty for a
 /// stage that does not say what it trains.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct PlannedSpeeds(BTreeMap<Name, BTreeMap<u32, Planned>>);
+pub struct PlannedSpeeds {
+    gangs: BTreeMap<Name, BTreeMap<u32, Planned>>,
+    pub files: Option<TrainingFiles>,
+}
+
+/// What a training program reads when it starts, and writes when it saves, at the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TrainingFiles {
+    pub weights: Bytes,
+    /// Trained weights and their optimiser's state.
+    pub checkpoint: Bytes,
+}
 
 impl PlannedSpeeds {
+    /// Of a program with such files.
+    pub fn of(files: TrainingFiles) -> Self {
+        Self { files: Some(files), ..Self::default() }
+    }
+
     pub fn insert(&mut self, class: Name, units: u32, planned: Planned) {
-        self.0.entry(class).or_default().insert(units, planned);
+        self.gangs.entry(class).or_default().insert(units, planned);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.gangs.is_empty()
     }
 
     pub fn get(&self, class: &Name, units: u32) -> Option<Planned> {
-        self.0.get(class)?.get(&units).copied()
+        self.gangs.get(class)?.get(&units).copied()
     }
 
     pub fn speeds(&self, class: &Name, units: u32) -> Option<Speeds> {
@@ -121,7 +137,7 @@ impl PlannedSpeeds {
 
     /// By class, then by number of devices.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, u32, Planned)> {
-        let rows = self.0.iter();
+        let rows = self.gangs.iter();
         rows.flat_map(|(class, by_units)| by_units.iter().map(move |(n, row)| (class, *n, *row)))
     }
 }

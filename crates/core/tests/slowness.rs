@@ -54,7 +54,7 @@ impl World {
 }
 
 #[test]
-fn a_device_is_slow_after_two_slow_windows_until_one_is_not() {
+fn a_device_is_slow_after_three_slow_windows_until_one_is_not() {
     let mut world = World::new();
     let lease = world.start(0);
     world.works(lease, 33, 10);

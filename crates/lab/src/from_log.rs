@@ -204,7 +204,7 @@ impl Builder<'_> {
             return Err(LeftOut::NoSpeed);
         }
         let first = &stage.alternatives[0];
-        let StopTimes { save, load } = self.rates.stop_times(&stage.profile, first.count);
+        let StopTimes { save, load } = self.rates.stop_times(stage, first.count);
         let checkpoint = first.launch.checkpoint.as_ref();
         let every = checkpoint.and_then(|checkpoint| checkpoint.every);
         let steps_between = |every: Millis| (every.as_seconds() * fastest).round().max(1.0) as u64;

@@ -1,5 +1,9 @@
 //! Which devices of a node a gang gets: the best set there is, on every machine that templates
-//! know and on drawn ones; and what that is worth on boxes whose sockets are far apart.
+//! know, on drawn ones, and on those that are found in a composed sysfs; and what that is worth on
+//! boxes whose sockets are far apart.
+
+#[path = "../../devices/tests/tree/mod.rs"]
+mod tree;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -25,6 +29,9 @@ fn cluster(word: &str) -> Topology {
 
 /// Sets of free devices that are drawn for each size of a gang.
 const DRAWS: u64 = 20;
+
+/// Drawn machines whose sysfs is read.
+const BOXES_FOUND: u64 = 20;
 
 /// The three criteria, the least is best: the slowest pair; sockets, steps to cards, devices that
 /// share one; pairs of free devices that are parted.
@@ -183,6 +190,105 @@ fn a_gang_gets_the_best_set_on_drawn_machines() {
         let mut draw = Draw::new(seed, 0);
         let topology = drawn_node(&mut draw);
         check_node(&format!("seed {seed}"), &topology, &mut draw);
+    }
+}
+
+/// A PCI device below a path of bridges.
+fn pci_device(bridges: &[&str], address: &str, socket: u32, lines: &str) -> String {
+    let path = [bridges, &[address]].concat().join("/");
+    format!(
+        "[]\nsys/bus/pci/devices/{address} -> ../../../devices/{path}\n[sys/devices/{path}]\n\
+         numa_node = {socket}\ncurrent_link_speed = 16.0 GT/s PCIe\n\
+         max_link_speed = 16.0 GT/s PCIe\n{lines}"
+    )
+}
+
+/// A box of two sockets with eight GPUs in slots of 8 or 16 lanes, below switches or not, and cards.
+fn drawn_tree(draw: &mut Draw) -> String {
+    const BRIDGE: &str = "vendor = 0x1022\ndevice = 0x1483\nclass = 0x060400\n\
+                          driver -> ../../bus/pci/drivers/pcieport\n\
+                          current_link_width = 16\nmax_link_width = 16\n";
+    let mut text = "[dev]\nkfd = \ndri/renderD{128-135} = \n[]\nproc/sys/kernel/hostname = box\n\
+                    proc/meminfo = MemTotal:       1056763060 kB\\nMemFree: 1 kB\n\
+                    proc/cpuinfo = processor\\t: 0\\nmodel name\\t: AMD EPYC 7763\n\
+                    proc/self/status = Name:\\thet\\nCpus_allowed_list:\\t0-15\n\
+                    proc/self/cgroup = 0::/\n\
+                    sys/devices/system/cpu/online = 0-15\n\
+                    sys/devices/system/cpu/cpu{0-7}/topology/physical_package_id = 0\n\
+                    sys/devices/system/cpu/cpu{8-15}/topology/physical_package_id = 1\n\
+                    sys/devices/system/node/node0/cpulist = 0-7\n\
+                    sys/devices/system/node/node1/cpulist = 8-15\n"
+        .to_owned();
+    let (mut gpus, mut bus) = (0, 0);
+    while gpus < 8 {
+        let socket = draw.between(0, 1) as u32;
+        let root = format!("pci0000:{bus:02x}");
+        let port = format!("0000:{bus:02x}:01.0");
+        bus += 1;
+        text += &pci_device(&[&root], &port, socket, BRIDGE);
+        let mut above = vec![root, port];
+        let below = if draw.chance(60) { draw.between(1, 4) } else { 1 };
+        if below > 1 {
+            let up = format!("0000:{bus:02x}:00.0");
+            bus += 1;
+            let bridges: Vec<&str> = above.iter().map(String::as_str).collect();
+            text += &pci_device(&bridges, &up, socket, BRIDGE);
+            above.push(up);
+        }
+        let switch = bus;
+        for slot in 0..below {
+            let mut bridges: Vec<&str> = above.iter().map(String::as_str).collect();
+            let down = format!("0000:{switch:02x}:{slot:02x}.0");
+            if below > 1 {
+                text += &pci_device(&bridges, &down, socket, BRIDGE);
+                bridges.push(&down);
+            }
+            bus += 1;
+            let address = format!("0000:{bus:02x}:00.0");
+            let width = if draw.chance(70) { 16 } else { 8 };
+            let lines = if gpus < 8 && draw.chance(80) {
+                gpus += 1;
+                format!(
+                    "vendor = 0x1002\ndevice = 0x740f\nclass = 0x038000\n\
+                     driver -> ../../bus/pci/drivers/amdgpu\nmem_info_vram_total = 68702699520\n\
+                     drm/renderD{}/dev = 226:{0}\ncurrent_link_width = {width}\n\
+                     max_link_width = 16\n",
+                    127 + gpus
+                )
+            } else {
+                format!(
+                    "vendor = 0x15b3\ndevice = 0x1021\nclass = 0x020700\n\
+                     driver -> ../../bus/pci/drivers/mlx5_core\n\
+                     infiniband/mlx5_{bus}/ports/1/rate = 200 Gb/sec (4X HDR)\n\
+                     current_link_width = {width}\nmax_link_width = 16\n"
+                )
+            };
+            text += &pci_device(&bridges, &address, socket, &lines);
+        }
+        bus += 1;
+    }
+    text
+}
+
+fn found(root: &Path) -> Topology {
+    het_devices::discover(&het_devices::System::recorded(root)).topology
+}
+
+#[test]
+fn a_gang_gets_the_best_set_on_what_is_found_in_a_composed_sysfs() {
+    let mut draw = Draw::new(7, 300);
+    for name in ["atlas-800t-a2", "gaudi2x8", "epyc-h100x8-910b", "ryzen-xdna-radeon"] {
+        check_node(name, &found(tree::recorded(name).path()), &mut draw);
+    }
+    for number in 0..BOXES_FOUND {
+        let topology = found(tree::expand(&drawn_tree(&mut draw)).path());
+        let index = Index::of(&topology);
+        assert_eq!(topology.accelerators().count(), 8, "box {number}");
+        assert!(
+            index.interconnects[0].path(0, 7).is_some(),
+            "box {number}: what joins them is found"
+        );
+        check_node(&format!("box {number}"), &topology, &mut draw);
     }
 }
 

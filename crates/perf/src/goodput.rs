@@ -18,6 +18,13 @@ pub struct ElasticProfile {
     pub classes: BTreeMap<Name, ElasticClass>,
 }
 
+impl ElasticProfile {
+    /// Whether progress of both is counted alike, in batches of the same range.
+    pub fn has_batches_of(&self, other: &Self) -> bool {
+        (self.batch_initial, self.batch_max) == (other.batch_initial, other.batch_max)
+    }
+}
+
 /// How it stands on one device class.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ElasticClass {
@@ -53,6 +60,24 @@ pub struct Goodput {
 /// Nodes, devices, samples a device.
 type Shape = (u32, u32, u32);
 
+/// Seconds of a step on so many devices in so many nodes, with so many samples a device at once,
+/// and of the exchange in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeenStep {
+    pub class: Name,
+    pub nodes: u32,
+    pub devices: u32,
+    pub local: u32,
+    pub step_s: f64,
+    pub exchange_s: f64,
+}
+
+/// Whether a step, or the exchange in it, took so much more or less that it makes a difference.
+fn differs(before: (f64, f64), now: (f64, f64)) -> bool {
+    let least = REVISION_THRESHOLD * before.0;
+    (now.0 - before.0).abs() > least || (now.1 - before.1).abs() > least
+}
+
 /// Batches tried between the least and the largest, in equal ratios.
 const BATCHES: usize = 50;
 
@@ -87,14 +112,48 @@ impl Goodput {
         if is_news {
             self.noise = Some(noise);
         }
+        if let Some(own) = self.profile.classes.get_mut(class) {
+            own.local_max = own.local_max.max(measured.batch);
+        }
         let seen = self.seen.entry(class.clone()).or_default();
         let times = (measured.step.as_f64(), measured.exchange.as_f64());
-        if seen.insert((nodes, devices, measured.batch), times).is_none() {
+        let shape = (nodes, devices, measured.batch);
+        if seen.get(&shape).is_none_or(|&before| differs(before, times)) {
+            seen.insert(shape, times);
             let fitted = StepTime::fit(seen);
             self.fitted.insert(class.clone(), fitted);
             is_news = true;
         }
         is_news
+    }
+
+    /// Learns of further classes; what is known of the job stays.
+    pub fn extend(&mut self, classes: BTreeMap<Name, ElasticClass>) {
+        for (name, class) in classes {
+            self.profile.classes.entry(name).or_insert(class);
+        }
+    }
+
+    /// What was learned: of each class and shape the times of a step, and the noise.
+    pub fn seen(&self) -> (Vec<SeenStep>, Option<f64>) {
+        let steps =
+            self.seen.iter().flat_map(|(class, steps)| {
+                steps.iter().map(move |(&(nodes, devices, local), &(step_s, exchange_s))| {
+                    SeenStep { class: class.clone(), nodes, devices, local, step_s, exchange_s }
+                })
+            });
+        (steps.collect(), self.noise)
+    }
+
+    /// The job of which that was learned.
+    pub fn from_seen(profile: ElasticProfile, steps: Vec<SeenStep>, noise: Option<f64>) -> Self {
+        let mut seen: BTreeMap<Name, BTreeMap<Shape, (f64, f64)>> = BTreeMap::new();
+        for SeenStep { class, nodes, devices, local, step_s, exchange_s } in steps {
+            let steps = seen.entry(class).or_default();
+            steps.insert((nodes, devices, local), (step_s, exchange_s));
+        }
+        let fitted = seen.iter().map(|(class, steps)| (class.clone(), StepTime::fit(steps)));
+        Self { profile, fitted: fitted.collect(), seen, noise }
     }
 
     /// Progress per second on `devices` devices of a class, in batches of the initial size, and

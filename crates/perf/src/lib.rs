@@ -20,10 +20,11 @@ pub use checkpoint_interval::{
     CHECKPOINT_INTERVAL_MAX, FAILURES_PER_DEVICE_DAY, checkpoint_interval,
     mean_time_between_failures,
 };
-pub use goodput::{Batch, ElasticClass, ElasticProfile, Goodput, efficiency};
+pub use goodput::{Batch, ElasticClass, ElasticProfile, Goodput, SeenStep, efficiency};
 pub use moments::Moments;
 pub use rate_source::RateSource;
 pub use rates::{
-    Gang, LOAD_DEFAULT, Learned, Observed, ObservedTime, Rates, SAVE_DEFAULT, StopTimes, Timed,
+    Gang, LOAD_DEFAULT, Learned, Observed, ObservedElastic, ObservedTime, Rates, SAVE_DEFAULT,
+    StopTimes, Timed,
 };
 pub use stop_cost::{HeldResources, expected_loss, stop_cost, stop_cost_of};

@@ -12,7 +12,7 @@ use crate::Moments;
 use crate::goodput::{ElasticProfile, Goodput};
 use crate::rate_source::{REVISION_THRESHOLD, RateSource};
 
-pub use learned::{Learned, Observed, ObservedTime};
+pub use learned::{Learned, Observed, ObservedElastic, ObservedTime};
 use times::Times;
 pub use times::{LOAD_DEFAULT, SAVE_DEFAULT, StopTimes, Timed};
 
@@ -99,10 +99,23 @@ impl Rates {
         self.revisions.insert(profile.clone(), self.revision);
     }
 
-    /// States what is known of an elastic job before it runs.
+    /// States what is known of an elastic job before it runs. What was learned of it is kept where
+    /// its batches are the same.
     pub fn declare_elastic(&mut self, profile: &Name, elastic: ElasticProfile) {
-        self.elastic.insert(profile.clone(), Goodput::new(elastic));
+        match self.elastic.get_mut(profile) {
+            Some(known) if known.profile().has_batches_of(&elastic) => {
+                known.extend(elastic.classes);
+            }
+            _ => {
+                self.elastic.insert(profile.clone(), Goodput::new(elastic));
+            }
+        }
         self.revise(profile);
+    }
+
+    /// What was stated of an elastic job.
+    pub fn elastic(&self, profile: &Name) -> Option<&ElasticProfile> {
+        self.elastic.get(profile).map(Goodput::profile)
     }
 
     /// Learns from a step that an elastic job made on `devices` devices in `nodes` nodes.

@@ -40,7 +40,7 @@ pub fn stop_cost(
     lease: &Lease,
     now: Time,
 ) -> StopCost {
-    let times = rates.stop_times(&spec.profile, lease.placement.units());
+    let times = rates.stop_times(spec, lease.placement.units());
     stop_cost_of(times, HeldResources::of(spec, lease), stage, lease.since, now)
 }
 

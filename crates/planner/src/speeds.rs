@@ -8,12 +8,12 @@ use std::sync::LazyLock;
 
 use het_core::{
     Alternative, Bytes, DeviceClass, DeviceId, Domain, Index, JobSpec, Micro, Name, Planned,
-    PlannedSpeeds, Speeds, StageSpec, Topology,
+    PlannedSpeeds, Speeds, StageSpec, Topology, TrainingFiles,
 };
 use het_parallel::{
     Batch, KnownModel, Pool, Problem, Request, known_model, known_models, pool_of_class, search,
 };
-use het_perf::training::{DeviceFigures, Precision, Tuning};
+use het_perf::training::{DeviceFigures, Optimizer, Precision, Tuning};
 use het_wire::calibration::CalibrationFile;
 use het_wire::catalogue;
 use het_wire::job::{JobFile, PrecisionFile, TrainsFile, TuningFile};
@@ -96,7 +96,7 @@ impl Ground<'_> {
             .iter()
             .flat_map(|one| classes(topology, one).into_iter().map(|class| (class, one.count)))
             .collect();
-        let mut planned = PlannedSpeeds::default();
+        let mut planned = PlannedSpeeds::of(files(model, trains));
         for (class, units) in gangs.into_iter().take(GANGS_MAX) {
             let Some(gang) = Gang::of(self, class, units) else { continue };
             if let Some(says) = gang.plan(model, trains, stage.within) {
@@ -262,19 +262,42 @@ fn request(model: KnownModel, trains: &TrainsFile, pool: Pool) -> Request {
     }
     let mut request = Request::new(shape, vec![pool], Batch::exactly(trains.batch));
     request.keep = 1;
-    request.choices.precisions = vec![match trains.precision {
+    request.choices.precisions = vec![precision(trains)];
+    request.choices.tunings = vec![tuning(trains)];
+    request
+}
+
+fn precision(trains: &TrainsFile) -> Precision {
+    match trains.precision {
         PrecisionFile::Fp32 => Precision::Fp32,
         PrecisionFile::Fp16 => Precision::Fp16,
         PrecisionFile::Bf16 => Precision::Bf16,
         PrecisionFile::Fp8 => Precision::Fp8,
-    }];
+    }
+}
+
+fn tuning(trains: &TrainsFile) -> Tuning {
     let rank = trains.rank.unwrap_or(RANK);
-    request.choices.tunings = vec![match trains.tuning {
+    match trains.tuning {
         TuningFile::Full => Tuning::Full,
         TuningFile::Lora => Tuning::Lora { rank },
         TuningFile::Qlora => Tuning::Qlora { rank },
-    }];
-    request
+    }
+}
+
+/// The weights as they are stored; of what is trained also its state in Adam.
+fn files(model: KnownModel, trains: &TrainsFile) -> TrainingFiles {
+    let width = u64::from(precision(trains).weight_bytes());
+    let all = model.shape.parameters();
+    let trained = match tuning(trains) {
+        Tuning::Full => all,
+        adapters => u64::from(model.shape.layers) * adapters.trainable_parameters(&model.shape),
+    };
+    let state = u64::from(Optimizer::Adam.state_bytes());
+    TrainingFiles {
+        weights: Bytes(all.saturating_mul(width)),
+        checkpoint: Bytes(trained.saturating_mul(width + state)),
+    }
 }
 
 #[cfg(test)]

@@ -218,7 +218,7 @@ pub(crate) fn stoppable(view: &View<'_>, running: &Running, priority: Priority) 
         let runner = running.get(id)?;
         let stage = view.state.stage_record(lease.stage);
         let from = runner.spec().preemptible.from(lease.since)?;
-        let times = view.rates.stop_times(&runner.spec().profile, lease.placement.units());
+        let times = view.rates.stop_times(runner.spec(), lease.placement.units());
         let cost = stop_cost_of(times, runner.held, stage, lease.since, view.now);
         let spared = stage.preemptions >= PREEMPTIONS_MAX || from > view.now;
         (!lease.phase.is_stopping()).then_some(Stoppable { lease: id, cost, spared })

@@ -17,5 +17,8 @@ mod words;
 
 pub use error::RecordError;
 pub use event::Record;
-pub use snapshot::{LearnedRecord, ObservedRecord, ObservedTimeRecord, Snapshot, SnapshotError};
+pub use snapshot::{
+    ElasticClassRecord, LearnedRecord, ObservedElasticRecord, ObservedRecord, ObservedTimeRecord,
+    SeenStepRecord, Snapshot, SnapshotError,
+};
 pub use topology::{TopologyRecord, read_topology, write_topology};

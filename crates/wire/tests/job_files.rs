@@ -133,7 +133,9 @@ fn sizes_of_an_elastic_stage_are_checked() {
     check("{ min: 3, max: 2 }", saves, "3 to 2 are no numbers of devices");
     check("{ min: 1, max: 2 }", saves, "asks for 4 devices, which is not from 1 to 2");
     check("{ min: 1, max: 4 }", "", "a stage without `checkpoint` would begin anew");
-    check("{ min: 1, max: 4, batch: half }", saves, "`keep`");
+    check("{ min: 1, max: 4, batch: { min: 8, max: 4 } }", saves, "8 to 4 are no sizes of a batch");
+    check("{ min: 1, max: 4, batch: { min: 0, max: 4 } }", saves, "`batch` has the wrong form");
+    check("{ min: 1, max: 4, batch: half }", saves, "`batch: keep`");
 }
 
 #[test]

@@ -19,10 +19,13 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::commands::wait_for;
-use crate::support::{Sandbox, Served, json_lines, serve_declared};
+use crate::support::{Sandbox, Served, has_torch, json_lines, serve_declared};
 
 /// Shrinks and grows of a CI run.
 const RESIZES: u64 = 4;
+
+/// The same under PyTorch, which takes seconds to start.
+const RESIZES_IN_TORCH: u64 = 2;
 
 /// Kills in the middle of resizes, in a CI run.
 const KILLS: u64 = 4;
@@ -33,22 +36,56 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Steps that are made at each size before it changes.
 const STEPS_BETWEEN: u64 = 4;
 
-/// Data-parallel regression on 96 samples in batches of 16: gradients are averaged through rank 0.
-/// It trains until somebody says `enough`, to the end of an epoch.
-const TRAINER: &str = r#"
+/// Regression on 96 samples whose gradients are averaged through rank 0.
+const COMMON: &str = r#"
 import json, os, socket, struct, time, heterosis
 
 notes, pace = os.environ["NOTES"], float(os.environ["PACE"])
 job = heterosis.job()
-batches = heterosis.Batches(96, batch=16, epochs=100000, seed=7)
 size = 4
 data = [[((i * 37 + k * 11) % 17) / 17 for k in range(size)] for i in range(96)]
-target = [sum(x * (k + 1) for k, x in enumerate(row)) for row in data]
+# What no weights explain makes gradients noisy.
+target = [sum(x * (k + 1) for k, x in enumerate(row)) + i * 13 % 7 - 3 for i, row in enumerate(data)]
+attempt = int(os.environ.get("HET_ATTEMPT", "0"))
 
 
 def note(name, line):
     with open(os.path.join(notes, name), "ab", buffering=0) as file:
         file.write((json.dumps(line) + "\n").encode())
+
+
+def begins(step):
+    if job.rank == 0:
+        note("starts", {"world": job.world, "step": step, "pid": os.getpid()})
+
+
+def restored():
+    return json.loads((job.resume_from / "state.json").read_text())
+
+
+def save(step, **state):
+    path = job.checkpoint_dir / f"checkpoint-{step}"
+    path.mkdir(exist_ok=True)
+    (path / "state.json").write_text(json.dumps({"step": step, **state}))
+    job.saved(step, path)
+
+
+def enough():
+    return os.path.exists(os.path.join(notes, "enough"))
+
+
+def ended(**result):
+    if job.rank == 0:
+        note("result", result)
+        job.progress(done=True)
+
+
+def gradient_of(weights, samples):
+    sums = [0.0] * size
+    for i in samples:
+        error = sum(w * x for w, x in zip(weights, data[i])) - target[i]
+        sums = [s + 2 * error * x / len(samples) for s, x in zip(sums, data[i])]
+    return sums
 
 
 def exact(peer, count):
@@ -61,66 +98,156 @@ def exact(peer, count):
     return got
 
 
-form = struct.Struct(f"<{size + 1}d")
-peers, root = [], None
-if job.world > 1 and job.rank == 0:
-    door = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
-    peers = [door.accept()[0] for _ in range(job.world - 1)]
-elif job.world > 1:
-    while root is None:
+def connect():
+    at = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+    if job.rank == 0:
+        door = socket.create_server(at)
+        return [door.accept()[0] for _ in range(job.world - 1)]
+    while True:
         try:
-            root = socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+            return [socket.create_connection(at)]
         except ConnectionRefusedError:
             time.sleep(0.005)
 
 
+peers = []
+
+
 def mean(values):
-    if root is not None:
-        root.sendall(form.pack(*values))
-        return list(form.unpack(exact(root, form.size)))
+    if job.world > 1 and not peers:
+        peers.extend(connect())
+    form = struct.Struct(f"<{len(values)}d")
+    if job.rank > 0:
+        peers[0].sendall(form.pack(*values))
+        return list(form.unpack(exact(peers[0], form.size)))
     for peer in peers:
         values = [a + b for a, b in zip(values, form.unpack(exact(peer, form.size)))]
     values = [value / job.world for value in values]
     for peer in peers:
         peer.sendall(form.pack(*values))
     return values
+"#;
 
-
+/// In batches of 16 samples. It trains until somebody says `enough`, to the end of an epoch.
+const KEEPS: &str = r#"
+batches = heterosis.Batches(96, batch=16, epochs=100000, seed=7)
 start, weights = 0, [0.0] * size
 if job.resume_from:
-    saved = json.loads((job.resume_from / "state.json").read_text())
+    saved = restored()
     start, weights = saved["step"], saved["weights"]
-attempt = int(os.environ.get("HET_ATTEMPT", "0"))
-if job.rank == 0:
-    note("starts", {"world": job.world, "step": start, "pid": os.getpid()})
+begins(start)
 for step in range(start, len(batches)):
     began, gradient = time.monotonic(), [0.0] * size
     for micro in batches.micro(step, size=2):
-        weight = batches.weight(step, micro) / len(micro)
-        for i in micro:
-            error = sum(w * x for w, x in zip(weights, data[i])) - target[i]
-            gradient = [g + 2 * error * x * weight for g, x in zip(gradient, data[i])]
+        weight = batches.weight(step, micro)
+        gradient = [g + weight * own for g, own in zip(gradient, gradient_of(weights, micro))]
     own = batches.own(step)
     while time.monotonic() - began < pace * len(own):
         time.sleep(pace / 4)
     worked = time.monotonic() - began
     ends = (step + 1) % batches.steps_per_epoch == 0
-    enough = ends and os.path.exists(os.path.join(notes, "enough"))
-    *gradient, done = mean(gradient + [float(enough)])
+    *gradient, done = mean(gradient + [float(ends and enough())])
     weights = [w - 0.05 * g for w, g in zip(weights, gradient)]
     note(f"seen-{job.rank}", {"attempt": attempt, "step": step, "samples": own, "worked_s": worked})
     job.progress(step=step + 1, total=100000)
     stop = job.should_stop(step)
     if done:
-        if job.rank == 0:
-            note("result", {"step": step + 1, "weights": weights})
-            job.progress(done=True)
+        ended(step=step + 1, weights=weights)
         break
     if job.rank == 0 and (stop or job.should_save()):
-        path = job.checkpoint_dir / f"checkpoint-{step + 1}"
-        path.mkdir()
-        (path / "state.json").write_text(json.dumps({"step": step + 1, "weights": weights}))
-        job.saved(step + 1, path)
+        save(step + 1, weights=weights)
+    if stop:
+        job.leave()
+"#;
+
+/// The same under PyTorch; in longer steps, so that four ranks on few cores are faster than two.
+const KEEPS_IN_TORCH: &str = r#"
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+if job.world > 1:
+    torch.distributed.init_process_group("gloo")
+batches = heterosis.Batches(96, batch=16, epochs=100000, seed=7)
+network = torch.nn.Linear(size, 1, bias=False, dtype=torch.float64)
+start = 0
+with torch.no_grad():
+    network.weight.zero_()
+    if job.resume_from:
+        saved = restored()
+        start = saved["step"]
+        network.weight.copy_(torch.tensor([saved["weights"]]))
+model = DistributedDataParallel(network) if job.world > 1 else network
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+inputs = torch.tensor(data, dtype=torch.float64)
+outputs = torch.tensor(target, dtype=torch.float64)
+begins(start)
+for step in range(start, len(batches)):
+    began = time.monotonic()
+    optimizer.zero_grad()
+    parts = list(batches.micro(step, size=2))
+    for number, micro in enumerate(parts):
+        model.require_backward_grad_sync = number == len(parts) - 1
+        loss = torch.nn.functional.mse_loss(model(inputs[micro]).squeeze(1), outputs[micro])
+        (loss * batches.weight(step, micro)).backward()
+    optimizer.step()
+    own, ends = batches.own(step), (step + 1) % batches.steps_per_epoch == 0
+    while time.monotonic() - began < 5 * pace * len(own):
+        time.sleep(pace)
+    worked = time.monotonic() - began
+    done = torch.tensor(float(ends and enough()))
+    if job.world > 1:
+        torch.distributed.all_reduce(done)
+    note(f"seen-{job.rank}", {"attempt": attempt, "step": step, "samples": own, "worked_s": worked})
+    job.progress(step=step + 1, total=100000)
+    stop = job.should_stop(step)
+    weights = network.weight.detach()[0].tolist()
+    if done:
+        ended(step=step + 1, weights=weights)
+        break
+    if job.rank == 0 and (stop or job.should_save()):
+        save(step + 1, weights=weights)
+    if stop:
+        job.leave()
+"#;
+
+/// In batches of 16 to 96 samples, as the noise of the gradient says.
+const ADAPTS: &str = r#"
+def square(vector):
+    return sum(x * x for x in vector)
+
+
+batches = heterosis.AdaptiveBatches(96, micro=4, epochs=1000000, seed=7, mean=mean)
+weights = [0.0] * size
+if job.resume_from:
+    saved = restored()
+    weights = saved["weights"]
+    batches.restore(saved["batches"])
+begins(batches.state()["steps"])
+for step in batches:
+    made, own, first = batches.state(), [0.0] * size, None
+    for micro in step.micro():
+        gradient = gradient_of(weights, micro)
+        own = [o + g * len(micro) / len(step.own) for o, g in zip(own, gradient)]
+        first = first or gradient
+        time.sleep(pace * len(micro))
+    time.sleep(10 * pace)
+    counts = step.weight(step.own)
+    *gradient, done = mean([counts * g for g in own] + [float(enough())])
+    if step.is_measured:
+        batches.observe(square(own if job.world > 1 else first), square(gradient))
+    weights = [w - 0.05 * step.gain * g for w, g in zip(weights, gradient)]
+    number = made["steps"]
+    line = {"attempt": attempt, "step": number, "samples": step.own, "of": len(step.all)}
+    note(f"seen-{job.rank}", line)
+    told = batches.progress()
+    job.progress(**told)
+    stop = job.should_stop(number)
+    if done:
+        ended(step=number + 1, counts=told["step"], measured=told.get("measured"))
+        break
+    if job.rank == 0 and (stop or job.should_save()):
+        save(told["step"], weights=weights, batches=batches.state())
     if stop:
         job.leave()
 "#;
@@ -134,9 +261,9 @@ struct Rig {
 }
 
 impl Rig {
-    fn new() -> Self {
+    fn new(loop_over_steps: &str) -> Self {
         let sandbox = Sandbox::new();
-        sandbox.write("train.py", TRAINER);
+        sandbox.write("train.py", &[COMMON, loop_over_steps].concat());
         let notes = sandbox.path().join("notes");
         fs::create_dir(&notes).expect("the sandbox is writable");
         Self { served: serve_declared(sandbox, 4, &[]), notes }
@@ -147,10 +274,10 @@ impl Rig {
         self.served.submit_stage(name, priority, stage)
     }
 
-    fn elastic(&self) -> Value {
+    fn elastic(&self, batch: &Value) -> Value {
         json!({
             "name": "train", "kind": "train", "devices": "gpu:4", "ranks": "device",
-            "elastic": { "min": 1, "max": 4, "batch": "keep" },
+            "elastic": { "min": 1, "max": 4, "batch": batch },
             "run": ["python3", self.served.path().join("train.py")],
             "checkpoint": { "every": "1s", "grace": "20s" },
             "env": { "NOTES": self.notes, "PACE": "0.01", "PYTHONPATH": python(),
@@ -279,8 +406,8 @@ fn python() -> PathBuf {
 fn alone(rig: &Rig, steps: u64) -> Vec<f64> {
     let notes = rig.served.path().join("alone");
     fs::create_dir(&notes).expect("the sandbox is writable");
-    fs::write(notes.join("enough"), "").expect("the sandbox is writable");
-    let script = TRAINER.replace("and os.path", &format!("and step + 1 >= {steps} and os.path"));
+    let ends = KEEPS.replace("and enough()", &format!("and step + 1 >= {steps}"));
+    let script = [COMMON, &ends].concat();
     let mut python_alone = Command::new("python3");
     python_alone.args(["-c", &script]).env("NOTES", &notes).env("PACE", "0");
     python_alone.env("PYTHONPATH", python()).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -294,14 +421,10 @@ fn weights(result: &Value) -> Vec<f64> {
     weights.map(|weight| weight.as_f64().expect("a number")).collect()
 }
 
-#[test]
-fn a_gang_shrinks_for_the_urgent_and_grows_again_and_learns_the_same() {
-    if !has_python() {
-        return;
-    }
-    let rig = Rig::new();
-    let id = rig.submit(&rig.elastic(), "normal").to_string();
-    for turn in 0..number("HET_RESIZES", RESIZES) / 2 {
+/// Makes it shrink for an urgent job and grow again, so many times.
+fn resize(rig: &Rig, batch: &Value, resizes: u64) -> String {
+    let id = rig.submit(&rig.elastic(batch), "normal").to_string();
+    for turn in 0..resizes / 2 {
         rig.await_world(4);
         let urgent = rig.submit(&rig.urgent(turn, 2), "urgent").to_string();
         rig.await_world(2);
@@ -310,14 +433,68 @@ fn a_gang_shrinks_for_the_urgent_and_grows_again_and_learns_the_same() {
         rig.wait_on(&urgent);
     }
     rig.await_world(4);
+    id
+}
+
+/// Tells it to come to its end.
+fn finish(rig: &Rig, id: &str) {
     rig.say("enough");
-    rig.wait_on(&id);
-    assert_eq!(check_lineage(&rig), 0, "steps that were made twice");
-    check_result(&rig);
+    rig.wait_on(id);
     let rows = rig.served.json(&["ps", "--all"]);
     let row = rows["items"].as_array().expect("a list").iter().find(|row| row["name"] == "train");
     assert_eq!(row.expect("it ran")["preemptions"], 0, "a shrink is none");
+}
+
+#[test]
+fn a_gang_shrinks_for_the_urgent_and_grows_again_and_learns_the_same() {
+    if !has_python() {
+        return;
+    }
+    let rig = Rig::new(KEEPS);
+    let id = resize(&rig, &json!("keep"), number("HET_RESIZES", RESIZES));
+    finish(&rig, &id);
+    assert_eq!(check_lineage(&rig), 0, "steps that were made twice");
+    check_result(&rig);
     print_lost(&rig, &id);
+}
+
+#[test]
+fn a_gang_of_pytorch_learns_the_same_at_any_size() {
+    if !has_torch() {
+        return;
+    }
+    let rig = Rig::new(KEEPS_IN_TORCH);
+    let id = resize(&rig, &json!("keep"), number("HET_RESIZES", RESIZES_IN_TORCH));
+    finish(&rig, &id);
+    assert_eq!(check_lineage(&rig), 0, "steps that were made twice");
+    check_result(&rig);
+}
+
+#[test]
+fn a_batch_follows_the_noise_and_each_sample_is_seen_once_an_epoch() {
+    if !has_python() {
+        return;
+    }
+    let rig = Rig::new(ADAPTS);
+    let id = resize(&rig, &json!({ "min": 16, "max": 96 }), number("HET_RESIZES", 2));
+    let is_large = |line: &Value| line["of"].as_u64() >= Some(32);
+    rig.await_state("a larger batch", || rig.lines("seen-0").last().is_some_and(is_large));
+    finish(&rig, &id);
+    let seen: Vec<Value> = (0..4).flat_map(|rank| rig.lines(&format!("seen-{rank}"))).collect();
+    let mut steps: Vec<&Value> = seen.iter().collect();
+    steps.sort_by_key(|line| line["step"].as_u64());
+    let samples = steps.iter().flat_map(|line| line["samples"].as_array().expect("a list"));
+    let samples: Vec<u64> = samples.map(|one| one.as_u64().expect("a number")).collect();
+    for epoch in samples.chunks_exact(96) {
+        let mut epoch = epoch.to_vec();
+        epoch.sort_unstable();
+        assert!(epoch.into_iter().eq(0..96), "each sample once an epoch");
+    }
+    let most = steps.iter().filter_map(|line| line["of"].as_u64()).max();
+    assert!(most <= Some(96), "{most:?}");
+    let [result] = &rig.lines("result")[..] else { panic!("one end") };
+    assert!(result["counts"].as_u64() > result["step"].as_u64(), "larger steps count more");
+    assert!(result["measured"]["gradient_noise"].as_f64() > Some(0.0), "{result}");
 }
 
 #[test]
@@ -325,8 +502,8 @@ fn killed_in_the_middle_of_resizes_a_job_loses_nothing() {
     if !has_python() {
         return;
     }
-    let rig = Rig::new();
-    let id = rig.submit(&rig.elastic(), "normal").to_string();
+    let rig = Rig::new(KEEPS);
+    let id = rig.submit(&rig.elastic(&json!("keep")), "normal").to_string();
     let mut draw = Draw::new(21, 0);
     let (kills, mut farthest) = (number("HET_RESIZE_KILLS", KILLS), None);
     for turn in 0..kills / 2 {

@@ -255,3 +255,14 @@ pub fn whole_machine(served: &Served, name: &str, priority: &str, run: &str, mor
     );
     served.0.write(&format!("{name}.yaml"), &text).to_string_lossy().into_owned()
 }
+
+/// Whether a user's PyTorch could run here.
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+pub fn has_torch() -> bool {
+    let asked = Command::new("torchrun").arg("--help").output();
+    let found = asked.is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("SKIPPED: `torchrun` is not installed, see `pip install torch`");
+    }
+    found
+}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::Sandbox;
+use crate::support::{Sandbox, has_torch};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -136,17 +136,6 @@ fn a_full_disk_while_checkpointing_loses_nothing() {
     assert!(text.contains("hint:"), "{text}");
     let left = std::fs::read_dir(sandbox.path().join("ckpt")).into_iter().flatten().count();
     assert_eq!(left, 0, "no half checkpoint is left");
-}
-
-/// Whether a user's PyTorch could run here.
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
-fn has_torch() -> bool {
-    let asked = Command::new("torchrun").arg("--help").output();
-    let found = asked.is_ok_and(|output| output.status.success());
-    if !found {
-        eprintln!("SKIPPED: `torchrun` is not installed, see `pip install torch`");
-    }
-    found
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Devices on which programs work slower than they did: somebody else uses them, they are hot,
 //! their power is capped. Told by the steps of the programs themselves.
 //!
-//! The rate of each attempt is taken in windows of [`WINDOW`]. What is usual follows it slowly. Two
+//! The rate of each attempt is taken in windows of [`WINDOW`]. What is usual follows it slowly. Three
 //! windows in a row below [`SLOW`] of that make the devices of the attempt slow, and the first that
 //! is not clears them. A stage that left slow devices and is as slow elsewhere was slow of itself:
 //! then nothing is said of the devices that it left. What nobody has worked on for
@@ -12,8 +12,9 @@ use std::sync::Arc;
 use super::State;
 use crate::{DeviceId, JobId, LeaseId, Micro, Millis, Placement, StageKey, Time};
 
-/// Long enough for a save or an evaluation not to look like much.
-const WINDOW: Millis = Millis::seconds(8);
+/// Long enough for many steps, and so short that [`WINDOWS_SLOW`] and the one in which a device
+/// becomes slow are over within half a minute.
+const WINDOW: Millis = Millis::seconds(6);
 
 /// Fewer steps say too little: one more or less is ten percent.
 const STEPS_MIN: u64 = 10;
@@ -21,8 +22,9 @@ const STEPS_MIN: u64 = 10;
 /// Part of the usual rate below which a window is slow.
 const SLOW: f64 = 0.75;
 
-/// Slow windows in a row before anything is said.
-const WINDOWS_SLOW: u8 = 2;
+/// Slow windows in a row before anything is said: a save or an evaluation is one, and on a machine
+/// that others share two come up by chance.
+const WINDOWS_SLOW: u8 = 3;
 
 /// How much of the usual rate a window that is not slow makes.
 const WEIGHT: f64 = 0.25;

@@ -8,7 +8,8 @@ use tempfile::TempDir;
 
 /// Expands `tests/trees/NAME.txt`. The machine is gone when the value is dropped.
 pub fn recorded(name: &str) -> TempDir {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/trees/{name}.txt"));
+    let trees = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../devices/tests/trees");
+    let path = trees.join(format!("{name}.txt"));
     expand(&fs::read_to_string(path).expect("the tree exists"))
 }
 

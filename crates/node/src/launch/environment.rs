@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 
-use het_core::{DeviceId, Elastic, Launch, LogRule, Millis};
+use het_core::{BatchRange, DeviceId, Elastic, Launch, LogRule, Millis};
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
@@ -225,9 +225,13 @@ fn add_heterosis(variables: &mut Variables, spec: &GangSpec, rank: u32) {
     if let Some(precision) = &spec.launch.precision {
         variables.set("HET_PRECISION", precision);
     }
-    if let Some(Elastic { reference }) = spec.launch.elastic {
+    if let Some(Elastic { reference, batch }) = spec.launch.elastic {
         variables.set("HET_DEVICE_COUNT", spec.placement.units());
         variables.set("HET_BATCH_DEVICES", reference);
+        if let Some(BatchRange { min, max }) = batch {
+            variables.set("HET_BATCH_MIN", min);
+            variables.set("HET_BATCH_MAX", max);
+        }
     }
 }
 

@@ -140,7 +140,7 @@ impl GangSpec {
         let words = self.launch.argv.iter().chain(resume);
         let argv = words.map(|text| template::fill(text, values)).collect();
         match self.launch.elastic {
-            Some(Elastic { reference }) => {
+            Some(Elastic { reference, .. }) => {
                 launcher::scaled(argv, (self.placement.units(), reference))
             }
             None => argv,

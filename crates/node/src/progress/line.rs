@@ -1,10 +1,12 @@
 //! A line that a program writes to `HET_PROGRESS`, as JSON.
 //!
 //! An object with any of `step total loss samples tokens useful_ms checkpoint{step,path}
-//! result{name:number} driver detail message done`; other keys are ignored.
+//! result{name:number} measured{batch,accumulation,step_s,exchange_s,gradient_noise} driver detail
+//! message done`; other keys are ignored.
 
 use std::collections::BTreeMap;
 
+use het_core::{Measured, Micro};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -19,10 +21,41 @@ pub(super) struct Line {
     pub(super) useful_ms: Option<f64>,
     pub(super) checkpoint: Option<SavedCheckpoint>,
     pub(super) result: Option<BTreeMap<String, Value>>,
+    pub(super) measured: Option<MeasuredStep>,
     pub(super) driver: Option<String>,
     pub(super) detail: Option<String>,
     pub(super) message: Option<String>,
     pub(super) done: Option<bool>,
+}
+
+/// How a step goes whose batch follows the noise of its gradient; see [`Measured`].
+#[derive(Debug, Deserialize)]
+pub(super) struct MeasuredStep {
+    batch: u32,
+    #[serde(default)]
+    accumulation: u32,
+    step_s: f64,
+    #[serde(default)]
+    exchange_s: f64,
+    gradient_noise: f64,
+}
+
+impl MeasuredStep {
+    /// `None` where it cannot be true.
+    pub(super) fn read(&self) -> Option<Measured> {
+        let possible = self.batch > 0
+            && self.step_s > 0.0
+            && (0.0..=self.step_s).contains(&self.exchange_s)
+            && self.gradient_noise >= 0.0;
+        possible.then_some(())?;
+        Some(Measured {
+            batch: self.batch,
+            accumulation: self.accumulation,
+            step: Micro::from_f64(self.step_s)?,
+            exchange: Micro::from_f64(self.exchange_s)?,
+            gradient_noise: Micro::from_f64(self.gradient_noise)?,
+        })
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -112,7 +112,7 @@ impl Tally {
             tokens: line.tokens.map(whole),
             useful: line.useful_ms.map(|ms| Millis(whole(ms))),
             busy: None,
-            measured: None,
+            measured: line.measured.and_then(|step| step.read()).map(Box::new),
             results,
             ran_on: ran_on.map(|text| clip(&text, TEXT_CHARS_MAX).into()),
             message: line.message.map(|text| clip(&text, TEXT_CHARS_MAX)),
@@ -130,6 +130,8 @@ fn clip(text: &str, chars: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use het_core::Measured;
+
     use super::*;
 
     fn tally(text: &str) -> Tally {
@@ -160,6 +162,31 @@ mod tests {
         let ran_on = |text| progress(text).ran_on.expect("a driver is reported");
         assert_eq!(ran_on(r#"{"driver":"cuda","detail":"H200"}"#), "cuda (H200)");
         assert_eq!(ran_on(r#"{"driver":"cpu"}"#), "cpu");
+    }
+
+    #[test]
+    fn a_measured_step_that_cannot_be_is_not_told() {
+        let told = |text: &str| tally(text).take().0.and_then(|progress| progress.measured);
+        let text = r#"{"measured":{"batch":8,"accumulation":1,"step_s":0.5,"exchange_s":0.1,
+            "gradient_noise":4}}"#
+            .replace('\n', "");
+        let expected = Measured {
+            batch: 8,
+            accumulation: 1,
+            step: Micro(500_000),
+            exchange: Micro(100_000),
+            gradient_noise: Micro(4_000_000),
+        };
+        assert_eq!(told(&text), Some(Box::new(expected)));
+        for (right, wrong) in [
+            ("\"batch\":8", "\"batch\":0"),
+            ("\"step_s\":0.5", "\"step_s\":0"),
+            ("\"exchange_s\":0.1", "\"exchange_s\":0.6"),
+            ("\"gradient_noise\":4", "\"gradient_noise\":-4"),
+            ("\"gradient_noise\":4", "\"gradient_noise\":1e300"),
+        ] {
+            assert_eq!(told(&text.replace(right, wrong)), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -129,6 +129,15 @@ fn batches_are_the_same_at_any_number_of_ranks() {
 }
 
 #[test]
+fn a_batch_goes_to_where_it_counts_most_and_each_sample_is_dealt_once_an_epoch() {
+    if !has_python() {
+        return;
+    }
+    let ended = run_alone(include_str!("adaptive_batches.py"));
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
 fn without_a_job_a_script_is_asked_by_a_signal_and_its_workers_end() {
     if !has_python() {
         return;

@@ -146,7 +146,7 @@ fn who_can_only_be_one_process_is_told_no_rank() {
 fn a_stage_that_may_have_other_sizes_is_told_what_its_batch_is_meant_for() {
     let mut rig = Rig::new();
     let mut launch = rig.launch("env");
-    launch.elastic = Some(Elastic { reference: 4 });
+    launch.elastic = Some(Elastic { reference: 4, batch: None });
     rig.start_with(LEASE, launch, vec![rank(&[grant(GPU, 1)], &[])], None);
     rig.story();
     let rows = contract_rows(&rig, 0);

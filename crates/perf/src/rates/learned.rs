@@ -6,13 +6,15 @@ use het_core::{Domain, Name};
 
 use super::{Rates, Seen, Timed};
 use crate::Moments;
+use crate::goodput::{ElasticProfile, Goodput, SeenStep};
 
-/// Everything that was observed. What was declared is not in it: whoever begins anew declares it
-/// anew.
+/// Everything that was observed. Speeds and starts that were declared are not in it: whoever begins
+/// anew declares them anew.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Learned {
     pub history: Vec<Observed>,
     pub times: Vec<ObservedTime>,
+    pub elastic: Vec<ObservedElastic>,
     /// Peaks of classes that were observed.
     pub peaks: BTreeMap<Name, u64>,
     pub revision: u64,
@@ -42,6 +44,16 @@ pub struct ObservedTime {
     pub reported: f64,
 }
 
+/// What an elastic job showed of its steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ObservedElastic {
+    pub profile: Name,
+    pub elastic: ElasticProfile,
+    pub steps: Vec<SeenStep>,
+    /// Of its gradient, at the batch that it begins with.
+    pub noise: Option<f64>,
+}
+
 impl Rates {
     pub fn learned(&self) -> Learned {
         let by_class = self.history.iter().flat_map(|(profile, by_class)| {
@@ -69,9 +81,15 @@ impl Rates {
                 reported: seen.reported,
             })
         });
+        let elastic = self.elastic.iter().map(|(profile, goodput)| {
+            let (steps, noise) = goodput.seen();
+            let (profile, elastic) = (profile.clone(), goodput.profile().clone());
+            ObservedElastic { profile, elastic, steps, noise }
+        });
         Learned {
             history: history.collect(),
             times: times.collect(),
+            elastic: elastic.collect(),
             peaks: self.peaks.clone(),
             revision: self.revision,
             revisions: self.revisions.clone(),
@@ -94,6 +112,9 @@ impl Rates {
         for ObservedTime { profile, timed, units, moments, reported } in learned.times {
             let times = rates.times.entry(profile).or_default();
             times.insert((timed, units), Seen { moments, reported });
+        }
+        for ObservedElastic { profile, elastic, steps, noise } in learned.elastic {
+            rates.elastic.insert(profile, Goodput::from_seen(elastic, steps, noise));
         }
         rates
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Millis, Name};
+use het_core::{Bytes, Millis, Name, StageSpec};
 
 use super::{Rates, Seen};
 
@@ -13,6 +13,24 @@ pub const SAVE_DEFAULT: Millis = Millis::seconds(10);
 /// Loading model and checkpoint, likewise: the median base-model load in the Alibaba GenAI 2026
 /// data is 22.7 s.
 pub const LOAD_DEFAULT: Millis = Millis::seconds(23);
+
+/// What storage gives one job, bytes per second: 20 Gb/s, as it was for MT-NLG. Faster ones make
+/// little difference beside the times above.
+const STORAGE_BYTES_PER_S: f64 = 2.5e9;
+
+/// Time of a save of a program of which none was measured yet: as is usual, or what its files take.
+fn save_assumed(spec: &StageSpec) -> Millis {
+    SAVE_DEFAULT.max(spec.planned.files.map_or(Millis::ZERO, |files| storing(files.checkpoint)))
+}
+
+/// The same of a start.
+fn load_assumed(spec: &StageSpec) -> Millis {
+    LOAD_DEFAULT.max(spec.planned.files.map_or(Millis::ZERO, |files| storing(files.weights)))
+}
+
+fn storing(bytes: Bytes) -> Millis {
+    Millis((bytes.0 as f64 / STORAGE_BYTES_PER_S * 1e3) as u64)
+}
 
 /// What stopping a running stage and starting it again takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +104,8 @@ impl Rates {
     }
 
     /// From a start, or a start elsewhere, to the first step.
-    pub fn restart(&self, profile: &Name) -> Millis {
-        self.restart_known(profile).unwrap_or(LOAD_DEFAULT)
+    pub fn restart(&self, spec: &StageSpec) -> Millis {
+        self.restart_known(&spec.profile).unwrap_or_else(|| load_assumed(spec))
     }
 
     /// The same, if anybody declared or measured it.
@@ -96,12 +114,14 @@ impl Rates {
         declared.or_else(|| mean(self.times.get(profile)?, Timed::Load))
     }
 
-    /// What a stop and a start on so many devices take: as measured, else as is usual.
-    pub fn stop_times(&self, profile: &Name, units: u32) -> StopTimes {
-        let measured = |timed| self.measured_time(profile, timed, units);
+    /// What a stop and a start on so many devices take: as declared or measured, else what is usual,
+    /// and at the least what its files take.
+    pub fn stop_times(&self, spec: &StageSpec, units: u32) -> StopTimes {
+        let measured = |timed| self.measured_time(&spec.profile, timed, units);
+        let declared = self.restarts.get(&spec.profile).copied();
         StopTimes {
-            save: measured(Timed::Save).unwrap_or(SAVE_DEFAULT),
-            load: measured(Timed::Load).unwrap_or(LOAD_DEFAULT),
+            save: measured(Timed::Save).unwrap_or_else(|| save_assumed(spec)),
+            load: declared.or_else(|| measured(Timed::Load)).unwrap_or_else(|| load_assumed(spec)),
         }
     }
 

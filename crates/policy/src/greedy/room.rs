@@ -220,7 +220,7 @@ impl<'a> Pass<'a> {
         }
         let (_, spec, stage) = self.view.state.stage(rank.key);
         let span = steps_left(spec, stage).and_then(span);
-        let pause = self.view.rates.restart(&spec.profile);
+        let pause = self.view.rates.restart(spec);
         span.is_some_and(|span| self.view.now + span + pause <= awaited.begins)
     }
 

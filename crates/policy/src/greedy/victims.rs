@@ -199,7 +199,7 @@ impl Pass<'_> {
     fn shrink(&mut self, placement: &Placement, order: StopOrder) -> StopOrder {
         let Some(preemptor) = order.cause.preemptor() else { return order };
         let lease = &self.view.state.leases()[&order.lease];
-        let pause = self.view.rates.restart(&self.view.state.stage(lease.stage).1.profile);
+        let pause = self.view.rates.restart(self.view.state.stage(lease.stage).1);
         let passes = time_left(self.view, preemptor, placement).is_some_and(|left| left <= pause);
         let smaller = (!passes).then(|| smaller(self.view, &mut self.supply.pool, lease)).flatten();
         let Some(rest) = smaller.filter(|rest| self.may_have(lease.stage, rest)) else {

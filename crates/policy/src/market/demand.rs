@@ -231,7 +231,7 @@ pub(crate) fn demand(
         offer_rate(view, spec, &offer, locality)
     });
 
-    let restart = view.rates.restart(&spec.profile);
+    let restart = view.rates.restart(spec);
     let attained = attained(view, stage, lease.map(|(_, lease)| lease));
     let known = total.is_some() && rated;
     let (total, remaining) = match total.filter(|_| rated) {

@@ -53,7 +53,7 @@ fn is_worth_leaving(view: &View<'_>, lease: &Lease, there: &Placement) -> bool {
     let [here, other] = [&lease.placement, there].map(|at| view.state.pace_of(at).as_f64());
     let behind = view.now.since(lease.since);
     let left = time_left(view, lease.stage, &lease.placement).unwrap_or(behind).as_seconds();
-    let StopTimes { save, load } = view.rates.stop_times(&spec.profile, lease.placement.units());
+    let StopTimes { save, load } = view.rates.stop_times(spec, lease.placement.units());
     let lost = expected_loss(spec.saves(lease.placement.alternative), stage, lease.since, view.now);
     let pause = (save + load + lost).as_seconds();
     left / here > left / other + pause
@@ -96,7 +96,7 @@ pub(crate) fn improvement(
     let Phase::Running { since } = lease.phase else { return Improvement::None };
     let Some(total) = runner.steps.or(stage.progress.total) else { return Improvement::None };
     let Some(preemptible) = spec.preemptible.from(lease.since) else { return Improvement::None };
-    let pause = view.rates.restart(&spec.profile);
+    let pause = view.rates.restart(spec);
     let settled = (since + Millis(pause.0 * SETTLED_AFTER).max(SETTLED_MIN)).max(preemptible);
     let left = (total as f64 - steps_made(view, stage, lease, here.rate)).max(0.0);
     let stay = left * opportunity_cost.cost(here);
@@ -108,7 +108,9 @@ pub(crate) fn improvement(
             + pause.as_seconds() * opportunity_cost.price(shape)
     };
     let there = |(index, shape): (usize, &Option<Shape>)| {
-        let shape = shape.filter(|shape: &Shape| is_other(index) && !shape.guessed)?;
+        let is_known =
+            |shape: &Shape| !shape.guessed || is_back_to_what_it_asks_for(view, lease, index);
+        let shape = shape.filter(|shape| is_other(index) && is_known(shape))?;
         (cost(shape) < stay).then_some((cost(shape), index))
     };
     let mut better: Vec<_> = runner.shapes.iter().enumerate().filter_map(there).collect();
@@ -125,6 +127,17 @@ pub(crate) fn improvement(
         .into_iter()
         .find_map(|(_, index)| elsewhere(pool, lease, spec, index).filter(still_pays));
     found.map_or(Improvement::None, Improvement::To)
+}
+
+/// Whether an elastic stage that shrank would have the devices again that it is meant for. Who
+/// shrank before its speed on them was measured would never learn it else.
+fn is_back_to_what_it_asks_for(view: &View<'_>, lease: &Lease, index: usize) -> bool {
+    let (_, spec, _) = view.state.stage(lease.stage);
+    let there = &spec.alternatives[index];
+    let is_meant = there.launch.elastic.is_some_and(|elastic| elastic.reference == there.count);
+    let held = lease.placement.units();
+    let accepts = |device| there.selector.accepts(view.state.topology(), device);
+    is_meant && there.count > held && lease.placement.devices().all(|grant| accepts(grant.device))
 }
 
 /// The largest part of its devices that a stage which stops finds room for; no other class of

@@ -78,7 +78,7 @@ pub(crate) fn at_boundary(view: &View<'_>) -> Vec<(LeaseId, StopCost)> {
     for (&id, lease) in state.leases() {
         let Phase::Running { .. } = lease.phase else { continue };
         let (_, spec, stage) = state.stage(lease.stage);
-        let turn = Millis(view.rates.restart(&spec.profile).0 * TURN_AFTER).max(TURN_MIN);
+        let turn = Millis(view.rates.restart(spec).0 * TURN_AFTER).max(TURN_MIN);
         let turn = Millis(turn.0 << stage.fruitless.min(FRUITLESS_MAX));
         let had_turn = view.now.since(lease.since) >= turn;
         let saved = stage.checkpoint_at.filter(|at| anybody_saved && *at >= lease.since);

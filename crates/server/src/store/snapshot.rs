@@ -6,9 +6,13 @@ use std::sync::Arc;
 
 use het_control::Past;
 use het_core::{JobId, PartsError, Topology};
-use het_perf::{Learned, Moments, Observed, ObservedTime, Timed};
+use het_perf::{
+    ElasticClass, ElasticProfile, Learned, Moments, Observed, ObservedElastic, ObservedTime,
+    SeenStep, Timed,
+};
 use het_wire::record::{
-    LearnedRecord, ObservedRecord, ObservedTimeRecord, RecordError, Snapshot, SnapshotError,
+    ElasticClassRecord, LearnedRecord, ObservedElasticRecord, ObservedRecord, ObservedTimeRecord,
+    RecordError, SeenStepRecord, Snapshot, SnapshotError,
 };
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 use sha2::{Digest, Sha256};
@@ -268,9 +272,68 @@ fn write_learned(learned: &Learned) -> LearnedRecord {
     LearnedRecord {
         history: history.collect(),
         times: times.collect(),
+        elastic: learned.elastic.iter().map(write_elastic).collect(),
         peaks: learned.peaks.iter().map(|(class, peak)| (class.to_string(), *peak)).collect(),
         revision: learned.revision,
         revisions: learned.revisions.iter().map(|(name, at)| (name.to_string(), *at)).collect(),
+    }
+}
+
+fn write_elastic(seen: &ObservedElastic) -> ObservedElasticRecord {
+    let classes = seen.elastic.classes.iter().map(|(name, class)| {
+        let record = ElasticClassRecord {
+            local_min: class.local_min,
+            local_max: class.local_max,
+            devices_per_node: class.devices_per_node,
+            relative_speed_bits: class.relative_speed.to_bits(),
+        };
+        (name.to_string(), record)
+    });
+    let steps = seen.steps.iter().map(|step| SeenStepRecord {
+        class: step.class.to_string(),
+        nodes: step.nodes,
+        devices: step.devices,
+        local: step.local,
+        step_bits: step.step_s.to_bits(),
+        exchange_bits: step.exchange_s.to_bits(),
+    });
+    ObservedElasticRecord {
+        profile: seen.profile.to_string(),
+        batch_initial: seen.elastic.batch_initial,
+        batch_max: seen.elastic.batch_max,
+        classes: classes.collect(),
+        steps: steps.collect(),
+        noise_bits: seen.noise.map(f64::to_bits),
+    }
+}
+
+fn read_elastic(record: &ObservedElasticRecord) -> ObservedElastic {
+    let classes = record.classes.iter().map(|(name, class)| {
+        let read = ElasticClass {
+            local_min: class.local_min,
+            local_max: class.local_max,
+            devices_per_node: class.devices_per_node,
+            relative_speed: f64::from_bits(class.relative_speed_bits),
+        };
+        (name.as_str().into(), read)
+    });
+    let steps = record.steps.iter().map(|step| SeenStep {
+        class: step.class.as_str().into(),
+        nodes: step.nodes,
+        devices: step.devices,
+        local: step.local,
+        step_s: f64::from_bits(step.step_bits),
+        exchange_s: f64::from_bits(step.exchange_bits),
+    });
+    ObservedElastic {
+        profile: record.profile.as_str().into(),
+        elastic: ElasticProfile {
+            batch_initial: record.batch_initial,
+            batch_max: record.batch_max,
+            classes: classes.collect(),
+        },
+        steps: steps.collect(),
+        noise: record.noise_bits.map(f64::from_bits),
     }
 }
 
@@ -303,6 +366,7 @@ pub(super) fn read_learned(record: &LearnedRecord) -> Result<Learned, RecordErro
     Ok(Learned {
         history: history.collect::<Result<_, RecordError>>()?,
         times: times.collect(),
+        elastic: record.elastic.iter().map(read_elastic).collect(),
         peaks: record.peaks.iter().map(|(class, peak)| (class.as_str().into(), *peak)).collect(),
         revision: record.revision,
         revisions: record.revisions.iter().map(|(name, at)| (name.as_str().into(), *at)).collect(),

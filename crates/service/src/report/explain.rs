@@ -127,7 +127,7 @@ fn stop_times(view: &View<'_>, key: StageKey) -> StopTimesReport {
         StageState::Active { lease } => view.state.leases()[&lease].placement.units(),
         _ => spec.alternatives[0].count,
     };
-    let StopTimes { save, load } = view.rates.stop_times(&spec.profile, units);
+    let StopTimes { save, load } = view.rates.stop_times(spec, units);
     let is_measured = |timed| view.rates.measured_time(&spec.profile, timed, units).is_some();
     StopTimesReport {
         save_s: save.as_seconds(),

@@ -10,7 +10,10 @@ use super::begin::{BEGIN_HINT, begin};
 use super::names;
 use super::placeholders;
 use super::resolve::{Known, STALL_NEVER, command_words, named_outputs};
-use super::shape::{ElasticFile, JobFile, Needs, StageFile, TrainsFile, TuningFile, is_long};
+use super::shape::{
+    BatchFile, BatchRangeFile, ElasticFile, JobFile, Needs, StageFile, TrainsFile, TuningFile,
+    is_long,
+};
 use crate::file::{Node, Place, Problem, Severity, Tree};
 use crate::quantity;
 use crate::words::{self, closest};
@@ -188,10 +191,17 @@ fn checkpoint_problems(found: &mut Vec<Problem>, tree: &Tree) {
 
 /// Sizes are in order, what it asks for lies among them, and it can begin again at another.
 fn elastic_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree, classes: &[DeviceClass]) {
-    let (Some(at), Some(ElasticFile { min, max, .. })) = (tree.get("elastic"), &needs.elastic)
+    let (Some(at), Some(ElasticFile { min, max, batch })) = (tree.get("elastic"), &needs.elastic)
     else {
         return;
     };
+    if let BatchFile::Range(BatchRangeFile { min, max }) = batch
+        && min > max
+    {
+        let message = format!("{min} to {max} are no sizes of a batch");
+        let hint = "write for example `batch: { min: 64, max: 512 }`";
+        found.push(at.problem(message, hint.to_owned()));
+    }
     if *min == 0 || min > max {
         let message = format!("{min} to {max} are no numbers of devices");
         found.push(at.problem(message, "write for example `{ min: 1, max: 8 }`".to_owned()));

@@ -5,16 +5,16 @@ use std::iter::successors;
 use std::sync::Arc;
 
 use het_core::{
-    Access, Alternative, ArrayMember, Bytes, CheckpointSpec, Companions, Container,
+    Access, Alternative, ArrayMember, BatchRange, Bytes, CheckpointSpec, Companions, Container,
     ContainerRuntime, DeviceClass, Domain, Elastic, JobId, JobSpec, Launch, LogFiles, LogRule,
     Millis, Mount, Name, OutputRule, PlannedSpeeds, Preemptible, RankRule, Selector, StageIndex,
     StageKind, StageSpec, StallRule, StartConditions, WriteMode,
 };
 
 use super::shape::{
-    CheckpointFile, CheckpointFull, CommandFile, ContainerFile, ContainerFull, DomainFile,
-    ElasticFile, JobFile, LogFilesFile, LogRuleFile, LogsFile, Needs, RanksFile, RuntimeFile,
-    StageFile, StageKindFile, WriteModeFile,
+    BatchFile, BatchRangeFile, BatchRuleFile, CheckpointFile, CheckpointFull, CommandFile,
+    ContainerFile, ContainerFull, DomainFile, ElasticFile, JobFile, LogFilesFile, LogRuleFile,
+    LogsFile, Needs, RanksFile, RuntimeFile, StageFile, StageKindFile, WriteModeFile,
 };
 use crate::{quantity, words};
 
@@ -229,9 +229,9 @@ fn alternatives(
             let isolation = launch.isolation();
             words(text).into_iter().flat_map(move |(selector, reference)| {
                 let selector = Selector { isolation, ..selector };
-                let launch = match needs.elastic {
-                    Some(_) => {
-                        let elastic = Some(Elastic { reference });
+                let launch = match &needs.elastic {
+                    Some(file) => {
+                        let elastic = Some(Elastic { reference, batch: batch_range(file) });
                         Arc::new(Launch { elastic, ..(*launch).clone() })
                     }
                     None => Arc::clone(&launch),
@@ -256,6 +256,13 @@ fn sizes(elastic: Option<&ElasticFile>, count: u32) -> Vec<u32> {
     sizes.sort_unstable_by_key(|&size| (size > count, count.abs_diff(size)));
     sizes.dedup();
     sizes
+}
+
+fn batch_range(file: &ElasticFile) -> Option<BatchRange> {
+    match file.batch {
+        BatchFile::Rule(BatchRuleFile::Keep) => None,
+        BatchFile::Range(BatchRangeFile { min, max }) => Some(BatchRange { min, max }),
+    }
 }
 
 fn launch(

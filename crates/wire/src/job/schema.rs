@@ -57,6 +57,8 @@ fn example_of(field: &str) -> String {
         "min_runtime" => "`min_runtime: 10m`",
         "trains" => "`trains: { model: llama3-8b, batch: 256 }`",
         "after" => "`after: [preprocess]`",
+        "elastic" => "`elastic: { min: 1, max: 8 }`",
+        "batch" => "`batch: keep` or `batch: { min: 64, max: 512 }`",
         _ => return "see `het schema job`".to_owned(),
     };
     format!("for example {example}")

@@ -431,16 +431,40 @@ pub struct ElasticFile {
     pub min: u32,
     pub max: u32,
     #[serde(default)]
-    pub batch: BatchRuleFile,
+    pub batch: BatchFile,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+/// What becomes of the global batch at other sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum BatchFile {
+    Rule(BatchRuleFile),
+    Range(BatchRangeFile),
+}
+
+impl Default for BatchFile {
+    fn default() -> Self {
+        Self::Rule(BatchRuleFile::Keep)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BatchRuleFile {
-    /// The global batch stays what it is on as many devices as the stage asks for: the program
-    /// accumulates more gradients on fewer devices. A step is the same work at every size.
-    #[default]
+    /// It stays what it is on as many devices as the stage asks for: the program accumulates more
+    /// gradients on fewer devices. A step is the same work at every size.
     Keep,
+}
+
+/// It follows the noise of the gradient between these numbers of samples, as
+/// `heterosis.AdaptiveBatches` does. Steps are counted in batches of `min`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BatchRangeFile {
+    #[schemars(range(min = 1, max = 1_048_576))]
+    pub min: u32,
+    #[schemars(range(min = 1, max = 1_048_576))]
+    pub max: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -55,6 +55,8 @@ pub struct LearnedRecord {
     pub history: Vec<ObservedRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub times: Vec<ObservedTimeRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elastic: Vec<ObservedElasticRecord>,
     /// By device class.
     pub peaks: BTreeMap<String, u64>,
     pub revision: u64,
@@ -90,6 +92,37 @@ pub struct ObservedTimeRecord {
     pub mean_bits: u64,
     pub sum_of_squares_bits: u64,
     pub told_bits: u64,
+}
+
+/// What a job whose batch follows the noise of its gradient showed of its steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObservedElasticRecord {
+    pub profile: String,
+    pub batch_initial: u32,
+    pub batch_max: u32,
+    /// By device class.
+    pub classes: BTreeMap<String, ElasticClassRecord>,
+    pub steps: Vec<SeenStepRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise_bits: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ElasticClassRecord {
+    pub local_min: u32,
+    pub local_max: u32,
+    pub devices_per_node: u32,
+    pub relative_speed_bits: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenStepRecord {
+    pub class: String,
+    pub nodes: u32,
+    pub devices: u32,
+    pub local: u32,
+    pub step_bits: u64,
+    pub exchange_bits: u64,
 }
 
 impl ObservedRecord {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Access, Alternative, Bytes, CheckpointSpec, Companions, Container, ContainerRuntime, Domain,
-    Elastic, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Micro, Millis, Mount, Name,
-    OutputRule, Planned, PlannedSpeeds, Preemptible, Priority, RankRule, Selector, Speeds,
-    StageIndex, StageKind, StageSpec, StallRule, WriteMode,
+    Access, Alternative, BatchRange, Bytes, CheckpointSpec, Companions, Container,
+    ContainerRuntime, Domain, Elastic, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match,
+    Micro, Millis, Mount, Name, OutputRule, Planned, PlannedSpeeds, Preemptible, Priority,
+    RankRule, Selector, Speeds, StageIndex, StageKind, StageSpec, StallRule, TrainingFiles,
+    WriteMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,9 @@ struct StageRecord {
     preemptible: PreemptibleRecord,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     planned: Vec<PlannedRecord>,
+    /// Bytes of the weights and of a checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    files: Option<(u64, u64)>,
 }
 
 fn restarts_default() -> u32 {
@@ -139,6 +143,9 @@ struct UserVariablesRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct ElasticRecord {
     reference: u32,
+    /// Least and largest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    batch: Option<(u32, u32)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -301,6 +308,7 @@ fn write_stage(spec: &StageSpec) -> StageRecord {
             Preemptible::Never => PreemptibleRecord::Never,
         },
         planned: write_planned(&spec.planned),
+        files: spec.planned.files.map(|files| (files.weights.0, files.checkpoint.0)),
     }
 }
 
@@ -322,7 +330,7 @@ fn read_stage(record: &StageRecord) -> Result<StageSpec, RecordError> {
             PreemptibleRecord::AfterMs(span) => Preemptible::After(Millis(span)),
             PreemptibleRecord::Never => Preemptible::Never,
         },
-        planned: read_planned(&record.planned),
+        planned: read_planned(&record.planned, record.files),
     })
 }
 
@@ -345,8 +353,12 @@ fn write_planned(planned: &PlannedSpeeds) -> Vec<PlannedRecord> {
     planned.iter().map(record).collect()
 }
 
-fn read_planned(records: &[PlannedRecord]) -> PlannedSpeeds {
+fn read_planned(records: &[PlannedRecord], files: Option<(u64, u64)>) -> PlannedSpeeds {
     let mut planned = PlannedSpeeds::default();
+    planned.files = files.map(|(weights, checkpoint)| TrainingFiles {
+        weights: Bytes(weights),
+        checkpoint: Bytes(checkpoint),
+    });
     for record in records {
         let says = match record.says {
             SaysRecord::StepsPerSecond(speeds) => Speeds::new(speeds.map(Micro))
@@ -414,7 +426,10 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
         }),
         ranks_max: launch.ranks_max,
         precision: launch.precision.as_ref().map(ToString::to_string),
-        elastic: launch.elastic.map(|Elastic { reference }| ElasticRecord { reference }),
+        elastic: launch.elastic.map(|Elastic { reference, batch }| ElasticRecord {
+            reference,
+            batch: batch.map(|BatchRange { min, max }| (min, max)),
+        }),
         inputs: launch.inputs.clone(),
         warm: launch.warm,
         scratch_bytes: launch.scratch.map(|bytes| bytes.0),
@@ -498,7 +513,10 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
         }),
         ranks_max: record.ranks_max,
         precision: record.precision.as_deref().map(Into::into),
-        elastic: record.elastic.map(|ElasticRecord { reference }| Elastic { reference }),
+        elastic: record.elastic.map(|ElasticRecord { reference, batch }| Elastic {
+            reference,
+            batch: batch.map(|(min, max)| BatchRange { min, max }),
+        }),
         inputs: record.inputs.clone(),
         warm: record.warm,
         scratch: record.scratch_bytes.map(Bytes),
@@ -573,6 +591,6 @@ mod tests {
         planned.insert("t4".into(), 1, Planned::Lacks(Bytes::gib(3)));
         let text = serde_json::to_string(&write_planned(&planned)).expect("plain data");
         let records: Vec<PlannedRecord> = serde_json::from_str(&text).expect("as it was written");
-        assert_eq!(read_planned(&records), planned);
+        assert_eq!(read_planned(&records, None), planned);
     }
 }

@@ -5,6 +5,7 @@
     if job.resume_from:
         batches.restore(saved["batches"])
     for step in batches:
+        optimizer.zero_grad()
         for micro in step.micro():
             loss = criterion(dataset, micro) * step.weight(micro)
             loss.backward()
@@ -19,6 +20,9 @@ Empirical Model of Large-Batch Training"). A step of `s` times the least batch c
 `gain = (noise + 1) / (noise / s + 1)` steps of the least one, and may have a learning rate that many
 times as high (Johnson et al. 2020, "AdaScale SGD"). The batch is the one that counts most a second
 where a step takes `rest + s * compute` seconds: `s = sqrt(noise * rest / compute)`.
+
+Gradients are read between micro-batches: each has to be trained on before the next is asked for, and
+they are clipped after the last.
 """
 
 from __future__ import annotations
@@ -42,9 +46,6 @@ _KEPT = 0.95
 #: A batch is at most so many times the one before, and no change smaller than this is made.
 _GROWTH, _CHANGE_MIN = 2.0, 0.1
 
-#: More noise than this makes no difference.
-_NOISE_MAX = 1e6
-
 #: The mean of each figure over all ranks.
 Mean = Callable[[List[float]], List[float]]
 
@@ -55,6 +56,9 @@ class AdaptiveBatches:
     `samples` are dealt in the order of their epoch, each once; no batch reaches beyond an epoch.
     Training ends when its steps count as much as `epochs` in batches of the least size. A rank takes
     at most `micro` samples at once. The range is the job file's where that says one, else `batch`.
+
+    A rank has at least one sample of each step: the least batch is one of at least as many samples
+    as there are ranks.
 
     With `DistributedDataParallel`, or with one rank and any module of PyTorch, `watch` is all that
     noise needs. Other programs give squared norms to `observe`, and, where there are several ranks,
@@ -75,9 +79,14 @@ class AdaptiveBatches:
         mean: Optional[Mean] = None,
     ) -> None:
         self.least, self.most = _range(batch)
-        if samples < 1 or micro < 1 or epochs < 0:
-            raise ValueError("there is at least one sample, and one at once")
+        if micro < 1 or epochs < 0:
+            raise ValueError("there is at least one sample at once")
         self.rank, self.world = place(rank, world)
+        if self.world > min(samples, self.least):
+            raise ValueError(
+                f"{self.world} ranks cannot share a batch of {self.least} of {samples} samples: make"
+                " the least batch larger, or train on fewer devices"
+            )
         self.samples, self.epochs, self.at_once = samples, epochs, micro
         #: Samples of the next step.
         self.batch = self.least
@@ -97,7 +106,7 @@ class AdaptiveBatches:
     def watch(self, model: Any) -> None:
         """Measures the gradients of a module of PyTorch. `DistributedDataParallel` exchanges them
         once a step then, after the last micro-batch."""
-        self._model = _Model(model, self.world)
+        self._model = _Model(model, self.rank, self.world)
         if self._mean is None and self.world > 1:
             self._mean = self._model.mean
 
@@ -124,9 +133,10 @@ class AdaptiveBatches:
             step.extend()
         if step is not None and self._times.is_known and self.noise is not None:
             told["measured"] = self._measured(len(step.own))
+        total = math.ceil(self.total)
         return {
-            "step": int(self.done),
-            "total": math.ceil(self.total),
+            "step": min(int(self.done), total),
+            "total": total,
             "samples": self._position - self._first,
             **told,
         }
@@ -134,6 +144,8 @@ class AdaptiveBatches:
     def state(self) -> Dict[str, object]:
         """What a checkpoint has to hold of this: JSON will do."""
         return {
+            "samples": self.samples,
+            "least": self.least,
             "position": self._position,
             "steps": self._steps,
             "done": self.done,
@@ -143,9 +155,17 @@ class AdaptiveBatches:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint, whatever the number of ranks was then."""
+        """Goes on from a checkpoint, whatever the number of ranks and the range were then.
+
+        Raises ValueError where it is of another number of samples.
+        """
+        if state["samples"] != self.samples:
+            raise ValueError(
+                f"the checkpoint is of a training on {state['samples']} samples, not {self.samples}"
+            )
         self._position = self._first = int(state["position"])
-        self._steps, self.done = int(state["steps"]), float(state["done"])
+        self._steps = int(state["steps"])
+        self.done = float(state["done"]) * state["least"] / self.least
         self.batch = min(max(int(state["batch"]), self.least), self.most)
         self._noise, self._times = _Noise(*state["noise"]), _Times(*state["times"])
 
@@ -158,11 +178,21 @@ class AdaptiveBatches:
         return self._steps < _MEASURED_FIRST or self._steps % _MEASURED_EVERY == 0
 
     def _deal(self) -> Sequence[int]:
-        """The samples of the next step, of all ranks: the rest of an epoch in equal batches."""
+        """The samples of the next step, of all ranks: the rest of an epoch in equal batches. An end
+        that is too small for all ranks, after a restart with more of them, takes in the beginning of
+        the next."""
         epoch, within = divmod(self._position, self.samples)
         rest = self.samples - within
-        size = -(-rest // -(-rest // self.batch))
-        return self._order.of(epoch)[within : within + size]
+        batch = self.batch
+        if not self._times.is_known:
+            # Of a single sample it cannot be told what does not grow with them.
+            batch = max(batch, min(2 * self.world, self.most))
+        count = max(min(-(-rest // batch), rest // self.world), 1)
+        size = max(-(-rest // count), self.world)
+        samples = list(self._order.of(epoch)[within : within + size])
+        if size > rest:
+            samples += self._order.of(epoch + 1)[: size - rest]
+        return samples
 
     def _complete(self, step: "Step") -> None:
         self._position += len(step.all)
@@ -172,14 +202,21 @@ class AdaptiveBatches:
     def _learn(self) -> None:
         """Takes in what the last step showed, and chooses the next batch: alike on every rank."""
         step, self._step = self._step, None
-        if step is None or not step.is_measured or step.ended is None:
+        if step is None:
+            return
+        if step.ended is None:
+            raise RuntimeError(
+                "a step was left before its last micro-batch: take all that `step.micro()` gives"
+            )
+        if not step.is_measured:
             return
         small, large = step.squares or (math.nan, math.nan)
         figures = [small, large, step.per_sample, step.rest()]
         small, large, per_sample, rest = self._average(figures)
         size = len(step.all)
         small_size = size / self.world if self.world > 1 else step.first
-        self._noise.add((small, small_size), (large, size))
+        if small > 0.0 and large > 0.0:
+            self._noise.add((small, small_size), (large, size))
         self._times.add(per_sample, rest)
         noise = self.noise
         if noise is None or not self._times.is_known or self._steps < _MEASURED_FIRST:
@@ -200,7 +237,7 @@ class AdaptiveBatches:
         return self._mean(figures)
 
     def _measured(self, own: int) -> Dict[str, float]:
-        parts = -(-own // self.at_once)
+        parts = max(-(-own // self.at_once), 1)
         at_once = -(-own // parts)
         devices = int(os.environ.get("HET_DEVICE_COUNT") or self.world)
         compute = self._times.per_sample * at_once
@@ -244,6 +281,8 @@ class Step:
     def micro(self) -> Iterator[List[int]]:
         """The samples of this rank, as many at once as it takes. The step counts once it was given
         the last of them and asked for more."""
+        if self.began is not None:
+            raise RuntimeError("the micro-batches of a step are dealt once")
         model = self._batches._model
         parts = self._parts()
         self.first, small = len(parts[0]) if parts else 0, math.nan
@@ -293,8 +332,12 @@ class _Noise:
     """Unbiased estimates of the square of the mean gradient and of the variance of a sample's
     (McCandlish et al. 2018, appendix A.1), averaged over measurements."""
 
-    def __init__(self, square: float = 0.0, variance: float = 0.0, weight: float = 0.0) -> None:
-        self._square, self._variance, self._weight = square, variance, weight
+    def __init__(
+        self, square: float = 0.0, variance: float = 0.0, spread: float = 0.0, weight: float = 0.0
+    ) -> None:
+        #: Sums over measurements, later ones weigh more; `spread` of the squares of `square`.
+        self._square, self._variance, self._spread = square, variance, spread
+        self._weight = weight
 
     def add(self, small: Tuple[float, float], large: Tuple[float, float]) -> None:
         """Squared norms of the gradients of a small and a large batch, each with its samples."""
@@ -305,19 +348,24 @@ class _Noise:
         variance = (small_square - large_square) / (1 / few - 1 / many)
         self._square = _KEPT * self._square + square
         self._variance = _KEPT * self._variance + variance
+        self._spread = _KEPT * self._spread + square * square
         self._weight = _KEPT * self._weight + 1
 
     def at(self, batch: int) -> Optional[float]:
-        """Noise of a batch of so many samples; None before anything was measured."""
-        if not self._weight:
+        """Noise of a batch of so many samples, and no more of it than can be told: the square of the
+        mean gradient is taken to be a standard error larger than it was measured. None before there
+        is such an error."""
+        if self._weight <= 1:
             return None
-        variance = max(self._variance, 0.0) / batch
-        if variance >= _NOISE_MAX * self._square:
-            return _NOISE_MAX
-        return variance / self._square
+        square = self._square / self._weight
+        error = math.sqrt(max(self._spread / self._weight - square * square, 0.0) / self._weight)
+        square = max(square, 0.0) + error
+        if square <= 0.0:
+            return None
+        return max(self._variance, 0.0) / self._weight / batch / square
 
     def state(self) -> List[float]:
-        return [self._square, self._variance, self._weight]
+        return [self._square, self._variance, self._spread, self._weight]
 
 
 class _Times:
@@ -345,7 +393,7 @@ class _Times:
 class _Model:
     """The gradients of a module of PyTorch."""
 
-    def __init__(self, model: Any, world: int) -> None:
+    def __init__(self, model: Any, rank: int, world: int) -> None:
         # Whoever has a module has imported it.
         self._torch = sys.modules["torch"]
         parallel = self._torch.nn.parallel.DistributedDataParallel
@@ -355,7 +403,17 @@ class _Model:
                 f"{type(model).__name__} keeps the gradients of {world} ranks to itself: watch a"
                 " DistributedDataParallel module, or call `observe` and give `mean`"
             )
+        self._group = getattr(self._parallel, "process_group", None)
+        if self._parallel is not None:
+            found = (self._torch.distributed.get_rank(self._group), self._group.size())
+            if found != (rank, world):
+                raise ValueError(
+                    f"the module is rank {found[0]} of {found[1]}, the batches are those of rank"
+                    f" {rank} of {world}: give AdaptiveBatches `rank` and `world` of its group"
+                )
         self._parameters = [one for one in model.parameters() if one.requires_grad]
+        if not self._parameters:
+            raise ValueError("the module has nothing to train: no parameter requires a gradient")
         self._device = self._parameters[0].device
         self._is_measured = False
         #: Squared norm of the gradient of this rank alone.
@@ -376,9 +434,8 @@ class _Model:
 
     def mean(self, figures: List[float]) -> List[float]:
         told = self._torch.tensor(figures, device=self._device)
-        distributed = self._torch.distributed
-        distributed.all_reduce(told)
-        return (told / distributed.get_world_size()).tolist()
+        self._torch.distributed.all_reduce(told, group=self._group)
+        return (told / self._group.size()).tolist()
 
     def synchronize(self) -> None:
         if self._device.type != "cpu":
@@ -390,7 +447,7 @@ class _Model:
 
         if self._is_measured:
             self.local_square += float(bucket.buffer().float().pow(2).sum())
-        return allreduce_hook(None, bucket)
+        return allreduce_hook(self._group, bucket)
 
 
 def _range(batch: Optional[Tuple[int, int]]) -> Tuple[int, int]:

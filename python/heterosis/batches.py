@@ -2,6 +2,7 @@
 
     batches = heterosis.Batches(len(dataset), batch=64, epochs=3, seed=0)
     for step in range(start, len(batches)):
+        optimizer.zero_grad()
         for micro in batches.micro(step, size=8):
             loss = criterion(dataset, micro) * batches.weight(step, micro)
             loss.backward()

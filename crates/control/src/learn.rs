@@ -69,10 +69,11 @@ fn gang<'a>(state: &'a State, lease: &Lease) -> Option<Gang<'a>> {
 fn from_measured(rates: &mut Rates, state: &State, lease: &Lease, progress: &Progress) {
     let Some(measured) = progress.measured.as_deref() else { return };
     let (Some(gang), (_, spec, _)) = (gang(state, lease), state.stage(lease.stage)) else { return };
+    if is_slowed(state, lease) {
+        return;
+    }
     let launch = &spec.alternatives[lease.placement.alternative].launch;
-    let mut measured = *measured;
     if let Some(range) = launch.elastic.and_then(|elastic| elastic.batch) {
-        measured.batch = measured.batch.min(range.max);
         let topology = state.topology();
         let known = rates.elastic(&spec.profile);
         if known.is_none_or(|known| !covers(known, topology, range)) {
@@ -80,7 +81,12 @@ fn from_measured(rates: &mut Rates, state: &State, lease: &Lease, progress: &Pro
         }
     }
     let shape = (lease.placement.nodes(), gang.units);
-    rates.observe_step(&spec.profile, &gang.class.id, shape, &measured);
+    rates.observe_step(&spec.profile, &gang.class.id, shape, measured);
+}
+
+/// What somebody else slows down says nothing about the program.
+fn is_slowed(state: &State, lease: &Lease) -> bool {
+    state.is_slowed(&lease.placement) || state.stage_record(lease.stage).step_rate.slow > 0
 }
 
 fn covers(known: &ElasticProfile, topology: &Topology, range: BatchRange) -> bool {
@@ -123,9 +129,7 @@ fn from_step(rates: &mut Rates, state: &State, at: Time, lease: &Lease, progress
     }
     let seconds = at.since(begun).as_seconds();
     let Some(gang) = gang(state, lease) else { return };
-    // What somebody else slows down says nothing about the program.
-    let is_sound = !state.is_slowed(&lease.placement) && stage.step_rate.slow == 0;
-    if steps >= STEPS_MIN && seconds > 0.0 && is_sound {
+    if steps >= STEPS_MIN && seconds > 0.0 && !is_slowed(state, lease) {
         rates.observe(&spec.profile, &spec.planned, gang, steps as f64 / seconds);
     }
 }

@@ -72,6 +72,17 @@ pub struct SeenStep {
     pub exchange_s: f64,
 }
 
+/// Shapes of which the times of a step are kept, of each class: a job may report any number of them.
+const SHAPES_MAX: usize = 256;
+
+/// The one of as many devices whose batch is nearest says most of the same; else any will do.
+fn drop_nearest(seen: &mut BTreeMap<Shape, (f64, f64)>, (nodes, devices, local): Shape) {
+    let alike = seen.range((nodes, devices, 0)..=(nodes, devices, u32::MAX));
+    let nearest = alike.min_by_key(|((_, _, other), _)| other.abs_diff(local));
+    let dropped = nearest.or_else(|| seen.first_key_value()).map(|(shape, _)| *shape);
+    dropped.map(|shape| seen.remove(&shape));
+}
+
 /// Whether a step, or the exchange in it, took so much more or less that it makes a difference.
 fn differs(before: (f64, f64), now: (f64, f64)) -> bool {
     let least = REVISION_THRESHOLD * before.0;
@@ -112,13 +123,17 @@ impl Goodput {
         if is_news {
             self.noise = Some(noise);
         }
+        let local = measured.batch.min(self.profile.batch_max);
         if let Some(own) = self.profile.classes.get_mut(class) {
-            own.local_max = own.local_max.max(measured.batch);
+            own.local_max = own.local_max.max(local);
         }
         let seen = self.seen.entry(class.clone()).or_default();
         let times = (measured.step.as_f64(), measured.exchange.as_f64());
-        let shape = (nodes, devices, measured.batch);
+        let shape = (nodes, devices, local);
         if seen.get(&shape).is_none_or(|&before| differs(before, times)) {
+            if seen.len() >= SHAPES_MAX && !seen.contains_key(&shape) {
+                drop_nearest(seen, shape);
+            }
             seen.insert(shape, times);
             let fitted = StepTime::fit(seen);
             self.fitted.insert(class.clone(), fitted);
@@ -127,10 +142,12 @@ impl Goodput {
         is_news
     }
 
-    /// Learns of further classes; what is known of the job stays.
+    /// Learns of classes as they are now; what is known of the job stays.
     pub fn extend(&mut self, classes: BTreeMap<Name, ElasticClass>) {
         for (name, class) in classes {
-            self.profile.classes.entry(name).or_insert(class);
+            let local_max = self.profile.classes.get(&name).map_or(0, |known| known.local_max);
+            let class = ElasticClass { local_max: class.local_max.max(local_max), ..class };
+            self.profile.classes.insert(name, class);
         }
     }
 
@@ -449,6 +466,16 @@ mod tests {
                 "{devices} × {local}: {seconds}, {truth}"
             );
         }
+    }
+
+    #[test]
+    fn a_job_that_reports_any_number_of_batches_fills_no_memory() {
+        let slow = Name::from("slow");
+        let mut job = Goodput::new(profile());
+        for batch in 1..=2_000 {
+            job.observe(&slow, 1, 4, &measured(batch, 4));
+        }
+        assert_eq!(job.seen().0.len(), SHAPES_MAX);
     }
 
     #[test]

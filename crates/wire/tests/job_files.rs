@@ -121,6 +121,17 @@ fn an_elastic_stage_may_have_other_numbers_of_devices() {
 }
 
 #[test]
+fn speeds_in_batches_of_a_range_are_remembered_by_themselves() {
+    let profile = |elastic: &str| {
+        let text = format!("name: a\nrun: t\ndevices: \"cuda:4\"\ncheckpoint: 10m\n{elastic}");
+        resolved(&text).stages[0].profile.to_string()
+    };
+    assert_eq!(profile("elastic: { min: 1, max: 4 }\n"), "a/main");
+    let range = "elastic: { min: 1, max: 4, batch: { min: 8, max: 64 } }\n";
+    assert_eq!(profile(range), "a/main/batch-8-64");
+}
+
+#[test]
 fn sizes_of_an_elastic_stage_are_checked() {
     let check = |elastic: &str, checkpoint: &str, expected: &str| {
         let told = refused(&format!(

@@ -30,8 +30,9 @@ const RESIZES_IN_TORCH: u64 = 2;
 /// Kills in the middle of resizes, in a CI run.
 const KILLS: u64 = 4;
 
-/// Longest wait where programs are killed again and again: restarts rest ever longer.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest wait where programs are killed again and again: restarts rest ever longer. A program that
+/// takes long to start stays at its size for ten times as long.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Steps that are made at each size before it changes.
 const STEPS_BETWEEN: u64 = 4;
@@ -176,7 +177,7 @@ with torch.no_grad():
     if job.resume_from:
         saved = restored()
         start = saved["step"]
-        network.weight.copy_(torch.tensor([saved["weights"]]))
+        network.weight.copy_(torch.tensor([saved["weights"]], dtype=torch.float64))
 model = DistributedDataParallel(network) if job.world > 1 else network
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 inputs = torch.tensor(data, dtype=torch.float64)

@@ -21,41 +21,33 @@ pub(super) struct Line {
     pub(super) useful_ms: Option<f64>,
     pub(super) checkpoint: Option<SavedCheckpoint>,
     pub(super) result: Option<BTreeMap<String, Value>>,
-    pub(super) measured: Option<MeasuredStep>,
+    pub(super) measured: Option<Value>,
     pub(super) driver: Option<String>,
     pub(super) detail: Option<String>,
     pub(super) message: Option<String>,
     pub(super) done: Option<bool>,
 }
 
-/// How a step goes whose batch follows the noise of its gradient; see [`Measured`].
-#[derive(Debug, Deserialize)]
-pub(super) struct MeasuredStep {
-    batch: u32,
-    #[serde(default)]
-    accumulation: u32,
-    step_s: f64,
-    #[serde(default)]
-    exchange_s: f64,
-    gradient_noise: f64,
-}
-
-impl MeasuredStep {
-    /// `None` where it cannot be true.
-    pub(super) fn read(&self) -> Option<Measured> {
-        let possible = self.batch > 0
-            && self.step_s > 0.0
-            && (0.0..=self.step_s).contains(&self.exchange_s)
-            && self.gradient_noise >= 0.0;
-        possible.then_some(())?;
-        Some(Measured {
-            batch: self.batch,
-            accumulation: self.accumulation,
-            step: Micro::from_f64(self.step_s)?,
-            exchange: Micro::from_f64(self.exchange_s)?,
-            gradient_noise: Micro::from_f64(self.gradient_noise)?,
-        })
-    }
+/// How a step goes whose batch follows the noise of its gradient. `None` where that cannot be true.
+pub(super) fn measured(told: &Value) -> Option<Measured> {
+    let number = |name: &str| told.get(name).map_or(Some(0.0), Value::as_f64);
+    let micro = |name: &str| Micro::from_f64(number(name)?).filter(|value| *value >= Micro(0));
+    let count = |name: &str| {
+        let value = number(name)?.round();
+        (0.0..=f64::from(u32::MAX)).contains(&value).then_some(value as u32)
+    };
+    let measured = Measured {
+        batch: count("batch")?,
+        accumulation: count("accumulation")?,
+        step: micro("step_s")?,
+        exchange: micro("exchange_s")?,
+        gradient_noise: micro("gradient_noise")?,
+    };
+    let is_possible = measured.batch > 0
+        && measured.step > Micro(0)
+        && measured.exchange <= measured.step
+        && told.get("gradient_noise").is_some();
+    is_possible.then_some(measured)
 }
 
 #[derive(Debug, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use het_core::{Checkpoint, Micro, Millis, Name, Progress};
 
-use super::line::{Line, SavedCheckpoint, parse, whole};
+use super::line::{Line, SavedCheckpoint, measured, parse, whole};
 
 /// Most different `result` names of one gang; further ones are ignored.
 const RESULTS_MAX: usize = 256;
@@ -112,7 +112,7 @@ impl Tally {
             tokens: line.tokens.map(whole),
             useful: line.useful_ms.map(|ms| Millis(whole(ms))),
             busy: None,
-            measured: line.measured.and_then(|step| step.read()).map(Box::new),
+            measured: line.measured.as_ref().and_then(measured).map(Box::new),
             results,
             ran_on: ran_on.map(|text| clip(&text, TEXT_CHARS_MAX).into()),
             message: line.message.map(|text| clip(&text, TEXT_CHARS_MAX)),
@@ -187,6 +187,7 @@ mod tests {
         ] {
             assert_eq!(told(&text.replace(right, wrong)), None, "{wrong}");
         }
+        assert_eq!(progress(r#"{"step":5,"measured":"yes"}"#).step, Some(5));
     }
 
     #[test]

@@ -131,7 +131,12 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
     };
     let with = stage.needs.with.clone().unwrap_or_default();
     let within = stage.needs.topology.as_ref().map_or(DomainFile::Any, |topology| topology.within);
-    let profile = format!("{}/{}", file.metadata.name, stage.name);
+    let named = stage.needs.profile.clone();
+    let mut profile = named.unwrap_or_else(|| format!("{}/{}", file.metadata.name, stage.name));
+    if let Some(BatchRange { min, max }) = stage.needs.elastic.as_ref().and_then(batch_range) {
+        // Its steps are others than those in batches of another range, or of a fixed size.
+        profile = format!("{profile}/batch-{min}-{max}");
+    }
     StageSpec {
         name: stage.name.as_str().into(),
         kind,
@@ -151,7 +156,7 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         ranks: rank_rule(&stage.needs),
         retries: stage.needs.retries.unwrap_or(0),
         restarts: stage.needs.restarts.unwrap_or(StageSpec::RESTARTS_DEFAULT),
-        profile: stage.needs.profile.clone().unwrap_or(profile).into(),
+        profile: profile.into(),
         steps: stage.needs.steps,
         preemptible: preemptible(&stage.needs),
         planned: PlannedSpeeds::default(),

@@ -255,7 +255,7 @@ class Step:
 
     Attributes:
         all: its samples, of all ranks together.
-        own: those of this rank; none where there are more ranks than samples.
+        own: those of this rank, at least one.
         gain: what it counts, in steps of the least batch: a learning rate may be that many times as
             high.
         is_measured: it shows times and noise.

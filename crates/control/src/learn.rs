@@ -94,8 +94,8 @@ fn covers(known: &ElasticProfile, topology: &Topology, range: BatchRange) -> boo
         && topology.classes.iter().all(|class| known.classes.contains_key(&class.id))
 }
 
-/// A job of such batches on the classes at hand: each takes as many samples at once as was seen, and
-/// is as fast as its peak says until it was seen.
+/// A job of such batches on the classes at hand: each takes as many samples at once as was seen,
+/// and is as fast as its peak says until it was seen.
 fn elastic_profile(topology: &Topology, range: BatchRange) -> ElasticProfile {
     let mut on_nodes: BTreeMap<(usize, NodeId), u32> = BTreeMap::new();
     for device in &topology.devices {

@@ -203,7 +203,8 @@ fn pci_device(bridges: &[&str], address: &str, socket: u32, lines: &str) -> Stri
     )
 }
 
-/// A box of two sockets with eight GPUs in slots of 8 or 16 lanes, below switches or not, and cards.
+/// A box of two sockets with eight GPUs in slots of 8 or 16 lanes, below switches or not, and
+/// network cards.
 fn drawn_tree(draw: &mut Draw) -> String {
     const BRIDGE: &str = "vendor = 0x1022\ndevice = 0x1483\nclass = 0x060400\n\
                           driver -> ../../bus/pci/drivers/pcieport\n\

@@ -72,7 +72,7 @@ pub struct SeenStep {
     pub exchange_s: f64,
 }
 
-/// Shapes of which the times of a step are kept, of each class: a job may report any number of them.
+/// Shapes of which the times of a step are kept, of each class: a job may report any number.
 const SHAPES_MAX: usize = 256;
 
 /// The one of as many devices whose batch is nearest says most of the same; else any will do.

@@ -130,7 +130,8 @@ impl PreparedRun {
             // Somebody looks on.
             heartbeat: Heartbeat::default(),
             quarantined: BTreeSet::new(),
-            avoided: BTreeSet::new(),
+            // The observer writes its report; two writers would take each other's drafts away.
+            avoided: BTreeSet::from([job]),
             health_check: None,
             mode: RunMode::Embedded,
             begins_at: past.state.now().max(wall_time()),

@@ -126,9 +126,9 @@ fn speeds_in_batches_of_a_range_are_remembered_by_themselves() {
         let text = format!("name: a\nrun: t\ndevices: \"cuda:4\"\ncheckpoint: 10m\n{elastic}");
         resolved(&text).stages[0].profile.to_string()
     };
-    assert_eq!(profile("elastic: { min: 1, max: 4 }\n"), "a/main");
+    assert_eq!(profile("elastic: { min: 1, max: 4 }\n"), "a/train");
     let range = "elastic: { min: 1, max: 4, batch: { min: 8, max: 64 } }\n";
-    assert_eq!(profile(range), "a/main/batch-8-64");
+    assert_eq!(profile(range), "a/train/batch-8-64");
 }
 
 #[test]

@@ -30,7 +30,7 @@ const RESIZES_IN_TORCH: u64 = 2;
 /// Kills in the middle of resizes, in a CI run.
 const KILLS: u64 = 4;
 
-/// Longest wait where programs are killed again and again: restarts rest ever longer. A program that
+/// Longest wait where programs are killed again and again: restarts rest ever longer. One that
 /// takes long to start stays at its size for ten times as long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -46,7 +46,8 @@ job = heterosis.job()
 size = 4
 data = [[((i * 37 + k * 11) % 17) / 17 for k in range(size)] for i in range(96)]
 # What no weights explain makes gradients noisy.
-target = [sum(x * (k + 1) for k, x in enumerate(row)) + i * 13 % 7 - 3 for i, row in enumerate(data)]
+unexplained = [i * 13 % 7 - 3 for i in range(96)]
+target = [sum(x * (k + 1) for k, x in enumerate(data[i])) + unexplained[i] for i in range(96)]
 attempt = int(os.environ.get("HET_ATTEMPT", "0"))
 
 

@@ -1,11 +1,11 @@
 //! Devices on which programs work slower than they did: somebody else uses them, they are hot,
 //! their power is capped. Told by the steps of the programs themselves.
 //!
-//! The rate of each attempt is taken in windows of [`WINDOW`]. What is usual follows it slowly. Three
-//! windows in a row below [`SLOW`] of that make the devices of the attempt slow, and the first that
-//! is not clears them. A stage that left slow devices and is as slow elsewhere was slow of itself:
-//! then nothing is said of the devices that it left. What nobody has worked on for
-//! [`REMEMBERED`] may be tried again.
+//! The rate of each attempt is taken in windows of [`WINDOW`]. What is usual follows it slowly.
+//! [`WINDOWS_SLOW`] of them in a row below [`SLOW`] of that make the devices of the attempt slow,
+//! and the first that is not clears them. A stage that left slow devices and is as slow elsewhere
+//! was slow of itself: then nothing is said of the devices that it left. What nobody has worked on
+//! for [`REMEMBERED`] may be tried again.
 
 use std::sync::Arc;
 

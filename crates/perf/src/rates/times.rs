@@ -114,8 +114,8 @@ impl Rates {
         declared.or_else(|| mean(self.times.get(profile)?, Timed::Load))
     }
 
-    /// What a stop and a start on so many devices take: as declared or measured, else what is usual,
-    /// and at the least what its files take.
+    /// What a stop and a start on so many devices take: as declared or measured, else what is
+    /// usual, and at the least what its files take.
     pub fn stop_times(&self, spec: &StageSpec, units: u32) -> StopTimes {
         let measured = |timed| self.measured_time(&spec.profile, timed, units);
         let declared = self.restarts.get(&spec.profile).copied();

@@ -82,6 +82,18 @@ def ended(**result):
         job.progress(done=True)
 
 
+def is_over(step, weights, done):
+    job.progress(step=step + 1, total=100000)
+    stop = job.should_stop(step)
+    if done:
+        ended(step=step + 1, weights=weights)
+    elif job.rank == 0 and (stop or job.should_save()):
+        save(step + 1, weights=weights)
+    if stop and not done:
+        job.leave()
+    return done
+
+
 def gradient_of(weights, samples):
     sums = [0.0] * size
     for i in samples:
@@ -151,15 +163,8 @@ for step in range(start, len(batches)):
     *gradient, done = mean(gradient + [float(ends and enough())])
     weights = [w - 0.05 * g for w, g in zip(weights, gradient)]
     note(f"seen-{job.rank}", {"attempt": attempt, "step": step, "samples": own, "worked_s": worked})
-    job.progress(step=step + 1, total=100000)
-    stop = job.should_stop(step)
-    if done:
-        ended(step=step + 1, weights=weights)
+    if is_over(step, weights, done):
         break
-    if job.rank == 0 and (stop or job.should_save()):
-        save(step + 1, weights=weights)
-    if stop:
-        job.leave()
 "#;
 
 /// The same under PyTorch; in longer steps, so that four ranks on few cores are faster than two.
@@ -201,16 +206,8 @@ for step in range(start, len(batches)):
     if job.world > 1:
         torch.distributed.all_reduce(done)
     note(f"seen-{job.rank}", {"attempt": attempt, "step": step, "samples": own, "worked_s": worked})
-    job.progress(step=step + 1, total=100000)
-    stop = job.should_stop(step)
-    weights = network.weight.detach()[0].tolist()
-    if done:
-        ended(step=step + 1, weights=weights)
+    if is_over(step, network.weight.detach()[0].tolist(), done):
         break
-    if job.rank == 0 and (stop or job.should_save()):
-        save(step + 1, weights=weights)
-    if stop:
-        job.leave()
 "#;
 
 /// In batches of 16 to 96 samples, as the noise of the gradient says.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use het_core::{
-    BatchRange, Event, Lease, Millis, NodeId, Outcome, Phase, Progress, Stage, State, Time,
-    Topology,
+    BatchRange, DeviceClass, Event, Lease, Millis, NodeId, Outcome, Phase, Progress, Stage, State,
+    Time, Topology,
 };
 use het_perf::{ElasticClass, ElasticProfile, Gang, RateSource, Rates, Timed};
 
@@ -75,8 +75,11 @@ fn from_measured(rates: &mut Rates, state: &State, lease: &Lease, progress: &Pro
     let launch = &spec.alternatives[lease.placement.alternative].launch;
     if let Some(range) = launch.elastic.and_then(|elastic| elastic.batch) {
         let topology = state.topology();
-        let known = rates.elastic(&spec.profile);
-        if known.is_none_or(|known| !covers(known, topology, range)) {
+        let covers = |known: &ElasticProfile| {
+            let has = |class: &DeviceClass| known.classes.contains_key(&class.id);
+            known.batches() == range && topology.classes.iter().all(has)
+        };
+        if !rates.elastic(&spec.profile).is_some_and(covers) {
             rates.declare_elastic(&spec.profile, elastic_profile(topology, range));
         }
     }
@@ -87,11 +90,6 @@ fn from_measured(rates: &mut Rates, state: &State, lease: &Lease, progress: &Pro
 /// What somebody else slows down says nothing about the program.
 fn is_slowed(state: &State, lease: &Lease) -> bool {
     state.is_slowed(&lease.placement) || state.stage_record(lease.stage).step_rate.slow > 0
-}
-
-fn covers(known: &ElasticProfile, topology: &Topology, range: BatchRange) -> bool {
-    (known.batch_initial, known.batch_max) == (range.min, range.max)
-        && topology.classes.iter().all(|class| known.classes.contains_key(&class.id))
 }
 
 /// A job of such batches on the classes at hand: each takes as many samples at once as was seen,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Measured, Name};
+use het_core::{BatchRange, Measured, Name};
 
 use crate::rate_source::{REVISION_THRESHOLD, RateSource};
 
@@ -19,9 +19,10 @@ pub struct ElasticProfile {
 }
 
 impl ElasticProfile {
-    /// Whether progress of both is counted alike, in batches of the same range.
-    pub fn has_batches_of(&self, other: &Self) -> bool {
-        (self.batch_initial, self.batch_max) == (other.batch_initial, other.batch_max)
+    /// What its progress is counted in, and how large they may be: progress in other batches says
+    /// nothing about it.
+    pub fn batches(&self) -> BatchRange {
+        BatchRange { min: self.batch_initial, max: self.batch_max }
     }
 }
 

@@ -103,7 +103,7 @@ impl Rates {
     /// its batches are the same.
     pub fn declare_elastic(&mut self, profile: &Name, elastic: ElasticProfile) {
         match self.elastic.get_mut(profile) {
-            Some(known) if known.profile().has_batches_of(&elastic) => {
+            Some(known) if known.profile().batches() == elastic.batches() => {
                 known.extend(elastic.classes);
             }
             _ => {

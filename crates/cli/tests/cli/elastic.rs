@@ -444,13 +444,10 @@ fn finish(rig: &Rig, id: &str) {
     assert_eq!(row.expect("it ran")["preemptions"], 0, "a shrink is none");
 }
 
-#[test]
-fn a_gang_shrinks_for_the_urgent_and_grows_again_and_learns_the_same() {
-    if !has_python() {
-        return;
-    }
-    let rig = Rig::new(KEEPS);
-    let id = resize(&rig, &json!("keep"), number("HET_RESIZES", RESIZES));
+/// Whatever its sizes were, it saw what it would have seen alone, and learned the same.
+fn check_keeps(loop_over_steps: &str, resizes: u64) {
+    let rig = Rig::new(loop_over_steps);
+    let id = resize(&rig, &json!("keep"), number("HET_RESIZES", resizes));
     finish(&rig, &id);
     assert_eq!(check_lineage(&rig), 0, "steps that were made twice");
     check_result(&rig);
@@ -458,15 +455,17 @@ fn a_gang_shrinks_for_the_urgent_and_grows_again_and_learns_the_same() {
 }
 
 #[test]
-fn a_gang_of_pytorch_learns_the_same_at_any_size() {
-    if !has_torch() {
-        return;
+fn a_gang_shrinks_for_the_urgent_and_grows_again_and_learns_the_same() {
+    if has_python() {
+        check_keeps(KEEPS, RESIZES);
     }
-    let rig = Rig::new(KEEPS_IN_TORCH);
-    let id = resize(&rig, &json!("keep"), number("HET_RESIZES", RESIZES_IN_TORCH));
-    finish(&rig, &id);
-    assert_eq!(check_lineage(&rig), 0, "steps that were made twice");
-    check_result(&rig);
+}
+
+#[test]
+fn a_gang_of_pytorch_learns_the_same_at_any_size() {
+    if has_torch() {
+        check_keeps(KEEPS_IN_TORCH, RESIZES_IN_TORCH);
+    }
 }
 
 #[test]

@@ -122,7 +122,7 @@ const RULES: &[Rule] = &[
             "crates/cli/src/commands/server/serve.rs",
             "crates/devices/src/device_monitor.rs",
             "crates/engine/src/contract",
-            "crates/host/src/external.rs",
+            "crates/host/src/monitor.rs",
             "crates/node/src/node/adoption.rs",
             "crates/node/src/process/launcher.rs",
             "crates/node/src/process/launcher/lock.rs",

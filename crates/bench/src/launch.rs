@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 use het_core::{
-    Action, Bytes, CheckpointSpec, Event, Generation, Grant, JobId, Launch, LeaseId, LogRule,
-    Millis, NodeId, Placement, Plan, Rank, Share, StageIndex, StageKey, StopCause,
+    Action, CheckpointSpec, Event, Generation, Grant, HostResources, JobId, Launch, LeaseId,
+    LogRule, Millis, NodeId, Placement, Plan, Rank, Share, StageIndex, StageKey, StopCause,
 };
 use het_engine::Engine;
 use het_node::{ControlGroups, Node};
@@ -139,7 +139,7 @@ impl Launcher {
             node: NodeId(0),
             grants: vec![Grant { device: SOCKET, share: Share::units(1) }],
             companions: Vec::new(),
-            memory: Bytes::ZERO,
+            host: HostResources::NONE,
         };
         self.submit(vec![Action::Start {
             lease,

@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use het_core::{Bytes, Device, DeviceClass, DeviceId, NodeId, Share, Topology};
+use het_core::{Bytes, Device, DeviceClass, DeviceId, HostResources, NodeId, Share, Topology};
 pub use het_node::launcher_main;
 use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, RunMode, wall_time};
 use het_server::StoreError;
@@ -166,7 +166,7 @@ fn topology() -> Topology {
         }],
         nodes: vec![het_core::Node {
             name: "here".into(),
-            memory: Bytes::gib(1_024),
+            host: HostResources::with_memory(Bytes::gib(1_024)),
             rack: "".into(),
             pod: "".into(),
         }],

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use het_core::{
-    BatchRange, DeviceClass, Event, Lease, Millis, NodeId, Outcome, Phase, Progress, Stage, State,
-    Time, Topology,
+    BatchRange, DeviceClass, Event, Lease, Micro, Millis, NodeId, Outcome, Phase, Progress, Stage,
+    State, Time, Topology,
 };
 use het_perf::{ElasticClass, ElasticProfile, Gang, RateSource, Rates, Timed};
 
@@ -19,6 +19,9 @@ pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Eve
         Event::Progressed { lease, progress } => {
             if let Some(lease) = found(lease) {
                 from_measured(rates, state, lease, progress);
+                if let Some(demand) = progress.demand.as_deref() {
+                    rates.observe_demand(&state.stage(lease.stage).1.profile, *demand);
+                }
                 from_step(rates, state, at, lease, progress);
             }
         }
@@ -89,7 +92,7 @@ fn from_measured(rates: &mut Rates, state: &State, lease: &Lease, progress: &Pro
 
 /// What somebody else slows down says nothing about the program.
 fn is_slowed(state: &State, lease: &Lease) -> bool {
-    state.is_slowed(&lease.placement) || state.stage_record(lease.stage).step_rate.slow > 0
+    state.pace_for(lease) < Micro::ONE || state.stage_record(lease.stage).step_rate.slow > 0
 }
 
 /// A job of such batches on the classes at hand: each takes as many samples at once as was seen,

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::{
-    Checkpoint, DeviceId, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId, Placement, Plan,
-    Priority, Quotas, Requested, Requester, Share, ShareMillis, StageIndex, StageKey, Topology,
+    Checkpoint, DeviceId, HostResources, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId,
+    Placement, Plan, Priority, Quotas, Requested, Requester, Share, ShareMillis, StageIndex,
+    StageKey, Topology,
 };
 
 /// A fact about the cluster.
@@ -159,6 +160,16 @@ pub enum Event {
     DeviceVacated {
         device: DeviceId,
     },
+    /// Something beside our jobs takes so much of the device's speed. It holds until the next such
+    /// event for it.
+    DeviceDegraded {
+        device: DeviceId,
+        degradation: Degradation,
+    },
+    /// It has all its speed again.
+    DeviceRestored {
+        device: DeviceId,
+    },
 }
 
 impl Event {
@@ -207,6 +218,24 @@ pub struct Occupant {
     pub process: u32,
     pub user: Name,
     pub command: Name,
+}
+
+/// What is left of a device's speed, and why it is not all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Degradation {
+    /// Part of its usual speed that a job gets which takes all of it: above zero, below one.
+    pub left: Micro,
+    pub cause: DegradationCause,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DegradationCause {
+    /// Processes of no job work there; the busiest of them that lives.
+    Contention { by: Option<Occupant> },
+    /// Heat or a lack of power holds its clock down.
+    Throttling,
+    /// Programs of its node wait for memory.
+    MemoryPressure,
 }
 
 /// What may change about a job after its submission; what is absent stays as it was.
@@ -359,6 +388,8 @@ pub struct Progress {
     pub useful: Option<Millis>,
     /// Cumulative processor time of the gang, as the engine measures it.
     pub busy: Option<Millis>,
+    /// What a rank takes of its node beside devices, as the engine measures it.
+    pub demand: Option<Box<HostResources>>,
     /// How its steps go, for elastic jobs.
     pub measured: Option<Box<Measured>>,
     /// Named figures for the user, for example `loss_after`.
@@ -404,6 +435,7 @@ impl Progress {
         take(&mut self.loss, &newer.loss);
         take(&mut self.samples, &newer.samples);
         take(&mut self.tokens, &newer.tokens);
+        take(&mut self.demand, &newer.demand);
         take(&mut self.measured, &newer.measured);
         take(&mut self.useful, &newer.useful);
         take(&mut self.busy, &newer.busy);

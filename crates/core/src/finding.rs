@@ -7,8 +7,8 @@ use crate::{DeviceId, LeaseId, Name, NodeId, StageKey};
 pub enum Finding {
     /// Law 1: more of a device is promised than it has.
     DeviceOverbooked { device: DeviceId, stage: StageKey },
-    /// Law 1: more memory of a node is promised than it has.
-    MemoryOverbooked { node: NodeId, stage: StageKey },
+    /// Law 1: more memory, disk space or bandwidth of a node is promised than it has.
+    HostOverbooked { node: NodeId, stage: StageKey },
     /// Law 2: the placement is not the whole request.
     GangIncomplete { stage: StageKey },
     /// The device is failed, or its node is lost.

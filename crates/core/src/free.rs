@@ -1,15 +1,17 @@
-//! What nobody holds: shares of devices and memory of nodes, counted in whole units besides, so
+//! What nobody holds: shares of devices and what nodes have beside, counted in whole units too, so
 //! that whoever looks for room need not add them up.
 
-use crate::{Bytes, DeviceGroup, DeviceId, Grant, Index, NodeId, Placement, Share};
+use crate::{DeviceGroup, DeviceId, Grant, HostResources, Index, NodeId, Placement, Share};
 
-/// Devices and memory that nobody holds; below zero where what is held is out of service.
+/// What nobody holds; shares are below zero where what is held is out of service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Free {
     /// By device, in 1/10,000.
     shares: Vec<i64>,
-    /// By node, in bytes.
-    memory: Vec<i64>,
+    /// By node, all there is.
+    host: Vec<HostResources>,
+    /// Of that; may be more where a node came to have less.
+    host_held: Vec<HostResources>,
     /// Whole units by group of device.
     units: Vec<Units>,
 }
@@ -28,7 +30,8 @@ impl Free {
         let none = |group: &DeviceGroup| Units { all: 0, by_row: vec![0; group.members.len()] };
         let mut free = Self {
             shares: shares.iter().map(|share| i64::from(share.0)).collect(),
-            memory: index.memory.iter().map(|bytes| bytes.0 as i64).collect(),
+            host: index.host.clone(),
+            host_held: vec![HostResources::NONE; index.host.len()],
             units: index.device_groups.iter().map(none).collect(),
         };
         for (share, at) in shares.iter().zip(&*index.memberships) {
@@ -44,8 +47,9 @@ impl Free {
         Share(self.shares[device.index()].max(0) as u32)
     }
 
-    pub fn memory(&self, node: NodeId) -> Bytes {
-        Bytes(self.memory[node.index()].max(0) as u64)
+    /// Of what a node has beside its devices.
+    pub fn host(&self, node: NodeId) -> HostResources {
+        self.host[node.index()].minus(self.host_held[node.index()])
     }
 
     /// Whole units of a group of device; a row of [`Index::device_groups`].
@@ -60,10 +64,18 @@ impl Free {
 
     pub fn take(&mut self, index: &Index, placement: &Placement) {
         self.change(index, placement, -1);
+        for rank in &placement.ranks {
+            let held = &mut self.host_held[rank.node.index()];
+            *held = held.plus(rank.host);
+        }
     }
 
     pub fn give_back(&mut self, index: &Index, placement: &Placement) {
         self.change(index, placement, 1);
+        for rank in &placement.ranks {
+            let held = &mut self.host_held[rank.node.index()];
+            *held = held.minus(rank.host);
+        }
     }
 
     /// Another part of a device is in service.
@@ -85,9 +97,6 @@ impl Free {
     fn change(&mut self, index: &Index, placement: &Placement, sign: i64) {
         for Grant { device, share } in placement.grants() {
             self.change_share(index, device, sign * i64::from(share.0));
-        }
-        for rank in &placement.ranks {
-            self.memory[rank.node.index()] += sign * rank.memory.0 as i64;
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, DeviceId, Interconnect, Locality, Micro, NodeId, Path, Placement, Share, Topology,
+    DeviceId, HostResources, Interconnect, Locality, Micro, NodeId, Path, Placement, Share,
+    Topology,
 };
 
 /// Devices by node.
@@ -48,8 +49,8 @@ pub struct Index {
     pub local_rows: Arc<[usize]>,
     /// Capacity of each device.
     pub capacity: Vec<Share>,
-    /// Memory of each node.
-    pub memory: Vec<Bytes>,
+    /// What each node has beside its devices.
+    pub host: Vec<HostResources>,
     /// How many accelerators there are.
     pub accelerators: usize,
     /// Of all devices together; see [`DeviceGroup::peak_gflops`].
@@ -99,7 +100,7 @@ impl Index {
             sockets: sockets.into(),
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
             accelerators: topology.accelerators().count(),
-            memory: topology.nodes.iter().map(|node| node.memory).collect(),
+            host: topology.nodes.iter().map(|node| node.host).collect(),
             peak_gflops: device_groups
                 .iter()
                 .map(|group| group.peak_gflops * group.units(topology))

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, DeviceId, Domain, Millis, Name, PlannedSpeeds, StageIndex, StartConditions, Time,
-    Topology,
+    Bytes, DeviceId, Domain, HostResources, Millis, Name, PlannedSpeeds, StageIndex,
+    StartConditions, Time, Topology,
 };
 
 /// urgent > high > normal > low.
@@ -250,10 +250,10 @@ impl Selector {
 }
 
 /// What a rank needs beside its devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Companions {
     pub cores: u32,
-    pub memory: Bytes,
+    pub host: HostResources,
 }
 
 /// How many processes a gang has.

@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Device, DeviceClass, DeviceId, Index, Link, Name, Node, NodeId, Topology, Vertex};
+use crate::{
+    Device, DeviceClass, DeviceId, HostResources, Index, Link, Name, Node, NodeId, Topology, Vertex,
+};
 
 /// What a topology becomes when nodes join it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,9 +25,14 @@ pub struct Joined {
 impl Topology {
     /// This topology with the nodes of `joining` as they are there: known ones, by name, are
     /// brought up to date. `vacant` are the rows that may be given to others; `index` is this
-    /// topology's.
-    pub fn joined_by(&self, joining: &Self, vacant: &BTreeSet<NodeId>, index: &Index) -> Joined {
-        let mut join = Join::new(self, joining, vacant, index);
+    /// topology's; `held` is what ranks hold of its nodes.
+    pub fn joined_by(
+        &self,
+        joining: &Self,
+        vacant: &BTreeSet<NodeId>,
+        (index, held): (&Index, &[HostResources]),
+    ) -> Joined {
+        let mut join = Join::new(self, joining, vacant, (index, held));
         let mut devices_of: Vec<Vec<usize>> = vec![Vec::new(); joining.nodes.len()];
         for (row, device) in joining.devices.iter().enumerate() {
             devices_of[device.node.index()].push(row);
@@ -49,6 +56,7 @@ struct Join<'a> {
     before: &'a Topology,
     joining: &'a Topology,
     index: &'a Index,
+    held: &'a [HostResources],
     /// Rows of nodes that join and are known.
     known: BTreeMap<&'a Name, NodeId>,
     vacant: BTreeSet<NodeId>,
@@ -66,7 +74,7 @@ impl<'a> Join<'a> {
         before: &'a Topology,
         joining: &'a Topology,
         vacant: &BTreeSet<NodeId>,
-        index: &'a Index,
+        (index, held): (&'a Index, &'a [HostResources]),
     ) -> Self {
         let names: BTreeSet<&Name> = joining.nodes.iter().map(|node| &node.name).collect();
         let known = before.node_ids().map(|id| (&before.node(id).name, id));
@@ -89,6 +97,7 @@ impl<'a> Join<'a> {
             before,
             joining,
             index,
+            held,
             known,
             classes,
             topology,
@@ -113,10 +122,11 @@ impl<'a> Join<'a> {
     /// A node that was here before.
     fn renew(&mut self, id: NodeId, node: &Node, devices: &[usize]) {
         let known = &mut self.topology.nodes[id.index()];
-        // What was promised of its memory must hold when the log is read again.
-        let renewed = Node { memory: known.memory.max(node.memory), ..node.clone() };
-        self.keeps_index &= renewed.memory == known.memory;
-        *known = renewed;
+        // What was promised of it must hold when the log is read again.
+        let memory = known.host.memory.max(node.host.memory);
+        let host = HostResources { memory, ..node.host.most(self.held[id.index()]) };
+        self.keeps_index &= host == known.host;
+        *known = Node { host, ..node.clone() };
         let mut left = self.index.devices[id.index()].clone();
         for &row in devices {
             let device = self.device(row, id);
@@ -147,7 +157,7 @@ impl<'a> Join<'a> {
         let all_alike = |id: &&NodeId| {
             let known = rows(id).iter().map(|&row| self.before.device(row));
             let mut pairs = known.zip(devices);
-            self.before.node(**id).memory == node.memory
+            self.before.node(**id).host == node.host
                 && pairs.all(|(known, &row)| is_alike(known, &self.device(row, **id)))
         };
         let mut fitting = self.vacant.iter().filter(as_many);
@@ -157,7 +167,7 @@ impl<'a> Join<'a> {
     fn reuse(&mut self, id: NodeId, node: &Node, devices: &[usize]) {
         self.vacant.remove(&id);
         self.reused.insert(id);
-        self.keeps_index &= self.before.node(id).memory == node.memory;
+        self.keeps_index &= self.before.node(id).host == node.host;
         self.topology.nodes[id.index()] = node.clone();
         for (&at, &row) in self.index.devices[id.index()].iter().zip(devices) {
             let device = self.device(row, id);
@@ -344,7 +354,7 @@ mod tests {
         let of = |&(name, class, id): &(&str, usize, &str)| device(name, class, id);
         let node = Node {
             name: name.into(),
-            memory: Bytes::gib(64),
+            host: HostResources::with_memory(Bytes::gib(64)),
             rack: "rack".into(),
             pod: "pod".into(),
         };
@@ -362,7 +372,12 @@ mod tests {
     }
 
     fn joined(known: &Topology, joining: &Topology) -> Joined {
-        known.joined_by(joining, &BTreeSet::new(), &Index::of(known))
+        joined_while_held(known, joining, HostResources::NONE)
+    }
+
+    fn joined_while_held(known: &Topology, joining: &Topology, held: HostResources) -> Joined {
+        let held = vec![held; known.nodes.len()];
+        known.joined_by(joining, &BTreeSet::new(), (&Index::of(known), &held))
     }
 
     fn names(topology: &Topology) -> Vec<&str> {
@@ -413,8 +428,20 @@ mod tests {
     fn memory_that_is_missing_is_still_counted() {
         let known = machine("box", &[], &[]);
         let mut found = known.clone();
-        found.nodes[0].memory = Bytes::gib(32);
+        found.nodes[0].host.memory = Bytes::gib(32);
         assert_eq!(joined(&known, &found).topology, known);
+    }
+
+    #[test]
+    fn a_disk_that_became_fuller_has_at_least_what_is_promised() {
+        let known = machine("box", &[], &[]);
+        let mut found = known.clone();
+        found.nodes[0].host.scratch = Bytes::gib(32);
+        let scratch = |held| {
+            let held = HostResources { scratch: Bytes::gib(held), ..HostResources::NONE };
+            joined_while_held(&known, &found, held).topology.nodes[0].host.scratch
+        };
+        assert_eq!([0, 40].map(scratch), [32, 40].map(Bytes::gib));
     }
 
     #[test]
@@ -438,7 +465,9 @@ mod tests {
         let a = with_link("a", "x");
         let two = joined(&a, &with_link("b", "y")).topology;
         let index = Index::of(&two);
-        let now = two.joined_by(&with_link("c", "z"), &BTreeSet::from([NodeId(0)]), &index);
+        let held = [HostResources::NONE; 2];
+        let vacant = BTreeSet::from([NodeId(0)]);
+        let now = two.joined_by(&with_link("c", "z"), &vacant, (&index, &held));
         assert_eq!((now.nodes, now.devices), (vec![NodeId(0)], vec![DeviceId(0)]));
         assert_eq!(now.reused, BTreeSet::from([NodeId(0)]));
         assert!(now.keeps_index);
@@ -452,7 +481,8 @@ mod tests {
         let a = machine("a", &[("cuda0", 0, "x")], &["h100"]);
         let two = [("cuda0", 0, "y"), ("cuda1", 0, "z")];
         let vacant = BTreeSet::from([NodeId(0)]);
-        let now = a.joined_by(&machine("b", &two, &["h100"]), &vacant, &Index::of(&a));
+        let known = (&Index::of(&a), &[HostResources::NONE][..]);
+        let now = a.joined_by(&machine("b", &two, &["h100"]), &vacant, known);
         assert_eq!((now.nodes, now.reused.len()), (vec![NodeId(1)], 0));
     }
 }

@@ -8,6 +8,7 @@
 mod event;
 mod finding;
 mod free;
+mod host_resources;
 mod ids;
 mod index;
 mod interconnect;
@@ -26,11 +27,12 @@ mod topology;
 mod units;
 
 pub use event::{
-    Event, Failure, FailureCause, JobChange, Measured, Occupant, Outcome, PolicyMemory,
-    PreparationEnd, Progress,
+    Degradation, DegradationCause, Event, Failure, FailureCause, JobChange, Measured, Occupant,
+    Outcome, PolicyMemory, PreparationEnd, Progress,
 };
 pub use finding::Finding;
 pub use free::Free;
+pub use host_resources::HostResources;
 pub use ids::{DeviceId, Generation, JobId, LeaseId, Name, NodeId, StageIndex, StageKey};
 pub use index::{ByNode, DeviceGroup, Index, Membership};
 pub use interconnect::{ACROSS_SOCKETS, Distance, Interconnect, NearCard, Path, bits};
@@ -53,9 +55,10 @@ pub use start::{
     StartConditions,
 };
 pub use state::{
-    Attempt, CHECKPOINTS_KEPT, Claim, Faults, Job, JobEnd, JobState, Lease, Loss, OtherCheckpoints,
-    PartsError, Phase, Preparation, PreparationOutcome, Recoveries, Recovery, RecoveryPhase,
-    STOPS_KEPT, Slowness, Stage, StageState, State, StateParts, StepRate, Stop, Suspicion, Ticket,
+    Attempt, CHECKPOINTS_KEPT, Claim, Degraded, Faults, Job, JobEnd, JobState, Lease, Loss,
+    OtherCheckpoints, PartsError, Phase, Preparation, PreparationOutcome, Recoveries, Recovery,
+    RecoveryPhase, STOPS_KEPT, Slowness, Stage, StageState, State, StateParts, StepRate, Stop,
+    Suspicion, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Bytes, DeviceId, Domain, Name, NodeId, Share, Topology};
+use crate::{DeviceId, Domain, HostResources, Name, NodeId, Share, Topology};
 
 /// A part of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,8 +19,8 @@ pub struct Rank {
     pub grants: Vec<Grant>,
     /// Companion cores, parts of the node's sockets.
     pub companions: Vec<Grant>,
-    /// Companion memory of the node.
-    pub memory: Bytes,
+    /// What it holds of the node beside its devices.
+    pub host: HostResources,
 }
 
 /// Which exact devices for which ranks, for one alternative of a request.

@@ -1,6 +1,7 @@
 //! Cluster state, and `State::apply`, the only function that changes it.
 
 mod apply;
+mod degradation;
 mod eligibility;
 mod faults;
 mod parts;
@@ -16,11 +17,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::{
-    Bytes, Checkpoint, DeviceId, Failure, Free, Generation, Index, JobId, JobSpec, LeaseId,
+    Checkpoint, DeviceId, Failure, Free, Generation, HostResources, Index, JobId, JobSpec, LeaseId,
     Locality, Name, NodeId, Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason,
     Request, Share, ShareMillis, StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
 };
 
+pub use degradation::Degraded;
 use eligibility::Eligibility;
 use faults::Recovering;
 pub use faults::{Attempt, CHECKPOINTS_KEPT, Faults, OtherCheckpoints};
@@ -81,7 +83,7 @@ pub struct State {
     /// By node.
     lost: Vec<bool>,
     suspected: Vec<bool>,
-    memory_held: Vec<Bytes>,
+    host_held: Vec<HostResources>,
     /// By device.
     failed: Vec<bool>,
     /// Taken out of service by somebody.
@@ -90,6 +92,7 @@ pub struct State {
     suspicions: BTreeMap<DeviceId, Suspicion>,
     /// Some of them may be so old that nothing is said any more.
     slow_devices: BTreeMap<DeviceId, Slowness>,
+    degraded: BTreeMap<DeviceId, Degraded>,
     /// Used by processes that are of no job.
     occupied: BTreeMap<DeviceId, Occupant>,
     /// No part of the cluster any more.
@@ -289,11 +292,12 @@ impl State {
             used: BTreeMap::new(),
             lost: vec![false; topology.nodes.len()],
             suspected: vec![false; topology.nodes.len()],
-            memory_held: vec![Bytes::ZERO; topology.nodes.len()],
+            host_held: vec![HostResources::NONE; topology.nodes.len()],
             failed: vec![false; topology.devices.len()],
             drained: BTreeSet::new(),
             suspicions: BTreeMap::new(),
             slow_devices: BTreeMap::new(),
+            degraded: BTreeMap::new(),
             occupied: BTreeMap::new(),
             removed: BTreeSet::new(),
             absent: BTreeSet::new(),
@@ -508,9 +512,9 @@ impl State {
         &self.held
     }
 
-    /// What is held of each node's memory.
-    pub fn memory_held(&self) -> &[Bytes] {
-        &self.memory_held
+    /// What is held of each node beside its devices.
+    pub fn host_held(&self) -> &[HostResources] {
+        &self.host_held
     }
 
     /// What is in service and no lease holds, whether or not it is claimed.
@@ -524,9 +528,9 @@ impl State {
         &self.service
     }
 
-    /// Memory of the node that no rank holds.
-    pub fn memory_free(&self, node: NodeId) -> Bytes {
-        self.topology.node(node).memory - self.memory_held[node.index()]
+    /// What no rank holds of a node beside its devices.
+    pub fn host_free(&self, node: NodeId) -> HostResources {
+        self.topology.node(node).host.minus(self.host_held[node.index()])
     }
 
     /// What a policy carried from its last decision.

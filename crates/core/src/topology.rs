@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use crate::{Bytes, DeviceId, Name, NodeId, Share};
+use crate::{Bytes, DeviceId, HostResources, Name, NodeId, Share};
 
 /// A subtree of the topology that holds a whole gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -79,7 +79,8 @@ impl Device {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub name: Name,
-    pub memory: Bytes,
+    /// What it has beside its devices.
+    pub host: HostResources,
     /// Names of the enclosing domains; equal names are the same domain.
     pub rack: Name,
     pub pod: Name,
@@ -192,7 +193,7 @@ impl Topology {
     pub fn memory_of(&self, id: DeviceId) -> Bytes {
         let device = self.device(id);
         match device.memory {
-            Bytes::ZERO => self.node(device.node).memory,
+            Bytes::ZERO => self.node(device.node).host.memory,
             own => own,
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, DeviceId, Event, Generation, Grant, LeaseId, Millis, NodeId, Outcome, Placement,
-    Plan, Priority, Rank, Share, State, Time,
+    Action, Bytes, DeviceId, Event, Generation, Grant, HostResources, LeaseId, Millis, NodeId,
+    Outcome, Placement, Plan, Priority, Rank, Share, State, Time,
 };
 use het_testkit::build::{alternative, job, key, stage, submitted, topology};
 
@@ -39,7 +39,8 @@ fn start(state: &mut State, job: u64, device: DeviceId) {
 fn start_as(state: &mut State, job: u64, (lease, attempt): (u64, u32), device: DeviceId) {
     let node = state.topology().device(device).node;
     let grants = vec![Grant { device, share: Share::WHOLE }];
-    let rank = Rank { node, grants, companions: Vec::new(), memory: Bytes::gib(1) };
+    let host = HostResources { memory: Bytes::gib(1), ..HostResources::NONE };
+    let rank = Rank { node, grants, companions: Vec::new(), host };
     let action = Action::Start {
         lease: LeaseId(lease),
         stage: key(job, 0),

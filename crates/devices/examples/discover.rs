@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use het_devices::{System, VULKAN_PROBE_COMMAND, counters, discover, vulkan_probe_main};
+use het_devices::{LoadSource, System, VULKAN_PROBE_COMMAND, discover, vulkan_probe_main};
 
 fn main() -> ExitCode {
     let argument = std::env::args().nth(1);
@@ -24,7 +24,7 @@ fn print(system: &System, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{:#?}", discovery.topology)?;
     writeln!(out, "cores: {:?}\nnuma: {:?}", discovery.cores, discovery.numa)?;
     writeln!(out, "places: {:?}", discovery.places)?;
-    writeln!(out, "counters: {:?}", counters(system, &discovery))?;
+    writeln!(out, "load: {:?}", LoadSource::open(system, &discovery).read())?;
     for diagnostic in &discovery.diagnostics {
         writeln!(out, "finding: {diagnostic}")?;
         if let Some(hint) = diagnostic.hint() {

@@ -8,24 +8,23 @@
 //! cannot be used and why; it never changes a device.
 //!
 //! `kernel` reads files, `drivers` talk to vendors' libraries and tools; `discovery` makes one
-//! topology of both, with `catalogue` for models. `device_monitor` and `counters` read the present
-//! state of discovered devices; `mps`, `vnpu` and `visible_devices` say how a program is given
-//! devices or parts of one.
+//! topology of both, with `catalogue` for models. `device_monitor` reads who uses discovered
+//! devices and which failed, `load` how much they do; `mps`, `vnpu` and `visible_devices` say how
+//! a program is given devices or parts of one.
 
 mod catalogue;
-mod counters;
 mod device_monitor;
 mod diagnostic;
 mod discovery;
 mod drivers;
 mod kernel;
+mod load;
 mod mps;
 mod pci_address;
 mod visible_devices;
 mod vnpu;
 
 pub use catalogue::nvidia_class;
-pub use counters::{CounterSource, Counters, counters};
 pub use device_monitor::{DeviceMonitor, DeviceObservation};
 pub use diagnostic::Diagnostic;
 pub use discovery::{DevicePlace, Discovery, NumaNode, System, discover};
@@ -34,6 +33,7 @@ pub use drivers::nvml::{Mig, MigInstance, NvLink, NvidiaDevice, NvidiaProbe};
 pub use drivers::vulkan::{
     VULKAN_PROBE_COMMAND, VulkanDevice, VulkanKind, VulkanProbe, vulkan_probe_main,
 };
+pub use load::{Clock, DeviceLoad, LoadSource, NodeLoad, Pressure};
 pub use mps::{SHARES_MAX, ShareError, mps_answers, mps_pipe};
 pub use pci_address::{BadPciAddress, PciAddress};
 pub use visible_devices::{container_access, declared_id, visible_devices};

@@ -9,9 +9,9 @@ use std::path::Path;
 
 use het_core::{Bytes, Share, Topology, Vertex};
 use het_devices::{
-    Counters, DeviceMonitor, Diagnostic, Discovery, Mig, MigInstance, NpuSmiProbe, NvLink,
-    NvidiaDevice, NvidiaProbe, PartitionedChip, PciAddress, System, VulkanDevice, VulkanKind,
-    VulkanProbe, counters, discover,
+    Clock, DeviceLoad, DeviceMonitor, Diagnostic, Discovery, LoadSource, Mig, MigInstance,
+    NpuSmiProbe, NvLink, NvidiaDevice, NvidiaProbe, PartitionedChip, PciAddress, Pressure, System,
+    VulkanDevice, VulkanKind, VulkanProbe, discover,
 };
 use proptest::prelude::*;
 
@@ -247,7 +247,7 @@ fn nvidia_devices_without_the_library_are_diagnostics() {
             "the Vulkan loader is not installed",
         ],
     );
-    assert_eq!(discovery.topology.nodes[0].memory, Bytes::gib(64));
+    assert_eq!(discovery.topology.nodes[0].host.memory, Bytes::gib(64));
 }
 
 #[test]
@@ -508,12 +508,53 @@ fn xdna_without_a_driver_and_two_radeons() {
 }
 
 #[test]
-fn amdgpu_counters_come_from_sysfs() {
+fn loads_come_from_sysfs_and_procfs() {
     let root = tree::recorded("ryzen-xdna-radeon");
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().expect("it has one")).expect("writable");
+        fs::write(path, text).expect("writable");
+    };
     let system = System::recorded(root.path());
-    let read = counters(&system, &discover(&system));
-    let busy = Counters { busy_percent: Some(37), memory_used: Some(Bytes::gib(1)) };
-    assert_eq!(read.into_values().collect::<Vec<_>>(), [busy]);
+    let discovery = discover(&system);
+    let gpu = discovery.places.iter().find(|(_, place)| place.address.is_some()).expect("one");
+    let levels = "0: 500Mhz\n1: 1700Mhz *\n2: 2500Mhz";
+    write(&format!("sys/bus/pci/devices/{}/pp_dpm_sclk", gpu.1.address.expect("seen")), levels);
+    let core =
+        |number: u32, busy: u64, idle: u64| format!("cpu{number} {busy} 0 0 {idle} 0 0 0 0\n");
+    let cores = |busy: u64, idle: u64| (0..16).map(|core_id| core(core_id, busy, idle)).collect();
+    let (before, after): (String, String) = (cores(100, 900), cores(130, 970));
+    let hot = "sys/devices/system/cpu/cpu3/thermal_throttle/core_throttle_count";
+    let frequency = |name: &str, khz: &str| {
+        write(&format!("sys/devices/system/cpu/cpu0/cpufreq/{name}"), khz);
+    };
+    frequency("scaling_cur_freq", "2000000");
+    frequency("base_frequency", "4000000");
+    write(hot, "4");
+    write("proc/stat", &before);
+    let mut source = LoadSource::open(&system, &discovery);
+    let first = source.read();
+    assert_eq!(first.pressure, None);
+    for resource in ["cpu", "memory", "io"] {
+        let text = "some avg10=25.00 avg60=0 total=1\nfull avg10=50.00 avg60=0 total=1";
+        write(&format!("proc/pressure/{resource}"), text);
+    }
+    write("proc/stat", &after);
+    write(hot, "5");
+    let second = source.read();
+    let clock = Clock { mhz: 2_000, rated_mhz: 4_000 };
+    let socket = DeviceLoad { clock: Some(clock), ..DeviceLoad::default() };
+    let card = DeviceLoad {
+        busy: Some(0.37),
+        memory_used: Some(Bytes::gib(1)),
+        clock: Some(Clock { mhz: 1_700, rated_mhz: 2_500 }),
+        is_throttled: false,
+    };
+    assert_eq!(first.devices.into_values().collect::<Vec<_>>(), [socket, card]);
+    let socket = DeviceLoad { busy: Some(0.3), is_throttled: true, ..socket };
+    assert_eq!(second.devices.into_values().collect::<Vec<_>>(), [socket, card]);
+    let pressure = Pressure { cpu_some: 0.25, memory_full: 0.5, io_full: 0.5 };
+    assert_eq!(second.pressure, Some(pressure));
 }
 
 #[test]
@@ -568,7 +609,7 @@ fn a_container_of_cgroup_v1_keeps_to_its_limits() {
         &discovery,
         &["a cgroup quota of 1500/1000 cores is below the 2 cores that this process may use"],
     );
-    assert_eq!(discovery.topology.nodes[0].memory, Bytes::gib(4));
+    assert_eq!(discovery.topology.nodes[0].host.memory, Bytes::gib(4));
     assert_eq!(discovery.cores.values().next(), Some(&vec![0, 1]));
 }
 

@@ -11,7 +11,8 @@ mod world;
 use std::sync::Arc;
 
 use het_core::{
-    Bytes, Device, DeviceClass, Event, Launch, Millis, Node, NodeId, Share, StageKey, Topology,
+    Bytes, Device, DeviceClass, Event, HostResources, Launch, Millis, Node, NodeId, Share,
+    StageKey, Topology,
 };
 
 use crate::{Engine, Script};
@@ -58,8 +59,8 @@ pub fn this_node() -> Topology {
         peak_gflops: None,
         software: false,
     };
-    let node =
-        Node { name: "n0".into(), memory: Bytes::gib(16), rack: "r".into(), pod: "p".into() };
+    let host = HostResources::with_memory(Bytes::gib(16));
+    let node = Node { name: "n0".into(), host, rack: "r".into(), pod: "p".into() };
     let device = Device {
         node: NodeId(0),
         name: "cpu0".into(),

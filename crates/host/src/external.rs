@@ -1,22 +1,13 @@
 //! External processes, which use devices and are of no job, and devices that their drivers report
-//! as failed: facts for the control loop, from a thread of its own.
+//! as failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
-use std::time::Duration;
 
 use het_core::{DeviceId, Event, Occupant, State};
-use het_devices::{DeviceMonitor, DeviceObservation, Discovery, System};
-use het_node::{EventSender, LiveLeases, ProcessOwner};
+use het_devices::DeviceObservation;
+use het_node::{LiveLeases, ProcessOwner};
 use nix::unistd::{Uid, User};
-
-/// Between two samples, unless a driver reports a fault before.
-const SAMPLE_EVERY: Duration = Duration::from_secs(2);
-/// Between the first sample and the second, which confirms it before anything starts.
-const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
 /// How the names of processes of NVIDIA's Multi-Process Service begin: they use a shared device on
 /// behalf of everybody.
@@ -24,7 +15,7 @@ const SHARING_SERVICE: &str = "nvidia-cuda-mps";
 
 /// What was reported to the control loop.
 #[derive(Debug, Default)]
-struct Reported {
+pub(crate) struct Reported {
     occupied: BTreeSet<DeviceId>,
     broken: BTreeSet<DeviceId>,
     /// Processes of the sample before, by device.
@@ -33,99 +24,38 @@ struct Reported {
     reserved: BTreeMap<DeviceId, Occupant>,
 }
 
-/// By what processes of jobs are told from others.
-#[derive(Debug)]
-pub struct OwnProcesses {
-    /// For files of live leases.
-    pub run_dir: PathBuf,
-    /// Whoever starts agents, where jobs run as their users.
-    pub supervisor: Option<u32>,
-}
-
-/// A monitor that runs.
-#[derive(Debug)]
-pub struct Monitor {
-    /// Facts that have to be known before the first decision.
-    pub first: Vec<Event>,
-    pub repairs: Repairs,
-}
-
-/// Lets the monitor know which devices an operator calls repaired: what fails from then on is
-/// reported anew.
-#[derive(Debug)]
-pub struct Repairs(Sender<DeviceId>);
-
-impl Repairs {
-    pub fn observe(&self, event: &Event) {
-        if let Event::DeviceRepaired { device } = event {
-            // Where no thread samples, none needs to know.
-            let _ = self.0.send(*device);
-        }
-    }
-}
-
-/// Samples now, and then for as long as this process lives. Facts after the first go through the
-/// event_sender.
-pub fn monitor(
-    system: &System,
-    discovery: &Discovery,
-    (state, reserved): (&State, BTreeMap<DeviceId, Occupant>),
-    own: OwnProcesses,
-    event_sender: EventSender,
-) -> Monitor {
-    let device_ids = || state.topology().device_ids();
-    let mut reported = Reported {
-        occupied: device_ids().filter(|&id| state.occupant(id).is_some()).collect(),
-        broken: device_ids().filter(|&id| state.has_failed(id)).collect(),
-        seen: reserved.iter().map(|(&device, by)| (device, by.process)).collect(),
-        reserved,
-    };
-    let (tell, repaired) = channel();
-    let repairs = Repairs(tell);
-    let Some(mut devices) = DeviceMonitor::open(system, discovery) else {
-        // A device that cannot be sampled any more counts as free.
-        return Monitor {
-            first: reported.news(&DeviceObservation::default(), &External::new()),
-            repairs,
-        };
-    };
-    let mut first = sample(&mut devices, &mut reported, &own);
-    if reported.seen.len() > reported.reserved.len() {
-        thread::sleep(CONFIRM_AFTER);
-        first.extend(sample(&mut devices, &mut reported, &own));
-    }
-    let run = move || keep_sampling(devices, reported, &own, &repaired, &event_sender);
-    // Without the thread devices are only sampled when a server starts.
-    let _ = thread::Builder::new().name("monitor".to_owned()).spawn(run);
-    Monitor { first, repairs }
-}
-
-fn sample(devices: &mut DeviceMonitor, reported: &mut Reported, own: &OwnProcesses) -> Vec<Event> {
-    let observation = devices.observe();
-    reported.news(&observation, &external(&observation, own))
-}
-
-fn keep_sampling(
-    mut devices: DeviceMonitor,
-    mut reported: Reported,
-    own: &OwnProcesses,
-    repaired: &Receiver<DeviceId>,
-    event_sender: &EventSender,
-) {
-    loop {
-        let observation = devices.observe_after(SAMPLE_EVERY);
-        for device in repaired.try_iter() {
-            reported.broken.remove(&device);
-        }
-        for event in reported.news(&observation, &external(&observation, own)) {
-            event_sender.send(event);
-        }
-    }
-}
-
 impl Reported {
+    /// What a state says, and devices that are kept from its control loop.
+    pub fn new(state: &State, reserved: BTreeMap<DeviceId, Occupant>) -> Self {
+        let device_ids = || state.topology().device_ids();
+        Self {
+            occupied: device_ids().filter(|&id| state.occupant(id).is_some()).collect(),
+            broken: device_ids().filter(|&id| state.has_failed(id)).collect(),
+            seen: reserved.iter().map(|(&device, by)| (device, by.process)).collect(),
+            reserved,
+        }
+    }
+
+    /// Whether the next sample says more about processes that the last one found.
+    pub fn awaits_confirmation(&self) -> bool {
+        self.seen.len() > self.reserved.len()
+    }
+
+    /// What fails from now on is reported anew.
+    pub fn repaired(&mut self, device: DeviceId) {
+        self.broken.remove(&device);
+    }
+
     /// What changed since the sample before.
-    fn news(&mut self, observation: &DeviceObservation, external: &External) -> Vec<Event> {
+    pub fn news(
+        &mut self,
+        observation: &DeviceObservation,
+        leases: impl FnOnce() -> LiveLeases,
+    ) -> Vec<Event> {
+        self.changes(observation, &external(observation, leases))
+    }
+
+    fn changes(&mut self, observation: &DeviceObservation, external: &External) -> Vec<Event> {
         let mut news = Vec::new();
         let mut all = external.clone();
         all.extend(self.reserved.iter().map(|(&device, by)| (device, vec![by.clone()])));
@@ -158,11 +88,11 @@ impl Reported {
 /// External processes by device.
 type External = BTreeMap<DeviceId, Vec<Occupant>>;
 
-fn external(observation: &DeviceObservation, own: &OwnProcesses) -> External {
+fn external(observation: &DeviceObservation, leases: impl FnOnce() -> LiveLeases) -> External {
     if observation.processes.is_empty() {
         return External::new();
     }
-    let leases = LiveLeases::read(&own.run_dir).with_agents_of(own.supervisor);
+    let leases = leases();
     let at = |users: &BTreeSet<u32>| {
         let found = users.iter().filter(|&&pid| leases.owner_of(pid) == ProcessOwner::External);
         let found = found.map(|&pid| occupant(pid));
@@ -172,7 +102,8 @@ fn external(observation: &DeviceObservation, own: &OwnProcesses) -> External {
     found.filter(|(_, found)| !found.is_empty()).collect()
 }
 
-fn occupant(process: u32) -> Occupant {
+/// Whose a process is, and what it runs.
+pub(crate) fn occupant(process: u32) -> Occupant {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let uid = uid.and_then(|ids| ids.split_whitespace().next()?.parse().ok());
@@ -209,7 +140,7 @@ mod tests {
         let (ada, came) = external_process(1, 7);
         let (other, _) = external_process(1, 8);
         let nobody = External::new();
-        let mut look = |external| reported.news(&observed(&[]), external);
+        let mut look = |external| reported.changes(&observed(&[]), external);
         assert_eq!([look(&ada), look(&nobody), look(&ada), look(&other)], [const { vec![] }; 4]);
         assert_eq!([look(&ada), look(&ada), look(&ada)], [vec![], vec![came], vec![]]);
         let left = Event::DeviceVacated { device: DeviceId(1) };
@@ -221,12 +152,12 @@ mod tests {
         let mut reported = Reported::default();
         let failed = Event::DeviceFailed { device: DeviceId(0) };
         let nobody = External::new();
-        assert_eq!(reported.news(&observed(&[0]), &nobody), std::slice::from_ref(&failed));
-        assert_eq!(reported.news(&observed(&[]), &nobody), []);
-        assert_eq!(reported.news(&observed(&[0]), &nobody), []);
+        assert_eq!(reported.changes(&observed(&[0]), &nobody), std::slice::from_ref(&failed));
+        assert_eq!(reported.changes(&observed(&[]), &nobody), []);
+        assert_eq!(reported.changes(&observed(&[0]), &nobody), []);
         reported.broken.remove(&DeviceId(0));
-        assert_eq!(reported.news(&observed(&[]), &nobody), []);
-        assert_eq!(reported.news(&observed(&[0]), &nobody), [failed]);
+        assert_eq!(reported.changes(&observed(&[]), &nobody), []);
+        assert_eq!(reported.changes(&observed(&[0]), &nobody), [failed]);
     }
 
     #[test]

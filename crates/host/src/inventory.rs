@@ -25,7 +25,8 @@ pub fn news(state: &State, found: &Topology) -> Vec<String> {
     }
     let joined = state.joined_by(found);
     let memory = joined.nodes.iter().zip(&found.nodes);
-    let memory = memory.filter_map(|(id, now)| shrunk(known.nodes.get(id.index())?, now.memory));
+    let memory =
+        memory.filter_map(|(id, now)| shrunk(known.nodes.get(id.index())?, now.host.memory));
     let present: BTreeSet<DeviceId> = joined.devices.iter().copied().collect();
     let name = |id: DeviceId| &joined.topology.device(id).name;
     let new = present.iter().filter(|id| id.index() >= known.devices.len());
@@ -37,7 +38,7 @@ pub fn news(state: &State, found: &Topology) -> Vec<String> {
 }
 
 fn shrunk(known: &Node, now: Bytes) -> Option<String> {
-    let before = known.memory;
+    let before = known.host.memory;
     let shrunk = (now.0 as f64) < ABOUT_ALL * before.0 as f64;
     shrunk.then(|| {
         format!("memory is {now} and was {before}: jobs may be promised what is not there")
@@ -78,7 +79,7 @@ mod tests {
     fn memory_that_is_missing_is_told() {
         let with = |memory| {
             let mut found = machine(1);
-            found.nodes[0].memory = memory;
+            found.nodes[0].host.memory = memory;
             told(&machine(1), &found).len()
         };
         assert_eq!(with(Bytes(NODE_MEMORY.0 / 2)), 1);

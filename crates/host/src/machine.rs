@@ -50,6 +50,10 @@ pub struct MachineChanges<'a> {
     /// Devices to cut into equal shares: name, and how many.
     pub shares: &'a [(String, u32)],
     pub declared: &'a [DeclaredDevices],
+    /// Disk space that jobs may take up, where that is limited.
+    pub scratch: Option<Bytes>,
+    /// What its disk reads a second, where that is limited.
+    pub read: Option<Bytes>,
 }
 
 /// Looks at a machine and changes what was found.
@@ -60,6 +64,10 @@ pub fn machine_with(system: System, changes: &MachineChanges<'_>) -> Result<Mach
     let mut discovery = discover(&system);
     changes.shares.iter().try_for_each(|(device, ways)| discovery.share(device, *ways))?;
     declared::add(&mut discovery, changes.declared);
+    for node in &mut discovery.topology.nodes {
+        node.host.scratch = changes.scratch.unwrap_or(node.host.scratch);
+        node.host.read = changes.read.unwrap_or(node.host.read);
+    }
     Ok(known(system, discovery))
 }
 

@@ -2,18 +2,31 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use het_core::Bytes;
 use het_files::create_private;
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
-use nix::sys::statvfs::statvfs;
+use nix::sys::statvfs::{Statvfs, statvfs};
 
 /// Ends of jobs take some hundred bytes each, and the pages that they change some kilobytes.
 const RESERVE_BYTES: u64 = 4 << 20;
 /// What has to be free beside it before changes are taken on again, in bytes and in files.
 const FREE_BYTES_MIN: u64 = 1 << 20;
 const FREE_FILES_MIN: u64 = 16;
+
+/// What programs may still write to the disk of a path.
+///
+/// # Errors
+/// When there is no such path.
+pub fn free_space(path: &Path) -> io::Result<Bytes> {
+    Ok(available(&statvfs(path)?))
+}
+
+fn available(disk: &Statvfs) -> Bytes {
+    Bytes(disk.blocks_available().saturating_mul(disk.fragment_size()))
+}
 
 /// A file that takes up room.
 #[derive(Debug)]
@@ -37,7 +50,7 @@ impl Reserve {
             self.take_up().inspect_err(|_| drop(fs::remove_file(&self.path)))?;
         }
         let disk = statvfs(self.path.as_path())?;
-        let free = disk.blocks_available().saturating_mul(disk.fragment_size());
+        let free = available(&disk).0;
         // File systems without a table of files say that they have none.
         let has_files = disk.files() == 0 || disk.files_available() >= FREE_FILES_MIN;
         match free >= FREE_BYTES_MIN && has_files {

@@ -7,7 +7,7 @@
 
 use std::io::{self, Write};
 
-use het_core::{Bytes, Device, DeviceClass, Node, NodeId, Share, Topology};
+use het_core::{Bytes, Device, DeviceClass, HostResources, Node, NodeId, Share, Topology};
 use het_lab::{Draw, pack};
 use het_policy::packing::{Item, PackingRule};
 
@@ -107,7 +107,7 @@ fn cluster(draw: &mut Draw, models: usize) -> Topology {
     for row in 0..120 {
         topology.nodes.push(Node {
             name: format!("n{row}").as_str().into(),
-            memory: Bytes::gib(512),
+            host: HostResources::with_memory(Bytes::gib(512)),
             rack: "r".into(),
             pod: "p".into(),
         });

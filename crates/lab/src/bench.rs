@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use het_control::Controller;
 use het_core::{
-    Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event, Isolation,
-    JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId, PlannedSpeeds, Preemptible,
-    Priority, RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec,
-    StartConditions, State, Time, Topology,
+    Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, Domain, Event,
+    HostResources, Isolation, JobId, JobSpec, Launch, Match, Millis, Name, Node, NodeId,
+    PlannedSpeeds, Preemptible, Priority, RankRule, Selector, Share, StageIndex, StageKey,
+    StageKind, StageSpec, StartConditions, State, Time, Topology,
 };
 use het_perf::Rates;
 use het_policy::Policy;
@@ -134,7 +134,7 @@ pub fn mixed_cluster(nodes: u32, devices_per_node: u32) -> Topology {
     for row in 0..nodes {
         topology.nodes.push(Node {
             name: format!("n{row}").into(),
-            memory: Bytes::gib(512),
+            host: HostResources::with_memory(Bytes::gib(512)),
             rack: format!("r{}", row / 8).into(),
             pod: format!("p{}", row / 32).into(),
         });
@@ -189,7 +189,10 @@ fn job(draw: &mut Draw, classes: &[DeviceClass], fastest: f64) -> (JobSpec, Stag
         after: Vec::new(),
         follows: Vec::new(),
         alternatives: shapes.iter().map(|(class, count)| alternative(&class.id, *count)).collect(),
-        companions: Companions { cores: 2, memory: Bytes::gib(8) },
+        companions: Companions {
+            cores: 2,
+            host: HostResources { memory: Bytes::gib(8), ..HostResources::NONE },
+        },
         within: if draw.chance(80) { Domain::Any } else { Domain::Rack },
         ranks: RankRule::PerNode,
         retries: 0,

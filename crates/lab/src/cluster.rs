@@ -5,7 +5,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use het_core::{Bytes, Device, DeviceClass, Node, NodeId, Share, Topology};
+use het_core::{Bytes, Device, DeviceClass, HostResources, Node, NodeId, Share, Topology};
 use het_perf::training::Island;
 use het_wire::catalogue;
 use thiserror::Error;
@@ -193,7 +193,7 @@ fn build(nodes: &[Shape]) -> Topology {
         let node = NodeId(topology.nodes.len() as u32);
         topology.nodes.push(Node {
             name: shape.name.as_str().into(),
-            memory: shape.memory,
+            host: HostResources::with_memory(shape.memory),
             rack: shape.rack.as_str().into(),
             pod: "pod".into(),
         });

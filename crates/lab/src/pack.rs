@@ -39,7 +39,7 @@ pub fn pack(topology: &Topology, pods: &[Item], rule: PackingRule, seed: u64) ->
 fn bins(topology: &Topology) -> Vec<Bin> {
     let empty = |node: &het_core::Node| Bin {
         cores: Share::ZERO,
-        memory: node.memory,
+        memory: node.host.memory,
         model: 0,
         devices: Vec::new(),
     };

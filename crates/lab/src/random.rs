@@ -7,10 +7,10 @@ use std::sync::Arc;
 use het_control::{Cadence, Retention};
 use het_core::{
     Alternative, ArrayMember, Bytes, CheckpointSpec, ClassQuota, Companions, Dependencies,
-    Dependency, DependencyCondition, DependencyRule, Device, DeviceClass, Domain, Event, Isolation,
-    JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name, Node, NodeId, PlannedSpeeds,
-    Preemptible, Priority, Quota, Quotas, RankRule, Selector, Share, StageIndex, StageKey,
-    StageKind, StageSpec, StartConditions, State, Time, Topology, lineage,
+    Dependency, DependencyCondition, DependencyRule, Device, DeviceClass, Domain, Event,
+    HostResources, Isolation, JobChange, JobId, JobSpec, Launch, LeaseId, Match, Millis, Name,
+    Node, NodeId, PlannedSpeeds, Preemptible, Priority, Quota, Quotas, RankRule, Selector, Share,
+    StageIndex, StageKey, StageKind, StageSpec, StartConditions, State, Time, Topology, lineage,
 };
 use het_perf::Rates;
 use het_policy::{Pool, place};
@@ -177,7 +177,11 @@ fn cluster(draw: &mut Draw) -> Topology {
         let node = NodeId(row);
         topology.nodes.push(Node {
             name: format!("n{row}").into(),
-            memory: Bytes::gib(64),
+            host: HostResources {
+                memory: Bytes::gib(64),
+                scratch: Bytes::gib(64),
+                read: Bytes::gib(16),
+            },
             rack: format!("r{}", row / 2).into(),
             pod: format!("p{}", row / 4).into(),
         });
@@ -458,7 +462,14 @@ fn companions(draw: &mut Draw) -> Companions {
     let some = draw.chance(20);
     Companions {
         cores: if some { draw.between(0, 1) as u32 } else { 0 },
-        memory: if some { Bytes::gib(draw.between(0, 8)) } else { Bytes::ZERO },
+        host: match some {
+            true => HostResources {
+                memory: Bytes::gib(draw.between(0, 8)),
+                scratch: Bytes::gib(draw.between(0, 8)),
+                read: Bytes::gib(draw.between(0, 2)),
+            },
+            false => HostResources::NONE,
+        },
     }
 }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use het_control::{Controller, MemoryLog};
 use het_core::{
-    Bytes, Device, DeviceId, Distance, Event, Grant, Index, Link, Millis, NodeId, Placement, Plan,
-    Priority, Rank, RankRule, Share, State, Time, Topology, Vertex, bits,
+    Bytes, Device, DeviceId, Distance, Event, Grant, HostResources, Index, Link, Millis, NodeId,
+    Placement, Plan, Priority, Rank, RankRule, Share, State, Time, Topology, Vertex, bits,
 };
 use het_engine::{Engine, Waker};
 use het_lab::workload::{Speeds as Table, read_jobs};
@@ -106,7 +106,7 @@ fn check_node(name: &str, topology: &Topology, draw: &mut Draw) {
 
 fn holding(devices: &[DeviceId]) -> Placement {
     let grants = devices.iter().map(|&device| Grant { device, share: Share::WHOLE }).collect();
-    let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), memory: Bytes::ZERO };
+    let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), host: HostResources::NONE };
     Placement { alternative: 0, ranks: vec![rank] }
 }
 

@@ -50,7 +50,7 @@ const BUGS: &[(&str, Bug)] = &[
     }),
     ("memory is promised without end", |plan, _| {
         change_placement(plan, |placement| {
-            placement.ranks[0].memory = Bytes(u64::MAX / 4);
+            placement.ranks[0].host.memory = Bytes(u64::MAX / 4);
             true
         })
     }),

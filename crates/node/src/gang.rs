@@ -1,6 +1,7 @@
 //! The supervisor of one gang: it starts the processes, observes them, and reports events. It never
 //! blocks: what it waits for is in the poller, and its deadline says until when.
 
+mod disk;
 mod health;
 mod holdings;
 mod notice;
@@ -8,7 +9,6 @@ mod process;
 mod processes;
 mod report;
 mod reporting;
-mod scratch;
 mod shim;
 mod shutdown;
 mod stacks;
@@ -35,11 +35,11 @@ use crate::process::{Exit, Slots};
 use crate::recovery::RecordFile;
 use crate::resources::AssignedCores;
 
+use disk::DiskUse;
 use holdings::{Files, Holdings};
 pub(crate) use process::Process;
 use processes::Processes;
 use reporting::Reporting;
-use scratch::ScratchWatch;
 pub(crate) use shim::Shim;
 use shim::{EndsTold, ShimWatch};
 use shutdown::{Escalation, Shutdown};
@@ -103,8 +103,7 @@ pub(crate) struct Gang {
     logs: Option<LogRotation>,
     /// While readers wait for its first output.
     output: Option<OutputWatch>,
-    /// None where its files may take up any space.
-    scratch: Option<ScratchWatch>,
+    disk: DiskUse,
 }
 
 impl Gang {
@@ -163,7 +162,7 @@ impl Gang {
         let has_logs = spec.launch.log == LogRule::EachRank;
         Self {
             logs: has_logs.then(|| LogRotation::begin(context.clock.now())),
-            scratch: ScratchWatch::begin(&spec, context.clock.now()),
+            disk: DiskUse::begin(&spec, context.clock.now()),
             spec,
             processes: Processes::new(processes),
             shim: ShimWatch::new(),
@@ -215,7 +214,7 @@ impl Gang {
             self.survivors.deadline(),
             self.reporting.deadline().filter(|_| !self.awaits_devices()),
             self.logs.as_ref().map(|logs| logs.check_at),
-            self.scratch.as_ref().map(ScratchWatch::deadline),
+            Some(self.disk.deadline()),
             self.startup.deadline(),
             self.look_at(),
             self.processes.deadline(),
@@ -304,7 +303,7 @@ impl Gang {
     /// A gang whose files take up too much space is ended. It gets no time to save: that takes
     /// more.
     fn end_if_too_large(&mut self, now: Time, context: &Context) {
-        let exceeded = self.scratch.as_mut().and_then(|scratch| scratch.exceeded(now));
+        let exceeded = self.disk.exceeded(now, &self.processes);
         let Some((used, limit)) = exceeded.filter(|_| self.verdict.is_open()) else { return };
         self.verdict.took_too_much_space(used, limit);
         self.end_others(now, context);
@@ -390,7 +389,8 @@ impl Gang {
     /// Emits everything that is left to report, and the end.
     fn end(&mut self, context: &mut Context) {
         let prospect = self.verdict.prospect();
-        self.reporting.finish(&self.spec, &self.processes, prospect, context);
+        let demand = self.disk.demand();
+        self.reporting.finish(&self.spec, &self.processes, (prospect, demand), context);
         if self.reporting.is_done() {
             self.verdict.done();
         }

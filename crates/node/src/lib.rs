@@ -73,5 +73,7 @@ pub use process::{
     boot_id, forbid_core_dumps, kill_processes_of, launcher_main, messages, name_process,
     raise_descriptor_limit,
 };
-pub use recovery::{LiveLeases, ProcessOwner, Reaped, forward_signal, run_restarter};
+pub use recovery::{
+    LiveLeases, ProcessOwner, ProcessorTime, Reaped, SessionTime, forward_signal, run_restarter,
+};
 pub use resources::GangResources;

@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use het_core::{
-    Action, Checkpoint, Event, Failure, Index, Launch, LeaseId, Millis, NodeId, Outcome, Phase,
-    Placement, Plan, PreparationEnd, State, Time, Topology,
+    Action, Checkpoint, Event, Failure, HostResources, Index, Launch, LeaseId, Millis, NodeId,
+    Outcome, Phase, Placement, Plan, PreparationEnd, State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_files::is_directory;
@@ -286,7 +286,7 @@ impl Node {
     /// or they are to be checked first.
     fn hindrance(&self, start: &Start<'_>) -> Option<&'static str> {
         let ranks = &start.placement.ranks;
-        let memory: u64 = ranks.iter().map(|rank| rank.memory.0).sum();
+        let memory: u64 = ranks.iter().map(|rank| rank.host.memory.0).sum();
         if ranks.is_empty() || ranks.iter().any(|rank| Some(rank.node) != self.node) {
             Some("its ranks are not all on this machine")
         } else if launch::counts_devices(&start.launch.argv) {
@@ -589,7 +589,10 @@ impl Engine for Node {
 
     fn topology_changed(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
-        let known = topology.joined_by(&self.config.found, &BTreeSet::new(), &Index::of(topology));
+        // Only rows are asked for: what is held makes no difference to them.
+        let held = vec![HostResources::NONE; topology.nodes.len()];
+        let as_known = (&Index::of(topology), held.as_slice());
+        let known = topology.joined_by(&self.config.found, &BTreeSet::new(), as_known);
         self.node = known.nodes.first().copied().filter(|id| id.index() < topology.nodes.len());
         for (found, cores) in &self.config.cores {
             let socket = known.devices[found.index()];

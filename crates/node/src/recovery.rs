@@ -3,6 +3,7 @@
 
 mod abandoned;
 mod owner;
+mod processor_time;
 mod reap;
 mod record;
 mod record_file;
@@ -10,6 +11,7 @@ mod restarter;
 
 pub(crate) use abandoned::{AbandonedLease, readable, refuse_later_records, remove_blank_files};
 pub use owner::{LiveLeases, ProcessOwner};
+pub use processor_time::{ProcessorTime, SessionTime};
 pub use reap::Reaped;
 pub(crate) use reap::reap;
 pub(crate) use record::{RECORD_VERSION, Record, boot_ticks};

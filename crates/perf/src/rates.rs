@@ -6,7 +6,9 @@ mod times;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use het_core::{DeviceClass, Domain, Locality, Measured, Millis, Name, PlannedSpeeds, Speeds};
+use het_core::{
+    DeviceClass, Domain, HostResources, Locality, Measured, Millis, Name, PlannedSpeeds, Speeds,
+};
 
 use crate::Moments;
 use crate::goodput::{ElasticProfile, Goodput};
@@ -71,6 +73,8 @@ pub struct Rates {
     restarts: BTreeMap<Name, Millis>,
     /// Times of starts and saves that were measured, by profile.
     times: BTreeMap<Name, Times>,
+    /// What a rank takes of its node beside devices, as it was measured, by profile.
+    demands: BTreeMap<Name, HostResources>,
     /// Grows with everything that changes a rate; the last one of each profile.
     revision: u64,
     revisions: BTreeMap<Name, u64>,
@@ -97,6 +101,18 @@ impl Rates {
     fn revise(&mut self, profile: &Name) {
         self.revision += 1;
         self.revisions.insert(profile.clone(), self.revision);
+    }
+
+    /// Learns what a rank took of its node beside devices.
+    pub fn observe_demand(&mut self, profile: &Name, demand: HostResources) {
+        let known = self.demands.entry(profile.clone()).or_default();
+        *known = known.most(demand);
+    }
+
+    /// The most that a rank took of its node beside devices; of what is nothing, nobody knows or
+    /// needs to know how much.
+    pub fn demand(&self, profile: &Name) -> HostResources {
+        self.demands.get(profile).copied().unwrap_or_default()
     }
 
     /// States what is known of an elastic job before it runs. What was learned of it is kept where

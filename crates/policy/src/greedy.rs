@@ -222,13 +222,14 @@ impl<'a> Pass<'a> {
             queue.untold.insert(key);
             self.give_back(key, placement);
             let is_free = self.supply.pool.covers(placement);
-            let may_have = self.may_have(key, placement);
+            let may_start = is_free && self.may_have(key, placement);
+            let may_have = may_start || self.may_have_once_stopped(key, placement);
             self.take(key, placement);
             if !may_have {
                 // Its tenant may hold less now than when it was promised this.
                 continue;
             }
-            if is_free {
+            if may_start {
                 let reasons = self.start_reasons(key, placement, Reason::ClaimReady);
                 self.orders.want(rank, Want::Run { placement: (**placement).clone(), reasons });
             } else if let Ok((elsewhere, reason)) = self.fitting(queue.group(id), &rank) {

@@ -89,6 +89,15 @@ impl<'a> Tenants<'a> {
         }
     }
 
+    /// These, once the leases are gone that stop already.
+    pub fn once_stopped(&self) -> Self {
+        let mut later = self.clone();
+        for lease in self.state.leases().values().filter(|lease| lease.phase.is_stopping()) {
+            later.give_back(&self.state.stage(lease.stage).0.spec.tenant, &lease.placement);
+        }
+        later
+    }
+
     /// What a stop of one who holds a placement will free.
     pub fn will_free(&mut self, tenant: &Name, placement: &Placement) {
         for (class, share) in self.needs(placement) {

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Action, Bytes, Checkpoint, DeviceId, Domain, Finding, Lease, LeaseId, Name, NodeId, Placement,
-    Plan, Preemptible, Share, StageKey, StageSpec, State, StopCause, StopCost, Time, lineage,
+    Action, Checkpoint, DeviceId, Domain, Finding, HostResources, Lease, LeaseId, Name, NodeId,
+    Placement, Plan, Preemptible, Share, StageKey, StageSpec, State, StopCause, StopCost, Time,
+    lineage,
 };
 
 /// Every law that the plan would break at `now`, in the order of its actions.
@@ -40,7 +41,7 @@ struct Checker<'a> {
     state: &'a State,
     now: Time,
     held: Vec<Share>,
-    memory_free: Vec<Bytes>,
+    host_free: Vec<HostResources>,
     claims: BTreeMap<StageKey, Placement>,
     /// What is begun for whom, as far as the plan has not given it up.
     prepared: BTreeMap<StageKey, LeaseId>,
@@ -61,7 +62,7 @@ impl<'a> Checker<'a> {
             state,
             now,
             held: state.held_shares().to_vec(),
-            memory_free: topology.node_ids().map(|id| state.memory_free(id)).collect(),
+            host_free: topology.node_ids().map(|id| state.host_free(id)).collect(),
             claims: claims.collect(),
             prepared: state.preparations().map(|(key, it)| (key, it.lease)).collect(),
             started: BTreeSet::new(),
@@ -97,11 +98,11 @@ impl<'a> Checker<'a> {
             }
         }
         for rank in &placement.ranks {
-            let free = &mut self.memory_free[rank.node.index()];
-            if rank.memory > *free {
-                self.findings.push(Finding::MemoryOverbooked { node: rank.node, stage: key });
+            let free = &mut self.host_free[rank.node.index()];
+            if !rank.host.fits(*free) {
+                self.findings.push(Finding::HostOverbooked { node: rank.node, stage: key });
             }
-            *free = free.saturating_sub(rank.memory);
+            *free = free.minus(rank.host);
         }
     }
 
@@ -207,7 +208,7 @@ impl<'a> Checker<'a> {
         };
         let whole = |rank: &het_core::Rank| {
             let cores: u32 = rank.companions.iter().map(|grant| grant.share.whole_units()).sum();
-            cores == spec.companions.cores && rank.memory == spec.companions.memory
+            cores == spec.companions.cores && rank.host == spec.companions.host
         };
         if placement.units() != alternative.count || !placement.ranks.iter().all(whole) {
             self.findings.push(Finding::GangIncomplete { stage: key });

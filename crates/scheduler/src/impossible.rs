@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use het_core::{Bytes, Companions, Isolation, JobSpec, Match, StageSpec, State, Topology};
+use het_core::{
+    Bytes, Companions, HostResources, Isolation, JobSpec, Match, StageSpec, State, Topology,
+};
 use het_policy::{Pool, place};
 
 /// A stage that a cluster can never run, and what would let it.
@@ -32,15 +34,25 @@ impl fmt::Display for Impossible {
         write!(f, "stage `{stage}` can never run here: this machine cannot give it `{request}`")?;
         match &self.remedy {
             Some(Remedy::Container) => write!(f, " without a container"),
-            Some(Remedy::LessBeside(beside)) => match beside {
-                Companions { cores: 0, memory } => write!(f, " with {memory} of memory"),
-                Companions { cores, memory: Bytes::ZERO } => write!(f, " with {cores} cores"),
-                Companions { cores, memory } => {
-                    write!(f, " with {cores} cores and {memory} of memory")
-                }
-            },
+            Some(Remedy::LessBeside(beside)) => write!(f, " with {}", amounts(*beside)),
             Some(Remedy::Nearest(_)) | None => Ok(()),
         }
+    }
+}
+
+/// `8 cores, 64GiB of memory and 200GiB of scratch`.
+fn amounts(
+    Companions { cores, host: HostResources { memory, scratch, read } }: Companions,
+) -> String {
+    let mut parts: Vec<String> =
+        (cores > 0).then(|| format!("{cores} cores")).into_iter().collect();
+    let amounts = [(memory, "of memory"), (scratch, "of scratch"), (read, "a second read")];
+    let asked = amounts.into_iter().filter(|(bytes, _)| *bytes > Bytes::ZERO);
+    parts.extend(asked.map(|(bytes, what)| format!("{bytes} {what}")));
+    match parts.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 
@@ -53,8 +65,9 @@ impl Impossible {
                     .to_owned()
             }
             Some(Remedy::LessBeside(_)) => {
-                "the devices are there: ask for less beside them; `het devices -o wide` and \
-                 `het topo this` show cores and memory"
+                "the devices are there: ask for less beside them; `het topo this` shows cores and \
+                 memory, scratch is what was free on the disk when the server started, or its \
+                 `--scratch`"
                     .to_owned()
             }
             Some(Remedy::Nearest(nearest)) => {

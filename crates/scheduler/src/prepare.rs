@@ -112,11 +112,11 @@ struct Room {
 
 impl Room {
     fn of(state: &State, node: NodeId) -> Self {
-        Self { count: PREPARED_PER_NODE, memory: state.memory_free(node) }
+        Self { count: PREPARED_PER_NODE, memory: state.host_free(node).memory }
     }
 
     fn take(&mut self, placement: &Placement) -> bool {
-        let asked = placement.ranks.iter().map(|rank| rank.memory.0).sum();
+        let asked = placement.ranks.iter().map(|rank| rank.host.memory.0).sum();
         let fits = self.count > 0 && self.memory >= Bytes(asked);
         if fits {
             self.count -= 1;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, DeviceId, Event, Finding, Generation, Grant, LeaseId, NodeId, Placement, Plan,
-    Priority, Rank, Reason, Share, StageKey, State, StopCause, StopCost, Time,
+    Action, DeviceId, Event, Finding, Generation, Grant, HostResources, LeaseId, NodeId, Placement,
+    Plan, Priority, Rank, Reason, Share, StageKey, State, StopCause, StopCost, Time,
 };
 use het_perf::Rates;
 use het_policy::{Decision, StopOrder, Want};
@@ -24,7 +24,7 @@ fn state() -> State {
 fn on(devices: &[u32]) -> Placement {
     let grant = |&device: &u32| Grant { device: DeviceId(device), share: Share::WHOLE };
     let grants = devices.iter().map(grant).collect();
-    let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), memory: Bytes::ZERO };
+    let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), host: HostResources::NONE };
     Placement { alternative: 0, ranks: vec![rank] }
 }
 

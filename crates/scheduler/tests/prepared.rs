@@ -109,10 +109,10 @@ fn a_stage_whose_program_does_not_wait_is_not_prepared() {
 #[test]
 fn what_is_prepared_has_memory_that_nobody_else_wants() {
     let mut rig = Rig::new(2);
-    let memory = rig.0.topology().nodes[0].memory;
+    let memory = rig.0.topology().nodes[0].host.memory;
     let asks = |part: u64| {
         let mut spec = warm(Priority::Normal);
-        spec.stages[0].companions.memory = Bytes(memory.0 / 100 * part);
+        spec.stages[0].companions.host.memory = Bytes(memory.0 / 100 * part);
         spec
     };
     rig.submit(1, asks(30));

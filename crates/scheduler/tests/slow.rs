@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, DeviceId, Event, JobSpec, LeaseId, Millis, Preemptible, Priority, Progress, State,
-    StopCause, Time,
+    Action, Degradation, DegradationCause, DeviceId, Event, JobSpec, LeaseId, Micro, Millis,
+    Preemptible, Priority, Progress, State, StopCause, Time,
 };
 use het_perf::Rates;
 use het_testkit::build::{alternative, job, key, stage, started, submitted, topology};
@@ -96,4 +96,69 @@ fn a_slow_device_is_the_last_that_anybody_gets() {
         let (_, start) = started(&state, key(id, 0), &[given[0].0]);
         state.apply(state.now(), &start);
     }
+}
+
+fn degraded(device: u32, left: i64) -> Event {
+    let degradation = Degradation { left: Micro(left), cause: DegradationCause::Throttling };
+    Event::DeviceDegraded { device: DeviceId(device), degradation }
+}
+
+/// Which alternative on which device is started.
+fn starts(state: &State, rates: &Rates) -> Vec<(usize, u32)> {
+    let start = |action: Action| match action {
+        Action::Start { placement, .. } => {
+            Some((placement.alternative, placement.devices().next()?.device.0))
+        }
+        _ => None,
+    };
+    proposed(state, rates).into_iter().filter_map(start).collect()
+}
+
+#[test]
+fn what_somebody_else_slows_is_the_last_that_anybody_gets() {
+    let mut state = State::new(Arc::new(topology(&[(&[("h100", 2)], 0)])));
+    let spec = training(1_000);
+    let rates = rates(&state, &spec);
+    state.apply(Time::ZERO, &degraded(0, 700_000));
+    state.apply(Time::ZERO, &submitted(1, spec));
+    assert_eq!(starts(&state, &rates), [(0, 1)]);
+}
+
+#[test]
+fn a_fast_device_that_is_slowed_enough_is_no_better_than_a_slow_one() {
+    let chosen = |left: Option<i64>| {
+        let mut state = State::new(Arc::new(topology(&[(&[("h100", 1), ("v100", 1)], 0)])));
+        let alternatives = vec![alternative("v100", 1), alternative("h100", 1)];
+        let mut spec = job(Priority::Normal, vec![stage("train", alternatives)]);
+        spec.stages[0].steps = Some(10_000);
+        let mut rates = rates(&state, &spec);
+        rates.declare(&spec.stages[0].profile, &"v100".into(), 1, 5.0);
+        left.into_iter().for_each(|left| state.apply(Time::ZERO, &degraded(0, left)));
+        state.apply(Time::ZERO, &submitted(1, spec));
+        starts(&state, &rates)
+    };
+    assert_eq!(chosen(None), [(1, 0)]);
+    assert_eq!(chosen(Some(700_000)), [(1, 0)]);
+    assert_eq!(chosen(Some(300_000)), [(0, 1)]);
+}
+
+#[test]
+fn who_makes_no_steps_leaves_what_somebody_else_slows_and_who_does_stays_unless_they_tell() {
+    let leaves_it = |makes_steps: bool| {
+        let mut state = State::new(Arc::new(topology(&[(&[("h100", 2)], 0)])));
+        let spec = training(100_000);
+        let rates = rates(&state, &spec);
+        state.apply(Time::ZERO, &submitted(1, spec));
+        let (lease, start) = started(&state, key(1, 0), &[0]);
+        state.apply(Time::ZERO, &start);
+        state.apply(Time::ZERO, &Event::StageStarted { lease });
+        for second in 1..=60 {
+            let step = makes_steps.then_some(second * 10);
+            let progress = Progress { step, ..Progress::default() };
+            state.apply(Time(second * 1_000), &Event::Progressed { lease, progress });
+        }
+        state.apply(state.now(), &degraded(0, 300_000));
+        leaves(&proposed(&state, &rates), lease)
+    };
+    assert_eq!([leaves_it(false), leaves_it(true)], [true, false]);
 }

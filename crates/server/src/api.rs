@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use het_core::Time;
-use het_host::Home;
+use het_host::{Home, LatestLoad};
 use het_service::{Handle, Selection, Unavailable, Which};
 
 use crate::{MachineService, StoreReader};
@@ -78,6 +78,7 @@ pub(crate) struct Parts {
     /// Jobs of a tenant that may wait or run.
     jobs_of_a_tenant: usize,
     pub(crate) log: StoreReader,
+    pub(crate) load: LatestLoad,
     /// Of the own socket, where several users may open it.
     pub(crate) local_users: Option<LocalUsers>,
 }
@@ -94,7 +95,7 @@ impl Api {
         jobs_of_a_tenant: usize,
     ) -> Result<Self, Unavailable> {
         let service = machine.handle().clone();
-        let log = machine.log.clone();
+        let (log, load) = (machine.log.clone(), machine.load.clone());
         let started = service.query(|replica| replica.now()).await?;
         let everything = Selection { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&service.jobs().list(&everything, |_| true), &home);
@@ -110,6 +111,7 @@ impl Api {
             kept: AtomicU64::default(),
             jobs_of_a_tenant,
             log,
+            load,
             local_users,
         };
         Ok(Self(Arc::new(parts)))

@@ -11,8 +11,8 @@ use het_control::{Controller, Past, Retention};
 use het_core::{Event, JobId, LeaseId, State, Time, Topology};
 use het_host::inventory::{news, under_known_name};
 use het_host::{
-    Activity, Home, HomeError, Machine, Monitor, OwnProcesses, Reserve, StartTime, monitor,
-    remove_unused, start_time,
+    Activity, Home, HomeError, LatestLoad, Machine, Monitor, OwnProcesses, Reserve, StartTime,
+    monitor, remove_unused, start_time,
 };
 use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
@@ -103,10 +103,14 @@ pub(crate) struct Parts<'a> {
     pub(crate) facts: Vec<Event>,
 }
 
-/// A controller over this machine that has adopted what runs, and an observer that belongs to it.
-pub(crate) fn assemble(
-    parts: Parts<'_>,
-) -> Result<(Controller<Agents, Archive>, Observer), StartError> {
+/// A controller over this machine that has adopted what runs, and what belongs to it.
+pub(crate) struct Assembled {
+    pub(crate) control: Controller<Agents, Archive>,
+    pub(crate) observer: Observer,
+    pub(crate) load: LatestLoad,
+}
+
+pub(crate) fn assemble(parts: Parts<'_>) -> Result<Assembled, StartError> {
     let Parts { machine, scheduling, past: Past { state, rates }, .. } = parts;
     let found = Arc::new(under_known_name(state.topology(), &machine.topology));
     let node = Node::new(Config {
@@ -141,7 +145,7 @@ pub(crate) fn assemble(
     let discovery = machine.discovery.in_rows(joined.topology(), &rows);
     let reserved = machine.reserved.iter().map(|(id, by)| (rows[id.index()], by.clone())).collect();
     let supervisor = machine.users.as_ref().map(|_| std::os::unix::process::parent_id());
-    let Monitor { first, repairs } = monitor(
+    let Monitor { first, repairs, load } = monitor(
         &machine.system,
         &discovery,
         (&joined, reserved),
@@ -164,7 +168,7 @@ pub(crate) fn assemble(
     parts.facts.into_iter().for_each(|event| control.accept(event));
     let observer: Observer =
         Box::new(move |_, batch| batch.iter().for_each(|(_, event)| repairs.observe(event)));
-    Ok((control, observer))
+    Ok(Assembled { control, observer, load })
 }
 
 /// A service for many jobs on this machine.
@@ -174,6 +178,7 @@ pub struct MachineService {
     /// As whom jobs run, where that is not the server.
     pub members: Option<Members>,
     pub log: StoreReader,
+    pub load: LatestLoad,
     /// What changed about the machine since the service before, a sentence each.
     pub news: Vec<String>,
     /// Snapshots that were damaged; older ones and the events stood in for them.
@@ -219,7 +224,7 @@ impl MachineService {
         let gone = log.gone()?;
         let setup_rows: Vec<JobRow> = log.rows()?;
         let last_job = home.jobs()?.last().map_or(0, |job| job.id);
-        let (mut control, observer) = assemble(Parts {
+        let Assembled { mut control, observer, load } = assemble(Parts {
             machine,
             scheduling,
             run_dir: home.run_dir("server"),
@@ -256,7 +261,7 @@ impl MachineService {
         };
         let service = Service::start(control, setup)?;
         let members = machine.users.as_ref().map(|users| users.members.clone());
-        Ok(Self { service, members, log, news, refused })
+        Ok(Self { service, members, log, load, news, refused })
     }
 
     pub fn handle(&self) -> &Handle {

@@ -26,9 +26,9 @@ pub use het_host::{
     CalibrationFault, Calibrations, Conflict, ControlGroupFinding, ControlLoopKind, DeviceChoice,
     DeviceLockError, DeviceLocks, ENVIRONMENT_BYTES_MAX, Home, HomeError, JobDir, LockHolder,
     Machine, MachineChanges, MachineLock, MachineUsers, Unsupervised, control_groups,
-    forbid_core_dumps, forward_signal, keep_environment, keep_job_variables, keep_script, lock_dir,
-    lock_dir_name, machine, machine_with, raise_descriptor_limit, run_restarter, take_devices,
-    this_machine, unsupervised, wait_for_device,
+    forbid_core_dumps, forward_signal, free_space, keep_environment, keep_job_variables,
+    keep_script, lock_dir, lock_dir_name, machine, machine_with, raise_descriptor_limit,
+    run_restarter, take_devices, this_machine, unsupervised, wait_for_device,
 };
 pub use het_planner::models;
 pub use het_scheduler::{Impossible, Remedy, impossible};

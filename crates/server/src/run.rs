@@ -19,7 +19,7 @@ use het_service::{
 use het_wire::report::RunReport;
 use thiserror::Error;
 
-use crate::assembly::{Parts, StartError, assemble};
+use crate::assembly::{Assembled, Parts, StartError, assemble};
 use crate::store::{EventStore, Recovered, StoreError};
 
 /// Why a run cannot begin or go on.
@@ -119,7 +119,7 @@ impl PreparedRun {
         observe: impl FnMut(&State, &[(Time, Event)], &RunReport) + Send + 'static,
     ) -> Result<Run, RunError> {
         let Self { job, dir, store, past, facts, resumes } = self;
-        let (control, repairs) = assemble(Parts {
+        let Assembled { control, observer: repairs, .. } = assemble(Parts {
             machine,
             scheduling,
             home: home.clone(),

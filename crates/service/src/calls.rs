@@ -1,5 +1,6 @@
 //! What can be asked of a service, and what can be changed, whoever carries the call.
 
+mod demand;
 mod devices;
 mod jobs;
 mod preemption;
@@ -8,6 +9,7 @@ mod requeue;
 mod start;
 mod submission;
 
+pub use demand::with_measured_demand;
 pub use devices::{Availability, device_named, device_rows, set_availability};
 pub use jobs::{Operation, array_of, change_job, explain, find, live_report, operate, select};
 pub use preemption::{preempt, preview_preemption};

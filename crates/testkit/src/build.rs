@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Alternative, Bytes, CheckpointSpec, Companions, Container, Device, DeviceClass,
-    DeviceId, Domain, Event, Generation, Grant, JobId, JobSpec, Launch, LeaseId, Match, Millis,
-    Name, Node, NodeId, Placement, Plan, PlannedSpeeds, Preemptible, Priority, Rank, RankRule,
-    Selector, Share, StageIndex, StageKey, StageKind, StageSpec, StartConditions, State, Topology,
-    VNPU,
+    DeviceId, Domain, Event, Generation, Grant, HostResources, JobId, JobSpec, Launch, LeaseId,
+    Match, Millis, Name, Node, NodeId, Placement, Plan, PlannedSpeeds, Preemptible, Priority, Rank,
+    RankRule, Selector, Share, StageIndex, StageKey, StageKind, StageSpec, StartConditions, State,
+    Topology, VNPU,
 };
 
 /// Memory of every node that is built here.
@@ -34,7 +34,7 @@ pub fn topology(nodes: &[(&[(&str, u32)], u32)]) -> Topology {
         let node = NodeId(row as u32);
         topology.nodes.push(Node {
             name: format!("n{row}").into(),
-            memory: NODE_MEMORY,
+            host: HostResources::with_memory(NODE_MEMORY),
             rack: format!("r{}", row / 4).into(),
             pod: format!("p{}", row / 16).into(),
         });
@@ -160,7 +160,7 @@ pub fn key(job: u64, stage: u16) -> StageKey {
 pub fn started(state: &State, key: StageKey, devices: &[u32]) -> (LeaseId, Event) {
     let whole = |&device: &u32| Grant { device: DeviceId(device), share: Share::WHOLE };
     let grants = devices.iter().map(whole).collect();
-    let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), memory: Bytes::ZERO };
+    let rank = Rank { node: NodeId(0), grants, companions: Vec::new(), host: HostResources::NONE };
     let (_, spec, stage) = state.stage(key);
     let lease = state.next_lease();
     let start = Action::Start {

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use eligibility::Course;
 use het_core::{
-    Action, Checkpoint, Device, DeviceId, Domain, Event, Failure, FailureCause, JobId, JobSpec,
-    LeaseId, Millis, NodeId, Outcome, Placement, Plan, Preemptible, Quotas, Reason, StageIndex,
-    StageKey, StageState, State, StopCause, Time, Topology,
+    Action, Checkpoint, Device, DeviceId, Domain, Event, Failure, FailureCause, HostResources,
+    JobId, JobSpec, LeaseId, Millis, NodeId, Outcome, Placement, Plan, Preemptible, Quotas, Reason,
+    StageIndex, StageKey, StageState, State, StopCause, Time, Topology,
 };
 use recovery::{Trail, Verdict};
 
@@ -225,6 +225,8 @@ impl Oracle {
             | Event::DeviceUndrained { .. }
             | Event::DeviceOccupied { .. }
             | Event::DeviceVacated { .. } => self.service(event),
+            // How fast devices are is no law.
+            Event::DeviceDegraded { .. } | Event::DeviceRestored { .. } => {}
         }
         self.forget_dead_claims();
         // Who could not start meanwhile waits anew.
@@ -434,13 +436,15 @@ impl Oracle {
     /// Law 1, over everything that is held now, with claims of others on top where they fit.
     fn nothing_promised_twice(&mut self, newest: StageKey) {
         let mut shares = vec![0_u64; self.topology.devices.len()];
-        let mut memory = vec![0_u64; self.topology.nodes.len()];
+        let mut host = vec![[0_u64; 3]; self.topology.nodes.len()];
+        let amounts = |of: HostResources| [of.memory.0, of.scratch.0, of.read.0];
         let held = self.holds.values().map(|hold| &hold.placement);
         for rank in held.flat_map(|placement| &placement.ranks) {
             for grant in rank.grants.iter().chain(&rank.companions) {
                 shares[grant.device.index()] += u64::from(grant.share.0);
             }
-            memory[rank.node.index()] += rank.memory.0;
+            let sums = host[rank.node.index()].iter_mut();
+            sums.zip(amounts(rank.host)).for_each(|(sum, amount)| *sum += amount);
         }
         for (index, &share) in shares.iter().enumerate() {
             let capacity = u64::from(self.topology.devices[index].capacity.0);
@@ -448,9 +452,10 @@ impl Oracle {
                 self.blame(1, format!("device {index} is promised {share} of {capacity}"));
             }
         }
-        for (index, &bytes) in memory.iter().enumerate() {
-            if bytes > self.topology.nodes[index].memory.0 {
-                self.blame(1, format!("memory of node {index} is promised twice"));
+        for (index, sums) in host.iter().enumerate() {
+            let all = amounts(self.topology.nodes[index].host);
+            if sums.iter().zip(all).any(|(sum, all)| *sum > all) {
+                self.blame(1, format!("what node {index} has is promised twice"));
             }
         }
         self.no_claim_grabbed(newest, &shares);
@@ -501,7 +506,7 @@ impl Oracle {
         for rank in &placement.ranks {
             let cores: u64 = rank.companions.iter().map(|grant| u64::from(grant.share.0)).sum();
             if cores != u64::from(spec.companions.cores) * 10_000
-                || rank.memory != spec.companions.memory
+                || rank.host != spec.companions.host
             {
                 self.blame(2, format!("a rank of {key} lacks its companions"));
             }

@@ -265,10 +265,36 @@ pub struct DeviceRow {
     /// Of one that is slow, percent of its usual pace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace_pct: Option<u32>,
-    /// Who uses it beside all jobs: `USER: COMMAND (PROCESS)`; absent where the caller may look at
-    /// its own jobs only.
+    /// Why it is slow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_cause: Option<SlowCause>,
+    /// Who uses it, or most of it, beside all jobs: `USER: COMMAND (PROCESS)`; absent where the
+    /// caller may look at its own jobs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub occupant: Option<String>,
+    /// Percent of the last seconds in which it worked; absent where nothing measures it, as the
+    /// next two are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_pct: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_used_bytes: Option<u64>,
+    /// Its clock, in percent of the rated one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_pct: Option<u32>,
+}
+
+/// What takes a part of the speed of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SlowCause {
+    /// Unknown: a program makes fewer steps there than it did.
+    Steps,
+    /// Processes of no job work there.
+    Contention,
+    /// Heat or a lack of power holds its clock down.
+    Throttling,
+    /// Programs of its node wait for memory.
+    MemoryPressure,
 }
 
 /// Whether something may start on a device.
@@ -283,7 +309,7 @@ pub enum DeviceState {
     Occupied,
     /// Programs hung on it more than once: only work that can afford it is started there.
     Suspected,
-    /// Works slower than it did: gets work only where nothing else is free.
+    /// Has not all of its speed: gets work only where nothing else is free.
     Slow,
     /// It or its node is down, or is going to be.
     Failed,

@@ -3,9 +3,12 @@
 //!
 //! The shapes stand apart from `core` so that a rename there cannot make an old log unreadable.
 
+mod degradation;
 mod error;
 mod event;
+mod host;
 mod memory;
+mod occupant;
 mod plan;
 mod quotas;
 mod request;
@@ -17,6 +20,7 @@ mod words;
 
 pub use error::RecordError;
 pub use event::Record;
+pub use host::HostRecord;
 pub use snapshot::{
     ElasticClassRecord, LearnedRecord, ObservedElasticRecord, ObservedRecord, ObservedTimeRecord,
     SeenStepRecord, Snapshot, SnapshotError,

@@ -11,7 +11,9 @@ mod report;
 mod requests;
 mod stops;
 
-use het_core::{Bytes, JobEnd, JobState, Micro, Name, Reason, StageState};
+use het_core::{
+    Bytes, Degradation, DegradationCause, JobEnd, JobState, Micro, Name, Reason, StageState,
+};
 
 use crate::report::StopTimesReport;
 
@@ -124,8 +126,8 @@ fn wait_reason(lang: Lang, reason: &Reason) -> String {
             format!("有 {need} 个 `{word}` 空闲，但不在同一个 {domain} 内"),
         ),
         Reason::NoCompanions { word } => lang.pick(
-            format!("cores or memory are missing beside `{word}`"),
-            format!("`{word}` 旁缺少所需的核或内存"),
+            format!("cores, memory or disk are missing beside `{word}`"),
+            format!("`{word}` 旁缺少所需的核、内存或磁盘"),
         ),
         Reason::NeverFits { word, need, largest } => lang.pick(
             format!("`{word}:{need}` can never fit here, at most {largest}"),
@@ -232,6 +234,26 @@ pub fn slow_device(lang: Lang, device: &str, part: Micro) -> String {
     lang.pick(
         format!("`{device}` works at {percent:.0} % of its usual pace"),
         format!("`{device}` 目前只有平常速度的 {percent:.0} %"),
+    )
+}
+
+/// That something beside jobs takes a part of the speed of a device which a stage runs on.
+pub fn degraded_device(lang: Lang, device: &str, degradation: &Degradation) -> String {
+    let percent = degradation.left.as_f64() * 100.0;
+    let (english, chinese) = match degradation.cause {
+        DegradationCause::Contention { .. } => {
+            ("processes of no job work there", "有不属于任何任务的进程在其上运行")
+        }
+        DegradationCause::Throttling => {
+            ("heat or a lack of power holds its clock down", "因过热或供电不足而降频")
+        }
+        DegradationCause::MemoryPressure => {
+            ("programs of its node wait for memory", "所在节点的程序在等待内存")
+        }
+    };
+    lang.pick(
+        format!("`{device}` has {percent:.0} % of its speed left: {english}"),
+        format!("`{device}` 只剩 {percent:.0} % 的速度：{chinese}"),
     )
 }
 

@@ -23,8 +23,12 @@ const COLUMNS: &[Column] = &[
     Column("MEMORY", "memory", Shown::Always),
     Column("DRIVERS", "drivers", Shown::Always),
     Column("STATE", "state", Shown::Always),
+    Column("BUSY_PCT", "busy_pct", Shown::Wide),
     Column("PACE_PCT", "pace_pct", Shown::Wide),
+    Column("SLOW_CAUSE", "slow_cause", Shown::Wide),
     Column("OCCUPANT", "occupant", Shown::Wide),
+    Column("CLOCK_PCT", "clock_pct", Shown::Wide),
+    Column("MEMORY_USED_BYTES", "memory_used_bytes", Shown::Wide),
     Column("NODE", "node", Shown::Wide),
     Column("PEAK_GFLOPS", "peak_gflops", Shown::Wide),
     Column("SOFTWARE", "software", Shown::Wide),
@@ -37,9 +41,17 @@ const SERVED_COLUMNS: &[Column] = &[
     Column("UNITS", "units", Shown::Always),
     Column("HELD", "held", Shown::Always),
     Column("STATE", "state", Shown::Always),
+    Column("BUSY_PCT", "busy_pct", Shown::Always),
     Column("PACE_PCT", "pace_pct", Shown::Wide),
+    Column("SLOW_CAUSE", "slow_cause", Shown::Wide),
     Column("OCCUPANT", "occupant", Shown::Always),
+    Column("CLOCK_PCT", "clock_pct", Shown::Wide),
+    Column("MEMORY_USED_BYTES", "memory_used_bytes", Shown::Wide),
 ];
+
+/// What a server knows of its devices that cannot be discovered.
+const LOAD: [&str; 6] =
+    ["busy_pct", "pace_pct", "slow_cause", "occupant", "clock_pct", "memory_used_bytes"];
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -108,8 +120,10 @@ fn show(form: Form) -> Result<u8, Fail> {
     }
     for (row, served) in rows.iter_mut().zip(served) {
         row["state"] = served.state.word().into();
-        row["pace_pct"] = served.pace_pct.into();
-        row["occupant"] = served.occupant.into();
+        let served = serde_json::to_value(served).unwrap_or_default();
+        for name in LOAD {
+            row[name] = served[name].clone();
+        }
     }
     list("DeviceList", &rows, COLUMNS, form);
     for finding in &machine.discovery.diagnostics {

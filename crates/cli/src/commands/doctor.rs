@@ -5,8 +5,8 @@ use std::process::Command;
 use std::{env, fs};
 
 use anstream::println;
-use het_core::Share;
-use het_server::{ControlGroupFinding, Machine, control_groups, this_machine};
+use het_core::{Bytes, Share};
+use het_server::{ControlGroupFinding, Machine, control_groups, free_space, this_machine};
 use owo_colors::OwoColorize;
 
 use crate::fail::{Fail, code};
@@ -93,15 +93,15 @@ fn state_directory() -> Check {
     };
     let lock = home.lock_file();
     let root = lock.parent().unwrap_or(Path::new("/"));
-    match free_bytes(root) {
-        Some(free) if free < SPACE_MIN_BYTES => Check::Fail(
-            format!("`{}` has only {} free", root.display(), het_core::Bytes(free)),
+    match free_space(root) {
+        Ok(Bytes(free)) if free < SPACE_MIN_BYTES => Check::Fail(
+            format!("`{}` has only {} free", root.display(), Bytes(free)),
             "free space there, or set `HET_HOME` to a larger disk".to_owned(),
         ),
-        Some(free) => {
-            Check::Pass(format!("state in `{}`, {} free", root.display(), het_core::Bytes(free)))
+        Ok(free) => Check::Pass(format!("state in `{}`, {free} free", root.display())),
+        Err(_) => {
+            Check::Warning(format!("state in `{}`, free space unknown", root.display()), None)
         }
-        None => Check::Warning(format!("state in `{}`, free space unknown", root.display()), None),
     }
 }
 
@@ -121,11 +121,6 @@ fn groups(machine: &Machine) -> Check {
         _ => "a server started by systemd with `packaging/het.service` may make them",
     };
     Check::Warning(finding.to_string(), Some(hint.to_owned()))
-}
-
-fn free_bytes(path: &Path) -> Option<u64> {
-    let stat = nix::sys::statvfs::statvfs(path).ok()?;
-    Some(stat.blocks_available() as u64 * stat.fragment_size() as u64)
 }
 
 fn trainer() -> Check {

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use anstream::{eprintln, println};
 use clap::{Args, Subcommand, ValueEnum};
-use het_core::Millis;
+use het_core::{Bytes, Millis};
 use het_server::api::LIVE_JOBS_OF_A_TENANT;
 use het_server::{
     Checked, DeviceChoice, EventStore, Existing, Home, Keeping, StoreError, store_check,
 };
 use het_wire::api::{ServerInfo, StoreCheck};
+use het_wire::quantity;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -65,6 +66,14 @@ pub struct ServerArgs {
     /// pretended ones for a trial. `het schema devices` says what stands in it.
     #[arg(long, value_name = "FILE")]
     pub declare: Option<PathBuf>,
+    /// Disk space that the files of running jobs may take up together, as far as they say
+    /// `scratch`. Without it what is free where the server keeps its state.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub scratch: Option<Bytes>,
+    /// What the disk reads, `3GB/s`: jobs that say what they `read` are not started beside each
+    /// other where that is more. Without it nobody counts.
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub read: Option<Bytes>,
     /// Use these devices and leave the others to others, `cuda0,cuda1,cpu0:8`; of a CPU perhaps so
     /// many cores. Without it all devices, which no other server of the machine may hold.
     #[arg(long, value_name = "DEVICE[:CORES]", value_delimiter = ',', value_parser = device_choice)]
@@ -98,6 +107,14 @@ pub struct ServerArgs {
     /// server refuses otherwise. The directories stay; nothing is known of their jobs any more.
     #[arg(long)]
     pub new_store: bool,
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    quantity::size(text).ok_or_else(|| "write a size such as `500GiB`".to_owned())
+}
+
+fn rate(text: &str) -> Result<Bytes, String> {
+    quantity::rate(text).ok_or_else(|| "write a bandwidth such as `3GB/s`".to_owned())
 }
 
 fn share(text: &str) -> Result<(String, u32), String> {

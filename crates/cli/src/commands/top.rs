@@ -296,7 +296,11 @@ mod tests {
             held,
             state,
             pace_pct: None,
+            slow_cause: None,
             occupant: None,
+            busy_pct: None,
+            memory_used_bytes: None,
+            clock_pct: None,
         };
         let devices = vec![
             device("box/cpu0", 4, 16, DeviceState::Up),

@@ -154,7 +154,7 @@ fn a_job_leaves_a_device_that_has_become_slow() {
     assert_eq!(told["stops"][0]["cause"], "slow", "{told:#}");
     let devices = rig.served.json(&["devices"]);
     let items = devices["items"].as_array().expect("a list").iter();
-    let slow: Vec<&Value> = items.filter(|item| item["state"] == "slow").collect();
+    let slow: Vec<&Value> = items.filter(|item| item["slow_cause"] == "steps").collect();
     assert_eq!(slow.len(), 1, "{devices:#}");
     let name = slow[0]["name"].as_str().expect("a name");
     assert!(name.ends_with(&format!("gpu{device}")), "{name} is not the device {device}");
@@ -190,6 +190,34 @@ fn measure(rig: &Rig, (begun, device): (f64, &str)) {
         100.0 * before / usual,
         100.0 * made as f64 / (SPAN * usual)
     );
+}
+
+/// The CPU of the machine, as its server has it.
+fn cpu(served: &Served) -> Value {
+    let devices = served.json(&["devices"]);
+    let mut items = devices["items"].as_array().expect("a list").iter();
+    items.find(|item| item["kind"] == "cpu").expect("every machine has one").clone()
+}
+
+#[test]
+fn who_works_beside_jobs_makes_a_cpu_slow_and_has_a_name() {
+    let served = serve_declared(Sandbox::new(), 1, &[]);
+    let cores = thread::available_parallelism().expect("there are some").get();
+    let script = "while :; do :; done";
+    let neighbours = (0..2 * cores).map(|_| Command::new("sh").args(["-c", script]).spawn());
+    let neighbours: Vec<Busy> =
+        neighbours.map(|child| Busy(child.expect("a shell runs"))).collect();
+    let deadline = Instant::now() + PATIENCE;
+    while cpu(&served)["slow_cause"] != "contention" {
+        assert!(Instant::now() < deadline, "{:#}", cpu(&served));
+        thread::park_timeout(LOOK_EVERY);
+    }
+    let told = cpu(&served);
+    assert_eq!(told["state"], "slow", "{told:#}");
+    assert!(told["pace_pct"].as_u64().is_some_and(|pace| pace < 80), "{told:#}");
+    assert!(told["busy_pct"].as_u64().is_some_and(|busy| busy > 0), "{told:#}");
+    assert!(told["occupant"].as_str().is_some_and(|by| by.contains(": ")), "{told:#}");
+    drop(neighbours);
 }
 
 #[test]

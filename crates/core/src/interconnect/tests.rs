@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::{Device, DeviceClass, DeviceId, Link, Node, NodeId, Share, Vertex};
+use crate::{Device, DeviceClass, DeviceId, HostResources, Link, Node, NodeId, Share, Vertex};
 
 /// Accelerators 0, 1, … and after them so many sockets, all of one node `n`.
 pub(crate) fn machine(accelerators: u32, sockets: u32, links: Vec<Link>) -> Topology {
@@ -27,7 +27,12 @@ pub(crate) fn machine(accelerators: u32, sockets: u32, links: Vec<Link>) -> Topo
     let (name, memory) = ("n".into(), Bytes::gib(1));
     Topology {
         classes: vec![class("gpu"), class("cpu")],
-        nodes: vec![Node { name, memory, rack: "".into(), pod: "".into() }],
+        nodes: vec![Node {
+            name,
+            host: HostResources::with_memory(memory),
+            rack: "".into(),
+            pod: "".into(),
+        }],
         devices: (0..accelerators + sockets).map(device).collect(),
         links,
     }

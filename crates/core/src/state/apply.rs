@@ -89,6 +89,8 @@ impl State {
             Event::DeviceVacated { device } => self.set_device(*device, |state| {
                 state.occupied.remove(device);
             }),
+            Event::DeviceDegraded { device, degradation } => self.degrade(*device, degradation),
+            Event::DeviceRestored { device } => self.restore(*device),
         }
     }
 
@@ -282,10 +284,10 @@ impl State {
             assert!(*held <= capacity, "device {} is promised twice", grant.device);
         }
         for rank in &placement.ranks {
-            let memory = self.topology.node(rank.node).memory;
-            let held = &mut self.memory_held[rank.node.index()];
-            *held += rank.memory;
-            assert!(*held <= memory, "memory of node {} is promised twice", rank.node);
+            let all = self.topology.node(rank.node).host;
+            let held = &mut self.host_held[rank.node.index()];
+            *held = held.plus(rank.host);
+            assert!(held.fits(all), "what node {} has is promised twice", rank.node);
         }
     }
 
@@ -300,7 +302,8 @@ impl State {
             total += charge;
         }
         for rank in &placement.ranks {
-            self.memory_held[rank.node.index()] -= rank.memory;
+            let held = &mut self.host_held[rank.node.index()];
+            *held = held.minus(rank.host);
         }
         self.spread_taken_over(placement);
         total

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::apply::Booked;
-use super::{Claim, Job, Lease, Preparation, Slowness, StageState, State, Suspicion, Ticket};
+use super::{
+    Claim, Degraded, Job, Lease, Preparation, Slowness, StageState, State, Suspicion, Ticket,
+};
 use crate::{
-    DeviceId, Generation, JobId, LeaseId, Name, NodeId, Occupant, Placement, PolicyMemory, Quotas,
-    Share, ShareMillis, StageKey, Time, Topology,
+    DeviceId, Generation, HostResources, JobId, LeaseId, Name, NodeId, Occupant, Placement,
+    PolicyMemory, Quotas, Share, ShareMillis, StageKey, Time, Topology,
 };
 
 /// Everything of a state that does not follow from the rest.
@@ -41,6 +43,7 @@ pub struct StateParts {
     pub drained: BTreeSet<DeviceId>,
     pub suspicions: BTreeMap<DeviceId, Suspicion>,
     pub slow_devices: BTreeMap<DeviceId, Slowness>,
+    pub degraded: BTreeMap<DeviceId, Degraded>,
     pub occupied: BTreeMap<DeviceId, Occupant>,
     pub removed: BTreeSet<NodeId>,
     pub absent: BTreeSet<DeviceId>,
@@ -82,7 +85,7 @@ pub enum PartsError {
     Dangling { what: &'static str },
     #[error("two stages have one ticket")]
     Tickets,
-    #[error("a device or a node's memory is promised twice")]
+    #[error("a device, or what a node has beside, is promised twice")]
     PromisedTwice,
 }
 
@@ -112,6 +115,7 @@ impl State {
             drained: self.drained,
             suspicions: self.suspicions,
             slow_devices: self.slow_devices,
+            degraded: self.degraded,
             occupied: self.occupied,
             removed: self.removed,
             absent: self.absent,
@@ -153,6 +157,7 @@ impl State {
         state.drained = parts.drained;
         state.suspicions = parts.suspicions;
         state.slow_devices = parts.slow_devices;
+        state.degraded = parts.degraded;
         state.occupied = parts.occupied;
         state.removed = parts.removed;
         state.absent = parts.absent;
@@ -199,7 +204,8 @@ fn check(topology: &Topology, parts: &StateParts) -> Result<(), PartsError> {
     counted("class", classes, by_class)?;
     counted("node", nodes, [parts.lost.len(), parts.suspected.len()])?;
     counted("device", devices, by_device)?;
-    let suspects = parts.suspicions.keys().chain(parts.slow_devices.keys());
+    let slow = parts.slow_devices.keys().chain(parts.degraded.keys());
+    let suspects = parts.suspicions.keys().chain(slow);
     let named = parts.drained.iter().chain(parts.occupied.keys()).chain(suspects);
     let mut named = named.chain(&parts.absent).chain(parts.taken_of.keys());
     there("a device", named.all(|id| id.index() < devices))?;
@@ -268,18 +274,19 @@ fn held_once<'a>(
     placements: impl Iterator<Item = &'a Arc<Placement>>,
 ) -> Result<(), PartsError> {
     let mut shares = vec![0_u64; topology.devices.len()];
-    let mut memory = vec![0_u64; topology.nodes.len()];
+    let mut host = vec![HostResources::NONE; topology.nodes.len()];
     for placement in placements {
         for grant in placement.grants() {
             shares[grant.device.index()] += u64::from(grant.share.0);
         }
         for rank in &placement.ranks {
-            memory[rank.node.index()] += rank.memory.0;
+            let held = &mut host[rank.node.index()];
+            *held = held.plus(rank.host);
         }
     }
     let share_fits = |(held, device): (&u64, &crate::Device)| *held <= u64::from(device.capacity.0);
-    let memory_fits = |(held, node): (&u64, &crate::Node)| *held <= node.memory.0;
+    let host_fits = |(held, node): (&HostResources, &crate::Node)| held.fits(node.host);
     let fits = shares.iter().zip(&topology.devices).all(share_fits)
-        && memory.iter().zip(&topology.nodes).all(memory_fits);
+        && host.iter().zip(&topology.nodes).all(host_fits);
     fits.then_some(()).ok_or(PartsError::PromisedTwice)
 }

@@ -40,7 +40,7 @@ impl Preparation {
         resume: Option<&Checkpoint>,
     ) -> bool {
         let ranks = |placement: &Placement| -> Vec<_> {
-            placement.ranks.iter().map(|rank| (rank.node, rank.memory)).collect()
+            placement.ranks.iter().map(|rank| (rank.node, rank.host)).collect()
         };
         let of = |placement: &Placement| &spec.alternatives[placement.alternative];
         let (ours, theirs) = (of(&self.placement), of(placement));

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use super::State;
 use super::parts::reach;
 use crate::{
-    Bytes, DeviceId, Free, Index, Joined, Name, NodeId, Placement, Share, ShareMillis, Topology,
+    DeviceId, Free, HostResources, Index, Joined, Name, NodeId, Placement, Share, ShareMillis,
+    Topology,
 };
 
 impl State {
     /// What the topology becomes when these nodes join.
     pub fn joined_by(&self, nodes: &Topology) -> Joined {
-        self.topology.joined_by(nodes, &self.vacant_nodes(), &self.index)
+        let known = (&*self.index, &*self.host_held);
+        self.topology.joined_by(nodes, &self.vacant_nodes(), known)
     }
 
     pub(super) fn join(&mut self, joining: &Topology) {
@@ -86,7 +88,7 @@ impl State {
         let (nodes, devices) = (self.topology.nodes.len(), self.topology.devices.len());
         self.used.values_mut().for_each(|used| reach(used, classes));
         [&mut self.lost, &mut self.suspected].into_iter().for_each(|flags| reach(flags, nodes));
-        self.memory_held.resize(nodes, Bytes::ZERO);
+        self.host_held.resize(nodes, HostResources::NONE);
         reach(&mut self.failed, devices);
         [&mut self.service, &mut self.held].into_iter().for_each(|shares| reach(shares, devices));
         let spans = [&mut self.charged, &mut self.busy, &mut self.useful];
@@ -105,6 +107,7 @@ impl State {
             self.occupied.remove(&device);
             self.suspicions.remove(&device);
             self.slow_devices.remove(&device);
+            self.degraded.remove(&device);
             self.taken_of.remove(&device);
             let spans = [&mut self.charged, &mut self.busy, &mut self.useful];
             spans.into_iter().for_each(|spans| spans[at] = ShareMillis::ZERO);

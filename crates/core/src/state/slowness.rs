@@ -65,33 +65,9 @@ enum Verdict {
 }
 
 impl State {
-    /// What is left of the usual rate of a device; all of it where nothing else is known.
-    pub fn pace(&self, device: DeviceId) -> Micro {
-        self.slowness(device).map_or(Micro::ONE, |slowness| slowness.part)
-    }
-
-    /// The same of the slowest device of a gang.
-    pub fn pace_of(&self, placement: &Placement) -> Micro {
-        if self.slow_devices.is_empty() {
-            return Micro::ONE;
-        }
-        let paces = placement.devices().map(|grant| self.pace(grant.device));
-        paces.min().unwrap_or(Micro::ONE)
-    }
-
-    /// Whether a gang has a slow device.
-    pub fn is_slowed(&self, placement: &Placement) -> bool {
-        self.pace_of(placement) < Micro::ONE
-    }
-
     pub fn slowness(&self, device: DeviceId) -> Option<Slowness> {
         let slowness = *self.slow_devices.get(&device)?;
         (self.now < slowness.seen + REMEMBERED).then_some(slowness)
-    }
-
-    /// Devices that work slower than usual.
-    pub fn slow_devices(&self) -> impl Iterator<Item = (DeviceId, Slowness)> + '_ {
-        self.slow_devices.keys().filter_map(|&device| Some((device, self.slowness(device)?)))
     }
 
     /// What is known of the rate of the next attempt of a stage: what was usual, where it has as
@@ -106,7 +82,8 @@ impl State {
         let Some(before) = stage.placement.as_ref().filter(is_alike) else {
             return StepRate::default();
         };
-        let (usual, was_slow) = (stage.step_rate.usual, self.is_slowed(before));
+        let was_slow = before.devices().any(|grant| self.slowness(grant.device).is_some());
+        let usual = stage.step_rate.usual;
         StepRate { usual, is_inherited: usual.is_some() && was_slow, ..StepRate::default() }
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use het_core::{
-    Bytes, Device, DeviceClass, DeviceId, Link, Name, Node as Machine, Share, Topology, Vertex,
+    Bytes, Device, DeviceClass, DeviceId, HostResources, Link, Name, Node as Machine, Share,
+    Topology, Vertex,
 };
 
 use super::cpu::{NumaNode, Processors};
@@ -27,7 +28,8 @@ pub(super) fn assemble(
     let mut found =
         Discovery { diagnostics, numa: processors.numa.clone(), ..Discovery::default() };
     let (rack, pod) = (node.clone(), node.clone());
-    found.topology.nodes.push(Machine { name: node, memory: processors.memory, rack, pod });
+    let resources = HostResources::with_memory(processors.memory);
+    found.topology.nodes.push(Machine { name: node, host: resources, rack, pod });
     let sockets = push_sockets(&mut found, &processors, &name);
     found.topology.links = links::socket_links(sockets.iter().cloned());
 

@@ -1,5 +1,7 @@
 //! Pure parsing of what the kernel writes. `None` is "not in the expected form".
 
+use std::collections::BTreeMap;
+
 use het_core::Bytes;
 
 /// Linux's largest `NR_CPUS` is 8,192; a larger id is garbage, not a machine.
@@ -45,6 +47,45 @@ pub(crate) fn cpu_max(text: &str) -> Option<u64> {
 pub(crate) fn quota_millicores(quota: &str, period: &str) -> Option<u64> {
     let (quota, period): (u64, u64) = (quota.trim().parse().ok()?, period.trim().parse().ok()?);
     quota.checked_mul(1000)?.checked_div(period)
+}
+
+/// Ticks of each core in `/proc/stat`, busy and in all, by core id. Waiting for a disk is idle; a
+/// core that its host gave to somebody else (`steal`) is busy.
+pub(crate) fn core_ticks(stat: &str) -> BTreeMap<u32, (u64, u64)> {
+    let of_line = |line: &str| {
+        let (name, rest) = line.split_once(' ')?;
+        let core = name.strip_prefix("cpu")?.parse().ok()?;
+        // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user already.
+        let ticks: Vec<u64> =
+            rest.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
+        let all: u64 = ticks.iter().sum();
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some((core, (all - idle, all)))
+    };
+    stat.lines().filter_map(of_line).collect()
+}
+
+/// Part of the last ten seconds in `/proc/pressure/RESOURCE`, for `some` or `full`.
+pub(crate) fn pressure(text: &str, who: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(who)?.strip_prefix(' '))?;
+    let percent = line.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?;
+    percent
+        .parse::<f64>()
+        .ok()
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .map(|it| it / 100.0)
+}
+
+/// The present and the highest clock of amdgpu's `pp_dpm_sclk` (`1: 1700Mhz *`), in MHz.
+pub(crate) fn clock_levels(text: &str) -> Option<(u32, u32)> {
+    let of_line = |line: &str| -> Option<(u32, bool)> {
+        let (_, level) = line.split_once(": ")?;
+        let (mhz, rest) = level.split_once("Mhz")?;
+        Some((mhz.trim().parse().ok()?, rest.contains('*')))
+    };
+    let levels: Vec<(u32, bool)> = text.lines().filter_map(of_line).collect();
+    let now = levels.iter().find(|(_, is_present)| *is_present)?.0;
+    Some((now, levels.iter().map(|(mhz, _)| *mhz).max()?))
 }
 
 /// The value of a `key: value` or `key\t: value` line.
@@ -139,6 +180,17 @@ mod tests {
         check("Unknown", 16, None);
         check("16.0 GT/s PCIe", 0, None);
         check("16.0 GT/s PCIe", 255, None);
+    }
+
+    #[test]
+    fn ticks_pressure_and_clocks() {
+        let stat = "cpu  9 9 9 9\ncpu0 5 1 2 80 10 1 1 0 3 0\ncpu1 1 2\nintr 7";
+        assert_eq!(core_ticks(stat), BTreeMap::from([(0, (10, 100))]));
+        let text = "some avg10=12.50 avg60=0.57 total=8\nfull avg10=0.00 avg60=0.00 total=0";
+        assert_eq!([pressure(text, "some"), pressure(text, "full")], [Some(0.125), Some(0.0)]);
+        assert_eq!(pressure("some avg10=NaN", "some"), None);
+        assert_eq!(clock_levels("0: 500Mhz\n1: 1700Mhz *\n2: 2500Mhz"), Some((1_700, 2_500)));
+        assert_eq!(clock_levels("0: 500Mhz"), None);
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Action, Alternative, Bytes, Companions, DeviceId, Domain, Event, Generation, Grant, Isolation,
-    JobId, JobSpec, Launch, LeaseId, Match, Millis, NodeId, Outcome, Placement, Plan,
-    PlannedSpeeds, Preemptible, Priority, Rank, RankRule, Selector, Share, StageIndex, StageKey,
-    StageKind, StageSpec, StartConditions, State, StopCause, Time, Topology,
+    Action, Alternative, Bytes, Companions, DeviceId, Domain, Event, Generation, Grant,
+    HostResources, Isolation, JobId, JobSpec, Launch, LeaseId, Match, Millis, NodeId, Outcome,
+    Placement, Plan, PlannedSpeeds, Preemptible, Priority, Rank, RankRule, Selector, Share,
+    StageIndex, StageKey, StageKind, StageSpec, StartConditions, State, StopCause, Time, Topology,
 };
 
 use super::{GRACE, Subject};
@@ -272,7 +272,7 @@ pub(super) fn placement_on(node: NodeId, device: DeviceId, ranks: u32) -> Placem
         node,
         grants: vec![Grant { device, share: Share::WHOLE }],
         companions: Vec::new(),
-        memory: Bytes::ZERO,
+        host: HostResources::NONE,
     };
     Placement { alternative: 0, ranks: vec![rank; ranks as usize] }
 }

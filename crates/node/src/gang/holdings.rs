@@ -52,7 +52,7 @@ impl Holdings {
         context: &mut Context,
     ) -> Result<RecordFile, Failure> {
         let grant = |rank| RankGrant {
-            memory: spec.rank(rank).memory,
+            memory: spec.rank(rank).host.memory,
             devices: match spec.devices {
                 Devices::Granted => spec.device_names(rank).collect(),
                 Devices::Awaited => Vec::new(),
@@ -91,7 +91,7 @@ impl Holdings {
     /// Whether memory ran out for the rank that failed, or on the machine.
     pub(super) fn memory_ran_out(&self, spec: &GangSpec, culprit: Option<u32>) -> MemoryRanOut {
         let Some(rank) = culprit else { return MemoryRanOut::Unknown };
-        let limit = spec.rank(rank).memory;
+        let limit = spec.rank(rank).host.memory;
         match self.cgroups.get(rank as usize) {
             Some(group) if group.ran_out_of_memory() => MemoryRanOut::OfRank(limit),
             _ => MemoryRanOut::between(self.oom_kills, procfs::oom_kills()),

@@ -192,6 +192,12 @@ impl Processes {
         times.chain(inside).sum()
     }
 
+    /// What all ranks that run, and their descendants, have read from disks so far.
+    pub(super) fn read_bytes(&self) -> u64 {
+        let running = self.ranks.iter().filter(|process| process.exit.is_none());
+        running.filter_map(|process| process.pid).map(procfs::tree_read_bytes).sum()
+    }
+
     /// Processes in containers that descend from no process of this gang outside, by rank.
     fn in_containers(&self, spec: &GangSpec) -> BTreeMap<u32, Vec<i32>> {
         let mut inside: BTreeMap<u32, Vec<i32>> = BTreeMap::new();

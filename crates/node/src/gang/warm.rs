@@ -104,7 +104,7 @@ impl Gang {
     fn allow_devices(&mut self, context: &Context) -> Result<(), Failure> {
         for (rank, group) in (0..self.spec.world()).zip(&mut self.holdings.cgroups) {
             let grant = RankGrant {
-                memory: self.spec.rank(rank).memory,
+                memory: self.spec.rank(rank).host.memory,
                 devices: self.spec.device_names(rank).collect(),
             };
             context.cgroups.allow(group, &grant).map_err(|error| {

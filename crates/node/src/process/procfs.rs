@@ -15,7 +15,7 @@ const TICKS_DEFAULT: i64 = 100;
 const CHUNK_BYTES: usize = 4_096;
 /// Most ancestors of a process that are read.
 const ANCESTORS_MAX: usize = 256;
-/// Most processes of one gang whose processor time is read.
+/// Most processes of one rank whose processor time or reading is counted.
 const TREE_MAX: usize = 4_096;
 
 /// The part of `/proc/PID/stat` that is used here.
@@ -30,6 +30,8 @@ pub(crate) struct Stat {
     pub(crate) cpu_ticks: u64,
     /// Since boot: distinguishes a process from a later one with the same id.
     pub(crate) start_ticks: u64,
+    /// On which it ran last.
+    pub(crate) core: u32,
 }
 
 impl Stat {
@@ -52,6 +54,7 @@ fn parse(text: &str) -> Option<Stat> {
         threads: number(20)?,
         cpu_ticks: number(14)? + number(15)? + number(16)? + number(17)?,
         start_ticks: number(22)?,
+        core: u32::try_from(number(39)?).ok()?,
     })
 }
 
@@ -108,7 +111,7 @@ pub(crate) fn user(pid: i32) -> Option<u32> {
 }
 
 /// Every visible process. One that ends meanwhile may be missing.
-fn all() -> impl Iterator<Item = (i32, Stat)> {
+pub(crate) fn all() -> impl Iterator<Item = (i32, Stat)> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         Some((pid, stat(pid)?))
@@ -197,18 +200,31 @@ pub(crate) fn lineage(pid: i32) -> impl Iterator<Item = (i32, Stat)> {
 
 /// Processor time of a process and all that descend from it, in ticks.
 pub(crate) fn tree_cpu_ticks(root: i32) -> u64 {
-    let mut ticks = 0;
-    let mut waiting = vec![root];
-    for _ in 0..TREE_MAX {
+    tree(root).iter().filter_map(|&pid| stat(pid)).map(|stat| stat.cpu_ticks).sum()
+}
+
+/// What they have read from disks, in bytes.
+pub(crate) fn tree_read_bytes(root: i32) -> u64 {
+    let read = |&pid: &i32| -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok())
+    };
+    tree(root).iter().filter_map(read).sum()
+}
+
+/// A process and all that descend from it.
+fn tree(root: i32) -> Vec<i32> {
+    let (mut found, mut waiting) = (Vec::new(), vec![root]);
+    while found.len() < TREE_MAX {
         let Some(pid) = waiting.pop() else { break };
-        ticks += stat(pid).map_or(0, |stat| stat.cpu_ticks);
+        found.push(pid);
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for task in tasks.flatten() {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
             waiting.extend(children.split_whitespace().filter_map(|id| id.parse::<i32>().ok()));
         }
     }
-    ticks
+    found
 }
 
 pub(crate) fn ticks_to_millis(ticks: u64) -> Millis {
@@ -273,7 +289,8 @@ mod tests {
 
     #[test]
     fn a_name_with_brackets_and_blanks_is_skipped() {
-        let text = "42 (a) b (c)) S 1 40 39 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 777 9";
+        let text = "42 (a) b (c)) S 1 40 39 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 777 9 \
+                    0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 3";
         let expected = Stat {
             state: 'S',
             parent: 1,
@@ -282,6 +299,7 @@ mod tests {
             threads: 1,
             cpu_ticks: 100,
             start_ticks: 777,
+            core: 3,
         };
         assert_eq!(parse(text), Some(expected));
     }

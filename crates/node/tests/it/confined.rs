@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use het_core::{Bytes, DeviceId, Grant, LeaseId, Rank};
+use het_core::{Bytes, DeviceId, Grant, HostResources, LeaseId, Rank};
 use het_node::{
     ControlGroupFinding, DeviceAccess, DeviceNumber, UserCgroup, control_groups, kill_processes_of,
 };
@@ -36,7 +36,8 @@ fn a_rank_that_uses_up_its_memory_is_told_so() {
     let mut rig = Rig::new();
     // `tail` keeps what it may have to print.
     let launch = rig.launch("head -c 300m /dev/zero | tail -c 250m > /dev/null || exit 9");
-    let rank = Rank { memory: Bytes(64 << 20), ..rank(&[grant(CPU, 1)], &[]) };
+    let host = HostResources { memory: Bytes(64 << 20), ..HostResources::NONE };
+    let rank = Rank { host, ..rank(&[grant(CPU, 1)], &[]) };
     rig.start_with(LEASE, launch, vec![rank], None);
     let story = rig.story();
     let message = &story.failure().message;

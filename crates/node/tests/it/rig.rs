@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Bytes, Checkpoint, CheckpointSpec, Device, DeviceClass, DeviceId, Event, Failure,
-    Generation, Grant, JobId, Launch, LeaseId, Millis, Name, NodeId, Outcome, Phase, Placement,
-    Plan, Progress, Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
+    Generation, Grant, HostResources, JobId, Launch, LeaseId, Millis, Name, NodeId, Outcome, Phase,
+    Placement, Plan, Progress, Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
 };
 use het_engine::Engine;
 use het_node::{Config, ControlGroups, Heartbeat, LiveLease, Node, wall_time};
@@ -99,7 +99,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         classes: vec![class("epyc", "cpu"), class("h100", "gpu"), class("910b", "npu")],
         nodes: vec![het_core::Node {
             name: "here".into(),
-            memory: Bytes::gib(64),
+            host: HostResources::with_memory(Bytes::gib(64)),
             rack: "r".into(),
             pod: "p".into(),
         }],
@@ -152,7 +152,7 @@ pub fn grant(device: DeviceId, units: u32) -> Grant {
 
 pub fn rank(grants: &[Grant], companions: &[Grant]) -> Rank {
     let (grants, companions) = (grants.to_vec(), companions.to_vec());
-    Rank { node: NodeId(0), grants, companions, memory: Bytes::ZERO }
+    Rank { node: NodeId(0), grants, companions, host: HostResources::NONE }
 }
 
 impl Rig {

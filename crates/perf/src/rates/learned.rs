@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Domain, Name};
+use het_core::{Domain, HostResources, Name};
 
 use super::{Rates, Seen, Timed};
 use crate::Moments;
@@ -15,6 +15,8 @@ pub struct Learned {
     pub history: Vec<Observed>,
     pub times: Vec<ObservedTime>,
     pub elastic: Vec<ObservedElastic>,
+    /// What a rank takes of its node beside devices, by profile.
+    pub demands: BTreeMap<Name, HostResources>,
     /// Peaks of classes that were observed.
     pub peaks: BTreeMap<Name, u64>,
     pub revision: u64,
@@ -90,6 +92,7 @@ impl Rates {
             history: history.collect(),
             times: times.collect(),
             elastic: elastic.collect(),
+            demands: self.demands.clone(),
             peaks: self.peaks.clone(),
             revision: self.revision,
             revisions: self.revisions.clone(),
@@ -99,6 +102,7 @@ impl Rates {
     /// Rates that know what was learned, and nothing else.
     pub fn from_learned(learned: Learned) -> Self {
         let mut rates = Self {
+            demands: learned.demands,
             peaks: learned.peaks,
             revision: learned.revision,
             revisions: learned.revisions,

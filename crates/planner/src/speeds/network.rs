@@ -40,7 +40,7 @@ impl Network {
         let accelerators = accelerators(topology);
         let shared = by_node.keys().map(|node| {
             let sharers = accelerators.get(node).copied().unwrap_or(1);
-            Bytes(topology.node(*node).memory.0 / u64::from(sharers))
+            Bytes(topology.node(*node).host.memory.0 / u64::from(sharers))
         });
         Self {
             node,

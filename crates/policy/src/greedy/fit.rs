@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Locality, Millis, Name, Placement, Reason, Share, StageKey, StageSpec,
+    Alternative, Locality, Micro, Millis, Name, Placement, Reason, Share, StageKey, StageSpec,
 };
 
 use super::Pass;
@@ -15,6 +15,7 @@ use crate::placement::{Ask, OpportunityCost, Shape, Unknown, fits_one_node, plac
 use crate::queue::{FootprintId, Group, Head, PendingQueue, Precedence, Quota, Rank};
 use crate::rules::{Choice, Order, Preempts};
 use crate::speed::steps_left;
+use crate::tenants::Tenants;
 
 impl<'a> Pass<'a> {
     /// Where a stage of the group fits now, and why there; or why it fits nowhere.
@@ -42,6 +43,7 @@ impl<'a> Pass<'a> {
         }
         let ranked = group.by_cost(self.opportunity_cost.as_ref());
         let best = ranked[0];
+        let places_differ = self.places_differ(group);
         let mut delayed = None;
         let mut fits = |&index: &usize| {
             let placement = self.place(group, index).ok()?;
@@ -50,10 +52,13 @@ impl<'a> Pass<'a> {
             delays.is_none().then_some(placement)
         };
         let mut open = ranked.iter().filter_map(&mut fits);
-        let found = match group.spec().planned.differ() {
+        let mut is_best_slow = false;
+        let found = match places_differ {
             false => open.next(),
             true => {
                 let open: Vec<Placement> = open.collect();
+                let mut of_best = open.iter().filter(|placement| placement.alternative == best);
+                is_best_slow = of_best.any(|placement| self.is_slow(placement));
                 self.least_costly(group, open)
             }
         };
@@ -64,7 +69,9 @@ impl<'a> Pass<'a> {
             });
         };
         let index = placement.alternative;
-        if index != best && self.waiting_pays(group, rank.key, best, &placement) {
+        // What is free and slow is nothing to wait for.
+        let could_wait = index != best && !is_best_slow;
+        if could_wait && self.waiting_pays(group, rank.key, best, &placement) {
             let word = group.spec().alternatives[best].selector.word.clone();
             return Err(vec![Reason::BetterToWait { word }]);
         }
@@ -119,7 +126,7 @@ impl<'a> Pass<'a> {
         rank: &Rank,
         bids: &[Bid],
     ) -> Result<(Placement, Reason), Vec<Reason>> {
-        let apart = group.spec().planned.differ();
+        let apart = self.places_differ(group);
         let mut delayed = None;
         let mut open: Vec<(f64, usize, Placement)> = Vec::new();
         let worthwhile = bids.iter().filter(|bid| bid.value > 0.0);
@@ -144,6 +151,9 @@ impl<'a> Pass<'a> {
                 break;
             }
         }
+        let first = bids[0].offer.alternative;
+        let mut of_first = open.iter().filter(|(_, _, placement)| placement.alternative == first);
+        let is_first_slow = of_first.any(|(_, _, placement)| self.is_slow(placement));
         let best = open.into_iter().max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
         let Some((_, position, placement)) = best else {
             return Err(match delayed {
@@ -151,9 +161,9 @@ impl<'a> Pass<'a> {
                 None => self.reasons_to_wait(group),
             });
         };
-        let first = bids[0].offer.alternative;
         if group.knows_its_best_size()
             && placement.alternative != first
+            && !is_first_slow
             && self.waiting_pays(group, rank.key, first, &placement)
         {
             let word = group.spec().alternatives[first].selector.word.clone();
@@ -191,10 +201,25 @@ impl<'a> Pass<'a> {
         wait.is_some_and(|wait| price * wait.as_seconds() + fast.as_seconds() < slow.as_seconds())
     }
 
+    /// Whether an alternative is as fast at one place as at another.
+    fn places_differ(&self, group: &Group) -> bool {
+        group.spec().planned.differ() || self.view.state.slow_devices().next().is_some()
+    }
+
+    fn is_slow(&self, placement: &Placement) -> bool {
+        self.view.state.pace_of(placement) < Micro::ONE
+    }
+
     /// The part of the speed of an offer that is left where its gang really stands.
     fn part_kept(&self, group: &Group, bid: &Bid, placement: &Placement) -> f64 {
-        let locality = self.view.state.locality(group.spec(), placement);
-        offer_rate(self.view, group.spec(), &bid.offer, locality) / bid.offer.rate
+        let state = self.view.state;
+        let rate = offer_rate(
+            self.view,
+            group.spec(),
+            &bid.offer,
+            state.locality(group.spec(), placement),
+        );
+        rate / bid.offer.rate * state.pace_of(placement).as_f64()
     }
 
     /// Of placements that are all free, the best first, the one that costs all least where it
@@ -216,8 +241,10 @@ impl<'a> Pass<'a> {
 
     /// The shape of a placement where it really stands.
     fn shape_on(&self, group: &Group, placement: &Placement) -> Option<Shape> {
-        let locality = self.view.state.locality(group.spec(), placement);
-        shape(self.view, group.spec(), placement.alternative, locality)
+        let (state, spec) = (self.view.state, group.spec());
+        let locality = state.locality(spec, placement);
+        let shape = shape(self.view, spec, placement.alternative, locality)?;
+        Some(Shape { rate: shape.rate * state.pace_of(placement).as_f64(), ..shape })
     }
 
     /// How long so many steps take on a placement.
@@ -227,9 +254,10 @@ impl<'a> Pass<'a> {
         placement: &Placement,
         steps: u64,
     ) -> Option<Millis> {
-        match self.view.state.locality(group.spec(), placement) {
-            Locality::BEST => group.span(placement.alternative, steps),
-            _ => self.shape_on(group, placement).map(|shape| shape.span(steps)),
+        let is_best = self.view.state.locality(group.spec(), placement) == Locality::BEST;
+        match is_best && !self.is_slow(placement) {
+            true => group.span(placement.alternative, steps),
+            false => self.shape_on(group, placement).map(|shape| shape.span(steps)),
         }
     }
 
@@ -329,7 +357,16 @@ impl<'a> Pass<'a> {
 
     /// Why a tenant may not have a placement that is free for a stage.
     fn refusal(&self, tenant: &Name, spec: &StageSpec, placement: &Placement) -> Option<Reason> {
-        let tenants = self.supply.tenants.as_ref()?;
+        self.refusal_of(self.supply.tenants.as_ref()?, tenant, spec, placement)
+    }
+
+    fn refusal_of(
+        &self,
+        tenants: &Tenants<'_>,
+        tenant: &Name,
+        spec: &StageSpec,
+        placement: &Placement,
+    ) -> Option<Reason> {
         // What is never taken back must not be lent.
         let lends = self.rules.preempts == Preempts::ForHigherPriority;
         let kept = || tenants.kept_for_others(tenant, placement).filter(|_| !lends);
@@ -339,6 +376,15 @@ impl<'a> Pass<'a> {
     pub(super) fn may_have(&self, key: StageKey, placement: &Placement) -> bool {
         let (job, spec, _) = self.view.state.stage(key);
         self.refusal(&job.spec.tenant, spec, placement).is_none()
+    }
+
+    /// The same for a placement that is waited for until leases are gone that stop already.
+    pub(super) fn may_have_once_stopped(&self, key: StageKey, placement: &Placement) -> bool {
+        let (job, spec, _) = self.view.state.stage(key);
+        self.supply.tenants.as_ref().is_none_or(|tenants| {
+            let later = tenants.once_stopped();
+            self.refusal_of(&later, &job.spec.tenant, spec, placement).is_none()
+        })
     }
 
     /// Uses a placement for a stage, or keeps it for it.

@@ -23,7 +23,7 @@ pub(crate) fn item(state: &State, spec: &StageSpec, index: usize) -> Item {
         if models == 0 { (0, alternative.count) } else { (alternative.count, 0) };
     Item {
         cores: Share::units(own_cores.saturating_add(ranks.saturating_mul(spec.companions.cores))),
-        memory: spec.companions.memory,
+        memory: spec.companions.host.memory,
         devices,
         share: if devices == 0 { Share::ZERO } else { Share::WHOLE },
         models,
@@ -59,7 +59,7 @@ impl Contents {
     pub fn bins(&self, pool: &Pool<'_>, node: NodeId) -> Vec<Bin> {
         let bin = |class: usize, units: u32| Bin {
             cores: Share::units(self.cores),
-            memory: pool.memory(node),
+            memory: pool.host(node).memory,
             model: (class % 64) as u8,
             devices: vec![Share::WHOLE; units as usize],
         };

@@ -9,7 +9,7 @@
 
 use std::cmp::Reverse;
 
-use het_core::{Lease, Locality, Millis, Phase, Placement, StageSpec, StopCause, Time};
+use het_core::{Lease, Locality, Micro, Millis, Phase, Placement, StageSpec, StopCause, Time};
 
 use het_perf::{StopTimes, expected_loss};
 
@@ -39,7 +39,7 @@ pub(crate) fn evacuation(
     if view.state.is_endangered(lease) || should_leave(view, lease) {
         return Some((elsewhere(pool, lease, spec, index)?, StopCause::Drain));
     }
-    if !view.state.is_slowed(&lease.placement) {
+    if view.state.pace_for(lease) == Micro::ONE {
         return None;
     }
     let there = elsewhere(pool, lease, spec, index)?;
@@ -50,7 +50,8 @@ pub(crate) fn evacuation(
 /// knows how far it is has as much before it as behind it.
 fn is_worth_leaving(view: &View<'_>, lease: &Lease, there: &Placement) -> bool {
     let (_, spec, stage) = view.state.stage(lease.stage);
-    let [here, other] = [&lease.placement, there].map(|at| view.state.pace_of(at).as_f64());
+    let here = view.state.pace_for(lease).as_f64();
+    let other = view.state.pace_of(there).as_f64();
     let behind = view.now.since(lease.since);
     let left = time_left(view, lease.stage, &lease.placement).unwrap_or(behind).as_seconds();
     let StopTimes { save, load } = view.rates.stop_times(spec, lease.placement.units());

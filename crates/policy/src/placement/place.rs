@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    Bytes, Companions, DeviceId, Domain, Grant, Name, NodeId, Placement, Rank, RankRule, Reason,
-    Share, StageSpec, Topology,
+    Companions, DeviceId, Domain, Grant, Name, NodeId, Placement, Rank, RankRule, Reason, Share,
+    StageSpec, Topology,
 };
 
 use super::contents::{Growth, item};
@@ -55,7 +55,7 @@ pub(crate) fn place_among(
     accepted: &Accepted,
 ) -> Result<Placement, Reason> {
     let placed = on_any(pool, spec, index, accepted)?;
-    let slow: BTreeSet<DeviceId> = pool.state().slow_devices().map(|(id, _)| id).collect();
+    let slow: BTreeSet<DeviceId> = pool.state().slow_devices().collect();
     if placed.devices().any(|grant| slow.contains(&grant.device)) {
         return on_any(pool, spec, index, &accepted.without(&slow)).or(Ok(placed));
     }
@@ -179,8 +179,8 @@ impl<'a> Room<'a> {
         devices: &'a [DeviceId],
         free: u32,
     ) -> Self {
-        let Companions { cores, memory } = spec.companions;
-        if cores == 0 && memory == Bytes::ZERO {
+        let Companions { cores, host } = spec.companions;
+        if spec.companions == Companions::default() {
             return Self { node, devices, units: free };
         }
         let on_cores = devices.iter().any(|id| pool.sockets(node).contains(id));
@@ -191,7 +191,7 @@ impl<'a> Room<'a> {
             };
             let own_cores = if on_cores { count } else { 0 };
             ranks * cores + own_cores <= pool.free_cores(node)
-                && Bytes(u64::from(ranks) * memory.0) <= pool.memory(node)
+                && host.times(ranks).fits(pool.host(node))
         };
         let units = (0..=free).rev().find(|&count| fits(count)).unwrap_or(0);
         Self { node, devices, units }
@@ -258,7 +258,7 @@ fn fill(pool: &Pool<'_>, spec: &StageSpec, rooms: &[Room<'_>], need: u32) -> Vec
             node: room.node,
             companions: companions(pool, &mut taken, spec.companions.cores, (room.node, &grants)),
             grants,
-            memory: spec.companions.memory,
+            host: spec.companions.host,
         }));
     }
     ranks

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    ByNode, Bytes, DeviceGroup, DeviceId, Free, Grant, Isolation, Name, NodeId, Placement,
-    Selector, Share, StageKey, State,
+    ByNode, Bytes, DeviceGroup, DeviceId, Free, Grant, HostResources, Isolation, Name, NodeId,
+    Placement, Selector, Share, StageKey, State,
 };
 
 use super::packing::Mix;
@@ -160,8 +160,9 @@ impl<'a> Pool<'a> {
         self.free.share(device)
     }
 
-    pub fn memory(&self, node: NodeId) -> Bytes {
-        self.free.memory(node)
+    /// Of what a node has beside its devices.
+    pub fn host(&self, node: NodeId) -> HostResources {
+        self.free.host(node)
     }
 
     pub fn sockets(&self, node: NodeId) -> &'a [DeviceId] {
@@ -233,12 +234,13 @@ impl<'a> Pool<'a> {
         for grant in placement.grants() {
             *need.entry(grant.device).or_default() += grant.share;
         }
-        let mut memory: BTreeMap<NodeId, Bytes> = BTreeMap::new();
+        let mut host: BTreeMap<NodeId, HostResources> = BTreeMap::new();
         for rank in &placement.ranks {
-            *memory.entry(rank.node).or_default() += rank.memory;
+            let needed = host.entry(rank.node).or_default();
+            *needed = needed.plus(rank.host);
         }
         need.iter().all(|(&device, &share)| share <= self.free(device))
-            && memory.iter().all(|(&node, &bytes)| bytes <= self.memory(node))
+            && host.iter().all(|(&node, needed)| needed.fits(self.host(node)))
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Domain, Isolation, Name, RankRule, Reason, Selector, StageSpec, State,
+    Alternative, Bytes, Companions, Domain, Isolation, Name, RankRule, Reason, Selector, StageSpec,
+    State,
 };
 
 use super::place::never;
@@ -21,13 +22,13 @@ pub(crate) fn wanted(alternative: &Alternative) -> Wanted {
     (word.clone(), alternative.count, *memory_min, *isolation)
 }
 
-/// What decides where an alternative of a stage fits: its devices, cores and memory beside them,
+/// What decides where an alternative of a stage fits: its devices, what it needs beside them,
 /// domain, ranks.
-pub(crate) type Words = (Wanted, (u32, Bytes), Domain, RankRule);
+pub(crate) type Words = (Wanted, Companions, Domain, RankRule);
 
 pub(crate) fn words(spec: &StageSpec, index: usize) -> Words {
     let devices = wanted(&spec.alternatives[index]);
-    (devices, (spec.companions.cores, spec.companions.memory), spec.within, spec.ranks)
+    (devices, spec.companions, spec.within, spec.ranks)
 }
 
 /// Number of an [`Ask`]; what was forgotten and asked for again has another.

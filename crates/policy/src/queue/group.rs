@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use het_core::{
-    Bytes, Companions, Domain, JobSpec, Millis, Name, PlannedSpeeds, Preemptible, Priority,
-    RankRule, StageIndex, StageKey, StageSpec, State,
+    Companions, Domain, JobSpec, Millis, Name, PlannedSpeeds, Preemptible, Priority, RankRule,
+    StageIndex, StageKey, StageSpec, State,
 };
 
 use super::order::Rank;
@@ -52,7 +52,7 @@ pub(crate) struct Head {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Request {
     alternatives: Vec<Wanted>,
-    companions: (u32, Bytes),
+    companions: Companions,
     within: Domain,
     ranks: RankRule,
     /// Speeds and stakes are alike too.
@@ -114,7 +114,7 @@ impl Request {
     ) -> Self {
         Self {
             alternatives: spec.alternatives.iter().map(wanted).collect(),
-            companions: (spec.companions.cores, spec.companions.memory),
+            companions: spec.companions,
             within: spec.within,
             ranks: spec.ranks,
             profile: spec.profile.clone(),

@@ -1,6 +1,7 @@
 //! Devices, and taking them out of service.
 
 use axum::extract::State as Shared;
+use het_devices::DeviceLoad;
 use het_service::calls::{Availability, device_named, device_rows, set_availability};
 use het_wire::api::{DeviceList, DeviceRow};
 use serde::Deserialize;
@@ -17,8 +18,20 @@ pub async fn list(
     Auth(caller): Auth,
 ) -> Result<Seen<DeviceList>, ApiError> {
     caller.check_server(Verb::ReadServer)?;
-    let rows = device_rows(&api.0.service).await?;
-    Seen::by(&api, &caller, DeviceList::new(rows))
+    let load = api.0.load.read().devices;
+    let rows = device_rows(&api.0.service).await?.into_iter();
+    let rows = rows.map(|(id, row)| with_load(row, load.get(&id).copied().unwrap_or_default()));
+    Seen::by(&api, &caller, DeviceList::new(rows.collect()))
+}
+
+fn with_load(row: DeviceRow, load: DeviceLoad) -> DeviceRow {
+    let percent = |part: f64| (part * 100.0).round() as u32;
+    DeviceRow {
+        busy_pct: load.busy.map(percent),
+        memory_used_bytes: load.memory_used.map(|used| used.0),
+        clock_pct: load.clock.map(|clock| percent(clock.part())),
+        ..row
+    }
 }
 
 /// What can be done to a device.

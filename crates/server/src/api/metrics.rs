@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicU64;
 use axum::extract::State as Shared;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use het_core::State;
+use het_core::{DeviceId, StageState, State, Topology};
+use het_devices::{Clock, NodeLoad, Pressure};
 use het_service::redaction::Viewer;
 use het_service::{Caller, Code, Replica};
 use prometheus_client::encoding::text::encode;
@@ -30,7 +31,8 @@ pub async fn metrics(
     Auth(caller): Auth,
 ) -> Result<impl IntoResponse, ApiError> {
     caller.check_server(Verb::ReadServer)?;
-    let mut registry = api.0.service.query(move |replica| read(replica, &caller)).await?;
+    let load = api.0.load.read();
+    let mut registry = api.0.service.query(move |replica| read(replica, &caller, &load)).await?;
     let writable = ConstGauge::new(i64::from(api.0.service.storage_trouble().is_none()));
     registry.register("store_writable", "1 while changes can be made durable, else 0", writable);
     let mut text = String::new();
@@ -39,12 +41,13 @@ pub async fn metrics(
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], text))
 }
 
-fn read(replica: &Replica, caller: &Caller) -> Registry {
+fn read(replica: &Replica, caller: &Caller, load: &NodeLoad) -> Registry {
     let state = replica.state();
     let mut registry = Registry::with_prefix("het");
     jobs(&mut registry, state, &Viewer::new(caller, &|_| None));
     waiting(&mut registry, state);
     devices(&mut registry, state);
+    loads(&mut registry, state, load);
     let events = ConstCounter::new(replica.sequence());
     registry.register("log_events", "Events written to the log", events);
     let plans = ConstCounter::new(state.generation().0);
@@ -67,12 +70,69 @@ fn jobs(registry: &mut Registry, state: &State, viewer: &Viewer<'_>) {
 }
 
 fn waiting(registry: &mut Registry, state: &State) {
-    let family = Gauges::default();
+    let (count, oldest) = (Gauges::default(), Shares::default());
     let about = "Stages that could start if there were devices, by priority";
-    registry.register("waiting_stages", about, family.clone());
+    registry.register("waiting_stages", about, count.clone());
+    let about = "How long the one of them waits that waits longest, by priority";
+    registry.register("waiting_stages_oldest_seconds", about, oldest.clone());
     for key in state.waiting() {
-        let priority = state.stage(key).0.priority().word().to_owned();
-        family.get_or_create(&vec![("priority", priority)]).inc();
+        let (job, _, stage) = state.stage(key);
+        let labels = vec![("priority", job.priority().word().to_owned())];
+        count.get_or_create(&labels).inc();
+        let (StageState::Queued { since } | StageState::Stopped { since, .. }) = stage.state else {
+            continue;
+        };
+        let waited = state.now().since(since).as_seconds();
+        let oldest = oldest.get_or_create(&labels);
+        oldest.set(oldest.get().max(waited));
+    }
+}
+
+fn device_labels(topology: &Topology, id: DeviceId) -> Labels {
+    let device = topology.device(id);
+    vec![
+        ("device", format!("{}/{}", topology.node(device.node).name, device.name)),
+        ("class", topology.class_of(id).id.to_string()),
+    ]
+}
+
+/// What is measured of devices and of the node, and what that leaves of their speeds.
+fn loads(registry: &mut Registry, state: &State, load: &NodeLoad) {
+    let [busy, used, clock, throttled, pace] = [
+        ("device_busy_ratio", "Part of the last seconds in which a device worked"),
+        ("device_memory_used_bytes", "Memory of a device that programs hold"),
+        ("device_clock_ratio", "A device's clock, as a part of the rated one"),
+        ("device_throttled", "1 while heat or a lack of power holds a device's clock down, else 0"),
+        ("device_pace_ratio", "What is left of a device's usual speed for whoever comes"),
+    ]
+    .map(|(name, about)| {
+        let family = Shares::default();
+        registry.register(name, about, family.clone());
+        family
+    });
+    let set = |family: &Shares, labels: &Labels, value: Option<f64>| {
+        value.map(|value| family.get_or_create(labels).set(value))
+    };
+    let topology = state.topology();
+    for id in topology.device_ids().filter(|&id| !state.is_gone(id)) {
+        let labels = device_labels(topology, id);
+        set(&pace, &labels, Some(state.pace(id).as_f64()));
+        let Some(load) = load.devices.get(&id) else { continue };
+        set(&busy, &labels, load.busy);
+        set(&used, &labels, load.memory_used.map(|used| used.0 as f64));
+        set(&clock, &labels, load.clock.map(Clock::part));
+        set(&throttled, &labels, Some(f64::from(u8::from(load.is_throttled))));
+    }
+    let Some(Pressure { cpu_some, memory_full, io_full }) = load.pressure else { return };
+    let pressure = Shares::default();
+    let about =
+        "Part of the last ten seconds in which some, or all, tasks of the node waited for it";
+    registry.register("node_pressure_ratio", about, pressure.clone());
+    let waits =
+        [("cpu", "some", cpu_some), ("memory", "full", memory_full), ("io", "full", io_full)];
+    for (resource, who, part) in waits {
+        let labels = vec![("resource", resource.to_owned()), ("tasks", who.to_owned())];
+        pressure.get_or_create(&labels).set(part);
     }
 }
 
@@ -82,11 +142,7 @@ fn devices(registry: &mut Registry, state: &State) {
     registry.register("device_units", "Units of a device in service", capacity.clone());
     let topology = state.topology();
     for id in topology.device_ids().filter(|&id| !state.is_removed(topology.device(id).node)) {
-        let device = topology.device(id);
-        let labels = vec![
-            ("device", format!("{}/{}", topology.node(device.node).name, device.name)),
-            ("class", topology.class_of(id).id.to_string()),
-        ];
+        let labels = device_labels(topology, id);
         held.get_or_create(&labels).set(f64::from(state.held(id).0) / 10_000.0);
         capacity.get_or_create(&labels).set(f64::from(state.service()[id.index()].0) / 10_000.0);
     }

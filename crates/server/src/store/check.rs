@@ -118,13 +118,15 @@ impl StoreReader {
         let read = self.0.begin_read()?;
         let (events, gaps) = (read.open_table(EVENTS)?, read.open_table(GAPS)?);
         let mut chain = Chain::from(Mark::BEGINNING);
-        for row in events.iter()? {
+        // As readers find them, by keys.
+        for row in events.range(0..)? {
             let (key, value) = row?;
             let event = chain.event(key.value(), value.value(), &gaps);
             checked.events += 1;
             checked.damage.extend(event.err());
         }
-        match events.len()? == checked.events {
+        let all = events.iter()?.count() as u64;
+        match events.len()? == checked.events && all == checked.events {
             true => Ok(()),
             false => Err(StoreError::Tampered { sequence: chain.next }),
         }

@@ -273,6 +273,11 @@ fn write_learned(learned: &Learned) -> LearnedRecord {
         history: history.collect(),
         times: times.collect(),
         elastic: learned.elastic.iter().map(write_elastic).collect(),
+        demands: learned
+            .demands
+            .iter()
+            .map(|(name, of)| (name.to_string(), (*of).into()))
+            .collect(),
         peaks: learned.peaks.iter().map(|(class, peak)| (class.to_string(), *peak)).collect(),
         revision: learned.revision,
         revisions: learned.revisions.iter().map(|(name, at)| (name.to_string(), *at)).collect(),
@@ -367,6 +372,11 @@ pub(super) fn read_learned(record: &LearnedRecord) -> Result<Learned, RecordErro
         history: history.collect::<Result<_, RecordError>>()?,
         times: times.collect(),
         elastic: record.elastic.iter().map(read_elastic).collect(),
+        demands: record
+            .demands
+            .iter()
+            .map(|(name, of)| (name.as_str().into(), (*of).into()))
+            .collect(),
         peaks: record.peaks.iter().map(|(class, peak)| (class.as_str().into(), *peak)).collect(),
         revision: record.revision,
         revisions: record.revisions.iter().map(|(name, at)| (name.as_str().into(), *at)).collect(),

@@ -178,6 +178,9 @@ fn operators_are_told_the_names_and_others_the_quantities() {
         figures.contains("tenant=\"others\"") && figures.contains("tenant=\"lab\""),
         "{figures}"
     );
+    for name in ["het_device_pace_ratio{device=", "het_waiting_stages{priority="] {
+        assert!(figures.contains(name), "{figures}");
+    }
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use het_control::{Log, MemoryLog, Past, Retention};
 use het_core::{
-    Action, Device, DeviceClass, DeviceId, Event, JobId, JobSpec, LeaseId, Millis, Occupant,
-    Outcome, Phase, Plan, Priority, Progress, RecoveryPhase, StageState, StateParts, Time,
-    Topology,
+    Action, Degradation, DegradationCause, Device, DeviceClass, DeviceId, Event, JobId, JobSpec,
+    LeaseId, Micro, Millis, Occupant, Outcome, Phase, Plan, Priority, Progress, RecoveryPhase,
+    StageState, StateParts, Time, Topology,
 };
 use het_lab::{Scenario, play, random_scenario};
 use het_perf::Rates;
@@ -23,7 +23,7 @@ use crate::disk::{Handle, Sync, drawn};
 const POLICIES: [&str; 6] = ["adaptive", "fifo", "dynamic", "hybrid", "feedback", "fgd"];
 
 /// As many as [`traits`] tells apart.
-const TRAITS: usize = 23;
+const TRAITS: usize = 24;
 
 pub type Events = Vec<(Time, Event)>;
 
@@ -54,7 +54,10 @@ pub fn history(seed: u64) -> (Arc<Topology>, Events) {
     let mut events: Events = control.log().0.iter().flat_map(told).collect();
     // And nobody else is there. Plans that were made stay as they are.
     let by = Occupant { process: 7, user: "somebody".into(), command: "notebook".into() };
+    let cause = DegradationCause::Contention { by: Some(by.clone()) };
+    let degradation = Degradation { left: Micro(700_000), cause };
     events.insert(2, (events[1].0, Event::DeviceOccupied { device: DeviceId(0), by }));
+    events.insert(3, (events[1].0, Event::DeviceDegraded { device: DeviceId(0), degradation }));
     (Arc::new(scenario.topology.clone()), events)
 }
 
@@ -73,6 +76,7 @@ fn traits(past: &Past) -> Vec<&'static str> {
         ("running", phase(|phase| matches!(phase, Phase::Running { .. }))),
         ("stopping", phase(Phase::is_stopping)),
         ("yielding", !parts.yielding.is_empty()),
+        ("degraded", !parts.degraded.is_empty()),
         ("quotas", !parts.quotas.tenants.is_empty()),
         ("lost", parts.lost.contains(&true)),
         ("suspected", parts.suspected.contains(&true)),

@@ -1,7 +1,7 @@
 //! Devices, and taking them out of service.
 
-use het_core::{DeviceId, Event, Share, State, Topology};
-use het_wire::api::{DeviceRow, DeviceState};
+use het_core::{DegradationCause, DeviceId, Event, Share, State, Topology};
+use het_wire::api::{DeviceRow, DeviceState, SlowCause};
 
 use crate::{CallError, Change, Code, Handle};
 
@@ -16,11 +16,11 @@ pub enum Availability {
 ///
 /// # Errors
 /// When the replica cannot be reached.
-pub async fn device_rows(handle: &Handle) -> Result<Vec<DeviceRow>, CallError> {
+pub async fn device_rows(handle: &Handle) -> Result<Vec<(DeviceId, DeviceRow)>, CallError> {
     let rows = |state: &State| {
         let topology = state.topology();
         let stays = |id: &DeviceId| !state.is_removed(topology.device(*id).node);
-        topology.device_ids().filter(stays).map(|id| row(state, id)).collect()
+        topology.device_ids().filter(stays).map(|id| (id, row(state, id))).collect()
     };
     Ok(handle.query(move |replica| rows(replica.state())).await?)
 }
@@ -79,6 +79,17 @@ fn name_of(topology: &Topology, id: DeviceId) -> String {
 fn row(state: &State, id: DeviceId) -> DeviceRow {
     let topology = state.topology();
     let held = state.held(id).whole_units();
+    let degraded = state.degraded(id).map(|degraded| &degraded.degradation.cause);
+    let contender = match degraded {
+        Some(DegradationCause::Contention { by }) => by.as_ref(),
+        _ => None,
+    };
+    let slow_cause = match (state.slowness(id), degraded) {
+        (_, Some(DegradationCause::Contention { .. })) => Some(SlowCause::Contention),
+        (_, Some(DegradationCause::Throttling)) => Some(SlowCause::Throttling),
+        (_, Some(DegradationCause::MemoryPressure)) => Some(SlowCause::MemoryPressure),
+        (slowness, None) => slowness.map(|_| SlowCause::Steps),
+    };
     DeviceRow {
         name: name_of(topology, id),
         class: topology.class_of(id).id.to_string(),
@@ -87,13 +98,18 @@ fn row(state: &State, id: DeviceId) -> DeviceRow {
         held,
         occupant: state
             .occupant(id)
+            .or(contender)
             .map(|by| format!("{}: {} ({})", by.user, by.command, by.process)),
-        pace_pct: state.slowness(id).map(|slowness| (slowness.part.as_f64() * 100.0) as u32),
+        pace_pct: slow_cause.map(|_| (state.pace(id).as_f64() * 100.0) as u32),
+        slow_cause,
+        busy_pct: None,
+        memory_used_bytes: None,
+        clock_pct: None,
         state: match (state.is_drained(id), state.is_up(id)) {
             _ if state.is_gone(id) => DeviceState::Gone,
             (true, _) if held > 0 => DeviceState::Draining,
             (true, _) => DeviceState::Drained,
-            (false, true) if state.slowness(id).is_some() => DeviceState::Slow,
+            (false, true) if slow_cause.is_some() => DeviceState::Slow,
             (false, true) => DeviceState::Up,
             (false, false) if state.is_only_suspected(id) => DeviceState::Suspected,
             (false, false) if is_used_by_others(state, id) => DeviceState::Occupied,

@@ -144,8 +144,13 @@ fn impaired(state: &State, stage: &Stage, lang: Lang) -> Vec<String> {
     let sentences = devices.flat_map(|id| {
         let name = &state.topology().device(id).name;
         let slow = state.slowness(id).map(|it| text::slow_device(lang, name.as_str(), it.part));
+        let degraded = state
+            .degraded(id)
+            .map(|it| text::degraded_device(lang, name.as_str(), &it.degradation));
         let suspected = state.suspected_since(id);
-        slow.into_iter().chain(suspected.map(|_| text::suspected_device(lang, name.as_str())))
+        slow.into_iter()
+            .chain(degraded)
+            .chain(suspected.map(|_| text::suspected_device(lang, name.as_str())))
     });
     sentences.collect()
 }

@@ -141,6 +141,7 @@ fn stage_problems(
     if let Some(with) = tree.get("with") {
         size_at(found, with, "memory");
         size_at(found, with, "scratch");
+        rate_at(found, with, "read");
     }
     output_names(found, file, stage, tree);
 }
@@ -245,22 +246,33 @@ fn preemption_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree) {
 
 /// A duration where the field holds a text.
 fn duration_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
-    let Some(at) = tree.get(field) else { return };
-    if let Some(text) = at.to_json().as_str()
-        && quantity::duration(text).is_none()
-    {
-        let hint = "write for example `90s`, `10m` or `1h30m`".to_owned();
-        found.push(at.problem(format!("`{text}` is not a duration"), hint));
-    }
+    let read = |text: &str| quantity::duration(text).is_some();
+    quantity_at(found, tree.get(field), read, ("a duration", "`90s`, `10m` or `1h30m`"));
 }
 
 fn size_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
-    let Some(at) = tree.get(field) else { return };
+    let read = |text: &str| quantity::size(text).is_some();
+    quantity_at(found, tree.get(field), read, ("a size", "`64GiB`"));
+}
+
+fn rate_at(found: &mut Vec<Problem>, tree: &Tree, field: &str) {
+    let read = |text: &str| quantity::rate(text).is_some();
+    quantity_at(found, tree.get(field), read, ("a bandwidth", "`2GB/s`"));
+}
+
+/// What a quantity is called, and how one is written.
+fn quantity_at(
+    found: &mut Vec<Problem>,
+    at: Option<&Tree>,
+    can_be_read: impl Fn(&str) -> bool,
+    (what, example): (&str, &str),
+) {
+    let Some(at) = at else { return };
     if let Some(text) = at.to_json().as_str()
-        && quantity::size(text).is_none()
+        && !can_be_read(text)
     {
-        let hint = "write for example `64GiB`".to_owned();
-        found.push(at.problem(format!("`{text}` is not a size"), hint));
+        let hint = format!("write for example {example}");
+        found.push(at.problem(format!("`{text}` is not {what}"), hint));
     }
 }
 

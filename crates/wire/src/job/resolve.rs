@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use het_core::{
     Access, Alternative, ArrayMember, BatchRange, Bytes, CheckpointSpec, Companions, Container,
-    ContainerRuntime, DeviceClass, Domain, Elastic, JobId, JobSpec, Launch, LogFiles, LogRule,
-    Millis, Mount, Name, OutputRule, PlannedSpeeds, Preemptible, RankRule, Selector, StageIndex,
-    StageKind, StageSpec, StallRule, StartConditions, WriteMode,
+    ContainerRuntime, DeviceClass, Domain, Elastic, HostResources, JobId, JobSpec, Launch,
+    LogFiles, LogRule, Millis, Mount, Name, OutputRule, PlannedSpeeds, Preemptible, RankRule,
+    Selector, StageIndex, StageKind, StageSpec, StallRule, StartConditions, WriteMode,
 };
 
 use super::shape::{
@@ -137,6 +137,7 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         // Its steps are others than those in batches of another range, or of a fixed size.
         profile = format!("{profile}/batch-{min}-{max}");
     }
+    let size = |text: &Option<String>| text.as_deref().and_then(quantity::size).unwrap_or_default();
     StageSpec {
         name: stage.name.as_str().into(),
         kind,
@@ -145,7 +146,11 @@ fn resolve_stage(file: &JobFile, stage: &StageFile, context: &Context<'_>) -> St
         alternatives: alternatives(file, stage, kind, context),
         companions: Companions {
             cores: with.cores.unwrap_or(0),
-            memory: with.memory.as_deref().and_then(quantity::size).unwrap_or(Bytes::ZERO),
+            host: HostResources {
+                memory: size(&with.memory),
+                scratch: size(&with.scratch),
+                read: with.read.as_deref().and_then(quantity::rate).unwrap_or_default(),
+            },
         },
         within: match within {
             DomainFile::Node => Domain::Node,

@@ -412,10 +412,14 @@ pub struct CompanionsFile {
     /// Memory a rank, for example `64GiB`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// Most disk space that the stage's output, checkpoints and logs take up, a rank, for example
-    /// `200GiB`. A stage that takes up more is ended and fails.
+    /// Disk space for the stage's output, checkpoints and logs, a rank, for example `200GiB`. A
+    /// stage that takes up more is ended and fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<String>,
+    /// What it reads a second from the node's disk, a rank, for example `2GB/s`: stages are not
+    /// started beside each other where they would read more than it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Checkpoint, DeviceId, Event, Failure, FailureCause, JobChange, JobId, LeaseId, Measured, Micro,
-    Millis, NodeId, Occupant, Outcome, PreparationEnd, Priority, Progress, Share, StageIndex,
-    StageKey, Time,
+    Checkpoint, Degradation, DeviceId, Event, Failure, FailureCause, JobChange, JobId, LeaseId,
+    Measured, Micro, Millis, NodeId, Outcome, PreparationEnd, Priority, Progress, Share,
+    StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::degradation::{DegradationRecord, read_degradation, write_degradation};
 use super::error::RecordError;
+use super::host::HostRecord;
 use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
+use super::occupant::{OccupantRecord, read_occupant, write_occupant};
 use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
@@ -146,11 +149,18 @@ enum EventRecord {
     },
     DeviceOccupied {
         device: u32,
-        process: u32,
-        user: String,
-        command: String,
+        #[serde(flatten)]
+        by: OccupantRecord,
     },
     DeviceVacated {
+        device: u32,
+    },
+    DeviceDegraded {
+        device: u32,
+        #[serde(flatten)]
+        degradation: DegradationRecord,
+    },
+    DeviceRestored {
         device: u32,
     },
 }
@@ -191,6 +201,8 @@ pub(super) struct ProgressRecord {
     useful_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     busy_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    demand: Option<HostRecord>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<MeasuredRecord>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -297,14 +309,23 @@ fn write(event: &Event) -> EventRecord {
         Event::DeviceRepaired { device } => EventRecord::DeviceRepaired { device: device.0 },
         Event::DeviceDrained { device } => EventRecord::DeviceDrained { device: device.0 },
         Event::DeviceUndrained { device } => EventRecord::DeviceUndrained { device: device.0 },
-        Event::DeviceOccupied { device, by } => EventRecord::DeviceOccupied {
-            device: device.0,
-            process: by.process,
-            user: by.user.to_string(),
-            command: by.command.to_string(),
-        },
+        Event::DeviceOccupied { device, by } => {
+            EventRecord::DeviceOccupied { device: device.0, by: write_occupant(by) }
+        }
         Event::DeviceVacated { device } => EventRecord::DeviceVacated { device: device.0 },
+        Event::DeviceDegraded { device, degradation } => write_degraded(*device, degradation),
+        Event::DeviceRestored { device } => EventRecord::DeviceRestored { device: device.0 },
     }
+}
+
+fn write_degraded(device: DeviceId, degradation: &Degradation) -> EventRecord {
+    let degradation = write_degradation(degradation);
+    EventRecord::DeviceDegraded { device: device.0, degradation }
+}
+
+fn read_degraded(device: u32, record: &DegradationRecord) -> Event {
+    let degradation = read_degradation(record);
+    Event::DeviceDegraded { device: DeviceId(device), degradation }
 }
 
 fn write_preparation_ended(lease: LeaseId, end: &PreparationEnd) -> EventRecord {
@@ -378,11 +399,12 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         Stored::DeviceRepaired { device } => Event::DeviceRepaired { device: device_id(device) },
         Stored::DeviceDrained { device } => Event::DeviceDrained { device: device_id(device) },
         Stored::DeviceUndrained { device } => Event::DeviceUndrained { device: device_id(device) },
-        Stored::DeviceOccupied { device, process, user, command } => {
-            let by = read_occupant(*process, user, command);
-            Event::DeviceOccupied { device: device_id(device), by }
+        Stored::DeviceOccupied { device, by } => {
+            Event::DeviceOccupied { device: device_id(device), by: read_occupant(by) }
         }
         Stored::DeviceVacated { device } => Event::DeviceVacated { device: device_id(device) },
+        Stored::DeviceDegraded { device, degradation } => read_degraded(*device, degradation),
+        Stored::DeviceRestored { device } => Event::DeviceRestored { device: device_id(device) },
     })
 }
 
@@ -401,10 +423,6 @@ fn read_change(
     let priority = priority.map(read_priority).transpose()?;
     let change = JobChange { priority, time_limit: time_limit_ms.map(Millis) };
     Ok(Event::JobChanged { job: JobId(job), change })
-}
-
-fn read_occupant(process: u32, user: &str, command: &str) -> Occupant {
-    Occupant { process, user: user.into(), command: command.into() }
 }
 
 fn read_stage((job, stage): (u64, u16)) -> StageKey {
@@ -468,6 +486,7 @@ pub(super) fn write_progress(progress: &Progress) -> ProgressRecord {
         tokens: progress.tokens,
         useful_ms: progress.useful.map(|span| span.0),
         busy_ms: progress.busy.map(|span| span.0),
+        demand: progress.demand.as_deref().copied().map(HostRecord::from),
         measured: progress.measured.as_deref().map(|measured| MeasuredRecord {
             batch: measured.batch,
             accumulation: measured.accumulation,
@@ -490,6 +509,7 @@ pub(super) fn read_progress(record: &ProgressRecord) -> Progress {
         tokens: record.tokens,
         useful: record.useful_ms.map(Millis),
         busy: record.busy_ms.map(Millis),
+        demand: record.demand.map(|demand| Box::new(demand.into())),
         measured: record.measured.map(|measured| {
             Box::new(Measured {
                 batch: measured.batch,

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, Bytes, Checkpoint, DeviceId, Generation, Grant, JobId, LeaseId, Millis, NodeId,
-    Placement, Plan, Rank, Reason, Share, ShareMillis, StageIndex, StageKey, StopCause, StopCost,
+    Action, Checkpoint, DeviceId, Generation, Grant, JobId, LeaseId, Millis, NodeId, Placement,
+    Plan, Rank, Reason, Share, ShareMillis, StageIndex, StageKey, StopCause, StopCost,
 };
 use serde::{Deserialize, Serialize};
 
+use super::host::HostRecord;
 use super::spec::{LaunchRecord, read_launch, write_launch};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,8 +93,8 @@ struct RankRecord {
     grants: Vec<(u32, u32)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     companions: Vec<(u32, u32)>,
-    #[serde(default)]
-    memory_bytes: u64,
+    #[serde(flatten)]
+    host: HostRecord,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -357,7 +358,7 @@ pub(super) fn write_placement(placement: &Placement) -> PlacementRecord {
         node: rank.node.0,
         grants: pairs(&rank.grants),
         companions: pairs(&rank.companions),
-        memory_bytes: rank.memory.0,
+        host: rank.host.into(),
     });
     PlacementRecord { alternative: placement.alternative, ranks: ranks.collect() }
 }
@@ -371,7 +372,7 @@ pub(super) fn read_placement(record: &PlacementRecord) -> Placement {
         node: NodeId(rank.node),
         grants: grants(&rank.grants),
         companions: grants(&rank.companions),
-        memory: Bytes(rank.memory_bytes),
+        host: rank.host.into(),
     });
     Placement { alternative: record.alternative, ranks: ranks.collect() }
 }

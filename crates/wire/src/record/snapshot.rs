@@ -6,15 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Claim, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Micro, Millis, Name, NodeId,
-    Occupant, Phase, Preparation, PreparationOutcome, Share, ShareMillis, Slowness, StageKey,
+    Claim, Degraded, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Micro, Millis, Name,
+    NodeId, Phase, Preparation, PreparationOutcome, Share, ShareMillis, Slowness, StageKey,
     StateParts, Suspicion, Ticket, Time, Topology,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::RecordError;
+use super::degradation::{DegradationRecord, read_degradation, write_degradation};
+use super::host::HostRecord;
 use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
+use super::occupant::{OccupantRecord, read_occupant, write_occupant};
 use super::plan::{
     CauseRecord, CheckpointRecord, KeyRecord, PlacementRecord, read_cause, read_checkpoint,
     read_key, read_placement, write_cause, write_checkpoint, write_key, write_placement,
@@ -57,6 +60,9 @@ pub struct LearnedRecord {
     pub times: Vec<ObservedTimeRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elastic: Vec<ObservedElasticRecord>,
+    /// What a rank takes of its node, by profile.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub demands: BTreeMap<String, HostRecord>,
     /// By device class.
     pub peaks: BTreeMap<String, u64>,
     pub revision: u64,
@@ -183,6 +189,8 @@ struct StateRecord {
     suspicions: BTreeMap<u32, SuspicionRecord>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     slow_devices: BTreeMap<u32, SlownessRecord>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    degraded: BTreeMap<u32, DegradedRecord>,
     occupied: BTreeMap<u32, OccupantRecord>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     removed: BTreeSet<u32>,
@@ -232,17 +240,17 @@ struct PreparationRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-struct OccupantRecord {
-    process: u32,
-    user: String,
-    command: String,
-}
-
-#[derive(Serialize, Deserialize)]
 struct SlownessRecord {
     part: i64,
     seen_ms: u64,
     job: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct DegradedRecord {
+    #[serde(flatten)]
+    degradation: DegradationRecord,
+    since_ms: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -318,11 +326,6 @@ fn write_state(state: &StateParts) -> StateRecord {
         placement: write_placement(&claim.placement),
         since_ms: claim.since.0,
     };
-    let occupant = |by: &Occupant| OccupantRecord {
-        process: by.process,
-        user: by.user.to_string(),
-        command: by.command.to_string(),
-    };
     let taken = |(&(node, class), amount): (&(NodeId, usize), &Share)| TakenRecord {
         node: node.0,
         class,
@@ -352,7 +355,8 @@ fn write_state(state: &StateParts) -> StateRecord {
         drained: state.drained.iter().map(|id| id.0).collect(),
         suspicions: state.suspicions.iter().map(write_suspicion).collect(),
         slow_devices: state.slow_devices.iter().map(write_slowness).collect(),
-        occupied: state.occupied.iter().map(|(id, by)| (id.0, occupant(by))).collect(),
+        degraded: state.degraded.iter().map(write_degraded).collect(),
+        occupied: state.occupied.iter().map(|(id, by)| (id.0, write_occupant(by))).collect(),
         removed: state.removed.iter().map(|id| id.0).collect(),
         absent: state.absent.iter().map(|id| id.0).collect(),
         taken: state.taken.iter().map(taken).collect(),
@@ -398,7 +402,12 @@ fn read_state(record: &StateRecord, head: &Arc<Topology>) -> Result<StateParts, 
         drained: record.drained.iter().copied().map(DeviceId).collect(),
         suspicions: record.suspicions.iter().map(read_suspicion).collect(),
         slow_devices: record.slow_devices.iter().map(read_slowness).collect(),
-        occupied: record.occupied.iter().map(read_occupant).collect(),
+        degraded: record.degraded.iter().map(read_degraded).collect(),
+        occupied: record
+            .occupied
+            .iter()
+            .map(|(id, by)| (DeviceId(*id), read_occupant(by)))
+            .collect(),
         removed: record.removed.iter().copied().map(NodeId).collect(),
         absent: record.absent.iter().copied().map(DeviceId).collect(),
         taken: record.taken.iter().map(taken).collect(),
@@ -486,14 +495,19 @@ fn read_slowness((device, record): (&u32, &SlownessRecord)) -> (DeviceId, Slowne
     (DeviceId(*device), Slowness { part, seen, job })
 }
 
+fn write_degraded((device, degraded): (&DeviceId, &Degraded)) -> (u32, DegradedRecord) {
+    let degradation = write_degradation(&degraded.degradation);
+    (device.0, DegradedRecord { degradation, since_ms: degraded.since.0 })
+}
+
+fn read_degraded((device, record): (&u32, &DegradedRecord)) -> (DeviceId, Degraded) {
+    let degradation = read_degradation(&record.degradation);
+    (DeviceId(*device), Degraded { degradation, since: Time(record.since_ms) })
+}
+
 fn read_suspicion((device, record): (&u32, &SuspicionRecord)) -> (DeviceId, Suspicion) {
     let stalls = record.stalls.iter().map(|(job, at)| (JobId(*job), Time(*at))).collect();
     (DeviceId(*device), Suspicion { stalls, owed: Millis(record.owed_ms) })
-}
-
-fn read_occupant((id, by): (&u32, &OccupantRecord)) -> (DeviceId, Occupant) {
-    let (user, command) = (by.user.as_str().into(), by.command.as_str().into());
-    (DeviceId(*id), Occupant { process: by.process, user, command })
 }
 
 #[cfg(test)]

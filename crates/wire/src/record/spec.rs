@@ -13,6 +13,7 @@ use het_core::{
 use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
+use super::host::HostRecord;
 use super::start::{StartRecord, read_start, write_start};
 use super::words::by_word;
 
@@ -42,7 +43,8 @@ struct StageRecord {
     follows: Vec<u16>,
     alternatives: Vec<AlternativeRecord>,
     cores: u32,
-    memory_bytes: u64,
+    #[serde(flatten)]
+    host: HostRecord,
     within: String,
     rank_per_device: bool,
     retries: u32,
@@ -296,7 +298,7 @@ fn write_stage(spec: &StageSpec) -> StageRecord {
         follows: spec.follows.iter().map(|index| index.0).collect(),
         alternatives: spec.alternatives.iter().map(write_alternative).collect(),
         cores: spec.companions.cores,
-        memory_bytes: spec.companions.memory.0,
+        host: spec.companions.host.into(),
         within: spec.within.word().to_owned(),
         rank_per_device: spec.ranks == RankRule::PerDevice,
         retries: spec.retries,
@@ -319,7 +321,7 @@ fn read_stage(record: &StageRecord) -> Result<StageSpec, RecordError> {
         after: record.after.iter().copied().map(StageIndex).collect(),
         follows: record.follows.iter().copied().map(StageIndex).collect(),
         alternatives: record.alternatives.iter().map(read_alternative).collect(),
-        companions: Companions { cores: record.cores, memory: Bytes(record.memory_bytes) },
+        companions: Companions { cores: record.cores, host: record.host.into() },
         within: by_word(&Domain::ALL, |domain| domain.word(), &record.within)?,
         ranks: if record.rank_per_device { RankRule::PerDevice } else { RankRule::PerNode },
         retries: record.retries,

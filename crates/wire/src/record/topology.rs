@@ -1,10 +1,12 @@
 //! The head of a log: the cluster that its ids refer to.
 
 use het_core::{
-    Bytes, Device, DeviceClass, DeviceId, Link, Node, NodeId, Share, Topology, TopologyError,
-    Vertex,
+    Bytes, Device, DeviceClass, DeviceId, HostResources, Link, Node, NodeId, Share, Topology,
+    TopologyError, Vertex,
 };
 use serde::{Deserialize, Serialize};
+
+use super::host::{read_disk, write_disk};
 
 /// A topology as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,11 @@ pub struct ClassRecord {
 pub struct NodeRecord {
     pub name: String,
     pub memory_bytes: u64,
+    /// Nothing where nobody said how much there is, as of reading.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_bytes: Option<u64>,
     pub rack: String,
     pub pod: String,
 }
@@ -121,7 +128,9 @@ fn class(record: &ClassRecord) -> DeviceClass {
 fn node_record(node: &Node) -> NodeRecord {
     NodeRecord {
         name: node.name.to_string(),
-        memory_bytes: node.memory.0,
+        memory_bytes: node.host.memory.0,
+        scratch_bytes: write_disk(node.host.scratch),
+        read_bytes: write_disk(node.host.read),
         rack: node.rack.to_string(),
         pod: node.pod.to_string(),
     }
@@ -130,7 +139,11 @@ fn node_record(node: &Node) -> NodeRecord {
 fn node(record: &NodeRecord) -> Node {
     Node {
         name: record.name.as_str().into(),
-        memory: Bytes(record.memory_bytes),
+        host: HostResources {
+            memory: Bytes(record.memory_bytes),
+            scratch: read_disk(record.scratch_bytes),
+            read: read_disk(record.read_bytes),
+        },
         rack: record.rack.as_str().into(),
         pod: record.pod.as_str().into(),
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use het_core::{Bytes, Device, DeviceId, Link, Name, Node, NodeId, Share, Topology, Vertex};
+use het_core::{
+    Bytes, Device, DeviceId, HostResources, Link, Name, Node, NodeId, Share, Topology, Vertex,
+};
 
 use super::Cluster;
 use crate::catalogue::{self, Sheet};
@@ -73,10 +75,10 @@ impl Graph {
         self.own.get(class).or_else(|| catalogue::sheet(class))
     }
 
-    pub fn node(&mut self, name: &str, memory: Bytes, rack: &str, pod: &str) -> NodeId {
+    pub fn node(&mut self, name: &str, host: HostResources, rack: &str, pod: &str) -> NodeId {
         let id = NodeId(self.topology.nodes.len() as u32);
         let (name, rack, pod) = (name.into(), rack.into(), pod.into());
-        self.topology.nodes.push(Node { name, memory, rack, pod });
+        self.topology.nodes.push(Node { name, host, rack, pod });
         id
     }
 

@@ -1,6 +1,6 @@
 //! From a template to a machine: sockets, PCIe, accelerators, links between them, cards.
 
-use het_core::{Bytes, DeviceId, NodeId, Vertex};
+use het_core::{Bytes, DeviceId, HostResources, NodeId, Vertex};
 
 use super::graph::{Card, Graph, Network, Wire, part, spread};
 use super::rates::{self, PEER_SWITCH_NS};
@@ -15,9 +15,28 @@ const BUSINESS_GBIT: u64 = 25;
 pub(crate) struct Changes {
     /// Another class on the same board: A800 for A100.
     pub accelerator: Option<Sheet>,
-    pub memory: Option<Bytes>,
+    pub host: HostChanges,
     /// Speed of the compute cards.
     pub card_speed: Option<Bytes>,
+}
+
+/// What is said of a node beside its devices.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HostChanges {
+    pub memory: Option<Bytes>,
+    pub scratch: Option<Bytes>,
+    pub read: Option<Bytes>,
+}
+
+impl HostChanges {
+    /// So much memory where nothing else is said.
+    pub fn or_memory(self, memory: Bytes) -> HostResources {
+        HostResources {
+            memory: self.memory.unwrap_or(memory),
+            scratch: self.scratch.unwrap_or(HostResources::UNLIMITED),
+            read: self.read.unwrap_or(HostResources::UNLIMITED),
+        }
+    }
 }
 
 /// Where a node stands.
@@ -32,8 +51,8 @@ pub(crate) struct Stand<'text> {
 
 /// Adds a node. The template's classes are in the catalogue or among the graph's own.
 pub(crate) fn build(graph: &mut Graph, template: &Template, stand: Stand<'_>, changes: &Changes) {
-    let memory = changes.memory.unwrap_or(template.memory);
-    let node = graph.node(stand.name, memory, stand.rack, stand.pod);
+    let host = changes.host.or_memory(template.memory);
+    let node = graph.node(stand.name, host, stand.rack, stand.pod);
     let mut machine = Machine { graph, template, stand, node, sockets: Vec::new() };
     machine.sockets();
     let accelerators = machine.accelerators(changes);

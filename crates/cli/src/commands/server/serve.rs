@@ -13,7 +13,7 @@ use het_server::api::{Api, Certificate, Listen, Network, Tokens, serve};
 use het_server::{
     ControlLoopKind, DeviceLockError, DeviceLocks, Home, Keeping, LockHolder, Machine,
     MachineChanges, MachineLock, MachineService, MachineUsers, Members, Scheduling, ServiceOptions,
-    SpawnRequests, StartError, StoreError, become_user, begin_store, machine_with,
+    SpawnRequests, StartError, StoreError, become_user, begin_store, free_space, machine_with,
     raise_descriptor_limit, take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
@@ -46,7 +46,7 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     home.server_dir()?;
     let mut lock = acquire(&home)?;
     refuse_unsupervised(&home, Some(&home.run_dir("server")))?;
-    let mut machine = machine(args)?;
+    let mut machine = machine(args, &home)?;
     machine.users = users;
     lock.hold_devices(acquire_devices(args, &mut machine, &home)?);
     if args.new_store {
@@ -179,10 +179,11 @@ fn start_failed(error: StartError) -> Fail {
 }
 
 /// This machine, with some of its devices cut into shares, and with those that a file declares.
-fn machine(args: &ServerArgs) -> Result<Machine, Fail> {
+fn machine(args: &ServerArgs, home: &Home) -> Result<Machine, Fail> {
     let shares = args.share.as_slice();
     let declared = args.declare.as_deref().map(declared).transpose()?.unwrap_or_default();
-    let changes = MachineChanges { shares, declared: &declared };
+    let scratch = args.scratch.or_else(|| free_space(&home.server_dir().ok()?).ok());
+    let changes = MachineChanges { shares, declared: &declared, scratch, read: args.read };
     let machine = machine_with(System::this_machine(), &changes).map_err(|error| {
         Fail::new(code::USAGE, error.to_string())
             .hint("`het devices` names the devices; only NVIDIA's that are whole can be shared")

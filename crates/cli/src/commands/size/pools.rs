@@ -25,7 +25,7 @@ pub fn of_this() -> Result<Pools, Fail> {
     let machine = this();
     let mut all = of_cluster(&machine).map_err(|error| refused(&error))?;
     let devices: u32 = all.pools.iter().map(|pool| pool.devices).sum();
-    let host = machine.topology.nodes.first().map_or(Bytes::ZERO, |node| node.memory);
+    let host = machine.topology.nodes.first().map_or(Bytes::ZERO, |node| node.host.memory);
     for pool in &mut all.pools {
         pool.host_memory = Some(Bytes(host.0 / u64::from(devices.max(1))));
     }

@@ -121,7 +121,7 @@ pub fn kinds(topology: &Topology) -> Vec<Vec<NodeId>> {
     let mut rows = BTreeMap::new();
     for id in topology.node_ids() {
         let node = topology.node(id);
-        let key = (node.pod.clone(), node.memory, makes[id.index()].clone());
+        let key = (node.pod.clone(), node.host.memory, makes[id.index()].clone());
         let row = *rows.entry(key).or_insert_with(|| {
             kinds.push(Vec::new());
             kinds.len() - 1

@@ -74,7 +74,7 @@ pub fn picture(cluster: &Cluster) -> Picture {
     Picture {
         title: cluster.name.clone(),
         subtitle: subtitle(topology),
-        frame: format!("{} ({} of memory)", node.name, node.memory),
+        frame: format!("{} ({} of memory)", node.name, node.host.memory),
         shapes: drawing.shapes,
         lines,
     }

@@ -27,7 +27,7 @@ fn nodes(topology: &Topology) {
             1 => node.name.to_string(),
             _ => format!("{} … {}", node.name, topology.node(*last).name),
         };
-        let memory = node.memory.to_string();
+        let memory = node.host.memory.to_string();
         let devices = graph::contents(topology, *first).join(", ");
         table.add_row([name, alike.len().to_string(), node.pod.to_string(), memory, devices]);
     }

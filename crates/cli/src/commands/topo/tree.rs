@@ -30,7 +30,7 @@ impl Tree<'_> {
     fn node(&mut self, alike: &[NodeId]) {
         let [id, others @ ..] = alike else { return };
         let node = self.topology.node(*id);
-        let size = node.memory.to_string();
+        let size = node.host.memory.to_string();
         let place = match (others.first(), others.last()) {
             (Some(first), Some(last)) => {
                 let [first, last] = [first, last].map(|id| &self.topology.node(*id).name);

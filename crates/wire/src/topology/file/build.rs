@@ -10,7 +10,7 @@ use crate::file::{Problem, Tree};
 use crate::quantity;
 use crate::topology::fabric::{self, FABRICS, Fabric, PodShape};
 use crate::topology::graph::{Card, Graph, Network, Wire};
-use crate::topology::node::Changes;
+use crate::topology::node::{Changes, HostChanges};
 use crate::topology::template::{self, TEMPLATES};
 use crate::topology::word::{self, NODES_MAX, Place};
 use crate::topology::{Cluster, rates};
@@ -94,7 +94,7 @@ impl Reader<'_> {
     fn size(&mut self, text: &str, pointer: &str, field: &str) -> Option<Bytes> {
         let size = quantity::size(text).filter(|size| *size > Bytes::ZERO);
         if size.is_none() {
-            let message = format!("`{text}` is not a memory size");
+            let message = format!("`{text}` is not a size");
             self.wrong(&format!("{pointer}/{field}"), message, "write a size such as `64GiB`");
         }
         size
@@ -144,15 +144,24 @@ impl Reader<'_> {
             let message = format!("the cluster has more than {NODES_MAX} nodes");
             return self.wrong(&format!("{pointer}/count"), message, "take fewer");
         }
-        let memory = group.memory.as_deref().map(|text| self.size(text, pointer, "memory"));
-        let memory = memory.flatten();
+        let mut size = |text: &Option<String>, field: &str| {
+            text.as_deref().and_then(|text| self.size(text, pointer, field))
+        };
+        let host = HostChanges {
+            memory: size(&group.memory, "memory"),
+            scratch: size(&group.scratch, "scratch"),
+            read: None,
+        };
+        let rate = group.read.as_deref();
+        let read = rate.and_then(|text| self.rate(text, &format!("{pointer}/read")));
+        let host = HostChanges { read, ..host };
         match &group.template {
-            Some(name) => self.templated(name, group, pointer, memory),
-            None => self.spelled(group, pointer, memory),
+            Some(name) => self.templated(name, group, pointer, host),
+            None => self.spelled(group, pointer, host),
         }
     }
 
-    fn templated(&mut self, name: &str, group: &GroupFile, pointer: &str, memory: Option<Bytes>) {
+    fn templated(&mut self, name: &str, group: &GroupFile, pointer: &str, host: HostChanges) {
         let Some(template) = template::by_name(name) else {
             let hint = word::hint(name, TEMPLATES.iter().map(|template| template.name));
             let message = format!("`{name}` is no node template");
@@ -169,7 +178,7 @@ impl Reader<'_> {
         let speed = group.card_speed.as_deref();
         let speed = speed.map(|text| self.rate(text, &format!("{pointer}/card_speed")));
         let changes =
-            Changes { accelerator: accelerator.flatten(), memory, card_speed: speed.flatten() };
+            Changes { accelerator: accelerator.flatten(), host, card_speed: speed.flatten() };
         let place = Place {
             names: group.name.as_deref().unwrap_or("node"),
             pod: group.pod.as_deref().unwrap_or(POD),
@@ -179,7 +188,7 @@ impl Reader<'_> {
     }
 
     /// Nodes whose devices and links the file names one by one.
-    fn spelled(&mut self, group: &GroupFile, pointer: &str, memory: Option<Bytes>) {
+    fn spelled(&mut self, group: &GroupFile, pointer: &str, host: HostChanges) {
         if group.devices.is_empty() {
             let hint = "name a `template`, or `devices`";
             return self.wrong(pointer, "a group of nodes without devices", hint);
@@ -232,7 +241,7 @@ impl Reader<'_> {
             let name = format!("{prefix}{}", first + number);
             let pod = group.pod.as_deref().unwrap_or(POD);
             let rack = group.rack.as_deref().unwrap_or(pod);
-            let node = self.graph.node(&name, memory.unwrap_or(MEMORY), rack, pod);
+            let node = self.graph.node(&name, host.or_memory(MEMORY), rack, pod);
             self.one(group, &sheets, &wires, (node, &name));
         }
     }

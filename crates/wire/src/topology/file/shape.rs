@@ -106,6 +106,13 @@ pub struct GroupFile {
     pub rack: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
+    /// Disk space that stages may take up, for example `4TiB`; nobody counts it where nothing is
+    /// said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<String>,
+    /// What its disk reads, for example `6GB/s`; the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<String>,
     /// Another class on the template's board, for example `a800-sxm4-80`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<String>,

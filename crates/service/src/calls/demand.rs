@@ -1,0 +1,70 @@
+//! What stages take of a node's disk, as their programs showed before.
+
+use std::sync::Arc;
+
+use het_core::{Bytes, HostResources, JobSpec, StageSpec, Topology};
+
+use crate::{CallError, Handle, Replica};
+
+/// With what was measured, for stages that do not say it themselves.
+///
+/// # Errors
+/// When the replica cannot be reached.
+pub async fn with_measured_demand(handle: &Handle, spec: JobSpec) -> Result<JobSpec, CallError> {
+    let spec = Arc::new(spec);
+    let asked = Arc::clone(&spec);
+    let demand = |replica: &Replica, stage: &StageSpec| {
+        let measured = replica.situation().view.rates.demand(&stage.profile);
+        completed(stage.companions.host, measured, replica.state().topology())
+    };
+    let look = move |replica: &Replica| -> Vec<HostResources> {
+        asked.stages.iter().map(|stage| demand(replica, stage)).collect()
+    };
+    let demands = handle.query(look).await?;
+    let mut spec = Arc::unwrap_or_clone(spec);
+    for (stage, demand) in spec.stages.iter_mut().zip(demands) {
+        stage.companions.host = demand;
+    }
+    Ok(spec)
+}
+
+/// At most what the node that has most has: nobody asked for it, so nobody is refused for it.
+fn completed(asked: HostResources, measured: HostResources, topology: &Topology) -> HostResources {
+    let most = topology.nodes.iter().fold(HostResources::NONE, |most, node| most.most(node.host));
+    let of = |asked: Bytes, measured: Bytes, most: Bytes| match asked {
+        Bytes::ZERO => measured.min(most),
+        asked => asked,
+    };
+    HostResources {
+        scratch: of(asked.scratch, measured.scratch, most.scratch),
+        read: of(asked.read, measured.read, most.read),
+        ..asked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use het_testkit::build::topology;
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_stands_and_what_is_measured_never_exceeds_a_node() {
+        let mut topology = topology(&[(&[("h100", 1)], 0), (&[("h100", 1)], 0)]);
+        topology.nodes[0].host.scratch = Bytes(10);
+        topology.nodes[1].host.scratch = Bytes(20);
+        let host = |scratch, read| HostResources {
+            scratch: Bytes(scratch),
+            read: Bytes(read),
+            ..HostResources::NONE
+        };
+        let check = |asked: (u64, u64), measured: (u64, u64), expected: (u64, u64)| {
+            let found = completed(host(asked.0, asked.1), host(measured.0, measured.1), &topology);
+            assert_eq!(found, host(expected.0, expected.1));
+        };
+        check((0, 0), (5, 7), (5, 7));
+        check((0, 0), (50, 7), (20, 7));
+        check((30, 0), (5, 7), (30, 7));
+        check((0, 3), (0, 7), (0, 3));
+    }
+}

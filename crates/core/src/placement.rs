@@ -52,6 +52,16 @@ impl Placement {
         by_node
     }
 
+    /// What its ranks hold of each node beside devices.
+    pub fn host_by_node(&self) -> BTreeMap<NodeId, HostResources> {
+        let mut by_node: BTreeMap<NodeId, HostResources> = BTreeMap::new();
+        for rank in &self.ranks {
+            let held = by_node.entry(rank.node).or_default();
+            *held = held.plus(rank.host);
+        }
+        by_node
+    }
+
     pub fn uses_node(&self, node: NodeId) -> bool {
         self.ranks.iter().any(|rank| rank.node == node)
     }

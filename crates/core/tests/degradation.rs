@@ -22,7 +22,8 @@ fn running() -> (State, LeaseId) {
 }
 
 fn degraded(left: i64) -> Event {
-    let degradation = Degradation { left: Micro(left), cause: DegradationCause::Throttling };
+    let degradation =
+        Degradation { left: Micro(left), cause: DegradationCause::Contention { by: None } };
     Event::DeviceDegraded { device: DEVICE, degradation }
 }
 
@@ -80,4 +81,13 @@ fn steps_made_only_since_then_say_nothing_of_it() {
     works(&mut state, lease, 33, 10);
     state.apply(state.now(), &degraded(500_000));
     check(&state, lease, [500_000; 2]);
+}
+
+#[test]
+fn heat_that_came_while_it_works_is_no_reason_to_leave() {
+    let (mut state, lease) = running();
+    let degradation = Degradation { left: Micro(600_000), cause: DegradationCause::Throttling };
+    let hot = Event::DeviceDegraded { device: DEVICE, degradation };
+    state.apply(Time(1), &hot);
+    check(&state, lease, [600_000, 1_000_000]);
 }

@@ -21,9 +21,9 @@ pub struct DeviceLoad {
     pub busy: Option<f64>,
     pub memory_used: Option<Bytes>,
     pub clock: Option<Clock>,
-    /// Its clock is held down by heat or a lack of power. A power limit that it works up to by
-    /// design does not count.
-    pub is_throttled: bool,
+    /// The part of its speed to which heat or a lack of power holds it down, while they do. A
+    /// power limit that it works up to by design does not count.
+    pub throttled_to: Option<f64>,
 }
 
 /// A clock in MHz.
@@ -71,7 +71,8 @@ struct Socket {
     cores: Vec<u32>,
     /// Sums of its cores at the reading before: busy and in all, in ticks.
     ticks: Option<(u64, u64)>,
-    throttlings: u64,
+    /// How often each core was slowed because it was hot, since boot.
+    throttlings: BTreeMap<u32, u64>,
 }
 
 /// Open sources: keep it and read often, for loading NVML costs far more than a reading.
@@ -95,7 +96,8 @@ impl LoadSource {
         for id in discovery.topology.device_ids() {
             let device = discovery.topology.device(id);
             if let Some(cores) = discovery.cores.get(&id) {
-                let socket = Socket { cores: cores.clone(), ticks: None, throttlings: 0 };
+                let socket =
+                    Socket { cores: cores.clone(), ticks: None, throttlings: BTreeMap::new() };
                 sources.insert(id, Source::Socket(socket));
                 continue;
             }
@@ -149,11 +151,16 @@ fn of_nvml(device: &Device<'_>) -> DeviceLoad {
         (device.clock_info(NvmlClock::SM).ok(), device.max_clock_info(NvmlClock::SM).ok());
     let held_down = ThrottleReasons::HW_SLOWDOWN | ThrottleReasons::SW_THERMAL_SLOWDOWN;
     let reasons = device.current_throttle_reasons();
+    let is_held_down = reasons.is_ok_and(|reasons| reasons.intersects(held_down));
+    let busy = device.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0);
+    let clock = now.zip(rated).map(|(mhz, rated_mhz)| Clock { mhz, rated_mhz });
+    // The clock of one that has nothing to do is low anyhow.
+    let works = busy.is_some_and(|busy| busy > 0.1);
     DeviceLoad {
-        busy: device.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
+        busy,
         memory_used: device.memory_info().ok().map(|memory| Bytes(memory.used)),
-        clock: now.zip(rated).map(|(mhz, rated_mhz)| Clock { mhz, rated_mhz }),
-        is_throttled: reasons.is_ok_and(|reasons| reasons.intersects(held_down)),
+        clock,
+        throttled_to: clock.filter(|_| is_held_down && works).map(Clock::part),
     }
 }
 
@@ -165,7 +172,7 @@ fn of_amdgpu(files: &SystemFiles, path: &str) -> DeviceLoad {
         busy: busy.map(|percent: u32| f64::from(percent) / 100.0),
         memory_used: files.number(&format!("{path}/mem_info_vram_used")).map(Bytes),
         clock: clock.map(|(mhz, rated_mhz)| Clock { mhz, rated_mhz }),
-        is_throttled: false,
+        throttled_to: None,
     }
 }
 
@@ -177,32 +184,40 @@ impl Socket {
         let span =
             before.map(|(busy, all)| (now.0.saturating_sub(busy), now.1.saturating_sub(all)));
         let busy = span.filter(|(_, all)| *all > 0).map(|(busy, all)| busy as f64 / all as f64);
-        let throttlings = self.throttlings(files);
-        let is_throttled = before.is_some() && throttlings > self.throttlings;
-        self.throttlings = throttlings;
-        DeviceLoad { busy, memory_used: None, clock: self.clock(files), is_throttled }
+        DeviceLoad {
+            busy,
+            memory_used: None,
+            clock: clock_of(files, &self.cores),
+            throttled_to: self.throttled_to(files),
+        }
     }
 
-    /// How often its cores were slowed because they were hot, since boot.
-    fn throttlings(&self, files: &SystemFiles) -> u64 {
-        let count = |core: &u32| -> Option<u64> {
+    /// What is left of it where cores were slowed since the reading before: the others have all of
+    /// their speed, however slow the clocks of those are that have nothing to do.
+    fn throttled_to(&mut self, files: &SystemFiles) -> Option<f64> {
+        let mut lost = 0.0;
+        for &core in &self.cores {
             let path = format!("sys/devices/system/cpu/cpu{core}/thermal_throttle");
-            files.number(&format!("{path}/core_throttle_count"))
-        };
-        self.cores.iter().filter_map(count).sum()
+            let count = files.number(&format!("{path}/core_throttle_count"));
+            let Some(count): Option<u64> = count else { continue };
+            let before = self.throttlings.insert(core, count);
+            if before.is_some_and(|before| count > before) {
+                lost += clock_of(files, &[core]).map_or(0.0, |clock| 1.0 - clock.part());
+            }
+        }
+        (lost > 0.0).then(|| 1.0 - lost / self.cores.len() as f64)
     }
+}
 
-    /// The mean of its cores.
-    fn clock(&self, files: &SystemFiles) -> Option<Clock> {
-        let khz = |core: &u32, name: &str| -> Option<u64> {
-            files.number(&format!("sys/devices/system/cpu/cpu{core}/cpufreq/{name}"))
-        };
-        let now: Vec<u64> =
-            self.cores.iter().filter_map(|core| khz(core, "scaling_cur_freq")).collect();
-        let first = self.cores.first()?;
-        let rated = khz(first, "base_frequency").or_else(|| khz(first, "cpuinfo_max_freq"))?;
-        let mean = now.iter().sum::<u64>().checked_div(now.len() as u64)?;
-        let mhz = |khz: u64| u32::try_from(khz / 1_000).unwrap_or(u32::MAX);
-        Some(Clock { mhz: mhz(mean), rated_mhz: mhz(rated) })
-    }
+/// The mean of these cores.
+fn clock_of(files: &SystemFiles, cores: &[u32]) -> Option<Clock> {
+    let khz = |core: &u32, name: &str| -> Option<u64> {
+        files.number(&format!("sys/devices/system/cpu/cpu{core}/cpufreq/{name}"))
+    };
+    let now: Vec<u64> = cores.iter().filter_map(|core| khz(core, "scaling_cur_freq")).collect();
+    let first = cores.first()?;
+    let rated = khz(first, "base_frequency").or_else(|| khz(first, "cpuinfo_max_freq"))?;
+    let mean = now.iter().sum::<u64>().checked_div(now.len() as u64)?;
+    let mhz = |khz: u64| u32::try_from(khz / 1_000).unwrap_or(u32::MAX);
+    Some(Clock { mhz: mhz(mean), rated_mhz: mhz(rated) })
 }

@@ -524,7 +524,7 @@ fn loads_come_from_sysfs_and_procfs() {
         |number: u32, busy: u64, idle: u64| format!("cpu{number} {busy} 0 0 {idle} 0 0 0 0\n");
     let cores = |busy: u64, idle: u64| (0..16).map(|core_id| core(core_id, busy, idle)).collect();
     let (before, after): (String, String) = (cores(100, 900), cores(130, 970));
-    let hot = "sys/devices/system/cpu/cpu3/thermal_throttle/core_throttle_count";
+    let hot = "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count";
     let frequency = |name: &str, khz: &str| {
         write(&format!("sys/devices/system/cpu/cpu0/cpufreq/{name}"), khz);
     };
@@ -548,10 +548,12 @@ fn loads_come_from_sysfs_and_procfs() {
         busy: Some(0.37),
         memory_used: Some(Bytes::gib(1)),
         clock: Some(Clock { mhz: 1_700, rated_mhz: 2_500 }),
-        is_throttled: false,
+        throttled_to: None,
     };
     assert_eq!(first.devices.into_values().collect::<Vec<_>>(), [socket, card]);
-    let socket = DeviceLoad { busy: Some(0.3), is_throttled: true, ..socket };
+    // One of sixteen cores has half of its clock.
+    let throttled_to = Some(1.0 - 0.5 / 16.0);
+    let socket = DeviceLoad { busy: Some(0.3), throttled_to, ..socket };
     assert_eq!(second.devices.into_values().collect::<Vec<_>>(), [socket, card]);
     let pressure = Pressure { cpu_some: 0.25, memory_full: 0.5, io_full: 0.5 };
     assert_eq!(second.pressure, Some(pressure));

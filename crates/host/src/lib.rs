@@ -43,5 +43,5 @@ pub use lock::{
 };
 pub use machine::{Machine, MachineChanges, MachineUsers, machine, machine_with, this_machine};
 pub use monitor::{Monitor, OwnProcesses, Repairs, monitor};
-pub use reserve::{Reserve, free_space};
+pub use reserve::{Reserve, disk_size, free_space};
 pub use unsupervised::{Unsupervised, unsupervised};

@@ -18,7 +18,7 @@ const WEIGHT: f64 = 0.2;
 /// Less than this part of the speed is told.
 const DEGRADED: f64 = 0.8;
 /// More is as good as all of it.
-const RESTORED: f64 = 0.95;
+const RESTORED: f64 = 0.9;
 /// A change of what was told, by which it is told again.
 const CHANGE: f64 = 0.1;
 
@@ -50,15 +50,16 @@ pub(crate) struct LoadWatch {
 
 impl LoadWatch {
     pub fn open(system: &System, discovery: &Discovery, state: &State) -> Self {
-        let told = |id| Some((id, state.degraded(id)?.degradation.left.as_f64()));
-        let told: BTreeMap<DeviceId, f64> =
-            state.topology().device_ids().filter_map(told).collect();
+        let left = |id| Some((id, state.degraded(id)?.degradation.left.as_f64()));
+        let mean: BTreeMap<DeviceId, f64> =
+            state.topology().device_ids().filter_map(left).collect();
+        let told = mean.iter().map(|(&id, &left)| (id, (left, None))).collect();
         Self {
             source: LoadSource::open(system, discovery),
             sockets: discovery.cores.clone(),
             times: ProcessorTime::default(),
             read: None,
-            told: Told { mean: told.clone(), told },
+            told: Told { mean, told },
             latest: LatestLoad::default(),
         }
     }
@@ -110,7 +111,8 @@ fn contention<'a>(
     let here = |session: &SessionTime| {
         let on = session.cores.iter().filter(|core| cores.contains(core)).count();
         let part = on as f64 / session.cores.len().max(1) as f64;
-        part * session.time.as_seconds() / span.as_secs_f64().max(1e-3)
+        // What it collected of a process that ended may be of a long time.
+        (part * session.time.as_seconds() / span.as_secs_f64().max(1e-3)).min(count)
     };
     let of = |owner: ProcessOwner| sessions.iter().filter(move |session| session.owner == owner);
     let ours: f64 = of(ProcessOwner::Lease).map(here).sum();
@@ -126,17 +128,16 @@ fn degradation(
     contention: Option<Contention<'_>>,
     memory_full: f64,
 ) -> (f64, Cause) {
-    let by = |contention: Contention<'_>| {
-        (contention.left, Cause::Contention { process: contention.by.map(|by| by.process) })
-    };
-    let clock = device.clock.filter(|_| device.is_throttled);
-    let all = [
-        Some((1.0 - memory_full, Cause::MemoryPressure)),
-        contention.map(by),
-        clock.map(|clock| (clock.part(), Cause::Throttling)),
+    let others = [
+        contention.map(|it| (it.left, Cause::Contention { process: it.by.map(|by| by.process) })),
+        device.throttled_to.map(|part| (part, Cause::Throttling)),
     ];
-    let worst = all.into_iter().flatten().min_by(|(a, _), (b, _)| a.total_cmp(b));
-    worst.unwrap_or((1.0, Cause::MemoryPressure))
+    let memory = (1.0 - memory_full, Cause::MemoryPressure);
+    let worse = |worst: (f64, Cause), other: (f64, Cause)| match other.0 < worst.0 {
+        true => other,
+        false => worst,
+    };
+    others.into_iter().flatten().fold(memory, worse)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -147,6 +148,11 @@ enum Cause {
 }
 
 impl Cause {
+    /// Processes come and go: another one is no other cause.
+    fn is_like(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+
     fn named(self) -> DegradationCause {
         match self {
             Self::Contention { process } => {
@@ -163,8 +169,8 @@ impl Cause {
 struct Told {
     /// Over the last readings.
     mean: BTreeMap<DeviceId, f64>,
-    /// Devices that were told to be degraded.
-    told: BTreeMap<DeviceId, f64>,
+    /// Devices that were told to be degraded; with the cause, where this process told it.
+    told: BTreeMap<DeviceId, (f64, Option<Cause>)>,
 }
 
 impl Told {
@@ -184,9 +190,13 @@ impl Told {
                 self.told.remove(&device);
                 Some(Event::DeviceRestored { device })
             }
-            Some(told) if (mean - told).abs() < CHANGE => None,
+            Some((told, by))
+                if (mean - told).abs() < CHANGE && by.is_none_or(|by| by.is_like(cause)) =>
+            {
+                None
+            }
             _ => {
-                self.told.insert(device, mean);
+                self.told.insert(device, (mean, Some(cause)));
                 let left = Micro::from_f64((mean * 100.0).round() / 100.0)?.max(Micro(10_000));
                 let degradation = Degradation { left, cause: cause.named() };
                 Some(Event::DeviceDegraded { device, degradation })
@@ -231,7 +241,7 @@ mod tests {
     fn the_worst_cause_is_told() {
         let clock = Some(Clock { mhz: 500, rated_mhz: 1_000 });
         let cool = DeviceLoad { clock, ..DeviceLoad::default() };
-        let hot = DeviceLoad { is_throttled: true, ..cool };
+        let hot = DeviceLoad { throttled_to: Some(0.5), ..cool };
         assert_eq!(degradation(&cool, None, 0.25), (0.75, Cause::MemoryPressure));
         assert_eq!(degradation(&hot, None, 0.25), (0.5, Cause::Throttling));
         let contended = || Some(Contention { left: 0.25, by: None });

@@ -24,6 +24,15 @@ pub fn free_space(path: &Path) -> io::Result<Bytes> {
     Ok(available(&statvfs(path)?))
 }
 
+/// All that the disk of a path holds, whether or not it is written yet.
+///
+/// # Errors
+/// When there is no such path.
+pub fn disk_size(path: &Path) -> io::Result<Bytes> {
+    let disk = statvfs(path)?;
+    Ok(Bytes(disk.blocks().saturating_mul(disk.fragment_size())))
+}
+
 fn available(disk: &Statvfs) -> Bytes {
     Bytes(disk.blocks_available().saturating_mul(disk.fragment_size()))
 }

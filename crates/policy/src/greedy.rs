@@ -16,7 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 use std::sync::Arc;
 
-use het_core::{Lease, LeaseId, Placement, Priority, Reason, StageKey, StopCause, Time};
+use het_core::{
+    HostResources, Lease, LeaseId, NodeId, Placement, Priority, Reason, StageKey, StopCause, Time,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::adaptive::{Prices, Weights};
@@ -209,7 +211,14 @@ impl<'a> Pass<'a> {
         let state = self.view.state;
         for (&key, claim) in state.claims() {
             let placement = &claim.placement;
-            let in_service = || placement.grants().all(|grant| state.is_up(grant.device));
+            // A node may have come to have less.
+            let has = |(node, held): (&NodeId, &HostResources)| {
+                held.fits(state.topology().node(*node).host)
+            };
+            let in_service = || {
+                placement.grants().all(|grant| state.is_up(grant.device))
+                    && placement.host_by_node().iter().all(has)
+            };
             if state.is_moving(key) {
                 let placement = in_service().then(|| (**placement).clone());
                 let reasons = vec![Reason::ClaimPending];

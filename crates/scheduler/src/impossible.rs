@@ -66,8 +66,7 @@ impl Impossible {
             }
             Some(Remedy::LessBeside(_)) => {
                 "the devices are there: ask for less beside them; `het topo this` shows cores and \
-                 memory, scratch is what was free on the disk when the server started, or its \
-                 `--scratch`"
+                 memory, and the server's `--scratch`, or the size of its disk, is all scratch"
                     .to_owned()
             }
             Some(Remedy::Nearest(nearest)) => {

@@ -99,7 +99,8 @@ fn a_slow_device_is_the_last_that_anybody_gets() {
 }
 
 fn degraded(device: u32, left: i64) -> Event {
-    let degradation = Degradation { left: Micro(left), cause: DegradationCause::Throttling };
+    let degradation =
+        Degradation { left: Micro(left), cause: DegradationCause::Contention { by: None } };
     Event::DeviceDegraded { device: DeviceId(device), degradation }
 }
 

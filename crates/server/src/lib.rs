@@ -25,7 +25,7 @@ pub use het_agent::{
 pub use het_host::{
     CalibrationFault, Calibrations, Conflict, ControlGroupFinding, ControlLoopKind, DeviceChoice,
     DeviceLockError, DeviceLocks, ENVIRONMENT_BYTES_MAX, Home, HomeError, JobDir, LockHolder,
-    Machine, MachineChanges, MachineLock, MachineUsers, Unsupervised, control_groups,
+    Machine, MachineChanges, MachineLock, MachineUsers, Unsupervised, control_groups, disk_size,
     forbid_core_dumps, forward_signal, free_space, keep_environment, keep_job_variables,
     keep_script, lock_dir, lock_dir_name, machine, machine_with, raise_descriptor_limit,
     run_restarter, take_devices, this_machine, unsupervised, wait_for_device,

@@ -3,7 +3,7 @@
 //! [`super::slowness`] counts alone.
 
 use super::State;
-use crate::{Degradation, DeviceId, Lease, Micro, Placement, Time};
+use crate::{Degradation, DegradationCause, DeviceId, Lease, Micro, Placement, Time};
 
 /// A degradation, and when the first of those that followed each other came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +45,15 @@ impl State {
     pub fn pace_for(&self, lease: &Lease) -> Micro {
         let makes_steps = self.stage_record(lease.stage).step_rate.usual.is_some();
         self.slowest(&lease.placement, |device| {
-            let came_later = self.degraded(device).is_some_and(|it| lease.since < it.since);
+            // Heat and a lack of memory may be its own doing, and go with it.
+            let is_of_others = |degraded: &Degraded| {
+                matches!(degraded.degradation.cause, DegradationCause::Contention { .. })
+            };
+            let is_unfelt = |degraded: &Degraded| {
+                lease.since < degraded.since && (makes_steps || !is_of_others(degraded))
+            };
             let told = self.slowness(device).map(|slowness| slowness.part);
-            let unfelt = (makes_steps && came_later).then_some(Micro::ONE);
+            let unfelt = self.degraded(device).is_some_and(is_unfelt).then_some(Micro::ONE);
             told.or(unfelt).unwrap_or_else(|| self.pace(device))
         })
     }

@@ -15,8 +15,10 @@ use crate::launch::GangSpec;
 
 /// Between two walks where there is a limit.
 const WALK_EVERY: Millis = Millis(10_000);
-/// The same where there is none, and between two looks at what was read.
+/// The first where there is none, and between two looks at what was read.
 const MEASURE_EVERY: Millis = Millis(60_000);
+/// Between later walks where there is none.
+const WALK_SELDOM: Millis = Millis(300_000);
 /// A walk that takes long is followed by so many times as long without one.
 const REST_FACTOR: u64 = 20;
 /// A walk takes less where there are fewer files than this; those beyond are not counted.
@@ -36,8 +38,8 @@ pub(super) struct DiskUse {
     dirs: Vec<PathBuf>,
     walk: Option<Receiver<Walked>>,
     due: Time,
-    /// The most that its files took up.
-    taken: Bytes,
+    /// What its files took up at the first walk, and the most since.
+    taken: Option<(Bytes, Bytes)>,
     reading: Reading,
 }
 
@@ -69,7 +71,7 @@ impl DiskUse {
             dirs: apart(spec.written_dirs()),
             walk: None,
             due: now + first,
-            taken: Bytes::ZERO,
+            taken: None,
             reading: Reading { due: now + MEASURE_EVERY, before: None, most: None },
         }
     }
@@ -82,7 +84,9 @@ impl DiskUse {
     /// What a rank needs of the disk, as far as anybody has to know.
     pub(super) fn demand(&self) -> HostResources {
         let of_rank = |bytes: Bytes| Bytes(bytes.0 / u64::from(self.ranks));
-        let (scratch, read) = (of_rank(self.taken), of_rank(self.reading.most.unwrap_or_default()));
+        // What was there before is not its own.
+        let taken = self.taken.map_or(Bytes::ZERO, |(first, most)| most.saturating_sub(first));
+        let (scratch, read) = (of_rank(taken), of_rank(self.reading.most.unwrap_or_default()));
         HostResources {
             scratch: if scratch >= SCRATCH_MIN { scratch } else { Bytes::ZERO },
             read: if read >= READ_MIN { read } else { Bytes::ZERO },
@@ -96,7 +100,7 @@ impl DiskUse {
         if now < self.due {
             return None;
         }
-        let every = if self.limit.is_some() { WALK_EVERY } else { MEASURE_EVERY };
+        let every = if self.limit.is_some() { WALK_EVERY } else { WALK_SELDOM };
         let Some(walk) = &self.walk else {
             self.walk = begin_walk(self.dirs.clone());
             self.due = now + if self.walk.is_some() { LOOK_EVERY } else { every };
@@ -106,7 +110,8 @@ impl DiskUse {
             Ok(Walked { used, took }) => {
                 self.walk = None;
                 self.due = now + every.max(Millis(took.0.saturating_mul(REST_FACTOR)));
-                self.taken = self.taken.max(used);
+                let (first, most) = self.taken.unwrap_or((used, used));
+                self.taken = Some((first, most.max(used)));
                 self.limit.filter(|limit| used > *limit).map(|limit| (used, limit))
             }
             Err(TryRecvError::Empty) => {

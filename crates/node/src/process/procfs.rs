@@ -103,6 +103,17 @@ pub(crate) fn descendants(process: i32) -> Vec<i32> {
     found
 }
 
+/// Whether a process runs the program that this one runs.
+pub(crate) fn is_of_this_program(pid: i32) -> bool {
+    let program = |of: &str| {
+        let path = fs::read_link(format!("/proc/{of}/exe")).ok()?;
+        // Its file may have been replaced by that of another version.
+        let path = path.to_str()?;
+        Some(path.strip_suffix(" (deleted)").unwrap_or(path).to_owned())
+    };
+    program(&pid.to_string()).is_some_and(|path| Some(path) == program("self"))
+}
+
 /// As whom a process runs.
 pub(crate) fn user(pid: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -37,8 +37,8 @@ struct Session {
 }
 
 impl ProcessorTime {
-    /// Sessions that took any time since the reading before; none at the first one. This process
-    /// is in a session of its own, which is a lease's: it works for them.
+    /// Sessions that took any time since the reading before; none at the first one. Processes of
+    /// this program are a lease's, for they collect its ranks; this one is in a session of its own.
     pub fn read(&mut self, leases: &LiveLeases) -> Vec<SessionTime> {
         let now = sessions();
         let Some(before) = &self.before else {
@@ -53,7 +53,7 @@ impl ProcessorTime {
                 ticks.saturating_sub(earlier.processes.get(key).copied().unwrap_or(0))
             };
             let ((process, _), _) = session.processes.iter().max_by_key(of_process)?;
-            let owner = || match *id == OWN_SESSION {
+            let owner = || match procfs::is_of_this_program(*process) {
                 true => ProcessOwner::Lease,
                 false => leases.owner_of(*process as u32),
             };

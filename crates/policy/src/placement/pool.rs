@@ -234,13 +234,8 @@ impl<'a> Pool<'a> {
         for grant in placement.grants() {
             *need.entry(grant.device).or_default() += grant.share;
         }
-        let mut host: BTreeMap<NodeId, HostResources> = BTreeMap::new();
-        for rank in &placement.ranks {
-            let needed = host.entry(rank.node).or_default();
-            *needed = needed.plus(rank.host);
-        }
         need.iter().all(|(&device, &share)| share <= self.free(device))
-            && host.iter().all(|(&node, needed)| needed.fits(self.host(node)))
+            && placement.host_by_node().iter().all(|(&node, held)| held.fits(self.host(node)))
     }
 }
 

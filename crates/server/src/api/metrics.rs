@@ -121,7 +121,7 @@ fn loads(registry: &mut Registry, state: &State, load: &NodeLoad) {
         set(&busy, &labels, load.busy);
         set(&used, &labels, load.memory_used.map(|used| used.0 as f64));
         set(&clock, &labels, load.clock.map(Clock::part));
-        set(&throttled, &labels, Some(f64::from(u8::from(load.is_throttled))));
+        set(&throttled, &labels, Some(f64::from(u8::from(load.throttled_to.is_some()))));
     }
     let Some(Pressure { cpu_some, memory_full, io_full }) = load.pressure else { return };
     let pressure = Shares::default();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use het_core::{Bytes, HostResources, JobSpec, StageSpec, Topology};
+use het_core::{Bytes, HostResources, JobSpec, RankRule, StageSpec, Topology};
 
 use crate::{CallError, Handle, Replica};
 
@@ -15,7 +15,7 @@ pub async fn with_measured_demand(handle: &Handle, spec: JobSpec) -> Result<JobS
     let asked = Arc::clone(&spec);
     let demand = |replica: &Replica, stage: &StageSpec| {
         let measured = replica.situation().view.rates.demand(&stage.profile);
-        completed(stage.companions.host, measured, replica.state().topology())
+        completed(stage, measured, replica.state().topology())
     };
     let look = move |replica: &Replica| -> Vec<HostResources> {
         asked.stages.iter().map(|stage| demand(replica, stage)).collect()
@@ -28,13 +28,19 @@ pub async fn with_measured_demand(handle: &Handle, spec: JobSpec) -> Result<JobS
     Ok(spec)
 }
 
-/// At most what the node that has most has: nobody asked for it, so nobody is refused for it.
-fn completed(asked: HostResources, measured: HostResources, topology: &Topology) -> HostResources {
+/// At most what the node that has most has for as many ranks as may come to one: nobody asked for
+/// it, so nobody waits for ever because of it.
+fn completed(stage: &StageSpec, measured: HostResources, topology: &Topology) -> HostResources {
+    let ranks = match stage.ranks {
+        RankRule::PerNode => 1,
+        RankRule::PerDevice => stage.alternatives.iter().map(|it| it.count).max().unwrap_or(1),
+    };
     let most = topology.nodes.iter().fold(HostResources::NONE, |most, node| most.most(node.host));
     let of = |asked: Bytes, measured: Bytes, most: Bytes| match asked {
-        Bytes::ZERO => measured.min(most),
+        Bytes::ZERO => measured.min(Bytes(most.0 / u64::from(ranks.max(1)))),
         asked => asked,
     };
+    let asked = stage.companions.host;
     HostResources {
         scratch: of(asked.scratch, measured.scratch, most.scratch),
         read: of(asked.read, measured.read, most.read),
@@ -44,7 +50,7 @@ fn completed(asked: HostResources, measured: HostResources, topology: &Topology)
 
 #[cfg(test)]
 mod tests {
-    use het_testkit::build::topology;
+    use het_testkit::build::{alternative, stage, topology};
 
     use super::*;
 
@@ -59,8 +65,13 @@ mod tests {
             ..HostResources::NONE
         };
         let check = |asked: (u64, u64), measured: (u64, u64), expected: (u64, u64)| {
-            let found = completed(host(asked.0, asked.1), host(measured.0, measured.1), &topology);
-            assert_eq!(found, host(expected.0, expected.1));
+            let mut train = stage("train", vec![alternative("h100", 4)]);
+            train.companions.host = host(asked.0, asked.1);
+            let measured = host(measured.0, measured.1);
+            assert_eq!(completed(&train, measured, &topology), host(expected.0, expected.1));
+            train.ranks = RankRule::PerDevice;
+            let of_rank = completed(&train, measured, &topology);
+            assert!(asked.0 > 0 || of_rank.scratch.0 <= 5, "four ranks fit: {of_rank:?}");
         };
         check((0, 0), (5, 7), (5, 7));
         check((0, 0), (50, 7), (20, 7));

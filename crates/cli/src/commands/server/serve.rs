@@ -13,7 +13,7 @@ use het_server::api::{Api, Certificate, Listen, Network, Tokens, serve};
 use het_server::{
     ControlLoopKind, DeviceLockError, DeviceLocks, Home, Keeping, LockHolder, Machine,
     MachineChanges, MachineLock, MachineService, MachineUsers, Members, Scheduling, ServiceOptions,
-    SpawnRequests, StartError, StoreError, become_user, begin_store, free_space, machine_with,
+    SpawnRequests, StartError, StoreError, become_user, begin_store, disk_size, machine_with,
     raise_descriptor_limit, take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
@@ -182,7 +182,7 @@ fn start_failed(error: StartError) -> Fail {
 fn machine(args: &ServerArgs, home: &Home) -> Result<Machine, Fail> {
     let shares = args.share.as_slice();
     let declared = args.declare.as_deref().map(declared).transpose()?.unwrap_or_default();
-    let scratch = args.scratch.or_else(|| free_space(&home.server_dir().ok()?).ok());
+    let scratch = args.scratch.or_else(|| disk_size(&home.server_dir().ok()?).ok());
     let changes = MachineChanges { shares, declared: &declared, scratch, read: args.read };
     let machine = machine_with(System::this_machine(), &changes).map_err(|error| {
         Fail::new(code::USAGE, error.to_string())

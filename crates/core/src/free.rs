@@ -1,16 +1,16 @@
 //! What nobody holds: shares of devices and what nodes have beside, counted in whole units too, so
 //! that whoever looks for room need not add them up.
 
-use crate::{DeviceGroup, DeviceId, Grant, HostResources, Index, NodeId, Placement, Share};
+use crate::{
+    DeviceGroup, DeviceId, Grant, HostResources, Index, NodeId, Placement, Share, Topology,
+};
 
 /// What nobody holds; shares are below zero where what is held is out of service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Free {
     /// By device, in 1/10,000.
     shares: Vec<i64>,
-    /// By node, all there is.
-    host: Vec<HostResources>,
-    /// Of that; may be more where a node came to have less.
+    /// Of what each node has beside its devices, what is held: so much may be missing of it.
     host_held: Vec<HostResources>,
     /// Whole units by group of device.
     units: Vec<Units>,
@@ -30,8 +30,7 @@ impl Free {
         let none = |group: &DeviceGroup| Units { all: 0, by_row: vec![0; group.members.len()] };
         let mut free = Self {
             shares: shares.iter().map(|share| i64::from(share.0)).collect(),
-            host: index.host.clone(),
-            host_held: vec![HostResources::NONE; index.host.len()],
+            host_held: vec![HostResources::NONE; index.devices.len()],
             units: index.device_groups.iter().map(none).collect(),
         };
         for (share, at) in shares.iter().zip(&*index.memberships) {
@@ -47,9 +46,14 @@ impl Free {
         Share(self.shares[device.index()].max(0) as u32)
     }
 
-    /// Of what a node has beside its devices.
-    pub fn host(&self, node: NodeId) -> HostResources {
-        self.host[node.index()].minus(self.host_held[node.index()])
+    /// What is held of each node beside its devices.
+    pub fn host_held(&self) -> &[HostResources] {
+        &self.host_held
+    }
+
+    /// What is left of a node beside its devices.
+    pub fn host(&self, topology: &Topology, node: NodeId) -> HostResources {
+        topology.node(node).host.minus(self.host_held[node.index()])
     }
 
     /// Whole units of a group of device; a row of [`Index::device_groups`].
@@ -63,19 +67,11 @@ impl Free {
     }
 
     pub fn take(&mut self, index: &Index, placement: &Placement) {
-        self.change(index, placement, -1);
-        for rank in &placement.ranks {
-            let held = &mut self.host_held[rank.node.index()];
-            *held = held.plus(rank.host);
-        }
+        self.change(index, placement, (-1, HostResources::plus));
     }
 
     pub fn give_back(&mut self, index: &Index, placement: &Placement) {
-        self.change(index, placement, 1);
-        for rank in &placement.ranks {
-            let held = &mut self.host_held[rank.node.index()];
-            *held = held.minus(rank.host);
-        }
+        self.change(index, placement, (1, HostResources::minus));
     }
 
     /// Another part of a device is in service.
@@ -94,9 +90,19 @@ impl Free {
         units.by_row[at.row] = units.by_row[at.row] - before + after;
     }
 
-    fn change(&mut self, index: &Index, placement: &Placement, sign: i64) {
+    /// What becomes of free shares, and of what is held beside devices.
+    fn change(
+        &mut self,
+        index: &Index,
+        placement: &Placement,
+        (sign, held_with): (i64, fn(HostResources, HostResources) -> HostResources),
+    ) {
         for Grant { device, share } in placement.grants() {
             self.change_share(index, device, sign * i64::from(share.0));
+        }
+        for rank in &placement.ranks {
+            let held = &mut self.host_held[rank.node.index()];
+            *held = held_with(*held, rank.host);
         }
     }
 }

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{
-    DeviceId, HostResources, Interconnect, Locality, Micro, NodeId, Path, Placement, Share,
-    Topology,
-};
+use crate::{DeviceId, Interconnect, Locality, Micro, NodeId, Path, Placement, Share, Topology};
 
 /// Devices by node.
 pub type ByNode = Arc<[(NodeId, Vec<DeviceId>)]>;
@@ -49,8 +46,6 @@ pub struct Index {
     pub local_rows: Arc<[usize]>,
     /// Capacity of each device.
     pub capacity: Vec<Share>,
-    /// What each node has beside its devices.
-    pub host: Vec<HostResources>,
     /// How many accelerators there are.
     pub accelerators: usize,
     /// Of all devices together; see [`DeviceGroup::peak_gflops`].
@@ -100,7 +95,6 @@ impl Index {
             sockets: sockets.into(),
             capacity: topology.devices.iter().map(|device| device.capacity).collect(),
             accelerators: topology.accelerators().count(),
-            host: topology.nodes.iter().map(|node| node.host).collect(),
             peak_gflops: device_groups
                 .iter()
                 .map(|group| group.peak_gflops * group.units(topology))

@@ -125,7 +125,8 @@ impl<'a> Join<'a> {
         // What was promised of it must hold when the log is read again.
         let memory = known.host.memory.max(node.host.memory);
         let host = HostResources { memory, ..node.host.most(self.held[id.index()]) };
-        self.keeps_index &= host == known.host;
+        // Devices without memory of their own have that of their node.
+        self.keeps_index &= host.memory == known.host.memory;
         *known = Node { host, ..node.clone() };
         let mut left = self.index.devices[id.index()].clone();
         for &row in devices {
@@ -157,7 +158,7 @@ impl<'a> Join<'a> {
         let all_alike = |id: &&NodeId| {
             let known = rows(id).iter().map(|&row| self.before.device(row));
             let mut pairs = known.zip(devices);
-            self.before.node(**id).host == node.host
+            self.before.node(**id).host.memory == node.host.memory
                 && pairs.all(|(known, &row)| is_alike(known, &self.device(row, **id)))
         };
         let mut fitting = self.vacant.iter().filter(as_many);
@@ -167,7 +168,7 @@ impl<'a> Join<'a> {
     fn reuse(&mut self, id: NodeId, node: &Node, devices: &[usize]) {
         self.vacant.remove(&id);
         self.reused.insert(id);
-        self.keeps_index &= self.before.node(id).host == node.host;
+        self.keeps_index &= self.before.node(id).host.memory == node.host.memory;
         self.topology.nodes[id.index()] = node.clone();
         for (&at, &row) in self.index.devices[id.index()].iter().zip(devices) {
             let device = self.device(row, id);

@@ -83,7 +83,6 @@ pub struct State {
     /// By node.
     lost: Vec<bool>,
     suspected: Vec<bool>,
-    host_held: Vec<HostResources>,
     /// By device.
     failed: Vec<bool>,
     /// Taken out of service by somebody.
@@ -292,7 +291,6 @@ impl State {
             used: BTreeMap::new(),
             lost: vec![false; topology.nodes.len()],
             suspected: vec![false; topology.nodes.len()],
-            host_held: vec![HostResources::NONE; topology.nodes.len()],
             failed: vec![false; topology.devices.len()],
             drained: BTreeSet::new(),
             suspicions: BTreeMap::new(),
@@ -514,7 +512,7 @@ impl State {
 
     /// What is held of each node beside its devices.
     pub fn host_held(&self) -> &[HostResources] {
-        &self.host_held
+        self.free.host_held()
     }
 
     /// What is in service and no lease holds, whether or not it is claimed.
@@ -530,7 +528,7 @@ impl State {
 
     /// What no rank holds of a node beside its devices.
     pub fn host_free(&self, node: NodeId) -> HostResources {
-        self.topology.node(node).host.minus(self.host_held[node.index()])
+        self.free.host(&self.topology, node)
     }
 
     /// What a policy carried from its last decision.

@@ -9,6 +9,7 @@ mod calibrations;
 mod checkpoints;
 mod clock;
 mod declared;
+mod disk;
 mod external;
 mod home;
 mod instance;
@@ -29,6 +30,7 @@ pub use het_node::{
 pub use calibrations::{CalibrationFault, Calibrations};
 pub use checkpoints::{missed_facts, newest_checkpoint};
 pub use clock::{Activity, StartTime, start_time};
+pub use disk::{disk_size, free_space};
 pub use home::{Home, HomeError, JobDir};
 pub use instance::{Instance, claim_instance, instance};
 pub use kept::{
@@ -43,5 +45,5 @@ pub use lock::{
 };
 pub use machine::{Machine, MachineChanges, MachineUsers, machine, machine_with, this_machine};
 pub use monitor::{Monitor, OwnProcesses, Repairs, monitor};
-pub use reserve::{Reserve, disk_size, free_space};
+pub use reserve::Reserve;
 pub use unsupervised::{Unsupervised, unsupervised};

@@ -140,6 +140,7 @@ fn degradation(
     others.into_iter().flatten().fold(memory, worse)
 }
 
+/// As [`DegradationCause`], but that nobody looks up whose a process is before it is told.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cause {
     Contention { process: Option<u32> },

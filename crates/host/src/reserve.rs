@@ -2,40 +2,20 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use het_core::Bytes;
 use het_files::create_private;
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
-use nix::sys::statvfs::{Statvfs, statvfs};
+use nix::sys::statvfs::statvfs;
+
+use crate::disk::available;
 
 /// Ends of jobs take some hundred bytes each, and the pages that they change some kilobytes.
 const RESERVE_BYTES: u64 = 4 << 20;
 /// What has to be free beside it before changes are taken on again, in bytes and in files.
 const FREE_BYTES_MIN: u64 = 1 << 20;
 const FREE_FILES_MIN: u64 = 16;
-
-/// What programs may still write to the disk of a path.
-///
-/// # Errors
-/// When there is no such path.
-pub fn free_space(path: &Path) -> io::Result<Bytes> {
-    Ok(available(&statvfs(path)?))
-}
-
-/// All that the disk of a path holds, whether or not it is written yet.
-///
-/// # Errors
-/// When there is no such path.
-pub fn disk_size(path: &Path) -> io::Result<Bytes> {
-    let disk = statvfs(path)?;
-    Ok(Bytes(disk.blocks().saturating_mul(disk.fragment_size())))
-}
-
-fn available(disk: &Statvfs) -> Bytes {
-    Bytes(disk.blocks_available().saturating_mul(disk.fragment_size()))
-}
 
 /// A file that takes up room.
 #[derive(Debug)]

@@ -303,7 +303,7 @@ impl Gang {
     /// A gang whose files take up too much space is ended. It gets no time to save: that takes
     /// more.
     fn end_if_too_large(&mut self, now: Time, context: &Context) {
-        let exceeded = self.disk.exceeded(now, &self.processes);
+        let exceeded = self.disk.look(now, &self.processes);
         let Some((used, limit)) = exceeded.filter(|_| self.verdict.is_open()) else { return };
         self.verdict.took_too_much_space(used, limit);
         self.end_others(now, context);

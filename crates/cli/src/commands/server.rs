@@ -67,8 +67,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE")]
     pub declare: Option<PathBuf>,
     /// Disk space that the files of running jobs may take up together, as far as they say
-    /// `scratch`. Without it the size of the disk on which the server
-    /// keeps its state.
+    /// `scratch`. Without it the size of the disk on which the server keeps its state.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub scratch: Option<Bytes>,
     /// What the disk reads, `3GB/s`: jobs that say what they `read` are not started beside each

@@ -284,10 +284,9 @@ impl State {
             assert!(*held <= capacity, "device {} is promised twice", grant.device);
         }
         for rank in &placement.ranks {
-            let all = self.topology.node(rank.node).host;
-            let held = &mut self.host_held[rank.node.index()];
-            *held = held.plus(rank.host);
-            assert!(held.fits(all), "what node {} has is promised twice", rank.node);
+            let (all, held) = (self.topology.node(rank.node).host, self.host_held());
+            let fits = held[rank.node.index()].fits(all);
+            assert!(fits, "what node {} has is promised twice", rank.node);
         }
     }
 
@@ -300,10 +299,6 @@ impl State {
             self.held[grant.device.index()] -= grant.share;
             self.charged[grant.device.index()] += charge;
             total += charge;
-        }
-        for rank in &placement.ranks {
-            let held = &mut self.host_held[rank.node.index()];
-            *held = held.minus(rank.host);
         }
         self.spread_taken_over(placement);
         total

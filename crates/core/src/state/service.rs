@@ -6,15 +6,12 @@ use std::sync::Arc;
 
 use super::State;
 use super::parts::reach;
-use crate::{
-    DeviceId, Free, HostResources, Index, Joined, Name, NodeId, Placement, Share, ShareMillis,
-    Topology,
-};
+use crate::{DeviceId, Free, Index, Joined, Name, NodeId, Placement, Share, ShareMillis, Topology};
 
 impl State {
     /// What the topology becomes when these nodes join.
     pub fn joined_by(&self, nodes: &Topology) -> Joined {
-        let known = (&*self.index, &*self.host_held);
+        let known = (&*self.index, self.host_held());
         self.topology.joined_by(nodes, &self.vacant_nodes(), known)
     }
 
@@ -88,7 +85,6 @@ impl State {
         let (nodes, devices) = (self.topology.nodes.len(), self.topology.devices.len());
         self.used.values_mut().for_each(|used| reach(used, classes));
         [&mut self.lost, &mut self.suspected].into_iter().for_each(|flags| reach(flags, nodes));
-        self.host_held.resize(nodes, HostResources::NONE);
         reach(&mut self.failed, devices);
         [&mut self.service, &mut self.held].into_iter().for_each(|shares| reach(shares, devices));
         let spans = [&mut self.charged, &mut self.busy, &mut self.useful];

@@ -76,7 +76,7 @@ impl DiskUse {
         }
     }
 
-    /// When [`Self::exceeded`] has something to do.
+    /// When [`Self::look`] has something to do.
     pub(super) fn deadline(&self) -> Time {
         self.due.min(self.reading.due)
     }
@@ -94,8 +94,8 @@ impl DiskUse {
         }
     }
 
-    /// What the files take up and may take up, where that is too much.
-    pub(super) fn exceeded(&mut self, now: Time, processes: &Processes) -> Option<(Bytes, Bytes)> {
+    /// Looks at what is due; what the files take up and may take up, where that is too much.
+    pub(super) fn look(&mut self, now: Time, processes: &Processes) -> Option<(Bytes, Bytes)> {
         self.reading.look(now, processes);
         if now < self.due {
             return None;

@@ -201,7 +201,7 @@ impl<'a> Pass<'a> {
         wait.is_some_and(|wait| price * wait.as_seconds() + fast.as_seconds() < slow.as_seconds())
     }
 
-    /// Whether an alternative is as fast at one place as at another.
+    /// Whether an alternative may be faster at one place than at another.
     fn places_differ(&self, group: &Group) -> bool {
         group.spec().planned.differ() || self.view.state.slow_devices().next().is_some()
     }
@@ -212,13 +212,8 @@ impl<'a> Pass<'a> {
 
     /// The part of the speed of an offer that is left where its gang really stands.
     fn part_kept(&self, group: &Group, bid: &Bid, placement: &Placement) -> f64 {
-        let state = self.view.state;
-        let rate = offer_rate(
-            self.view,
-            group.spec(),
-            &bid.offer,
-            state.locality(group.spec(), placement),
-        );
+        let (state, spec) = (self.view.state, group.spec());
+        let rate = offer_rate(self.view, spec, &bid.offer, state.locality(spec, placement));
         rate / bid.offer.rate * state.pace_of(placement).as_f64()
     }
 

@@ -162,7 +162,7 @@ impl<'a> Pool<'a> {
 
     /// Of what a node has beside its devices.
     pub fn host(&self, node: NodeId) -> HostResources {
-        self.free.host(node)
+        self.free.host(self.state.topology(), node)
     }
 
     pub fn sockets(&self, node: NodeId) -> &'a [DeviceId] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use het_core::{
     Action, Degradation, DegradationCause, DeviceId, Event, JobSpec, LeaseId, Micro, Millis,
-    Preemptible, Priority, Progress, State, StopCause, Time,
+    Preemptible, Priority, Progress, Reason, State, StopCause, Time,
 };
 use het_perf::Rates;
 use het_testkit::build::{alternative, job, key, stage, started, submitted, topology};
@@ -115,6 +115,16 @@ fn starts(state: &State, rates: &Rates) -> Vec<(usize, u32)> {
     proposed(state, rates).into_iter().filter_map(start).collect()
 }
 
+/// Starts whose reason is that they finish first.
+fn fastest(state: &State, rates: &Rates) -> Vec<Reason> {
+    let of_start = |action: Action| match action {
+        Action::Start { reasons, .. } => reasons,
+        _ => Vec::new(),
+    };
+    let all = proposed(state, rates).into_iter().flat_map(of_start);
+    all.filter(|reason| matches!(reason, Reason::FastestFinish { .. })).collect()
+}
+
 #[test]
 fn what_somebody_else_slows_is_the_last_that_anybody_gets() {
     let mut state = State::new(Arc::new(topology(&[(&[("h100", 2)], 0)])));
@@ -136,6 +146,7 @@ fn a_fast_device_that_is_slowed_enough_is_no_better_than_a_slow_one() {
         rates.declare(&spec.stages[0].profile, &"v100".into(), 1, 5.0);
         left.into_iter().for_each(|left| state.apply(Time::ZERO, &degraded(0, left)));
         state.apply(Time::ZERO, &submitted(1, spec));
+        assert_eq!(fastest(&state, &rates).len(), 1, "it says that it is the fastest");
         starts(&state, &rates)
     };
     assert_eq!(chosen(None), [(1, 0)]);

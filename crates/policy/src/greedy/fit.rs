@@ -81,6 +81,8 @@ impl<'a> Pass<'a> {
             (1, _) => Reason::OnlyAlternative { word },
             (_, true) if best == group.ranked[0] => Reason::FastestFinish { word },
             (_, true) => Reason::BestUse { word },
+            // The other one is free as well.
+            _ if is_best_slow => Reason::FastestFinish { word },
             _ if index == group.preferred => Reason::FirstPossible { word },
             (_, false) => Reason::FreeNow { word },
         };
@@ -176,6 +178,7 @@ impl<'a> Pass<'a> {
             _ if spec.alternatives.len() == 1 => Reason::OnlyAlternative { word },
             0 if bids.first().is_some_and(fastest) => Reason::FastestFinish { word },
             0 => Reason::BestUse { word },
+            _ if is_first_slow => Reason::FastestFinish { word },
             _ => Reason::FreeNow { word },
         };
         Ok((placement, reason))

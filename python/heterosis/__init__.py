@@ -29,13 +29,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Mapping, NoReturn, Optional
+from typing import List, Mapping, NoReturn, Optional
 
 from .adaptive import AdaptiveBatches
 from .batches import Batches
 from .warm import wait_for_devices
 
-__all__ = ["AdaptiveBatches", "Batches", "Job", "job", "wait_for_devices"]
+__all__ = ["AdaptiveBatches", "Batches", "Job", "inputs", "job", "wait_for_devices"]
 
 #: "Saved, call me again": EX_TEMPFAIL of sysexits.h.
 EXIT_SAVED = 75
@@ -264,6 +264,12 @@ def _number(environment: Mapping[str, str], name: str) -> Optional[int]:
 def _path(environment: Mapping[str, str], name: str) -> Optional[Path]:
     text = environment.get(name)
     return Path(text) if text else None
+
+
+def inputs() -> List[str]:
+    """The `inputs` of the job file as they are to be opened, in its order: the copy of one on a disk
+    of this machine, where there is one; empty where it names none, and outside Heterosis."""
+    return os.environ.get("HET_INPUTS", "").splitlines()
 
 
 _job: Optional[Job] = None

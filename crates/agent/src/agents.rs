@@ -12,7 +12,7 @@ use het_core::{
     State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
-use het_node::{EventSender, GangResources, LiveLease, Node};
+use het_node::{EventSender, GangResources, LiveLease, Node, NodeSettings};
 use het_wire::record::write_topology;
 
 use crate::link::{Ear, Ended, Heard, What};
@@ -35,7 +35,7 @@ pub struct Users {
     pub dir: PathBuf,
     /// Where submissions are kept.
     pub kept: PathBuf,
-    pub health_check: Option<PathBuf>,
+    pub settings: NodeSettings,
     pub patience: Patience,
 }
 
@@ -92,7 +92,7 @@ impl Agents {
                 kept: users.kept,
                 at: 0,
                 since_boot: 0,
-                health_check: users.health_check,
+                settings: users.settings,
             },
             users: users.dir,
             patience: users.patience,

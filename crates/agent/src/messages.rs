@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use het_core::{
     Action, Event, Generation, LeaseId, Phase, Plan, StageIndex, StageKey, StopCause, Time,
 };
-use het_node::{GangResources, LiveLease};
+use het_node::{GangResources, LiveLease, NodeSettings};
 use het_wire::record::{Record, TopologyRecord};
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub(crate) struct Begin {
     /// The time of the engine, and that since boot then.
     pub at: u64,
     pub since_boot: u64,
-    pub health_check: Option<PathBuf>,
+    pub settings: NodeSettings,
 }
 
 /// One lease that lives according to the log.

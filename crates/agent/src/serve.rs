@@ -141,7 +141,7 @@ fn config(begin: &Begin, programs: Programs) -> Result<Config, AgentError> {
         run_dir: begin.dir.join(RUN),
         begins_at: Time(begin.at + passed),
         control_groups: ControlGroups::Auto,
-        health_check: begin.health_check.clone(),
+        settings: begin.settings.clone(),
         mode: RunMode::Service,
         device_holds: None,
         heartbeat: Heartbeat::default(),

@@ -11,7 +11,9 @@ use het_agent::{Agents, Patience, Programs, SpawnAgents, SpawnError, Users, serv
 use het_core::{CheckpointSpec, Event, Launch, Millis, StageKey};
 use het_engine::Script;
 use het_engine::contract::{Subject, check_all, this_node};
-use het_node::{Config, ControlGroups, DeviceAccess, Heartbeat, Node, RunMode, wall_time};
+use het_node::{
+    Config, ControlGroups, DeviceAccess, Heartbeat, Node, NodeSettings, RunMode, wall_time,
+};
 
 const PROGRAMS: Programs =
     Programs { visible_env: |_, _| Vec::new(), container_access: |_, _, _| Ok(Vec::new()) };
@@ -76,7 +78,7 @@ fn agents(dir: &Path) -> Agents {
         run_dir: dir.join("run"),
         begins_at: wall_time(),
         control_groups: ControlGroups::Off,
-        health_check: None,
+        settings: NodeSettings::default(),
         mode: RunMode::Embedded,
         device_holds: None,
         heartbeat: Heartbeat::default(),
@@ -87,7 +89,7 @@ fn agents(dir: &Path) -> Agents {
         found,
         dir: dir.join("users"),
         kept: dir.join("kept"),
-        health_check: None,
+        settings: NodeSettings::default(),
         patience: Patience::default(),
     };
     Agents::new(Node::new(config).expect("it fits"), Some(users))

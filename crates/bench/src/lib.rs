@@ -18,7 +18,9 @@ use std::sync::Arc;
 
 use het_core::{Bytes, Device, DeviceClass, DeviceId, HostResources, NodeId, Share, Topology};
 pub use het_node::launcher_main;
-use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, RunMode, wall_time};
+use het_node::{
+    Config, ControlGroups, Heartbeat, Node, NodeError, NodeSettings, RunMode, wall_time,
+};
 use het_server::StoreError;
 use serde::Serialize;
 use thiserror::Error;
@@ -195,7 +197,7 @@ fn node(run_dir: &Path, control_groups: ControlGroups) -> Result<Node, NodeError
         run_dir: run_dir.to_owned(),
         begins_at: wall_time(),
         control_groups,
-        health_check: None,
+        settings: NodeSettings::default(),
         mode: RunMode::Embedded,
         device_holds: None,
         heartbeat: Heartbeat::default(),

@@ -78,7 +78,12 @@ pub fn object(value: &Value, form: Form, human: impl FnOnce()) {
 /// A borderless table that fits the terminal.
 pub fn plain_table(titles: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    // A terminal of no width says that nobody told it.
+    let arranged = match table.width() {
+        Some(0) => ContentArrangement::Disabled,
+        _ => ContentArrangement::Dynamic,
+    };
+    table.load_style(NOTHING).set_content_arrangement(arranged);
     table.set_header(titles);
     table
 }

@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 
 use het_core::{
-    BatchRange, DeviceClass, Event, Lease, Micro, Millis, NodeId, Outcome, Phase, Progress, Stage,
-    State, Time, Topology,
+    BatchRange, DeviceClass, Event, HostResources, Lease, MeasuredNeeds, Micro, Millis, NodeId,
+    Outcome, Phase, Progress, Stage, State, Time, Topology,
 };
 use het_perf::{ElasticClass, ElasticProfile, Gang, RateSource, Rates, Timed};
 
 /// Steps a lease must have made since its start before its rate says anything.
 const STEPS_MIN: u64 = 3;
+/// Of the files that a program read, those that are kept.
+const INPUTS_MAX: usize = 64;
 
 /// Adds what an event shows. Called before it is applied.
 pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Event) {
@@ -19,9 +21,7 @@ pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Eve
         Event::Progressed { lease, progress } => {
             if let Some(lease) = found(lease) {
                 from_measured(rates, state, lease, progress);
-                if let Some(demand) = progress.demand.as_deref() {
-                    rates.observe_demand(&state.stage(lease.stage).1.profile, *demand);
-                }
+                from_needs(rates, state, lease, progress);
                 from_step(rates, state, at, lease, progress);
             }
         }
@@ -31,6 +31,19 @@ pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Eve
             }
         }
         _ => {}
+    }
+}
+
+/// What a rank needs beside devices, as its engine saw it.
+fn from_needs(rates: &mut Rates, state: &State, lease: &Lease, progress: &Progress) {
+    let (job, spec, _) = state.stage(lease.stage);
+    let Some(MeasuredNeeds { demand, inputs }) = progress.needs.as_deref() else { return };
+    if *demand != HostResources::NONE {
+        rates.observe_demand(&spec.profile, *demand);
+    }
+    if !inputs.is_empty() {
+        let inputs = &inputs[..inputs.len().min(INPUTS_MAX)];
+        rates.observe_inputs(&job.spec.tenant, &spec.profile, inputs);
     }
 }
 

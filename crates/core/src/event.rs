@@ -388,8 +388,8 @@ pub struct Progress {
     pub useful: Option<Millis>,
     /// Cumulative processor time of the gang, as the engine measures it.
     pub busy: Option<Millis>,
-    /// What a rank takes of its node beside devices, as the engine measures it.
-    pub demand: Option<Box<HostResources>>,
+    /// As the engine measures it, at the end.
+    pub needs: Option<Box<MeasuredNeeds>>,
     /// How its steps go, for elastic jobs.
     pub measured: Option<Box<Measured>>,
     /// Named figures for the user, for example `loss_after`.
@@ -398,6 +398,15 @@ pub struct Progress {
     pub ran_on: Option<Name>,
     /// The last thing the program had to say.
     pub message: Option<String>,
+}
+
+/// What a program showed that it needs beside devices.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MeasuredNeeds {
+    /// What a rank takes of its node; nothing of what nobody has to reserve.
+    pub demand: HostResources,
+    /// Files that it read while it started, where the job names none.
+    pub inputs: Vec<String>,
 }
 
 /// A step of an elastic job, as the program measured it.
@@ -435,7 +444,7 @@ impl Progress {
         take(&mut self.loss, &newer.loss);
         take(&mut self.samples, &newer.samples);
         take(&mut self.tokens, &newer.tokens);
-        take(&mut self.demand, &newer.demand);
+        take(&mut self.needs, &newer.needs);
         take(&mut self.measured, &newer.measured);
         take(&mut self.useful, &newer.useful);
         take(&mut self.busy, &newer.busy);

@@ -308,6 +308,8 @@ pub struct Launch {
     /// Files and directories that it reads while it starts, by paths below the directory that it
     /// starts in or absolute ones, and models of the Hugging Face cache by name.
     pub inputs: Vec<String>,
+    /// What programs of its profile read while they started, where it names no inputs: paths.
+    pub seen_inputs: Vec<String>,
     /// Its program waits for its devices at the file that `HET_WARM` names, so it can be started
     /// before they are free.
     pub warm: bool,

@@ -27,8 +27,8 @@ mod topology;
 mod units;
 
 pub use event::{
-    Degradation, DegradationCause, Event, Failure, FailureCause, JobChange, Measured, Occupant,
-    Outcome, PolicyMemory, PreparationEnd, Progress,
+    Degradation, DegradationCause, Event, Failure, FailureCause, JobChange, Measured,
+    MeasuredNeeds, Occupant, Outcome, PolicyMemory, PreparationEnd, Progress,
 };
 pub use finding::Finding;
 pub use free::Free;

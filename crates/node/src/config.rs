@@ -7,11 +7,13 @@ use std::sync::Arc;
 use het_core::{DeviceId, LeaseId, Name, NodeId, Time, Topology};
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{ControlGroups, RunMode};
 use crate::device_holds::HoldDevices;
 use crate::error::NodeError;
 use crate::heartbeat::Heartbeat;
+use crate::inputs::InputCopies;
 use crate::launch::{ContainerAccess, VisibleEnv};
 
 /// What an engine needs to know about its machine.
@@ -35,9 +37,7 @@ pub struct Config {
     pub begins_at: Time,
     /// Whether ranks get control groups.
     pub control_groups: ControlGroups,
-    /// A program that every rank runs before its own, with the same devices. If it fails, or takes
-    /// longer than a minute, the devices have failed.
-    pub health_check: Option<PathBuf>,
+    pub settings: NodeSettings,
     pub mode: RunMode,
     /// None where nobody else uses the machine.
     pub device_holds: Option<Arc<dyn HoldDevices>>,
@@ -46,6 +46,15 @@ pub struct Config {
     /// Of an earlier engine: their programs are killed rather than adopted, and their files are not
     /// looked at.
     pub quarantined: BTreeSet<LeaseId>,
+}
+
+/// What the operator of a machine asks for all programs on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NodeSettings {
+    /// A program that every rank runs before its own, with the same devices. If it fails, or takes
+    /// longer than a minute, the devices have failed.
+    pub health_check: Option<PathBuf>,
+    pub input_copies: InputCopies,
 }
 
 impl Config {

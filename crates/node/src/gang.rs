@@ -4,6 +4,7 @@
 mod disk;
 mod health;
 mod holdings;
+mod inputs;
 mod notice;
 mod process;
 mod processes;
@@ -21,7 +22,7 @@ mod warm;
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use het_core::{CheckpointSpec, Event, Failure, LogRule, Millis, Outcome, Time};
+use het_core::{CheckpointSpec, Event, Failure, LogRule, MeasuredNeeds, Millis, Outcome, Time};
 use nix::sys::inotify::WatchDescriptor;
 use nix::sys::signal::Signal;
 
@@ -37,6 +38,7 @@ use crate::resources::AssignedCores;
 
 use disk::DiskUse;
 use holdings::{Files, Holdings};
+use inputs::SeenInputs;
 pub(crate) use process::Process;
 use processes::Processes;
 use reporting::Reporting;
@@ -104,6 +106,7 @@ pub(crate) struct Gang {
     /// While readers wait for its first output.
     output: Option<OutputWatch>,
     disk: DiskUse,
+    seen_inputs: SeenInputs,
 }
 
 impl Gang {
@@ -163,6 +166,7 @@ impl Gang {
         Self {
             logs: has_logs.then(|| LogRotation::begin(context.clock.now())),
             disk: DiskUse::begin(&spec, context.clock.now()),
+            seen_inputs: SeenInputs::begin(&spec, context.clock.now()),
             spec,
             processes: Processes::new(processes),
             shim: ShimWatch::new(),
@@ -215,6 +219,7 @@ impl Gang {
             self.reporting.deadline().filter(|_| !self.awaits_devices()),
             self.logs.as_ref().map(|logs| logs.check_at),
             Some(self.disk.deadline()),
+            self.seen_inputs.deadline(),
             self.startup.deadline(),
             self.look_at(),
             self.processes.deadline(),
@@ -230,6 +235,7 @@ impl Gang {
             self.check_startup(now, context);
         }
         self.shim.kill_if_due(now);
+        self.seen_inputs.look(now, &self.spec, &self.processes);
         for index in 0..self.processes.len() {
             if self.processes.get(index).read_record_at.is_some_and(|at| at <= now) {
                 self.process_ended(index, now, context);
@@ -389,8 +395,8 @@ impl Gang {
     /// Emits everything that is left to report, and the end.
     fn end(&mut self, context: &mut Context) {
         let prospect = self.verdict.prospect();
-        let demand = self.disk.demand();
-        self.reporting.finish(&self.spec, &self.processes, (prospect, demand), context);
+        let needs = MeasuredNeeds { demand: self.disk.demand(), inputs: self.seen_inputs.take() };
+        self.reporting.finish(&self.spec, &self.processes, (prospect, needs), context);
         if self.reporting.is_done() {
             self.verdict.done();
         }

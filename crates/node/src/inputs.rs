@@ -1,32 +1,45 @@
-//! Reading what a program will read when it starts, so that it finds that in memory.
+//! Bringing near what a program will read when it starts: onto a disk of this machine, and into
+//! memory.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::fs::File;
+mod copies;
+mod files;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use het_core::Launch;
-use het_files::{Kind, Links};
+use het_files::{Links, replace};
 
 use crate::process::{Environments, procfs};
+use crate::run_dir::copies_path;
+pub(crate) use copies::Copies;
+pub use copies::{CopyInputs, InputCopies};
+use copies::{CopyPaths, HeldCopy};
+use files::{InputFile, files_of};
 
-/// Entries of directories that are read.
-const ENTRIES_MAX: usize = 10_000;
 /// Bytes that are read at once.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Of the memory that is available, the part that is left to others.
 const LEFT_PART: u64 = 2;
 /// Where Hugging Face's libraries keep models, below a user's home directory.
 const HUGGING_FACE: &str = ".cache/huggingface";
+/// Of the file that says which copies a lease holds.
+const NOTE_BYTES_MAX: u64 = 1 << 20;
+
+/// Copies of inputs, by their places among those of a launch.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LocalInputs(BTreeMap<usize, Arc<HeldCopy>>);
 
 /// Reads in the background until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reading {
     is_over: Arc<AtomicBool>,
+    local: Arc<Mutex<LocalInputs>>,
 }
 
 impl Drop for Reading {
@@ -36,21 +49,79 @@ impl Drop for Reading {
 }
 
 impl Reading {
-    /// Of the inputs of a launch; none where it names none, or no thread can be had.
-    pub(crate) fn begin(launch: &Launch, environments: &mut Environments) -> Option<Self> {
-        if launch.inputs.is_empty() {
+    /// Of the inputs of a launch; none where none is known, or no thread can be had.
+    pub(crate) fn begin(
+        launch: &Launch,
+        environments: &mut Environments,
+        copies: &Copies,
+    ) -> Option<Self> {
+        if launch.inputs.is_empty() && launch.seen_inputs.is_empty() {
             return None;
         }
-        let cache = cache_of(launch, environments);
-        let (inputs, cwd) = (launch.inputs.clone(), PathBuf::from(&launch.cwd));
         let is_over = Arc::<AtomicBool>::default();
-        let reader = Reader { is_over: Arc::clone(&is_over), left: room(), seen: BTreeSet::new() };
+        let local = Arc::<Mutex<LocalInputs>>::default();
+        let mut bringing = Bringing {
+            inputs: launch.inputs.clone(),
+            seen_inputs: launch.seen_inputs.clone(),
+            cwd: PathBuf::from(&launch.cwd),
+            cache: cache_of(launch, environments),
+            // In a container there is nothing but what is mounted there.
+            copies: launch.container.is_none().then(|| copies.clone()),
+            reader: Reader { is_over: Arc::clone(&is_over), left: room(), seen: BTreeSet::new() },
+            local: Arc::clone(&local),
+        };
         let thread = thread::Builder::new().name("inputs".to_owned());
         // Also looking for them: a mount may not answer.
-        let found = move |input: &String| found(input, &cwd, cache.as_deref());
-        thread.spawn(move || reader.read_all(inputs.iter().map(found).collect())).ok()?;
-        Some(Self { is_over })
+        thread.spawn(move || bringing.run()).ok()?;
+        Some(Self { is_over, local })
     }
+
+    /// The copies that are whole.
+    pub(crate) fn local(&self) -> LocalInputs {
+        lock(&self.local).clone()
+    }
+}
+
+impl LocalInputs {
+    /// The inputs of a launch as its program is to open them, one a line: a copy, or what the job
+    /// file says.
+    pub(crate) fn text(&self, launch: &Launch) -> String {
+        let one = |(at, input): (usize, &String)| match self.0.get(&at) {
+            Some(copy) => copy.paths().path.to_string_lossy().into_owned(),
+            None => input.clone(),
+        };
+        launch.inputs.iter().enumerate().map(one).collect::<Vec<_>>().join("\n")
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Notes which copies a lease holds.
+    ///
+    /// # Errors
+    /// When it cannot be noted: the next engine may remove them.
+    pub(crate) fn note(&self, lease_dir: &Path) -> io::Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let copies: BTreeMap<usize, &CopyPaths> =
+            self.0.iter().map(|(&at, copy)| (at, copy.paths())).collect();
+        replace(&copies_path(lease_dir), &serde_json::to_vec(&copies)?)
+    }
+
+    /// What an earlier engine noted. A program may have changed it.
+    pub(crate) fn noted(lease_dir: &Path, copies: &Copies) -> Self {
+        let text = het_files::read(&copies_path(lease_dir), Links::Refused, NOTE_BYTES_MAX);
+        let noted: Option<BTreeMap<usize, CopyPaths>> =
+            text.ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let held = |(at, copy)| Some((at, Arc::new(copies.hold_again(copy)?)));
+        Self(noted.unwrap_or_default().into_iter().filter_map(held).collect())
+    }
+}
+
+fn lock(local: &Mutex<LocalInputs>) -> MutexGuard<'_, LocalInputs> {
+    local.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes that may be read.
@@ -68,14 +139,52 @@ fn cache_of(launch: &Launch, environments: &mut Environments) -> Option<PathBuf>
     named("HF_HUB_CACHE").or_else(below)
 }
 
-/// A path, or a model of the cache by its name, such as `HuggingFaceTB/SmolLM2-135M`.
+/// A path, or a model of the cache by its name, such as `HuggingFaceTB/SmolLM2-135M`: the files of
+/// its main branch, where it has one.
 fn found(input: &str, cwd: &Path, cache: Option<&Path>) -> PathBuf {
     let path = cwd.join(input);
     if path.exists() {
         return path;
     }
     let of_cache = cache.map(|cache| cache.join(format!("models--{}", input.replace('/', "--"))));
-    of_cache.filter(|model| model.is_dir()).unwrap_or(path)
+    let Some(model) = of_cache.filter(|model| model.is_dir()) else { return path };
+    let main = het_files::read(&model.join("refs/main"), Links::Followed, 256).ok();
+    let main = main.and_then(|text| String::from_utf8(text).ok());
+    let snapshot = main.map(|main| model.join("snapshots").join(main.trim()));
+    snapshot.filter(|snapshot| snapshot.is_dir()).unwrap_or(model)
+}
+
+/// What the thread does.
+struct Bringing {
+    inputs: Vec<String>,
+    seen_inputs: Vec<String>,
+    cwd: PathBuf,
+    cache: Option<PathBuf>,
+    /// None where nothing is copied.
+    copies: Option<Copies>,
+    reader: Reader,
+    local: Arc<Mutex<LocalInputs>>,
+}
+
+impl Bringing {
+    fn run(&mut self) {
+        for at in 0..self.inputs.len() {
+            let input = found(&self.inputs[at], &self.cwd, self.cache.as_deref());
+            let copies = self.copies.as_ref().filter(|copies| copies.is_wanted(&input));
+            // What cannot be copied its program reads where it lies.
+            let copy = copies.and_then(|it| it.bring(&input, &self.reader.is_over).ok().flatten());
+            match copy {
+                Some(copy) => {
+                    self.reader.read_all(&copy.paths().path);
+                    lock(&self.local).0.insert(at, Arc::new(copy));
+                }
+                None => self.reader.read_all(&input),
+            }
+        }
+        for input in &self.seen_inputs {
+            self.reader.read_all(Path::new(input));
+        }
+    }
 }
 
 struct Reader {
@@ -87,34 +196,25 @@ struct Reader {
 }
 
 impl Reader {
-    fn read_all(mut self, paths: Vec<PathBuf>) {
-        // A directory may be named by a link; those inside are not followed.
-        let named = paths.iter().filter_map(|path| path.canonicalize().ok());
-        let mut paths: VecDeque<PathBuf> = named.collect();
-        let (mut entries, mut block) = (0, vec![0; BLOCK_BYTES]);
-        while let Some(path) = paths.pop_front().filter(|_| self.goes_on()) {
-            match het_files::kind(&path) {
-                Ok((Kind::Directory, _)) => {
-                    let listing = het_files::list(&path, ENTRIES_MAX - entries);
-                    entries += listing.entries.len();
-                    paths.extend(listing.entries.into_iter().map(|entry| entry.path));
-                }
-                // What cannot be read now its program will miss itself.
-                Ok(_) => drop(self.read(&path, &mut block)),
-                Err(_) => {}
-            }
+    fn read_all(&mut self, input: &Path) {
+        if !self.goes_on() {
+            return;
+        }
+        let files = files_of(input).unwrap_or_else(|some| some);
+        let mut block = vec![0; BLOCK_BYTES];
+        for file in files {
+            // What cannot be read now its program will miss itself.
+            let _ = self.read(&file, &mut block);
         }
     }
 
-    /// A cache has links to its files.
-    fn read(&mut self, path: &Path, block: &mut [u8]) -> io::Result<()> {
-        let mut file: File = het_files::open(path, Links::Followed)?;
-        let metadata = file.metadata()?;
-        if !self.seen.insert((metadata.dev(), metadata.ino())) {
+    fn read(&mut self, file: &InputFile, block: &mut [u8]) -> io::Result<()> {
+        if !self.seen.insert(file.id) {
             return Ok(());
         }
+        let mut opened: fs::File = het_files::open(&file.path, Links::Followed)?;
         while self.goes_on() {
-            let bytes = file.read(block)? as u64;
+            let bytes = opened.read(block)? as u64;
             if bytes == 0 {
                 break;
             }
@@ -132,25 +232,24 @@ impl Reader {
 mod tests {
     use super::*;
 
-    fn reader(left: u64) -> Reader {
-        Reader { is_over: Arc::default(), left, seen: BTreeSet::new() }
-    }
-
     #[test]
     fn a_directory_is_read_with_what_its_links_lead_to_and_no_further_than_there_is_room() {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let model = dir.path().join("model");
-        std::fs::create_dir_all(model.join("snapshot")).expect("it is writable");
-        std::fs::write(dir.path().join("blob"), vec![1; 3_000_000]).expect("it is writable");
+        fs::create_dir_all(model.join("snapshot")).expect("it is writable");
+        fs::write(dir.path().join("blob"), vec![1; 3_000_000]).expect("it is writable");
         std::os::unix::fs::symlink("../../blob", model.join("snapshot/weights"))
             .expect("a link can be made");
-        let mut file = reader(10_000_000);
-        file.read(&model.join("snapshot/weights"), &mut vec![0; BLOCK_BYTES]).expect("it is there");
-        assert_eq!(file.left, 7_000_000);
-        let mut short = reader(1_000_000);
-        short.read(&dir.path().join("blob"), &mut vec![0; BLOCK_BYTES]).expect("it is there");
-        assert_eq!(short.left, 0);
-        reader(10_000_000).read_all(vec![model, dir.path().join("missing"), "/dev/zero".into()]);
+        let left_of = |room: u64, input: &Path| {
+            let mut reader = Reader { is_over: Arc::default(), left: room, seen: BTreeSet::new() };
+            reader.read_all(input);
+            reader.left
+        };
+        assert_eq!(left_of(10_000_000, &model), 7_000_000);
+        assert_eq!(left_of(10_000_000, dir.path()), 7_000_000, "once by each of its names");
+        assert_eq!(left_of(1_000_000, &dir.path().join("blob")), 0);
+        assert_eq!(left_of(10_000_000, &dir.path().join("missing")), 10_000_000);
+        assert_eq!(left_of(10_000_000, Path::new("/dev/zero")), 10_000_000);
     }
 
     #[test]
@@ -158,11 +257,96 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let cache = dir.path().join("hub");
         let model = cache.join("models--org--small");
-        std::fs::create_dir_all(&model).expect("it is writable");
-        std::fs::write(dir.path().join("data.txt"), "text").expect("it is writable");
+        fs::create_dir_all(&model).expect("it is writable");
+        fs::write(dir.path().join("data.txt"), "text").expect("it is writable");
         let check = |input: &str| found(input, dir.path(), Some(&cache));
         assert_eq!(check("data.txt"), dir.path().join("data.txt"));
         assert_eq!(check("org/small"), model);
         assert_eq!(check("org/other"), dir.path().join("org/other"));
+        fs::create_dir_all(model.join("snapshots/4f2")).expect("it is writable");
+        fs::create_dir(model.join("refs")).expect("it is writable");
+        fs::write(model.join("refs/main"), "4f2").expect("it is writable");
+        assert_eq!(check("org/small"), model.join("snapshots/4f2"));
+    }
+
+    /// Copies in a directory, all inputs of which are copied.
+    fn copies(dir: &Path) -> Copies {
+        let settings = InputCopies { which: CopyInputs::Always, dir: dir.to_owned() };
+        Copies::new(&settings, Path::new("/run/het"))
+    }
+
+    fn bring(copies: &Copies, input: &Path) -> HeldCopy {
+        let brought = copies.bring(input, &AtomicBool::new(false));
+        brought.expect("it can be copied").expect("there is room")
+    }
+
+    #[test]
+    fn a_copy_is_used_as_long_as_the_input_is_the_same() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let model = dir.path().join("model");
+        fs::create_dir_all(model.join("part")).expect("it is writable");
+        fs::write(model.join("part/weights"), "first").expect("it is writable");
+        let copies = copies(dir.path());
+        let first = bring(&copies, &model);
+        let copied = |copy: &HeldCopy| {
+            fs::read_to_string(copy.paths().path.join("part/weights")).expect("it is there")
+        };
+        assert_eq!(copied(&first), "first");
+        assert_eq!(bring(&copies, &model).paths(), first.paths());
+        fs::write(model.join("part/weights"), "second").expect("it is writable");
+        let second = bring(&copies, &model);
+        assert_eq!((copied(&first), copied(&second)), ("first".to_owned(), "second".to_owned()));
+        let file = bring(&copies, &model.join("part/weights"));
+        assert!(file.paths().path.ends_with("weights"));
+        assert_eq!(fs::read_to_string(&file.paths().path).expect("it is there"), "second");
+    }
+
+    #[test]
+    fn half_a_copy_is_none() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let data = dir.path().join("data.txt");
+        fs::write(&data, "text").expect("it is writable");
+        let gave_up = copies(dir.path()).bring(&data, &AtomicBool::new(true));
+        assert!(gave_up.expect("nothing fails").is_none());
+        let copy = bring(&copies(dir.path()), &data);
+        // An engine died while it made one.
+        let half = copy.paths().path.with_file_name("").join("../copy-9");
+        fs::create_dir(&half).expect("it is writable");
+        bring(&copies(dir.path()), &data);
+        assert!(!half.exists());
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_not_written_to() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let data = dir.path().join("data.txt");
+        fs::write(&data, "text").expect("it is writable");
+        let trap = dir.path().join(format!("heterosis-inputs-{}", nix::unistd::getuid()));
+        std::os::unix::fs::symlink("/tmp", &trap).expect("a link can be made");
+        let refused = copies(dir.path()).bring(&data, &AtomicBool::new(false));
+        assert_eq!(refused.expect_err("it is a link").kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn what_a_lease_holds_is_held_by_the_next_engine() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let data = dir.path().join("data.txt");
+        fs::write(&data, "text").expect("it is writable");
+        let copy = bring(&copies(dir.path()), &data);
+        let path = copy.paths().path.clone();
+        let launch = Launch {
+            inputs: vec!["org/model".to_owned(), "data.txt".to_owned()],
+            ..Launch::default()
+        };
+        let local = LocalInputs([(1, Arc::new(copy))].into());
+        assert_eq!(local.text(&launch), format!("org/model\n{}", path.display()));
+        let lease = dir.path().join("lease-1");
+        fs::create_dir(&lease).expect("it is writable");
+        local.note(&lease).expect("it is writable");
+        let next = copies(dir.path());
+        assert_eq!(LocalInputs::noted(&lease, &next).text(&launch), local.text(&launch));
+        let elsewhere = format!(r#"{{"0": {{"dir": "{0}", "path": "{0}"}}}}"#, "/etc");
+        fs::write(copies_path(&lease), elsewhere).expect("it is writable");
+        assert!(LocalInputs::noted(&lease, &next).is_empty());
     }
 }

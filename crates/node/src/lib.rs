@@ -28,7 +28,7 @@
 //! recovery     records on disk, who owns a process, killing leftovers, the restarter
 //! process      the launcher and the shims, system calls, /proc, signals
 //! progress, checkpoint, logs, output    files that programs write
-//! inputs       reading what programs will read, while their stages wait
+//! inputs       bringing near what programs will read, while their stages wait
 //! cgroup, resources, remover            control groups; cores and ports; removal of what is left
 //! run_dir, poller, event_channel, heartbeat, clock, config, error
 //! ```
@@ -62,11 +62,12 @@ pub use cgroup::{
 };
 pub use checkpoint::{Damage, verify};
 pub use clock::{since_boot, wall_time};
-pub use config::Config;
+pub use config::{Config, NodeSettings};
 pub use device_holds::HoldDevices;
 pub use error::NodeError;
 pub use event_channel::EventSender;
 pub use heartbeat::{Heartbeat, LoopTask};
+pub use inputs::{CopyInputs, InputCopies};
 pub use launch::{ContainerAccess, VisibleEnv};
 pub use node::{LiveLease, Node};
 pub use process::{

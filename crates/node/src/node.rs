@@ -29,7 +29,7 @@ use crate::error::NodeError;
 use crate::event_channel::{Channel, EventReceiver, EventSender};
 use crate::gang::{Gang, GangStatus};
 use crate::heartbeat::{LoopTask, Task};
-use crate::inputs::Reading;
+use crate::inputs::{Copies, LocalInputs, Reading};
 use crate::launch::{self, Devices, GangSpec, all_grants, outcome_of_start};
 use crate::poller::{Poller, Source, Trigger};
 use crate::process::{Environments, Launcher, Orphans, procfs};
@@ -64,8 +64,9 @@ pub struct Node {
     gangs: BTreeMap<LeaseId, Box<Gang>>,
     cores: Cores,
     ports: Ports,
-    /// What is read for those who are prepared.
+    /// What is brought near for those who are prepared.
     reading: BTreeMap<LeaseId, Reading>,
+    copies: Copies,
     context: Context,
     receiver: EventReceiver,
     /// Of leases whose end was returned but may not be durable yet.
@@ -93,6 +94,7 @@ struct Start<'a> {
     placement: &'a Arc<Placement>,
     launch: &'a Arc<Launch>,
     resume: &'a Option<Checkpoint>,
+    local_inputs: LocalInputs,
 }
 
 impl Node {
@@ -140,6 +142,7 @@ impl Node {
             cores: Cores::default(),
             ports: Ports::default(),
             reading: BTreeMap::new(),
+            copies: Copies::new(&config.settings.input_copies, &config.run_dir),
             fence: GenerationFence::default(),
             topology: Arc::default(),
             node: None,
@@ -249,7 +252,7 @@ impl Node {
     /// ended: the stage starts without it.
     fn prepare(&mut self, start: &Start<'_>) {
         let Start { lease, launch, .. } = *start;
-        let reading = Reading::begin(launch, &mut self.context.environments);
+        let reading = Reading::begin(launch, &mut self.context.environments, &self.copies);
         self.reading.extend(reading.map(|reading| (lease, reading)));
         if launch.warm
             && let Err(reason) = self.start_warm(start)
@@ -293,7 +296,7 @@ impl Node {
             Some("its launcher counts devices first")
         } else if start.launch.container.is_some() {
             Some("it runs in a container")
-        } else if self.config.health_check.is_some() {
+        } else if self.config.settings.health_check.is_some() {
             Some("its devices are checked first")
         } else if procfs::memory_available().is_some_and(|available| available < memory) {
             Some("the machine has too little memory at present")
@@ -354,9 +357,10 @@ impl Node {
             container_access: self.config.container_access,
             port,
             lease_dir: lease_path(&self.config.run_dir, start.lease),
-            health_check: self.config.health_check.clone(),
+            health_check: self.config.settings.health_check.clone(),
             mode: self.config.mode,
             cores,
+            local_inputs: start.local_inputs.clone(),
         }
     }
 
@@ -371,8 +375,10 @@ impl Node {
         match action {
             Action::Start { lease, attempt, placement, launch, resume, .. } => {
                 let (lease, attempt, _task) = (*lease, *attempt, self.begin(*lease));
-                self.reading.remove(&lease);
-                self.start(Start { lease, attempt, placement, launch, resume }, given);
+                let reading = self.reading.remove(&lease);
+                let local_inputs = reading.map(|reading| reading.local()).unwrap_or_default();
+                let start = Start { lease, attempt, placement, launch, resume, local_inputs };
+                self.start(start, given);
             }
             Action::Stop { lease, cause, grace, .. } => {
                 let _task = self.begin(*lease);
@@ -382,7 +388,8 @@ impl Node {
             }
             Action::Prepare { lease, attempt, placement, launch, resume, .. } => {
                 let (lease, attempt, _task) = (*lease, *attempt, self.begin(*lease));
-                self.prepare(&Start { lease, attempt, placement, launch, resume });
+                let local_inputs = LocalInputs::default();
+                self.prepare(&Start { lease, attempt, placement, launch, resume, local_inputs });
             }
             Action::Unprepare { lease, .. } => {
                 let _task = self.begin(*lease);
@@ -568,7 +575,8 @@ impl LiveLease {
 
     fn start(&self) -> Start<'_> {
         let Self { lease, attempt, placement, launch, resume, .. } = self;
-        Start { lease: *lease, attempt: *attempt, placement, launch, resume }
+        let (lease, attempt, local_inputs) = (*lease, *attempt, LocalInputs::default());
+        Start { lease, attempt, placement, launch, resume, local_inputs }
     }
 }
 

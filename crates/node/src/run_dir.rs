@@ -13,6 +13,7 @@
 //!                            ranks may need to agree on a stop or run in containers
 //!     notice                 that it is to stop, once it is
 //!     devices-RANK           which devices a rank has that was started before it had any
+//!     copies                 which copies of inputs it was told of
 //!     notice.agreed          after which step, as its ranks agreed (`python/heterosis`) through
 //!                            `.asked` and `.steps` beside it
 //! RUN_DIR/lease-N.containers/RANK   the container of a rank
@@ -45,6 +46,11 @@ pub(crate) fn notice_path(lease_dir: &Path) -> PathBuf {
 /// What a rank waits for that was started before it had devices.
 pub(crate) fn grant_path(lease_dir: &Path, rank: u32) -> PathBuf {
     lease_dir.join(format!("devices-{rank}"))
+}
+
+/// Which copies of inputs a lease holds.
+pub(crate) fn copies_path(lease_dir: &Path) -> PathBuf {
+    lease_dir.join("copies")
 }
 
 /// The directory that names the containers of a lease, by rank. Its programs may not write there.

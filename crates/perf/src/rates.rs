@@ -75,6 +75,9 @@ pub struct Rates {
     times: BTreeMap<Name, Times>,
     /// What a rank takes of its node beside devices, as it was measured, by profile.
     demands: BTreeMap<Name, HostResources>,
+    /// Files that programs read while they start, by tenant and profile: what one has is nobody
+    /// else's business.
+    inputs: BTreeMap<Name, BTreeMap<Name, Vec<String>>>,
     /// Grows with everything that changes a rate; the last one of each profile.
     revision: u64,
     revisions: BTreeMap<Name, u64>,
@@ -113,6 +116,17 @@ impl Rates {
     /// needs to know how much.
     pub fn demand(&self, profile: &Name) -> HostResources {
         self.demands.get(profile).copied().unwrap_or_default()
+    }
+
+    /// Learns which files a program read while it started.
+    pub fn observe_inputs(&mut self, tenant: &Name, profile: &Name, inputs: &[String]) {
+        let of_tenant = self.inputs.entry(tenant.clone()).or_default();
+        of_tenant.insert(profile.clone(), inputs.to_vec());
+    }
+
+    /// The files that a program read when it started last.
+    pub fn inputs(&self, tenant: &Name, profile: &Name) -> &[String] {
+        self.inputs.get(tenant).and_then(|of| of.get(profile)).map_or(&[], Vec::as_slice)
     }
 
     /// States what is known of an elastic job before it runs. What was learned of it is kept where

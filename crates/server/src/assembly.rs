@@ -14,7 +14,7 @@ use het_host::{
     Activity, Home, HomeError, LatestLoad, Machine, Monitor, OwnProcesses, Reserve, StartTime,
     monitor, remove_unused, start_time,
 };
-use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, RunMode};
+use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, NodeSettings, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
 use het_wire::api::JobRow;
 use thiserror::Error;
@@ -63,8 +63,7 @@ pub enum StartError {
 #[derive(Debug, Clone)]
 pub struct ServiceOptions {
     pub scheduling: Scheduling,
-    /// A program that every rank passes before its own begins.
-    pub health_check: Option<PathBuf>,
+    pub settings: NodeSettings,
     pub keeping: Keeping,
     /// How long its control loop may stand still before the process is killed, for its parent to
     /// start it again; for ever, where nobody would.
@@ -74,8 +73,8 @@ pub struct ServiceOptions {
 impl ServiceOptions {
     /// With nothing asked of it.
     pub fn new(scheduling: Scheduling) -> Self {
-        let (health_check, keeping, stall_limit) = (None, Keeping::default(), None);
-        Self { scheduling, health_check, keeping, stall_limit }
+        let (settings, keeping) = (NodeSettings::default(), Keeping::default());
+        Self { scheduling, settings, keeping, stall_limit: None }
     }
 }
 
@@ -95,7 +94,7 @@ pub(crate) struct Parts<'a> {
     /// What is not touched, because it made a server stand still.
     pub(crate) quarantined: BTreeSet<LeaseId>,
     pub(crate) avoided: BTreeSet<JobId>,
-    pub(crate) health_check: Option<PathBuf>,
+    pub(crate) settings: NodeSettings,
     pub(crate) mode: RunMode,
     /// Not before the state's.
     pub(crate) begins_at: Time,
@@ -122,7 +121,7 @@ pub(crate) fn assemble(parts: Parts<'_>) -> Result<Assembled, StartError> {
         run_dir: parts.run_dir.clone(),
         begins_at: parts.begins_at,
         control_groups: ControlGroups::Auto,
-        health_check: parts.health_check.clone(),
+        settings: parts.settings.clone(),
         mode: parts.mode,
         device_holds: machine.device_holds.clone(),
         heartbeat: parts.heartbeat.clone(),
@@ -133,7 +132,7 @@ pub(crate) fn assemble(parts: Parts<'_>) -> Result<Assembled, StartError> {
         found: Arc::clone(&found),
         dir: parts.home.users(),
         kept: parts.home.kept(),
-        health_check: parts.health_check,
+        settings: parts.settings,
         patience: Patience::default(),
     });
     let mut engine = Agents::new(node, users);
@@ -196,7 +195,7 @@ impl MachineService {
     pub fn start(
         machine: &Machine,
         home: Home,
-        ServiceOptions { scheduling, health_check, keeping, stall_limit }: ServiceOptions,
+        ServiceOptions { scheduling, settings, keeping, stall_limit }: ServiceOptions,
     ) -> Result<Self, StartError> {
         let Opened { store, recovered, taken_over, mended } = open_or_create(&home)?;
         let mut store = store.with_keeping(keeping);
@@ -234,7 +233,7 @@ impl MachineService {
             heartbeat,
             quarantined: stalls.quarantined,
             avoided: stalls.avoided,
-            health_check,
+            settings,
             mode: RunMode::Service,
             begins_at,
             facts: gone.iter().map(|&device| Event::DeviceRepaired { device }).collect(),

@@ -11,7 +11,7 @@ use het_agent::Agents;
 use het_control::{Past, Retention};
 use het_core::{Event, JobEnd, JobId, JobSpec, State, Time, Topology};
 use het_host::{Home, HomeError, JobDir, Machine, MachineLock, missed_facts, newest_checkpoint};
-use het_node::{Heartbeat, Node, NodeError, RunMode, wall_time};
+use het_node::{Heartbeat, Node, NodeError, NodeSettings, RunMode, wall_time};
 use het_service::report::report;
 use het_service::{
     Carried, Handle, Observer, Replica, Scheduling, Service, ServiceError, Setup, carried,
@@ -132,7 +132,7 @@ impl PreparedRun {
             quarantined: BTreeSet::new(),
             // The observer writes its report; two writers would take each other's drafts away.
             avoided: BTreeSet::from([job]),
-            health_check: None,
+            settings: NodeSettings::default(),
             mode: RunMode::Embedded,
             begins_at: past.state.now().max(wall_time()),
             past,

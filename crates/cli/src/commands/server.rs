@@ -15,7 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use het_core::{Bytes, Millis};
 use het_server::api::LIVE_JOBS_OF_A_TENANT;
 use het_server::{
-    Checked, DeviceChoice, EventStore, Existing, Home, Keeping, StoreError, store_check,
+    Checked, CopyInputs, DeviceChoice, EventStore, Existing, Home, Keeping, StoreError, store_check,
 };
 use het_wire::api::{ServerInfo, StoreCheck};
 use het_wire::quantity;
@@ -74,6 +74,13 @@ pub struct ServerArgs {
     /// other where that is more. Without it nobody counts.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub read: Option<Bytes>,
+    /// Which inputs of stages that wait are copied to a disk of this machine, within half of what
+    /// is free there.
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "remote")]
+    pub copy_inputs: CopyChoice,
+    /// Where those copies lie, in a directory for each user.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub inputs_dir: PathBuf,
     /// Use these devices and leave the others to others, `cuda0,cuda1,cpu0:8`; of a CPU perhaps so
     /// many cores. Without it all devices, which no other server of the machine may hold.
     #[arg(long, value_name = "DEVICE[:CORES]", value_delimiter = ',', value_parser = device_choice)]
@@ -107,6 +114,24 @@ pub struct ServerArgs {
     /// server refuses otherwise. The directories stay; nothing is known of their jobs any more.
     #[arg(long)]
     pub new_store: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum CopyChoice {
+    Never,
+    /// Those on file systems of other machines.
+    Remote,
+    Always,
+}
+
+impl From<CopyChoice> for CopyInputs {
+    fn from(choice: CopyChoice) -> Self {
+        match choice {
+            CopyChoice::Never => Self::Never,
+            CopyChoice::Remote => Self::Remote,
+            CopyChoice::Always => Self::Always,
+        }
+    }
 }
 
 fn size(text: &str) -> Result<Bytes, String> {

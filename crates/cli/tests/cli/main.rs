@@ -12,6 +12,7 @@ mod elastic;
 mod faults;
 mod full_disk;
 mod hostile;
+mod inputs;
 mod logged;
 mod network;
 mod operated;

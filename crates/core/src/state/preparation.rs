@@ -57,7 +57,9 @@ impl StageSpec {
     /// Whether anything of it can be done before it has devices.
     pub fn is_preparable(&self) -> bool {
         let launches = self.alternatives.iter().map(|alternative| &alternative.launch);
-        launches.into_iter().any(|launch| launch.warm || !launch.inputs.is_empty())
+        launches.into_iter().any(|launch| {
+            launch.warm || !launch.inputs.is_empty() || !launch.seen_inputs.is_empty()
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use het_core::{Checkpoint, Event, HostResources, Millis, Progress, StallRule, Time};
+use het_core::{Checkpoint, Event, MeasuredNeeds, Millis, Progress, StallRule, Time};
 use nix::sys::inotify::WatchDescriptor;
 
 use super::processes::Processes;
@@ -197,7 +197,7 @@ impl Reporting {
         &mut self,
         spec: &GangSpec,
         processes: &Processes,
-        (prospect, demand): (Prospect, HostResources),
+        (prospect, needs): (Prospect, MeasuredNeeds),
         context: &mut Context,
     ) {
         if prospect == Prospect::Resume && self.search_at.is_some() {
@@ -209,14 +209,14 @@ impl Reporting {
             watch.leave(spec.lease);
         }
         self.measure_busy(spec, processes);
-        let demand = (demand != HostResources::NONE).then(|| Box::new(demand));
+        let needs = (needs != MeasuredNeeds::default()).then(|| Box::new(needs));
         let busy_only = spec.is_cpu_only() && processes.len() > 0;
-        let is_measured = busy_only || demand.is_some();
+        let is_measured = busy_only || needs.is_some();
         let progress = progress.or_else(|| is_measured.then(Default::default));
         let now = context.clock.now();
         self.busy_at = now;
         let busy = spec.is_cpu_only().then_some(self.busy);
-        let progress = progress.map(|progress| Progress { busy, demand, ..progress });
+        let progress = progress.map(|progress| Progress { busy, needs, ..progress });
         self.emit(progress, checkpoints, now, spec, context);
     }
 

@@ -93,6 +93,8 @@ impl Gang {
         let record = self.holdings.write_record(&self.spec, shim, context)?;
         self.holdings.record = Some(record);
         self.holdings.create_shared_dir(&self.spec)?;
+        // They may be removed too early where that is not noted, which its program would say.
+        let _ = self.spec.local_inputs.note(&self.spec.lease_dir);
         self.request(idle, context)
     }
 

@@ -124,6 +124,7 @@ impl Gang {
         let text = launch::grant_text(&self.spec, rank, &given);
         // It may have removed the directory.
         let _ = fs::create_dir(&self.spec.lease_dir);
+        let _ = self.spec.local_inputs.note(&self.spec.lease_dir);
         replace(&path, text.as_bytes()).map_err(|error| told(&error))
     }
 

@@ -15,6 +15,7 @@ use super::output_directory::output_directories;
 use super::template::{self, Placeholders};
 use crate::cgroup::RunMode;
 use crate::checkpoint::SearchRoots;
+use crate::inputs::LocalInputs;
 use crate::resources::{AssignedCores, count_cores, is_cpu};
 use crate::run_dir::{containers_path, grant_path, notice_path, progress_path, unhealthy_path};
 
@@ -54,6 +55,8 @@ pub(crate) struct GangSpec {
     pub(crate) mode: RunMode,
     /// By rank.
     pub(crate) cores: Vec<AssignedCores>,
+    /// Copies that its programs are told of.
+    pub(crate) local_inputs: LocalInputs,
 }
 
 impl GangSpec {
@@ -160,7 +163,8 @@ impl GangSpec {
     pub(crate) fn needs_shared_dir(&self) -> bool {
         let launch = &self.launch;
         let shares = self.world() > 1 || launch.checkpoint.is_some();
-        shares || launch.container.is_some() || self.devices == Devices::Awaited
+        let is_noted = self.devices == Devices::Awaited || !self.local_inputs.is_empty();
+        shares || launch.container.is_some() || is_noted
     }
 
     /// The file with the container id of a rank, once there is one.

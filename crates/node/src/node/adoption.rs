@@ -14,6 +14,7 @@ use super::{LiveLease, NOTE_LIMIT, Node};
 use crate::cgroup::Group;
 use crate::context::{Cleanup, RecordCleanup, ShimCleanup};
 use crate::gang::{AbandonedGang, EarlyStart, Gang, Process, Shim, StopRequested};
+use crate::inputs::LocalInputs;
 use crate::launch::Devices;
 use crate::process::{ProcessSelector, containers, kill_and_wait, pidfd_open};
 use crate::recovery::{AbandonedLease, RecordFile, readable};
@@ -102,7 +103,7 @@ impl Node {
         chosen: Option<&GangResources>,
         found: AbandonedLease,
     ) {
-        let (start, lease) = (live.start(), live.lease);
+        let (mut start, lease) = (live.start(), live.lease);
         let world = start.placement.ranks.len();
         let found = wait_for_notes(found, world);
         if found.never_began() {
@@ -131,6 +132,7 @@ impl Node {
             None => self.take_cores(start.placement),
         };
         self.ports.take_again(record.port);
+        start.local_inputs = LocalInputs::noted(&found.lease_dir(), &self.copies);
         let spec = self.spec(&start, Devices::Granted, record.port, cores);
         let shim = found.shim().and_then(|pid| Some(Shim::Other(pidfd_open(pid).ok()?, pid)));
         let shim = shim.unwrap_or(Shim::None);

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use het_core::Millis;
@@ -15,8 +16,11 @@ const TICKS_DEFAULT: i64 = 100;
 const CHUNK_BYTES: usize = 4_096;
 /// Most ancestors of a process that are read.
 const ANCESTORS_MAX: usize = 256;
-/// Most processes of one rank whose processor time or reading is counted.
+/// Most processes of one rank that are looked at.
 const TREE_MAX: usize = 4_096;
+
+/// Most descriptors of one process that are looked at.
+const DESCRIPTORS_MAX: usize = 4_096;
 
 /// The part of `/proc/PID/stat` that is used here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,8 +227,26 @@ pub(crate) fn tree_read_bytes(root: i32) -> u64 {
     tree(root).iter().filter_map(read).sum()
 }
 
+/// Paths of files that a process has mapped, or open to read and not to write.
+pub(crate) fn files_read(pid: i32) -> Vec<PathBuf> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mapped = maps.lines().filter_map(|line| line.splitn(6, ' ').nth(5));
+    // A file that was removed is called otherwise.
+    let mapped = mapped.map(|path| PathBuf::from(path.trim_start()));
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let open = open.take(DESCRIPTORS_MAX).filter_map(|entry| {
+        // The link of a descriptor may be read and not written as the file is open.
+        let mode = entry.path().symlink_metadata().ok()?.mode();
+        (mode & 0o600 == 0o400).then(|| fs::read_link(entry.path()).ok())?
+    });
+    let mut paths: Vec<PathBuf> = mapped.chain(open).filter(|path| path.is_absolute()).collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
 /// A process and all that descend from it.
-fn tree(root: i32) -> Vec<i32> {
+pub(crate) fn tree(root: i32) -> Vec<i32> {
     let (mut found, mut waiting) = (Vec::new(), vec![root]);
     while found.len() < TREE_MAX {
         let Some(pid) = waiting.pop() else { break };

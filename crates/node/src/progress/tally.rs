@@ -112,7 +112,7 @@ impl Tally {
             tokens: line.tokens.map(whole),
             useful: line.useful_ms.map(|ms| Millis(whole(ms))),
             busy: None,
-            demand: None,
+            needs: None,
             measured: line.measured.as_ref().and_then(measured).map(Box::new),
             results,
             ran_on: ran_on.map(|text| clip(&text, TEXT_CHARS_MAX).into()),

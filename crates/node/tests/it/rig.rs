@@ -12,7 +12,7 @@ use het_core::{
     Placement, Plan, Progress, Rank, Share, StageIndex, StageKey, StopCause, Time, Topology,
 };
 use het_engine::Engine;
-use het_node::{Config, ControlGroups, Heartbeat, LiveLease, Node, wall_time};
+use het_node::{Config, ControlGroups, Heartbeat, LiveLease, Node, NodeSettings, wall_time};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
@@ -120,7 +120,7 @@ pub fn config(cores: BTreeMap<DeviceId, Vec<u32>>, run_dir: &Path) -> Config {
         run_dir: run_dir.to_owned(),
         begins_at: wall_time(),
         control_groups: ControlGroups::Auto,
-        health_check: None,
+        settings: NodeSettings::default(),
         mode: het_node::RunMode::Embedded,
         device_holds: None,
         heartbeat: Heartbeat::default(),

@@ -17,6 +17,8 @@ pub struct Learned {
     pub elastic: Vec<ObservedElastic>,
     /// What a rank takes of its node beside devices, by profile.
     pub demands: BTreeMap<Name, HostResources>,
+    /// Files that programs read while they start, by tenant and profile.
+    pub inputs: BTreeMap<Name, BTreeMap<Name, Vec<String>>>,
     /// Peaks of classes that were observed.
     pub peaks: BTreeMap<Name, u64>,
     pub revision: u64,
@@ -93,6 +95,7 @@ impl Rates {
             times: times.collect(),
             elastic: elastic.collect(),
             demands: self.demands.clone(),
+            inputs: self.inputs.clone(),
             peaks: self.peaks.clone(),
             revision: self.revision,
             revisions: self.revisions.clone(),
@@ -103,6 +106,7 @@ impl Rates {
     pub fn from_learned(learned: Learned) -> Self {
         let mut rates = Self {
             demands: learned.demands,
+            inputs: learned.inputs,
             peaks: learned.peaks,
             revision: learned.revision,
             revisions: learned.revisions,

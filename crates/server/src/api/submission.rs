@@ -61,7 +61,7 @@ pub(super) async fn specify(
     let spec = resolve(parts, submission, job, &place)?;
     let spec = with_kept_variables(parts, submission, spec, id).await?;
     let (spec, too_large) = with_planned_speeds(parts, counted_by, job, spec).await?;
-    let spec = calls::with_measured_demand(service, spec).await?;
+    let spec = calls::with_measured_needs(service, spec).await?;
     let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
     let name = match array {
         Some(member) => format!("{}-{}", spec.name, member.index).into(),

@@ -1,7 +1,7 @@
 //! Snapshots in the store: made apart from it, written a part with each batch of events, there once
 //! the last part is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_control::Past;
@@ -273,15 +273,20 @@ fn write_learned(learned: &Learned) -> LearnedRecord {
         history: history.collect(),
         times: times.collect(),
         elastic: learned.elastic.iter().map(write_elastic).collect(),
-        demands: learned
-            .demands
-            .iter()
-            .map(|(name, of)| (name.to_string(), (*of).into()))
-            .collect(),
-        peaks: learned.peaks.iter().map(|(class, peak)| (class.to_string(), *peak)).collect(),
+        demands: renamed(&learned.demands, |demand| (*demand).into()),
+        inputs: renamed(&learned.inputs, |of_tenant| renamed(of_tenant, Vec::clone)),
+        peaks: renamed(&learned.peaks, |peak| *peak),
         revision: learned.revision,
-        revisions: learned.revisions.iter().map(|(name, at)| (name.to_string(), *at)).collect(),
+        revisions: renamed(&learned.revisions, |at| *at),
     }
+}
+
+/// With names as the other side has them.
+fn renamed<K: ToString, V, L: Ord + for<'a> From<&'a str>, W>(
+    map: &BTreeMap<K, V>,
+    value: impl Fn(&V) -> W,
+) -> BTreeMap<L, W> {
+    map.iter().map(|(key, of)| (key.to_string().as_str().into(), value(of))).collect()
 }
 
 fn write_elastic(seen: &ObservedElastic) -> ObservedElasticRecord {
@@ -372,13 +377,10 @@ pub(super) fn read_learned(record: &LearnedRecord) -> Result<Learned, RecordErro
         history: history.collect::<Result<_, RecordError>>()?,
         times: times.collect(),
         elastic: record.elastic.iter().map(read_elastic).collect(),
-        demands: record
-            .demands
-            .iter()
-            .map(|(name, of)| (name.as_str().into(), (*of).into()))
-            .collect(),
-        peaks: record.peaks.iter().map(|(class, peak)| (class.as_str().into(), *peak)).collect(),
+        demands: renamed(&record.demands, |demand| (*demand).into()),
+        inputs: renamed(&record.inputs, |of_tenant| renamed(of_tenant, Vec::clone)),
+        peaks: renamed(&record.peaks, |peak| *peak),
         revision: record.revision,
-        revisions: record.revisions.iter().map(|(name, at)| (name.as_str().into(), *at)).collect(),
+        revisions: renamed(&record.revisions, |at| *at),
     })
 }

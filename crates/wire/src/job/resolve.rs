@@ -319,6 +319,7 @@ fn launch(
         precision: needs.precision.map(|format| Name::from(format.word())),
         elastic: None,
         inputs: needs.inputs.iter().map(|text| fill(text)).collect(),
+        seen_inputs: Vec::new(),
         warm: needs.warm == Some(true),
         scratch: scratch(stage).or(context.scratch),
         log: match needs.logs {

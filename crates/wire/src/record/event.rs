@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Checkpoint, Degradation, DeviceId, Event, Failure, FailureCause, JobChange, JobId, LeaseId,
-    Measured, Micro, Millis, NodeId, Outcome, PreparationEnd, Priority, Progress, Share,
-    StageIndex, StageKey, Time,
+    Checkpoint, Degradation, DeviceId, Event, Failure, FailureCause, HostResources, JobChange,
+    JobId, LeaseId, Measured, MeasuredNeeds, Micro, Millis, NodeId, Outcome, PreparationEnd,
+    Priority, Progress, Share, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -203,6 +203,8 @@ pub(super) struct ProgressRecord {
     busy_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     demand: Option<HostRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    inputs: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<MeasuredRecord>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -478,6 +480,8 @@ pub(super) fn read_failure_cause(word: Option<&str>) -> Result<FailureCause, Rec
 }
 
 pub(super) fn write_progress(progress: &Progress) -> ProgressRecord {
+    let demand = progress.needs.as_ref().map(|needs| needs.demand);
+    let demand = demand.filter(|demand| *demand != HostResources::NONE);
     ProgressRecord {
         step: progress.step,
         total: progress.total,
@@ -486,7 +490,8 @@ pub(super) fn write_progress(progress: &Progress) -> ProgressRecord {
         tokens: progress.tokens,
         useful_ms: progress.useful.map(|span| span.0),
         busy_ms: progress.busy.map(|span| span.0),
-        demand: progress.demand.as_deref().copied().map(HostRecord::from),
+        demand: demand.map(HostRecord::from),
+        inputs: progress.needs.as_ref().map(|needs| needs.inputs.clone()).unwrap_or_default(),
         measured: progress.measured.as_deref().map(|measured| MeasuredRecord {
             batch: measured.batch,
             accumulation: measured.accumulation,
@@ -501,6 +506,8 @@ pub(super) fn write_progress(progress: &Progress) -> ProgressRecord {
 }
 
 pub(super) fn read_progress(record: &ProgressRecord) -> Progress {
+    let demand = record.demand.map(Into::into).unwrap_or_default();
+    let needs = MeasuredNeeds { demand, inputs: record.inputs.clone() };
     Progress {
         step: record.step,
         total: record.total,
@@ -509,7 +516,7 @@ pub(super) fn read_progress(record: &ProgressRecord) -> Progress {
         tokens: record.tokens,
         useful: record.useful_ms.map(Millis),
         busy: record.busy_ms.map(Millis),
-        demand: record.demand.map(|demand| Box::new(demand.into())),
+        needs: (needs != MeasuredNeeds::default()).then(|| Box::new(needs)),
         measured: record.measured.map(|measured| {
             Box::new(Measured {
                 batch: measured.batch,

@@ -63,6 +63,9 @@ pub struct LearnedRecord {
     /// What a rank takes of its node, by profile.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub demands: BTreeMap<String, HostRecord>,
+    /// Files that programs read while they start, by tenant and profile.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, BTreeMap<String, Vec<String>>>,
     /// By device class.
     pub peaks: BTreeMap<String, u64>,
     pub revision: u64,

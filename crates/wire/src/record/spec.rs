@@ -169,6 +169,8 @@ pub(super) struct LaunchRecord {
     elastic: Option<ElasticRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     inputs: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    seen_inputs: Vec<String>,
     #[serde(default, skip_serializing_if = "is_default")]
     warm: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -433,6 +435,7 @@ pub(super) fn write_launch(launch: &Launch) -> LaunchRecord {
             batch: batch.map(|BatchRange { min, max }| (min, max)),
         }),
         inputs: launch.inputs.clone(),
+        seen_inputs: launch.seen_inputs.clone(),
         warm: launch.warm,
         scratch_bytes: launch.scratch.map(|bytes| bytes.0),
         log: match launch.log {
@@ -520,6 +523,7 @@ pub(super) fn read_launch(record: &LaunchRecord) -> Launch {
             batch: batch.map(|(min, max)| BatchRange { min, max }),
         }),
         inputs: record.inputs.clone(),
+        seen_inputs: record.seen_inputs.clone(),
         warm: record.warm,
         scratch: record.scratch_bytes.map(Bytes),
         log: match record.log {

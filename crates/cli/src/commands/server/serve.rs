@@ -11,10 +11,10 @@ use anstream::eprintln;
 use het_devices::{System, mps_answers, mps_pipe};
 use het_server::api::{Api, Certificate, Listen, Network, Tokens, serve};
 use het_server::{
-    ControlLoopKind, DeviceLockError, DeviceLocks, Home, Keeping, LockHolder, Machine,
-    MachineChanges, MachineLock, MachineService, MachineUsers, Members, Scheduling, ServiceOptions,
-    SpawnRequests, StartError, StoreError, become_user, begin_store, disk_size, machine_with,
-    raise_descriptor_limit, take_devices,
+    ControlLoopKind, DeviceLockError, DeviceLocks, Home, InputCopies, Keeping, LockHolder, Machine,
+    MachineChanges, MachineLock, MachineService, MachineUsers, Members, NodeSettings, Scheduling,
+    ServiceOptions, SpawnRequests, StartError, StoreError, become_user, begin_store, disk_size,
+    machine_with, raise_descriptor_limit, take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
 use nix::sys::prctl::set_pdeathsig;
@@ -111,7 +111,14 @@ fn options(args: &ServerArgs) -> Result<ServiceOptions, Fail> {
     let policy = policy_named(&args.policy)?;
     Ok(ServiceOptions {
         scheduling: Scheduling { policy, cadence: args.cadence.cadence() },
-        health_check: args.health_check.as_deref().map(health_check).transpose()?,
+        settings: NodeSettings {
+            health_check: args.health_check.as_deref().map(health_check).transpose()?,
+            input_copies: InputCopies {
+                which: args.copy_inputs.into(),
+                dir: path::absolute(&args.inputs_dir)
+                    .map_err(|error| Fail::file(&args.inputs_dir, error))?,
+            },
+        },
         keeping: Keeping {
             snapshot_every: args.snapshot_every,
             events: args.keep_events,

@@ -1,8 +1,9 @@
-//! What stages take of a node's disk, as their programs showed before.
+//! What stages take of a node beside devices, and which files they read, as their programs showed
+//! before.
 
 use std::sync::Arc;
 
-use het_core::{Bytes, HostResources, JobSpec, RankRule, StageSpec, Topology};
+use het_core::{Bytes, HostResources, JobSpec, Name, RankRule, StageSpec, Topology};
 
 use crate::{CallError, Handle, Replica};
 
@@ -10,22 +11,35 @@ use crate::{CallError, Handle, Replica};
 ///
 /// # Errors
 /// When the replica cannot be reached.
-pub async fn with_measured_demand(handle: &Handle, spec: JobSpec) -> Result<JobSpec, CallError> {
+pub async fn with_measured_needs(handle: &Handle, spec: JobSpec) -> Result<JobSpec, CallError> {
     let spec = Arc::new(spec);
     let asked = Arc::clone(&spec);
-    let demand = |replica: &Replica, stage: &StageSpec| {
-        let measured = replica.situation().view.rates.demand(&stage.profile);
-        completed(stage, measured, replica.state().topology())
+    let needs = |replica: &Replica, stage: &StageSpec, tenant: &Name| {
+        let rates = &replica.situation().view.rates;
+        let measured = rates.demand(&stage.profile);
+        let demand = completed(stage, measured, replica.state().topology());
+        (demand, rates.inputs(tenant, &stage.profile).to_vec())
     };
-    let look = move |replica: &Replica| -> Vec<HostResources> {
-        asked.stages.iter().map(|stage| demand(replica, stage)).collect()
+    let look = move |replica: &Replica| -> Vec<(HostResources, Vec<String>)> {
+        asked.stages.iter().map(|stage| needs(replica, stage, &asked.tenant)).collect()
     };
-    let demands = handle.query(look).await?;
+    let needs = handle.query(look).await?;
     let mut spec = Arc::unwrap_or_clone(spec);
-    for (stage, demand) in spec.stages.iter_mut().zip(demands) {
+    for (stage, (demand, inputs)) in spec.stages.iter_mut().zip(needs) {
         stage.companions.host = demand;
+        add_seen_inputs(stage, &inputs);
     }
     Ok(spec)
+}
+
+/// To alternatives that name none and do not run in a container, where paths are others.
+fn add_seen_inputs(stage: &mut StageSpec, inputs: &[String]) {
+    for alternative in stage.alternatives.iter_mut().filter(|_| !inputs.is_empty()) {
+        let launch = &alternative.launch;
+        if launch.inputs.is_empty() && launch.container.is_none() {
+            Arc::make_mut(&mut alternative.launch).seen_inputs = inputs.to_vec();
+        }
+    }
 }
 
 /// At most what the node that has most has for as many ranks as may come to one: nobody asked for
@@ -77,5 +91,15 @@ mod tests {
         check((0, 0), (50, 7), (20, 7));
         check((30, 0), (5, 7), (30, 7));
         check((0, 3), (0, 7), (0, 3));
+    }
+
+    #[test]
+    fn inputs_that_a_stage_names_are_all_that_count() {
+        let mut train = stage("train", vec![alternative("h100", 4), alternative("a100", 4)]);
+        let named = Arc::make_mut(&mut train.alternatives[1].launch);
+        named.inputs = vec!["model".to_owned()];
+        add_seen_inputs(&mut train, &["/data/tokens.bin".to_owned()]);
+        let seen = train.alternatives.iter().map(|it| it.launch.seen_inputs.len());
+        assert_eq!(seen.collect::<Vec<_>>(), [1, 0]);
     }
 }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -30,7 +29,7 @@ pub fn run() -> Result<()> {
     if !het.exists() {
         bail!("`{}` is not built: `cargo build --package het-cli`", het.display());
     }
-    let port = free_port()?;
+    let port = crate::free_port()?;
     let (server, token) = Server::start(het, port)?;
     // Something to ask for.
     let submitted = server.het(&["submit", "--name", "seed", "--begin", "now+1d", "--", "true"]);
@@ -136,8 +135,4 @@ fn expect(output: Output, what: &str) -> Result<String> {
         bail!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,10 +1,11 @@
-//! Chores of this repository: `cargo xtask ci|api-test|arrows|book|glossary|tidy|example|study`.
+//! Chores of this repository: `cargo xtask CHORE`.
 
 mod api_test;
 mod arrows;
 mod book;
 mod ci;
 mod circles;
+mod cluster;
 mod example;
 mod glossary;
 mod rules;
@@ -22,6 +23,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
   arrows    no crate uses another that xtask/src/arrows.rs does not let it use, and no modules
             of a crate use each other in a circle
   book      links of all Markdown files lead somewhere; build the book into target/book
+  cluster   a Kubernetes control plane on loopback for tests: `cluster up [NODES]`, `cluster down`
   glossary  what docs/glossary.md names exists, and retired words are no names any more
   study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`
   tidy      no leftovers, no overlong lines, no files that tell two stories; no
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         "arrows" => arrows::check().and_then(|()| circles::check()),
         "book" => book::check().and_then(|()| book::build()),
         "ci" => ci::run(),
+        "cluster" => cluster::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "glossary" => glossary::check(),
         "example" => example::run(std::env::args().skip(2).collect()),
         "study" => study(&std::env::args().skip(2).collect::<Vec<_>>()),
@@ -74,4 +77,10 @@ fn root() -> PathBuf {
 /// Where cargo puts what it builds.
 fn target() -> PathBuf {
     root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
+/// Whoever takes it first may be somebody else: then a program that is given it says so and ends.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
 }

@@ -1,0 +1,121 @@
+//! The programs of a cluster, built from published Go modules (`tests/kubernetes`) into the cache
+//! of this user, or taken from `KUBEBUILDER_ASSETS`.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// Of `tests/kubernetes/control-plane/go.mod`; programs that read versions want it in the binary.
+const VERSION: &str = "v1.37.2";
+
+/// A program, the module in `tests/kubernetes` that requires it, and its package.
+struct Program {
+    name: &'static str,
+    module: &'static str,
+    package: &'static str,
+}
+
+const fn of_kubernetes(name: &'static str, package: &'static str) -> Program {
+    Program { name, module: "control-plane", package }
+}
+
+const PROGRAMS: [Program; 6] = [
+    of_kubernetes("etcd", "go.etcd.io/etcd/server/v3"),
+    of_kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    of_kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    of_kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    of_kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    Program { name: "kwok", module: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok" },
+];
+
+/// Where they are.
+#[derive(Debug)]
+pub struct Binaries {
+    cache: PathBuf,
+    assets: Option<PathBuf>,
+}
+
+impl Binaries {
+    /// Builds what is missing: the first time ten minutes on two cores, of which the API server
+    /// takes most.
+    ///
+    /// # Errors
+    /// When Go is missing, or a module cannot be had or built.
+    pub fn build() -> Result<Self> {
+        let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+        let binaries = Self { cache: cache()?, assets };
+        fs::create_dir_all(&binaries.cache)
+            .with_context(|| format!("`{}` cannot be made", binaries.cache.display()))?;
+        for program in &PROGRAMS {
+            if !binaries.path(program.name).exists() {
+                program.build(&binaries.cache)?;
+            }
+        }
+        Ok(binaries)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        let given = self.assets.as_ref().map(|dir| dir.join(name));
+        given.filter(|path| path.exists()).unwrap_or_else(|| self.cache.join(name))
+    }
+}
+
+/// One a version: what is in it never changes.
+fn cache() -> Result<PathBuf> {
+    let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let root = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home);
+    let root = root.context("neither XDG_CACHE_HOME nor HOME is set")?;
+    Ok(root.join("heterosis/kubernetes").join(VERSION))
+}
+
+/// The directory of a module's sources, downloaded if they are not there.
+///
+/// # Errors
+/// When Go is missing or the module cannot be had.
+pub fn sources(module: &str, path: &str) -> Result<PathBuf> {
+    let mut go = Command::new("go");
+    go.args(["mod", "download"]).arg(path).current_dir(directory(module));
+    expect(&mut go)?;
+    let mut go = Command::new("go");
+    go.args(["list", "-m", "-f", "{{.Dir}}", path]).current_dir(directory(module));
+    let output = go.output().context("`go` does not start")?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+fn directory(module: &str) -> PathBuf {
+    crate::root().join("tests/kubernetes").join(module)
+}
+
+impl Program {
+    fn build(&self, into: &Path) -> Result<()> {
+        let began = Instant::now();
+        println!("building {} …", self.name);
+        let (major, minor) = VERSION.trim_start_matches('v').split_once('.').unwrap_or_default();
+        let minor = minor.split('.').next().unwrap_or_default();
+        let stamp = "k8s.io/component-base/version";
+        let flags = format!(
+            "-s -w -X {stamp}.gitVersion={VERSION} -X {stamp}.gitMajor={major} \
+             -X {stamp}.gitMinor={minor}"
+        );
+        // Under another name until it is whole.
+        let draft = into.join(format!(".{}-{}", self.name, std::process::id()));
+        let mut go = Command::new("go");
+        go.args(["build", "-trimpath", "-ldflags", &flags, "-o"]).arg(&draft).arg(self.package);
+        expect(go.env("CGO_ENABLED", "0").current_dir(directory(self.module)))?;
+        fs::rename(&draft, into.join(self.name)).context("what was built cannot be moved")?;
+        println!("built {} in {} s", self.name, began.elapsed().as_secs());
+        Ok(())
+    }
+}
+
+fn expect(command: &mut Command) -> Result<()> {
+    let status = command.status().context("`go` does not start: is Go 1.26 installed?")?;
+    if !status.success() {
+        bail!("`{command:?}` ended with {status}");
+    }
+    Ok(())
+}

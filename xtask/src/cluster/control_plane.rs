@@ -1,0 +1,255 @@
+//! etcd, API server, controller manager, scheduler and kwok on loopback, with RBAC.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::binaries::{self, Binaries};
+use super::processes;
+
+/// How long the API server may take; four seconds are usual.
+const READY_LIMIT: Duration = Duration::from_secs(120);
+/// Nodes in one request of `kubectl`.
+const NODES_AT_ONCE: u32 = 500;
+/// May do anything.
+const ADMIN_TOKEN: &str = "admin";
+
+/// A control plane that runs.
+#[derive(Debug)]
+pub struct ControlPlane {
+    dir: PathBuf,
+    kubectl: PathBuf,
+}
+
+impl ControlPlane {
+    /// Starts all of it in `dir`, which is empty.
+    ///
+    /// # Errors
+    /// When a program does not start or does not become ready.
+    pub fn start(binaries: &Binaries, dir: &Path) -> Result<Self> {
+        let this = Self { dir: dir.to_owned(), kubectl: binaries.path("kubectl") };
+        let [etcd, api] = [crate::free_port()?, crate::free_port()?];
+        let start = |name: &str, arguments: &[String]| {
+            processes::start(dir, &binaries.path(name), arguments)
+        };
+        start("etcd", &this.etcd(etcd))?;
+        this.write_credentials(api)?;
+        start("kube-apiserver", &this.api_server(etcd, api))?;
+        this.await_ready()?;
+        start("kube-controller-manager", &this.controller_manager())?;
+        start("kube-scheduler", &this.scheduler())?;
+        start("kwok", &this.kwok()?)?;
+        Ok(this)
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    fn etcd(&self, port: u16) -> Vec<String> {
+        let url = format!("http://127.0.0.1:{port}");
+        flags(&[
+            ("data-dir", &self.path("etcd")),
+            ("listen-client-urls", &url),
+            ("advertise-client-urls", &url),
+            ("listen-peer-urls", "http://127.0.0.1:0"),
+            ("unsafe-no-fsync", "true"),
+            ("log-level", "warn"),
+        ])
+    }
+
+    fn api_server(&self, etcd: u16, port: u16) -> Vec<String> {
+        flags(&[
+            ("etcd-servers", &format!("http://127.0.0.1:{etcd}")),
+            ("bind-address", "127.0.0.1"),
+            ("advertise-address", "127.0.0.1"),
+            ("endpoint-reconciler-type", "none"),
+            ("secure-port", &port.to_string()),
+            ("cert-dir", &self.path("certificates")),
+            ("service-account-issuer", &format!("https://127.0.0.1:{port}/")),
+            ("service-account-key-file", &self.path("service-accounts.pub")),
+            ("service-account-signing-key-file", &self.path("service-accounts.pem")),
+            ("service-cluster-ip-range", "10.0.0.0/24"),
+            ("authorization-mode", "RBAC"),
+            ("allow-privileged", "true"),
+            ("token-auth-file", &self.path("tokens.csv")),
+            ("audit-log-path", &self.path("audit.log")),
+            ("audit-policy-file", &self.path("audit-policy.json")),
+            ("feature-gates", "GenericWorkload=true"),
+            ("runtime-config", "scheduling.k8s.io/v1beta1=true"),
+            // Tests ask for much at once.
+            ("max-requests-inflight", "3000"),
+            ("max-mutating-requests-inflight", "1000"),
+        ])
+    }
+
+    fn controller_manager(&self) -> Vec<String> {
+        flags(&[
+            ("kubeconfig", &self.path("admin.kubeconfig")),
+            ("service-account-private-key-file", &self.path("service-accounts.pem")),
+            ("root-ca-file", &self.path("certificates/apiserver.crt")),
+            ("use-service-account-credentials", "true"),
+            ("leader-elect", "false"),
+            ("secure-port", "0"),
+        ])
+    }
+
+    fn scheduler(&self) -> Vec<String> {
+        flags(&[
+            ("kubeconfig", &self.path("admin.kubeconfig")),
+            ("leader-elect", "false"),
+            ("kube-api-qps", "5000"),
+            ("kube-api-burst", "5000"),
+            ("secure-port", "0"),
+        ])
+    }
+
+    /// It has no stages unless it is given some: those of its own module.
+    fn kwok(&self) -> Result<Vec<String>> {
+        let stages = binaries::sources("kwok", "sigs.k8s.io/kwok")?.join("kustomize/stage");
+        let mut arguments = flags(&[
+            ("kubeconfig", &self.path("admin.kubeconfig")),
+            ("manage-all-nodes", "false"),
+            ("manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake"),
+        ]);
+        for stage in ["node/fast", "node/heartbeat", "pod/fast"] {
+            let mut files = files_of(&stages.join(stage))?;
+            let is_stage = |path: &PathBuf| path.extension().is_some_and(|it| it == "yaml");
+            files.retain(|path| is_stage(path) && !path.ends_with("kustomization.yaml"));
+            arguments.extend(files.iter().map(|path| format!("--config={}", path.display())));
+        }
+        Ok(arguments)
+    }
+
+    /// Keys, tokens, and a kubeconfig for each.
+    fn write_credentials(&self, port: u16) -> Result<()> {
+        let write = |name: &str, text: String| {
+            fs::write(self.dir.join(name), text).with_context(|| format!("`{name}` of the cluster"))
+        };
+        let key = rcgen::KeyPair::generate().context("a key cannot be made")?;
+        write("service-accounts.pem", key.serialize_pem())?;
+        write("service-accounts.pub", key.public_key_pem())?;
+        write("tokens.csv", format!("{ADMIN_TOKEN},admin,admin,system:masters\n"))?;
+        let audit = json!({
+            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+            "rules": [
+                { "level": "None", "verbs": ["get", "list", "watch"] },
+                { "level": "None", "resources": [{ "group": "coordination.k8s.io" }] },
+                { "level": "Request" },
+            ],
+        });
+        write("audit-policy.json", audit.to_string())?;
+        let cluster = json!({
+            "server": format!("https://127.0.0.1:{port}"),
+            "certificate-authority": self.path("certificates/apiserver.crt"),
+        });
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{ "name": "test", "cluster": cluster }],
+            "users": [{ "name": "admin", "user": { "token": ADMIN_TOKEN } }],
+            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "admin" } }],
+        });
+        write("admin.kubeconfig", config.to_string())
+    }
+
+    fn kubectl(&self) -> Command {
+        let mut kubectl = Command::new(&self.kubectl);
+        kubectl.arg("--kubeconfig").arg(self.kubeconfig());
+        kubectl
+    }
+
+    fn await_ready(&self) -> Result<()> {
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            let answer = self.kubectl().args(["get", "--raw", "/readyz"]).output();
+            if answer.context("`kubectl` does not start")?.status.success() {
+                return Ok(());
+            }
+            if let Some(program) = processes::first_dead(&self.dir) {
+                bail!("`{program}` ended: see its log in `{}`", self.dir.display());
+            }
+            if Instant::now() > deadline {
+                bail!("the API server is not ready: see its log in `{}`", self.dir.display());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Nodes that kwok plays: 8 GPUs, 96 cores, 1 TiB.
+    ///
+    /// # Errors
+    /// When the API server refuses one.
+    pub fn make_nodes(&self, count: u32) -> Result<()> {
+        for first in (0..count).step_by(NODES_AT_ONCE as usize) {
+            let last = count.min(first + NODES_AT_ONCE);
+            let items: Vec<Value> = (first..last).map(node).collect();
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+            let file = self.dir.join("nodes.json");
+            fs::write(&file, list.to_string()).context("nodes cannot be written down")?;
+            let mut create = self.kubectl();
+            create.args(["create", "--output", "name", "-f"]).arg(&file);
+            let made = create.output().context("`kubectl` does not start")?;
+            if !made.status.success() {
+                bail!("nodes are refused: {}", String::from_utf8_lossy(&made.stderr));
+            }
+        }
+        self.await_nodes(count)
+    }
+
+    /// Until kwok says that they are ready.
+    fn await_nodes(&self, count: u32) -> Result<()> {
+        let mut wait = self.kubectl();
+        let limit = format!("--timeout={}s", READY_LIMIT.as_secs() + u64::from(count) / 10);
+        wait.args(["wait", "--for=condition=Ready", "nodes", "--all", "--output=name", &limit]);
+        let mut wait = || wait.stdout(Stdio::null()).status().context("`kubectl` does not start");
+        let is_ready = count == 0 || wait()?.success();
+        let dead = processes::first_dead(&self.dir);
+        match dead {
+            Some(program) => bail!("`{program}` ended: see its log in `{}`", self.dir.display()),
+            None if !is_ready => bail!("the nodes do not become ready"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn node(number: u32) -> Value {
+    let name = format!("kwok-{number}");
+    let has = json!({
+        "cpu": "96", "memory": "1Ti", "pods": "110", "ephemeral-storage": "4Ti",
+        "nvidia.com/gpu": "8",
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": { "kwok.x-k8s.io/node": "fake" },
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+                "nvidia.com/gpu.memory": "81559",
+                "topology.kubernetes.io/zone": format!("zone-{}", number / 256),
+                "fabric.topograph.run/tier-0": format!("leaf-{}", number / 32),
+            },
+        },
+        "status": { "capacity": has, "allocatable": has },
+    })
+}
+
+fn flags(pairs: &[(&str, &str)]) -> Vec<String> {
+    pairs.iter().map(|(name, value)| format!("--{name}={value}")).collect()
+}
+
+fn files_of(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("`{}`", dir.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    Ok(files)
+}

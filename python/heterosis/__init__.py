@@ -269,7 +269,8 @@ def _path(environment: Mapping[str, str], name: str) -> Optional[Path]:
 def inputs() -> List[str]:
     """The `inputs` of the job file as they are to be opened, in its order: the copy of one on a disk
     of this machine, where there is one; empty where it names none, and outside Heterosis."""
-    return os.environ.get("HET_INPUTS", "").splitlines()
+    text = os.environ.get("HET_INPUTS")
+    return text.split("\n") if text else []
 
 
 _job: Optional[Job] = None

@@ -41,19 +41,27 @@ pub struct Listing {
     pub entries: Vec<Entry>,
     /// There are more.
     pub is_cut: bool,
+    /// Something in it could not be read.
+    pub is_partial: bool,
 }
 
 /// At most so many entries of a directory, in no order; none of one that cannot be read.
 pub fn list(dir: &Path, entries_max: usize) -> Listing {
     let mut listing = Listing::default();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Listing { is_partial: true, ..listing };
+    };
+    for entry in entries {
         if listing.entries.len() == entries_max {
             listing.is_cut = true;
             break;
         }
-        if let Ok(kind) = entry.file_type() {
-            let (name, path, kind) = (entry.file_name(), entry.path(), kind_of(kind));
-            listing.entries.push(Entry { name, path, kind });
+        match entry.and_then(|entry| Ok((entry.file_type()?, entry))) {
+            Ok((kind, entry)) => {
+                let (name, path, kind) = (entry.file_name(), entry.path(), kind_of(kind));
+                listing.entries.push(Entry { name, path, kind });
+            }
+            Err(_) => listing.is_partial = true,
         }
     }
     listing

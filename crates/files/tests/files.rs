@@ -59,7 +59,8 @@ fn no_more_is_read_than_was_asked_for() {
     for index in 0..5 {
         fs::write(dir.path().join(index.to_string()), "").expect("it can be written");
     }
-    let Listing { entries, is_cut } = list(dir.path(), 4);
+    let Listing { entries, is_cut, is_partial } = list(dir.path(), 4);
+    assert!(!is_partial);
     assert_eq!((entries.len(), is_cut), (4, true));
     assert!(!list(dir.path(), 6).is_cut);
 }

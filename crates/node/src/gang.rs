@@ -130,6 +130,8 @@ impl Gang {
         let AbandonedGang { processes, shim, cgroups, record, since, stop, early } = gang;
         let mut gang = Self::new(spec, processes, Holdings::adopted(cgroups, record), context);
         gang.reporting.catch_up(since);
+        // Its start is over.
+        gang.seen_inputs = SeenInputs::None;
         gang.shim.watch(shim, gang.spec.lease, &context.poller);
         if stop == StopRequested::Yes {
             // The stop is requested again: the supervisor may have died before it was.
@@ -395,7 +397,10 @@ impl Gang {
     /// Emits everything that is left to report, and the end.
     fn end(&mut self, context: &mut Context) {
         let prospect = self.verdict.prospect();
-        let needs = MeasuredNeeds { demand: self.disk.demand(), inputs: self.seen_inputs.take() };
+        let inputs = self.seen_inputs.take();
+        // Who fails may not have come to its inputs.
+        let inputs = if self.verdict.culprit().is_none() { inputs } else { Vec::new() };
+        let needs = MeasuredNeeds { demand: self.disk.demand(), inputs };
         self.reporting.finish(&self.spec, &self.processes, (prospect, needs), context);
         if self.reporting.is_done() {
             self.verdict.done();

@@ -85,10 +85,10 @@ impl Reading {
 impl LocalInputs {
     /// The inputs of a launch as its program is to open them, one a line: a copy, or what the job
     /// file says.
-    pub(crate) fn text(&self, launch: &Launch) -> String {
+    pub(crate) fn text(&self, launch: &Launch, fill: impl Fn(&str) -> String) -> String {
         let one = |(at, input): (usize, &String)| match self.0.get(&at) {
             Some(copy) => copy.paths().path.to_string_lossy().into_owned(),
-            None => input.clone(),
+            None => fill(input),
         };
         launch.inputs.iter().enumerate().map(one).collect::<Vec<_>>().join("\n")
     }
@@ -173,13 +173,12 @@ impl Bringing {
             let copies = self.copies.as_ref().filter(|copies| copies.is_wanted(&input));
             // What cannot be copied its program reads where it lies.
             let copy = copies.and_then(|it| it.bring(&input, &self.reader.is_over).ok().flatten());
-            match copy {
-                Some(copy) => {
-                    self.reader.read_all(&copy.paths().path);
-                    lock(&self.local).0.insert(at, Arc::new(copy));
-                }
-                None => self.reader.read_all(&input),
+            if let Some(copy) = copy {
+                self.reader.read_all(&copy.paths().path);
+                lock(&self.local).0.insert(at, Arc::new(copy));
             }
+            // Its program may not look for a copy.
+            self.reader.read_all(&input);
         }
         for input in &self.seen_inputs {
             self.reader.read_all(Path::new(input));
@@ -269,6 +268,39 @@ mod tests {
         assert_eq!(check("org/small"), model.join("snapshots/4f2"));
     }
 
+    #[test]
+    fn what_cannot_be_copied_as_a_whole_is_not_copied() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let model = dir.path().join("model");
+        fs::create_dir(&model).expect("it is writable");
+        fs::write(model.join("weights"), "weights").expect("it is writable");
+        let copies = copies(dir.path());
+        let is_copied = || {
+            let brought = copies.bring(&model, &AtomicBool::new(false));
+            brought.expect("nothing fails").is_some()
+        };
+        assert!(is_copied());
+        for target in ["/tmp", "nothing"] {
+            std::os::unix::fs::symlink(target, model.join("shards")).expect("it can be made");
+            assert!(!is_copied(), "a link to {target}");
+            fs::remove_file(model.join("shards")).expect("it is ours");
+        }
+        assert!(is_copied());
+    }
+
+    #[test]
+    fn a_copy_of_which_something_was_removed_is_made_again() {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let data = dir.path().join("data.txt");
+        fs::write(&data, "text").expect("it is writable");
+        let copies = copies(dir.path());
+        let first = bring(&copies, &data);
+        fs::remove_file(&first.paths().path).expect("it is ours");
+        let second = bring(&copies, &data);
+        assert_ne!(first.paths(), second.paths());
+        assert_eq!(fs::read_to_string(&second.paths().path).expect("it is there"), "text");
+    }
+
     /// Copies in a directory, all inputs of which are copied.
     fn copies(dir: &Path) -> Copies {
         let settings = InputCopies { which: CopyInputs::Always, dir: dir.to_owned() };
@@ -310,7 +342,7 @@ mod tests {
         assert!(gave_up.expect("nothing fails").is_none());
         let copy = bring(&copies(dir.path()), &data);
         // An engine died while it made one.
-        let half = copy.paths().path.with_file_name("").join("../copy-9");
+        let half = copy.paths().path.with_file_name("../copy-9");
         fs::create_dir(&half).expect("it is writable");
         bring(&copies(dir.path()), &data);
         assert!(!half.exists());
@@ -339,12 +371,15 @@ mod tests {
             ..Launch::default()
         };
         let local = LocalInputs([(1, Arc::new(copy))].into());
-        assert_eq!(local.text(&launch), format!("org/model\n{}", path.display()));
+        assert_eq!(local.text(&launch, str::to_owned), format!("org/model\n{}", path.display()));
         let lease = dir.path().join("lease-1");
         fs::create_dir(&lease).expect("it is writable");
         local.note(&lease).expect("it is writable");
         let next = copies(dir.path());
-        assert_eq!(LocalInputs::noted(&lease, &next).text(&launch), local.text(&launch));
+        assert_eq!(
+            LocalInputs::noted(&lease, &next).text(&launch, str::to_owned),
+            local.text(&launch, str::to_owned)
+        );
         let elsewhere = format!(r#"{{"0": {{"dir": "{0}", "path": "{0}"}}}}"#, "/etc");
         fs::write(copies_path(&lease), elsewhere).expect("it is writable");
         assert!(LocalInputs::noted(&lease, &next).is_empty());

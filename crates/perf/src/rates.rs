@@ -18,6 +18,9 @@ pub use learned::{Learned, Observed, ObservedElastic, ObservedTime};
 use times::Times;
 pub use times::{LOAD_DEFAULT, SAVE_DEFAULT, StopTimes, Timed};
 
+/// Of one tenant, those whose inputs are kept.
+const PROFILES_MAX: usize = 1_000;
+
 /// So many devices of a class, and how well they stand.
 #[derive(Debug, Clone, Copy)]
 pub struct Gang<'a> {
@@ -118,10 +121,13 @@ impl Rates {
         self.demands.get(profile).copied().unwrap_or_default()
     }
 
-    /// Learns which files a program read while it started.
-    pub fn observe_inputs(&mut self, tenant: &Name, profile: &Name, inputs: &[String]) {
+    /// Learns which files a program read while it started. Of a tenant 1,000 profiles are kept.
+    pub fn observe_inputs(&mut self, tenant: &Name, profile: &Name, inputs: Vec<String>) {
         let of_tenant = self.inputs.entry(tenant.clone()).or_default();
-        of_tenant.insert(profile.clone(), inputs.to_vec());
+        if of_tenant.len() >= PROFILES_MAX && !of_tenant.contains_key(profile) {
+            of_tenant.pop_first();
+        }
+        of_tenant.insert(profile.clone(), inputs);
     }
 
     /// The files that a program read when it started last.

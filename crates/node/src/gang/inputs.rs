@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use het_core::{Millis, Time};
 use het_files::Kind;
 
+use super::process::Process;
 use super::processes::Processes;
 use crate::launch::GangSpec;
 use crate::process::procfs;
@@ -29,8 +30,8 @@ const LOOK_LIMIT: Duration = Duration::from_secs(300);
 const BYTES_MIN: u64 = 1 << 20;
 /// Where all of them together are smaller, it is not worth saying.
 const SUM_BYTES_MIN: u64 = 32 << 20;
-const FILES_MAX: usize = 64;
-const PATH_BYTES_MAX: usize = 512;
+const FILES_MAX: usize = 16;
+const PATH_BYTES_MAX: usize = 256;
 /// Paths that are looked at.
 const PATHS_MAX: usize = 100_000;
 
@@ -79,7 +80,7 @@ impl SeenInputs {
         }
         let found = Arc::<Mutex<Found>>::default();
         let search = Search {
-            ranks: processes.iter().filter_map(|process| process.pid).collect(),
+            ranks: processes.iter().filter_map(Process::valid_pid).collect(),
             written: spec.written_dirs(),
             since: Instant::now(),
             before: SystemTime::now() - Duration::from_millis(FIRST_LOOK.0),
@@ -129,6 +130,9 @@ impl Search {
             let begun = Instant::now();
             let pids: Vec<i32> = self.ranks.iter().flat_map(|&rank| procfs::tree(rank)).collect();
             for path in pids.into_iter().flat_map(procfs::files_read) {
+                if self.since.elapsed() >= LOOK_LIMIT {
+                    return;
+                }
                 if let Some(bytes) = self.size_of_input(&path) {
                     self.found.lock().unwrap_or_else(PoisonError::into_inner).insert((bytes, path));
                 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/heterosis-inputs-UID/RUN      of one run directory, so of one engine
-//!     copy-N/                       a directory, or a file below it by its name
+//!     copy-N/NAME                   a directory or a file, by its name; N is never used again
 //!     copy-N.manifest               what it was copied from; written last
 //! ```
 //!
@@ -15,7 +15,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use het_files::{Kind, Links, kind, list, remove_tree, replace_private};
 use nix::fcntl::AT_FDCWD;
@@ -36,6 +37,10 @@ const BLOCK_BYTES: usize = 1 << 20;
 const LEFT_PART: u64 = 2;
 /// Directories that are listed here.
 const COPIES_MAX: usize = 10_000;
+/// Of a copy, more than it has.
+const FILES_MAX: u64 = 100_000;
+/// How often who waits for somebody else's copy looks whether that is still of use.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Magic numbers of file systems whose files lie on other machines: statfs(2), and the headers of
 /// those that are no part of the kernel.
@@ -87,6 +92,8 @@ pub(crate) struct Copies {
     dir: PathBuf,
     /// Locked while a copy is chosen and others are removed: for long.
     choice: Arc<Mutex<Choice>>,
+    /// A copy is being made no more.
+    made: Arc<Condvar>,
     held: Held,
 }
 
@@ -94,7 +101,8 @@ pub(crate) struct Copies {
 struct Choice {
     /// What an engine that died left half made is removed.
     is_cleared: bool,
-    last: u64,
+    /// Manifests and sizes of copies that are being made.
+    pending: Vec<(String, u64)>,
 }
 
 /// Copies that are not to be removed, once for each who holds it. Never locked for long.
@@ -139,12 +147,14 @@ impl Drop for HeldCopy {
 
 impl Copies {
     pub(crate) fn new(settings: &InputCopies, run_dir: &Path) -> Self {
-        let of_run = run_dir.to_string_lossy().replace(['/', '.'], "-");
+        // No two run directories have the same.
+        let of_run = run_dir.to_string_lossy().replace('%', "%25").replace('/', "%2F");
         let of_user = format!("heterosis-inputs-{}", getuid());
         Self {
             which: settings.which,
-            dir: settings.dir.join(of_user).join(of_run.trim_matches('-')),
+            dir: settings.dir.join(of_user).join(of_run),
             choice: Arc::default(),
+            made: Arc::default(),
             held: Held::default(),
         }
     }
@@ -159,59 +169,78 @@ impl Copies {
     }
 
     /// A copy that is as the input is now, made unless there is one; none where there is no room
-    /// for it, or `is_over` says so meanwhile.
+    /// for it, it cannot be copied as a whole, or `is_over` says so meanwhile.
     ///
     /// # Errors
     /// When something cannot be read or written.
     pub(super) fn bring(&self, input: &Path, is_over: &AtomicBool) -> io::Result<Option<HeldCopy>> {
         let Ok(files) = files_of(input) else { return Ok(None) };
-        let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+        let bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
         if bytes == 0 {
             return Ok(None);
         }
         let manifest = manifest(input, &files);
         self.make_dir()?;
-        let (held, is_there) = {
-            let mut choice = self.choose();
-            self.clear_once(&mut choice);
-            let (dir, is_there) = match self.found(&manifest) {
-                Some(dir) => (dir, true),
-                None if !self.make_room(bytes) => return Ok(None),
-                None => (self.unused(&mut choice), false),
-            };
-            let path = match files.as_slice() {
-                [file] if file.below.as_os_str().is_empty() => dir.join(name_of(input)),
-                _ => dir.clone(),
-            };
-            (self.hold(CopyPaths { dir, path }), is_there)
-        };
-        let dir = &held.copy.dir;
-        if is_there {
+        let mut choice = self.choose();
+        self.clear_once(&mut choice);
+        while choice.pending.iter().any(|(pending, _)| *pending == manifest) {
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let waited = self.made.wait_timeout(choice, LOOK_EVERY);
+            choice = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if let Some(dir) = self.found(&manifest, input, &files) {
+            let held = self.hold(dir, input);
             // When it was used last.
             let (now, links) = (TimeSpec::UTIME_NOW, UtimensatFlags::NoFollowSymlink);
-            utimensat(AT_FDCWD, dir, &now, &now, links)?;
+            utimensat(AT_FDCWD, &held.copy.dir, &now, &now, links)?;
             return Ok(Some(held));
         }
-        let copied = copy(&files, input, dir, is_over).and_then(|()| {
-            if files_of(input).as_ref() != Ok(&files) {
+        if !self.make_room(bytes, &choice) {
+            return Ok(None);
+        }
+        choice.pending.push((manifest.clone(), bytes));
+        let held = self.hold(self.unused(), input);
+        drop(choice);
+        let made = self.make(&held.copy, &files, (input, &manifest), is_over);
+        self.choose().pending.retain(|(pending, _)| *pending != manifest);
+        self.made.notify_all();
+        Ok(made?.then_some(held))
+    }
+
+    /// Whether a copy was made, and is whole.
+    fn make(
+        &self,
+        to: &CopyPaths,
+        files: &[InputFile],
+        (input, manifest): (&Path, &str),
+        is_over: &AtomicBool,
+    ) -> io::Result<bool> {
+        let is_whole = copy(files, &to.path, is_over).and_then(|()| {
+            if files_of(input).as_deref() != Ok(files) {
                 return Err(io::Error::other("a file changed while it was copied"));
             }
-            replace_private(&beside(dir), manifest.as_bytes())
+            Ok(!is_over.load(Ordering::Relaxed))
         });
-        if copied.is_err() || is_over.load(Ordering::Relaxed) {
-            remove_copy(dir);
-            return copied.map(|()| None);
+        if !matches!(is_whole, Ok(true)) {
+            remove_copy(&to.dir);
+            return is_whole;
         }
-        Ok(Some(held))
+        replace_private(&beside(&to.dir), manifest.as_bytes()).map(|()| true)
     }
 
     /// Holds a copy that an earlier engine held; none of what is no copy.
     pub(super) fn hold_again(&self, copy: CopyPaths) -> Option<HeldCopy> {
         let is_copy = copy.dir.parent() == Some(&self.dir) && copy.path.starts_with(&copy.dir);
-        is_copy.then(|| self.hold(copy))
+        is_copy.then(|| self.hold_paths(copy))
     }
 
-    fn hold(&self, copy: CopyPaths) -> HeldCopy {
+    fn hold(&self, dir: PathBuf, input: &Path) -> HeldCopy {
+        self.hold_paths(CopyPaths { path: dir.join(name_of(input)), dir })
+    }
+
+    fn hold_paths(&self, copy: CopyPaths) -> HeldCopy {
         self.held.lock().push(copy.dir.clone());
         HeldCopy { copy, held: self.held.clone() }
     }
@@ -250,53 +279,80 @@ impl Copies {
         dirs.map(|entry| entry.path).filter(|dir| het_files::is_file(&beside(dir)))
     }
 
-    fn found(&self, manifest: &str) -> Option<PathBuf> {
+    /// One of which nothing was removed since.
+    fn found(&self, manifest: &str, input: &Path, files: &[InputFile]) -> Option<PathBuf> {
         self.all().find(|dir| {
             let known = het_files::read(&beside(dir), Links::Refused, MANIFEST_BYTES_MAX);
-            known.is_ok_and(|known| known == manifest.as_bytes())
+            let is_there = |file: &InputFile| {
+                kind(&place(&dir.join(name_of(input)), file))
+                    .is_ok_and(|(kind, it)| kind == Kind::File && it.len() == file.bytes)
+            };
+            known.is_ok_and(|known| known == manifest.as_bytes()) && files.iter().all(is_there)
         })
     }
 
-    /// Removes what is half made: nobody makes it any more.
+    /// Removes what is half made or half removed: nobody works at it any more.
     fn clear_once(&self, choice: &mut Choice) {
         if std::mem::replace(&mut choice.is_cleared, true) {
             return;
         }
-        let whole: BTreeSet<PathBuf> = self.all().collect();
+        let whole: BTreeSet<PathBuf> = self.all().flat_map(|dir| [beside(&dir), dir]).collect();
         for entry in list(&self.dir, COPIES_MAX).entries {
-            if entry.kind == Kind::Directory && !whole.contains(&entry.path) {
-                remove_copy(&entry.path);
+            if !whole.contains(&entry.path) {
+                let _ = remove_tree(&entry.path);
             }
         }
     }
 
     /// Whether there is room for so many bytes, perhaps after others are removed.
-    fn make_room(&self, bytes: u64) -> bool {
+    fn make_room(&self, bytes: u64, choice: &Choice) -> bool {
         let last_used = |dir: &PathBuf| fs::metadata(dir).and_then(|it| it.modified()).ok();
         let mut copies: Vec<PathBuf> = self.all().collect();
         copies.sort_by_key(last_used);
-        let is_free = |dir: &PathBuf| !self.held.lock().contains(dir);
-        loop {
-            let taken = het_files::usage(copies.clone(), u64::MAX).bytes;
-            let Ok(disk) = statvfs(&self.dir) else { return false };
-            let free = disk.blocks_available().saturating_mul(disk.fragment_size());
-            if taken + bytes <= (free + taken) / LEFT_PART {
-                return true;
-            }
-            let Some(at) = copies.iter().position(is_free) else { return false };
-            remove_copy(&copies.remove(at));
-        }
+        let held = self.held.lock().clone();
+        let size = |dir: &PathBuf| het_files::usage([dir.clone()], FILES_MAX).bytes;
+        let (held, unused): (Vec<_>, Vec<_>) = copies
+            .into_iter()
+            .map(|dir| (size(&dir), dir))
+            .partition(|(_, dir)| held.contains(dir));
+        let pending = choice.pending.iter().map(|(_, bytes)| *bytes);
+        let staying = held.iter().map(|(bytes, _)| *bytes).chain(pending).chain([bytes]);
+        let staying = staying.fold(0_u64, u64::saturating_add);
+        let Ok(disk) = statvfs(&self.dir) else { return false };
+        let free = disk.blocks_available().saturating_mul(disk.fragment_size());
+        let there = held.iter().chain(&unused).map(|(bytes, _)| *bytes).sum::<u64>();
+        let Some(removed) = to_remove(staying, &unused, free.saturating_add(there)) else {
+            return false;
+        };
+        unused[..removed].iter().for_each(|(_, dir)| remove_copy(dir));
+        true
     }
 
-    fn unused(&self, choice: &mut Choice) -> PathBuf {
+    fn unused(&self) -> PathBuf {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let mut number = since.unwrap_or_default().as_nanos();
         loop {
-            choice.last += 1;
-            let dir = self.dir.join(format!("copy-{}", choice.last));
+            let dir = self.dir.join(format!("copy-{number}"));
             if kind(&dir).is_err() {
                 return dir;
             }
+            number += 1;
         }
     }
+}
+
+/// How many copies, the first ones of `unused`, are to be removed so that the others and what stays
+/// take up no more than their part of what would be free without copies; none where that does not
+/// help.
+fn to_remove(staying: u64, unused: &[(u64, PathBuf)], free: u64) -> Option<usize> {
+    let room = (free / LEFT_PART).checked_sub(staying)?;
+    let mut left = unused.iter().map(|(bytes, _)| *bytes).sum::<u64>();
+    let mut removed = 0;
+    while left > room {
+        left -= unused[removed].0;
+        removed += 1;
+    }
+    Some(removed)
 }
 
 /// The manifest goes first: what has none is no copy.
@@ -315,34 +371,40 @@ fn name_of(input: &Path) -> &Path {
     input.file_name().map_or(input, Path::new)
 }
 
-/// Two inputs with the same manifest have the same content.
+/// Which files an input has, where they really lie, and when they changed.
 fn manifest(input: &Path, files: &[InputFile]) -> String {
     let line = |file: &InputFile| {
-        let (seconds, nanoseconds) = file.modified;
-        format!("{} {seconds}.{nanoseconds:09} {:?}\n", file.bytes, file.below)
+        let InputFile { path, below, bytes, modified, changed, id: (_, number), .. } = file;
+        format!("{bytes} {modified:?} {changed:?} {number} {below:?} {path:?}\n")
     };
     format!("{input:?}\n{}", files.iter().map(line).collect::<String>())
 }
 
-/// Copies files until it is over.
-fn copy(files: &[InputFile], input: &Path, to: &Path, is_over: &AtomicBool) -> io::Result<()> {
+/// Where a copy has a file.
+fn place(copy: &Path, file: &InputFile) -> PathBuf {
+    match file.below.as_os_str().is_empty() {
+        true => copy.to_owned(),
+        false => copy.join(&file.below),
+    }
+}
+
+/// Copies files until it is over. They are on the disk afterwards.
+fn copy(files: &[InputFile], to: &Path, is_over: &AtomicBool) -> io::Result<()> {
     let mut block = vec![0; BLOCK_BYTES];
     let mut private = DirBuilder::new();
     private.recursive(true).mode(0o700);
-    private.create(to)?;
     for file in files {
-        let below = match file.below.as_os_str().is_empty() {
-            true => name_of(input),
-            false => &file.below,
-        };
-        let to = to.join(below);
+        let to = place(to, file);
         if let Some(parent) = to.parent() {
             private.create(parent)?;
         }
         // One that grows must not fill the disk.
         let mut from = het_files::open(&file.path, Links::Followed)?.take(file.bytes);
         let mut into = het_files::create_private(&to)?;
-        while !is_over.load(Ordering::Relaxed) {
+        loop {
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             let bytes = from.read(&mut block)?;
             if bytes == 0 {
                 break;
@@ -352,6 +414,7 @@ fn copy(files: &[InputFile], input: &Path, to: &Path, is_over: &AtomicBool) -> i
         // A program that writes to its inputs by mistake would change those of the next one.
         let execute = if file.is_executable { 0o100 } else { 0 };
         into.set_permissions(Permissions::from_mode(0o400 | execute))?;
+        into.sync_all()?;
     }
     Ok(())
 }
@@ -361,4 +424,21 @@ fn is_remote(path: &Path) -> bool {
     // Numbers of 32 bits, whatever the type is.
     let of = |FsType(number): FsType| number as u32;
     statfs(path).is_ok_and(|found| REMOTE.contains(&of(found.filesystem_type())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_are_removed_and_nothing_in_vain() {
+        let unused: Vec<_> = [10, 20, 30].map(|bytes| (bytes, PathBuf::new())).into();
+        let check = |staying: u64, free: u64| to_remove(staying, &unused, free);
+        assert_eq!(check(40, 200), Some(0));
+        assert_eq!(check(45, 200), Some(1));
+        assert_eq!(check(51, 200), Some(2));
+        assert_eq!(check(100, 200), Some(3));
+        assert_eq!(check(101, 200), None);
+        assert_eq!(check(u64::MAX, 200), None);
+    }
 }

@@ -214,7 +214,8 @@ fn add_heterosis(variables: &mut Variables, spec: &GangSpec, rank: u32) {
     variables.set("HET_PROGRESS", spec.progress_file().to_string_lossy());
     variables.set("HET_OUTPUT", spec.output_dir().to_string_lossy());
     if !spec.launch.inputs.is_empty() {
-        variables.set("HET_INPUTS", spec.local_inputs.text(&spec.launch));
+        let fill = |text: &str| template::fill(text, spec.placeholders(rank));
+        variables.set("HET_INPUTS", spec.local_inputs.text(&spec.launch, fill));
     }
     if let Some(dir) = spec.checkpoint_dir() {
         variables.set("HET_CHECKPOINT_DIR", dir.to_string_lossy());

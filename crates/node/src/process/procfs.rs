@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -19,6 +19,8 @@ const ANCESTORS_MAX: usize = 256;
 /// Most processes of one rank that are looked at.
 const TREE_MAX: usize = 4_096;
 
+/// Most that is read of a process's mappings.
+const MAPS_BYTES_MAX: u64 = 4 << 20;
 /// Most descriptors of one process that are looked at.
 const DESCRIPTORS_MAX: usize = 4_096;
 
@@ -229,8 +231,12 @@ pub(crate) fn tree_read_bytes(root: i32) -> u64 {
 
 /// Paths of files that a process has mapped, or open to read and not to write.
 pub(crate) fn files_read(pid: i32) -> Vec<PathBuf> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let mapped = maps.lines().filter_map(|line| line.splitn(6, ' ').nth(5));
+    let mut maps = Vec::new();
+    let file = File::open(format!("/proc/{pid}/maps"));
+    // What cannot be read has nothing mapped that could be seen.
+    let _ = file.and_then(|file| file.take(MAPS_BYTES_MAX).read_to_end(&mut maps));
+    let lines = maps.split(|byte| *byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
+    let mapped = lines.filter_map(|line| line.splitn(6, ' ').nth(5));
     // A file that was removed is called otherwise.
     let mapped = mapped.map(|path| PathBuf::from(path.trim_start()));
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

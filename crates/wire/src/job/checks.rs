@@ -138,6 +138,9 @@ fn stage_problems(
     for at in texts.into_iter().filter_map(|field| tree.get(field)) {
         placeholder_problems(found, at);
     }
+    if let Some(inputs) = tree.get("inputs") {
+        input_problems(found, inputs);
+    }
     if let Some(with) = tree.get("with") {
         size_at(found, with, "memory");
         size_at(found, with, "scratch");
@@ -231,6 +234,18 @@ fn warm_problems(found: &mut Vec<Problem>, needs: &Needs, tree: &Tree) {
         let message = "a program in a container cannot be started before its devices are free";
         let hint = "leave `warm` out, and name what it reads as `inputs`".to_owned();
         found.push(at.problem(message, hint));
+    }
+}
+
+/// Programs are told their inputs one a line.
+fn input_problems(found: &mut Vec<Problem>, inputs: &Tree) {
+    for item in inputs.items() {
+        if let Node::Text(text) = &item.value
+            && text.contains(char::is_control)
+        {
+            let hint = "write a path or a model's name in one line, or rename the file";
+            found.push(item.problem("an input has a control character", hint.to_owned()));
+        }
     }
 }
 

@@ -170,8 +170,9 @@ pub struct Needs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<ElasticFile>,
     /// What its program reads while it starts: files, directories, or models of the Hugging Face
-    /// cache by name. They are read into memory while the stage waits for its devices, as far as
-    /// there is room.
+    /// cache by name. While the stage waits for its devices they are copied to a local disk if they
+    /// lie on another machine's file system, and read into memory, as far as there is room;
+    /// `HET_INPUTS` says where they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1)))]
     pub inputs: Vec<String>,

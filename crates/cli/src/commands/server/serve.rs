@@ -113,11 +113,7 @@ fn options(args: &ServerArgs) -> Result<ServiceOptions, Fail> {
         scheduling: Scheduling { policy, cadence: args.cadence.cadence() },
         settings: NodeSettings {
             health_check: args.health_check.as_deref().map(health_check).transpose()?,
-            input_copies: InputCopies {
-                which: args.copy_inputs.into(),
-                dir: path::absolute(&args.inputs_dir)
-                    .map_err(|error| Fail::file(&args.inputs_dir, error))?,
-            },
+            input_copies: InputCopies { which: args.copy_inputs.into(), dir: inputs_dir(args)? },
         },
         keeping: Keeping {
             snapshot_every: args.snapshot_every,
@@ -126,6 +122,17 @@ fn options(args: &ServerArgs) -> Result<ServiceOptions, Fail> {
         },
         stall_limit: Some(Duration::from_millis(args.stall_limit.0)),
     })
+}
+
+/// By its absolute path. Where the default is missing, nothing is copied.
+fn inputs_dir(args: &ServerArgs) -> Result<PathBuf, Fail> {
+    let dir =
+        path::absolute(&args.inputs_dir).map_err(|error| Fail::file(&args.inputs_dir, error))?;
+    if !dir.is_dir() && dir != InputCopies::default().dir {
+        let text = format!("`{}` is no directory", dir.display());
+        return Err(Fail::new(code::USAGE, text).hint("make it, writable for all users with jobs"));
+    }
+    Ok(dir)
 }
 
 fn listen(args: &ServerArgs, home: &Home, service: &MachineService) -> Listen {

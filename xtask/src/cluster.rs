@@ -19,8 +19,8 @@ const USAGE: &str = "usage: cargo xtask cluster up [NODES] | down | build
   down   stop them and remove what they kept
   build  only build, into the cache of this user";
 
-/// Where a cluster keeps its state; the tests look for `admin.kubeconfig` in it.
-pub fn dir() -> PathBuf {
+/// Where a cluster keeps its state, `admin.kubeconfig` and logs among it.
+fn dir() -> PathBuf {
     crate::target().join("kubernetes")
 }
 

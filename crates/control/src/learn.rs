@@ -11,9 +11,6 @@ use het_perf::{ElasticClass, ElasticProfile, Gang, RateSource, Rates, Timed};
 
 /// Steps a lease must have made since its start before its rate says anything.
 const STEPS_MIN: u64 = 3;
-/// Of the files that a program read, those that are kept.
-const INPUTS_MAX: usize = 16;
-const INPUT_BYTES_MAX: usize = 256;
 
 /// Adds what an event shows. Called before it is applied.
 pub(crate) fn from_event(rates: &mut Rates, state: &State, at: Time, event: &Event) {
@@ -43,8 +40,9 @@ fn from_needs(rates: &mut Rates, state: &State, lease: &Lease, progress: &Progre
         rates.observe_demand(&spec.profile, *demand);
     }
     if !inputs.is_empty() {
-        let short = inputs.iter().filter(|path| path.len() <= INPUT_BYTES_MAX);
-        let inputs = short.take(INPUTS_MAX).cloned().collect();
+        // An agent may say anything.
+        let short = inputs.iter().filter(|path| path.len() <= MeasuredNeeds::INPUT_BYTES_MAX);
+        let inputs = short.take(MeasuredNeeds::INPUTS_MAX).cloned().collect();
         rates.observe_inputs(&job.spec.tenant, &spec.profile, inputs);
     }
 }

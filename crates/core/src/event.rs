@@ -405,8 +405,14 @@ pub struct Progress {
 pub struct MeasuredNeeds {
     /// What a rank takes of its node; nothing of what nobody has to reserve.
     pub demand: HostResources,
-    /// Files that it read while it started, where the job names none.
+    /// Paths of files that it read while it started, where the job names none: the largest ones.
     pub inputs: Vec<String>,
+}
+
+impl MeasuredNeeds {
+    /// Of the paths of inputs, those that are kept, and the longest of them in bytes.
+    pub const INPUTS_MAX: usize = 16;
+    pub const INPUT_BYTES_MAX: usize = 256;
 }
 
 /// A step of an elastic job, as the program measured it.

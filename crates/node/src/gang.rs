@@ -4,12 +4,12 @@
 mod disk;
 mod health;
 mod holdings;
-mod inputs;
 mod notice;
 mod process;
 mod processes;
 mod report;
 mod reporting;
+mod seen_inputs;
 mod shim;
 mod shutdown;
 mod stacks;
@@ -38,10 +38,10 @@ use crate::resources::AssignedCores;
 
 use disk::DiskUse;
 use holdings::{Files, Holdings};
-use inputs::SeenInputs;
 pub(crate) use process::Process;
 use processes::Processes;
 use reporting::Reporting;
+use seen_inputs::SeenInputs;
 pub(crate) use shim::Shim;
 use shim::{EndsTold, ShimWatch};
 use shutdown::{Escalation, Shutdown};

@@ -22,7 +22,7 @@ pub use copies::{CopyInputs, InputCopies};
 use copies::{CopyPaths, HeldCopy};
 use files::{InputFile, files_of};
 
-/// Bytes that are read at once.
+/// Bytes that are read or copied at once.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Of the memory that is available, the part that is left to others.
 const LEFT_PART: u64 = 2;

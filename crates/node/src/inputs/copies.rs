@@ -27,12 +27,11 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::getuid;
 use serde::{Deserialize, Serialize};
 
+use super::BLOCK_BYTES;
 use super::files::{InputFile, files_of};
 
 const MANIFEST_SUFFIX: &str = ".manifest";
 const MANIFEST_BYTES_MAX: u64 = 16 << 20;
-/// Bytes that are copied at once.
-const BLOCK_BYTES: usize = 1 << 20;
 /// Of the space that would be free without copies, the part that is left to others.
 const LEFT_PART: u64 = 2;
 /// Directories that are listed here.
@@ -217,17 +216,19 @@ impl Copies {
         (input, manifest): (&Path, &str),
         is_over: &AtomicBool,
     ) -> io::Result<bool> {
-        let is_whole = copy(files, &to.path, is_over).and_then(|()| {
+        let made = copy(files, &to.path, is_over).and_then(|()| {
             if files_of(input).as_deref() != Ok(files) {
                 return Err(io::Error::other("a file changed while it was copied"));
             }
-            Ok(!is_over.load(Ordering::Relaxed))
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            replace_private(&beside(&to.dir), manifest.as_bytes()).map(|()| true)
         });
-        if !matches!(is_whole, Ok(true)) {
+        if !matches!(made, Ok(true)) {
             remove_copy(&to.dir);
-            return is_whole;
         }
-        replace_private(&beside(&to.dir), manifest.as_bytes()).map(|()| true)
+        made
     }
 
     /// Holds a copy that an earlier engine held; none of what is no copy.
@@ -368,7 +369,8 @@ fn beside(dir: &Path) -> PathBuf {
 }
 
 fn name_of(input: &Path) -> &Path {
-    input.file_name().map_or(input, Path::new)
+    // One such as `..` has none.
+    Path::new(input.file_name().unwrap_or("input".as_ref()))
 }
 
 /// Which files an input has, where they really lie, and when they changed.

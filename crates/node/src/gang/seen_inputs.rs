@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use het_core::{Millis, Time};
+use het_core::{MeasuredNeeds, Millis, Time};
 use het_files::Kind;
 
 use super::process::Process;
@@ -30,8 +30,6 @@ const LOOK_LIMIT: Duration = Duration::from_secs(300);
 const BYTES_MIN: u64 = 1 << 20;
 /// Where all of them together are smaller, it is not worth saying.
 const SUM_BYTES_MIN: u64 = 32 << 20;
-const FILES_MAX: usize = 16;
-const PATH_BYTES_MAX: usize = 256;
 /// Paths that are looked at.
 const PATHS_MAX: usize = 100_000;
 
@@ -105,8 +103,8 @@ impl SeenInputs {
             return Vec::new();
         }
         let paths = found.iter().rev().filter_map(|(_, path)| path.to_str());
-        let paths = paths.filter(|path| path.len() <= PATH_BYTES_MAX);
-        paths.take(FILES_MAX).map(str::to_owned).collect()
+        let paths = paths.filter(|path| path.len() <= MeasuredNeeds::INPUT_BYTES_MAX);
+        paths.take(MeasuredNeeds::INPUTS_MAX).map(str::to_owned).collect()
     }
 }
 

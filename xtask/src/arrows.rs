@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sim", &["core", "perf", "engine"]),
     ("node", &["core", "files", "perf", "wire", "engine", "devices"]),
     ("agent", &["core", "files", "wire", "engine", "node"]),
+    ("kubernetes", &["core", "devices", "engine", "wire"]),
     ("scheduler", &["core", "perf", "parallel", "policy"]),
     ("planner", &["core", "perf", "parallel", "wire"]),
     ("control", &["core", "perf", "policy", "scheduler", "engine"]),

@@ -7,10 +7,12 @@
 pub mod contract;
 mod fake;
 mod fence;
+mod placeholders;
 mod waker;
 
 pub use fake::{Fake, Script};
 pub use fence::GenerationFence;
+pub use placeholders::{Placeholders, fill};
 pub use waker::Waker;
 
 use std::sync::Arc;

@@ -12,7 +12,6 @@ mod lookup;
 mod output_directory;
 mod spawn;
 mod spec;
-mod template;
 
 pub(crate) use environment::{Given, RANK, grant_text, variables};
 pub(crate) use failure::{cannot_write, explain_exec_error, outcome_of_start};

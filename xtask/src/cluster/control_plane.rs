@@ -112,7 +112,7 @@ impl ControlPlane {
         ])
     }
 
-    /// It has no stages unless it is given some: those of its own module.
+    /// It has no stages unless it is given some: for nodes those of its own module, for pods ours.
     fn kwok(&self) -> Result<Vec<String>> {
         let stages = binaries::sources("kwok", "sigs.k8s.io/kwok")?.join("kustomize/stage");
         let mut arguments = flags(&[
@@ -120,12 +120,14 @@ impl ControlPlane {
             ("manage-all-nodes", "false"),
             ("manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake"),
         ]);
-        for stage in ["node/fast", "node/heartbeat", "pod/fast"] {
+        for stage in ["node/fast", "node/heartbeat"] {
             let mut files = files_of(&stages.join(stage))?;
             let is_stage = |path: &PathBuf| path.extension().is_some_and(|it| it == "yaml");
             files.retain(|path| is_stage(path) && !path.ends_with("kustomization.yaml"));
             arguments.extend(files.iter().map(|path| format!("--config={}", path.display())));
         }
+        let pods = crate::root().join("tests/kubernetes/kwok/pods.yaml");
+        arguments.push(format!("--config={}", pods.display()));
         Ok(arguments)
     }
 

@@ -10,12 +10,12 @@ use std::io;
 use std::sync::Arc;
 
 use het_core::{BatchRange, DeviceId, Elastic, Launch, LogRule, Millis};
+use het_engine::fill;
 use het_perf::{SAVE_DEFAULT, checkpoint_interval, mean_time_between_failures};
 use serde::Serialize;
 
 use super::launcher;
 use super::spec::{Devices, GangSpec};
-use super::template;
 use crate::process::{Environments, Inherited, Variables};
 use crate::resources::is_cpu;
 use crate::run_dir::NOTICE;
@@ -71,7 +71,7 @@ pub(crate) fn variables(spec: &GangSpec, rank: u32, given: &Given) -> Variables 
     add_defaults(&mut Defaults { variables: &mut variables, inherited }, spec, rank);
     let public = spec.launch.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     for (name, value) in public.chain(given.job_file.iter().flat_map(|kept| kept.iter())) {
-        variables.set(name, template::fill(value, spec.placeholders(rank)));
+        variables.set(name, fill(value, spec.placeholders(rank)));
     }
     add_visible_devices(&mut variables, spec, rank);
     if spec.is_gang() {
@@ -214,8 +214,8 @@ fn add_heterosis(variables: &mut Variables, spec: &GangSpec, rank: u32) {
     variables.set("HET_PROGRESS", spec.progress_file().to_string_lossy());
     variables.set("HET_OUTPUT", spec.output_dir().to_string_lossy());
     if !spec.launch.inputs.is_empty() {
-        let fill = |text: &str| template::fill(text, spec.placeholders(rank));
-        variables.set("HET_INPUTS", spec.local_inputs.text(&spec.launch, fill));
+        let filled = |text: &str| fill(text, spec.placeholders(rank));
+        variables.set("HET_INPUTS", spec.local_inputs.text(&spec.launch, filled));
     }
     if let Some(dir) = spec.checkpoint_dir() {
         variables.set("HET_CHECKPOINT_DIR", dir.to_string_lossy());

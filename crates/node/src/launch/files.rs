@@ -7,11 +7,11 @@ use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use het_core::{Failure, LogFiles, LogRule, WriteMode};
+use het_engine::fill;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::failure::{cannot_write, failure};
 use super::spec::GangSpec;
-use super::template;
 
 /// What a rank's output goes to.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) fn output(spec: &GangSpec, rank: u32) -> Result<Option<Output>, Failu
 /// The user's own files, and links to them where logs are looked for.
 fn files_of_user(spec: &GangSpec, files: &LogFiles, rank: u32) -> Result<Output, Failure> {
     let open = |pattern: &str, link: PathBuf| -> Result<OwnedFd, Failure> {
-        let name = template::fill(pattern, spec.placeholders(rank));
+        let name = fill(pattern, spec.placeholders(rank));
         let path = Path::new(&spec.launch.cwd).join(name);
         // Ranks may share it, and a later attempt goes on where an earlier one ended.
         let is_first = rank == 0 && spec.attempt == 1;

@@ -3,16 +3,17 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use het_core::{
     Checkpoint, ContainerRuntime, DeviceId, Elastic, Grant, Launch, LeaseId, Name, Placement, Rank,
     Topology,
 };
+use het_engine::{Placeholders, fill};
+use nix::unistd::{User, getuid};
 
 use super::launcher::{self, Pinning};
 use super::output_directory::output_directories;
-use super::template::{self, Placeholders};
 use crate::cgroup::RunMode;
 use crate::checkpoint::SearchRoots;
 use crate::inputs::LocalInputs;
@@ -133,6 +134,7 @@ impl GangSpec {
             port: self.port,
             checkpoint,
             node: self.topology.node(self.rank(rank).node).name.as_str(),
+            user: user_name(),
             restarts: self.attempt.saturating_sub(1),
         }
     }
@@ -141,7 +143,7 @@ impl GangSpec {
         let resume: &[String] = if self.resume.is_some() { &self.launch.resume } else { &[] };
         let values = self.placeholders(rank);
         let words = self.launch.argv.iter().chain(resume);
-        let argv = words.map(|text| template::fill(text, values)).collect();
+        let argv = words.map(|text| fill(text, values)).collect();
         match self.launch.elastic {
             Some(Elastic { reference, .. }) => {
                 launcher::scaled(argv, (self.placement.units(), reference))
@@ -241,6 +243,13 @@ impl GangSpec {
         let spec = self.launch.checkpoint.as_ref()?;
         Some(PathBuf::from(&self.launch.cwd).join(&spec.dir))
     }
+}
+
+/// As the machine's user database has it.
+fn user_name() -> Option<&'static str> {
+    static NAME: OnceLock<Option<String>> = OnceLock::new();
+    let name = NAME.get_or_init(|| Some(User::from_uid(getuid()).ok()??.name));
+    name.as_deref()
 }
 
 pub(crate) fn all_grants(rank: &Rank) -> impl Iterator<Item = Grant> + '_ {

@@ -1,21 +1,21 @@
-//! The placeholders that the engine fills in: `{rank}`, `{world}`, `{port}`, `{checkpoint}`,
-//! `{node}`, `{user}`, `{restarts}`.
-
-use nix::unistd::{User, getuid};
+//! The placeholders of a launch that engines fill in: `{rank}`, `{world}`, `{port}`,
+//! `{checkpoint}`, `{node}`, `{user}`, `{restarts}`.
 
 /// Values of the placeholders for one rank.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Placeholders<'a> {
-    pub(crate) rank: u32,
-    pub(crate) world: u32,
+pub struct Placeholders<'a> {
+    pub rank: u32,
+    pub world: u32,
     /// A free port.
-    pub(crate) port: u16,
+    pub port: u16,
     /// Path of the checkpoint to resume from; empty without one.
-    pub(crate) checkpoint: &'a str,
+    pub checkpoint: &'a str,
     /// Name of the node that the rank runs on.
-    pub(crate) node: &'a str,
+    pub node: &'a str,
+    /// Whom it runs as; the placeholder stays where nobody knows.
+    pub user: Option<&'a str>,
     /// How often the stage was started before.
-    pub(crate) restarts: u32,
+    pub restarts: u32,
 }
 
 impl Placeholders<'_> {
@@ -26,7 +26,7 @@ impl Placeholders<'_> {
             "port" => self.port.to_string(),
             "checkpoint" => self.checkpoint.to_owned(),
             "node" => self.node.to_owned(),
-            "user" => User::from_uid(getuid()).ok().flatten()?.name,
+            "user" => self.user?.to_owned(),
             "restarts" => self.restarts.to_string(),
             _ => return None,
         })
@@ -34,7 +34,7 @@ impl Placeholders<'_> {
 }
 
 /// Replaces every placeholder in one pass, so that a path that contains one stays unchanged.
-pub(crate) fn fill(text: &str, values: Placeholders<'_>) -> String {
+pub fn fill(text: &str, values: Placeholders<'_>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(open) = rest.find('{') {
@@ -59,7 +59,9 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: &str) {
         let (checkpoint, node) = ("/w/{rank}", "host");
-        let values = Placeholders { rank: 1, world: 4, port: 29500, checkpoint, node, restarts: 2 };
+        let user = Some("eve");
+        let values =
+            Placeholders { rank: 1, world: 4, port: 29500, checkpoint, node, user, restarts: 2 };
         assert_eq!(fill(text, values), expected);
     }
 
@@ -69,7 +71,7 @@ mod tests {
         check("--port={port}", "--port=29500");
         check("{checkpoint}", "/w/{rank}");
         check("{checkpoint}{world}", "/w/{rank}4");
-        check("{node}-{restarts}", "host-2");
+        check("{node}-{restarts}-{user}", "host-2-eve");
     }
 
     #[test]

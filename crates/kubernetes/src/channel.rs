@@ -1,0 +1,71 @@
+//! What the API server and those who write to it tell the engine.
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use het_core::{Event, LeaseId};
+use tokio::time::sleep;
+
+use crate::objects::{PodKey, PodRow};
+
+/// Messages that may wait for the engine; who watches waits for room.
+const WAITING_MAX: usize = 65_536;
+/// Between two looks whether there is room.
+const ROOM: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// A list of all pods begins: those that it does not name are gone.
+    PodsBegin,
+    PodsEnd,
+    Pod(Box<PodRow>),
+    PodGone {
+        key: PodKey,
+        uid: String,
+    },
+    /// A pod was asked for by name, and is not there.
+    RankGone {
+        lease: LeaseId,
+        rank: u32,
+    },
+    /// The uids of the pods that ranks of a gang have now, and why they will not run.
+    Begun {
+        lease: LeaseId,
+        made: Vec<Option<String>>,
+        refused: Option<String>,
+    },
+    /// A fact that somebody else found.
+    Fact(Box<Event>),
+    /// Somebody ends the wait.
+    Wake,
+}
+
+/// The way to the engine; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender(SyncSender<Message>);
+
+pub(crate) fn channel() -> (Sender, Receiver<Message>) {
+    let (sender, receiver) = sync_channel(WAITING_MAX);
+    (Sender(sender), receiver)
+}
+
+impl Sender {
+    /// Nothing where the engine is gone.
+    pub async fn send(&self, message: Message) {
+        let mut message = message;
+        while let Err(TrySendError::Full(back)) = self.0.try_send(message) {
+            message = back;
+            sleep(ROOM).await;
+        }
+    }
+
+    /// From a thread that may wait.
+    pub fn send_blocking(&self, message: Message) {
+        let _ = self.0.send(message);
+    }
+
+    /// Where the engine has something to read anyway, nobody has to wake it.
+    pub fn wake(&self) {
+        let _ = self.0.try_send(Message::Wake);
+    }
+}

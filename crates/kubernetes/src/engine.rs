@@ -1,0 +1,510 @@
+//! The engine: plans become pods, what becomes of pods becomes events.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use het_core::{
+    Action, Event, Generation, LeaseId, Millis, Name, Outcome, Phase, Plan, State, Time, Topology,
+};
+use het_engine::{Engine, GenerationFence, Waker};
+use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::channel::{Message, Sender, channel};
+use crate::client::{Access, ConnectError, Connection};
+use crate::gang::{Fact, Gang};
+use crate::objects::{PodKey, PodRow};
+use crate::pods;
+use crate::watch;
+use crate::writer::{Wanted, Writer};
+
+/// Of the ranks of a gang that lost one.
+const DOOMED_GRACE: Millis = Millis::seconds(5);
+/// Of pods that no lease of the state stands for.
+const STRAY_GRACE: Millis = Millis::seconds(30);
+/// Threads that speak with the API server.
+const THREADS: usize = 2;
+
+/// Why there is no engine.
+#[derive(Debug, Error)]
+pub enum KubernetesError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("threads for the API server cannot be made")]
+    Threads(#[source] io::Error),
+}
+
+/// What an engine is made of.
+#[derive(Debug)]
+pub struct KubernetesConfig {
+    pub access: Access,
+    /// The `schedulerName` of its pods. Two engines of one name must not run at once.
+    pub scheduler: String,
+    /// Where its pods are made.
+    pub namespace: String,
+    /// Not before the state's.
+    pub begins_at: Time,
+}
+
+/// An engine over the API server of a cluster.
+pub struct Kubernetes {
+    /// Present until it is dropped.
+    runtime: Option<Runtime>,
+    connection: Connection,
+    writer: Writer,
+    sender: Sender,
+    heard: Receiver<Message>,
+    scheduler: String,
+    namespace: String,
+    clock: Clock,
+    fence: GenerationFence,
+    topology: Arc<Topology>,
+    removed: BTreeSet<Name>,
+    leases: BTreeMap<LeaseId, Live>,
+    pods: BTreeMap<PodKey, PodRow>,
+    listing: Listing,
+    adoption: Adoption,
+    /// Plans that came before the leases of the state were taken up.
+    postponed: Vec<Plan>,
+    ready: VecDeque<Event>,
+}
+
+/// A lease whose end was not reported.
+#[derive(Debug)]
+struct Live {
+    gang: Gang,
+    wanted: Wanted,
+    /// By rank: its pod's name, and uid once it was made.
+    pods: Vec<(PodKey, Option<String>)>,
+    /// Of a stop that came before all pods were made.
+    stop: Option<Millis>,
+}
+
+/// How far the list of all pods is.
+#[derive(Debug)]
+enum Listing {
+    Never,
+    /// Those that the list has named so far.
+    UnderWay(BTreeSet<PodKey>),
+    Done,
+}
+
+/// Whether the leases of a state were taken up.
+enum Adoption {
+    /// Nobody asked.
+    None,
+    /// The list of pods is not complete.
+    Awaited(Box<State>),
+    Done,
+}
+
+/// Goes on at the pace of the machine's time, whatever its clock is set to.
+#[derive(Debug)]
+struct Clock {
+    begins_at: Time,
+    began: Instant,
+    latest: Cell<Time>,
+}
+
+impl Clock {
+    fn now(&self) -> Time {
+        let now = self.begins_at + Millis(self.began.elapsed().as_millis() as u64);
+        self.latest.set(now.max(self.latest.get()));
+        self.latest.get()
+    }
+}
+
+impl fmt::Debug for Kubernetes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kubernetes({})", self.connection.server)
+    }
+}
+
+impl Drop for Kubernetes {
+    /// What is under way is given up: whoever comes next looks at what there is.
+    fn drop(&mut self) {
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+impl Kubernetes {
+    /// # Errors
+    /// When the API server cannot be reached.
+    pub fn connect(config: KubernetesConfig) -> Result<Self, KubernetesError> {
+        let KubernetesConfig { access, scheduler, namespace, begins_at } = config;
+        let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
+        let runtime = runtime.map_err(KubernetesError::Threads)?;
+        let connection = runtime.block_on(Connection::open(access))?;
+        let (sender, heard) = channel();
+        let client = connection.client.clone();
+        runtime.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
+        Ok(Self {
+            writer: Writer::new(client, &scheduler, sender.clone()),
+            runtime: Some(runtime),
+            connection,
+            sender,
+            heard,
+            scheduler,
+            namespace,
+            clock: Clock { begins_at, began: Instant::now(), latest: Cell::new(begins_at) },
+            fence: GenerationFence::default(),
+            topology: Arc::default(),
+            removed: BTreeSet::new(),
+            leases: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            listing: Listing::Never,
+            adoption: Adoption::None,
+            postponed: Vec::new(),
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// The server that it speaks with.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The way for facts that others find.
+    pub fn event_sender(&self) -> EventSender {
+        EventSender(self.sender.clone())
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.as_ref().map(|runtime| runtime.spawn(task)));
+    }
+
+    fn carry_out_all(&mut self, plan: &Plan) {
+        plan.actions.iter().for_each(|action| self.carry_out(action, plan.generation));
+    }
+
+    fn carry_out(&mut self, action: &Action, generation: Generation) {
+        match action {
+            Action::Start { lease, stage, attempt, placement, launch, resume, .. } => {
+                let gang = pods::Gang {
+                    scheduler: &self.scheduler,
+                    topology: &Arc::clone(&self.topology),
+                    generation,
+                    lease: *lease,
+                    stage: *stage,
+                    attempt: *attempt,
+                    placement,
+                    launch,
+                    resume: resume.as_ref(),
+                };
+                let begun = self.prepared(&gang);
+                self.start(*lease, begun);
+            }
+            Action::Stop { lease, grace, .. } => self.stop(*lease, *grace),
+            // Nothing is begun before a rank has its devices.
+            Action::Claim { .. }
+            | Action::Unclaim { .. }
+            | Action::Prepare { .. }
+            | Action::Unprepare { .. } => {}
+        }
+    }
+
+    /// # Errors
+    /// Why it cannot be started.
+    fn prepared(&self, gang: &pods::Gang<'_>) -> Result<pods::Objects, String> {
+        let nodes = gang.placement.ranks.iter().map(|rank| &gang.topology.node(rank.node).name);
+        match nodes.into_iter().find(|name| self.removed.contains(*name)) {
+            Some(name) => Err(format!("node `{name}` is not there any more")),
+            None => gang.objects(),
+        }
+    }
+
+    fn start(&mut self, lease: LeaseId, objects: Result<pods::Objects, String>) {
+        let objects = match objects {
+            Ok(objects) => objects,
+            Err(reason) => {
+                let outcome = Outcome::Refused { reason };
+                return self.ready.push_back(Event::StageEnded { lease, outcome });
+            }
+        };
+        let key = |pod: &pods::Pod| self.key(pod.name.clone());
+        let pods: Vec<_> = objects.pods.iter().map(|pod| (key(pod), None)).collect();
+        let (gang, wanted) = (Gang::new(pods.len()), Wanted::default());
+        self.leases.insert(lease, Live { gang, wanted: wanted.clone(), pods, stop: None });
+        let namespace = self.namespace.clone();
+        self.spawn(self.writer.clone().begin((lease, wanted), namespace, objects));
+    }
+
+    fn key(&self, name: String) -> PodKey {
+        PodKey { namespace: self.namespace.clone(), name }
+    }
+
+    fn stop(&mut self, lease: LeaseId, grace: Millis) {
+        let Some(live) = self.leases.get_mut(&lease).filter(|live| live.stop.is_none()) else {
+            return;
+        };
+        live.gang.stop();
+        live.wanted.no_more();
+        live.stop = Some(grace);
+        self.delete(lease, grace);
+        self.tell(lease);
+    }
+
+    /// Deletes what was made of a gang.
+    fn delete(&self, lease: LeaseId, grace: Millis) {
+        let Some(live) = self.leases.get(&lease) else { return };
+        let made = live.pods.iter().filter_map(|(key, uid)| Some((key.clone(), uid.clone()?)));
+        let made: Vec<(PodKey, String)> = made.collect();
+        if !made.is_empty() {
+            self.spawn(self.writer.clone().delete(made, grace));
+        }
+    }
+
+    /// Reports what follows from what was seen of a gang.
+    fn tell(&mut self, lease: LeaseId) {
+        while let Some(live) = self.leases.get_mut(&lease) {
+            match live.gang.next() {
+                None => return,
+                Some(Fact::Started) => self.ready.push_back(Event::StageStarted { lease }),
+                Some(Fact::Doomed) if live.stop.is_some() => {}
+                Some(Fact::Doomed) => self.delete(lease, DOOMED_GRACE),
+                Some(Fact::Ended(outcome)) => {
+                    self.leases.remove(&lease);
+                    self.ready.push_back(Event::StageEnded { lease, outcome });
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Wake => {}
+            Message::Fact(event) => self.pass_on(*event),
+            Message::PodsBegin => self.listing = Listing::UnderWay(BTreeSet::new()),
+            Message::PodsEnd => self.listed(),
+            Message::Pod(row) => self.see(*row),
+            Message::PodGone { key, uid } => self.see_gone(&key, &uid),
+            Message::RankGone { lease, rank } => {
+                self.leases.get_mut(&lease).into_iter().for_each(|live| live.gang.see_gone(rank));
+                self.tell(lease);
+            }
+            Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
+        }
+    }
+
+    /// A fact that somebody else found.
+    fn pass_on(&mut self, event: Event) {
+        match &event {
+            Event::NodeRemoved { name } => {
+                self.removed.insert(name.clone());
+            }
+            Event::NodesJoined { nodes } => {
+                self.removed.retain(|name| nodes.nodes.iter().all(|node| node.name != *name));
+            }
+            _ => {}
+        }
+        self.ready.push_back(event);
+    }
+
+    fn see(&mut self, row: PodRow) {
+        if let Listing::UnderWay(named) = &mut self.listing {
+            named.insert(row.key.clone());
+        }
+        if let Some(rank) = row.rank {
+            match self.leases.get_mut(&rank.lease) {
+                Some(live) => {
+                    live.gang.see(rank.rank, &row);
+                    self.tell(rank.lease);
+                }
+                None => self.see_stray(&row),
+            }
+        }
+        self.pods.insert(row.key.clone(), row);
+    }
+
+    /// A pod of a lease that ended, or that nobody knows: then nothing may be left of it.
+    fn see_stray(&self, row: &PodRow) {
+        let is_live = !row.phase.has_ended() && !row.is_deleting;
+        if is_live && matches!(self.adoption, Adoption::Done) {
+            let pods = vec![(row.key.clone(), row.uid.clone())];
+            self.spawn(self.writer.clone().delete(pods, STRAY_GRACE));
+        }
+    }
+
+    fn see_gone(&mut self, key: &PodKey, uid: &str) {
+        let is_it = self.pods.get(key).is_some_and(|row| row.uid == uid);
+        let Some(rank) = is_it.then(|| self.pods.remove(key)).flatten().and_then(|row| row.rank)
+        else {
+            return;
+        };
+        if let Some(live) = self.leases.get_mut(&rank.lease) {
+            live.gang.see_gone(rank.rank);
+            self.tell(rank.lease);
+        }
+    }
+
+    /// The list of all pods is complete: those that it did not name are gone, and those that were
+    /// made and never seen are asked for.
+    fn listed(&mut self) {
+        if let Listing::UnderWay(named) = std::mem::replace(&mut self.listing, Listing::Done) {
+            let absent = self.pods.values().filter(|row| !named.contains(&row.key));
+            let absent: Vec<_> = absent.map(|row| (row.key.clone(), row.uid.clone())).collect();
+            absent.iter().for_each(|(key, uid)| self.see_gone(key, uid));
+        }
+        for (lease, live) in &self.leases {
+            for rank in live.gang.unheard() {
+                let key = live.pods[rank as usize].0.clone();
+                self.spawn(self.writer.clone().look(*lease, rank, key));
+            }
+        }
+        self.take_up();
+    }
+
+    fn begun(&mut self, lease: LeaseId, made: Vec<Option<String>>, refused: Option<String>) {
+        let Some(live) = self.leases.get_mut(&lease) else { return };
+        let flags: Vec<bool> = made.iter().map(Option::is_some).collect();
+        for ((_, uid), made) in live.pods.iter_mut().zip(made) {
+            *uid = made;
+        }
+        live.gang.begun(&flags, refused);
+        if let Some(grace) = live.stop {
+            self.delete(lease, grace);
+        }
+        self.tell(lease);
+    }
+
+    /// Takes up the leases of the state to adopt, once it is known which pods there are.
+    fn take_up(&mut self) {
+        if !matches!((&self.adoption, &self.listing), (Adoption::Awaited(_), Listing::Done)) {
+            return;
+        }
+        let Adoption::Awaited(state) = std::mem::replace(&mut self.adoption, Adoption::Done) else {
+            return;
+        };
+        let mut rows: BTreeMap<LeaseId, Vec<PodRow>> = BTreeMap::new();
+        for row in self.pods.values() {
+            if let Some(lease) = row.lease() {
+                rows.entry(lease).or_default().push(row.clone());
+            }
+        }
+        for lease in state.leases().keys() {
+            let rows = rows.remove(lease).unwrap_or_default();
+            self.take_up_lease(&state, *lease, &rows);
+        }
+        rows.values().flatten().for_each(|row| self.see_stray(row));
+        let postponed = std::mem::take(&mut self.postponed);
+        postponed.iter().for_each(|plan| self.carry_out_all(plan));
+    }
+
+    fn take_up_lease(&mut self, state: &State, id: LeaseId, rows: &[PodRow]) {
+        let lease = &state.leases()[&id];
+        let job = &state.jobs()[&lease.stage.job];
+        let index = lease.stage.stage.index();
+        let launch = &job.spec.stages[index].alternatives[lease.placement.alternative].launch;
+        let gang = pods::Gang {
+            scheduler: &self.scheduler,
+            topology: state.topology(),
+            generation: state.generation(),
+            lease: id,
+            stage: lease.stage,
+            attempt: lease.attempt,
+            placement: &lease.placement,
+            launch,
+            resume: job.stages[index].checkpoint.as_ref(),
+        };
+        // A node is given once all pods are there: pods without any are those of a beginning.
+        let has_begun = rows.iter().any(|row| row.node.is_some() || row.phase.has_ended());
+        if lease.phase == Phase::Starting && !has_begun {
+            let objects = self.prepared(&gang);
+            return self.start(id, objects);
+        }
+        let names = gang.pod_names();
+        let grace = launch.checkpoint.as_ref().map_or(STRAY_GRACE, |checkpoint| checkpoint.grace);
+        let mut live = Live {
+            gang: Gang::adopted(names.len(), lease.phase),
+            wanted: Wanted::default(),
+            pods: names.into_iter().map(|name| (self.key(name), None)).collect(),
+            stop: lease.phase.is_stopping().then_some(grace),
+        };
+        for row in rows {
+            let Some(rank) = row.rank.map(|it| it.rank) else { continue };
+            if let Some(pod) = live.pods.get_mut(rank as usize) {
+                pod.1 = Some(row.uid.clone());
+            }
+            live.gang.see(rank, row);
+        }
+        let is_asked = rows.iter().all(|row| row.is_deleting || row.phase.has_ended());
+        self.leases.insert(id, live);
+        if lease.phase.is_stopping() && !is_asked {
+            self.delete(id, grace);
+        }
+        self.tell(id);
+    }
+}
+
+impl Engine for Kubernetes {
+    fn adopt(&mut self, state: &State) {
+        self.fence.adopt(state);
+        self.topology = Arc::clone(state.topology());
+        self.removed = removed(state);
+        self.ready.clear();
+        self.leases.clear();
+        self.postponed.clear();
+        self.adoption = Adoption::Awaited(Box::new(state.clone()));
+        self.take_up();
+    }
+
+    fn topology_changed(&mut self, topology: &Arc<Topology>) {
+        self.topology = Arc::clone(topology);
+    }
+
+    fn submit(&mut self, plan: &Plan) {
+        match (self.fence.admits(plan), &self.adoption) {
+            (false, _) => {}
+            (true, Adoption::Awaited(_)) => self.postponed.push(plan.clone()),
+            (true, _) => self.carry_out_all(plan),
+        }
+    }
+
+    fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some((self.now(), event));
+            }
+            let wait = until.map(|until| Duration::from_millis(until.since(self.now()).0));
+            let message = match wait {
+                Some(wait) => self.heard.recv_timeout(wait),
+                None => self.heard.recv().map_err(RecvTimeoutError::from),
+            };
+            match message {
+                Ok(Message::Wake) | Err(_) => return None,
+                Ok(message) => self.take(message),
+            }
+        }
+    }
+
+    fn waker(&mut self) -> Waker {
+        let sender = self.sender.clone();
+        Waker::new(move || sender.wake())
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+}
+
+fn removed(state: &State) -> BTreeSet<Name> {
+    let topology = state.topology();
+    let removed = topology.node_ids().filter(|id| state.is_removed(*id));
+    removed.map(|id| topology.node(id).name.clone()).collect()
+}
+
+/// How facts that others find reach the engine; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct EventSender(Sender);
+
+impl EventSender {
+    pub fn send(&self, event: Event) {
+        self.0.send_blocking(Message::Fact(Box::new(event)));
+    }
+}

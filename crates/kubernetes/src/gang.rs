@@ -1,0 +1,230 @@
+//! How far a gang is, by what was seen of its pods. No I/O.
+
+use het_core::{Failure, FailureCause, Outcome, Phase};
+
+use crate::objects::{PodFailure, PodPhase, PodRow};
+
+/// What the kubelet says when it does not take a pod: nothing of it ran.
+const REJECTIONS: [&str; 8] = [
+    "OutOf",
+    "UnexpectedAdmissionError",
+    "TopologyAffinityError",
+    "NodeAffinity",
+    "NodeName",
+    "NodePorts",
+    "UnsupportedPodSpec",
+    "PodFeatureUnsupported",
+];
+/// What it says when its node gives a pod up.
+const LOSSES: [&str; 6] =
+    ["Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost", "Shutdown"];
+/// A container that used up the memory that it had asked for.
+const OUT_OF_MEMORY: &str = "OOMKilled";
+/// Exit code of a program that `SIGKILL` ended.
+const KILLED: i32 = 128 + 9;
+
+/// The pods of a lease.
+#[derive(Debug)]
+pub(crate) struct Gang {
+    ranks: Vec<Seen>,
+    begin: Beginning,
+    is_stopping: bool,
+    is_started: bool,
+    /// Nothing is left to do for those that remain.
+    is_doomed: bool,
+    /// The first rank that failed on its own.
+    failed: Option<(u32, PodFailure)>,
+}
+
+/// Whether all pods were made and have nodes.
+#[derive(Debug, PartialEq, Eq)]
+enum Beginning {
+    UnderWay,
+    Done,
+    /// One sentence why not.
+    Refused(String),
+}
+
+/// What was seen of a rank's pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It was not made yet, or nobody has heard of it.
+    Nothing,
+    Pending,
+    Running,
+    /// Its program ended with 0 before anybody asked it to stop.
+    Succeeded,
+    /// It ended in another way.
+    Ended,
+    Gone,
+}
+
+impl Seen {
+    fn is_over(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Ended | Self::Gone)
+    }
+}
+
+/// What follows from what was seen.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fact {
+    Started,
+    /// A rank is lost to the gang: the others are to be deleted.
+    Doomed,
+    Ended(Outcome),
+}
+
+impl Gang {
+    /// Whose pods are being made.
+    pub fn new(ranks: usize) -> Self {
+        Self {
+            ranks: vec![Seen::Nothing; ranks],
+            begin: Beginning::UnderWay,
+            is_stopping: false,
+            is_started: false,
+            is_doomed: false,
+            failed: None,
+        }
+    }
+
+    /// Whose pods were all made before: those that are not seen now are gone.
+    pub fn adopted(ranks: usize, phase: Phase) -> Self {
+        Self {
+            begin: Beginning::Done,
+            ranks: vec![Seen::Gone; ranks],
+            is_started: phase != Phase::Starting,
+            is_stopping: phase.is_stopping(),
+            ..Self::new(ranks)
+        }
+    }
+
+    /// Its pods have nodes, or will not have any for a reason; those that were not made never will.
+    pub fn begun(&mut self, made: &[bool], refused: Option<String>) {
+        for (seen, made) in self.ranks.iter_mut().zip(made) {
+            if !made {
+                *seen = Seen::Gone;
+            }
+        }
+        self.begin = refused.map_or(Beginning::Done, Beginning::Refused);
+    }
+
+    /// Somebody asked for its end.
+    pub fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+
+    pub fn see(&mut self, rank: u32, pod: &PodRow) {
+        let Some(seen) = self.ranks.get_mut(rank as usize) else { return };
+        if seen.is_over() && *seen != Seen::Gone {
+            return;
+        }
+        *seen = match &pod.phase {
+            PodPhase::Pending => Seen::Pending,
+            PodPhase::Running => Seen::Running,
+            PodPhase::Succeeded if pod.is_deleting => Seen::Ended,
+            PodPhase::Succeeded => Seen::Succeeded,
+            PodPhase::Failed(failure) => {
+                // What follows from a stop or a deletion is nobody's failure.
+                let is_own = !pod.is_deleting && !self.is_stopping && !self.is_doomed;
+                if self.failed.is_none() && is_own {
+                    self.failed = Some((rank, failure.clone()));
+                }
+                Seen::Ended
+            }
+        };
+    }
+
+    /// The pod of a rank is not there any more.
+    pub fn see_gone(&mut self, rank: u32) {
+        let seen = self.ranks.get_mut(rank as usize);
+        if let Some(seen) = seen.filter(|seen| !seen.is_over()) {
+            *seen = Seen::Gone;
+        }
+    }
+
+    /// Ranks that were made and of which nobody has heard.
+    pub fn unheard(&self) -> impl Iterator<Item = u32> + '_ {
+        let is_begun = self.begin != Beginning::UnderWay;
+        let ranks = (0u32..).zip(&self.ranks).filter(move |_| is_begun);
+        ranks.filter(|(_, seen)| **seen == Seen::Nothing).map(|(rank, _)| rank)
+    }
+
+    /// The next fact, each once; called until there is none.
+    pub fn next(&mut self) -> Option<Fact> {
+        if self.begin == Beginning::UnderWay {
+            return None;
+        }
+        let is_up = |seen: &Seen| matches!(seen, Seen::Running | Seen::Succeeded | Seen::Ended);
+        let starts = self.begin == Beginning::Done && !self.is_stopping;
+        if starts && !self.is_started && self.failed.is_none() && self.ranks.iter().all(is_up) {
+            self.is_started = true;
+            return Some(Fact::Started);
+        }
+        if self.ranks.iter().all(|seen| seen.is_over()) {
+            return Some(Fact::Ended(self.outcome()));
+        }
+        let is_lost = |seen: &Seen| matches!(seen, Seen::Ended | Seen::Gone);
+        let is_refused = self.begin != Beginning::Done;
+        if !self.is_doomed && (is_refused || self.ranks.iter().any(is_lost)) {
+            self.is_doomed = true;
+            return Some(Fact::Doomed);
+        }
+        None
+    }
+
+    fn outcome(&self) -> Outcome {
+        if let Beginning::Refused(reason) = &self.begin
+            && !self.is_stopping
+        {
+            return Outcome::Refused { reason: reason.clone() };
+        }
+        if self.ranks.iter().all(|seen| *seen == Seen::Succeeded) {
+            return Outcome::Finished;
+        }
+        match &self.failed {
+            Some((rank, failure)) => outcome_of(*rank, failure),
+            None if self.is_stopping => Outcome::Stopped,
+            None => Outcome::Lost,
+        }
+    }
+}
+
+fn outcome_of(rank: u32, pod: &PodFailure) -> Outcome {
+    let says = |words: &[&str]| words.iter().any(|word| pod.reason.starts_with(word));
+    if says(&REJECTIONS) {
+        let reason = format!("the node refused the pod of rank {rank}: {}", told(pod));
+        return Outcome::Refused { reason };
+    }
+    if says(&LOSSES) {
+        return Outcome::Lost;
+    }
+    let exit_code = pod.exit_code.unwrap_or(Failure::unseen().exit_code);
+    let cause = match (pod.container_reason.as_str(), pod.exit_code) {
+        (OUT_OF_MEMORY, _) => FailureCause::MemoryLimit,
+        ("ContainerCannotRun" | "StartError", _) => FailureCause::CannotRun,
+        (_, Some(KILLED)) => FailureCause::Killed,
+        (_, Some(_)) => FailureCause::Program,
+        (_, None) => FailureCause::Unseen,
+    };
+    Outcome::Failed(Failure { rank, exit_code, message: told(pod), cause })
+}
+
+/// One line for people.
+fn told(pod: &PodFailure) -> String {
+    let reason = match pod.reason.as_str() {
+        "" => pod.container_reason.as_str(),
+        reason => reason,
+    };
+    let message = pod.message.lines().next().unwrap_or_default();
+    match (reason, message, pod.exit_code) {
+        ("", "", Some(code)) => format!("exit code {code}"),
+        ("", "", None) => "nobody saw how it ended".to_owned(),
+        (reason, "", Some(code)) => format!("{reason}, exit code {code}"),
+        ("", message, _) => message.to_owned(),
+        (reason, "", None) => reason.to_owned(),
+        (reason, message, _) => format!("{reason}: {message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

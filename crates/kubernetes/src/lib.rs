@@ -1,0 +1,25 @@
+//! The engine for a cluster: plans become pods, API objects become events.
+//!
+//! Knows: the Kubernetes API, which objects a gang is made of, and what becomes of them.
+//! Must never know: who decides and why, or this machine.
+//!
+//! ```text
+//! plan ──▶ engine ──▶ writer ──▶ API server ──▶ watch ──▶ engine ──▶ events
+//!            │  objects to make (pods)             rows (objects)  │
+//!            └────────────── gangs: what was seen of their pods ◀──┘
+//! ```
+
+mod channel;
+mod client;
+mod engine;
+mod gang;
+mod names;
+mod objects;
+mod pods;
+mod quantity;
+mod watch;
+mod writer;
+
+pub use client::{Access, ConnectError, Connection};
+pub use engine::{EventSender, Kubernetes, KubernetesConfig, KubernetesError};
+pub use names::SCHEDULER;

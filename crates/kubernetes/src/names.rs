@@ -1,0 +1,165 @@
+//! Names and labels of the objects that are made here. A name says which rank of which attempt a
+//! pod is, so that making it twice makes it once.
+
+use std::collections::BTreeMap;
+
+use het_core::{Generation, LeaseId, StageKey};
+use serde_json::{Value, json};
+
+/// Whom a pod asks to choose its node, where nobody names another.
+pub const SCHEDULER: &str = "heterosis";
+
+const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "heterosis");
+/// The `schedulerName` of the server that made the pod: two may share a cluster.
+const SCHEDULER_LABEL: &str = "heterosis.dev/scheduler";
+const JOB: &str = "heterosis.dev/job";
+const STAGE: &str = "heterosis.dev/stage";
+const ATTEMPT: &str = "heterosis.dev/attempt";
+const LEASE: &str = "heterosis.dev/lease";
+const RANK: &str = "heterosis.dev/rank";
+const GENERATION: &str = "heterosis.dev/generation";
+
+/// Longest label of a host name (RFC 1123).
+const NAME_MAX: usize = 63;
+/// Longest name of a stage that is taken into the name of a pod.
+const STAGE_MAX: usize = 16;
+
+/// Which attempt of which stage a gang is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempt<'a> {
+    pub scheduler: &'a str,
+    pub job: &'a str,
+    pub stage_name: &'a str,
+    pub stage: StageKey,
+    pub attempt: u32,
+    pub lease: LeaseId,
+    pub generation: Generation,
+}
+
+/// What the labels of a pod say of its rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RankLabels {
+    pub lease: LeaseId,
+    pub rank: u32,
+}
+
+impl Attempt<'_> {
+    /// Of the gang's service: `smollm-7-train-1`.
+    pub fn gang_name(&self) -> String {
+        self.name_with_room(0)
+    }
+
+    /// Of a rank's pod: `smollm-7-train-1-0`.
+    pub fn pod_name(&self, rank: u32) -> String {
+        let rank = format!("-{rank}");
+        format!("{}{rank}", self.name_with_room(rank.len()))
+    }
+
+    fn name_with_room(&self, room: usize) -> String {
+        let stage = match is_label(self.stage_name) && self.stage_name.len() <= STAGE_MAX {
+            true => self.stage_name.to_owned(),
+            false => format!("s{}", self.stage.stage.0),
+        };
+        let rest = format!("-{}-{stage}-{}", self.stage.job, self.attempt);
+        let job = as_label(self.job, NAME_MAX - rest.len() - room);
+        format!("{job}{rest}")
+    }
+
+    /// What all objects of the gang have.
+    pub fn gang_labels(&self) -> BTreeMap<&'static str, String> {
+        BTreeMap::from([
+            (MANAGED_BY.0, MANAGED_BY.1.to_owned()),
+            (SCHEDULER_LABEL, self.scheduler.to_owned()),
+            (JOB, self.stage.job.to_string()),
+            (STAGE, as_label(self.stage_name, NAME_MAX)),
+            (ATTEMPT, self.attempt.to_string()),
+            (LEASE, self.lease.to_string()),
+        ])
+    }
+
+    pub fn rank_labels(&self, rank: u32) -> BTreeMap<&'static str, String> {
+        let mut labels = self.gang_labels();
+        labels.insert(RANK, rank.to_string());
+        labels
+    }
+
+    pub fn annotations(&self) -> Value {
+        json!({ GENERATION: self.generation.to_string() })
+    }
+}
+
+/// The rank that a pod with these labels is, where `scheduler` started it.
+pub(crate) fn rank_of(labels: &BTreeMap<String, String>, scheduler: &str) -> Option<RankLabels> {
+    if labels.get(SCHEDULER_LABEL)? != scheduler {
+        return None;
+    }
+    let lease = LeaseId(labels.get(LEASE)?.parse().ok()?);
+    Some(RankLabels { lease, rank: labels.get(RANK)?.parse().ok()? })
+}
+
+fn is_label(text: &str) -> bool {
+    as_label(text, NAME_MAX) == text
+}
+
+/// The text as part of a host name: lower case, digits and hyphens, beginning with a letter.
+fn as_label(text: &str, length_max: usize) -> String {
+    let allowed = |letter: char| match letter.to_ascii_lowercase() {
+        letter if letter.is_ascii_alphanumeric() => letter,
+        _ => '-',
+    };
+    let text: String = text.chars().map(allowed).collect();
+    let text = text.trim_start_matches(|letter: char| !letter.is_ascii_lowercase());
+    let text = text[..text.len().min(length_max)].trim_end_matches('-');
+    if text.is_empty() { "job".to_owned() } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use het_core::{JobId, StageIndex};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(job: &str, stage_name: &str, expected: &str) {
+        let attempt = Attempt {
+            scheduler: SCHEDULER,
+            job,
+            stage_name,
+            stage: StageKey { job: JobId(7), stage: StageIndex(2) },
+            attempt: 1,
+            lease: LeaseId(9),
+            generation: Generation(3),
+        };
+        let name = attempt.pod_name(12);
+        assert_eq!(name, expected);
+        assert!(name.len() <= NAME_MAX, "{name}");
+    }
+
+    #[test]
+    fn a_name_says_job_stage_attempt_and_rank() {
+        check("smollm-lora", "train", "smollm-lora-7-train-1-12");
+    }
+
+    #[test]
+    fn a_name_is_one_of_a_host_whatever_the_job_is_called() {
+        check("Ein Modell_2", "Train 1", "ein-modell-2-7-s2-1-12");
+        check("7-训练", "train", "job-7-train-1-12");
+        check(&"long".repeat(40), &"stage".repeat(9), &format!("{}-7-s2-1-12", name_start()));
+    }
+
+    fn name_start() -> String {
+        "long".repeat(40)[..NAME_MAX - "-7-s2-1-12".len()].to_owned()
+    }
+
+    #[test]
+    fn labels_say_whose_rank_a_pod_is() {
+        let labels = |scheduler: &str| {
+            let pairs = [(SCHEDULER_LABEL, scheduler), (LEASE, "9"), (RANK, "3")];
+            pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+        };
+        let expected = RankLabels { lease: LeaseId(9), rank: 3 };
+        assert_eq!(rank_of(&labels("heterosis"), SCHEDULER), Some(expected));
+        assert_eq!(rank_of(&labels("another"), SCHEDULER), None);
+        assert_eq!(rank_of(&BTreeMap::new(), SCHEDULER), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! API objects as they are needed here: what is read of them, and the small rows that are kept.
+
+use std::collections::BTreeMap;
+
+use het_core::{LeaseId, Name};
+use k8s_openapi::api::core::v1;
+use kube::api::{ApiResource, Object};
+use serde::{Deserialize, Serialize};
+
+use crate::names::{self, RankLabels};
+use crate::quantity::amounts;
+
+pub(crate) type PodObject = Object<PodSpec, PodStatus>;
+
+/// The API that pods are asked of.
+pub(crate) fn pods() -> ApiResource {
+    ApiResource::erase::<v1::Pod>(&())
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodSpec {
+    node_name: Option<String>,
+    containers: Vec<Container>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Container {
+    resources: Resources,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Resources {
+    requests: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodStatus {
+    phase: Option<String>,
+    reason: Option<String>,
+    message: Option<String>,
+    container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerStatus {
+    state: ContainerState,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    terminated: Option<Terminated>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Terminated {
+    exit_code: i32,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+/// The name of a pod in the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PodKey {
+    pub namespace: String,
+    pub name: String,
+}
+
+/// What is kept of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodRow {
+    pub key: PodKey,
+    pub uid: String,
+    pub node: Option<Name>,
+    pub phase: PodPhase,
+    /// Somebody asked for its deletion.
+    pub is_deleting: bool,
+    /// Of a rank that this scheduler started.
+    pub rank: Option<RankLabels>,
+    /// By resource, in thousandths.
+    pub requests: BTreeMap<String, u64>,
+}
+
+/// How far a pod is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PodPhase {
+    /// It has no node, or its containers do not run yet.
+    Pending,
+    Running,
+    Succeeded,
+    Failed(PodFailure),
+}
+
+impl PodPhase {
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed(_))
+    }
+}
+
+/// Why a pod failed, as the kubelet has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct PodFailure {
+    /// Of the pod: `Evicted`, `OutOfcpu`, …; empty where its program ended.
+    pub reason: String,
+    /// Of its container: `Error`, `OOMKilled`, …
+    pub container_reason: String,
+    pub message: String,
+    pub exit_code: Option<i32>,
+}
+
+impl PodRow {
+    /// The row of a pod as `scheduler` sees it; `None` of an object without a name.
+    pub fn of(pod: PodObject, scheduler: &str) -> Option<Self> {
+        let metadata = pod.metadata;
+        let key =
+            PodKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
+        let mut requests: BTreeMap<String, u64> = BTreeMap::new();
+        for container in &pod.spec.containers {
+            for (name, amount) in amounts(&container.resources.requests) {
+                *requests.entry(name).or_default() += amount;
+            }
+        }
+        Some(Self {
+            key,
+            uid: metadata.uid.unwrap_or_default(),
+            node: pod.spec.node_name.map(Name::from),
+            phase: pod.status.map_or(PodPhase::Pending, PodStatus::phase),
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            rank: names::rank_of(&metadata.labels.unwrap_or_default(), scheduler),
+            requests,
+        })
+    }
+
+    pub fn lease(&self) -> Option<LeaseId> {
+        self.rank.as_ref().map(|rank| rank.lease)
+    }
+}
+
+impl PodStatus {
+    fn phase(self) -> PodPhase {
+        match self.phase.as_deref() {
+            Some("Running") => PodPhase::Running,
+            Some("Succeeded") => PodPhase::Succeeded,
+            Some("Failed") => PodPhase::Failed(self.failure()),
+            _ => PodPhase::Pending,
+        }
+    }
+
+    /// Of the container that failed first in its list; the kubelet's word where none ran.
+    fn failure(self) -> PodFailure {
+        let ended = self.container_statuses.into_iter().filter_map(|it| it.state.terminated);
+        let container = ended.into_iter().find(|it| it.exit_code != 0);
+        let reason = self.reason.unwrap_or_default();
+        let message = self.message.unwrap_or_default();
+        match container {
+            None => PodFailure { reason, message, ..PodFailure::default() },
+            Some(container) => PodFailure {
+                reason,
+                container_reason: container.reason.unwrap_or_default(),
+                message: container.message.unwrap_or(message),
+                exit_code: Some(container.exit_code),
+            },
+        }
+    }
+}

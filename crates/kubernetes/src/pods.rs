@@ -1,0 +1,231 @@
+//! The objects that a gang is made of: a pod for each rank, and a headless service by which ranks
+//! find the first. No I/O.
+
+use std::collections::BTreeMap;
+
+use het_core::{
+    Checkpoint, Device, Generation, Grant, Launch, LeaseId, Placement, StageKey, Topology,
+};
+use het_engine::{Placeholders, fill};
+use serde_json::{Map, Value, json};
+
+use crate::names::Attempt;
+
+/// Where ranks meet: each gang has addresses of its own, so all may use the same.
+const PORT: u16 = 29_500;
+/// Between the notice of a stop and its end, where the job does not say.
+const GRACE_SECONDS: u64 = 30;
+const CONTAINER: &str = "stage";
+/// What the kubelet calls the cores of a node.
+const CPU: &str = "cpu";
+
+/// What a start is to become.
+#[derive(Debug)]
+pub(crate) struct Gang<'a> {
+    pub scheduler: &'a str,
+    pub topology: &'a Topology,
+    pub generation: Generation,
+    pub lease: LeaseId,
+    pub stage: StageKey,
+    pub attempt: u32,
+    pub placement: &'a Placement,
+    pub launch: &'a Launch,
+    pub resume: Option<&'a Checkpoint>,
+}
+
+/// The objects of a gang, ready to be made.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Objects {
+    /// Of a gang of several.
+    pub service: Option<Value>,
+    pub pods: Vec<Pod>,
+}
+
+/// A rank's pod and the node that it is for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Pod {
+    pub name: String,
+    pub node: String,
+    pub object: Value,
+}
+
+impl Gang<'_> {
+    fn names(&self) -> Attempt<'_> {
+        Attempt {
+            scheduler: self.scheduler,
+            job: self.launch.job.as_str(),
+            stage_name: self.launch.stage.as_str(),
+            stage: self.stage,
+            attempt: self.attempt,
+            lease: self.lease,
+            generation: self.generation,
+        }
+    }
+
+    fn world(&self) -> u32 {
+        self.placement.ranks.len() as u32
+    }
+
+    /// # Errors
+    /// Why it cannot be started: one sentence for people.
+    pub fn objects(&self) -> Result<Objects, String> {
+        let stage = &self.launch.stage;
+        let Some(container) = &self.launch.container else {
+            return Err(format!("stage `{stage}` names no image: pods need `container: IMAGE`"));
+        };
+        if !container.mounts.is_empty() {
+            return Err(format!(
+                "stage `{stage}` mounts directories of a machine, which pods may not"
+            ));
+        }
+        let ranks = 0..self.world();
+        let pods = ranks.map(|rank| self.pod(rank, &container.image)).collect();
+        let service = (self.world() > 1).then(|| self.service());
+        Ok(Objects { service, pods })
+    }
+
+    /// Names of its pods, whatever became of them.
+    pub fn pod_names(&self) -> Vec<String> {
+        (0..self.world()).map(|rank| self.names().pod_name(rank)).collect()
+    }
+
+    /// Gives each rank's pod a name that the others can look up, also before it is ready.
+    fn service(&self) -> Value {
+        let labels = self.names().gang_labels();
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": self.names().gang_name(), "labels": labels },
+            "spec": {
+                "clusterIP": "None", "selector": labels, "publishNotReadyAddresses": true,
+                "ports": [{ "name": "rendezvous", "port": PORT }],
+            },
+        })
+    }
+
+    fn pod(&self, rank: u32, image: &str) -> Pod {
+        let names = self.names();
+        let name = names.pod_name(rank);
+        let resources = self.resources(rank);
+        let mut spec = json!({
+            "schedulerName": self.scheduler,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": self.grace_seconds(),
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "containers": [{
+                "name": CONTAINER, "image": image, "command": self.argv(rank),
+                "env": self.environment(rank),
+                "resources": { "requests": resources, "limits": resources },
+            }],
+        });
+        if self.world() > 1 {
+            spec["hostname"] = json!(name);
+            spec["subdomain"] = json!(names.gang_name());
+        }
+        let metadata = json!({
+            "name": name, "labels": names.rank_labels(rank), "annotations": names.annotations(),
+        });
+        let object =
+            json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+        let node = self.topology.node(self.placement.ranks[rank as usize].node).name.to_string();
+        Pod { name, node, object }
+    }
+
+    fn grace_seconds(&self) -> u64 {
+        let grace = self.launch.checkpoint.as_ref().map(|checkpoint| checkpoint.grace.0);
+        grace.map_or(GRACE_SECONDS, |grace| grace.div_ceil(1_000))
+    }
+
+    /// What a rank holds of its node, by the kubelet's names. Requests are limits: what a rank was
+    /// not given belongs to others.
+    fn resources(&self, rank: u32) -> Map<String, Value> {
+        let rank = &self.placement.ranks[rank as usize];
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for Grant { device, share } in rank.grants.iter().chain(&rank.companions) {
+            let resource = resource_of(self.topology.device(*device));
+            *counts.entry(resource).or_default() += share.whole_units();
+        }
+        let mut resources: Map<String, Value> = counts
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), json!(count.to_string())))
+            .collect();
+        let host = rank.host;
+        for (name, amount) in [("memory", host.memory), ("ephemeral-storage", host.scratch)] {
+            if amount.0 > 0 {
+                resources.insert(name.to_owned(), json!(amount.0.to_string()));
+            }
+        }
+        resources
+    }
+
+    fn placeholders(&self, rank: u32) -> Placeholders<'_> {
+        let node = self.placement.ranks[rank as usize].node;
+        Placeholders {
+            rank,
+            world: self.world(),
+            port: PORT,
+            checkpoint: self.resume.map_or("", |checkpoint| &checkpoint.path),
+            node: self.topology.node(node).name.as_str(),
+            user: None,
+            restarts: self.attempt.saturating_sub(1),
+        }
+    }
+
+    fn argv(&self, rank: u32) -> Vec<String> {
+        let resume: &[String] = if self.resume.is_some() { &self.launch.resume } else { &[] };
+        let values = self.placeholders(rank);
+        self.launch.argv.iter().chain(resume).map(|text| fill(text, values)).collect()
+    }
+
+    /// The contract between a program and its scheduler, as far as a pod can keep it.
+    fn environment(&self, rank: u32) -> Vec<Value> {
+        let values = self.placeholders(rank);
+        let own = self.launch.env.iter().map(|(name, value)| (name.clone(), fill(value, values)));
+        let mut variables: BTreeMap<String, String> = own.collect();
+        let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
+        set("HET_JOB", self.launch.job.to_string());
+        set("HET_STAGE", self.launch.stage.to_string());
+        set("HET_ATTEMPT", self.attempt.to_string());
+        if let Some(checkpoint) = self.resume {
+            set("HET_RESUME_FROM", checkpoint.path.clone());
+        }
+        if let Some(precision) = &self.launch.precision {
+            set("HET_PRECISION", precision.to_string());
+        }
+        if self.launch.ranks_max > 1 || self.world() > 1 {
+            for (name, value) in self.rendezvous(rank) {
+                set(name, value);
+            }
+        }
+        variables.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+    }
+
+    /// How its ranks meet, as `torch.distributed` and `torchrun` have it.
+    fn rendezvous(&self, rank: u32) -> [(&'static str, String); 11] {
+        let devices = self.placement.ranks[rank as usize].grants.len().max(1);
+        let (port, world) = (PORT.to_string(), self.world().to_string());
+        let master = match self.world() {
+            1 => "127.0.0.1".to_owned(),
+            _ => format!("{}.{}", self.names().pod_name(0), self.names().gang_name()),
+        };
+        [
+            ("MASTER_ADDR", master.clone()),
+            ("PET_MASTER_ADDR", master),
+            ("MASTER_PORT", port.clone()),
+            ("PET_MASTER_PORT", port),
+            ("WORLD_SIZE", world.clone()),
+            ("RANK", rank.to_string()),
+            ("NODE_RANK", rank.to_string()),
+            ("NNODES", world.clone()),
+            ("PET_NNODES", world),
+            ("PET_NODE_RANK", rank.to_string()),
+            ("PET_NPROC_PER_NODE", devices.to_string()),
+        ]
+    }
+}
+
+/// The resource by which the kubelet counts a device: slots of a node are named after it
+/// (`nvidia.com/gpu/3`), and the cores of a node are `cpu`.
+pub(crate) fn resource_of(device: &Device) -> &str {
+    device.name.as_str().rsplit_once('/').map_or(CPU, |(resource, _)| resource)
+}

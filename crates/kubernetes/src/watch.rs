@@ -1,0 +1,40 @@
+//! Follows what changes in the cluster.
+
+use futures_util::{StreamExt, pin_mut};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Api, Client};
+
+use crate::channel::{Message, Sender};
+use crate::objects::{self, PodKey, PodObject, PodRow};
+
+/// All pods of the cluster: those of others take room, too. Goes on until the engine is gone;
+/// a watch that breaks is begun anew after a pause.
+pub(crate) async fn pods(client: Client, scheduler: String, sender: Sender) {
+    let api: Api<PodObject> = Api::all_with(client, &objects::pods());
+    let events = watcher(api, Config::default()).default_backoff();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        let message = match event {
+            Ok(Event::Init) => Message::PodsBegin,
+            Ok(Event::InitDone) => Message::PodsEnd,
+            Ok(Event::Apply(pod) | Event::InitApply(pod)) => match PodRow::of(pod, &scheduler) {
+                Some(row) => Message::Pod(Box::new(row)),
+                None => continue,
+            },
+            Ok(Event::Delete(pod)) => match gone(pod) {
+                Some((key, uid)) => Message::PodGone { key, uid },
+                None => continue,
+            },
+            // The stream begins anew by itself.
+            Err(_) => continue,
+        };
+        sender.send(message).await;
+    }
+}
+
+fn gone(pod: PodObject) -> Option<(PodKey, String)> {
+    let namespace = pod.metadata.namespace.unwrap_or_default();
+    let key = PodKey { namespace, name: pod.metadata.name? };
+    Some((key, pod.metadata.uid.unwrap_or_default()))
+}

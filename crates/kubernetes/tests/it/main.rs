@@ -1,0 +1,4 @@
+//! The engine against a real API server: `cargo xtask cluster up` starts one.
+
+mod contract;
+mod rig;

@@ -1,0 +1,105 @@
+//! The cluster of the tests.
+
+use std::path::{Path, PathBuf};
+
+use het_kubernetes::Access;
+use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::wait::await_condition;
+use kube::{Client, Config, Error};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+/// A cluster, as its administrator sees it.
+pub struct Cluster {
+    pub kubeconfig: PathBuf,
+    client: Client,
+    runtime: Runtime,
+}
+
+impl Cluster {
+    /// `None`, loudly, where none runs.
+    pub fn find() -> Option<Self> {
+        let kubeconfig = match std::env::var_os("HET_TEST_KUBECONFIG") {
+            Some(path) => PathBuf::from(path),
+            None => target().join("kubernetes/admin.kubeconfig"),
+        };
+        if !kubeconfig.exists() {
+            eprintln!("SKIPPED: no cluster runs; `cargo xtask cluster up` starts one");
+            return None;
+        }
+        let runtime = Runtime::new().expect("threads can be had");
+        let client = runtime.block_on(async {
+            let file = Kubeconfig::read_from(&kubeconfig).expect("it is a kubeconfig");
+            let options = KubeConfigOptions::default();
+            let config = Config::from_custom_kubeconfig(file, &options).await;
+            Client::try_from(config.expect("it has a context")).expect("it has a server")
+        });
+        Some(Self { kubeconfig, client, runtime })
+    }
+
+    pub fn access(&self) -> Access {
+        Access { kubeconfig: Some(self.kubeconfig.clone()), context: None }
+    }
+
+    /// Makes an object of the core API; one that is there stays as it is.
+    pub fn make(&self, kind: &str, namespace: Option<&str>, object: &Value) {
+        let object = serde_json::from_value(object.clone()).expect("it is an object");
+        let made = self.runtime.block_on(async {
+            self.api(kind, namespace).create(&PostParams::default(), &object).await
+        });
+        match made {
+            Err(Error::Api(status)) if status.code == 409 => {}
+            made => drop(made.expect("the server takes it")),
+        }
+    }
+
+    /// Ready for pods: those of a namespace without its service account are refused.
+    pub fn make_namespace(&self, name: &str) {
+        let metadata = json!({ "name": name });
+        let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata });
+        self.make("Namespace", None, &object);
+        let api = self.api("ServiceAccount", Some(name));
+        let is_there = |account: Option<&DynamicObject>| account.is_some();
+        let there = await_condition(api, "default", is_there);
+        self.runtime.block_on(there).expect("the controller manager makes it");
+    }
+
+    /// A node that kwok plays.
+    pub fn make_node(&self, name: &str, has: &Value, labels: &Value) {
+        self.make(
+            "Node",
+            None,
+            &json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {
+                    "name": name, "labels": labels,
+                    "annotations": { "kwok.x-k8s.io/node": "fake" },
+                },
+                "status": { "capacity": has, "allocatable": has },
+            }),
+        );
+    }
+
+    fn api(&self, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+        let group = kube::core::GroupVersionKind::gvk("", "v1", kind);
+        let resource = ApiResource::from_gvk(&group);
+        match namespace {
+            None => Api::all_with(self.client.clone(), &resource),
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+        }
+    }
+}
+
+/// A name that no other run of the tests has.
+pub fn unique(prefix: &str) -> String {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("the clock is set");
+    format!("{prefix}-{}", since.as_nanos() / 1_000 % 1_000_000_000_000)
+}
+
+fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
+    }
+}

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::cluster::TestCluster;
+
 /// In this order: the quick ones first, the tests last, so that their closing line ends the output.
 const STEPS: &[(&str, &[&str])] = &[
     ("fmt", &["fmt", "--all", "--check"]),
@@ -38,6 +40,7 @@ pub fn run() -> Result<()> {
     crate::rules::check()?;
     crate::book::check()?;
     crate::book::build()?;
+    let _cluster = TestCluster::start_if_built()?;
     for (name, arguments) in STEPS {
         // The command line's tests have built the server; xtask's close.
         if *name == "xtask" {

@@ -36,14 +36,46 @@ pub fn run(words: &[String]) -> Result<()> {
 }
 
 fn up(nodes: u32) -> Result<()> {
-    let binaries = Binaries::build()?;
-    down()?;
-    let dir = dir();
-    fs::create_dir_all(&dir).with_context(|| format!("`{}` cannot be made", dir.display()))?;
-    let cluster = ControlPlane::start(&binaries, &dir)?;
+    let cluster = start(&Binaries::build()?)?;
     cluster.make_nodes(nodes)?;
     println!("export KUBECONFIG={}", cluster.kubeconfig().display());
     Ok(())
+}
+
+/// A cluster that tests find, for as long as this lives.
+#[derive(Debug)]
+pub struct TestCluster(());
+
+impl TestCluster {
+    /// `None`, loudly, where its programs were not built.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start_if_built() -> Result<Option<Self>> {
+        let Some(binaries) = Binaries::find()? else {
+            println!(
+                "SKIPPED: tests on Kubernetes; `cargo xtask cluster build` makes them possible"
+            );
+            return Ok(None);
+        };
+        start(&binaries)?;
+        Ok(Some(Self(())))
+    }
+}
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        if let Err(error) = down() {
+            eprintln!("the cluster of the tests remains: {error:#}");
+        }
+    }
+}
+
+fn start(binaries: &Binaries) -> Result<ControlPlane> {
+    down()?;
+    let dir = dir();
+    fs::create_dir_all(&dir).with_context(|| format!("`{}` cannot be made", dir.display()))?;
+    ControlPlane::start(binaries, &dir)
 }
 
 /// Nothing where nothing runs.

@@ -421,6 +421,11 @@ impl State {
         (job, job.spec.stage(key.stage), &job.stages[key.stage.index()])
     }
 
+    /// Whether nobody hears of the node.
+    pub fn is_lost(&self, node: NodeId) -> bool {
+        self.lost[node.index()]
+    }
+
     /// Whether the node is likely to fail soon.
     pub fn is_suspected(&self, node: NodeId) -> bool {
         self.suspected[node.index()]

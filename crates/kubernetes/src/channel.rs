@@ -1,17 +1,12 @@
 //! What the API server and those who write to it tell the engine.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use het_core::{Event, LeaseId, Name};
+use tokio::sync::mpsc;
 
-use het_core::{Event, LeaseId};
-use tokio::time::sleep;
-
-use crate::objects::{PodKey, PodRow};
+use crate::objects::{NodeRow, PodKey, PodRow};
 
 /// Messages that may wait for the engine; who watches waits for room.
 const WAITING_MAX: usize = 65_536;
-/// Between two looks whether there is room.
-const ROOM: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) enum Message {
@@ -23,6 +18,11 @@ pub(crate) enum Message {
         key: PodKey,
         uid: String,
     },
+    /// A list of all nodes begins: those that it does not name are gone.
+    NodesBegin,
+    NodesEnd,
+    Node(Box<NodeRow>),
+    NodeGone(Name),
     /// A pod was asked for by name, and is not there.
     RankGone {
         lease: LeaseId,
@@ -42,26 +42,22 @@ pub(crate) enum Message {
 
 /// The way to the engine; cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Sender(SyncSender<Message>);
+pub(crate) struct Sender(mpsc::Sender<Message>);
 
-pub(crate) fn channel() -> (Sender, Receiver<Message>) {
-    let (sender, receiver) = sync_channel(WAITING_MAX);
+pub(crate) fn channel() -> (Sender, mpsc::Receiver<Message>) {
+    let (sender, receiver) = mpsc::channel(WAITING_MAX);
     (Sender(sender), receiver)
 }
 
 impl Sender {
     /// Nothing where the engine is gone.
     pub async fn send(&self, message: Message) {
-        let mut message = message;
-        while let Err(TrySendError::Full(back)) = self.0.try_send(message) {
-            message = back;
-            sleep(ROOM).await;
-        }
+        let _ = self.0.send(message).await;
     }
 
     /// From a thread that may wait.
     pub fn send_blocking(&self, message: Message) {
-        let _ = self.0.send(message);
+        let _ = self.0.blocking_send(message);
     }
 
     /// Where the engine has something to read anyway, nobody has to wake it.

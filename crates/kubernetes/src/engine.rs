@@ -6,7 +6,6 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use het_core::{
@@ -15,11 +14,14 @@ use het_core::{
 use het_engine::{Engine, GenerationFence, Waker};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
 
 use crate::channel::{Message, Sender, channel};
 use crate::client::{Access, ConnectError, Connection};
 use crate::gang::{Fact, Gang};
-use crate::objects::{PodKey, PodRow};
+use crate::inventory::Inventory;
+use crate::objects::{NodeRow, PodKey, PodRow};
 use crate::pods;
 use crate::watch;
 use crate::writer::{Wanted, Writer};
@@ -48,8 +50,18 @@ pub struct KubernetesConfig {
     pub scheduler: String,
     /// Where its pods are made.
     pub namespace: String,
+    pub nodes: Nodes,
     /// Not before the state's.
     pub begins_at: Time,
+}
+
+/// Who says which nodes there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nodes {
+    /// The API server: the engine reports them.
+    Watched,
+    /// Whoever reports them to the engine.
+    Reported,
 }
 
 /// An engine over the API server of a cluster.
@@ -68,7 +80,10 @@ pub struct Kubernetes {
     removed: BTreeSet<Name>,
     leases: BTreeMap<LeaseId, Live>,
     pods: BTreeMap<PodKey, PodRow>,
-    listing: Listing,
+    pod_list: Listing<PodKey>,
+    /// Where the engine reports nodes.
+    inventory: Option<Inventory>,
+    node_list: Listing<Name>,
     adoption: Adoption,
     /// Plans that came before the leases of the state were taken up.
     postponed: Vec<Plan>,
@@ -86,13 +101,29 @@ struct Live {
     stop: Option<Millis>,
 }
 
-/// How far the list of all pods is.
+/// How far the list of all objects of a kind is.
 #[derive(Debug)]
-enum Listing {
+enum Listing<K> {
     Never,
     /// Those that the list has named so far.
-    UnderWay(BTreeSet<PodKey>),
+    UnderWay(BTreeSet<K>),
     Done,
+}
+
+impl<K: Ord> Listing<K> {
+    fn name(&mut self, key: K) {
+        if let Self::UnderWay(named) = self {
+            named.insert(key);
+        }
+    }
+
+    /// Ends the list; which objects it named, where it was one.
+    fn end(&mut self) -> Option<BTreeSet<K>> {
+        match std::mem::replace(self, Self::Done) {
+            Self::UnderWay(named) => Some(named),
+            Self::Never | Self::Done => None,
+        }
+    }
 }
 
 /// Whether the leases of a state were taken up.
@@ -137,13 +168,17 @@ impl Kubernetes {
     /// # Errors
     /// When the API server cannot be reached.
     pub fn connect(config: KubernetesConfig) -> Result<Self, KubernetesError> {
-        let KubernetesConfig { access, scheduler, namespace, begins_at } = config;
+        let KubernetesConfig { access, scheduler, namespace, nodes, begins_at } = config;
         let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
         let runtime = runtime.map_err(KubernetesError::Threads)?;
         let connection = runtime.block_on(Connection::open(access))?;
         let (sender, heard) = channel();
         let client = connection.client.clone();
         runtime.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
+        let inventory = (nodes == Nodes::Watched).then(Inventory::default);
+        if inventory.is_some() {
+            runtime.spawn(watch::nodes(client.clone(), sender.clone()));
+        }
         Ok(Self {
             writer: Writer::new(client, &scheduler, sender.clone()),
             runtime: Some(runtime),
@@ -158,7 +193,9 @@ impl Kubernetes {
             removed: BTreeSet::new(),
             leases: BTreeMap::new(),
             pods: BTreeMap::new(),
-            listing: Listing::Never,
+            pod_list: Listing::Never,
+            inventory,
+            node_list: Listing::Never,
             adoption: Adoption::None,
             postponed: Vec::new(),
             ready: VecDeque::new(),
@@ -170,9 +207,26 @@ impl Kubernetes {
         &self.connection
     }
 
+    /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
+    pub fn not_understood(&self) -> BTreeMap<String, usize> {
+        self.inventory.as_ref().map(Inventory::not_understood).unwrap_or_default()
+    }
+
     /// The way for facts that others find.
     pub fn event_sender(&self) -> EventSender {
         EventSender(self.sender.clone())
+    }
+
+    /// The next message before then.
+    fn hear(&mut self, until: Option<Time>) -> Option<Message> {
+        let wait = until.map(|until| Duration::from_millis(until.since(self.clock.now()).0));
+        let runtime = self.runtime.as_ref()?;
+        runtime.block_on(async {
+            match wait {
+                Some(wait) => timeout(wait, self.heard.recv()).await.ok().flatten(),
+                None => self.heard.recv().await,
+            }
+        })
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -280,16 +334,49 @@ impl Kubernetes {
         match message {
             Message::Wake => {}
             Message::Fact(event) => self.pass_on(*event),
-            Message::PodsBegin => self.listing = Listing::UnderWay(BTreeSet::new()),
+            Message::PodsBegin => self.pod_list = Listing::UnderWay(BTreeSet::new()),
             Message::PodsEnd => self.listed(),
             Message::Pod(row) => self.see(*row),
             Message::PodGone { key, uid } => self.see_gone(&key, &uid),
+            Message::NodesBegin => self.node_list = Listing::UnderWay(BTreeSet::new()),
+            Message::NodesEnd => self.nodes_listed(),
+            Message::Node(row) => self.see_node(*row),
+            Message::NodeGone(name) => self.see_node_gone(&name),
             Message::RankGone { lease, rank } => {
                 self.leases.get_mut(&lease).into_iter().for_each(|live| live.gang.see_gone(rank));
                 self.tell(lease);
             }
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
         }
+        self.tell_nodes();
+    }
+
+    /// Reports what changed about nodes, once it is known which there are and what others take.
+    fn tell_nodes(&mut self) {
+        let is_known = matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done));
+        if let Some(inventory) = self.inventory.as_mut().filter(|_| is_known) {
+            self.ready.extend(inventory.news(&self.topology));
+        }
+    }
+
+    fn see_node(&mut self, row: NodeRow) {
+        self.removed.remove(&row.name);
+        self.node_list.name(row.name.clone());
+        self.inventory.iter_mut().for_each(|inventory| inventory.see(row.clone()));
+    }
+
+    fn see_node_gone(&mut self, name: &Name) {
+        self.removed.insert(name.clone());
+        self.inventory.iter_mut().for_each(|inventory| inventory.see_gone(name));
+    }
+
+    fn nodes_listed(&mut self) {
+        let (Some(named), Some(inventory)) = (self.node_list.end(), &self.inventory) else {
+            return;
+        };
+        let absent: Vec<Name> =
+            inventory.names().filter(|it| !named.contains(*it)).cloned().collect();
+        absent.iter().for_each(|name| self.see_node_gone(name));
     }
 
     /// A fact that somebody else found.
@@ -307,9 +394,7 @@ impl Kubernetes {
     }
 
     fn see(&mut self, row: PodRow) {
-        if let Listing::UnderWay(named) = &mut self.listing {
-            named.insert(row.key.clone());
-        }
+        self.pod_list.name(row.key.clone());
         if let Some(rank) = row.rank {
             match self.leases.get_mut(&rank.lease) {
                 Some(live) => {
@@ -319,7 +404,22 @@ impl Kubernetes {
                 None => self.see_stray(&row),
             }
         }
-        self.pods.insert(row.key.clone(), row);
+        let before = self.pods.insert(row.key.clone(), row.clone());
+        self.count_others(before.as_ref(), Some(&row));
+    }
+
+    /// What pods of others take changes with one of them.
+    fn count_others(&mut self, before: Option<&PodRow>, after: Option<&PodRow>) {
+        let Some(inventory) = &mut self.inventory else { return };
+        let takes = |row: &&PodRow| row.rank.is_none() && !row.phase.has_ended();
+        let [before, after] = [before, after].map(|row| row.filter(takes));
+        let node = after.or(before).and_then(|row| row.node.as_ref());
+        // A pod gets its node once and for all.
+        if let Some(node) = node {
+            let before = before.filter(|row| row.node.is_some());
+            let [before, after] = [before, after].map(|row| row.map(|row| &row.requests));
+            inventory.others_change(node, before, after);
+        }
     }
 
     /// A pod of a lease that ended, or that nobody knows: then nothing may be left of it.
@@ -333,10 +433,9 @@ impl Kubernetes {
 
     fn see_gone(&mut self, key: &PodKey, uid: &str) {
         let is_it = self.pods.get(key).is_some_and(|row| row.uid == uid);
-        let Some(rank) = is_it.then(|| self.pods.remove(key)).flatten().and_then(|row| row.rank)
-        else {
-            return;
-        };
+        let Some(row) = is_it.then(|| self.pods.remove(key)).flatten() else { return };
+        self.count_others(Some(&row), None);
+        let Some(rank) = row.rank else { return };
         if let Some(live) = self.leases.get_mut(&rank.lease) {
             live.gang.see_gone(rank.rank);
             self.tell(rank.lease);
@@ -346,7 +445,7 @@ impl Kubernetes {
     /// The list of all pods is complete: those that it did not name are gone, and those that were
     /// made and never seen are asked for.
     fn listed(&mut self) {
-        if let Listing::UnderWay(named) = std::mem::replace(&mut self.listing, Listing::Done) {
+        if let Some(named) = self.pod_list.end() {
             let absent = self.pods.values().filter(|row| !named.contains(&row.key));
             let absent: Vec<_> = absent.map(|row| (row.key.clone(), row.uid.clone())).collect();
             absent.iter().for_each(|(key, uid)| self.see_gone(key, uid));
@@ -375,7 +474,7 @@ impl Kubernetes {
 
     /// Takes up the leases of the state to adopt, once it is known which pods there are.
     fn take_up(&mut self) {
-        if !matches!((&self.adoption, &self.listing), (Adoption::Awaited(_), Listing::Done)) {
+        if !matches!((&self.adoption, &self.pod_list), (Adoption::Awaited(_), Listing::Done)) {
             return;
         }
         let Adoption::Awaited(state) = std::mem::replace(&mut self.adoption, Adoption::Done) else {
@@ -450,12 +549,15 @@ impl Engine for Kubernetes {
         self.ready.clear();
         self.leases.clear();
         self.postponed.clear();
+        self.inventory.iter_mut().for_each(|inventory| inventory.adopt(state));
         self.adoption = Adoption::Awaited(Box::new(state.clone()));
         self.take_up();
     }
 
     fn topology_changed(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
+        self.inventory.iter_mut().for_each(|inventory| inventory.topology_changed(topology));
+        self.tell_nodes();
     }
 
     fn submit(&mut self, plan: &Plan) {
@@ -471,14 +573,9 @@ impl Engine for Kubernetes {
             if let Some(event) = self.ready.pop_front() {
                 return Some((self.now(), event));
             }
-            let wait = until.map(|until| Duration::from_millis(until.since(self.now()).0));
-            let message = match wait {
-                Some(wait) => self.heard.recv_timeout(wait),
-                None => self.heard.recv().map_err(RecvTimeoutError::from),
-            };
-            match message {
-                Ok(Message::Wake) | Err(_) => return None,
-                Ok(message) => self.take(message),
+            match self.hear(until) {
+                Some(Message::Wake) | None => return None,
+                Some(message) => self.take(message),
             }
         }
     }

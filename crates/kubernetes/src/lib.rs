@@ -11,8 +11,10 @@
 
 mod channel;
 mod client;
+mod device_table;
 mod engine;
 mod gang;
+mod inventory;
 mod names;
 mod objects;
 mod pods;
@@ -21,5 +23,5 @@ mod watch;
 mod writer;
 
 pub use client::{Access, ConnectError, Connection};
-pub use engine::{EventSender, Kubernetes, KubernetesConfig, KubernetesError};
+pub use engine::{EventSender, Kubernetes, KubernetesConfig, KubernetesError, Nodes};
 pub use names::SCHEDULER;

@@ -11,10 +11,44 @@ use crate::names::{self, RankLabels};
 use crate::quantity::amounts;
 
 pub(crate) type PodObject = Object<PodSpec, PodStatus>;
+pub(crate) type NodeObject = Object<NodeSpec, NodeStatus>;
 
 /// The API that pods are asked of.
 pub(crate) fn pods() -> ApiResource {
     ApiResource::erase::<v1::Pod>(&())
+}
+
+/// The API that nodes are asked of.
+pub(crate) fn nodes() -> ApiResource {
+    ApiResource::erase::<v1::Node>(&())
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeSpec {
+    unschedulable: bool,
+    taints: Vec<Taint>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Taint {
+    key: String,
+    effect: String,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeStatus {
+    allocatable: BTreeMap<String, String>,
+    conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Condition {
+    r#type: String,
+    status: String,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -100,6 +134,39 @@ pub(crate) enum PodPhase {
 impl PodPhase {
     pub fn has_ended(&self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed(_))
+    }
+}
+
+/// What is kept of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeRow {
+    pub name: Name,
+    /// What pods may request of it together, by resource, in thousandths.
+    pub allocatable: BTreeMap<String, u64>,
+    pub labels: BTreeMap<String, String>,
+    /// Its kubelet reports.
+    pub is_ready: bool,
+    /// Somebody cordoned it.
+    pub is_cordoned: bool,
+    /// Keys of taints that keep pods away which do not tolerate them.
+    pub taints: Vec<String>,
+}
+
+impl NodeRow {
+    /// `None` of an object without a name.
+    pub fn of(node: NodeObject) -> Option<Self> {
+        let status = node.status.unwrap_or_default();
+        let is_ready = |it: &Condition| it.r#type == "Ready" && it.status == "True";
+        let repels = |taint: &Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+        let taints = node.spec.taints.into_iter().filter(repels).map(|taint| taint.key);
+        Some(Self {
+            name: node.metadata.name?.as_str().into(),
+            allocatable: amounts(&status.allocatable),
+            labels: node.metadata.labels.unwrap_or_default(),
+            is_ready: status.conditions.iter().any(is_ready),
+            is_cordoned: node.spec.unschedulable,
+            taints: taints.collect(),
+        })
     }
 }
 

@@ -17,7 +17,7 @@ const PORT: u16 = 29_500;
 const GRACE_SECONDS: u64 = 30;
 const CONTAINER: &str = "stage";
 /// What the kubelet calls the cores of a node.
-const CPU: &str = "cpu";
+pub(crate) const CPU: &str = "cpu";
 
 /// What a start is to become.
 #[derive(Debug)]

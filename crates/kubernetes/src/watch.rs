@@ -6,7 +6,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client};
 
 use crate::channel::{Message, Sender};
-use crate::objects::{self, PodKey, PodObject, PodRow};
+use crate::objects::{self, NodeObject, NodeRow, PodKey, PodObject, PodRow};
 
 /// All pods of the cluster: those of others take room, too. Goes on until the engine is gone;
 /// a watch that breaks is begun anew after a pause.
@@ -30,6 +30,30 @@ pub(crate) async fn pods(client: Client, scheduler: String, sender: Sender) {
             Err(_) => continue,
         };
         sender.send(message).await;
+    }
+}
+
+/// All nodes, as [`pods`].
+pub(crate) async fn nodes(client: Client, sender: Sender) {
+    let api: Api<NodeObject> = Api::all_with(client, &objects::nodes());
+    let events = watcher(api, Config::default()).default_backoff();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        let message = match event {
+            Ok(Event::Init) => Some(Message::NodesBegin),
+            Ok(Event::InitDone) => Some(Message::NodesEnd),
+            Ok(Event::Apply(node) | Event::InitApply(node)) => {
+                NodeRow::of(node).map(|row| Message::Node(Box::new(row)))
+            }
+            Ok(Event::Delete(node)) => {
+                node.metadata.name.map(|name| Message::NodeGone(name.as_str().into()))
+            }
+            // The stream begins anew by itself.
+            Err(_) => None,
+        };
+        if let Some(message) = message {
+            sender.send(message).await;
+        }
     }
 }
 

@@ -46,8 +46,7 @@ impl Binaries {
     /// # Errors
     /// When Go is missing, or a module cannot be had or built.
     pub fn build() -> Result<Self> {
-        let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
-        let binaries = Self { cache: cache()?, assets };
+        let binaries = Self::here()?;
         fs::create_dir_all(&binaries.cache)
             .with_context(|| format!("`{}` cannot be made", binaries.cache.display()))?;
         for program in &PROGRAMS {
@@ -56,6 +55,21 @@ impl Binaries {
             }
         }
         Ok(binaries)
+    }
+
+    /// `None` where one is missing.
+    ///
+    /// # Errors
+    /// When there is no place for them.
+    pub fn find() -> Result<Option<Self>> {
+        let binaries = Self::here()?;
+        let are_there = PROGRAMS.iter().all(|program| binaries.path(program.name).exists());
+        Ok(are_there.then_some(binaries))
+    }
+
+    fn here() -> Result<Self> {
+        let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+        Ok(Self { cache: cache()?, assets })
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -70,20 +84,6 @@ fn cache() -> Result<PathBuf> {
     let root = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home);
     let root = root.context("neither XDG_CACHE_HOME nor HOME is set")?;
     Ok(root.join("heterosis/kubernetes").join(VERSION))
-}
-
-/// The directory of a module's sources, downloaded if they are not there.
-///
-/// # Errors
-/// When Go is missing or the module cannot be had.
-pub fn sources(module: &str, path: &str) -> Result<PathBuf> {
-    let mut go = Command::new("go");
-    go.args(["mod", "download"]).arg(path).current_dir(directory(module));
-    expect(&mut go)?;
-    let mut go = Command::new("go");
-    go.args(["list", "-m", "-f", "{{.Dir}}", path]).current_dir(directory(module));
-    let output = go.output().context("`go` does not start")?;
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
 fn directory(module: &str) -> PathBuf {

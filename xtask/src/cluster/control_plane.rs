@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::binaries::{self, Binaries};
+use super::binaries::Binaries;
 use super::processes;
 
 /// How long the API server may take; four seconds are usual.
@@ -42,7 +42,7 @@ impl ControlPlane {
         this.await_ready()?;
         start("kube-controller-manager", &this.controller_manager())?;
         start("kube-scheduler", &this.scheduler())?;
-        start("kwok", &this.kwok()?)?;
+        start("kwok", &this.kwok())?;
         Ok(this)
     }
 
@@ -112,23 +112,17 @@ impl ControlPlane {
         ])
     }
 
-    /// It has no stages unless it is given some: for nodes those of its own module, for pods ours.
-    fn kwok(&self) -> Result<Vec<String>> {
-        let stages = binaries::sources("kwok", "sigs.k8s.io/kwok")?.join("kustomize/stage");
-        let mut arguments = flags(&[
+    /// It has no stages unless it is given some.
+    fn kwok(&self) -> Vec<String> {
+        let stages = crate::root().join("tests/kubernetes/kwok");
+        let stage = |file: &str| stages.join(file).display().to_string();
+        flags(&[
             ("kubeconfig", &self.path("admin.kubeconfig")),
             ("manage-all-nodes", "false"),
             ("manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake"),
-        ]);
-        for stage in ["node/fast", "node/heartbeat"] {
-            let mut files = files_of(&stages.join(stage))?;
-            let is_stage = |path: &PathBuf| path.extension().is_some_and(|it| it == "yaml");
-            files.retain(|path| is_stage(path) && !path.ends_with("kustomization.yaml"));
-            arguments.extend(files.iter().map(|path| format!("--config={}", path.display())));
-        }
-        let pods = crate::root().join("tests/kubernetes/kwok/pods.yaml");
-        arguments.push(format!("--config={}", pods.display()));
-        Ok(arguments)
+            ("config", &stage("nodes.yaml")),
+            ("config", &stage("pods.yaml")),
+        ])
     }
 
     /// Keys, tokens, and a kubeconfig for each.
@@ -247,11 +241,4 @@ fn node(number: u32) -> Value {
 
 fn flags(pairs: &[(&str, &str)]) -> Vec<String> {
     pairs.iter().map(|(name, value)| format!("--{name}={value}")).collect()
-}
-
-fn files_of(dir: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(dir).with_context(|| format!("`{}`", dir.display()))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.sort();
-    Ok(files)
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use het_core::{Container, Event, Launch, Millis, StageKey, Time};
 use het_engine::Script;
 use het_engine::contract::{Subject, check_all};
-use het_kubernetes::{Kubernetes, KubernetesConfig};
+use het_kubernetes::{Kubernetes, KubernetesConfig, Nodes};
 use serde_json::json;
 
 use crate::rig::{Cluster, unique};
@@ -45,6 +45,7 @@ impl Pods<'_> {
             access: self.cluster.access(),
             scheduler: name.clone(),
             namespace: name,
+            nodes: Nodes::Reported,
             begins_at: since,
         };
         Kubernetes::connect(config).expect("the cluster answers")

@@ -1,4 +1,5 @@
 //! The engine against a real API server: `cargo xtask cluster up` starts one.
 
 mod contract;
+mod nodes;
 mod rig;

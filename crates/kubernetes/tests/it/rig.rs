@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use het_kubernetes::Access;
-use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::wait::await_condition;
 use kube::{Client, Config, Error};
@@ -79,6 +79,18 @@ impl Cluster {
                 "status": { "capacity": has, "allocatable": has },
             }),
         );
+    }
+
+    pub fn delete(&self, kind: &str, namespace: Option<&str>, name: &str) {
+        let api = self.api(kind, namespace);
+        let deleted = self.runtime.block_on(api.delete(name, &DeleteParams::default()));
+        deleted.expect("it is there");
+    }
+
+    pub fn patch(&self, kind: &str, name: &str, change: &Value) {
+        let api = self.api(kind, None);
+        let (parameters, change) = (PatchParams::default(), Patch::Merge(change));
+        self.runtime.block_on(api.patch(name, &parameters, &change)).expect("it is there");
     }
 
     fn api(&self, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {

@@ -1,0 +1,314 @@
+//! What the cluster has: nodes and others' pods as topology and events. No I/O.
+//!
+//! A node's extended resources are counts, of which the kubelet picks devices itself: each becomes
+//! so many slots, which are devices here, named after the resource (`nvidia.com/gpu/3`). The cores
+//! of a node are one device.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{
+    Bytes, Device, DeviceClass, Event, HostResources, Name, Node, NodeId, Share, State, Topology,
+};
+
+use crate::device_table::known;
+use crate::objects::NodeRow;
+use crate::pods::CPU;
+
+/// Labels with the name of the smallest part of the network that a node is in, most telling first.
+/// Sources: Topograph 1.0, AWS and Google documentation; Kueue's placeholder.
+const RACK_LABELS: [&str; 4] = [
+    "fabric.topograph.run/tier-0",
+    "topology.k8s.aws/network-node-layer-3",
+    "cloud.google.com/gce-topology-subblock",
+    "cloud.provider.com/topology-rack",
+];
+/// The same of the part around it.
+const POD_LABELS: [&str; 5] = [
+    "fabric.topograph.run/tier-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "cloud.google.com/gce-topology-block",
+    "cloud.provider.com/topology-block",
+    "topology.kubernetes.io/zone",
+];
+const ARCHITECTURE: &str = "kubernetes.io/arch";
+/// What begins the names of resources that are no devices.
+const NO_DEVICES: [&str; 2] = ["hugepages-", "attachable-volumes-"];
+const PLAIN: [&str; 4] = [CPU, "memory", "pods", "ephemeral-storage"];
+
+/// Nodes as they are, and as the loop was told that they are.
+#[derive(Debug, Default)]
+pub(crate) struct Inventory {
+    nodes: BTreeMap<Name, NodeRow>,
+    /// By node and resource: what others' pods request, in thousandths.
+    others: BTreeMap<Name, BTreeMap<String, u64>>,
+    told: BTreeMap<Name, Told>,
+    /// Nodes of which something may have to be told.
+    changed: BTreeSet<Name>,
+    /// Rows of the topology that the engine was shown last.
+    rows: BTreeMap<Name, NodeId>,
+}
+
+/// What the loop knows of a node.
+#[derive(Debug, Default)]
+struct Told {
+    /// With its devices, as a topology of its own.
+    node: Option<Topology>,
+    is_lost: bool,
+    is_suspected: bool,
+    /// By class id.
+    taken: BTreeMap<Name, Share>,
+}
+
+impl Inventory {
+    /// Takes over what a state knows, and has everything that differs told.
+    pub fn adopt(&mut self, state: &State) {
+        let topology = state.topology();
+        self.told.clear();
+        for id in topology.node_ids().filter(|id| !state.is_removed(*id)) {
+            let classes = topology.classes.iter().enumerate();
+            let taken = classes.map(|(row, class)| (class.id.clone(), state.taken(id, row)));
+            let told = Told {
+                // How it is described may have changed with the table of devices.
+                node: None,
+                is_lost: state.is_lost(id),
+                is_suspected: state.is_suspected(id),
+                taken: taken.filter(|(_, share)| *share > Share::ZERO).collect(),
+            };
+            self.told.insert(topology.node(id).name.clone(), told);
+        }
+        self.changed = self.nodes.keys().chain(self.told.keys()).cloned().collect();
+        self.topology_changed(topology);
+    }
+
+    pub fn topology_changed(&mut self, topology: &Topology) {
+        let rows = topology.node_ids().map(|id| (topology.node(id).name.clone(), id));
+        self.rows = rows.collect();
+    }
+
+    pub fn see(&mut self, row: NodeRow) {
+        let before = self.nodes.get(&row.name);
+        if before != Some(&row) {
+            self.changed.insert(row.name.clone());
+            self.nodes.insert(row.name.clone(), row);
+        }
+    }
+
+    pub fn see_gone(&mut self, name: &Name) {
+        self.nodes.remove(name);
+        self.changed.insert(name.clone());
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        self.nodes.keys()
+    }
+
+    /// Resources that nobody knows and that are not offered, and how many nodes have them.
+    pub fn not_understood(&self) -> BTreeMap<String, usize> {
+        let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
+        for row in self.nodes.values() {
+            let resources = row.allocatable.iter().filter(|(name, amount)| {
+                **amount > 0 && is_device(name) && known(name, &row.labels).is_none()
+            });
+            for (name, _) in resources {
+                *nodes.entry(name.clone()).or_default() += 1;
+            }
+        }
+        nodes
+    }
+
+    /// A pod of somebody else takes so much of a node, or gives it back.
+    pub fn others_change(
+        &mut self,
+        node: &Name,
+        before: Option<&Requests>,
+        after: Option<&Requests>,
+    ) {
+        if before == after {
+            return;
+        }
+        let sums = self.others.entry(node.clone()).or_default();
+        for (name, amount) in after.into_iter().flatten() {
+            *sums.entry(name.clone()).or_default() += amount;
+        }
+        for (name, amount) in before.into_iter().flatten() {
+            let sum = sums.entry(name.clone()).or_default();
+            *sum = sum.saturating_sub(*amount);
+        }
+        self.changed.insert(node.clone());
+    }
+
+    /// What the loop is to be told. Facts about a node that joins follow once it has a row.
+    pub fn news(&mut self, topology: &Topology) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut joining = Topology::default();
+        for name in std::mem::take(&mut self.changed) {
+            let Some(row) = self.nodes.get(&name) else {
+                if self.told.remove(&name).is_some() {
+                    events.push(Event::NodeRemoved { name });
+                }
+                continue;
+            };
+            let described = described(row);
+            let told = self.told.entry(name.clone()).or_default();
+            if told.node.as_ref() != Some(&described) {
+                append(&mut joining, &described);
+                told.node = Some(described);
+                self.changed.insert(name);
+                continue;
+            }
+            match self.rows.get(&name) {
+                Some(&id) => {
+                    let others = self.others.get(&name);
+                    told.differences((id, row), others, topology, &mut events);
+                }
+                None => drop(self.changed.insert(name)),
+            }
+        }
+        if !joining.nodes.is_empty() {
+            events.push(Event::NodesJoined { nodes: joining.into() });
+        }
+        events
+    }
+}
+
+/// By resource, in thousandths.
+pub(crate) type Requests = BTreeMap<String, u64>;
+
+impl Told {
+    fn differences(
+        &mut self,
+        (node, row): (NodeId, &NodeRow),
+        others: Option<&Requests>,
+        topology: &Topology,
+        events: &mut Vec<Event>,
+    ) {
+        if self.is_lost == row.is_ready {
+            self.is_lost = !row.is_ready;
+            events.push(match self.is_lost {
+                true => Event::NodeLost { node },
+                false => Event::NodeReturned { node },
+            });
+        }
+        if self.is_suspected != repels(row) {
+            self.is_suspected = repels(row);
+            events.push(match self.is_suspected {
+                true => Event::NodeSuspected { node },
+                false => Event::NodeCleared { node },
+            });
+        }
+        let taken = taken(row, others);
+        let classes = topology.classes.iter().enumerate();
+        for (class, of) in classes {
+            let amount = taken.get(&of.id).copied().unwrap_or_default();
+            if self.taken.get(&of.id).copied().unwrap_or_default() != amount {
+                events.push(Event::CapacityTaken { node, class, amount });
+            }
+        }
+        self.taken = taken;
+    }
+}
+
+/// Whether nothing may start there: it is cordoned, or has a taint that is not of a device that it
+/// offers, which pods that request one tolerate.
+fn repels(row: &NodeRow) -> bool {
+    let is_of_device = |key: &String| row.allocatable.contains_key(key);
+    row.is_cordoned || !row.taints.iter().all(is_of_device)
+}
+
+/// What others' pods take, by class.
+fn taken(row: &NodeRow, others: Option<&Requests>) -> BTreeMap<Name, Share> {
+    let mut taken: BTreeMap<Name, Share> = BTreeMap::new();
+    for (resource, amount) in others.into_iter().flatten() {
+        let class = match resource.as_str() {
+            CPU => Some(processor(row).id),
+            resource => known(resource, &row.labels).map(|known| known.class.id),
+        };
+        let share = Share((*amount * u64::from(Share::WHOLE.0) / 1_000) as u32);
+        if let Some(class) = class.filter(|_| share > Share::ZERO) {
+            *taken.entry(class).or_default() += share;
+        }
+    }
+    taken
+}
+
+fn is_device(resource: &str) -> bool {
+    !PLAIN.contains(&resource) && !NO_DEVICES.iter().any(|begin| resource.starts_with(begin))
+}
+
+/// A node with its devices.
+fn described(row: &NodeRow) -> Topology {
+    let mut topology = Topology::default();
+    let amount = |resource: &str| row.allocatable.get(resource).copied().unwrap_or_default();
+    let cores = (amount(CPU) / 1_000) as u32;
+    if cores > 0 {
+        let class = class_row(&mut topology, processor(row));
+        let device = device("cpu0".into(), class, "cpu".into(), Share::units(cores));
+        topology.devices.push(device);
+    }
+    for (resource, amount) in row.allocatable.iter().filter(|(name, _)| is_device(name)) {
+        let Some(known) = known(resource, &row.labels) else { continue };
+        let class = class_row(&mut topology, known.class);
+        for slot in 0..amount / 1_000 {
+            let name = format!("{resource}/{slot}").as_str().into();
+            let device = device(name, class, known.driver.clone(), Share::WHOLE);
+            topology.devices.push(Device { memory: known.memory, ..device });
+        }
+    }
+    let of = |resource| Bytes(amount(resource) / 1_000);
+    let host = HostResources {
+        memory: of("memory"),
+        scratch: of("ephemeral-storage"),
+        read: HostResources::UNLIMITED,
+    };
+    let label = |names: &[&str]| names.iter().find_map(|name| row.labels.get(*name));
+    let rack = label(&RACK_LABELS).map_or(row.name.clone(), |name| name.as_str().into());
+    let pod = label(&POD_LABELS).map_or(rack.clone(), |name| name.as_str().into());
+    topology.nodes.push(Node { name: row.name.clone(), host, rack, pod });
+    topology
+}
+
+/// What is known of a node's processor: without a label no more than its architecture.
+fn processor(row: &NodeRow) -> DeviceClass {
+    let architecture = row.labels.get(ARCHITECTURE).map_or("any", String::as_str);
+    DeviceClass {
+        id: format!("cpu-{architecture}").as_str().into(),
+        kind: "cpu".into(),
+        vendor: "unknown".into(),
+        title: format!("processor ({architecture})").as_str().into(),
+        peak_gflops: None,
+        software: false,
+    }
+}
+
+fn device(name: Name, class: usize, driver: Name, capacity: Share) -> Device {
+    Device {
+        node: NodeId(0),
+        visible_id: name.clone(),
+        name,
+        class,
+        drivers: vec![driver],
+        capacity,
+        memory: Bytes::ZERO,
+    }
+}
+
+fn class_row(topology: &mut Topology, class: DeviceClass) -> usize {
+    let known = topology.classes.iter().position(|known| *known == class);
+    known.unwrap_or_else(|| {
+        topology.classes.push(class);
+        topology.classes.len() - 1
+    })
+}
+
+/// Adds a topology of one node to others.
+fn append(to: &mut Topology, node: &Topology) {
+    let id = NodeId(to.nodes.len() as u32);
+    let rows: Vec<usize> = node.classes.iter().map(|it| class_row(to, it.clone())).collect();
+    let devices = node.devices.iter();
+    let devices = devices.map(|it| Device { node: id, class: rows[it.class], ..it.clone() });
+    to.devices.extend(devices);
+    to.nodes.extend(node.nodes.iter().cloned());
+}
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ pub mod quotas;
 pub mod ranks;
 pub mod record;
 pub mod report;
+pub mod resource;
 pub mod sonic;
 pub mod text;
 pub mod topology;

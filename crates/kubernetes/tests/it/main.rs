@@ -2,4 +2,5 @@
 
 mod contract;
 mod nodes;
+mod resource;
 mod rig;

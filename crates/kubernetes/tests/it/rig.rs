@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use het_kubernetes::Access;
+use het_wire::resource::{GROUP, VERSION};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::runtime::wait::await_condition;
+use kube::core::GroupVersionKind;
+use kube::runtime::wait::{await_condition, conditions};
 use kube::{Client, Config, Error};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -42,16 +45,32 @@ impl Cluster {
         Access { kubeconfig: Some(self.kubeconfig.clone()), context: None }
     }
 
-    /// Makes an object of the core API; one that is there stays as it is.
+    /// Makes an object of a kind that is named here; one that is there stays as it is.
     pub fn make(&self, kind: &str, namespace: Option<&str>, object: &Value) {
-        let object = serde_json::from_value(object.clone()).expect("it is an object");
-        let made = self.runtime.block_on(async {
-            self.api(kind, namespace).create(&PostParams::default(), &object).await
-        });
-        match made {
+        match self.try_make(kind, namespace, object) {
             Err(Error::Api(status)) if status.code == 409 => {}
             made => drop(made.expect("the server takes it")),
         }
+    }
+
+    pub fn try_make(
+        &self,
+        kind: &str,
+        namespace: Option<&str>,
+        object: &Value,
+    ) -> Result<DynamicObject, Error> {
+        let object = serde_json::from_value(object.clone()).expect("it is an object");
+        let parameters = PostParams::default();
+        self.runtime.block_on(self.api(kind, namespace).create(&parameters, &object))
+    }
+
+    /// Makes a kind known, and waits until it is.
+    pub fn define(&self, definition: &Value) {
+        self.make("CustomResourceDefinition", None, definition);
+        let name = definition["metadata"]["name"].as_str().expect("it has a name");
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let known = await_condition(api, name, conditions::is_crd_established());
+        self.runtime.block_on(known).expect("the server takes it");
     }
 
     /// Ready for pods: those of a namespace without its service account are refused.
@@ -88,14 +107,28 @@ impl Cluster {
     }
 
     pub fn patch(&self, kind: &str, name: &str, change: &Value) {
-        let api = self.api(kind, None);
+        self.try_patch(kind, None, name, change).expect("it is there");
+    }
+
+    pub fn try_patch(
+        &self,
+        kind: &str,
+        namespace: Option<&str>,
+        name: &str,
+        change: &Value,
+    ) -> Result<DynamicObject, Error> {
+        let api = self.api(kind, namespace);
         let (parameters, change) = (PatchParams::default(), Patch::Merge(change));
-        self.runtime.block_on(api.patch(name, &parameters, &change)).expect("it is there");
+        self.runtime.block_on(api.patch(name, &parameters, &change))
     }
 
     fn api(&self, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
-        let group = kube::core::GroupVersionKind::gvk("", "v1", kind);
-        let resource = ApiResource::from_gvk(&group);
+        let (group, version) = match kind {
+            "TrainingJob" => (GROUP, VERSION),
+            "CustomResourceDefinition" => ("apiextensions.k8s.io", "v1"),
+            _ => ("", "v1"),
+        };
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         match namespace {
             None => Api::all_with(self.client.clone(), &resource),
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),

@@ -43,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "control",
             "wire",
             "engine",
+            "kubernetes",
             "node",
             "devices",
             "host",

@@ -3,7 +3,7 @@
 use het_core::{Event, LeaseId, Name};
 use tokio::sync::mpsc;
 
-use crate::objects::{NodeRow, PodKey, PodRow};
+use crate::objects::{NodeRow, ObjectKey, PodRow};
 
 /// Messages that may wait for the engine; who watches waits for room.
 const WAITING_MAX: usize = 65_536;
@@ -15,7 +15,7 @@ pub(crate) enum Message {
     PodsEnd,
     Pod(Box<PodRow>),
     PodGone {
-        key: PodKey,
+        key: ObjectKey,
         uid: String,
     },
     /// A list of all nodes begins: those that it does not name are gone.

@@ -21,7 +21,8 @@ use crate::channel::{Message, Sender, channel};
 use crate::client::{Access, ConnectError, Connection};
 use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
-use crate::objects::{NodeRow, PodKey, PodRow};
+use crate::jobs::{self, JobNews, JobObject, JobOwners, Jobs, Statuses};
+use crate::objects::{NodeRow, ObjectKey, PodRow};
 use crate::pods;
 use crate::watch;
 use crate::writer::{Wanted, Writer};
@@ -30,6 +31,7 @@ use crate::writer::{Wanted, Writer};
 const DOOMED_GRACE: Millis = Millis::seconds(5);
 /// Of pods that no lease of the state stands for.
 const STRAY_GRACE: Millis = Millis::seconds(30);
+const NOT_FOUND: u16 = 404;
 /// Threads that speak with the API server.
 const THREADS: usize = 2;
 
@@ -40,6 +42,10 @@ pub enum KubernetesError {
     Connect(#[from] ConnectError),
     #[error("threads for the API server cannot be made")]
     Threads(#[source] io::Error),
+    #[error("the API server does not know what a `TrainingJob` is")]
+    NotDefined,
+    #[error("the API server does not list jobs")]
+    Jobs(#[source] Box<kube::Error>),
 }
 
 /// What an engine is made of.
@@ -48,7 +54,7 @@ pub struct KubernetesConfig {
     pub access: Access,
     /// The `schedulerName` of its pods. Two engines of one name must not run at once.
     pub scheduler: String,
-    /// Where its pods are made.
+    /// Where pods of jobs are made that have no object.
     pub namespace: String,
     pub nodes: Nodes,
     /// Not before the state's.
@@ -74,13 +80,14 @@ pub struct Kubernetes {
     heard: Receiver<Message>,
     scheduler: String,
     namespace: String,
+    owners: JobOwners,
     clock: Clock,
     fence: GenerationFence,
     topology: Arc<Topology>,
     removed: BTreeSet<Name>,
     leases: BTreeMap<LeaseId, Live>,
-    pods: BTreeMap<PodKey, PodRow>,
-    pod_list: Listing<PodKey>,
+    pods: BTreeMap<ObjectKey, PodRow>,
+    pod_list: Listing<ObjectKey>,
     /// Where the engine reports nodes.
     inventory: Option<Inventory>,
     node_list: Listing<Name>,
@@ -96,7 +103,7 @@ struct Live {
     gang: Gang,
     wanted: Wanted,
     /// By rank: its pod's name, and uid once it was made.
-    pods: Vec<(PodKey, Option<String>)>,
+    pods: Vec<(ObjectKey, Option<String>)>,
     /// Of a stop that came before all pods were made.
     stop: Option<Millis>,
 }
@@ -187,6 +194,7 @@ impl Kubernetes {
             heard,
             scheduler,
             namespace,
+            owners: JobOwners::default(),
             clock: Clock { begins_at, began: Instant::now(), latest: Cell::new(begins_at) },
             fence: GenerationFence::default(),
             topology: Arc::default(),
@@ -205,6 +213,42 @@ impl Kubernetes {
     /// The server that it speaks with.
     pub fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Which object each job is of.
+    pub fn owners(&self) -> JobOwners {
+        self.owners.clone()
+    }
+
+    /// The API of jobs, for those who have threads of their own to wait.
+    pub fn jobs(&self) -> Jobs {
+        Jobs::new(self.connection.client.clone())
+    }
+
+    /// All jobs that there are.
+    ///
+    /// # Errors
+    /// When the server does not answer, or does not know what a `TrainingJob` is.
+    pub fn list_jobs(&self) -> Result<Vec<JobObject>, KubernetesError> {
+        let runtime = self.runtime.as_ref().expect("it is there until the engine is dropped");
+        runtime.block_on(self.jobs().list()).map_err(|error| match error {
+            kube::Error::Api(status) if status.code == NOT_FOUND => KubernetesError::NotDefined,
+            error => KubernetesError::Jobs(Box::new(error)),
+        })
+    }
+
+    /// What changes about jobs from now on, beginning with all that there are.
+    pub fn watch_jobs(&self) -> Receiver<JobNews> {
+        let (sender, receiver) = jobs::news();
+        self.spawn(self.jobs().watch(sender));
+        receiver
+    }
+
+    /// Where statuses of jobs go.
+    pub fn statuses(&self) -> Statuses {
+        let (statuses, receiver) = Statuses::channel();
+        self.spawn(self.jobs().write_statuses(receiver));
+        statuses
     }
 
     /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
@@ -240,8 +284,11 @@ impl Kubernetes {
     fn carry_out(&mut self, action: &Action, generation: Generation) {
         match action {
             Action::Start { lease, stage, attempt, placement, launch, resume, .. } => {
+                let owner = self.owners.get(stage.job);
                 let gang = pods::Gang {
                     scheduler: &self.scheduler,
+                    namespace: owner.as_ref().map_or(&self.namespace, |owner| &owner.namespace),
+                    owner: owner.as_ref(),
                     topology: &Arc::clone(&self.topology),
                     generation,
                     lease: *lease,
@@ -251,8 +298,8 @@ impl Kubernetes {
                     launch,
                     resume: resume.as_ref(),
                 };
-                let begun = self.prepared(&gang);
-                self.start(*lease, begun);
+                let (namespace, objects) = (gang.namespace.to_owned(), self.prepared(&gang));
+                self.start(*lease, namespace, objects);
             }
             Action::Stop { lease, grace, .. } => self.stop(*lease, *grace),
             // Nothing is begun before a rank has its devices.
@@ -273,7 +320,7 @@ impl Kubernetes {
         }
     }
 
-    fn start(&mut self, lease: LeaseId, objects: Result<pods::Objects, String>) {
+    fn start(&mut self, lease: LeaseId, namespace: String, objects: Result<pods::Objects, String>) {
         let objects = match objects {
             Ok(objects) => objects,
             Err(reason) => {
@@ -281,16 +328,12 @@ impl Kubernetes {
                 return self.ready.push_back(Event::StageEnded { lease, outcome });
             }
         };
-        let key = |pod: &pods::Pod| self.key(pod.name.clone());
+        let key =
+            |pod: &pods::Pod| ObjectKey { namespace: namespace.clone(), name: pod.name.clone() };
         let pods: Vec<_> = objects.pods.iter().map(|pod| (key(pod), None)).collect();
         let (gang, wanted) = (Gang::new(pods.len()), Wanted::default());
         self.leases.insert(lease, Live { gang, wanted: wanted.clone(), pods, stop: None });
-        let namespace = self.namespace.clone();
         self.spawn(self.writer.clone().begin((lease, wanted), namespace, objects));
-    }
-
-    fn key(&self, name: String) -> PodKey {
-        PodKey { namespace: self.namespace.clone(), name }
     }
 
     fn stop(&mut self, lease: LeaseId, grace: Millis) {
@@ -308,7 +351,7 @@ impl Kubernetes {
     fn delete(&self, lease: LeaseId, grace: Millis) {
         let Some(live) = self.leases.get(&lease) else { return };
         let made = live.pods.iter().filter_map(|(key, uid)| Some((key.clone(), uid.clone()?)));
-        let made: Vec<(PodKey, String)> = made.collect();
+        let made: Vec<(ObjectKey, String)> = made.collect();
         if !made.is_empty() {
             self.spawn(self.writer.clone().delete(made, grace));
         }
@@ -431,7 +474,7 @@ impl Kubernetes {
         }
     }
 
-    fn see_gone(&mut self, key: &PodKey, uid: &str) {
+    fn see_gone(&mut self, key: &ObjectKey, uid: &str) {
         let is_it = self.pods.get(key).is_some_and(|row| row.uid == uid);
         let Some(row) = is_it.then(|| self.pods.remove(key)).flatten() else { return };
         self.count_others(Some(&row), None);
@@ -500,8 +543,12 @@ impl Kubernetes {
         let job = &state.jobs()[&lease.stage.job];
         let index = lease.stage.stage.index();
         let launch = &job.spec.stages[index].alternatives[lease.placement.alternative].launch;
+        let owner = self.owners.get(lease.stage.job);
+        let namespace = owner.as_ref().map_or(&self.namespace, |owner| &owner.namespace).clone();
         let gang = pods::Gang {
             scheduler: &self.scheduler,
+            namespace: &namespace,
+            owner: owner.as_ref(),
             topology: state.topology(),
             generation: state.generation(),
             lease: id,
@@ -515,14 +562,15 @@ impl Kubernetes {
         let has_begun = rows.iter().any(|row| row.node.is_some() || row.phase.has_ended());
         if lease.phase == Phase::Starting && !has_begun {
             let objects = self.prepared(&gang);
-            return self.start(id, objects);
+            return self.start(id, namespace, objects);
         }
         let names = gang.pod_names();
+        let key = |name| ObjectKey { namespace: namespace.clone(), name };
         let grace = launch.checkpoint.as_ref().map_or(STRAY_GRACE, |checkpoint| checkpoint.grace);
         let mut live = Live {
             gang: Gang::adopted(names.len(), lease.phase),
             wanted: Wanted::default(),
-            pods: names.into_iter().map(|name| (self.key(name), None)).collect(),
+            pods: names.into_iter().map(|name| (key(name), None)).collect(),
             stop: lease.phase.is_stopping().then_some(grace),
         };
         for row in rows {

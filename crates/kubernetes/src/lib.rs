@@ -15,6 +15,7 @@ mod device_table;
 mod engine;
 mod gang;
 mod inventory;
+mod jobs;
 mod names;
 mod objects;
 mod pods;
@@ -24,4 +25,7 @@ mod writer;
 
 pub use client::{Access, ConnectError, Connection};
 pub use engine::{EventSender, Kubernetes, KubernetesConfig, KubernetesError, Nodes};
+pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs, Statuses};
+/// What the API server answers when it does not do what it is asked.
+pub use kube::Error as ApiError;
 pub use names::SCHEDULER;

@@ -99,9 +99,9 @@ struct Terminated {
     message: Option<String>,
 }
 
-/// The name of a pod in the cluster.
+/// The name of an object in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PodKey {
+pub(crate) struct ObjectKey {
     pub namespace: String,
     pub name: String,
 }
@@ -109,7 +109,7 @@ pub(crate) struct PodKey {
 /// What is kept of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodRow {
-    pub key: PodKey,
+    pub key: ObjectKey,
     pub uid: String,
     pub node: Option<Name>,
     pub phase: PodPhase,
@@ -186,7 +186,7 @@ impl PodRow {
     pub fn of(pod: PodObject, scheduler: &str) -> Option<Self> {
         let metadata = pod.metadata;
         let key =
-            PodKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
+            ObjectKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
         let mut requests: BTreeMap<String, u64> = BTreeMap::new();
         for container in &pod.spec.containers {
             for (name, amount) in amounts(&container.resources.requests) {

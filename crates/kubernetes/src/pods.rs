@@ -9,6 +9,7 @@ use het_core::{
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
+use crate::jobs::JobOwner;
 use crate::names::Attempt;
 
 /// Where ranks meet: each gang has addresses of its own, so all may use the same.
@@ -23,6 +24,9 @@ pub(crate) const CPU: &str = "cpu";
 #[derive(Debug)]
 pub(crate) struct Gang<'a> {
     pub scheduler: &'a str,
+    pub namespace: &'a str,
+    /// What its objects go with.
+    pub owner: Option<&'a JobOwner>,
     pub topology: &'a Topology,
     pub generation: Generation,
     pub lease: LeaseId,
@@ -94,12 +98,19 @@ impl Gang<'_> {
         let labels = self.names().gang_labels();
         json!({
             "apiVersion": "v1", "kind": "Service",
-            "metadata": { "name": self.names().gang_name(), "labels": labels },
+            "metadata": {
+                "name": self.names().gang_name(), "labels": labels,
+                "ownerReferences": self.owner_references(),
+            },
             "spec": {
                 "clusterIP": "None", "selector": labels, "publishNotReadyAddresses": true,
                 "ports": [{ "name": "rendezvous", "port": PORT }],
             },
         })
+    }
+
+    fn owner_references(&self) -> Vec<Value> {
+        self.owner.map(JobOwner::reference).into_iter().collect()
     }
 
     fn pod(&self, rank: u32, image: &str) -> Pod {
@@ -124,6 +135,7 @@ impl Gang<'_> {
         }
         let metadata = json!({
             "name": name, "labels": names.rank_labels(rank), "annotations": names.annotations(),
+            "ownerReferences": self.owner_references(),
         });
         let object =
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });

@@ -6,7 +6,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client};
 
 use crate::channel::{Message, Sender};
-use crate::objects::{self, NodeObject, NodeRow, PodKey, PodObject, PodRow};
+use crate::objects::{self, NodeObject, NodeRow, ObjectKey, PodObject, PodRow};
 
 /// All pods of the cluster: those of others take room, too. Goes on until the engine is gone;
 /// a watch that breaks is begun anew after a pause.
@@ -57,8 +57,8 @@ pub(crate) async fn nodes(client: Client, sender: Sender) {
     }
 }
 
-fn gone(pod: PodObject) -> Option<(PodKey, String)> {
+fn gone(pod: PodObject) -> Option<(ObjectKey, String)> {
     let namespace = pod.metadata.namespace.unwrap_or_default();
-    let key = PodKey { namespace, name: pod.metadata.name? };
+    let key = ObjectKey { namespace, name: pod.metadata.name? };
     Some((key, pod.metadata.uid.unwrap_or_default()))
 }

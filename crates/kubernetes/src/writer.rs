@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use crate::channel::{Message, Sender};
-use crate::objects::{self, PodKey, PodObject, PodRow};
+use crate::objects::{self, ObjectKey, PodObject, PodRow};
 use crate::pods::{Objects, Pod};
 
 /// Requests under way at once.
@@ -231,7 +231,7 @@ impl Writer {
 
     /// Deletes pods, each within a grace and only the one of its uid. Goes on until the server has
     /// taken it.
-    pub async fn delete(self, pods: Vec<(PodKey, String)>, grace: Millis) {
+    pub async fn delete(self, pods: Vec<(ObjectKey, String)>, grace: Millis) {
         let (this, wanted) = (&self, &Wanted::default());
         let deletes = pods.into_iter().map(|(key, uid)| async move {
             let parameters = DeleteParams {
@@ -247,7 +247,7 @@ impl Writer {
     }
 
     /// Looks at a pod of which nobody has heard.
-    pub async fn look(self, lease: LeaseId, rank: u32, key: PodKey) {
+    pub async fn look(self, lease: LeaseId, rank: u32, key: ObjectKey) {
         let wanted = Wanted::default();
         let message = match self.tried(&wanted, || self.get(&key.namespace, &key.name)).await {
             Ok(row) => Message::Pod(Box::new(row)),

@@ -40,7 +40,7 @@ use het_core::Time;
 use het_host::{Home, LatestLoad};
 use het_service::{Handle, Selection, Unavailable, Which};
 
-use crate::{MachineService, StoreReader};
+use crate::{ClusterJobs, Served, StoreReader};
 pub use het_service::calls::LIVE_JOBS_OF_A_TENANT;
 pub use het_service::{Caller, Code, Role};
 use local_users::LocalUsers;
@@ -81,6 +81,8 @@ pub(crate) struct Parts {
     pub(crate) load: LatestLoad,
     /// Of the own socket, where several users may open it.
     pub(crate) local_users: Option<LocalUsers>,
+    /// Where jobs are made, where that is not here.
+    pub(crate) cluster: Option<ClusterJobs>,
 }
 
 impl Api {
@@ -89,18 +91,17 @@ impl Api {
     /// # Errors
     /// When its loop is gone already.
     pub async fn new(
-        machine: &MachineService,
+        served: Served,
         home: Home,
         tokens: Tokens,
         jobs_of_a_tenant: usize,
     ) -> Result<Self, Unavailable> {
-        let service = machine.handle().clone();
-        let (log, load) = (machine.log.clone(), machine.load.clone());
+        let Served { handle: service, log, load, members, cluster } = served;
         let started = service.query(|replica| replica.now()).await?;
         let everything = Selection { after: 0, limit: usize::MAX, which: Which::All };
         let keys = submit::Keys::of(&service.jobs().list(&everything, |_| true), &home);
         let limits = limits::Limits::new();
-        let local_users = machine.members.clone().map(LocalUsers::new);
+        let local_users = members.map(LocalUsers::new);
         let parts = Parts {
             service,
             home,
@@ -113,6 +114,7 @@ impl Api {
             log,
             load,
             local_users,
+            cluster,
         };
         Ok(Self(Arc::new(parts)))
     }

@@ -14,21 +14,20 @@ use het_host::{
     Activity, Home, HomeError, LatestLoad, Machine, Monitor, OwnProcesses, Reserve, StartTime,
     monitor, remove_unused, start_time,
 };
+use het_kubernetes::KubernetesError;
 use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, NodeSettings, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
 use het_wire::api::JobRow;
 use thiserror::Error;
 
 use crate::archive::Archive;
+use crate::cluster::ClusterJobs;
 use crate::restore::{RestoreError, part_from_original};
 use crate::stalls::Stalls;
 use crate::store::{
     EventStore, Keeping, Mended, Opened, Recovered, StoreError, StoreReader, open_mending,
 };
 use crate::watchdog;
-
-/// Ended jobs that stay in the state; of older ones the last row and the report are kept.
-const ENDED_KEPT: usize = 1_000;
 
 /// How often a store that is in use is tried again, and how long after.
 const OPEN_TRIES: usize = 100;
@@ -47,6 +46,8 @@ pub enum StartError {
     Service(#[from] ServiceError),
     #[error(transparent)]
     Restore(#[from] RestoreError),
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
     #[error(
         "the event store `{}` is missing, but {jobs} of its jobs left directories, job {newest} \
          last",
@@ -170,14 +171,26 @@ pub(crate) fn assemble(parts: Parts<'_>) -> Result<Assembled, StartError> {
     Ok(Assembled { control, observer, load })
 }
 
+/// What the interface of a service shows.
+#[derive(Debug, Clone)]
+pub struct Served {
+    pub handle: Handle,
+    pub log: StoreReader,
+    pub load: LatestLoad,
+    /// As whom jobs run, where that is not the server.
+    pub members: Option<Members>,
+    /// Where jobs are made, where that is not the server.
+    pub cluster: Option<ClusterJobs>,
+}
+
 /// A service for many jobs on this machine.
 #[derive(Debug)]
 pub struct MachineService {
     service: Service<Agents>,
     /// As whom jobs run, where that is not the server.
     pub members: Option<Members>,
-    pub log: StoreReader,
-    pub load: LatestLoad,
+    log: StoreReader,
+    load: LatestLoad,
     /// What changed about the machine since the service before, a sentence each.
     pub news: Vec<String>,
     /// Snapshots that were damaged; older ones and the events stood in for them.
@@ -229,7 +242,7 @@ impl MachineService {
             run_dir: home.run_dir("server"),
             store,
             reserve: Some(Reserve::at(home.reserve())),
-            retention: Retention::Newest(ENDED_KEPT.min(keeping.jobs)),
+            retention: keeping.retention(),
             heartbeat,
             quarantined: stalls.quarantined,
             avoided: stalls.avoided,
@@ -263,6 +276,17 @@ impl MachineService {
         Ok(Self { service, members, log, load, news, refused })
     }
 
+    /// What its interface shows.
+    pub fn served(&self) -> Served {
+        Served {
+            handle: self.service.handle.clone(),
+            log: self.log.clone(),
+            load: self.load.clone(),
+            members: self.members.clone(),
+            cluster: None,
+        }
+    }
+
     pub fn handle(&self) -> &Handle {
         &self.service.handle
     }
@@ -278,7 +302,7 @@ impl MachineService {
     }
 }
 
-fn start_time_of(home: &Home, state: &State) -> StartTime {
+pub(crate) fn start_time_of(home: &Home, state: &State) -> StartTime {
     let is_live = state.jobs().values().any(|job| job.end.is_none());
     let activity = if is_live { Activity::Live } else { Activity::Idle };
     start_time(&home.clock(), state.now(), activity)
@@ -304,7 +328,7 @@ fn create(home: &Home) -> Result<EventStore, StartError> {
 }
 
 /// What was damaged about the store and what became of it, a sentence each.
-fn of_store(taken_over: u64, mended: Option<&Mended>) -> Vec<String> {
+pub(crate) fn of_store(taken_over: u64, mended: Option<&Mended>) -> Vec<String> {
     let mut news = Vec::new();
     if taken_over > 0 {
         news.push(format!("{taken_over} events were restored from the second copy of the log"));
@@ -327,7 +351,7 @@ fn has_store(home: &Home) -> Result<bool, HomeError> {
 
 /// Opens the store, or makes the first one of a new home. Beside jobs a store that is missing is
 /// lost, and an empty one in its place would hide that.
-fn open_or_create(home: &Home) -> Result<Opened, StartError> {
+pub(crate) fn open_or_create(home: &Home) -> Result<Opened, StartError> {
     let path = home.store();
     let jobs: Vec<u64> = home.server_jobs()?.iter().map(|job| job.id).collect();
     if !has_store(home)? {

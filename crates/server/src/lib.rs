@@ -10,6 +10,7 @@ mod agent;
 pub mod api;
 mod archive;
 mod assembly;
+mod cluster;
 mod planning;
 mod privileged;
 mod restore;
@@ -30,6 +31,7 @@ pub use het_host::{
     keep_script, lock_dir, lock_dir_name, machine, machine_with, raise_descriptor_limit,
     run_restarter, take_devices, this_machine, unsupervised, wait_for_device,
 };
+pub use het_kubernetes::{Access, SCHEDULER};
 pub use het_node::{CopyInputs, InputCopies, NodeSettings};
 pub use het_planner::models;
 pub use het_scheduler::{Impossible, Remedy, impossible};
@@ -37,7 +39,8 @@ pub use het_service::report::{Detail, explanation_of_record};
 pub use het_service::{Handle, Scheduling};
 
 pub use agent::agent_main;
-pub use assembly::{MachineService, ServiceOptions, StartError, begin_store};
+pub use assembly::{MachineService, Served, ServiceOptions, StartError, begin_store};
+pub use cluster::{ClusterJobs, ClusterOptions, ClusterService, SubmitError};
 pub use planning::plan;
 pub use privileged::{AGENT_COMMAND, PrivilegeError, Privileged};
 pub use restore::{Environments, Existing, RestoreError, Restored, back_up, copy, restore};

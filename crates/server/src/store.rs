@@ -25,7 +25,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use het_control::{Log, LogError};
+use het_control::{Log, LogError, Retention};
 use het_core::{DeviceId, Event, JobId, Time, Topology, TopologyError};
 use het_wire::api::{ChainStart, EventRow, JobRow};
 use het_wire::record::{Record, RecordError, TopologyRecord, read_topology, write_topology};
@@ -158,6 +158,15 @@ pub struct Keeping {
 impl Default for Keeping {
     fn default() -> Self {
         Self { snapshot_every: 10_000, events: 100_000, jobs: 100_000 }
+    }
+}
+
+/// Ended jobs that stay in the state; of older ones the last row and the report are kept.
+const ENDED_KEPT: usize = 1_000;
+
+impl Keeping {
+    pub(crate) fn retention(&self) -> Retention {
+        Retention::Newest(ENDED_KEPT.min(self.jobs))
     }
 }
 

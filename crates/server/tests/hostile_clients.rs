@@ -80,7 +80,7 @@ impl Server {
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime can be made").block_on(async {
-                let api = Api::new(&service, home, tokens, LIVE_JOBS_OF_A_TENANT).await;
+                let api = Api::new(service.served(), home, tokens, LIVE_JOBS_OF_A_TENANT).await;
                 serve(api.expect("the loop runs"), &listen).await.expect("it can listen");
             });
             service.join().expect("it ends well");

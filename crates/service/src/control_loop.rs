@@ -4,14 +4,13 @@
 
 mod outage;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 
 use het_control::{ControlError, Controller, Past};
-use het_core::{Action, Event, JobId, LeaseId, Plan, Time};
+use het_core::{Event, JobId, Time};
 use het_engine::{Engine, Waker};
 use het_wire::api::JobRow;
 use thiserror::Error;
@@ -24,6 +23,7 @@ use crate::handle::{
 use crate::redaction::{Redact, Viewer};
 use crate::replica::{self, Batch, Observer, Publisher, Replica};
 use crate::report::{report, row};
+use crate::touched::Touched;
 use crate::{Caller, JobTable, Role, Scheduling, Store};
 use outage::Outage;
 
@@ -89,8 +89,7 @@ impl<E: Engine + Send + 'static> Service<E> {
         let published = Published { topology: shown, storage: storage_shown };
         let (handle, requests, alive) =
             Handle::new(waker.clone(), questions, Arc::clone(&jobs), next_job, published);
-        let leases = control.state().leases();
-        let leases = leases.iter().map(|(&id, lease)| (id, lease.stage.job)).collect();
+        let touched = Touched::of(control.state());
         let mut control_loop = ControlLoop {
             control,
             requests,
@@ -99,7 +98,7 @@ impl<E: Engine + Send + 'static> Service<E> {
             publisher,
             topology,
             storage,
-            leases,
+            touched,
             snapshot: None,
             outage: None,
             then: Then::GoOn,
@@ -157,7 +156,7 @@ struct ControlLoop<E, S: Store> {
     topology: PublishedTopology,
     storage: PublishedStorage,
     /// Whose lease it is, for events that name only the lease.
-    leases: BTreeMap<LeaseId, JobId>,
+    touched: Touched,
     /// One that is being made.
     snapshot: Option<Receiver<S::Snapshot>>,
     outage: Option<Outage>,
@@ -222,7 +221,7 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
     /// Brings table and replica up to date with what happened, and ended jobs to their archive.
     fn publish(&mut self, events: Vec<(Time, Event)>) {
         let mut rows = Vec::new();
-        for id in touched(&mut self.leases, &events) {
+        for id in self.touched.by(&events) {
             let state = self.control.state();
             let Some(job) = state.job(id) else { continue };
             let (row, has_ended) = (Arc::new(row(state, id, job)), job.end.is_some());
@@ -273,53 +272,4 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
         });
         Some(made)
     }
-}
-
-/// The jobs that events are about.
-fn touched(leases: &mut BTreeMap<LeaseId, JobId>, events: &[(Time, Event)]) -> Vec<JobId> {
-    let mut jobs = Vec::new();
-    for (_, event) in events {
-        match event {
-            Event::JobSubmitted { job, .. }
-            | Event::JobHeld { job }
-            | Event::JobReleased { job }
-            | Event::JobChanged { job, .. }
-            | Event::JobEligible { job }
-            | Event::DependencyFailed { job }
-            | Event::JobCancelled { job } => jobs.push(*job),
-            Event::CheckpointRejected { stage, .. } | Event::RetryDue { stage } => {
-                jobs.push(stage.job);
-            }
-            Event::PlanCommitted { plan } => {
-                jobs.extend(of_plan(plan).map(|(job, _)| job));
-                leases.extend(of_plan(plan).filter_map(|(job, lease)| Some((lease?, job))));
-                jobs.extend(plan.actions.iter().filter_map(|action| match action {
-                    Action::Stop { lease, .. } => leases.get(lease).copied(),
-                    _ => None,
-                }));
-            }
-            Event::StageStarted { lease }
-            | Event::Progressed { lease, .. }
-            | Event::Checkpointed { lease, .. }
-            | Event::StagePublished { lease } => jobs.extend(leases.get(lease)),
-            Event::StageEnded { lease, .. } => jobs.extend(leases.remove(lease)),
-            _ => {}
-        }
-    }
-    jobs.sort_unstable();
-    jobs.dedup();
-    jobs
-}
-
-/// Jobs that a plan names itself, and the leases it gives them.
-fn of_plan(plan: &Plan) -> impl Iterator<Item = (JobId, Option<LeaseId>)> + '_ {
-    let acted = plan.actions.iter().filter_map(|action| match action {
-        Action::Start { stage, lease, .. } => Some((stage.job, Some(*lease))),
-        Action::Claim { stage, .. }
-        | Action::Unclaim { stage }
-        | Action::Prepare { stage, .. }
-        | Action::Unprepare { stage, .. } => Some((stage.job, None)),
-        Action::Stop { .. } => None,
-    });
-    acted.chain(plan.waits.iter().map(|(key, _)| (key.job, None)))
 }

@@ -23,6 +23,7 @@ mod replica;
 pub mod report;
 mod scheduling;
 mod store;
+mod touched;
 
 pub use access::{Caller, Role, Verb, Whose, may};
 pub use carried::{Carried, carried};
@@ -33,3 +34,4 @@ pub use job_table::{JobTable, Selection, Which};
 pub use replica::{Observer, Replica};
 pub use scheduling::Scheduling;
 pub use store::{MakeSnapshot, MemoryStore, Store};
+pub use touched::Touched;

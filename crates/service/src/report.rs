@@ -1,6 +1,7 @@
 //! From state to what people and programs read of it: a line, a report, an explanation.
 
 mod explain;
+mod resource;
 mod row;
 mod run;
 mod stops;
@@ -13,6 +14,7 @@ use het_core::{DeviceId, Job, JobEnd, JobState, Placement, Share, Stage, StageSt
 use jiff::Timestamp;
 
 pub use explain::{Detail, explanation, explanation_of_record};
+pub use resource::resource_status;
 pub use row::row;
 pub use run::report;
 

@@ -15,7 +15,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use het_core::{Bytes, Millis};
 use het_server::api::LIVE_JOBS_OF_A_TENANT;
 use het_server::{
-    Checked, CopyInputs, DeviceChoice, EventStore, Existing, Home, Keeping, StoreError, store_check,
+    Checked, CopyInputs, DeviceChoice, EventStore, Existing, Home, Keeping, SCHEDULER, StoreError,
+    store_check,
 };
 use het_wire::api::{ServerInfo, StoreCheck};
 use het_wire::quantity;
@@ -39,6 +40,11 @@ pub struct ServerArgs {
     /// Serve here, below a keeper.
     #[arg(long, hide = true)]
     pub kept: bool,
+    /// What makes plans real: the processes of this machine, or the pods of a cluster.
+    #[arg(long, value_enum, value_name = "ENGINE", default_value = "node")]
+    pub engine: EngineChoice,
+    #[command(flatten)]
+    pub kubernetes: KubernetesArgs,
     /// Also listen on this address; callers need a token then.
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<SocketAddr>,
@@ -114,6 +120,27 @@ pub struct ServerArgs {
     /// server refuses otherwise. The directories stay; nothing is known of their jobs any more.
     #[arg(long)]
     pub new_store: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EngineChoice {
+    Node,
+    Kubernetes,
+}
+
+/// Which cluster, and as whom.
+#[derive(Debug, Args)]
+pub struct KubernetesArgs {
+    /// How the API server is reached. Without it `KUBECONFIG`, the user's own file, or the service
+    /// account of the pod that the server runs in.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of that file; its current one without it.
+    #[arg(long, value_name = "NAME")]
+    pub kube_context: Option<String>,
+    /// The `schedulerName` of its pods. Two servers of one cluster need two.
+    #[arg(long, value_name = "NAME", default_value = SCHEDULER)]
+    pub scheduler_name: String,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::objects::PodKey;
+use crate::objects::ObjectKey;
 
 fn pod(phase: PodPhase) -> PodRow {
-    let key = PodKey { namespace: "n".to_owned(), name: "p".to_owned() };
+    let key = ObjectKey { namespace: "n".to_owned(), name: "p".to_owned() };
     let (uid, requests) = (String::new(), BTreeMap::new());
     PodRow { key, uid, node: None, phase, is_deleting: false, rank: None, requests }
 }

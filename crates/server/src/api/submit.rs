@@ -10,7 +10,7 @@ use het_core::{JobId, JobSpec, Name};
 use het_host::{Home, newest_checkpoint};
 use het_service::{Unavailable, calls, carried};
 use het_wire::API_VERSION;
-use het_wire::api::{JobRow, Submission, Submitted};
+use het_wire::api::{Begin, JobRow, Submission, Submitted};
 use het_wire::job::{Override, TrainingJob, parse_with};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
@@ -23,6 +23,7 @@ use super::seen::Seen;
 use super::submission::{Specified, Submitter, refuse_impossible, specify};
 use super::submitted_texts::{check_directory, check_texts};
 use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
+use crate::cluster::{ClusterJobs, SubmitError, WORKDIR};
 
 /// The header that makes a second submission the same as the first.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -127,6 +128,9 @@ async fn accept(
     let _room = calls::room(service, tenant, parts.jobs_of_a_tenant)?;
     let priority = job.file.spec.priority.into();
     calls::check_priority(service, submitter.caller, tenant, priority).await?;
+    if let Some(cluster) = &parts.cluster {
+        return accept_in(cluster, submission, job).await;
+    }
     refuse_impossible(parts, submission, job)?;
     let id = parts.service.new_job_id();
     let Specified { spec, warnings } = specify(parts, submitter, submission, job, id).await?;
@@ -134,6 +138,33 @@ async fn accept(
     let spec = Arc::new(JobSpec { key, ..spec });
     calls::submit(service, id, spec, submission.begin).await?;
     Ok(answer)
+}
+
+/// Makes a job in the cluster and waits until it is taken in. Files of the client mean nothing there.
+async fn accept_in(
+    cluster: &ClusterJobs,
+    submission: &Submission,
+    job: &TrainingJob,
+) -> Result<Submitted, ApiError> {
+    let of_a_machine = [
+        ("an array", submission.array.is_some()),
+        ("a script", submission.script.is_some()),
+        ("standard input", submission.stdin.is_some()),
+        ("a directory of its own", submission.workdir.is_some()),
+        ("a time at which it is held", submission.begin == Begin::Held),
+    ];
+    if let Some((what, _)) = of_a_machine.iter().find(|(_, is_there)| *is_there) {
+        let text = format!("a job of a cluster cannot have {what}");
+        return Err(ApiError::new(Code::BadRequest, text).hint("submit a job file without it"));
+    }
+    let id = cluster.submit(job).await.map_err(|error| match error {
+        SubmitError::NotAResource(ref why) => {
+            ApiError::new(Code::BadJobFile, error.to_string()).hint(why.hint())
+        }
+        SubmitError::Refused(text) => ApiError::new(Code::BadRequest, text),
+    })?;
+    let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
+    Ok(submitted(id, job.file.metadata.name.clone(), WORKDIR.to_owned(), warnings.collect()))
 }
 
 /// `POST /api/v1/jobs/{job}/requeue`: a new job that goes on where an ended one left off.

@@ -46,7 +46,7 @@ impl Rig {
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("they can be read");
-        let api = Api::new(&service, home.clone(), tokens, JOBS_OF_A_TENANT);
+        let api = Api::new(service.served(), home.clone(), tokens, JOBS_OF_A_TENANT);
         let api = runtime.block_on(api).expect("the loop runs");
         let app = router(api);
         let own = app.clone().layer(Extension(Listener::Socket));

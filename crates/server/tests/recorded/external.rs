@@ -46,7 +46,7 @@ impl Rig {
         let service = service.expect("a new service");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokens = Tokens::open(&home.tokens()).expect("none is a list too");
-        let api = Api::new(&service, home, tokens, LIVE_JOBS_OF_A_TENANT);
+        let api = Api::new(service.served(), home, tokens, LIVE_JOBS_OF_A_TENANT);
         let api = runtime.block_on(api).expect("the loop runs");
         Self { root, service, runtime, app: router(api).layer(Extension(Listener::Socket)) }
     }

@@ -11,19 +11,21 @@ use anstream::eprintln;
 use het_devices::{System, mps_answers, mps_pipe};
 use het_server::api::{Api, Certificate, Listen, Network, Tokens, serve};
 use het_server::{
-    ControlLoopKind, DeviceLockError, DeviceLocks, Home, InputCopies, Keeping, LockHolder, Machine,
-    MachineChanges, MachineLock, MachineService, MachineUsers, Members, NodeSettings, Scheduling,
-    ServiceOptions, SpawnRequests, StartError, StoreError, become_user, begin_store, disk_size,
-    machine_with, raise_descriptor_limit, take_devices,
+    Access, ClusterOptions, ClusterService, ControlLoopKind, DeviceLockError, DeviceLocks, Home,
+    InputCopies, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService,
+    MachineUsers, Members, NodeSettings, Scheduling, Served, ServiceOptions, SpawnRequests,
+    StartError, StoreError, become_user, begin_store, disk_size, machine_with,
+    raise_descriptor_limit, take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, User, access, dup2_stdin, geteuid};
+use signal_hook::iterator::Signals;
 
 use tokio::runtime::Runtime;
 
-use super::{ServerArgs, signals};
+use super::{EngineChoice, KubernetesArgs, ServerArgs, signals};
 use crate::fail::{Fail, code};
 use crate::local::{device_lock_dir, home, refuse_unsupervised};
 use crate::scheduling::policy_named;
@@ -36,10 +38,63 @@ const WORKERS: usize = 24;
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
+    match args.engine {
+        EngineChoice::Node => serve_machine(args),
+        EngineChoice::Kubernetes => serve_cluster(args),
+    }
+}
+
+/// Runs jobs as pods. Nothing of this machine is used but the directory for the log.
+fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
+    refuse_machine_options(args)?;
+    let signals = signals()?;
+    raise_descriptor_limit();
+    let home = home()?;
+    home.server_dir()?;
+    let _lock = acquire(&home)?;
+    if args.new_store {
+        begin_store(&home).map_err(Fail::from_error)?;
+    }
+    let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
+    let KubernetesArgs { kubeconfig, kube_context, scheduler_name } = &args.kubernetes;
+    let options = ClusterOptions {
+        access: Access { kubeconfig: kubeconfig.clone(), context: kube_context.clone() },
+        scheduler: scheduler_name.clone(),
+        scheduling: scheduling(args)?,
+        keeping: keeping(args),
+    };
+    let service = ClusterService::start(home.clone(), options).map_err(start_failed)?;
+    say_at_start(&service.refused, &service.news);
+    let served = serve_until_stopped(args, home, tokens, service.served(), signals);
+    service.join().map_err(Fail::from_error)?;
+    served
+}
+
+/// What is said of devices and disks of this machine would have no effect.
+fn refuse_machine_options(args: &ServerArgs) -> Result<(), Fail> {
+    let given = [
+        ("--devices", args.devices.is_some()),
+        ("--share", !args.share.is_empty()),
+        ("--declare", args.declare.is_some()),
+        ("--scratch", args.scratch.is_some()),
+        ("--read", args.read.is_some()),
+        ("--health-check", args.health_check.is_some()),
+        ("--run-as", args.run_as.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => {
+            let text = format!("`{option}` is about this machine, and jobs run in the cluster");
+            Err(Fail::new(code::USAGE, text).hint("leave it out"))
+        }
+    }
+}
+
+fn serve_machine(args: &ServerArgs) -> Result<u8, Fail> {
     // Before there is another thread: each has rights of its own.
     let users = args.shared().map(leave_root).transpose()?;
     // Caught first: a stop during recovery is a stop after it, not a death.
-    let mut signals = signals()?;
+    let signals = signals()?;
     raise_descriptor_limit();
     let options = options(args)?;
     let home = home()?;
@@ -54,18 +109,34 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     }
     let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
     let service = MachineService::start(&machine, home.clone(), options).map_err(start_failed)?;
-    for refused in &service.refused {
-        let why = refused.source().map(ToString::to_string).unwrap_or_default();
-        eprintln!("{refused}: {why}; an older one and the events were used in its place");
-    }
-    for news in &service.news {
-        eprintln!("{news}");
-    }
-    let (ready, listen) = (home.ready(), listen(args, &home, &service));
+    say_at_start(&service.refused, &service.news);
     if service.members.is_none() {
         say_whose_jobs_are();
     }
-    let on_signal = service.handle().clone();
+    let served = serve_until_stopped(args, home, tokens, service.served(), signals);
+    // Why the loop ended says more than that nobody could be served any more.
+    service.join().map_err(Fail::from_error)?;
+    served
+}
+
+fn say_at_start(refused: &[StoreError], news: &[String]) {
+    for refused in refused {
+        let why = refused.source().map(ToString::to_string).unwrap_or_default();
+        eprintln!("{refused}: {why}; an older one and the events were used in its place");
+    }
+    news.iter().for_each(|news| eprintln!("{news}"));
+}
+
+/// Answers callers until a signal or one of them ends the loop, which has ended then.
+fn serve_until_stopped(
+    args: &ServerArgs,
+    home: Home,
+    tokens: Tokens,
+    served: Served,
+    mut signals: Signals,
+) -> Result<u8, Fail> {
+    let (ready, listen) = (home.ready(), listen(args, &home, &served));
+    let (handle, on_signal) = (served.handle.clone(), served.handle.clone());
     thread::spawn(move || {
         if signals.forever().next().is_some() {
             on_signal.stop_soon();
@@ -73,9 +144,8 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     });
     let runtime = runtime().map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
     let served = runtime.block_on(async {
-        let api = Api::new(&service, home, tokens, args.jobs_per_tenant)
-            .await
-            .map_err(Fail::from_error)?;
+        let api =
+            Api::new(served, home, tokens, args.jobs_per_tenant).await.map_err(Fail::from_error)?;
         fs::write(&ready, std::process::id().to_string())
             .map_err(|error| Fail::file(&ready, error))?;
         eprintln!("serving at {}", listen.socket.display());
@@ -83,11 +153,8 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     });
     // What still reads files of a disk that does not answer would hold up the end.
     runtime.shutdown_background();
-    // Why the loop ended says more than that nobody could be served any more.
-    service.handle().stop_soon();
-    service.join().map_err(Fail::from_error)?;
-    served?;
-    Ok(code::OK)
+    handle.stop_soon();
+    served.map(|()| code::OK)
 }
 
 /// A runtime with all the threads that it will ever have: a machine that is out of processes later
@@ -107,19 +174,22 @@ fn runtime() -> io::Result<Runtime> {
     Ok(runtime)
 }
 
+fn scheduling(args: &ServerArgs) -> Result<Scheduling, Fail> {
+    Ok(Scheduling { policy: policy_named(&args.policy)?, cadence: args.cadence.cadence() })
+}
+
+fn keeping(args: &ServerArgs) -> Keeping {
+    Keeping { snapshot_every: args.snapshot_every, events: args.keep_events, jobs: args.keep_jobs }
+}
+
 fn options(args: &ServerArgs) -> Result<ServiceOptions, Fail> {
-    let policy = policy_named(&args.policy)?;
     Ok(ServiceOptions {
-        scheduling: Scheduling { policy, cadence: args.cadence.cadence() },
+        scheduling: scheduling(args)?,
         settings: NodeSettings {
             health_check: args.health_check.as_deref().map(health_check).transpose()?,
             input_copies: InputCopies { which: args.copy_inputs.into(), dir: inputs_dir(args)? },
         },
-        keeping: Keeping {
-            snapshot_every: args.snapshot_every,
-            events: args.keep_events,
-            jobs: args.keep_jobs,
-        },
+        keeping: keeping(args),
         stall_limit: Some(Duration::from_millis(args.stall_limit.0)),
     })
 }
@@ -135,10 +205,10 @@ fn inputs_dir(args: &ServerArgs) -> Result<PathBuf, Fail> {
     Ok(dir)
 }
 
-fn listen(args: &ServerArgs, home: &Home, service: &MachineService) -> Listen {
+fn listen(args: &ServerArgs, home: &Home, served: &Served) -> Listen {
     let certificate = args.tls_certificate.clone().zip(args.tls_key.clone());
     let certificate = certificate.map(|(chain, key)| Certificate { chain, key });
-    let socket = match &service.members {
+    let socket = match &served.members {
         None => home.socket(),
         Some(_) => home.shared_socket(),
     };

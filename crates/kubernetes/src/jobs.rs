@@ -1,0 +1,282 @@
+//! `TrainingJob` objects: who asks for what, and what they are told.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::{StreamExt, pin_mut};
+use het_core::JobId;
+use het_wire::resource::{GROUP, KIND, PLURAL, TrainingJobStatus, VERSION};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Client, Error};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use crate::objects::ObjectKey;
+
+/// News of jobs that may wait for whoever takes them in.
+const NEWS_MAX: usize = 4_096;
+/// Between two tries of a status that the server could not take.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A job as somebody made it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobObject {
+    pub owner: JobOwner,
+    pub spec: Value,
+    /// As it was last written; nothing of a new job.
+    pub status: TrainingJobStatus,
+    pub is_deleting: bool,
+}
+
+/// The object that owns what is made for a job.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobOwner {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// What changed about jobs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum JobNews {
+    Is(Box<JobObject>),
+    Gone { uid: String },
+}
+
+/// Which object a job is of; shared by the engine and whoever takes jobs in. What is made for a job
+/// lies in its object's namespace and goes with it.
+#[derive(Debug, Clone, Default)]
+pub struct JobOwners(Arc<Mutex<BTreeMap<JobId, JobOwner>>>);
+
+impl JobOwners {
+    pub fn insert(&self, job: JobId, owner: JobOwner) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(job, owner);
+    }
+
+    pub fn remove(&self, job: JobId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
+    }
+
+    pub fn get(&self, job: JobId) -> Option<JobOwner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&job).cloned()
+    }
+}
+
+impl JobOwner {
+    /// As objects name who owns them.
+    pub(crate) fn reference(&self) -> Value {
+        json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
+            "name": self.name, "uid": self.uid, "controller": true,
+        })
+    }
+}
+
+/// The API of jobs; cheap to clone.
+#[derive(Clone)]
+pub struct Jobs {
+    client: Client,
+}
+
+impl std::fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Jobs")
+    }
+}
+
+fn resource() -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, KIND), PLURAL)
+}
+
+impl Jobs {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    fn all(&self) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &resource())
+    }
+
+    fn within(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &resource())
+    }
+
+    /// All that there are.
+    ///
+    /// # Errors
+    /// When the server does not answer, or does not know what a `TrainingJob` is.
+    pub async fn list(&self) -> Result<Vec<JobObject>, Error> {
+        let listed = self.all().list(&ListParams::default()).await?;
+        Ok(listed.items.into_iter().filter_map(JobObject::of).collect())
+    }
+
+    /// Makes one.
+    ///
+    /// # Errors
+    /// When the server refuses it.
+    pub async fn create(
+        &self,
+        namespace: &str,
+        name: &str,
+        spec: &Value,
+    ) -> Result<JobObject, Error> {
+        let mut object = DynamicObject::new(name, &resource());
+        object.data = json!({ "spec": spec });
+        let made = self.within(namespace).create(&PostParams::default(), &object).await?;
+        Ok(JobObject::of(made).expect("the server gives every object a name"))
+    }
+
+    /// Follows them until nobody takes news any more.
+    pub(crate) async fn watch(self, news: mpsc::Sender<JobNews>) {
+        let events = watcher(self.all(), Config::default()).default_backoff();
+        pin_mut!(events);
+        let mut known: BTreeMap<ObjectKey, String> = BTreeMap::new();
+        let mut listed: Option<BTreeMap<ObjectKey, String>> = None;
+        while let Some(event) = events.next().await {
+            let mut tell = Vec::new();
+            match event {
+                Ok(Event::Init) => listed = Some(BTreeMap::new()),
+                Ok(Event::InitDone) => {
+                    let now = listed.take().unwrap_or_default();
+                    let gone = known.values().filter(|uid| !now.values().any(|it| it == *uid));
+                    tell.extend(gone.map(|uid| JobNews::Gone { uid: uid.clone() }));
+                    known = now;
+                }
+                Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                    if let Some(job) = JobObject::of(object) {
+                        let (key, uid) = (job.owner.key(), job.owner.uid.clone());
+                        listed.as_mut().unwrap_or(&mut known).insert(key, uid);
+                        tell.push(JobNews::Is(Box::new(job)));
+                    }
+                }
+                Ok(Event::Delete(object)) => {
+                    if let Some(job) = JobObject::of(object) {
+                        known.remove(&job.owner.key());
+                        tell.push(JobNews::Gone { uid: job.owner.uid });
+                    }
+                }
+                // The stream begins anew by itself.
+                Err(_) => {}
+            }
+            for one in tell {
+                if news.send(one).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes statuses, of each job the newest only, until nobody has any more. What the server
+    /// cannot take is tried again; what is gone is let go.
+    pub(crate) async fn write_statuses(self, mut statuses: mpsc::Receiver<JobStatus>) {
+        let mut waiting: BTreeMap<JobOwner, TrainingJobStatus> = BTreeMap::new();
+        loop {
+            if waiting.is_empty() {
+                match statuses.recv().await {
+                    Some(status) => drop(waiting.insert(status.owner, status.status)),
+                    None => return,
+                }
+            }
+            while let Ok(status) = statuses.try_recv() {
+                waiting.insert(status.owner, status.status);
+            }
+            let Some((owner, status)) = waiting.pop_first() else { continue };
+            match self.write_status(&owner, &status).await {
+                Err(error) if !is_refused(&error) => {
+                    waiting.entry(owner).or_insert(status);
+                    sleep(PAUSE).await;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// # Errors
+    /// When the object is not there any more, or the server does not take it.
+    pub async fn write_status(
+        &self,
+        owner: &JobOwner,
+        status: &TrainingJobStatus,
+    ) -> Result<(), Error> {
+        // The uid says that no other object of the name is meant.
+        let change = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
+            "metadata": { "uid": owner.uid }, "status": replacing(status),
+        });
+        let api = self.within(&owner.namespace);
+        let change = Patch::Merge(&change);
+        api.patch_status(&owner.name, &PatchParams::default(), &change).await.map(drop)
+    }
+}
+
+/// How a job stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JobStatus {
+    pub owner: JobOwner,
+    pub status: TrainingJobStatus,
+}
+
+/// Where statuses go that are to be written; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Statuses(mpsc::Sender<JobStatus>);
+
+impl Statuses {
+    pub(crate) fn channel() -> (Self, mpsc::Receiver<JobStatus>) {
+        let (sender, receiver) = mpsc::channel(NEWS_MAX);
+        (Self(sender), receiver)
+    }
+
+    /// From a thread that may wait; nothing where the engine is gone.
+    pub fn write(&self, owner: JobOwner, status: TrainingJobStatus) {
+        let _ = self.0.blocking_send(JobStatus { owner, status });
+    }
+}
+
+pub(crate) fn news() -> (mpsc::Sender<JobNews>, mpsc::Receiver<JobNews>) {
+    mpsc::channel(NEWS_MAX)
+}
+
+impl JobOwner {
+    fn key(&self) -> ObjectKey {
+        ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+}
+
+impl JobObject {
+    /// `None` of an object without a name.
+    fn of(mut object: DynamicObject) -> Option<Self> {
+        let status = object.data.get_mut("status").map(Value::take).unwrap_or_default();
+        Some(Self {
+            owner: JobOwner {
+                namespace: object.metadata.namespace.unwrap_or_default(),
+                name: object.metadata.name?,
+                uid: object.metadata.uid.unwrap_or_default(),
+            },
+            spec: object.data.get_mut("spec").map(Value::take).unwrap_or_default(),
+            // What an earlier version wrote and this one cannot read is written anew.
+            status: serde_json::from_value(status).unwrap_or_default(),
+            is_deleting: object.metadata.deletion_timestamp.is_some(),
+        })
+    }
+}
+
+/// A status in whose place nothing is left of the one before: a merge keeps what is not named.
+fn replacing(status: &TrainingJobStatus) -> Value {
+    let mut value = serde_json::to_value(status).expect("a status always becomes JSON");
+    for field in ["reason", "devices", "progress"] {
+        if value.get(field).is_none() {
+            value[field] = Value::Null;
+        }
+    }
+    value
+}
+
+/// Whether the server has an opinion: then another try changes nothing.
+fn is_refused(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+}

@@ -1,0 +1,282 @@
+//! Jobs that people make in a cluster, on their way to the loop.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use het_core::{Event, Job, JobChange, JobId, JobSpec, Name, Priority, StartConditions, State};
+use het_host::Home;
+use het_kubernetes::{ApiError, JobNews, JobObject, JobOwners, Jobs, Statuses};
+use het_planner::models;
+use het_service::report::stamp;
+use het_service::{Caller, Change, Handle, Unavailable, calls};
+use het_wire::api::Begin;
+use het_wire::job::{Context, PriorityFile, TrainingJob, begin, parse_after};
+use het_wire::resource::{self, Condition, NotAResource, TrainingJobStatus};
+use jiff::Zoned;
+use thiserror::Error;
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::planning::plan;
+
+/// What the key of a job begins with that has an object; its uid follows.
+const KEY: &str = "trainingjob/";
+/// The job's own directory in its pods.
+pub const WORKDIR: &str = "/work";
+/// The state of a job that cannot be taken in.
+const REFUSED: &str = "refused";
+
+/// The uid of the object of a job that was submitted under this key.
+pub(super) fn uid_of(key: &Name) -> Option<&str> {
+    key.as_str().strip_prefix(KEY)
+}
+
+/// A job that was taken in.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    pub id: JobId,
+    /// As its object had it last; nothing was seen of it yet where it is `None`.
+    pub priority: Option<Priority>,
+}
+
+/// Takes jobs in, one after the other.
+pub(super) struct Intake {
+    pub handle: Handle,
+    pub home: Home,
+    pub owners: JobOwners,
+    pub statuses: Statuses,
+    pub jobs: ClusterJobs,
+    /// By the uid of their object.
+    pub known: BTreeMap<String, Known>,
+}
+
+impl Intake {
+    /// Until nothing comes any more.
+    pub fn run(mut self, mut changes: mpsc::Receiver<JobNews>) {
+        let Ok(runtime) = Builder::new_current_thread().build() else { return };
+        while let Some(news) = changes.blocking_recv() {
+            runtime.block_on(self.take(news));
+        }
+    }
+
+    async fn take(&mut self, news: JobNews) {
+        match news {
+            JobNews::Is(object) => match self.known.get(&object.owner.uid) {
+                Some(known) => self.renew(known.clone(), *object).await,
+                // It ended so long ago that nothing else is known of it.
+                None if is_over(&object.status.state) || object.is_deleting => {}
+                None => self.take_in(*object).await,
+            },
+            JobNews::Gone { uid } => {
+                if let Some(Known { id, .. }) = self.known.remove(&uid) {
+                    self.owners.remove(id);
+                    // Where the loop is gone, the next one sees that the object is.
+                    let _ = self.cancel(id).await;
+                }
+            }
+        }
+    }
+
+    /// Takes over what changed about the object of a job.
+    async fn renew(&mut self, known: Known, object: JobObject) {
+        let uid = object.owner.uid.clone();
+        self.owners.insert(known.id, object.owner);
+        let priority: Option<PriorityFile> =
+            serde_json::from_value(object.spec["priority"].clone()).ok();
+        let priority: Priority = priority.unwrap_or_default().into();
+        if known.priority == Some(priority) {
+            return;
+        }
+        let job = known.id;
+        let change = move |state: &State| {
+            let is_other = |job: &&Arc<Job>| job.end.is_none() && job.spec.priority != priority;
+            let differs = state.jobs().get(&job).filter(is_other).is_some();
+            let change = JobChange { priority: Some(priority), ..JobChange::default() };
+            let events = differs.then_some(Event::JobChanged { job, change });
+            Change { events: events.into_iter().collect(), answer: () }
+        };
+        // Where the loop is gone, the next one compares them again.
+        if self.handle.change(change).await.is_ok() {
+            self.known.insert(uid, Known { priority: Some(priority), ..known });
+        }
+    }
+
+    async fn cancel(&self, job: JobId) -> Result<(), Unavailable> {
+        let change = move |state: &State| {
+            let is_live = state.job(job).is_some_and(|job| job.end.is_none());
+            let events = is_live.then_some(Event::JobCancelled { job });
+            Change { events: events.into_iter().collect(), answer: () }
+        };
+        self.handle.change(change).await
+    }
+
+    async fn take_in(&mut self, object: JobObject) {
+        let id = self.handle.new_job_id();
+        let taken_in = match self.specify(&object, id) {
+            Ok(spec) => {
+                let known = Known { id, priority: Some(spec.priority) };
+                self.known.insert(object.owner.uid.clone(), known);
+                self.owners.insert(id, object.owner.clone());
+                let spec = Arc::new(spec);
+                let submitted = calls::submit(&self.handle, id, spec, Begin::Queued).await;
+                submitted.map(|()| id).map_err(|error| error.to_string())
+            }
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = &taken_in {
+            self.known.remove(&object.owner.uid);
+            self.owners.remove(id);
+            self.refuse(&object, reason);
+        }
+        self.jobs.tell(&object.owner.uid, taken_in);
+    }
+
+    /// # Errors
+    /// Why it cannot be taken in, for people.
+    fn specify(&self, object: &JobObject, id: JobId) -> Result<JobSpec, String> {
+        let owner = &object.owner;
+        let job = resource::read(&owner.name, &owner.namespace, &object.spec)
+            .map_err(|problems| problems.to_string())?;
+        let (topology, env) = (self.handle.topology(), BTreeMap::new());
+        let mut context = Context::new(&topology.classes, models(), &env);
+        context.workdir = WORKDIR;
+        context.job = id;
+        let mut spec = job.resolve(&context).map_err(|problems| problems.to_string())?;
+        let calibrations = self.home.calibrations();
+        // Gangs that lack memory are told when they wait.
+        let _ = plan(&job.file, &topology, &calibrations, &mut spec);
+        spec.start = self.start_conditions(&job)?;
+        spec.key = Some(format!("{KEY}{}", owner.uid).as_str().into());
+        Ok(spec)
+    }
+
+    fn start_conditions(&self, job: &TrainingJob) -> Result<StartConditions, String> {
+        let spec = &job.file.spec;
+        let begin = spec.begin.as_deref().and_then(|text| begin(text, &Zoned::now()));
+        let mut start = StartConditions { begin, ..StartConditions::default() };
+        // The file was checked: what does not parse is not there.
+        if let Some(after) = spec.after.as_ref().and_then(|it| parse_after(&it.text()).ok()) {
+            let tenant = job.file.metadata.tenant.as_deref().unwrap_or_default();
+            let waiting = calls::Waiting { name: &job.file.metadata.name, tenant, index: None };
+            let waits = calls::waits(&self.handle, &Caller::OWNER, &after, waiting);
+            let waits = waits.map_err(|error| error.to_string())?;
+            start.begin = begin.max(waits.not_before);
+            start.dependencies = waits.dependencies;
+        }
+        Ok(start)
+    }
+
+    fn refuse(&self, object: &JobObject, reason: &str) {
+        let first = reason.lines().next().unwrap_or_default().to_owned();
+        let is_told = object.status.state == REFUSED && object.status.reason == first;
+        if is_told {
+            return;
+        }
+        let condition = Condition {
+            r#type: "Accepted".to_owned(),
+            status: "False".to_owned(),
+            reason: "Invalid".to_owned(),
+            message: reason.to_owned(),
+            last_transition_time: stamp(het_node::wall_time()),
+        };
+        let (state, conditions) = (REFUSED.to_owned(), vec![condition]);
+        let status =
+            TrainingJobStatus { state, reason: first, conditions, ..TrainingJobStatus::default() };
+        self.statuses.write(object.owner.clone(), status);
+    }
+}
+
+/// Why a job could not be made in the cluster.
+#[derive(Debug, Error)]
+pub enum SubmitError {
+    #[error(transparent)]
+    NotAResource(#[from] NotAResource),
+    /// One sentence for people.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Who waits for a job to be taken in, by the uid of its object; and those that were taken in while
+/// nobody had asked yet.
+#[derive(Debug, Default)]
+struct Waiting {
+    callers: BTreeMap<String, oneshot::Sender<Result<JobId, String>>>,
+    /// Makes the object and asks: what was taken in meanwhile is kept for who asks next.
+    asking: usize,
+    taken_in: BTreeMap<String, Result<JobId, String>>,
+}
+
+/// How callers of the server make jobs in the cluster; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ClusterJobs {
+    jobs: Jobs,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+impl ClusterJobs {
+    pub(super) fn new(jobs: Jobs) -> Self {
+        Self { jobs, waiting: Arc::default() }
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the object of a job, and waits until the loop has the job.
+    ///
+    /// # Errors
+    /// When it cannot be an object, the API server does not take it, or the loop refuses it.
+    pub async fn submit(&self, job: &TrainingJob) -> Result<JobId, SubmitError> {
+        let spec = resource::spec_of(job)?;
+        let metadata = &job.file.metadata;
+        let namespace = metadata.tenant.as_deref().unwrap_or("default");
+        self.waiting().asking += 1;
+        let made = self.jobs.create(namespace, &metadata.name, &spec).await;
+        let answer = {
+            let mut waiting = self.waiting();
+            waiting.asking -= 1;
+            let answer = made.map(|object| waiting.answer_of(object.owner.uid));
+            if waiting.asking == 0 {
+                waiting.taken_in.clear();
+            }
+            answer.map_err(|error| SubmitError::Refused(told(&error)))?
+        };
+        let taken_in = answer.await.map_err(|_| SubmitError::Refused(GONE.to_owned()))?;
+        taken_in.map_err(SubmitError::Refused)
+    }
+
+    fn tell(&self, uid: &str, taken_in: Result<JobId, String>) {
+        let mut waiting = self.waiting();
+        match waiting.callers.remove(uid) {
+            // The caller may have gone.
+            Some(caller) => drop(caller.send(taken_in)),
+            None if waiting.asking > 0 => drop(waiting.taken_in.insert(uid.to_owned(), taken_in)),
+            None => {}
+        }
+    }
+}
+
+const GONE: &str = "the server ends: the job is there and the next server takes it in";
+
+impl Waiting {
+    fn answer_of(&mut self, uid: String) -> oneshot::Receiver<Result<JobId, String>> {
+        let (sender, receiver) = oneshot::channel();
+        match self.taken_in.remove(&uid) {
+            Some(taken_in) => drop(sender.send(taken_in)),
+            None => drop(self.callers.insert(uid, sender)),
+        }
+        receiver
+    }
+}
+
+/// Whether a job in this state has ended, as far as its object says.
+fn is_over(state: &str) -> bool {
+    matches!(state, "succeeded" | "failed" | "cancelled")
+}
+
+fn told(error: &ApiError) -> String {
+    match error {
+        ApiError::Api(status) => status.message.clone(),
+        error => format!("the API server does not answer: {error}"),
+    }
+}

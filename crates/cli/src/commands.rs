@@ -9,6 +9,7 @@ mod explain;
 mod export;
 mod fabric;
 mod history;
+mod kubernetes;
 mod logs;
 mod preempt;
 mod profile;
@@ -37,6 +38,7 @@ use self::devices::DevicesArgs;
 use self::explain::ExplainArgs;
 use self::export::ExportArgs;
 use self::fabric::FabricCommand;
+use self::kubernetes::KubernetesCommand;
 use self::logs::LogsArgs;
 use self::preempt::PreemptArgs;
 use self::profile::ProfileCommand;
@@ -145,6 +147,9 @@ pub enum Command {
     /// Simulate a fabric, plan paths through it, tune its marking.
     #[command(subcommand)]
     Fabric(FabricCommand),
+    /// Make a cluster ready for `het server --engine kubernetes`.
+    #[command(subcommand)]
+    Kubernetes(KubernetesCommand),
     /// Measure Heterosis itself.
     Bench(BenchArgs),
     /// Print a completion script for a shell.
@@ -184,6 +189,7 @@ pub fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Size(args) => size::size(&args),
         Command::Profile(command) => profile::profile(&command),
         Command::Fabric(command) => fabric::fabric(&command),
+        Command::Kubernetes(command) => kubernetes::kubernetes(&command),
         Command::Bench(args) => bench::bench(&args),
         Command::Completion { shell } => {
             let mut command = Args::command();

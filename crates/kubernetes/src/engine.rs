@@ -222,7 +222,7 @@ impl Kubernetes {
 
     /// The API of jobs, for those who have threads of their own to wait.
     pub fn jobs(&self) -> Jobs {
-        Jobs::new(self.connection.client.clone())
+        Jobs::new(self.connection.client.clone(), &self.scheduler)
     }
 
     /// All jobs that there are.
@@ -249,6 +249,19 @@ impl Kubernetes {
         let (statuses, receiver) = Statuses::channel();
         self.spawn(self.jobs().write_statuses(receiver));
         statuses
+    }
+
+    /// Hears until it is known which nodes and pods there are, or for so long.
+    pub fn await_lists(&mut self, limit: Millis) {
+        let until = self.clock.now() + limit;
+        let is_done = |this: &Self| {
+            matches!((&this.pod_list, &this.node_list), (Listing::Done, Listing::Done))
+        };
+        while !is_done(self)
+            && let Some(message) = self.hear(Some(until))
+        {
+            self.take(message);
+        }
     }
 
     /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
@@ -600,6 +613,7 @@ impl Engine for Kubernetes {
         self.inventory.iter_mut().for_each(|inventory| inventory.adopt(state));
         self.adoption = Adoption::Awaited(Box::new(state.clone()));
         self.take_up();
+        self.tell_nodes();
     }
 
     fn topology_changed(&mut self, topology: &Arc<Topology>) {

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use crate::names::{SCHEDULER, SCHEDULER_LABEL};
 use crate::objects::ObjectKey;
 
 /// News of jobs that may wait for whoever takes them in.
@@ -77,10 +78,12 @@ impl JobOwner {
     }
 }
 
-/// The API of jobs; cheap to clone.
+/// The API of the jobs of one scheduler: those whose label names it, and for the usual one those
+/// without the label. Cheap to clone.
 #[derive(Clone)]
 pub struct Jobs {
     client: Client,
+    scheduler: Arc<str>,
 }
 
 impl std::fmt::Debug for Jobs {
@@ -94,8 +97,16 @@ fn resource() -> ApiResource {
 }
 
 impl Jobs {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client }
+    pub(crate) fn new(client: Client, scheduler: &str) -> Self {
+        Self { client, scheduler: scheduler.into() }
+    }
+
+    /// `None` of an object without a name, and of other schedulers' jobs.
+    fn object(&self, object: DynamicObject) -> Option<JobObject> {
+        let labels = object.metadata.labels.as_ref();
+        let named = labels.and_then(|labels| labels.get(SCHEDULER_LABEL));
+        let is_ours = named.map_or(SCHEDULER, String::as_str) == &*self.scheduler;
+        is_ours.then(|| JobObject::of(object)).flatten()
     }
 
     fn all(&self) -> Api<DynamicObject> {
@@ -112,7 +123,7 @@ impl Jobs {
     /// When the server does not answer, or does not know what a `TrainingJob` is.
     pub async fn list(&self) -> Result<Vec<JobObject>, Error> {
         let listed = self.all().list(&ListParams::default()).await?;
-        Ok(listed.items.into_iter().filter_map(JobObject::of).collect())
+        Ok(listed.items.into_iter().filter_map(|object| self.object(object)).collect())
     }
 
     /// Makes one.
@@ -127,6 +138,10 @@ impl Jobs {
     ) -> Result<JobObject, Error> {
         let mut object = DynamicObject::new(name, &resource());
         object.data = json!({ "spec": spec });
+        if &*self.scheduler != SCHEDULER {
+            let label = (SCHEDULER_LABEL.to_owned(), self.scheduler.to_string());
+            object.metadata.labels = Some([label].into());
+        }
         let made = self.within(namespace).create(&PostParams::default(), &object).await?;
         Ok(JobObject::of(made).expect("the server gives every object a name"))
     }
@@ -148,14 +163,14 @@ impl Jobs {
                     known = now;
                 }
                 Ok(Event::Apply(object) | Event::InitApply(object)) => {
-                    if let Some(job) = JobObject::of(object) {
+                    if let Some(job) = self.object(object) {
                         let (key, uid) = (job.owner.key(), job.owner.uid.clone());
                         listed.as_mut().unwrap_or(&mut known).insert(key, uid);
                         tell.push(JobNews::Is(Box::new(job)));
                     }
                 }
                 Ok(Event::Delete(object)) => {
-                    if let Some(job) = JobObject::of(object) {
+                    if let Some(job) = self.object(object) {
                         known.remove(&job.owner.key());
                         tell.push(JobNews::Gone { uid: job.owner.uid });
                     }
@@ -231,7 +246,12 @@ impl Statuses {
         (Self(sender), receiver)
     }
 
-    /// From a thread that may wait; nothing where the engine is gone.
+    /// Nothing where the engine is gone.
+    pub async fn send(&self, owner: JobOwner, status: TrainingJobStatus) {
+        let _ = self.0.send(JobStatus { owner, status }).await;
+    }
+
+    /// From a thread that may wait.
     pub fn write(&self, owner: JobOwner, status: TrainingJobStatus) {
         let _ = self.0.blocking_send(JobStatus { owner, status });
     }

@@ -16,6 +16,7 @@ mod engine;
 mod gang;
 mod inventory;
 mod jobs;
+mod manifests;
 mod names;
 mod objects;
 mod pods;
@@ -28,4 +29,5 @@ pub use engine::{EventSender, Kubernetes, KubernetesConfig, KubernetesError, Nod
 pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs, Statuses};
 /// What the API server answers when it does not do what it is asked.
 pub use kube::Error as ApiError;
+pub use manifests::{ManifestOptions, manifests};
 pub use names::SCHEDULER;

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 pub const SCHEDULER: &str = "heterosis";
 
 const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "heterosis");
-/// The `schedulerName` of the server that made the pod: two may share a cluster.
-const SCHEDULER_LABEL: &str = "heterosis.dev/scheduler";
+/// The `schedulerName` of the server whose pod or job it is: two may share a cluster.
+pub(crate) const SCHEDULER_LABEL: &str = "heterosis.dev/scheduler";
 const JOB: &str = "heterosis.dev/job";
 const STAGE: &str = "heterosis.dev/stage";
 const ATTEMPT: &str = "heterosis.dev/attempt";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use het_control::Controller;
-use het_core::State;
+use het_core::{Millis, State};
 use het_host::{Home, LatestLoad, Reserve, StartTime};
 use het_kubernetes::{
     Access, JobObject, JobOwners, Kubernetes, KubernetesConfig, Nodes, SCHEDULER, Statuses,
@@ -40,6 +40,8 @@ impl ClusterOptions {
     }
 }
 
+/// How long a start waits for the lists of nodes and pods: 5,000 and 50,000 take seconds.
+const LISTS_MAX: Millis = Millis::seconds(60);
 /// Where pods lie whose jobs have no object: there are none.
 const NO_NAMESPACE: &str = "default";
 
@@ -70,7 +72,7 @@ impl ClusterService {
         let (log, rows): (StoreReader, Vec<JobRow>) = (store.reader(), store.reader().rows()?);
         let Recovered { past, refused } = recovered;
         let StartTime { time: begins_at, news: of_clock } = start_time_of(&home, &past.state);
-        let engine = Kubernetes::connect(KubernetesConfig {
+        let mut engine = Kubernetes::connect(KubernetesConfig {
             access,
             scheduler,
             namespace: NO_NAMESPACE.to_owned(),
@@ -78,6 +80,7 @@ impl ClusterService {
             begins_at,
         })?;
         let news = of_clock.into_iter().chain(of_store(taken_over, mended.as_ref()));
+        engine.await_lists(LISTS_MAX);
         let server = engine.connection();
         let news = news.chain([format!("the cluster is {} ({})", server.server, server.version)]);
         let news: Vec<String> = news.collect();
@@ -103,6 +106,9 @@ impl ClusterService {
             // For the first turn; the service finds out the same, and says so.
             control.log_mut().release_reserve();
         }
+        // Whoever asks first sees the cluster as it is now.
+        let now = control.now();
+        control.turn(Some(now)).map_err(ServiceError::Control)?;
         let setup = Setup {
             rows,
             ended_max: keeping.jobs,
@@ -117,6 +123,7 @@ impl ClusterService {
             statuses,
             jobs: jobs.clone(),
             known,
+            refused: BTreeMap::new(),
         };
         let thread = thread::Builder::new().name("intake".to_owned());
         let intake = thread.spawn(move || intake.run(changes)).map_err(StartError::Thread)?;

@@ -31,7 +31,7 @@ pub use het_host::{
     keep_script, lock_dir, lock_dir_name, machine, machine_with, raise_descriptor_limit,
     run_restarter, take_devices, this_machine, unsupervised, wait_for_device,
 };
-pub use het_kubernetes::{Access, SCHEDULER};
+pub use het_kubernetes::{Access, ManifestOptions, SCHEDULER, manifests};
 pub use het_node::{CopyInputs, InputCopies, NodeSettings};
 pub use het_planner::models;
 pub use het_scheduler::{Impossible, Remedy, impossible};

@@ -50,10 +50,11 @@ pub struct TrainingJob {
 /// # Errors
 /// Everything that is wrong with the file, in the order of its lines.
 pub fn parse(text: &str, source: &str) -> Result<TrainingJob, Problems> {
-    parse_with(text, source, &[])
+    parse_with(text, source, &[], &[])
 }
 
-/// The same with values that take the places of the file's.
+/// The same with values that take the places of the file's, for a cluster with these classes of
+/// devices beside those of the catalogue.
 ///
 /// # Errors
 /// Everything that is wrong with the file or the values.
@@ -61,6 +62,7 @@ pub fn parse_with(
     file: &str,
     source: &str,
     overrides: &[Override],
+    classes: &[het_core::DeviceClass],
 ) -> Result<TrainingJob, Problems> {
     let text = &overrides::shown(file, overrides);
     let refused = |problems| Problems::new(text, source, problems);
@@ -72,7 +74,8 @@ pub fn parse_with(
         return Err(Problems::new(text, source, problems));
     }
     let file = shape::read(&tree).map_err(|problem| Problems::new(text, source, vec![problem]))?;
-    let found = checks::problems(&file, &tree, Known::default());
+    let known = Known { classes, ..Known::default() };
+    let found = checks::problems(&file, &tree, known);
     let (errors, warnings): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|problem| problem.severity == Severity::Error);
     if !errors.is_empty() {

@@ -1,6 +1,7 @@
 //! etcd, API server, controller manager, scheduler and kwok on loopback, with RBAC.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ impl ControlPlane {
     /// When a program does not start or does not become ready.
     pub fn start(binaries: &Binaries, dir: &Path) -> Result<Self> {
         let this = Self { dir: dir.to_owned(), kubectl: binaries.path("kubectl") };
+        // Tests know the directory alone.
+        symlink(&this.kubectl, dir.join("kubectl")).context("`kubectl` cannot be linked")?;
         let [etcd, api] = [crate::free_port()?, crate::free_port()?];
         let start = |name: &str, arguments: &[String]| {
             processes::start(dir, &binaries.path(name), arguments)

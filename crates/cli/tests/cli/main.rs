@@ -13,6 +13,7 @@ mod faults;
 mod full_disk;
 mod hostile;
 mod inputs;
+mod kubernetes;
 mod logged;
 mod network;
 mod operated;

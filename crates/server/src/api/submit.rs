@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use het_core::{JobId, JobSpec, Name};
+use het_core::{DeviceClass, JobId, JobSpec, Name};
 use het_host::{Home, newest_checkpoint};
 use het_service::{Unavailable, calls, carried};
 use het_wire::API_VERSION;
@@ -228,14 +228,15 @@ async fn read_beside(
     submission: Submission,
 ) -> Result<(Submission, TrainingJob), ApiError> {
     let place = api.0.limits.reader(counted_by).await?;
+    let topology = api.0.service.topology();
     let read = tokio::task::spawn_blocking(move || {
         // Held until the file is read, also if its sender goes away meanwhile.
         let _place = place;
-        let job = read(&submission)?;
+        let job = read(&submission, &topology.classes)?;
         Ok::<_, ApiError>((submission, job))
     });
     let (submission, job) = read.await.map_err(|_| Unavailable::Gone)??;
-    if api.0.local_users.is_none() {
+    if api.0.local_users.is_none() && api.0.cluster.is_none() {
         // Elsewhere the kernel says what the user may see, when the job starts.
         let cwd = submission.cwd.clone();
         on_disk(&api.0, counted_by, move || check_directory(&cwd)).await??;
@@ -243,13 +244,13 @@ async fn read_beside(
     Ok((submission, job))
 }
 
-fn read(submission: &Submission) -> Result<TrainingJob, ApiError> {
+fn read(submission: &Submission, classes: &[DeviceClass]) -> Result<TrainingJob, ApiError> {
     if submission.file.len() > FILE_BYTES_MAX {
         let text = format!("the job file is longer than {FILE_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, text));
     }
     check_texts(submission)?;
-    parse_with(&submission.file, &submission.source, &submission.overrides)
+    parse_with(&submission.file, &submission.source, &submission.overrides, classes)
         .map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }
 

@@ -48,14 +48,33 @@ pub(super) struct Intake {
     pub jobs: ClusterJobs,
     /// By the uid of their object.
     pub known: BTreeMap<String, Known>,
+    /// Objects whose jobs could not be taken in, by their uid.
+    pub refused: BTreeMap<String, JobObject>,
 }
 
 impl Intake {
     /// Until nothing comes any more.
-    pub fn run(mut self, mut changes: mpsc::Receiver<JobNews>) {
-        let Ok(runtime) = Builder::new_current_thread().build() else { return };
-        while let Some(news) = changes.blocking_recv() {
-            runtime.block_on(self.take(news));
+    pub fn run(mut self, changes: mpsc::Receiver<JobNews>) {
+        let runtime = Builder::new_current_thread().build();
+        let runtime = runtime.expect("a runtime without drivers needs nothing of the system");
+        runtime.block_on(self.follow(changes));
+    }
+
+    async fn follow(&mut self, mut changes: mpsc::Receiver<JobNews>) {
+        loop {
+            let handle = self.handle.clone();
+            tokio::select! {
+                news = changes.recv() => match news {
+                    Some(news) => self.take(news).await,
+                    None => return,
+                },
+                // Words that were none may be devices now.
+                () = handle.topology_changed() => {
+                    for object in std::mem::take(&mut self.refused).into_values() {
+                        self.take_in(object).await;
+                    }
+                }
+            }
         }
     }
 
@@ -68,6 +87,7 @@ impl Intake {
                 None => self.take_in(*object).await,
             },
             JobNews::Gone { uid } => {
+                self.refused.remove(&uid);
                 if let Some(Known { id, .. }) = self.known.remove(&uid) {
                     self.owners.remove(id);
                     // Where the loop is gone, the next one sees that the object is.
@@ -126,18 +146,22 @@ impl Intake {
         if let Err(reason) = &taken_in {
             self.known.remove(&object.owner.uid);
             self.owners.remove(id);
-            self.refuse(&object, reason);
+            self.refuse(&object, reason).await;
         }
-        self.jobs.tell(&object.owner.uid, taken_in);
+        self.jobs.tell(&object.owner.uid, taken_in.clone());
+        if taken_in.is_err() {
+            self.refused.insert(object.owner.uid.clone(), object);
+        }
     }
 
     /// # Errors
     /// Why it cannot be taken in, for people.
     fn specify(&self, object: &JobObject, id: JobId) -> Result<JobSpec, String> {
         let owner = &object.owner;
-        let job = resource::read(&owner.name, &owner.namespace, &object.spec)
-            .map_err(|problems| problems.to_string())?;
         let (topology, env) = (self.handle.topology(), BTreeMap::new());
+        let name = (owner.namespace.as_str(), owner.name.as_str());
+        let job = resource::read(name, &object.spec, &topology.classes)
+            .map_err(|problems| problems.to_string())?;
         let mut context = Context::new(&topology.classes, models(), &env);
         context.workdir = WORKDIR;
         context.job = id;
@@ -166,7 +190,7 @@ impl Intake {
         Ok(start)
     }
 
-    fn refuse(&self, object: &JobObject, reason: &str) {
+    async fn refuse(&self, object: &JobObject, reason: &str) {
         let first = reason.lines().next().unwrap_or_default().to_owned();
         let is_told = object.status.state == REFUSED && object.status.reason == first;
         if is_told {
@@ -182,7 +206,7 @@ impl Intake {
         let (state, conditions) = (REFUSED.to_owned(), vec![condition]);
         let status =
             TrainingJobStatus { state, reason: first, conditions, ..TrainingJobStatus::default() };
-        self.statuses.write(object.owner.clone(), status);
+        self.statuses.send(object.owner.clone(), status).await;
     }
 }
 

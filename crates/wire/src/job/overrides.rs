@@ -238,7 +238,8 @@ mod tests {
             set("param.data", "/data"),
             set("params.lr", "1e-3"),
         ];
-        let job = parse_with(LONG, "two.yaml", &overrides).unwrap_or_else(|why| panic!("{why}"));
+        let job =
+            parse_with(LONG, "two.yaml", &overrides, &[]).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(job.file.metadata.name, "other");
         let train = &job.file.spec.stages[1].needs;
         assert_eq!(train.devices.as_deref(), Some("gpu:2"));
@@ -250,7 +251,8 @@ mod tests {
 
     #[track_caller]
     fn refused(overrides: &[Override], expected: &str) {
-        let text = parse_with(LONG, "two.yaml", overrides).expect_err("it is refused").to_string();
+        let text =
+            parse_with(LONG, "two.yaml", overrides, &[]).expect_err("it is refused").to_string();
         assert!(text.contains(expected), "{text}");
     }
 
@@ -274,7 +276,7 @@ mod tests {
             "name: a\nparams: {{ a: {long} }}\nrun: [echo, \"{}\"]\n",
             "{param.a}".repeat(1_000)
         );
-        let told = parse_with(&text, "a.yaml", &[]).expect_err("it is refused").to_string();
+        let told = parse_with(&text, "a.yaml", &[], &[]).expect_err("it is refused").to_string();
         assert!(told.contains("bytes with its parameters"), "{}", &told[..100]);
     }
 }

@@ -1,5 +1,6 @@
 //! A job file as the specification of a resource, and back.
 
+use het_core::DeviceClass;
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -118,11 +119,16 @@ fn canonical_words(
     }
 }
 
-/// The job of a resource: its namespace is the tenant.
+/// The job of a resource, for a cluster with these classes of devices beside those of the catalogue:
+/// its namespace is the tenant.
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn read(name: &str, namespace: &str, spec: &Value) -> Result<TrainingJob, Problems> {
+pub fn read(
+    (namespace, name): (&str, &str),
+    spec: &Value,
+    classes: &[DeviceClass],
+) -> Result<TrainingJob, Problems> {
     let file = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": KIND,
@@ -130,5 +136,5 @@ pub fn read(name: &str, namespace: &str, spec: &Value) -> Result<TrainingJob, Pr
         "spec": spec,
     });
     let text = serde_json::to_string_pretty(&file).expect("JSON becomes text");
-    job::parse(&text, &format!("trainingjob {namespace}/{name}"))
+    job::parse_with(&text, &format!("trainingjob {namespace}/{name}"), &[], classes)
 }

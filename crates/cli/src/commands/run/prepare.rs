@@ -96,7 +96,7 @@ pub(super) fn resume(
 
 /// The job file, or one made from the command line.
 fn parsed(job: &JobText) -> Result<TrainingJob, Fail> {
-    parse_with(&job.text, &job.source, &job.overrides).map_err(bad_file)
+    parse_with(&job.text, &job.source, &job.overrides, &[]).map_err(bad_file)
 }
 
 /// What a report tells of: the only stage of a command is named so.

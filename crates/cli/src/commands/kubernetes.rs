@@ -1,0 +1,45 @@
+//! `het kubernetes`: what a cluster is given.
+
+use anstream::println;
+use clap::{Args, Subcommand};
+use het_server::{ManifestOptions, SCHEDULER, manifests};
+use het_wire::yaml;
+
+use crate::fail::{Fail, code};
+
+#[derive(Debug, Subcommand)]
+pub enum KubernetesCommand {
+    /// Print what `kubectl apply -f -` takes: the definition of jobs, an account for the server with
+    /// its rights, and with `--image` the server.
+    Manifests(ManifestArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ManifestArgs {
+    /// An image with `het` on its path, which the server runs in.
+    #[arg(long)]
+    pub image: Option<String>,
+    /// Where the server runs.
+    #[arg(long, default_value = "heterosis")]
+    pub namespace: String,
+    /// The `schedulerName` of its pods.
+    #[arg(long, value_name = "NAME", default_value = SCHEDULER)]
+    pub scheduler_name: String,
+    /// Size of the volume for its log, as Kubernetes writes it.
+    #[arg(long, value_name = "SIZE", default_value = "10Gi")]
+    pub storage: String,
+}
+
+pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
+    let KubernetesCommand::Manifests(args) = command;
+    let options = ManifestOptions {
+        namespace: args.namespace.clone(),
+        image: args.image.clone(),
+        scheduler: args.scheduler_name.clone(),
+        storage: args.storage.clone(),
+    };
+    for object in manifests(&options) {
+        println!("---\n{}", yaml::to_text(&object).trim_end());
+    }
+    Ok(code::OK)
+}

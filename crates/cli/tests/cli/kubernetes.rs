@@ -1,0 +1,240 @@
+//! `het server --engine kubernetes` against a real API server, with the rights of its own account;
+//! kwok plays the kubelets. `cargo xtask cluster up` starts one, and without it these are skipped.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::commands::wait_for;
+use crate::support::{Sandbox, Served};
+
+/// A cluster, as its administrator sees it.
+struct Cluster {
+    dir: PathBuf,
+}
+
+impl Cluster {
+    fn find() -> Option<Self> {
+        let target = Path::new(env!("CARGO_BIN_EXE_het")).parent()?.parent()?;
+        let dir = target.join("kubernetes");
+        if !dir.join("admin.kubeconfig").exists() {
+            eprintln!("SKIPPED: no cluster runs; `cargo xtask cluster up` starts one");
+            return None;
+        }
+        Some(Self { dir })
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> Command {
+        let mut kubectl = Command::new(self.dir.join("kubectl"));
+        kubectl.arg("--kubeconfig").arg(self.dir.join("admin.kubeconfig")).args(arguments);
+        kubectl
+    }
+
+    #[track_caller]
+    fn told(&self, arguments: &[&str]) -> String {
+        let output = self.kubectl(arguments).output().expect("`kubectl` is there");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {arguments:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    #[track_caller]
+    fn apply(&self, objects: &str) {
+        let mut apply = self.kubectl(&["apply", "-f", "-"]);
+        let mut apply = apply.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        let apply = apply.as_mut().expect("`kubectl` is there");
+        let mut input = apply.stdin.take().expect("it is piped");
+        input.write_all(objects.as_bytes()).expect("it reads");
+        drop(input);
+        assert!(apply.wait().expect("it ends").success(), "{objects}");
+    }
+
+    /// A node with so many devices of a class that has its name, which no other node has.
+    fn make_node(&self, name: &str, count: u32) {
+        let product = format!("NVIDIA-{}", name.to_uppercase());
+        let has = json!({ "cpu": "16", "memory": "64Gi", "pods": "50", "nvidia.com/gpu": count.to_string() });
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": name, "labels": { "nvidia.com/gpu.product": product },
+                "annotations": { "kwok.x-k8s.io/node": "fake" },
+            },
+            "status": { "capacity": has, "allocatable": has },
+        });
+        self.apply(&node.to_string());
+    }
+
+    /// A kubeconfig with the rights of the account of the manifests.
+    fn account(&self, sandbox: &Sandbox) -> PathBuf {
+        let token = self.told(&["create", "token", "heterosis", "--namespace", "heterosis"]);
+        let text = fs::read_to_string(self.dir.join("admin.kubeconfig")).expect("it is there");
+        let mut config: Value = serde_json::from_str(&text).expect("it is JSON");
+        config["users"][0]["user"] = json!({ "token": token });
+        sandbox.write("kubeconfig", &config.to_string())
+    }
+
+    fn job(&self, name: &str) -> Value {
+        let output = self.kubectl(&["get", "trainingjob", name, "-o", "json"]).output();
+        serde_json::from_slice(&output.expect("`kubectl` is there").stdout).unwrap_or_default()
+    }
+
+    fn await_state(&self, name: &str, state: &str) {
+        wait_for(&format!("`{name}` is {state}"), || self.job(name)["status"]["state"] == *state);
+    }
+
+    /// Name and uid of each pod of a server's job that has not ended.
+    fn pods(&self, scheduler: &str, job: u64) -> Vec<(String, String)> {
+        let selector = format!("heterosis.dev/job={job},heterosis.dev/scheduler={scheduler}");
+        let path =
+            "{range .items[*]}{.metadata.name} {.metadata.uid} {.status.phase}{\"\\n\"}{end}";
+        let format = format!("jsonpath={path}");
+        let told = self.told(&["get", "pods", "--selector", &selector, "-o", &format]);
+        let rows = told.lines().filter_map(|line| {
+            let [name, uid, phase] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
+            (phase == "Running").then(|| (name.to_owned(), uid.to_owned()))
+        });
+        rows.collect()
+    }
+}
+
+/// A name that no other run has.
+fn unique(prefix: &str) -> String {
+    format!("{prefix}-{}", std::process::id())
+}
+
+fn stage(run: &[&str], devices: &str) -> Value {
+    json!({
+        "name": "train", "kind": "train", "run": run, "devices": devices,
+        "container": "registry.example/train:1", "checkpoint": { "every": "10m", "grace": "1s" },
+    })
+}
+
+/// A cluster with our definition and account, and a server of its own scheduler name.
+fn served(cluster: &Cluster, name: &str) -> Served {
+    let sandbox = Sandbox::new();
+    // Two at once would both make what is not there yet.
+    static APPLY: Mutex<()> = Mutex::new(());
+    let alone = APPLY.lock();
+    let manifests = sandbox.run(&["kubernetes", "manifests"]).stdout;
+    cluster.apply(&String::from_utf8_lossy(&manifests));
+    drop(alone);
+    let kubeconfig = cluster.account(&sandbox);
+    let kubeconfig = kubeconfig.to_string_lossy();
+    let arguments =
+        ["--engine", "kubernetes", "--kubeconfig", &kubeconfig, "--scheduler-name", name];
+    Served(sandbox).start(&arguments)
+}
+
+#[test]
+fn jobs_become_pods_and_their_objects_say_how_they_stand() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("first");
+    cluster.make_node(&node, 4);
+    let devices = |count: u32| format!("{node}:{count}");
+    let served = served(&cluster, &node);
+    wait_for("the node", || served.told(&["devices"]).contains(&node));
+
+    let name = unique("gang");
+    let id = served.submit_stage(&name, "normal", &stage(&["finish", "200ms"], &devices(2)));
+    assert_eq!(served.code(&["wait", &id.to_string()]), Some(0));
+    cluster.await_state(&name, "succeeded");
+    let job = cluster.job(&name);
+    assert_eq!(job["status"]["conditions"][1]["type"], "Complete", "{job:#}");
+
+    let failing = unique("failing");
+    let id =
+        served.submit_stage(&failing, "normal", &stage(&["fail", "0", "50ms", "7"], &devices(1)));
+    assert_eq!(served.code(&["wait", &id.to_string()]), Some(7), "the program's own code");
+    cluster.await_state(&failing, "failed");
+
+    // What a person makes is the same as what `het submit` does.
+    let applied = unique("applied");
+    let spec = json!({ "stages": [{
+        "name": "train", "run": ["finish", "50ms"], "devices": devices(1), "container": { "image": "i" },
+    }] });
+    let object = |name: &str, spec: &Value| {
+        json!({
+            "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": {
+                "name": name, "namespace": "default",
+                "labels": { "heterosis.dev/scheduler": node },
+            },
+            "spec": spec,
+        })
+    };
+    cluster.apply(&object(&applied, &spec).to_string());
+    cluster.await_state(&applied, "succeeded");
+
+    let wrong = unique("wrong");
+    let mut spec = spec;
+    spec["stages"][0]["devices"] = json!("l4os:1");
+    cluster.apply(&object(&wrong, &spec).to_string());
+    cluster.await_state(&wrong, "refused");
+    let condition = cluster.job(&wrong)["status"]["conditions"][0].clone();
+    let message = condition["message"].as_str().expect("it says why");
+    assert!(message.contains("`l4os`") && message.contains("did you mean"), "{message}");
+    cluster.told(&["delete", "node", &node]);
+}
+
+#[test]
+fn a_preempted_job_waits_and_what_runs_outlives_the_server() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("second");
+    cluster.make_node(&node, 2);
+    let devices = format!("{node}:2");
+    let served = served(&cluster, &node);
+    wait_for("the node", || served.told(&["devices"]).contains(&node));
+
+    let low = unique("low");
+    let id = served.submit_stage(&low, "low", &stage(&["until-notice"], &devices));
+    cluster.await_state(&low, "running");
+    assert_eq!(cluster.job(&low)["status"]["devices"], format!("2 × {node}"));
+    let before = cluster.pods(&node, id);
+    assert_eq!(before.len(), 1, "{before:?}");
+
+    let server = served.json(&["server", "status"])["pid"].as_i64();
+    let server = Pid::from_raw(server.expect("a process") as i32);
+    kill(server, Signal::SIGKILL).expect("it runs");
+    // Its keeper starts the next one.
+    wait_for("the next server", || {
+        let status = served.run(&["server", "status", "-o", "json"]);
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+        status["pid"].as_i64().is_some_and(|pid| pid != i64::from(server.as_raw()))
+    });
+    assert_eq!(cluster.pods(&node, id), before, "it is the same pod");
+
+    let urgent = unique("urgent");
+    let second = served.submit_stage(&urgent, "urgent", &stage(&["finish", "1s"], &devices));
+    cluster.await_state(&low, "preempted");
+    let reason = cluster.job(&low)["status"]["reason"].clone();
+    assert!(reason.as_str().is_some_and(|text| text.contains(&node)), "{reason}");
+    assert_eq!(served.code(&["wait", &second.to_string()]), Some(0));
+    cluster.await_state(&low, "running");
+    let after = cluster.pods(&node, id);
+    assert!(after.len() == 1 && after != before, "{after:?}");
+
+    // Whoever deletes the object ends its job.
+    cluster.told(&["delete", "trainingjob", &low, "--wait=false"]);
+    assert_eq!(served.code(&["wait", &id.to_string()]), Some(130), "it is cancelled");
+    wait_for("the end of its pod", || cluster.pods(&node, id).is_empty());
+    cluster.told(&["delete", "node", &node]);
+}
+
+#[test]
+fn what_is_about_this_machine_is_refused() {
+    let sandbox = Sandbox::new();
+    let output = sandbox.run(&["server", "--engine", "kubernetes", "--devices", "cuda0"]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("`--devices` is about this machine"), "{error}");
+    let output = sandbox.run(&["server", "--engine", "kubernetes", "--kubeconfig", "missing"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("the kubeconfig `missing` cannot be used"), "{error}");
+}

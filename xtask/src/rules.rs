@@ -123,6 +123,7 @@ const RULES: &[Rule] = &[
             "crates/devices/src/device_monitor.rs",
             "crates/engine/src/contract",
             "crates/host/src/monitor.rs",
+            "crates/kubernetes/src/jobs.rs",
             "crates/kubernetes/src/writer.rs",
             "crates/node/src/node/adoption.rs",
             "crates/node/src/process/launcher.rs",

@@ -1,5 +1,5 @@
-//! What a cluster is given so that a server can schedule it: the definition of jobs, an account with
-//! as few rights as the server needs, and the server itself. No I/O.
+//! What a cluster is given so that a server can schedule it: the definition of jobs, an account
+//! with as few rights as the server needs, and the server itself. No I/O.
 
 use het_wire::resource::{GROUP, PLURAL, definition};
 use serde_json::{Value, json};
@@ -102,7 +102,9 @@ fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> 
         "command": ["het", "server", "--engine", "kubernetes",
             "--scheduler-name", options.scheduler],
         "env": [{ "name": "HET_HOME", "value": HOME }],
-        "readinessProbe": { "exec": { "command": ["het", "server", "status"] }, "periodSeconds": 10 },
+        "readinessProbe": {
+            "exec": { "command": ["het", "server", "status"] }, "periodSeconds": 10,
+        },
         "resources": {
             "requests": { "cpu": "250m", "memory": "256Mi" }, "limits": { "memory": "1Gi" },
         },

@@ -21,8 +21,8 @@ use het_wire::api::JobRow;
 use thiserror::Error;
 
 use crate::archive::Archive;
-use crate::cluster::ClusterJobs;
 use crate::restore::{RestoreError, part_from_original};
+use crate::served::Served;
 use crate::stalls::Stalls;
 use crate::store::{
     EventStore, Keeping, Mended, Opened, Recovered, StoreError, StoreReader, open_mending,
@@ -169,18 +169,6 @@ pub(crate) fn assemble(parts: Parts<'_>) -> Result<Assembled, StartError> {
     let observer: Observer =
         Box::new(move |_, batch| batch.iter().for_each(|(_, event)| repairs.observe(event)));
     Ok(Assembled { control, observer, load })
-}
-
-/// What the interface of a service shows.
-#[derive(Debug, Clone)]
-pub struct Served {
-    pub handle: Handle,
-    pub log: StoreReader,
-    pub load: LatestLoad,
-    /// As whom jobs run, where that is not the server.
-    pub members: Option<Members>,
-    /// Where jobs are made, where that is not the server.
-    pub cluster: Option<ClusterJobs>,
 }
 
 /// A service for many jobs on this machine.

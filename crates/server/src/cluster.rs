@@ -18,9 +18,11 @@ use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, St
 use het_wire::api::JobRow;
 
 use crate::archive::Archive;
-use crate::assembly::{Served, StartError, of_store, open_or_create, start_time_of};
+use crate::assembly::{StartError, of_store, open_or_create, start_time_of};
+use crate::cluster_jobs::ClusterJobs;
+use crate::served::Served;
 use crate::store::{Keeping, Opened, Recovered, StoreError, StoreReader};
-pub use intake::{ClusterJobs, SubmitError, WORKDIR};
+pub use intake::WORKDIR;
 use intake::{Intake, Known};
 
 /// How a service over a cluster is to run.
@@ -83,7 +85,10 @@ impl ClusterService {
         engine.await_lists(LISTS_MAX);
         let server = engine.connection();
         let news = news.chain([format!("the cluster is {} ({})", server.server, server.version)]);
-        let news: Vec<String> = news.collect();
+        let unknown = engine.not_understood().into_iter().map(|(resource, nodes)| {
+            format!("nobody knows what `{resource}` of {nodes} nodes is: it is not offered")
+        });
+        let news: Vec<String> = news.chain(unknown).collect();
         let (owners, statuses) = (engine.owners(), engine.statuses());
         let known = known_jobs(&past.state, &engine.list_jobs()?, (&owners, &statuses));
         let (jobs, changes) = (ClusterJobs::new(engine.jobs()), engine.watch_jobs());

@@ -11,10 +11,12 @@ pub mod api;
 mod archive;
 mod assembly;
 mod cluster;
+mod cluster_jobs;
 mod planning;
 mod privileged;
 mod restore;
 mod run;
+mod served;
 mod stalls;
 mod store;
 mod watchdog;
@@ -39,12 +41,14 @@ pub use het_service::report::{Detail, explanation_of_record};
 pub use het_service::{Handle, Scheduling};
 
 pub use agent::agent_main;
-pub use assembly::{MachineService, Served, ServiceOptions, StartError, begin_store};
-pub use cluster::{ClusterJobs, ClusterOptions, ClusterService, SubmitError};
+pub use assembly::{MachineService, ServiceOptions, StartError, begin_store};
+pub use cluster::{ClusterOptions, ClusterService};
+pub use cluster_jobs::{ClusterJobs, SubmitError};
 pub use planning::plan;
 pub use privileged::{AGENT_COMMAND, PrivilegeError, Privileged};
 pub use restore::{Environments, Existing, RestoreError, Restored, back_up, copy, restore};
 pub use run::{PreparedRun, Run, RunError};
+pub use served::Served;
 pub use store::{
     Checked, Draft, EventStore, Keeping, Lost, Mark, Mended, Opened, Recovered, SnapshotFault,
     StoreError, StoreReader, open_mending, store_check,

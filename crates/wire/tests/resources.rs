@@ -72,7 +72,8 @@ proptest! {
         let text = file(&format!("{{ {fields}params: {{ lr: 0.1 }}, stages: [{stage}] }}"));
         let job = parse(&text, "job.yaml").unwrap_or_else(|problems| panic!("{problems}"));
         let spec = spec_of(&job).expect("it has an image");
-        let back = read(("lab", "llama"), &spec, &[]).unwrap_or_else(|problems| panic!("{problems}"));
+        let back = read(("lab", "llama"), &spec, &[]);
+        let back = back.unwrap_or_else(|problems| panic!("{problems}"));
         prop_assert_eq!(resolved(&back), resolved(&job));
         prop_assert_eq!(spec_of(&back).expect("it has one still"), spec.clone());
         check_schema(&definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &spec);

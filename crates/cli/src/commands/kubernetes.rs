@@ -9,8 +9,8 @@ use crate::fail::{Fail, code};
 
 #[derive(Debug, Subcommand)]
 pub enum KubernetesCommand {
-    /// Print what `kubectl apply -f -` takes: the definition of jobs, an account for the server with
-    /// its rights, and with `--image` the server.
+    /// Print what `kubectl apply -f -` takes: the definition of jobs, an account for the server
+    /// with its rights, and with `--image` the server.
     Manifests(ManifestArgs),
 }
 

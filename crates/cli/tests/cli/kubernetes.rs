@@ -58,7 +58,8 @@ impl Cluster {
     /// A node with so many devices of a class that has its name, which no other node has.
     fn make_node(&self, name: &str, count: u32) {
         let product = format!("NVIDIA-{}", name.to_uppercase());
-        let has = json!({ "cpu": "16", "memory": "64Gi", "pods": "50", "nvidia.com/gpu": count.to_string() });
+        let gpus = count.to_string();
+        let has = json!({ "cpu": "16", "memory": "64Gi", "pods": "50", "nvidia.com/gpu": gpus });
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
@@ -156,7 +157,8 @@ fn jobs_become_pods_and_their_objects_say_how_they_stand() {
     // What a person makes is the same as what `het submit` does.
     let applied = unique("applied");
     let spec = json!({ "stages": [{
-        "name": "train", "run": ["finish", "50ms"], "devices": devices(1), "container": { "image": "i" },
+        "name": "train", "run": ["finish", "50ms"], "devices": devices(1),
+        "container": { "image": "i" },
     }] });
     let object = |name: &str, spec: &Value| {
         json!({

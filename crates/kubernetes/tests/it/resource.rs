@@ -14,7 +14,7 @@ metadata: { name: llama }
 spec:
   priority: high
   stages:
-    - { name: preprocess, kind: preprocess, run: python tokenize.py, container: registry.example/train:1 }
+    - { name: preprocess, kind: preprocess, run: python tokenize.py, container: example/train:1 }
     - name: train
       kind: train
       after: [preprocess]

@@ -23,7 +23,8 @@ use super::seen::Seen;
 use super::submission::{Specified, Submitter, refuse_impossible, specify};
 use super::submitted_texts::{check_directory, check_texts};
 use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
-use crate::cluster::{ClusterJobs, SubmitError, WORKDIR};
+use crate::cluster::WORKDIR;
+use crate::{ClusterJobs, SubmitError};
 
 /// The header that makes a second submission the same as the first.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -140,7 +141,8 @@ async fn accept(
     Ok(answer)
 }
 
-/// Makes a job in the cluster and waits until it is taken in. Files of the client mean nothing there.
+/// Makes a job in the cluster and waits until it is taken in. Files of the client mean nothing
+/// there.
 async fn accept_in(
     cluster: &ClusterJobs,
     submission: &Submission,

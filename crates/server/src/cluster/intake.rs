@@ -1,22 +1,22 @@
 //! Jobs that people make in a cluster, on their way to the loop.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use het_core::{Event, Job, JobChange, JobId, JobSpec, Name, Priority, StartConditions, State};
 use het_host::Home;
-use het_kubernetes::{ApiError, JobNews, JobObject, JobOwners, Jobs, Statuses};
+use het_kubernetes::{JobNews, JobObject, JobOwners, Statuses};
 use het_planner::models;
 use het_service::report::stamp;
 use het_service::{Caller, Change, Handle, Unavailable, calls};
 use het_wire::api::Begin;
 use het_wire::job::{Context, PriorityFile, TrainingJob, begin, parse_after};
-use het_wire::resource::{self, Condition, NotAResource, TrainingJobStatus};
+use het_wire::resource::{self, Condition, TrainingJobStatus};
 use jiff::Zoned;
-use thiserror::Error;
 use tokio::runtime::Builder;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
+use crate::cluster_jobs::ClusterJobs;
 use crate::planning::plan;
 
 /// What the key of a job begins with that has an object; its uid follows.
@@ -210,97 +210,7 @@ impl Intake {
     }
 }
 
-/// Why a job could not be made in the cluster.
-#[derive(Debug, Error)]
-pub enum SubmitError {
-    #[error(transparent)]
-    NotAResource(#[from] NotAResource),
-    /// One sentence for people.
-    #[error("{0}")]
-    Refused(String),
-}
-
-/// Who waits for a job to be taken in, by the uid of its object; and those that were taken in while
-/// nobody had asked yet.
-#[derive(Debug, Default)]
-struct Waiting {
-    callers: BTreeMap<String, oneshot::Sender<Result<JobId, String>>>,
-    /// Makes the object and asks: what was taken in meanwhile is kept for who asks next.
-    asking: usize,
-    taken_in: BTreeMap<String, Result<JobId, String>>,
-}
-
-/// How callers of the server make jobs in the cluster; cheap to clone.
-#[derive(Debug, Clone)]
-pub struct ClusterJobs {
-    jobs: Jobs,
-    waiting: Arc<Mutex<Waiting>>,
-}
-
-impl ClusterJobs {
-    pub(super) fn new(jobs: Jobs) -> Self {
-        Self { jobs, waiting: Arc::default() }
-    }
-
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes the object of a job, and waits until the loop has the job.
-    ///
-    /// # Errors
-    /// When it cannot be an object, the API server does not take it, or the loop refuses it.
-    pub async fn submit(&self, job: &TrainingJob) -> Result<JobId, SubmitError> {
-        let spec = resource::spec_of(job)?;
-        let metadata = &job.file.metadata;
-        let namespace = metadata.tenant.as_deref().unwrap_or("default");
-        self.waiting().asking += 1;
-        let made = self.jobs.create(namespace, &metadata.name, &spec).await;
-        let answer = {
-            let mut waiting = self.waiting();
-            waiting.asking -= 1;
-            let answer = made.map(|object| waiting.answer_of(object.owner.uid));
-            if waiting.asking == 0 {
-                waiting.taken_in.clear();
-            }
-            answer.map_err(|error| SubmitError::Refused(told(&error)))?
-        };
-        let taken_in = answer.await.map_err(|_| SubmitError::Refused(GONE.to_owned()))?;
-        taken_in.map_err(SubmitError::Refused)
-    }
-
-    fn tell(&self, uid: &str, taken_in: Result<JobId, String>) {
-        let mut waiting = self.waiting();
-        match waiting.callers.remove(uid) {
-            // The caller may have gone.
-            Some(caller) => drop(caller.send(taken_in)),
-            None if waiting.asking > 0 => drop(waiting.taken_in.insert(uid.to_owned(), taken_in)),
-            None => {}
-        }
-    }
-}
-
-const GONE: &str = "the server ends: the job is there and the next server takes it in";
-
-impl Waiting {
-    fn answer_of(&mut self, uid: String) -> oneshot::Receiver<Result<JobId, String>> {
-        let (sender, receiver) = oneshot::channel();
-        match self.taken_in.remove(&uid) {
-            Some(taken_in) => drop(sender.send(taken_in)),
-            None => drop(self.callers.insert(uid, sender)),
-        }
-        receiver
-    }
-}
-
 /// Whether a job in this state has ended, as far as its object says.
 fn is_over(state: &str) -> bool {
     matches!(state, "succeeded" | "failed" | "cancelled")
-}
-
-fn told(error: &ApiError) -> String {
-    match error {
-        ApiError::Api(status) => status.message.clone(),
-        error => format!("the API server does not answer: {error}"),
-    }
 }

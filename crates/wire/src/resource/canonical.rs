@@ -119,8 +119,8 @@ fn canonical_words(
     }
 }
 
-/// The job of a resource, for a cluster with these classes of devices beside those of the catalogue:
-/// its namespace is the tenant.
+/// The job of a resource, whose tenant is its namespace, for a cluster with these classes of
+/// devices beside those of the catalogue.
 ///
 /// # Errors
 /// Everything that is wrong with it.

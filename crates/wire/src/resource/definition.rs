@@ -77,7 +77,6 @@ pub struct Condition {
 
 /// The CustomResourceDefinition.
 pub fn definition() -> Value {
-    let column = |name: &str, path: &str, kind: &str| json!({ "name": name, "type": kind, "jsonPath": path });
     let text = |name, path| column(name, path, "string");
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -104,6 +103,10 @@ pub fn definition() -> Value {
             }],
         },
     })
+}
+
+fn column(name: &str, path: &str, kind: &str) -> Value {
+    json!({ "name": name, "type": kind, "jsonPath": path })
 }
 
 fn schema() -> Value {
@@ -145,7 +148,7 @@ fn adapt(spec: &mut Value) {
         rule(
             "has(self.container) || (!has(self.devices) && has(self.alternatives) && \
              self.alternatives.all(a, has(a.container)))",
-            "a stage needs an image: write for example `container: {image: registry.example/train:1}`",
+            "a stage needs an image: write for example `container: {image: example/train:1}`",
         ),
         rule(
             "!has(self.elastic) || (self.elastic.min >= 1 && self.elastic.min <= self.elastic.max)",

@@ -1,0 +1,101 @@
+//! How callers of the server make jobs in a cluster.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use het_core::JobId;
+use het_kubernetes::{ApiError, Jobs};
+use het_wire::job::TrainingJob;
+use het_wire::resource::{self, NotAResource};
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+/// Why a job could not be made in the cluster.
+#[derive(Debug, Error)]
+pub enum SubmitError {
+    #[error(transparent)]
+    NotAResource(#[from] NotAResource),
+    /// One sentence for people.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Who waits for a job to be taken in, by the uid of its object; and those that were taken in while
+/// nobody had asked yet.
+#[derive(Debug, Default)]
+struct Waiting {
+    callers: BTreeMap<String, oneshot::Sender<Result<JobId, String>>>,
+    /// Makes the object and asks: what was taken in meanwhile is kept for who asks next.
+    asking: usize,
+    taken_in: BTreeMap<String, Result<JobId, String>>,
+}
+
+/// How callers of the server make jobs in the cluster; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ClusterJobs {
+    jobs: Jobs,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+impl ClusterJobs {
+    pub(crate) fn new(jobs: Jobs) -> Self {
+        Self { jobs, waiting: Arc::default() }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the object of a job, and waits until the loop has the job.
+    ///
+    /// # Errors
+    /// When it cannot be an object, the API server does not take it, or the loop refuses it.
+    pub async fn submit(&self, job: &TrainingJob) -> Result<JobId, SubmitError> {
+        let spec = resource::spec_of(job)?;
+        let metadata = &job.file.metadata;
+        let namespace = metadata.tenant.as_deref().unwrap_or("default");
+        self.waiting().asking += 1;
+        let made = self.jobs.create(namespace, &metadata.name, &spec).await;
+        let answer = {
+            let mut waiting = self.waiting();
+            waiting.asking -= 1;
+            let answer = made.map(|object| waiting.answer_of(object.owner.uid));
+            if waiting.asking == 0 {
+                waiting.taken_in.clear();
+            }
+            answer.map_err(|error| SubmitError::Refused(told(&error)))?
+        };
+        let taken_in = answer.await.map_err(|_| SubmitError::Refused(GONE.to_owned()))?;
+        taken_in.map_err(SubmitError::Refused)
+    }
+
+    pub(crate) fn tell(&self, uid: &str, taken_in: Result<JobId, String>) {
+        let mut waiting = self.waiting();
+        match waiting.callers.remove(uid) {
+            // The caller may have gone.
+            Some(caller) => drop(caller.send(taken_in)),
+            None if waiting.asking > 0 => drop(waiting.taken_in.insert(uid.to_owned(), taken_in)),
+            None => {}
+        }
+    }
+}
+
+const GONE: &str = "the server ends: the job is there and the next server takes it in";
+
+impl Waiting {
+    fn answer_of(&mut self, uid: String) -> oneshot::Receiver<Result<JobId, String>> {
+        let (sender, receiver) = oneshot::channel();
+        match self.taken_in.remove(&uid) {
+            Some(taken_in) => drop(sender.send(taken_in)),
+            None => drop(self.callers.insert(uid, sender)),
+        }
+        receiver
+    }
+}
+
+fn told(error: &ApiError) -> String {
+    match error {
+        ApiError::Api(status) => status.message.clone(),
+        error => format!("the API server does not answer: {error}"),
+    }
+}

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use het_core::{
-    Action, Event, Generation, LeaseId, Millis, Name, Outcome, Phase, Plan, State, Time, Topology,
+    Action, CheckpointSpec, Event, Generation, LeaseId, Millis, Name, Outcome, Phase, Plan, State,
+    Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use thiserror::Error;
@@ -29,8 +30,6 @@ use crate::writer::{Wanted, Writer};
 
 /// Of the ranks of a gang that lost one.
 const DOOMED_GRACE: Millis = Millis::seconds(5);
-/// Of pods that no lease of the state stands for.
-const STRAY_GRACE: Millis = Millis::seconds(30);
 const NOT_FOUND: u16 = 404;
 /// Threads that speak with the API server.
 const THREADS: usize = 2;
@@ -104,7 +103,9 @@ struct Live {
     wanted: Wanted,
     /// By rank: its pod's name, and uid once it was made.
     pods: Vec<(ObjectKey, Option<String>)>,
-    /// Of a stop that came before all pods were made.
+    /// By which its ranks find each other.
+    service: Option<ObjectKey>,
+    /// The grace of a stop that somebody asked for.
     stop: Option<Millis>,
 }
 
@@ -311,8 +312,9 @@ impl Kubernetes {
                     launch,
                     resume: resume.as_ref(),
                 };
-                let (namespace, objects) = (gang.namespace.to_owned(), self.prepared(&gang));
-                self.start(*lease, namespace, objects);
+                let objects = self.prepared(&gang);
+                let (namespace, service) = (gang.namespace.to_owned(), gang.service_key());
+                self.start(*lease, (namespace, service), objects);
             }
             Action::Stop { lease, grace, .. } => self.stop(*lease, *grace),
             // Nothing is begun before a rank has its devices.
@@ -333,7 +335,12 @@ impl Kubernetes {
         }
     }
 
-    fn start(&mut self, lease: LeaseId, namespace: String, objects: Result<pods::Objects, String>) {
+    fn start(
+        &mut self,
+        lease: LeaseId,
+        (namespace, service): (String, Option<ObjectKey>),
+        objects: Result<pods::Objects, String>,
+    ) {
         let objects = match objects {
             Ok(objects) => objects,
             Err(reason) => {
@@ -345,7 +352,8 @@ impl Kubernetes {
             |pod: &pods::Pod| ObjectKey { namespace: namespace.clone(), name: pod.name.clone() };
         let pods: Vec<_> = objects.pods.iter().map(|pod| (key(pod), None)).collect();
         let (gang, wanted) = (Gang::new(pods.len()), Wanted::default());
-        self.leases.insert(lease, Live { gang, wanted: wanted.clone(), pods, stop: None });
+        let live = Live { gang, wanted: wanted.clone(), pods, service, stop: None };
+        self.leases.insert(lease, live);
         self.spawn(self.writer.clone().begin((lease, wanted), namespace, objects));
     }
 
@@ -379,7 +387,9 @@ impl Kubernetes {
                 Some(Fact::Doomed) if live.stop.is_some() => {}
                 Some(Fact::Doomed) => self.delete(lease, DOOMED_GRACE),
                 Some(Fact::Ended(outcome)) => {
-                    self.leases.remove(&lease);
+                    if let Some(service) = self.leases.remove(&lease).and_then(|it| it.service) {
+                        self.spawn(self.writer.clone().delete_service(service));
+                    }
                     self.ready.push_back(Event::StageEnded { lease, outcome });
                 }
             }
@@ -483,7 +493,7 @@ impl Kubernetes {
         let is_live = !row.phase.has_ended() && !row.is_deleting;
         if is_live && matches!(self.adoption, Adoption::Done) {
             let pods = vec![(row.key.clone(), row.uid.clone())];
-            self.spawn(self.writer.clone().delete(pods, STRAY_GRACE));
+            self.spawn(self.writer.clone().delete(pods, CheckpointSpec::GRACE_DEFAULT));
         }
     }
 
@@ -575,15 +585,17 @@ impl Kubernetes {
         let has_begun = rows.iter().any(|row| row.node.is_some() || row.phase.has_ended());
         if lease.phase == Phase::Starting && !has_begun {
             let objects = self.prepared(&gang);
-            return self.start(id, namespace, objects);
+            let service = gang.service_key();
+            return self.start(id, (namespace, service), objects);
         }
         let names = gang.pod_names();
         let key = |name| ObjectKey { namespace: namespace.clone(), name };
-        let grace = launch.checkpoint.as_ref().map_or(STRAY_GRACE, |checkpoint| checkpoint.grace);
+        let grace = launch.checkpoint.as_ref().map_or(CheckpointSpec::GRACE_DEFAULT, |it| it.grace);
         let mut live = Live {
             gang: Gang::adopted(names.len(), lease.phase),
             wanted: Wanted::default(),
             pods: names.into_iter().map(|name| (key(name), None)).collect(),
+            service: gang.service_key(),
             stop: lease.phase.is_stopping().then_some(grace),
         };
         for row in rows {

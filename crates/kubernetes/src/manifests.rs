@@ -73,7 +73,7 @@ fn rules() -> Value {
             "verbs": ["get", "list", "watch", "create", "delete"],
         },
         { "apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"] },
-        { "apiGroups": [""], "resources": ["services"], "verbs": ["create"] },
+        { "apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"] },
         {
             "apiGroups": [GROUP], "resources": [PLURAL],
             "verbs": ["get", "list", "watch", "create"],

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 
 use het_core::{
-    Checkpoint, Device, Generation, Grant, Launch, LeaseId, Placement, StageKey, Topology,
+    BatchRange, Checkpoint, CheckpointSpec, Device, Elastic, Generation, Grant, Launch, LeaseId,
+    Placement, StageKey, Topology,
 };
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
 use crate::jobs::JobOwner;
 use crate::names::Attempt;
+use crate::objects::ObjectKey;
 
 /// Where ranks meet: each gang has addresses of its own, so all may use the same.
 const PORT: u16 = 29_500;
-/// Between the notice of a stop and its end, where the job does not say.
-const GRACE_SECONDS: u64 = 30;
 const CONTAINER: &str = "stage";
 /// What the kubelet calls the cores of a node.
 pub(crate) const CPU: &str = "cpu";
@@ -88,6 +88,12 @@ impl Gang<'_> {
         Ok(Objects { service, pods })
     }
 
+    /// The service of a gang of several.
+    pub fn service_key(&self) -> Option<ObjectKey> {
+        let namespace = self.namespace.to_owned();
+        (self.world() > 1).then(|| ObjectKey { namespace, name: self.names().gang_name() })
+    }
+
     /// Names of its pods, whatever became of them.
     pub fn pod_names(&self) -> Vec<String> {
         (0..self.world()).map(|rank| self.names().pod_name(rank)).collect()
@@ -144,8 +150,8 @@ impl Gang<'_> {
     }
 
     fn grace_seconds(&self) -> u64 {
-        let grace = self.launch.checkpoint.as_ref().map(|checkpoint| checkpoint.grace.0);
-        grace.map_or(GRACE_SECONDS, |grace| grace.div_ceil(1_000))
+        let grace = self.launch.checkpoint.as_ref().map(|checkpoint| checkpoint.grace);
+        grace.unwrap_or(CheckpointSpec::GRACE_DEFAULT).0.div_ceil(1_000)
     }
 
     /// What a rank holds of its node, by the kubelet's names. Requests are limits: what a rank was
@@ -200,6 +206,20 @@ impl Gang<'_> {
         set("HET_ATTEMPT", self.attempt.to_string());
         if let Some(checkpoint) = self.resume {
             set("HET_RESUME_FROM", checkpoint.path.clone());
+        }
+        if let Some(checkpoint) = &self.launch.checkpoint {
+            set("HET_CHECKPOINT_DIR", fill(&checkpoint.dir, values));
+            if let Some(every) = checkpoint.every {
+                set("HET_CHECKPOINT_EVERY", every.as_seconds().to_string());
+            }
+        }
+        if let Some(Elastic { reference, batch }) = self.launch.elastic {
+            set("HET_DEVICE_COUNT", self.placement.units().to_string());
+            set("HET_BATCH_DEVICES", reference.to_string());
+            if let Some(BatchRange { min, max }) = batch {
+                set("HET_BATCH_MIN", min.to_string());
+                set("HET_BATCH_MAX", max.to_string());
+            }
         }
         if let Some(precision) = &self.launch.precision {
             set("HET_PRECISION", precision.to_string());

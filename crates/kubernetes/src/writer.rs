@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use het_core::{LeaseId, Millis, Name};
+use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Error};
@@ -244,6 +245,14 @@ impl Writer {
             let _ = this.tried(wanted, || api.delete(&key.name, &parameters)).await;
         });
         stream::iter(deletes).buffer_unordered(GANG_REQUESTS_MAX).collect::<()>().await;
+    }
+
+    /// Deletes the service of a gang that has ended: its name is of that attempt alone.
+    pub async fn delete_service(self, key: ObjectKey) {
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
+        let (wanted, parameters) = (Wanted::default(), DeleteParams::default());
+        // Perhaps it was never made.
+        let _ = self.tried(&wanted, || api.delete(&key.name, &parameters)).await;
     }
 
     /// Looks at a pod of which nobody has heard.

@@ -22,6 +22,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// `None`, loudly, where none runs.
+    #[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
     pub fn find() -> Option<Self> {
         let kubeconfig = match std::env::var_os("HET_TEST_KUBECONFIG") {
             Some(path) => PathBuf::from(path),

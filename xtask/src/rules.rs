@@ -135,6 +135,7 @@ const RULES: &[Rule] = &[
             "crates/server/src/api/own_socket.rs",
             "crates/server/src/api/tls.rs",
             "crates/server/src/assembly.rs",
+            "crates/server/src/cluster/intake.rs",
             "crates/train/src/warm.rs",
             "xtask/src/cluster/control_plane.rs",
         ],

@@ -23,10 +23,11 @@ pub(crate) enum Message {
     NodesEnd,
     Node(Box<NodeRow>),
     NodeGone(Name),
-    /// A pod was asked for by name, and is not there.
-    RankGone {
+    /// A pod was asked for by name; `None` where it is not there.
+    Looked {
         lease: LeaseId,
         rank: u32,
+        row: Option<Box<PodRow>>,
     },
     /// The uids of the pods that ranks of a gang have now, and why they will not run.
     Begun {

@@ -22,7 +22,8 @@ use crate::channel::{Message, Sender, channel};
 use crate::client::{Access, ConnectError, Connection};
 use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
-use crate::jobs::{self, JobNews, JobObject, JobOwners, Jobs, Statuses};
+use crate::jobs::{self, JobNews, JobObject, JobOwner, JobOwners, Jobs, Statuses};
+use crate::names::RankLabels;
 use crate::objects::{NodeRow, ObjectKey, PodRow};
 use crate::pods;
 use crate::watch;
@@ -53,8 +54,8 @@ pub struct KubernetesConfig {
     pub access: Access,
     /// The `schedulerName` of its pods. Two engines of one name must not run at once.
     pub scheduler: String,
-    /// Where pods of jobs are made that have no object.
-    pub namespace: String,
+    /// Where pods of jobs are made that have no object; they are refused where it is `None`.
+    pub namespace: Option<String>,
     pub nodes: Nodes,
     /// Not before the state's.
     pub begins_at: Time,
@@ -78,14 +79,14 @@ pub struct Kubernetes {
     sender: Sender,
     heard: Receiver<Message>,
     scheduler: String,
-    namespace: String,
+    namespace: Option<String>,
     owners: JobOwners,
     clock: Clock,
     fence: GenerationFence,
     topology: Arc<Topology>,
     removed: BTreeSet<Name>,
     leases: BTreeMap<LeaseId, Live>,
-    pods: BTreeMap<ObjectKey, PodRow>,
+    pods: BTreeMap<ObjectKey, (PodRow, Whose)>,
     pod_list: Listing<ObjectKey>,
     /// Where the engine reports nodes.
     inventory: Option<Inventory>,
@@ -107,6 +108,14 @@ struct Live {
     service: Option<ObjectKey>,
     /// The grace of a stop that somebody asked for.
     stop: Option<Millis>,
+}
+
+/// Who started a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// It is a rank of a live lease, or was.
+    Ours,
+    Others,
 }
 
 /// How far the list of all objects of a kind is.
@@ -252,8 +261,8 @@ impl Kubernetes {
         statuses
     }
 
-    /// Hears until it is known which nodes and pods there are, or for so long.
-    pub fn await_lists(&mut self, limit: Millis) {
+    /// Hears until it is known which nodes and pods there are, or for so long; whether it is.
+    pub fn await_lists(&mut self, limit: Millis) -> bool {
         let until = self.clock.now() + limit;
         let is_done = |this: &Self| {
             matches!((&this.pod_list, &this.node_list), (Listing::Done, Listing::Done))
@@ -263,6 +272,7 @@ impl Kubernetes {
         {
             self.take(message);
         }
+        is_done(self)
     }
 
     /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
@@ -301,7 +311,7 @@ impl Kubernetes {
                 let owner = self.owners.get(stage.job);
                 let gang = pods::Gang {
                     scheduler: &self.scheduler,
-                    namespace: owner.as_ref().map_or(&self.namespace, |owner| &owner.namespace),
+                    namespace: self.namespace_of(owner.as_ref()),
                     owner: owner.as_ref(),
                     topology: &Arc::clone(&self.topology),
                     generation,
@@ -325,9 +335,18 @@ impl Kubernetes {
         }
     }
 
+    /// Where the pods of a job lie; nowhere where its object is gone.
+    fn namespace_of<'a>(&'a self, owner: Option<&'a JobOwner>) -> &'a str {
+        let default = self.namespace.as_deref().unwrap_or_default();
+        owner.map_or(default, |owner| &owner.namespace)
+    }
+
     /// # Errors
     /// Why it cannot be started.
     fn prepared(&self, gang: &pods::Gang<'_>) -> Result<pods::Objects, String> {
+        if gang.namespace.is_empty() {
+            return Err("the job's object is not there any more".to_owned());
+        }
         let nodes = gang.placement.ranks.iter().map(|rank| &gang.topology.node(rank.node).name);
         match nodes.into_iter().find(|name| self.removed.contains(*name)) {
             Some(name) => Err(format!("node `{name}` is not there any more")),
@@ -408,10 +427,7 @@ impl Kubernetes {
             Message::NodesEnd => self.nodes_listed(),
             Message::Node(row) => self.see_node(*row),
             Message::NodeGone(name) => self.see_node_gone(&name),
-            Message::RankGone { lease, rank } => {
-                self.leases.get_mut(&lease).into_iter().for_each(|live| live.gang.see_gone(rank));
-                self.tell(lease);
-            }
+            Message::Looked { lease, rank, row } => self.looked(lease, rank, row),
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
         }
         self.tell_nodes();
@@ -461,24 +477,50 @@ impl Kubernetes {
 
     fn see(&mut self, row: PodRow) {
         self.pod_list.name(row.key.clone());
-        if let Some(rank) = row.rank {
-            match self.leases.get_mut(&rank.lease) {
-                Some(live) => {
-                    live.gang.see(rank.rank, &row);
-                    self.tell(rank.lease);
-                }
-                None => self.see_stray(&row),
+        // Another of the same name has taken its place.
+        if let Some(before) = self.pods.get(&row.key).filter(|(before, _)| before.uid != row.uid) {
+            let uid = before.0.uid.clone();
+            self.see_gone(&row.key, &uid);
+        }
+        match self.own_rank(&row) {
+            Some(rank) => {
+                self.see_rank(rank, &row);
+                self.keep(row, Whose::Ours);
+            }
+            None => {
+                self.see_stray(&row);
+                self.keep(row, Whose::Others);
             }
         }
-        let before = self.pods.insert(row.key.clone(), row.clone());
-        self.count_others(before.as_ref(), Some(&row));
     }
 
-    /// What pods of others take changes with one of them.
+    /// The rank that a pod is of a live lease. A label alone is anybody's to set: it has the name
+    /// of that rank's pod, and its uid where that is known.
+    fn own_rank(&self, row: &PodRow) -> Option<RankLabels> {
+        let rank = row.rank?;
+        let (key, uid) = self.leases.get(&rank.lease)?.pods.get(rank.rank as usize)?;
+        let is_it = *key == row.key && uid.as_ref().is_none_or(|uid| *uid == row.uid);
+        is_it.then_some(rank)
+    }
+
+    fn see_rank(&mut self, rank: RankLabels, row: &PodRow) {
+        if let Some(live) = self.leases.get_mut(&rank.lease) {
+            live.gang.see(rank.rank, row);
+            self.tell(rank.lease);
+        }
+    }
+
+    /// Remembers a pod. What those of others take is capacity that is taken.
+    fn keep(&mut self, row: PodRow, whose: Whose) {
+        let takes = |row: &PodRow, whose| whose == Whose::Others && !row.phase.has_ended();
+        let before = self.pods.insert(row.key.clone(), (row.clone(), whose));
+        let before = before.filter(|(row, whose)| takes(row, *whose)).map(|(row, _)| row);
+        let after = Some(&row).filter(|row| takes(row, whose));
+        self.count_others(before.as_ref(), after);
+    }
+
     fn count_others(&mut self, before: Option<&PodRow>, after: Option<&PodRow>) {
         let Some(inventory) = &mut self.inventory else { return };
-        let takes = |row: &&PodRow| row.rank.is_none() && !row.phase.has_ended();
-        let [before, after] = [before, after].map(|row| row.filter(takes));
         let node = after.or(before).and_then(|row| row.node.as_ref());
         // A pod gets its node once and for all.
         if let Some(node) = node {
@@ -488,32 +530,50 @@ impl Kubernetes {
         }
     }
 
-    /// A pod of a lease that ended, or that nobody knows: then nothing may be left of it.
+    /// A pod with our labels of a lease that ended, or that nobody knows: then nothing may be left
+    /// of it.
     fn see_stray(&self, row: &PodRow) {
+        let is_known = row.lease().is_none_or(|lease| self.leases.contains_key(&lease));
         let is_live = !row.phase.has_ended() && !row.is_deleting;
-        if is_live && matches!(self.adoption, Adoption::Done) {
+        if !is_known && is_live && matches!(self.adoption, Adoption::Done) {
             let pods = vec![(row.key.clone(), row.uid.clone())];
             self.spawn(self.writer.clone().delete(pods, CheckpointSpec::GRACE_DEFAULT));
         }
     }
 
     fn see_gone(&mut self, key: &ObjectKey, uid: &str) {
-        let is_it = self.pods.get(key).is_some_and(|row| row.uid == uid);
-        let Some(row) = is_it.then(|| self.pods.remove(key)).flatten() else { return };
-        self.count_others(Some(&row), None);
-        let Some(rank) = row.rank else { return };
-        if let Some(live) = self.leases.get_mut(&rank.lease) {
+        let is_it = self.pods.get(key).is_some_and(|(row, _)| row.uid == uid);
+        let Some((row, whose)) = is_it.then(|| self.pods.remove(key)).flatten() else { return };
+        if whose == Whose::Others && !row.phase.has_ended() {
+            self.count_others(Some(&row), None);
+        }
+        if let Some(rank) = self.own_rank(&row)
+            && let Some(live) = self.leases.get_mut(&rank.lease)
+        {
             live.gang.see_gone(rank.rank);
             self.tell(rank.lease);
         }
+    }
+
+    /// What was found of a pod of which nobody had heard. Who has heard meanwhile knows better.
+    fn looked(&mut self, lease: LeaseId, rank: u32, row: Option<Box<PodRow>>) {
+        let Some(live) = self.leases.get_mut(&lease).filter(|it| it.gang.is_unheard(rank)) else {
+            return;
+        };
+        match row {
+            Some(row) => live.gang.see(rank, &row),
+            None => live.gang.see_gone(rank),
+        }
+        self.tell(lease);
     }
 
     /// The list of all pods is complete: those that it did not name are gone, and those that were
     /// made and never seen are asked for.
     fn listed(&mut self) {
         if let Some(named) = self.pod_list.end() {
-            let absent = self.pods.values().filter(|row| !named.contains(&row.key));
-            let absent: Vec<_> = absent.map(|row| (row.key.clone(), row.uid.clone())).collect();
+            let absent = self.pods.values().filter(|(row, _)| !named.contains(&row.key));
+            let absent: Vec<_> =
+                absent.map(|(row, _)| (row.key.clone(), row.uid.clone())).collect();
             absent.iter().for_each(|(key, uid)| self.see_gone(key, uid));
         }
         for (lease, live) in &self.leases {
@@ -547,16 +607,17 @@ impl Kubernetes {
             return;
         };
         let mut rows: BTreeMap<LeaseId, Vec<PodRow>> = BTreeMap::new();
-        for row in self.pods.values() {
+        for (row, _) in self.pods.values() {
             if let Some(lease) = row.lease() {
                 rows.entry(lease).or_default().push(row.clone());
             }
         }
         for lease in state.leases().keys() {
-            let rows = rows.remove(lease).unwrap_or_default();
-            self.take_up_lease(&state, *lease, &rows);
+            let rows = rows.get(lease).map(Vec::as_slice).unwrap_or_default();
+            self.take_up_lease(&state, *lease, rows);
         }
-        rows.values().flatten().for_each(|row| self.see_stray(row));
+        // Now it is known whose they are.
+        rows.into_values().flatten().for_each(|row| self.see(row));
         let postponed = std::mem::take(&mut self.postponed);
         postponed.iter().for_each(|plan| self.carry_out_all(plan));
     }
@@ -567,7 +628,7 @@ impl Kubernetes {
         let index = lease.stage.stage.index();
         let launch = &job.spec.stages[index].alternatives[lease.placement.alternative].launch;
         let owner = self.owners.get(lease.stage.job);
-        let namespace = owner.as_ref().map_or(&self.namespace, |owner| &owner.namespace).clone();
+        let namespace = self.namespace_of(owner.as_ref()).to_owned();
         let gang = pods::Gang {
             scheduler: &self.scheduler,
             namespace: &namespace,
@@ -581,31 +642,35 @@ impl Kubernetes {
             launch,
             resume: job.stages[index].checkpoint.as_ref(),
         };
-        // A node is given once all pods are there: pods without any are those of a beginning.
-        let has_begun = rows.iter().any(|row| row.node.is_some() || row.phase.has_ended());
-        if lease.phase == Phase::Starting && !has_begun {
-            let objects = self.prepared(&gang);
-            let service = gang.service_key();
+        let names = gang.pod_names();
+        let key = |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };
+        let row_of = |name: &String| rows.iter().find(|row| row.key == key(name));
+        let pods: Vec<Option<&PodRow>> = names.iter().map(row_of).collect();
+        // Nodes are given once all pods are there: who finds some without one goes on with that,
+        // and who finds none begins.
+        let is_whole = pods.iter().all(Option::is_some);
+        let none_bound = pods.iter().flatten().all(|row| row.node.is_none());
+        let none_ended = pods.iter().flatten().all(|row| !row.phase.has_ended());
+        let all_bound = pods.iter().flatten().all(|row| row.node.is_some());
+        let is_beginning = none_bound || (is_whole && !all_bound);
+        if lease.phase == Phase::Starting && none_ended && is_beginning {
+            let (objects, service) = (self.prepared(&gang), gang.service_key());
             return self.start(id, (namespace, service), objects);
         }
-        let names = gang.pod_names();
-        let key = |name| ObjectKey { namespace: namespace.clone(), name };
         let grace = launch.checkpoint.as_ref().map_or(CheckpointSpec::GRACE_DEFAULT, |it| it.grace);
+        let uid = |row: &PodRow| row.uid.clone();
         let mut live = Live {
             gang: Gang::adopted(names.len(), lease.phase),
             wanted: Wanted::default(),
-            pods: names.into_iter().map(|name| (key(name), None)).collect(),
+            pods: names.iter().zip(&pods).map(|(it, row)| (key(it), row.map(uid))).collect(),
             service: gang.service_key(),
             stop: lease.phase.is_stopping().then_some(grace),
         };
-        for row in rows {
-            let Some(rank) = row.rank.map(|it| it.rank) else { continue };
-            if let Some(pod) = live.pods.get_mut(rank as usize) {
-                pod.1 = Some(row.uid.clone());
-            }
-            live.gang.see(rank, row);
+        for (rank, row) in (0..).zip(&pods) {
+            row.iter().for_each(|row| live.gang.see(rank, row));
         }
-        let is_asked = rows.iter().all(|row| row.is_deleting || row.phase.has_ended());
+        let mut there = pods.iter().flatten();
+        let is_asked = there.all(|row| row.is_deleting || row.phase.has_ended());
         self.leases.insert(id, live);
         if lease.phase.is_stopping() && !is_asked {
             self.delete(id, grace);

@@ -4,20 +4,11 @@ use het_core::{Failure, FailureCause, Outcome, Phase};
 
 use crate::objects::{PodFailure, PodPhase, PodRow};
 
-/// What the kubelet says when it does not take a pod: nothing of it ran.
-const REJECTIONS: [&str; 8] = [
-    "OutOf",
-    "UnexpectedAdmissionError",
-    "TopologyAffinityError",
-    "NodeAffinity",
-    "NodeName",
-    "NodePorts",
-    "UnsupportedPodSpec",
-    "PodFeatureUnsupported",
-];
-/// What it says when its node gives a pod up.
+/// What the kubelet says when its node gives a pod up.
 const LOSSES: [&str; 6] =
     ["Evicted", "Preempting", "NodeShutdown", "Terminated", "NodeLost", "Shutdown"];
+/// What it says when it ends a pod that has had its time.
+const DEADLINE: &str = "DeadlineExceeded";
 /// A container that used up the memory that it had asked for.
 const OUT_OF_MEMORY: &str = "OOMKilled";
 /// Exit code of a program that `SIGKILL` ended.
@@ -142,6 +133,10 @@ impl Gang {
         }
     }
 
+    pub fn is_unheard(&self, rank: u32) -> bool {
+        self.unheard().any(|unheard| unheard == rank)
+    }
+
     /// Ranks that were made and of which nobody has heard.
     pub fn unheard(&self) -> impl Iterator<Item = u32> + '_ {
         let is_begun = self.begin != Beginning::UnderWay;
@@ -191,12 +186,14 @@ impl Gang {
 
 fn outcome_of(rank: u32, pod: &PodFailure) -> Outcome {
     let says = |words: &[&str]| words.iter().any(|word| pod.reason.starts_with(word));
-    if says(&REJECTIONS) {
-        let reason = format!("the node refused the pod of rank {rank}: {}", told(pod));
-        return Outcome::Refused { reason };
-    }
     if says(&LOSSES) {
         return Outcome::Lost;
+    }
+    // It has a reason of the pod and none of a container where it does not take a pod: `OutOfcpu`,
+    // `TaintToleration`, `UnexpectedAdmissionError`, …
+    if !pod.reason.is_empty() && pod.exit_code.is_none() && pod.reason != DEADLINE {
+        let reason = format!("the node refused the pod of rank {rank}: {}", told(pod));
+        return Outcome::Refused { reason };
     }
     let exit_code = pod.exit_code.unwrap_or(Failure::unseen().exit_code);
     let cause = match (pod.container_reason.as_str(), pod.exit_code) {

@@ -30,6 +30,8 @@ const POD_LABELS: [&str; 5] = [
     "cloud.provider.com/topology-block",
     "topology.kubernetes.io/zone",
 ];
+/// Larger than any device: what more somebody asks for makes no difference.
+const TAKEN_MAX: u64 = Share::units(100_000).0 as u64;
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 /// What begins the names of resources that are no devices.
 const NO_DEVICES: [&str; 2] = ["hugepages-", "attachable-volumes-"];
@@ -51,7 +53,9 @@ pub(crate) struct Inventory {
 /// What the loop knows of a node.
 #[derive(Debug, Default)]
 struct Told {
-    /// With its devices, as a topology of its own.
+    /// It has joined and was not removed.
+    is_there: bool,
+    /// With its devices, as a topology of its own; `None` where it may have been another.
     node: Option<Topology>,
     is_lost: bool,
     is_suspected: bool,
@@ -68,6 +72,7 @@ impl Inventory {
             let classes = topology.classes.iter().enumerate();
             let taken = classes.map(|(row, class)| (class.id.clone(), state.taken(id, row)));
             let told = Told {
+                is_there: true,
                 // How it is described may have changed with the table of devices.
                 node: None,
                 is_lost: state.is_lost(id),
@@ -128,7 +133,8 @@ impl Inventory {
         }
         let sums = self.others.entry(node.clone()).or_default();
         for (name, amount) in after.into_iter().flatten() {
-            *sums.entry(name.clone()).or_default() += amount;
+            let sum = sums.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(*amount);
         }
         for (name, amount) in before.into_iter().flatten() {
             let sum = sums.entry(name.clone()).or_default();
@@ -143,16 +149,32 @@ impl Inventory {
         let mut joining = Topology::default();
         for name in std::mem::take(&mut self.changed) {
             let Some(row) = self.nodes.get(&name) else {
-                if self.told.remove(&name).is_some() {
+                // Its row may come back with all that was said of it.
+                if let Some(told) = self.told.get_mut(&name)
+                    && told.is_there
+                {
+                    (told.is_there, told.node) = (false, None);
                     events.push(Event::NodeRemoved { name });
                 }
                 continue;
             };
-            let described = described(row);
             let told = self.told.entry(name.clone()).or_default();
+            // A new node on which nothing may start yet is none yet: what is decided when it joins
+            // would not know.
+            if !told.is_there && (!row.is_ready || repels(row)) {
+                continue;
+            }
+            let described = described(row);
+            if told.is_there
+                && told.node.is_none()
+                && self.rows.get(&name).is_some_and(|id| is_as(&described, topology, *id))
+            {
+                told.node = Some(described.clone());
+            }
             if told.node.as_ref() != Some(&described) {
                 append(&mut joining, &described);
-                told.node = Some(described);
+                // Whoever joins is there.
+                (told.is_there, told.is_lost, told.node) = (true, false, Some(described));
                 self.changed.insert(name);
                 continue;
             }
@@ -197,14 +219,14 @@ impl Told {
             });
         }
         let taken = taken(row, others);
-        let classes = topology.classes.iter().enumerate();
-        for (class, of) in classes {
+        // What is taken of a class that no node has yet is told once one has.
+        for (class, of) in topology.classes.iter().enumerate() {
             let amount = taken.get(&of.id).copied().unwrap_or_default();
-            if self.taken.get(&of.id).copied().unwrap_or_default() != amount {
+            let before = self.taken.insert(of.id.clone(), amount).unwrap_or_default();
+            if before != amount {
                 events.push(Event::CapacityTaken { node, class, amount });
             }
         }
-        self.taken = taken;
     }
 }
 
@@ -223,7 +245,8 @@ fn taken(row: &NodeRow, others: Option<&Requests>) -> BTreeMap<Name, Share> {
             CPU => Some(processor(row).id),
             resource => known(resource, &row.labels).map(|known| known.class.id),
         };
-        let share = Share((*amount * u64::from(Share::WHOLE.0) / 1_000) as u32);
+        let share = amount.saturating_mul(u64::from(Share::WHOLE.0)) / 1_000;
+        let share = Share(share.min(TAKEN_MAX) as u32);
         if let Some(class) = class.filter(|_| share > Share::ZERO) {
             *taken.entry(class).or_default() += share;
         }
@@ -298,6 +321,17 @@ fn class_row(topology: &mut Topology, class: DeviceClass) -> usize {
         topology.classes.push(class);
         topology.classes.len() - 1
     })
+}
+
+/// Whether a row of a topology says the same of a node as its description.
+fn is_as(described: &Topology, topology: &Topology, id: NodeId) -> bool {
+    let of_node = topology.devices.iter().filter(|device| device.node == id);
+    let told = of_node.map(|device| (device, &topology.classes[device.class]));
+    let own = described.devices.iter().map(|device| (device, &described.classes[device.class]));
+    let bare = |(device, class): (&Device, &DeviceClass)| {
+        (Device { node: NodeId(0), class: 0, ..device.clone() }, class.clone())
+    };
+    *topology.node(id) == described.nodes[0] && told.map(bare).eq(own.map(bare))
 }
 
 /// Adds a topology of one node to others.

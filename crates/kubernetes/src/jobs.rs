@@ -14,7 +14,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::names::{SCHEDULER, SCHEDULER_LABEL};
 use crate::objects::ObjectKey;
@@ -23,6 +23,8 @@ use crate::objects::ObjectKey;
 const NEWS_MAX: usize = 4_096;
 /// Between two tries of a status that the server could not take.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A connection that says nothing for longer is given up.
+const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// A job as somebody made it.
 #[derive(Debug, Clone, PartialEq)]
@@ -163,17 +165,20 @@ impl Jobs {
                     known = now;
                 }
                 Ok(Event::Apply(object) | Event::InitApply(object)) => {
-                    if let Some(job) = self.object(object) {
-                        let (key, uid) = (job.owner.key(), job.owner.uid.clone());
-                        listed.as_mut().unwrap_or(&mut known).insert(key, uid);
-                        tell.push(JobNews::Is(Box::new(job)));
+                    let key = key_of(&object);
+                    match self.object(object) {
+                        Some(job) => {
+                            let uid = job.owner.uid.clone();
+                            listed.as_mut().unwrap_or(&mut known).insert(key, uid);
+                            tell.push(JobNews::Is(Box::new(job)));
+                        }
+                        // Somebody gave it to another scheduler.
+                        None => tell.extend(known.remove(&key).map(|uid| JobNews::Gone { uid })),
                     }
                 }
                 Ok(Event::Delete(object)) => {
-                    if let Some(job) = self.object(object) {
-                        known.remove(&job.owner.key());
-                        tell.push(JobNews::Gone { uid: job.owner.uid });
-                    }
+                    let gone = known.remove(&key_of(&object));
+                    tell.extend(gone.map(|uid| JobNews::Gone { uid }));
                 }
                 // The stream begins anew by itself.
                 Err(_) => {}
@@ -190,23 +195,30 @@ impl Jobs {
     /// cannot take is tried again; what is gone is let go.
     pub(crate) async fn write_statuses(self, mut statuses: mpsc::Receiver<JobStatus>) {
         let mut waiting: BTreeMap<JobOwner, TrainingJobStatus> = BTreeMap::new();
+        let mut failed: BTreeMap<JobOwner, TrainingJobStatus> = BTreeMap::new();
         loop {
-            if waiting.is_empty() {
+            if waiting.is_empty() && failed.is_empty() {
                 match statuses.recv().await {
                     Some(status) => drop(waiting.insert(status.owner, status.status)),
                     None => return,
                 }
             }
             while let Ok(status) = statuses.try_recv() {
+                failed.remove(&status.owner);
                 waiting.insert(status.owner, status.status);
             }
-            let Some((owner, status)) = waiting.pop_first() else { continue };
-            match self.write_status(&owner, &status).await {
-                Err(error) if !is_refused(&error) => {
-                    waiting.entry(owner).or_insert(status);
-                    sleep(PAUSE).await;
+            match waiting.pop_first() {
+                Some((owner, status)) => {
+                    let written = timeout(REQUEST_MAX, self.write_status(&owner, &status)).await;
+                    if !matches!(written, Ok(ref written) if is_settled(written)) {
+                        failed.insert(owner, status);
+                    }
                 }
-                _ => {}
+                // The others are written: whoever failed has another try.
+                None => {
+                    sleep(PAUSE).await;
+                    waiting = std::mem::take(&mut failed);
+                }
             }
         }
     }
@@ -218,13 +230,14 @@ impl Jobs {
         owner: &JobOwner,
         status: &TrainingJobStatus,
     ) -> Result<(), Error> {
-        // The uid says that no other object of the name is meant.
-        let change = json!({
-            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
-            "metadata": { "uid": owner.uid }, "status": replacing(status),
-        });
+        // Another object of the name may have taken its place: then the test fails.
+        let change = json!([
+            { "op": "test", "path": "/metadata/uid", "value": owner.uid },
+            { "op": "add", "path": "/status", "value": status },
+        ]);
+        let change = serde_json::from_value(change).expect("these are operations");
         let api = self.within(&owner.namespace);
-        let change = Patch::Merge(&change);
+        let change: Patch<()> = Patch::Json(change);
         api.patch_status(&owner.name, &PatchParams::default(), &change).await.map(drop)
     }
 }
@@ -261,12 +274,6 @@ pub(crate) fn news() -> (mpsc::Sender<JobNews>, mpsc::Receiver<JobNews>) {
     mpsc::channel(NEWS_MAX)
 }
 
-impl JobOwner {
-    fn key(&self) -> ObjectKey {
-        ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
-    }
-}
-
 impl JobObject {
     /// `None` of an object without a name.
     fn of(mut object: DynamicObject) -> Option<Self> {
@@ -285,18 +292,18 @@ impl JobObject {
     }
 }
 
-/// A status in whose place nothing is left of the one before: a merge keeps what is not named.
-fn replacing(status: &TrainingJobStatus) -> Value {
-    let mut value = serde_json::to_value(status).expect("a status always becomes JSON");
-    for field in ["reason", "devices", "progress"] {
-        if value.get(field).is_none() {
-            value[field] = Value::Null;
-        }
+/// Whether a status is written, or its object is gone or can never take it.
+fn is_settled(written: &Result<(), Error>) -> bool {
+    match written {
+        Ok(()) => true,
+        Err(Error::Api(status)) => matches!(status.code, 400 | 404 | 409 | 413 | 422),
+        Err(_) => false,
     }
-    value
 }
 
-/// Whether the server has an opinion: then another try changes nothing.
-fn is_refused(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+fn key_of(object: &DynamicObject) -> ObjectKey {
+    ObjectKey {
+        namespace: object.metadata.namespace.clone().unwrap_or_default(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+    }
 }

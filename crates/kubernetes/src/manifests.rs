@@ -76,14 +76,9 @@ fn rules() -> Value {
         { "apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"] },
         {
             "apiGroups": [GROUP], "resources": [PLURAL],
-            "verbs": ["get", "list", "watch", "create"],
+            "verbs": ["list", "watch", "create"],
         },
         { "apiGroups": [GROUP], "resources": [format!("{PLURAL}/status")], "verbs": ["patch"] },
-        // An owner that blocks its own end for the sake of what it owns.
-        {
-            "apiGroups": [GROUP], "resources": [format!("{PLURAL}/finalizers")],
-            "verbs": ["update"],
-        },
     ])
 }
 

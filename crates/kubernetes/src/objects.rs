@@ -190,7 +190,8 @@ impl PodRow {
         let mut requests: BTreeMap<String, u64> = BTreeMap::new();
         for container in &pod.spec.containers {
             for (name, amount) in amounts(&container.resources.requests) {
-                *requests.entry(name).or_default() += amount;
+                let sum = requests.entry(name).or_default();
+                *sum = sum.saturating_add(amount);
             }
         }
         Some(Self {

@@ -129,6 +129,7 @@ impl Gang<'_> {
             "terminationGracePeriodSeconds": self.grace_seconds(),
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
+            "tolerations": tolerations(&resources),
             "containers": [{
                 "name": CONTAINER, "image": image, "command": self.argv(rank),
                 "env": self.environment(rank),
@@ -192,7 +193,8 @@ impl Gang<'_> {
     fn argv(&self, rank: u32) -> Vec<String> {
         let resume: &[String] = if self.resume.is_some() { &self.launch.resume } else { &[] };
         let values = self.placeholders(rank);
-        self.launch.argv.iter().chain(resume).map(|text| fill(text, values)).collect()
+        let words = self.launch.argv.iter().chain(resume);
+        words.map(|text| literal(&fill(text, values))).collect()
     }
 
     /// The contract between a program and its scheduler, as far as a pod can keep it.
@@ -229,7 +231,8 @@ impl Gang<'_> {
                 set(name, value);
             }
         }
-        variables.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+        let variables = variables.iter();
+        variables.map(|(name, value)| json!({ "name": name, "value": literal(value) })).collect()
     }
 
     /// How its ranks meet, as `torch.distributed` and `torchrun` have it.
@@ -254,6 +257,17 @@ impl Gang<'_> {
             ("PET_NPROC_PER_NODE", devices.to_string()),
         ]
     }
+}
+
+/// Nodes keep others away from their devices by a taint that is named after the resource.
+fn tolerations(resources: &Map<String, Value>) -> Vec<Value> {
+    let devices = resources.keys().filter(|name| name.contains('/'));
+    devices.map(|name| json!({ "key": name, "operator": "Exists" })).collect()
+}
+
+/// A text that the kubelet hands on as it is: it takes `$(NAME)` for a variable and `$$` for `$`.
+fn literal(text: &str) -> String {
+    text.replace('$', "$$")
 }
 
 /// The resource by which the kubelet counts a device: slots of a node are named after it

@@ -16,7 +16,7 @@ use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::channel::{Message, Sender};
 use crate::objects::{self, ObjectKey, PodObject, PodRow};
@@ -31,6 +31,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 const CONFLICT: u16 = 409;
+const NOT_FOUND: u16 = 404;
+/// A connection that says nothing for longer is given up.
+const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// Writes for one scheduler; cheap to clone.
 #[derive(Clone)]
@@ -168,7 +171,7 @@ impl Writer {
             Err(Tried::Refused(Error::Api(status))) if status.code == CONFLICT => {
                 let there = self.tried(wanted, || self.get(namespace, &pod.name)).await;
                 let there = there.map_err(|tried| tried.refusal(&what))?;
-                match there.lease() == Some(lease) {
+                match there.lease() == Some(lease) && !there.is_deleting {
                     true => Ok(Made::of(there)),
                     false => Err(Refusal::For(format!("{what} is there already"))),
                 }
@@ -242,7 +245,8 @@ impl Writer {
             };
             let api = this.pods(&key.namespace);
             // Gone, or replaced by another of its name: neither is ours to delete.
-            let _ = this.tried(wanted, || api.delete(&key.name, &parameters)).await;
+            let delete = || api.delete(&key.name, &parameters);
+            let _ = this.tried_until(wanted, is_of_another, delete).await;
         });
         stream::iter(deletes).buffer_unordered(GANG_REQUESTS_MAX).collect::<()>().await;
     }
@@ -252,16 +256,17 @@ impl Writer {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
         let (wanted, parameters) = (Wanted::default(), DeleteParams::default());
         // Perhaps it was never made.
-        let _ = self.tried(&wanted, || api.delete(&key.name, &parameters)).await;
+        let delete = || api.delete(&key.name, &parameters);
+        let _ = self.tried_until(&wanted, is_of_another, delete).await;
     }
 
     /// Looks at a pod of which nobody has heard.
     pub async fn look(self, lease: LeaseId, rank: u32, key: ObjectKey) {
         let wanted = Wanted::default();
-        let message = match self.tried(&wanted, || self.get(&key.namespace, &key.name)).await {
-            Ok(row) => Message::Pod(Box::new(row)),
-            Err(_) => Message::RankGone { lease, rank },
-        };
+        let get = || self.get(&key.namespace, &key.name);
+        let row = self.tried_until(&wanted, is_of_another, get).await;
+        let row = row.ok().map(Box::new);
+        let message = Message::Looked { lease, rank, row };
         self.sender.send(message).await;
     }
 
@@ -271,15 +276,24 @@ impl Writer {
         wanted: &Wanted,
         request: impl Fn() -> F,
     ) -> Result<T, Tried> {
+        self.tried_until(wanted, is_final, request).await
+    }
+
+    async fn tried_until<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        wanted: &Wanted,
+        is_final: fn(&Error) -> bool,
+        request: impl Fn() -> F,
+    ) -> Result<T, Tried> {
         let mut pause = PAUSE;
         while !wanted.is_over() {
             let permit = self.requests.acquire().await.expect("it is never closed");
-            let result = request().await;
+            let result = timeout(REQUEST_MAX, request()).await;
             drop(permit);
             match result {
-                Ok(value) => return Ok(value),
-                Err(error) if is_final(&error) => return Err(Tried::Refused(error)),
-                Err(_) => sleep(pause).await,
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(error)) if is_final(&error) => return Err(Tried::Refused(error)),
+                Ok(Err(_)) | Err(_) => sleep(pause).await,
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -303,6 +317,12 @@ impl Tried {
             Self::Refused(error) => Refusal::For(format!("{what} was refused: {error}")),
         }
     }
+}
+
+/// Whether what was meant is not there any more. Whatever else is said may be said no more later:
+/// what has to go is not left because rights were missing for a while.
+fn is_of_another(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if matches!(status.code, NOT_FOUND | CONFLICT))
 }
 
 /// Whether the same request would be refused again.

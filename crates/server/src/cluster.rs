@@ -3,11 +3,10 @@
 mod intake;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use het_control::Controller;
-use het_core::{Millis, State};
+use het_core::{Event, JobId, Millis, State};
 use het_host::{Home, LatestLoad, Reserve, StartTime};
 use het_kubernetes::{
     Access, JobObject, JobOwners, Kubernetes, KubernetesConfig, Nodes, SCHEDULER, Statuses,
@@ -16,6 +15,7 @@ use het_node::Heartbeat;
 use het_service::report::resource_status;
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store, Touched};
 use het_wire::api::JobRow;
+use het_wire::resource::TrainingJobStatus;
 
 use crate::archive::Archive;
 use crate::assembly::{StartError, of_store, open_or_create, start_time_of};
@@ -44,9 +44,6 @@ impl ClusterOptions {
 
 /// How long a start waits for the lists of nodes and pods: 5,000 and 50,000 take seconds.
 const LISTS_MAX: Millis = Millis::seconds(60);
-/// Where pods lie whose jobs have no object: there are none.
-const NO_NAMESPACE: &str = "default";
-
 /// A service for the jobs of a cluster.
 #[derive(Debug)]
 pub struct ClusterService {
@@ -77,20 +74,27 @@ impl ClusterService {
         let mut engine = Kubernetes::connect(KubernetesConfig {
             access,
             scheduler,
-            namespace: NO_NAMESPACE.to_owned(),
+            namespace: None,
             nodes: Nodes::Watched,
             begins_at,
         })?;
         let news = of_clock.into_iter().chain(of_store(taken_over, mended.as_ref()));
-        engine.await_lists(LISTS_MAX);
+        let are_listed = engine.await_lists(LISTS_MAX);
         let server = engine.connection();
         let news = news.chain([format!("the cluster is {} ({})", server.server, server.version)]);
         let unknown = engine.not_understood().into_iter().map(|(resource, nodes)| {
             format!("nobody knows what `{resource}` of {nodes} nodes is: it is not offered")
         });
-        let news: Vec<String> = news.chain(unknown).collect();
+        let silent = (!are_listed).then(|| {
+            let limit = LISTS_MAX.as_seconds();
+            format!(
+                "the API server has not listed nodes and pods within {limit} s: may the account do so?"
+            )
+        });
+        let news: Vec<String> = news.chain(unknown).chain(silent).collect();
         let (owners, statuses) = (engine.owners(), engine.statuses());
-        let known = known_jobs(&past.state, &engine.list_jobs()?, (&owners, &statuses));
+        let objects = engine.list_jobs()?;
+        let known = known_jobs(&past.state, &rows, &objects, &owners);
         let (jobs, changes) = (ClusterJobs::new(engine.jobs()), engine.watch_jobs());
         let archive = Archive {
             events: store,
@@ -100,13 +104,13 @@ impl ClusterService {
             avoided: BTreeSet::new(),
         };
         let Scheduling { policy, cadence } = scheduling;
-        let state = past.state;
-        let observer = write_statuses(&state, owners.clone(), statuses.clone());
         let last_job = rows.last().map_or(0, |row| row.id);
-        let mut control = Controller::new(state, past.rates, policy, engine, archive)
+        let deleted = deleted_jobs(&past.state, &owners);
+        let mut control = Controller::new(past.state, past.rates, policy, engine, archive)
             .with_cadence(cadence)
             .with_retention(keeping.retention());
         control.adopt();
+        deleted.into_iter().for_each(|job| control.accept(Event::JobCancelled { job }));
         if control.log_mut().mend().is_err() {
             // For the first turn; the service finds out the same, and says so.
             control.log_mut().release_reserve();
@@ -114,6 +118,8 @@ impl ClusterService {
         // Whoever asks first sees the cluster as it is now.
         let now = control.now();
         control.turn(Some(now)).map_err(ServiceError::Control)?;
+        catch_up(control.state(), &objects, &owners, &statuses);
+        let observer = write_statuses(control.state(), owners.clone(), statuses.clone());
         let setup = Setup {
             rows,
             ended_max: keeping.jobs,
@@ -163,28 +169,48 @@ impl ClusterService {
     }
 }
 
-/// The jobs of a state by the uid of their object. Objects that are there own what is made for
-/// them, and are told what the server before had no time to tell.
+/// The jobs of a state and of rows by the uid of their object. Objects that are there own what is
+/// made for them.
 fn known_jobs(
     state: &State,
+    rows: &[JobRow],
     objects: &[JobObject],
-    (owners, statuses): (&JobOwners, &Statuses),
+    owners: &JobOwners,
 ) -> BTreeMap<String, Known> {
-    let by_uid: BTreeMap<&str, &JobObject> =
-        objects.iter().map(|object| (object.owner.uid.as_str(), object)).collect();
+    let of_state = state.jobs().iter().filter_map(|(id, job)| Some((*id, job.spec.key.as_ref()?)));
+    let of_state = of_state.map(|(id, key)| (id, key.to_string()));
+    let of_rows = rows.iter().filter_map(|row| Some((JobId(row.id), row.key.clone()?)));
     let mut known = BTreeMap::new();
-    for (id, job) in state.jobs() {
-        let Some(uid) = job.spec.key.as_ref().and_then(|key| intake::uid_of(key)) else { continue };
-        if let Some(object) = by_uid.get(uid) {
-            owners.insert(*id, object.owner.clone());
-            let status = resource_status(state, *id, job);
-            if object.status != status {
-                statuses.write(object.owner.clone(), status);
-            }
+    for (id, key) in of_rows.chain(of_state) {
+        if let Some(uid) = intake::uid_of(&key) {
+            known.insert(uid.to_owned(), Known { id, priority: None });
         }
-        known.insert(uid.to_owned(), Known { id: *id, priority: None });
+    }
+    for object in objects {
+        if let Some(known) = known.get(&object.owner.uid) {
+            owners.insert(known.id, object.owner.clone());
+        }
     }
     known
+}
+
+/// Live jobs whose object was deleted while nobody watched.
+fn deleted_jobs(state: &State, owners: &JobOwners) -> Vec<JobId> {
+    let live = state.jobs().iter().filter(|(_, job)| job.end.is_none());
+    live.map(|(id, _)| *id).filter(|id| owners.get(*id).is_none()).collect()
+}
+
+/// Tells objects what the server before had no time to tell.
+fn catch_up(state: &State, objects: &[JobObject], owners: &JobOwners, statuses: &Statuses) {
+    let told: BTreeMap<&str, &TrainingJobStatus> =
+        objects.iter().map(|object| (object.owner.uid.as_str(), &object.status)).collect();
+    for (id, job) in state.jobs() {
+        let Some(owner) = owners.get(*id) else { continue };
+        let status = resource_status(state, *id, job);
+        if told.get(owner.uid.as_str()) != Some(&&status) {
+            statuses.write(owner, status);
+        }
+    }
 }
 
 /// Tells objects how their jobs stand, whenever that changes.
@@ -195,9 +221,9 @@ fn write_statuses(state: &State, owners: JobOwners, statuses: Statuses) -> Obser
         let state = replica.state();
         for id in touched.by(events) {
             let Some((owner, job)) = owners.get(id).zip(state.job(id)) else { continue };
-            let status = Arc::new(resource_status(state, id, job));
+            let status = resource_status(state, id, job);
             if told.get(&id) != Some(&status) {
-                statuses.write(owner, (*status).clone());
+                statuses.write(owner, status.clone());
                 told.insert(id, status);
             }
             if job.end.is_some() {

@@ -113,14 +113,9 @@ impl Handle {
         Arc::clone(&self.published.topology.borrow())
     }
 
-    /// Ends when the topology is another than at the call.
-    pub async fn topology_changed(&self) {
-        let mut topology = self.published.topology.clone();
-        topology.mark_unchanged();
-        // Where the loop is gone nothing changes any more.
-        if topology.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    /// The same as it changes.
+    pub fn topologies(&self) -> watch::Receiver<Arc<Topology>> {
+        self.published.topology.clone()
     }
 
     /// Why nothing can be changed at present, in one line; `None` where the store can be written.

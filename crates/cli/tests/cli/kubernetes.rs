@@ -126,11 +126,15 @@ fn served(cluster: &Cluster, name: &str) -> Served {
     let manifests = sandbox.run(&["kubernetes", "manifests"]).stdout;
     cluster.apply(&String::from_utf8_lossy(&manifests));
     drop(alone);
-    let kubeconfig = cluster.account(&sandbox);
+    start(cluster, Served(sandbox), name)
+}
+
+/// A server in a sandbox that may have had one before.
+fn start(cluster: &Cluster, served: Served, name: &str) -> Served {
+    let kubeconfig = cluster.account(&served);
     let kubeconfig = kubeconfig.to_string_lossy();
-    let arguments =
-        ["--engine", "kubernetes", "--kubeconfig", &kubeconfig, "--scheduler-name", name];
-    Served(sandbox).start(&arguments)
+    let engine = ["--engine", "kubernetes", "--kubeconfig", &kubeconfig];
+    served.start(&[&engine[..], &["--scheduler-name", name]].concat())
 }
 
 #[test]
@@ -213,11 +217,12 @@ fn a_preempted_job_waits_and_what_runs_outlives_the_server() {
     assert_eq!(cluster.pods(&node, id), before, "it is the same pod");
 
     let urgent = unique("urgent");
-    let second = served.submit_stage(&urgent, "urgent", &stage(&["finish", "1s"], &devices));
+    let second = served.submit_stage(&urgent, "urgent", &stage(&["until-notice"], &devices));
     cluster.await_state(&low, "preempted");
+    cluster.await_state(&urgent, "running");
     let reason = cluster.job(&low)["status"]["reason"].clone();
     assert!(reason.as_str().is_some_and(|text| text.contains(&node)), "{reason}");
-    assert_eq!(served.code(&["wait", &second.to_string()]), Some(0));
+    assert_eq!(served.code(&["cancel", &second.to_string()]), Some(0));
     cluster.await_state(&low, "running");
     let after = cluster.pods(&node, id);
     assert!(after.len() == 1 && after != before, "{after:?}");
@@ -226,6 +231,29 @@ fn a_preempted_job_waits_and_what_runs_outlives_the_server() {
     cluster.told(&["delete", "trainingjob", &low, "--wait=false"]);
     assert_eq!(served.code(&["wait", &id.to_string()]), Some(130), "it is cancelled");
     wait_for("the end of its pod", || cluster.pods(&node, id).is_empty());
+    cluster.told(&["delete", "node", &node]);
+}
+
+#[test]
+fn what_happens_while_no_server_runs_is_taken_up() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("third");
+    cluster.make_node(&node, 2);
+    let served = served(&cluster, &node);
+    wait_for("the node", || served.told(&["devices"]).contains(&node));
+    let one = format!("{node}:1");
+    let (ends, deleted) = (unique("ends"), unique("deleted"));
+    let first = served.submit_stage(&ends, "normal", &stage(&["finish", "1s"], &one));
+    let second = served.submit_stage(&deleted, "normal", &stage(&["until-notice"], &one));
+    cluster.await_state(&deleted, "running");
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+    cluster.told(&["delete", "trainingjob", &deleted, "--wait=false"]);
+    wait_for("the end of its pod", || cluster.pods(&node, first).is_empty());
+
+    let served = start(&cluster, served, &node);
+    cluster.await_state(&ends, "succeeded");
+    assert_eq!(served.code(&["wait", &second.to_string()]), Some(130), "it is cancelled");
+    wait_for("the end of the other's", || cluster.pods(&node, second).is_empty());
     cluster.told(&["delete", "node", &node]);
 }
 

@@ -44,7 +44,7 @@ impl Pods<'_> {
         let config = KubernetesConfig {
             access: self.cluster.access(),
             scheduler: name.clone(),
-            namespace: name,
+            namespace: Some(name),
             nodes: Nodes::Reported,
             begins_at: since,
         };

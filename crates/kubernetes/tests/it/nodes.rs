@@ -22,7 +22,7 @@ impl Heard {
         let config = KubernetesConfig {
             access: cluster.access(),
             scheduler: unique("nodes"),
-            namespace: "default".to_owned(),
+            namespace: None,
             nodes: Nodes::Watched,
             begins_at: Time::ZERO,
         };

@@ -180,6 +180,10 @@ pub async fn requeue(
     let service = &service;
     let row = calls::find(service, &caller, &selector)?;
     caller.check(Verb::SubmitJobs, &row.tenant)?;
+    if api.0.cluster.is_some() {
+        let text = "what a job of a cluster wrote went with its pods, so it cannot go on from that";
+        return Err(ApiError::new(Code::BadRequest, text).hint("submit it again"));
+    }
     let _room = calls::room(service, &row.tenant, api.0.jobs_of_a_tenant)?;
     let old = JobId(row.id);
     let job = calls::requeue_source(service, old).await?;

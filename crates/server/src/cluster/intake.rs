@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use het_core::{Event, Job, JobChange, JobId, JobSpec, Name, Priority, StartConditions, State};
+use het_core::{Event, Job, JobChange, JobId, JobSpec, Priority, StartConditions, State};
 use het_host::Home;
 use het_kubernetes::{JobNews, JobObject, JobOwners, Statuses};
 use het_planner::models;
 use het_service::report::stamp;
 use het_service::{Caller, Change, Handle, Unavailable, calls};
-use het_wire::api::Begin;
 use het_wire::job::{Context, PriorityFile, TrainingJob, begin, parse_after};
 use het_wire::resource::{self, Condition, TrainingJobStatus};
 use jiff::Zoned;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 use crate::cluster_jobs::ClusterJobs;
 use crate::planning::plan;
@@ -23,12 +24,14 @@ use crate::planning::plan;
 const KEY: &str = "trainingjob/";
 /// The job's own directory in its pods.
 pub const WORKDIR: &str = "/work";
+/// Between two tries of what the loop could not take.
+const PAUSE: Duration = Duration::from_secs(1);
 /// The state of a job that cannot be taken in.
 const REFUSED: &str = "refused";
 
 /// The uid of the object of a job that was submitted under this key.
-pub(super) fn uid_of(key: &Name) -> Option<&str> {
-    key.as_str().strip_prefix(KEY)
+pub(super) fn uid_of(key: &str) -> Option<&str> {
+    key.strip_prefix(KEY)
 }
 
 /// A job that was taken in.
@@ -55,57 +58,69 @@ pub(super) struct Intake {
 impl Intake {
     /// Until nothing comes any more.
     pub fn run(mut self, changes: mpsc::Receiver<JobNews>) {
-        let runtime = Builder::new_current_thread().build();
-        let runtime = runtime.expect("a runtime without drivers needs nothing of the system");
+        let runtime = Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
         runtime.block_on(self.follow(changes));
     }
 
     async fn follow(&mut self, mut changes: mpsc::Receiver<JobNews>) {
+        let mut topologies = self.handle.topologies();
+        let mut again: Vec<JobNews> = Vec::new();
         loop {
-            let handle = self.handle.clone();
-            tokio::select! {
+            let next = tokio::select! {
                 news = changes.recv() => match news {
-                    Some(news) => self.take(news).await,
+                    Some(news) => vec![news],
                     None => return,
                 },
                 // Words that were none may be devices now.
-                () = handle.topology_changed() => {
-                    for object in std::mem::take(&mut self.refused).into_values() {
-                        self.take_in(object).await;
-                    }
+                Ok(()) = topologies.changed() => {
+                    let refused = std::mem::take(&mut self.refused).into_values();
+                    refused.map(|object| JobNews::Is(Box::new(object))).collect()
+                }
+                () = sleep(PAUSE), if !again.is_empty() => std::mem::take(&mut again),
+            };
+            for news in next {
+                if self.take(news.clone()).await.is_err() {
+                    again.push(news);
                 }
             }
         }
     }
 
-    async fn take(&mut self, news: JobNews) {
+    /// # Errors
+    /// When the loop cannot be reached or its store not be written: it is to be tried again.
+    async fn take(&mut self, news: JobNews) -> Result<(), Unavailable> {
         match news {
-            JobNews::Is(object) => match self.known.get(&object.owner.uid) {
-                Some(known) => self.renew(known.clone(), *object).await,
+            JobNews::Is(object) => match self.known.get(&object.owner.uid).cloned() {
+                // Who deletes an object waits for what it owns; nothing of it starts again.
+                Some(Known { id, .. }) if object.is_deleting => self.cancel(id).await,
+                Some(known) => self.renew(known, *object).await,
                 // It ended so long ago that nothing else is known of it.
-                None if is_over(&object.status.state) || object.is_deleting => {}
+                None if is_over(&object.status.state) || object.is_deleting => Ok(()),
                 None => self.take_in(*object).await,
             },
             JobNews::Gone { uid } => {
                 self.refused.remove(&uid);
-                if let Some(Known { id, .. }) = self.known.remove(&uid) {
+                if let Some(Known { id, .. }) = self.known.get(&uid) {
+                    let id = *id;
+                    self.cancel(id).await?;
                     self.owners.remove(id);
-                    // Where the loop is gone, the next one sees that the object is.
-                    let _ = self.cancel(id).await;
+                    self.known.remove(&uid);
                 }
+                Ok(())
             }
         }
     }
 
     /// Takes over what changed about the object of a job.
-    async fn renew(&mut self, known: Known, object: JobObject) {
+    async fn renew(&mut self, known: Known, object: JobObject) -> Result<(), Unavailable> {
         let uid = object.owner.uid.clone();
         self.owners.insert(known.id, object.owner);
         let priority: Option<PriorityFile> =
             serde_json::from_value(object.spec["priority"].clone()).ok();
         let priority: Priority = priority.unwrap_or_default().into();
         if known.priority == Some(priority) {
-            return;
+            return Ok(());
         }
         let job = known.id;
         let change = move |state: &State| {
@@ -115,10 +130,13 @@ impl Intake {
             let events = differs.then_some(Event::JobChanged { job, change });
             Change { events: events.into_iter().collect(), answer: () }
         };
-        // Where the loop is gone, the next one compares them again.
-        if self.handle.change(change).await.is_ok() {
-            self.known.insert(uid, Known { priority: Some(priority), ..known });
+        // Of an earlier server's job the object says nothing new: somebody may have set another
+        // priority by `het set`.
+        if known.priority.is_some() {
+            self.handle.change(change).await?;
         }
+        self.known.insert(uid, Known { priority: Some(priority), ..known });
+        Ok(())
     }
 
     async fn cancel(&self, job: JobId) -> Result<(), Unavailable> {
@@ -130,28 +148,30 @@ impl Intake {
         self.handle.change(change).await
     }
 
-    async fn take_in(&mut self, object: JobObject) {
-        let id = self.handle.new_job_id();
-        let taken_in = match self.specify(&object, id) {
-            Ok(spec) => {
-                let known = Known { id, priority: Some(spec.priority) };
-                self.known.insert(object.owner.uid.clone(), known);
-                self.owners.insert(id, object.owner.clone());
-                let spec = Arc::new(spec);
-                let submitted = calls::submit(&self.handle, id, spec, Begin::Queued).await;
-                submitted.map(|()| id).map_err(|error| error.to_string())
+    async fn take_in(&mut self, object: JobObject) -> Result<(), Unavailable> {
+        let (id, uid) = (self.handle.new_job_id(), object.owner.uid.clone());
+        let spec = match self.specify(&object, id) {
+            Ok(spec) => Arc::new(spec),
+            Err(reason) => {
+                self.refuse(&object, &reason).await;
+                self.jobs.tell(&uid, Err(reason));
+                self.refused.insert(uid, object);
+                return Ok(());
             }
-            Err(reason) => Err(reason),
         };
-        if let Err(reason) = &taken_in {
-            self.known.remove(&object.owner.uid);
+        // Before it can be started.
+        self.owners.insert(id, object.owner);
+        let priority = Some(spec.priority);
+        let submitted =
+            Event::JobSubmitted { job: id, spec, succeeded: Vec::new(), checkpoints: Vec::new() };
+        let change = move |_: &State| Change { events: vec![submitted], answer: () };
+        if let Err(error) = self.handle.change(change).await {
             self.owners.remove(id);
-            self.refuse(&object, reason).await;
+            return Err(error);
         }
-        self.jobs.tell(&object.owner.uid, taken_in.clone());
-        if taken_in.is_err() {
-            self.refused.insert(object.owner.uid.clone(), object);
-        }
+        self.known.insert(uid.clone(), Known { id, priority });
+        self.jobs.tell(&uid, Ok(id));
+        Ok(())
     }
 
     /// # Errors

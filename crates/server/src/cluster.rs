@@ -85,12 +85,8 @@ impl ClusterService {
         let unknown = engine.not_understood().into_iter().map(|(resource, nodes)| {
             format!("nobody knows what `{resource}` of {nodes} nodes is: it is not offered")
         });
-        let silent = (!are_listed).then(|| {
-            let limit = LISTS_MAX.as_seconds();
-            format!(
-                "the API server has not listed nodes and pods within {limit} s: may the account do so?"
-            )
-        });
+        let silent = (!are_listed)
+            .then(|| "nodes and pods are not listed yet: may the account do so?".to_owned());
         let news: Vec<String> = news.chain(unknown).chain(silent).collect();
         let (owners, statuses) = (engine.owners(), engine.statuses());
         let objects = engine.list_jobs()?;

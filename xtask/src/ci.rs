@@ -40,8 +40,11 @@ pub fn run() -> Result<()> {
     crate::rules::check()?;
     crate::book::check()?;
     crate::book::build()?;
-    let _cluster = TestCluster::start_if_built()?;
+    let mut cluster = None;
     for (name, arguments) in STEPS {
+        if *name == "tests" {
+            cluster = TestCluster::start_if_built()?;
+        }
         // The command line's tests have built the server; xtask's close.
         if *name == "xtask" {
             let began = Instant::now();
@@ -62,5 +65,6 @@ pub fn run() -> Result<()> {
         }
         eprintln!("── {name} took {} s", began.elapsed().as_secs());
     }
+    drop(cluster);
     Ok(())
 }

@@ -8,12 +8,10 @@ use std::thread::{self, JoinHandle};
 use het_control::Controller;
 use het_core::{Event, JobId, Millis, State};
 use het_host::{Home, LatestLoad, Reserve, StartTime};
-use het_kubernetes::{
-    Access, JobObject, JobOwners, Kubernetes, KubernetesConfig, Nodes, SCHEDULER, Statuses,
-};
+use het_kubernetes::{Access, JobObject, JobOwners, Kubernetes, KubernetesConfig, Nodes, Statuses};
 use het_node::Heartbeat;
 use het_service::report::resource_status;
-use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store, Touched};
+use het_service::{Observer, Scheduling, Service, ServiceError, Setup, Store, Touched};
 use het_wire::api::JobRow;
 use het_wire::resource::TrainingJobStatus;
 
@@ -33,13 +31,6 @@ pub struct ClusterOptions {
     pub scheduler: String,
     pub scheduling: Scheduling,
     pub keeping: Keeping,
-}
-
-impl ClusterOptions {
-    pub fn new(access: Access, scheduling: Scheduling) -> Self {
-        let (scheduler, keeping) = (SCHEDULER.to_owned(), Keeping::default());
-        Self { access, scheduler, scheduling, keeping }
-    }
 }
 
 /// How long a start waits for the lists of nodes and pods: 5,000 and 50,000 take seconds.
@@ -135,10 +126,6 @@ impl ClusterService {
         let thread = thread::Builder::new().name("intake".to_owned());
         let intake = thread.spawn(move || intake.run(changes)).map_err(StartError::Thread)?;
         Ok(Self { service, jobs, intake, log, news, refused })
-    }
-
-    pub fn handle(&self) -> &Handle {
-        &self.service.handle
     }
 
     /// What its interface shows.

@@ -5,7 +5,6 @@
 //! Must never know: a clock, randomness, files, sockets, threads, async, serde, any policy, any
 //! engine. Time is an argument; everything here is a pure value or a pure function.
 
-mod event;
 mod finding;
 mod free;
 mod host_resources;
@@ -26,10 +25,6 @@ mod state;
 mod topology;
 mod units;
 
-pub use event::{
-    Degradation, DegradationCause, Event, Failure, FailureCause, JobChange, Measured,
-    MeasuredNeeds, Occupant, Outcome, PolicyMemory, PreparationEnd, Progress,
-};
 pub use finding::Finding;
 pub use free::Free;
 pub use host_resources::HostResources;
@@ -55,10 +50,11 @@ pub use start::{
     StartConditions,
 };
 pub use state::{
-    Attempt, CHECKPOINTS_KEPT, Claim, Degraded, Faults, Job, JobEnd, JobState, Lease, Loss,
-    OtherCheckpoints, PartsError, Phase, Preparation, PreparationOutcome, Recoveries, Recovery,
-    RecoveryPhase, STOPS_KEPT, Slowness, Stage, StageState, State, StateParts, StepRate, Stop,
-    Suspicion, Ticket,
+    AdoptedJobs, Attempt, CHECKPOINTS_KEPT, Claim, Degradation, DegradationCause, Degraded, Event,
+    Failure, FailureCause, Faults, Job, JobChange, JobEnd, JobState, Lease, Loss, Measured,
+    MeasuredNeeds, Occupant, OtherCheckpoints, Outcome, PartsError, Phase, PolicyMemory,
+    Preparation, PreparationEnd, PreparationOutcome, Progress, Recoveries, Recovery, RecoveryPhase,
+    STOPS_KEPT, Slowness, Stage, StageState, State, StateParts, StepRate, Stop, Suspicion, Ticket,
 };
 pub use topology::{
     Device, DeviceClass, Domain, Link, Node, Topology, TopologyError, VNPU, Vertex,

@@ -1,8 +1,10 @@
 //! Cluster state, and `State::apply`, the only function that changes it.
 
+mod adoption;
 mod apply;
 mod degradation;
 mod eligibility;
+mod event;
 mod faults;
 mod parts;
 mod preparation;
@@ -17,13 +19,18 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::{
-    Checkpoint, DeviceId, Failure, Free, Generation, HostResources, Index, JobId, JobSpec, LeaseId,
-    Locality, Name, NodeId, Occupant, Placement, PolicyMemory, Priority, Progress, Quotas, Reason,
-    Request, Share, ShareMillis, StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
+    Checkpoint, DeviceId, Free, Generation, HostResources, Index, JobId, JobSpec, LeaseId,
+    Locality, Name, NodeId, Placement, Priority, Quotas, Reason, Request, Share, ShareMillis,
+    StageIndex, StageKey, StageSpec, StopCause, Time, Topology,
 };
 
+pub use adoption::AdoptedJobs;
 pub use degradation::Degraded;
 use eligibility::Eligibility;
+pub use event::{
+    Degradation, DegradationCause, Event, Failure, FailureCause, JobChange, Measured,
+    MeasuredNeeds, Occupant, Outcome, PolicyMemory, PreparationEnd, Progress,
+};
 use faults::Recovering;
 pub use faults::{Attempt, CHECKPOINTS_KEPT, Faults, OtherCheckpoints};
 pub use parts::{PartsError, StateParts};
@@ -229,6 +236,13 @@ impl StageState {
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed(_) | Self::Cancelled)
     }
+}
+
+/// What a lease holds is booked in this direction.
+#[derive(Debug, Clone, Copy)]
+enum Booked {
+    Taken,
+    Freed,
 }
 
 /// A live right to run.

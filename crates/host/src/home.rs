@@ -172,6 +172,11 @@ impl Home {
         self.root.join("server/clock")
     }
 
+    /// In which epoch of a cluster's leaders the log here was the leader's.
+    pub fn epoch(&self) -> PathBuf {
+        self.root.join("server/epoch")
+    }
+
     /// Which directory this is, if not a copy.
     pub fn instance(&self) -> PathBuf {
         self.root.join("server/instance")

@@ -1,59 +1,42 @@
 //! The engine: plans become pods, what becomes of pods becomes events.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::future::Future;
-use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use het_core::{
     Action, CheckpointSpec, Event, Generation, LeaseId, Millis, Name, Outcome, Phase, Plan, State,
     Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
-use thiserror::Error;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
 use crate::channel::{Message, Sender, channel};
-use crate::client::{Access, ConnectError, Connection};
+use crate::cluster::Cluster;
 use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
-use crate::jobs::{self, JobNews, JobObject, JobOwner, JobOwners, Jobs, Statuses};
+use crate::jobs::{self, JobNews, JobOwner, JobOwners, Jobs};
+use crate::leader::Leadership;
 use crate::names::RankLabels;
 use crate::objects::{NodeRow, ObjectKey, PodRow};
 use crate::pods;
+use crate::statuses::Statuses;
 use crate::watch;
-use crate::writer::{Wanted, Writer};
+use crate::writer::{Right, Wanted, Writer};
 
 /// Of the ranks of a gang that lost one.
 const DOOMED_GRACE: Millis = Millis::seconds(5);
-const NOT_FOUND: u16 = 404;
-/// Threads that speak with the API server.
-const THREADS: usize = 2;
-
-/// Why there is no engine.
-#[derive(Debug, Error)]
-pub enum KubernetesError {
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error("threads for the API server cannot be made")]
-    Threads(#[source] io::Error),
-    #[error("the API server does not know what a `TrainingJob` is")]
-    NotDefined,
-    #[error("the API server does not list jobs")]
-    Jobs(#[source] Box<kube::Error>),
-}
 
 /// What an engine is made of.
 #[derive(Debug)]
 pub struct KubernetesConfig {
-    pub access: Access,
-    /// The `schedulerName` of its pods. Two engines of one name must not run at once.
+    pub cluster: Cluster,
+    /// The `schedulerName` of its pods.
     pub scheduler: String,
+    /// Of that scheduler: nothing is written without.
+    pub leadership: Leadership,
     /// Where pods of jobs are made that have no object; they are refused where it is `None`.
     pub namespace: Option<String>,
     pub nodes: Nodes,
@@ -72,9 +55,9 @@ pub enum Nodes {
 
 /// An engine over the API server of a cluster.
 pub struct Kubernetes {
-    /// Present until it is dropped.
-    runtime: Option<Runtime>,
-    connection: Connection,
+    cluster: Cluster,
+    leadership: Leadership,
+    statuses: Statuses,
     writer: Writer,
     sender: Sender,
     heard: Receiver<Message>,
@@ -108,6 +91,24 @@ struct Live {
     service: Option<ObjectKey>,
     /// The grace of a stop that somebody asked for.
     stop: Option<Millis>,
+}
+
+/// Where a gang is made, and for whom.
+struct Place {
+    namespace: String,
+    service: Option<ObjectKey>,
+    /// The uid of the job's object.
+    job: Option<String>,
+}
+
+impl Place {
+    fn of(gang: &pods::Gang<'_>) -> Self {
+        Self {
+            namespace: gang.namespace.to_owned(),
+            service: gang.service_key(),
+            job: gang.owner.map(|owner| owner.uid.clone()),
+        }
+    }
 }
 
 /// Who started a pod.
@@ -152,60 +153,55 @@ enum Adoption {
     Done,
 }
 
-/// Goes on at the pace of the machine's time, whatever its clock is set to.
+/// Goes on with the time since boot, whatever the machine's clock is set to.
 #[derive(Debug)]
 struct Clock {
     begins_at: Time,
-    began: Instant,
-    latest: Cell<Time>,
+    began: Millis,
+    since_boot: fn() -> Millis,
 }
 
 impl Clock {
+    fn start(begins_at: Time, since_boot: fn() -> Millis) -> Self {
+        Self { begins_at, began: since_boot(), since_boot }
+    }
+
     fn now(&self) -> Time {
-        let now = self.begins_at + Millis(self.began.elapsed().as_millis() as u64);
-        self.latest.set(now.max(self.latest.get()));
-        self.latest.get()
+        self.begins_at + Millis((self.since_boot)().0.saturating_sub(self.began.0))
     }
 }
 
 impl fmt::Debug for Kubernetes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Kubernetes({})", self.connection.server)
-    }
-}
-
-impl Drop for Kubernetes {
-    /// What is under way is given up: whoever comes next looks at what there is.
-    fn drop(&mut self) {
-        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+        write!(f, "Kubernetes({:?})", self.cluster)
     }
 }
 
 impl Kubernetes {
-    /// # Errors
-    /// When the API server cannot be reached.
-    pub fn connect(config: KubernetesConfig) -> Result<Self, KubernetesError> {
-        let KubernetesConfig { access, scheduler, namespace, nodes, begins_at } = config;
-        let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
-        let runtime = runtime.map_err(KubernetesError::Threads)?;
-        let connection = runtime.block_on(Connection::open(access))?;
+    pub fn new(config: KubernetesConfig) -> Self {
+        let KubernetesConfig { cluster, scheduler, leadership, namespace, nodes, begins_at } =
+            config;
         let (sender, heard) = channel();
-        let client = connection.client.clone();
-        runtime.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
+        let client = cluster.connection().client.clone();
+        cluster.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
         let inventory = (nodes == Nodes::Watched).then(Inventory::default);
         if inventory.is_some() {
-            runtime.spawn(watch::nodes(client.clone(), sender.clone()));
+            cluster.spawn(watch::nodes(client.clone(), sender.clone()));
         }
-        Ok(Self {
-            writer: Writer::new(client, &scheduler, sender.clone()),
-            runtime: Some(runtime),
-            connection,
+        let (jobs, threads) = (cluster.jobs(&scheduler), cluster.handle().clone());
+        let statuses = Statuses::new(jobs, leadership.clone(), threads);
+        let says = (leadership.clone(), statuses.clone());
+        Self {
+            writer: Writer::new(client, &scheduler, sender.clone(), says),
+            clock: Clock::start(begins_at, cluster.since_boot()),
+            cluster,
+            leadership,
+            statuses,
             sender,
             heard,
             scheduler,
             namespace,
             owners: JobOwners::default(),
-            clock: Clock { begins_at, began: Instant::now(), latest: Cell::new(begins_at) },
             fence: GenerationFence::default(),
             topology: Arc::default(),
             removed: BTreeSet::new(),
@@ -217,12 +213,7 @@ impl Kubernetes {
             adoption: Adoption::None,
             postponed: Vec::new(),
             ready: VecDeque::new(),
-        })
-    }
-
-    /// The server that it speaks with.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
+        }
     }
 
     /// Which object each job is of.
@@ -232,33 +223,19 @@ impl Kubernetes {
 
     /// The API of jobs, for those who have threads of their own to wait.
     pub fn jobs(&self) -> Jobs {
-        Jobs::new(self.connection.client.clone(), &self.scheduler)
-    }
-
-    /// All jobs that there are.
-    ///
-    /// # Errors
-    /// When the server does not answer, or does not know what a `TrainingJob` is.
-    pub fn list_jobs(&self) -> Result<Vec<JobObject>, KubernetesError> {
-        let runtime = self.runtime.as_ref().expect("it is there until the engine is dropped");
-        runtime.block_on(self.jobs().list()).map_err(|error| match error {
-            kube::Error::Api(status) if status.code == NOT_FOUND => KubernetesError::NotDefined,
-            error => KubernetesError::Jobs(Box::new(error)),
-        })
+        self.cluster.jobs(&self.scheduler)
     }
 
     /// What changes about jobs from now on, beginning with all that there are.
     pub fn watch_jobs(&self) -> Receiver<JobNews> {
         let (sender, receiver) = jobs::news();
-        self.spawn(self.jobs().watch(sender));
+        self.cluster.spawn(self.jobs().watch(sender));
         receiver
     }
 
-    /// Where statuses of jobs go.
+    /// Where statuses of jobs go. Gangs of jobs with an object wait for the one that names them.
     pub fn statuses(&self) -> Statuses {
-        let (statuses, receiver) = Statuses::channel();
-        self.spawn(self.jobs().write_statuses(receiver));
-        statuses
+        self.statuses.clone()
     }
 
     /// Hears until it is known which nodes and pods there are, or for so long; whether it is.
@@ -275,6 +252,17 @@ impl Kubernetes {
         is_done(self)
     }
 
+    /// The nodes on which something may start, and those that are named, with their devices.
+    pub fn known_nodes(&self, named: &BTreeSet<Name>) -> Topology {
+        self.inventory.as_ref().map(|inventory| inventory.known(named)).unwrap_or_default()
+    }
+
+    /// The number after the highest that labels of its pods name, live or not.
+    pub fn next_lease(&self) -> LeaseId {
+        let leases = self.pods.values().filter_map(|(row, _)| row.lease());
+        LeaseId(leases.max().map_or(1, |last| last.0 + 1))
+    }
+
     /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
     pub fn not_understood(&self) -> BTreeMap<String, usize> {
         self.inventory.as_ref().map(Inventory::not_understood).unwrap_or_default()
@@ -288,17 +276,13 @@ impl Kubernetes {
     /// The next message before then.
     fn hear(&mut self, until: Option<Time>) -> Option<Message> {
         let wait = until.map(|until| Duration::from_millis(until.since(self.clock.now()).0));
-        let runtime = self.runtime.as_ref()?;
-        runtime.block_on(async {
+        let heard = &mut self.heard;
+        self.cluster.block_on(async {
             match wait {
-                Some(wait) => timeout(wait, self.heard.recv()).await.ok().flatten(),
-                None => self.heard.recv().await,
+                Some(wait) => timeout(wait, heard.recv()).await.ok().flatten(),
+                None => heard.recv().await,
             }
         })
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        drop(self.runtime.as_ref().map(|runtime| runtime.spawn(task)));
     }
 
     fn carry_out_all(&mut self, plan: &Plan) {
@@ -315,6 +299,7 @@ impl Kubernetes {
                     owner: owner.as_ref(),
                     topology: &Arc::clone(&self.topology),
                     generation,
+                    epoch: self.leadership.epoch(),
                     lease: *lease,
                     stage: *stage,
                     attempt: *attempt,
@@ -323,8 +308,8 @@ impl Kubernetes {
                     resume: resume.as_ref(),
                 };
                 let objects = self.prepared(&gang);
-                let (namespace, service) = (gang.namespace.to_owned(), gang.service_key());
-                self.start(*lease, (namespace, service), objects);
+                let place = Place::of(&gang);
+                self.start(*lease, place, objects);
             }
             Action::Stop { lease, grace, .. } => self.stop(*lease, *grace),
             // Nothing is begun before a rank has its devices.
@@ -357,7 +342,7 @@ impl Kubernetes {
     fn start(
         &mut self,
         lease: LeaseId,
-        (namespace, service): (String, Option<ObjectKey>),
+        Place { namespace, service, job }: Place,
         objects: Result<pods::Objects, String>,
     ) {
         let objects = match objects {
@@ -373,7 +358,11 @@ impl Kubernetes {
         let (gang, wanted) = (Gang::new(pods.len()), Wanted::default());
         let live = Live { gang, wanted: wanted.clone(), pods, service, stop: None };
         self.leases.insert(lease, live);
-        self.spawn(self.writer.clone().begin((lease, wanted), namespace, objects));
+        self.cluster.spawn(self.writer.clone().begin(
+            Right { lease, wanted, job },
+            namespace,
+            objects,
+        ));
     }
 
     fn stop(&mut self, lease: LeaseId, grace: Millis) {
@@ -393,7 +382,7 @@ impl Kubernetes {
         let made = live.pods.iter().filter_map(|(key, uid)| Some((key.clone(), uid.clone()?)));
         let made: Vec<(ObjectKey, String)> = made.collect();
         if !made.is_empty() {
-            self.spawn(self.writer.clone().delete(made, grace));
+            self.cluster.spawn(self.writer.clone().delete(made, grace));
         }
     }
 
@@ -407,7 +396,7 @@ impl Kubernetes {
                 Some(Fact::Doomed) => self.delete(lease, DOOMED_GRACE),
                 Some(Fact::Ended(outcome)) => {
                     if let Some(service) = self.leases.remove(&lease).and_then(|it| it.service) {
-                        self.spawn(self.writer.clone().delete_service(service));
+                        self.cluster.spawn(self.writer.clone().delete_service(service));
                     }
                     self.ready.push_back(Event::StageEnded { lease, outcome });
                 }
@@ -537,7 +526,7 @@ impl Kubernetes {
         let is_live = !row.phase.has_ended() && !row.is_deleting;
         if !is_known && is_live && matches!(self.adoption, Adoption::Done) {
             let pods = vec![(row.key.clone(), row.uid.clone())];
-            self.spawn(self.writer.clone().delete(pods, CheckpointSpec::GRACE_DEFAULT));
+            self.cluster.spawn(self.writer.clone().delete(pods, CheckpointSpec::GRACE_DEFAULT));
         }
     }
 
@@ -579,7 +568,7 @@ impl Kubernetes {
         for (lease, live) in &self.leases {
             for rank in live.gang.unheard() {
                 let key = live.pods[rank as usize].0.clone();
-                self.spawn(self.writer.clone().look(*lease, rank, key));
+                self.cluster.spawn(self.writer.clone().look(*lease, rank, key));
             }
         }
         self.take_up();
@@ -635,6 +624,7 @@ impl Kubernetes {
             owner: owner.as_ref(),
             topology: state.topology(),
             generation: state.generation(),
+            epoch: self.leadership.epoch(),
             lease: id,
             stage: lease.stage,
             attempt: lease.attempt,
@@ -654,8 +644,8 @@ impl Kubernetes {
         let all_bound = pods.iter().flatten().all(|row| row.node.is_some());
         let is_beginning = none_bound || (is_whole && !all_bound);
         if lease.phase == Phase::Starting && none_ended && is_beginning {
-            let (objects, service) = (self.prepared(&gang), gang.service_key());
-            return self.start(id, (namespace, service), objects);
+            let (objects, place) = (self.prepared(&gang), Place::of(&gang));
+            return self.start(id, place, objects);
         }
         let grace = launch.checkpoint.as_ref().map_or(CheckpointSpec::GRACE_DEFAULT, |it| it.grace);
         let uid = |row: &PodRow| row.uid.clone();

@@ -143,6 +143,15 @@ impl Inventory {
         self.changed.insert(node.clone());
     }
 
+    /// Nodes on which something may start, and those that are named, whatever they are like now.
+    pub fn known(&self, named: &BTreeSet<Name>) -> Topology {
+        let mut known = Topology::default();
+        let rows = self.nodes.values();
+        rows.filter(|row| may_join(row) || named.contains(&row.name))
+            .for_each(|row| append(&mut known, &described(row)));
+        known
+    }
+
     /// What the loop is to be told. Facts about a node that joins follow once it has a row.
     pub fn news(&mut self, topology: &Topology) -> Vec<Event> {
         let mut events = Vec::new();
@@ -161,7 +170,7 @@ impl Inventory {
             let told = self.told.entry(name.clone()).or_default();
             // A new node on which nothing may start yet is none yet: what is decided when it joins
             // would not know.
-            if !told.is_there && (!row.is_ready || repels(row)) {
+            if !told.is_there && !may_join(row) {
                 continue;
             }
             let described = described(row);
@@ -228,6 +237,10 @@ impl Told {
             }
         }
     }
+}
+
+fn may_join(row: &NodeRow) -> bool {
+    row.is_ready && !repels(row)
 }
 
 /// Whether nothing may start there: it is cordoned, or has a taint that is not of a device that it

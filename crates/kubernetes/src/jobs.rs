@@ -2,30 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures_util::{StreamExt, pin_mut};
 use het_core::JobId;
 use het_wire::resource::{GROUP, KIND, PLURAL, TrainingJobStatus, VERSION};
-use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
 
 use crate::names::{SCHEDULER, SCHEDULER_LABEL};
 use crate::objects::ObjectKey;
 
 /// News of jobs that may wait for whoever takes them in.
 const NEWS_MAX: usize = 4_096;
-/// Between two tries of a status that the server could not take.
-const PAUSE: Duration = Duration::from_secs(1);
-/// A connection that says nothing for longer is given up.
-const REQUEST_MAX: Duration = Duration::from_secs(30);
-
 /// A job as somebody made it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobObject {
@@ -115,7 +108,7 @@ impl Jobs {
         Api::all_with(self.client.clone(), &resource())
     }
 
-    fn within(&self, namespace: &str) -> Api<DynamicObject> {
+    pub(crate) fn within(&self, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), namespace, &resource())
     }
 
@@ -191,82 +184,15 @@ impl Jobs {
         }
     }
 
-    /// Writes statuses, of each job the newest only, until nobody has any more. What the server
-    /// cannot take is tried again; what is gone is let go.
-    pub(crate) async fn write_statuses(self, mut statuses: mpsc::Receiver<JobStatus>) {
-        let mut waiting: BTreeMap<JobOwner, TrainingJobStatus> = BTreeMap::new();
-        let mut failed: BTreeMap<JobOwner, TrainingJobStatus> = BTreeMap::new();
-        loop {
-            if waiting.is_empty() && failed.is_empty() {
-                match statuses.recv().await {
-                    Some(status) => drop(waiting.insert(status.owner, status.status)),
-                    None => return,
-                }
-            }
-            while let Ok(status) = statuses.try_recv() {
-                failed.remove(&status.owner);
-                waiting.insert(status.owner, status.status);
-            }
-            match waiting.pop_first() {
-                Some((owner, status)) => {
-                    let written = timeout(REQUEST_MAX, self.write_status(&owner, &status)).await;
-                    if !matches!(written, Ok(ref written) if is_settled(written)) {
-                        failed.insert(owner, status);
-                    }
-                }
-                // The others are written: whoever failed has another try.
-                None => {
-                    sleep(PAUSE).await;
-                    waiting = std::mem::take(&mut failed);
-                }
-            }
-        }
-    }
-
+    /// An object as it is now, with its version; `None` where another has its name.
+    ///
     /// # Errors
-    /// When the object is not there any more, or the server does not take it.
-    pub async fn write_status(
-        &self,
-        owner: &JobOwner,
-        status: &TrainingJobStatus,
-    ) -> Result<(), Error> {
-        // Another object of the name may have taken its place: then the test fails.
-        let change = json!([
-            { "op": "test", "path": "/metadata/uid", "value": owner.uid },
-            { "op": "add", "path": "/status", "value": status },
-        ]);
-        let change = serde_json::from_value(change).expect("these are operations");
-        let api = self.within(&owner.namespace);
-        let change: Patch<()> = Patch::Json(change);
-        api.patch_status(&owner.name, &PatchParams::default(), &change).await.map(drop)
-    }
-}
-
-/// How a job stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JobStatus {
-    pub owner: JobOwner,
-    pub status: TrainingJobStatus,
-}
-
-/// Where statuses go that are to be written; cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Statuses(mpsc::Sender<JobStatus>);
-
-impl Statuses {
-    pub(crate) fn channel() -> (Self, mpsc::Receiver<JobStatus>) {
-        let (sender, receiver) = mpsc::channel(NEWS_MAX);
-        (Self(sender), receiver)
-    }
-
-    /// Nothing where the engine is gone.
-    pub async fn send(&self, owner: JobOwner, status: TrainingJobStatus) {
-        let _ = self.0.send(JobStatus { owner, status }).await;
-    }
-
-    /// From a thread that may wait.
-    pub fn write(&self, owner: JobOwner, status: TrainingJobStatus) {
-        let _ = self.0.blocking_send(JobStatus { owner, status });
+    /// When it is not there, or the server does not answer.
+    pub(crate) async fn get(&self, owner: &JobOwner) -> Result<Option<(JobObject, String)>, Error> {
+        let object = self.within(&owner.namespace).get(&owner.name).await?;
+        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let object = JobObject::of(object).filter(|object| object.owner.uid == owner.uid);
+        Ok(object.map(|object| (object, version)))
     }
 }
 
@@ -289,15 +215,6 @@ impl JobObject {
             status: serde_json::from_value(status).unwrap_or_default(),
             is_deleting: object.metadata.deletion_timestamp.is_some(),
         })
-    }
-}
-
-/// Whether a status is written, or its object is gone or can never take it.
-fn is_settled(written: &Result<(), Error>) -> bool {
-    match written {
-        Ok(()) => true,
-        Err(Error::Api(status)) => matches!(status.code, 400 | 404 | 409 | 413 | 422),
-        Err(_) => false,
     }
 }
 

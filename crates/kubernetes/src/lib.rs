@@ -11,23 +11,29 @@
 
 mod channel;
 mod client;
+mod cluster;
 mod device_table;
 mod engine;
 mod gang;
 mod inventory;
 mod jobs;
+mod leader;
 mod manifests;
 mod names;
 mod objects;
 mod pods;
 mod quantity;
+mod statuses;
 mod watch;
 mod writer;
 
 pub use client::{Access, ConnectError, Connection};
-pub use engine::{EventSender, Kubernetes, KubernetesConfig, KubernetesError, Nodes};
-pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs, Statuses};
+pub use cluster::{Cluster, ClusterError};
+pub use engine::{EventSender, Kubernetes, KubernetesConfig, Nodes};
+pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs};
 /// What the API server answers when it does not do what it is asked.
 pub use kube::Error as ApiError;
+pub use leader::{Election, ElectionError, Leadership, Standby};
 pub use manifests::{ManifestOptions, manifests};
-pub use names::SCHEDULER;
+pub use names::{NAMESPACE, SCHEDULER};
+pub use statuses::Statuses;

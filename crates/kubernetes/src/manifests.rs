@@ -4,6 +4,8 @@
 use het_wire::resource::{GROUP, PLURAL, definition};
 use serde_json::{Value, json};
 
+use crate::names::{EPOCH, SCHEDULER_LABEL};
+
 /// Name of most objects, and of the label that all of them have.
 const NAME: &str = "heterosis";
 /// Where the server keeps its log.
@@ -28,6 +30,7 @@ pub struct ManifestOptions {
 pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     let ManifestOptions { namespace, .. } = options;
     let labels = json!({ "app.kubernetes.io/name": NAME });
+    let subject = json!({ "kind": "ServiceAccount", "name": NAME, "namespace": namespace });
     let mut objects = vec![
         definition(),
         json!({
@@ -54,9 +57,25 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
             "roleRef": {
                 "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME,
             },
-            "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": namespace }],
+            "subjects": [subject],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": { "name": NAME, "namespace": namespace, "labels": labels },
+            "rules": [{
+                "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+                "verbs": ["get", "create", "update"],
+            }],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": { "name": NAME, "namespace": namespace, "labels": labels },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME },
+            "subjects": [subject],
         }),
     ];
+    objects.extend(fence(options, &labels));
+    objects.extend(flow_schemas(options, &labels));
     if let Some(image) = &options.image {
         objects.extend(server(options, image, &labels));
     }
@@ -76,13 +95,88 @@ fn rules() -> Value {
         { "apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"] },
         {
             "apiGroups": [GROUP], "resources": [PLURAL],
-            "verbs": ["list", "watch", "create"],
+            "verbs": ["get", "list", "watch", "create"],
         },
         { "apiGroups": [GROUP], "resources": [format!("{PLURAL}/status")], "verbs": ["patch"] },
     ])
 }
 
-/// One server: two of one `schedulerName` must not run at once, so the old one goes first.
+/// What a leader before the newest one still makes is refused: it stood still, and does not know.
+fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
+    let ManifestOptions { namespace, scheduler, .. } = options;
+    let metadata = json!({ "name": format!("{scheduler}.epoch.{GROUP}"), "labels": labels });
+    let is_ours = format!(
+        "has(object.metadata.labels) && '{SCHEDULER_LABEL}' in object.metadata.labels && \
+         object.metadata.labels['{SCHEDULER_LABEL}'] == '{scheduler}' && \
+         has(object.metadata.annotations) && '{EPOCH}' in object.metadata.annotations"
+    );
+    // The first epoch is 1, before the Lease has changed hands.
+    let is_newest = format!(
+        "int(object.metadata.annotations['{EPOCH}']) > \
+         (has(params.spec.leaseTransitions) ? params.spec.leaseTransitions : 0)"
+    );
+    let api = "admissionregistration.k8s.io/v1";
+    let policy = json!({
+        "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata,
+        "spec": {
+            "failurePolicy": "Fail",
+            "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                "resources": ["pods", "pods/binding"],
+            }] },
+            "matchConditions": [{ "name": "made-by-a-leader", "expression": is_ours }],
+            "validations": [{
+                "expression": is_newest, "reason": "Forbidden",
+                "message": "another server leads since the one that made this",
+            }],
+        },
+    });
+    let binding = json!({
+        "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata,
+        "spec": {
+            "policyName": metadata["name"], "validationActions": ["Deny"],
+            "paramRef": {
+                "name": scheduler, "namespace": namespace, "parameterNotFoundAction": "Allow",
+            },
+        },
+    });
+    vec![policy, binding]
+}
+
+/// The server's requests wait behind nobody's but their own.
+fn flow_schemas(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
+    let account = json!({
+        "kind": "ServiceAccount",
+        "serviceAccount": { "name": NAME, "namespace": options.namespace },
+    });
+    let schema = |name: &str, level: &str, precedence: u32, rule: Value| {
+        json!({
+            "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema",
+            "metadata": { "name": name, "labels": labels },
+            "spec": {
+                "priorityLevelConfiguration": { "name": level },
+                "matchingPrecedence": precedence,
+                "distinguisherMethod": { "type": "ByUser" },
+                "rules": [{ "subjects": [account], "resourceRules": [rule] }],
+            },
+        })
+    };
+    let leases = json!({
+        "verbs": ["get", "create", "update"], "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"], "namespaces": [options.namespace],
+    });
+    let all = json!({
+        "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"],
+        "clusterScope": true, "namespaces": ["*"],
+    });
+    vec![
+        schema("heterosis-leader-election", "leader-election", 150, leases),
+        schema("heterosis", "workload-high", 850, all),
+    ]
+}
+
+/// One server: who starts the next waits until the one before has given up its volume.
 fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> {
     let metadata = json!({ "name": NAME, "namespace": options.namespace, "labels": labels });
     let claim = json!({
@@ -95,7 +189,7 @@ fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> 
     let container = json!({
         "name": "server", "image": image,
         "command": ["het", "server", "--engine", "kubernetes",
-            "--scheduler-name", options.scheduler],
+            "--scheduler-name", options.scheduler, "--lease-namespace", options.namespace],
         "env": [{ "name": "HET_HOME", "value": HOME }],
         "readinessProbe": {
             "exec": { "command": ["het", "server", "status"] }, "periodSeconds": 10,

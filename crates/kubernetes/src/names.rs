@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 /// Whom a pod asks to choose its node, where nobody names another.
 pub const SCHEDULER: &str = "heterosis";
+/// Where the server and its Lease are, where nobody names another namespace.
+pub const NAMESPACE: &str = "heterosis";
 
 const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "heterosis");
 /// The `schedulerName` of the server whose pod or job it is: two may share a cluster.
@@ -18,6 +20,8 @@ const ATTEMPT: &str = "heterosis.dev/attempt";
 const LEASE: &str = "heterosis.dev/lease";
 const RANK: &str = "heterosis.dev/rank";
 const GENERATION: &str = "heterosis.dev/generation";
+/// Of the leader that made it: the API server refuses what one before the newest makes.
+pub(crate) const EPOCH: &str = "heterosis.dev/epoch";
 
 /// Longest label of a host name (RFC 1123).
 const NAME_MAX: usize = 63;
@@ -34,6 +38,7 @@ pub(crate) struct Attempt<'a> {
     pub attempt: u32,
     pub lease: LeaseId,
     pub generation: Generation,
+    pub epoch: u64,
 }
 
 /// What the labels of a pod say of its rank.
@@ -84,7 +89,7 @@ impl Attempt<'_> {
     }
 
     pub fn annotations(&self) -> Value {
-        json!({ GENERATION: self.generation.to_string() })
+        json!({ GENERATION: self.generation.to_string(), EPOCH: self.epoch.to_string() })
     }
 }
 
@@ -129,6 +134,7 @@ mod tests {
             attempt: 1,
             lease: LeaseId(9),
             generation: Generation(3),
+            epoch: 1,
         };
         let name = attempt.pod_name(12);
         assert_eq!(name, expected);

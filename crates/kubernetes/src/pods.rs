@@ -29,6 +29,8 @@ pub(crate) struct Gang<'a> {
     pub owner: Option<&'a JobOwner>,
     pub topology: &'a Topology,
     pub generation: Generation,
+    /// Of the leader.
+    pub epoch: u64,
     pub lease: LeaseId,
     pub stage: StageKey,
     pub attempt: u32,
@@ -63,6 +65,7 @@ impl Gang<'_> {
             attempt: self.attempt,
             lease: self.lease,
             generation: self.generation,
+            epoch: self.epoch,
         }
     }
 

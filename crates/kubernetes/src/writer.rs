@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
+use futures_util::future::{Either, select};
+use futures_util::{StreamExt, pin_mut, stream};
 use het_core::{LeaseId, Millis, Name};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
@@ -15,12 +15,15 @@ use kube::core::Request;
 use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::channel::{Message, Sender};
+use crate::leader::Leadership;
+use crate::names;
 use crate::objects::{self, ObjectKey, PodObject, PodRow};
 use crate::pods::{Objects, Pod};
+use crate::statuses::Statuses;
 
 /// Requests under way at once.
 const REQUESTS_MAX: usize = 128;
@@ -41,21 +44,42 @@ pub(crate) struct Writer {
     client: Client,
     scheduler: Arc<str>,
     sender: Sender,
+    leadership: Leadership,
+    statuses: Statuses,
     requests: Arc<Semaphore>,
 }
 
 /// Whether a gang that is being made is still wanted; shared with whoever makes it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted(Arc<AtomicBool>);
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted(watch::Sender<bool>);
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self(watch::channel(true).0)
+    }
+}
 
 impl Wanted {
     pub fn no_more(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.send_replace(false);
     }
 
     fn is_over(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        !*self.0.borrow()
     }
+
+    async fn over(&self) {
+        let _ = self.0.subscribe().wait_for(|is_wanted| !is_wanted).await;
+    }
+}
+
+/// The lease for which a gang is made, and the status that has to name it before.
+#[derive(Debug, Clone)]
+pub(crate) struct Right {
+    pub lease: LeaseId,
+    pub wanted: Wanted,
+    /// The uid of the job's object; nobody is told of a job that has none.
+    pub job: Option<String>,
 }
 
 /// A pod that was made.
@@ -81,9 +105,14 @@ enum Refusal {
 }
 
 impl Writer {
-    pub fn new(client: Client, scheduler: &str, sender: Sender) -> Self {
+    pub fn new(
+        client: Client,
+        scheduler: &str,
+        sender: Sender,
+        (leadership, statuses): (Leadership, Statuses),
+    ) -> Self {
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Self { client, scheduler: scheduler.into(), sender, requests }
+        Self { client, scheduler: scheduler.into(), sender, leadership, statuses, requests }
     }
 
     fn pods(&self, namespace: &str) -> Api<PodObject> {
@@ -91,14 +120,13 @@ impl Writer {
     }
 
     /// Makes all pods of a gang, then gives each its node. Says what was made.
-    pub async fn begin(
-        self,
-        (lease, wanted): (LeaseId, Wanted),
-        namespace: String,
-        objects: Objects,
-    ) {
+    pub async fn begin(self, right: Right, namespace: String, objects: Objects) {
         let mut made: BTreeMap<String, Made> = BTreeMap::new();
-        let refused = self.try_begin((lease, &wanted), &namespace, &objects, &mut made).await;
+        let lease = right.lease;
+        let refused = match self.is_named(&right).await {
+            Ok(()) => self.try_begin((lease, &right.wanted), &namespace, &objects, &mut made).await,
+            Err(refused) => Err(refused),
+        };
         let refused = match refused {
             Ok(()) | Err(Refusal::Stopped) => None,
             Err(Refusal::For(reason)) => Some(reason),
@@ -106,6 +134,21 @@ impl Writer {
         let uid_of = |pod: &Pod| made.get(&pod.name).map(|made| made.uid.clone());
         let made = objects.pods.iter().map(uid_of).collect();
         self.sender.send(Message::Begun { lease, made, refused }).await;
+    }
+
+    /// Waits until the status of the job names the lease: a successor knows nothing else of it.
+    async fn is_named(&self, right: &Right) -> Result<(), Refusal> {
+        let Some(job) = &right.job else { return Ok(()) };
+        let named = self.statuses.names(job, right.lease);
+        let over = right.wanted.over();
+        pin_mut!(named, over);
+        match select(named, over).await {
+            Either::Left((true, _)) => Ok(()),
+            Either::Left((false, _)) => {
+                Err(Refusal::For("the job's object is not there any more".to_owned()))
+            }
+            Either::Right(_) => Err(Refusal::Stopped),
+        }
     }
 
     async fn try_begin(
@@ -208,7 +251,11 @@ impl Writer {
         }
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
-            "metadata": { "name": pod.name, "uid": made.uid },
+            "metadata": {
+                "name": pod.name, "uid": made.uid,
+                "labels": { names::SCHEDULER_LABEL: &*self.scheduler },
+                "annotations": { names::EPOCH: self.leadership.epoch().to_string() },
+            },
             "target": { "apiVersion": "v1", "kind": "Node", "name": pod.node },
         });
         let what = format!("pod `{}` on node `{}`", pod.name, pod.node);
@@ -288,7 +335,9 @@ impl Writer {
         let mut pause = PAUSE;
         while !wanted.is_over() {
             let permit = self.requests.acquire().await.expect("it is never closed");
-            let result = timeout(REQUEST_MAX, request()).await;
+            // Whoever leads next goes on with it.
+            let Some(left) = self.leadership.left() else { return Err(Tried::Stopped) };
+            let result = timeout(REQUEST_MAX.min(left), request()).await;
             drop(permit);
             match result {
                 Ok(Ok(value)) => return Ok(value),

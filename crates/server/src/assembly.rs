@@ -7,14 +7,15 @@ use std::time::Duration;
 use std::{io, thread};
 
 use het_agent::{Agents, Members, Patience, Users};
-use het_control::{Controller, Past, Retention};
+use het_control::{Controller, LogError, Past, Retention};
 use het_core::{Event, JobId, LeaseId, State, Time, Topology};
+use het_engine::Engine;
 use het_host::inventory::{news, under_known_name};
 use het_host::{
     Activity, Home, HomeError, LatestLoad, Machine, Monitor, OwnProcesses, Reserve, StartTime,
     monitor, remove_unused, start_time,
 };
-use het_kubernetes::KubernetesError;
+use het_kubernetes::{ApiError, ClusterError};
 use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, NodeSettings, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
 use het_wire::api::JobRow;
@@ -47,7 +48,11 @@ pub enum StartError {
     #[error(transparent)]
     Restore(#[from] RestoreError),
     #[error(transparent)]
-    Kubernetes(#[from] KubernetesError),
+    Cluster(#[from] ClusterError),
+    #[error("the Lease cannot be renewed in a later epoch")]
+    Epoch(#[source] Box<ApiError>),
+    #[error(transparent)]
+    Log(LogError),
     #[error(
         "the event store `{}` is missing, but {jobs} of its jobs left directories, job {newest} \
          last",
@@ -241,13 +246,7 @@ impl MachineService {
             past,
             home,
         })?;
-        if control.log_mut().mend().is_err() {
-            // For this turn; the service finds out the same, and says so.
-            control.log_mut().release_reserve();
-        }
-        // Whoever asks first sees the machine as it is now.
-        let now = control.now();
-        control.turn(Some(now)).map_err(ServiceError::Control)?;
+        first_turn(&mut control)?;
         if !gone.is_empty() {
             // After the turn that says by events who is gone: after a death in between the next
             // start does the same again.
@@ -288,6 +287,19 @@ impl MachineService {
         engine.detach();
         ended
     }
+}
+
+/// So that whoever asks first sees the machine, or the cluster, as it is now.
+pub(crate) fn first_turn<E: Engine>(
+    control: &mut Controller<E, Archive>,
+) -> Result<(), StartError> {
+    if control.log_mut().mend().is_err() {
+        // For this turn; the service finds out the same, and says so.
+        control.log_mut().release_reserve();
+    }
+    let now = control.now();
+    control.turn(Some(now)).map_err(ServiceError::Control)?;
+    Ok(())
 }
 
 pub(crate) fn start_time_of(home: &Home, state: &State) -> StartTime {
@@ -332,7 +344,7 @@ pub(crate) fn of_store(taken_over: u64, mended: Option<&Mended>) -> Vec<String> 
     news
 }
 
-fn has_store(home: &Home) -> Result<bool, HomeError> {
+pub(crate) fn has_store(home: &Home) -> Result<bool, HomeError> {
     let path = home.store();
     path.try_exists().map_err(|source| HomeError::Io { path, source })
 }

@@ -1,32 +1,38 @@
 //! A service over a cluster: its engine, an event store, and the jobs that people make there.
 
 mod intake;
+mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
 use std::thread::{self, JoinHandle};
 
 use het_control::Controller;
 use het_core::{Event, JobId, Millis, State};
 use het_host::{Home, LatestLoad, Reserve, StartTime};
-use het_kubernetes::{Access, JobObject, JobOwners, Kubernetes, KubernetesConfig, Nodes, Statuses};
-use het_node::Heartbeat;
+use het_kubernetes::{
+    Cluster, JobObject, JobOwners, Kubernetes, KubernetesConfig, Leadership, Nodes, Statuses,
+};
+use het_node::{Heartbeat, boot_id};
 use het_service::report::resource_status;
-use het_service::{Observer, Scheduling, Service, ServiceError, Setup, Store, Touched};
+use het_service::{Observer, Scheduling, Service, ServiceError, Setup, Touched};
 use het_wire::api::JobRow;
 use het_wire::resource::TrainingJobStatus;
+use nix::unistd::gethostname;
+use sha2::{Digest, Sha256};
 
 use crate::archive::Archive;
-use crate::assembly::{StartError, of_store, open_or_create, start_time_of};
+use crate::assembly::{StartError, first_turn, start_time_of};
 use crate::cluster_jobs::ClusterJobs;
 use crate::served::Served;
-use crate::store::{Keeping, Opened, Recovered, StoreError, StoreReader};
+use crate::store::{Keeping, StoreError, StoreReader};
 pub use intake::WORKDIR;
 use intake::{Intake, Known};
+use takeover::Takeover;
 
 /// How a service over a cluster is to run.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    pub access: Access,
     /// The `schedulerName` of its pods.
     pub scheduler: String,
     pub scheduling: Scheduling,
@@ -35,10 +41,13 @@ pub struct ClusterOptions {
 
 /// How long a start waits for the lists of nodes and pods: 5,000 and 50,000 take seconds.
 const LISTS_MAX: Millis = Millis::seconds(60);
+
 /// A service for the jobs of a cluster.
 #[derive(Debug)]
 pub struct ClusterService {
     service: Service<Kubernetes>,
+    cluster: Cluster,
+    leadership: Leadership,
     jobs: ClusterJobs,
     /// Ends with the service.
     intake: JoinHandle<()>,
@@ -50,37 +59,44 @@ pub struct ClusterService {
 }
 
 impl ClusterService {
-    /// Opens or creates the store of `home`, takes up what runs in the cluster, and begins to
-    /// decide.
+    /// Goes on from the log in `home`, or from what the leader before left in the cluster; takes up
+    /// what runs there, and begins to decide. It ends by itself when the lead is lost.
     ///
     /// # Errors
     /// When the store or the API server cannot be used.
-    pub fn start(home: Home, options: ClusterOptions) -> Result<Self, StartError> {
-        let ClusterOptions { access, scheduler, scheduling, keeping } = options;
-        let Opened { store, recovered, taken_over, mended } = open_or_create(&home)?;
-        let store = store.with_keeping(keeping);
-        let (log, rows): (StoreReader, Vec<JobRow>) = (store.reader(), store.reader().rows()?);
-        let Recovered { past, refused } = recovered;
-        let StartTime { time: begins_at, news: of_clock } = start_time_of(&home, &past.state);
-        let mut engine = Kubernetes::connect(KubernetesConfig {
-            access,
+    pub fn start(
+        home: Home,
+        (cluster, leadership): (Cluster, Leadership),
+        options: ClusterOptions,
+    ) -> Result<Self, StartError> {
+        let ClusterOptions { scheduler, scheduling, keeping } = options;
+        let objects = cluster.list_jobs(&scheduler)?;
+        let mut takeover = Takeover::open(&home, &leadership, &objects)?;
+        let newest = takeover::newest_epoch(&objects);
+        if newest >= leadership.epoch() {
+            let raised = cluster.raise_above(&leadership, newest);
+            raised.map_err(|error| StartError::Epoch(Box::new(error)))?;
+        }
+        let StartTime { time, news: of_clock } = start_time_of(&home, &takeover.past.state);
+        let begins_at = time.max(takeover.latest());
+        let mut engine = Kubernetes::new(KubernetesConfig {
+            cluster: cluster.clone(),
             scheduler,
+            leadership: leadership.clone(),
             namespace: None,
             nodes: Nodes::Watched,
             begins_at,
-        })?;
-        let news = of_clock.into_iter().chain(of_store(taken_over, mended.as_ref()));
-        let are_listed = engine.await_lists(LISTS_MAX);
-        let server = engine.connection();
-        let news = news.chain([format!("the cluster is {} ({})", server.server, server.version)]);
-        let unknown = engine.not_understood().into_iter().map(|(resource, nodes)| {
-            format!("nobody knows what `{resource}` of {nodes} nodes is: it is not offered")
         });
-        let silent = (!are_listed)
-            .then(|| "nodes and pods are not listed yet: may the account do so?".to_owned());
-        let news: Vec<String> = news.chain(unknown).chain(silent).collect();
+        let mut news: Vec<String> = of_clock.into_iter().collect();
+        let are_listed = engine.await_lists(LISTS_MAX);
+        takeover.adopt(&engine, begins_at)?;
+        takeover::claim_epoch(&home, leadership.epoch())?;
+        let Takeover { store, past, refused, news: of_takeover, .. } = takeover;
+        news.extend(of_takeover);
+        news.extend(of_cluster(&cluster, &engine, are_listed));
+        let store = store.with_keeping(keeping);
+        let (log, rows): (StoreReader, Vec<JobRow>) = (store.reader(), store.reader().rows()?);
         let (owners, statuses) = (engine.owners(), engine.statuses());
-        let objects = engine.list_jobs()?;
         let known = known_jobs(&past.state, &rows, &objects, &owners);
         let (jobs, changes) = (ClusterJobs::new(engine.jobs()), engine.watch_jobs());
         let archive = Archive {
@@ -91,29 +107,26 @@ impl ClusterService {
             avoided: BTreeSet::new(),
         };
         let Scheduling { policy, cadence } = scheduling;
-        let last_job = rows.last().map_or(0, |row| row.id);
         let deleted = deleted_jobs(&past.state, &owners);
         let mut control = Controller::new(past.state, past.rates, policy, engine, archive)
             .with_cadence(cadence)
             .with_retention(keeping.retention());
+        objects.iter().for_each(|object| statuses.found(&object.owner, &object.status));
         control.adopt();
         deleted.into_iter().for_each(|job| control.accept(Event::JobCancelled { job }));
-        if control.log_mut().mend().is_err() {
-            // For the first turn; the service finds out the same, and says so.
-            control.log_mut().release_reserve();
-        }
-        // Whoever asks first sees the cluster as it is now.
-        let now = control.now();
-        control.turn(Some(now)).map_err(ServiceError::Control)?;
-        catch_up(control.state(), &objects, &owners, &statuses);
-        let observer = write_statuses(control.state(), owners.clone(), statuses.clone());
-        let setup = Setup {
+        let last_job = rows.last().map_or(0, |row| row.id);
+        let setup = |observer| Setup {
             rows,
             ended_max: keeping.jobs,
             next_job: last_job + 1,
             observers: vec![observer],
         };
-        let service = Service::start(control, setup)?;
+        first_turn(&mut control)?;
+        catch_up(control.state(), &objects, (&owners, &statuses), leadership.epoch());
+        let observer = write_statuses(control.state(), owners.clone(), statuses.clone());
+        let service = Service::start(control, setup(observer))?;
+        let handle = service.handle.clone();
+        cluster.on_loss(&leadership, move || handle.stop_soon());
         let intake = Intake {
             handle: service.handle.clone(),
             home,
@@ -125,7 +138,7 @@ impl ClusterService {
         };
         let thread = thread::Builder::new().name("intake".to_owned());
         let intake = thread.spawn(move || intake.run(changes)).map_err(StartError::Thread)?;
-        Ok(Self { service, jobs, intake, log, news, refused })
+        Ok(Self { service, cluster, leadership, jobs, intake, log, news, refused })
     }
 
     /// What its interface shows.
@@ -139,17 +152,56 @@ impl ClusterService {
         }
     }
 
-    /// Waits for the loop's end. However it ends, what runs goes on.
+    /// Waits for the loop's end. However it ends, what runs goes on, and whoever waits to lead may.
     ///
     /// # Errors
-    /// Why it ended, unless it was asked to.
-    pub fn join(self) -> Result<(), ServiceError> {
-        let (engine, ended) = self.service.join();
-        drop(engine);
-        // Nobody sends it anything any more.
-        let _ = self.intake.join();
-        ended
+    /// Why it ended, unless it was asked to or lost the lead.
+    pub fn join(self) -> Result<ClusterEnd, ServiceError> {
+        let Self { service, cluster, leadership, intake, .. } = self;
+        let (engine, ended) = service.join();
+        // From here on nothing is written.
+        cluster.release(&leadership);
+        drop((engine, cluster));
+        // Its threads are gone, so nobody sends it anything any more.
+        let _ = intake.join();
+        match leadership.is_lost() {
+            true => Ok(ClusterEnd::LeadLost),
+            false => ended.map(|()| ClusterEnd::Asked),
+        }
     }
+}
+
+/// As whom the server of a home leads: one at a time has it, and the next of the same machine and
+/// boot has the same.
+pub fn leader_identity(home: &Home) -> String {
+    let host = gethostname().unwrap_or_default();
+    let place = home.root().canonicalize().unwrap_or_else(|_| home.root().to_owned());
+    let mut digest = Sha256::new();
+    digest.update(boot_id());
+    digest.update(place.as_os_str().as_bytes());
+    let digest = digest.finalize();
+    let digits = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
+    format!("{}_{}", host.to_string_lossy(), digits.collect::<String>())
+}
+
+/// Why a service over a cluster ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterEnd {
+    Asked,
+    /// Another server leads, or may.
+    LeadLost,
+}
+
+/// What there is to say about a cluster, a sentence each.
+fn of_cluster(cluster: &Cluster, engine: &Kubernetes, are_listed: bool) -> Vec<String> {
+    let server = cluster.connection();
+    let name = format!("the cluster is {} ({})", server.server, server.version);
+    let unknown = engine.not_understood().into_iter().map(|(resource, nodes)| {
+        format!("nobody knows what `{resource}` of {nodes} nodes is: it is not offered")
+    });
+    let silent = (!are_listed)
+        .then(|| "nodes and pods are not listed yet: may the account do so?".to_owned());
+    [name].into_iter().chain(unknown).chain(silent).collect()
 }
 
 /// The jobs of a state and of rows by the uid of their object. Objects that are there own what is
@@ -183,14 +235,24 @@ fn deleted_jobs(state: &State, owners: &JobOwners) -> Vec<JobId> {
     live.map(|(id, _)| *id).filter(|id| owners.get(*id).is_none()).collect()
 }
 
-/// Tells objects what the server before had no time to tell.
-fn catch_up(state: &State, objects: &[JobObject], owners: &JobOwners, statuses: &Statuses) {
+/// Tells objects what the server before had no time to tell, and those of jobs that live who leads:
+/// from then on an earlier leader writes nothing there.
+fn catch_up(
+    state: &State,
+    objects: &[JobObject],
+    (owners, statuses): (&JobOwners, &Statuses),
+    epoch: u64,
+) {
     let told: BTreeMap<&str, &TrainingJobStatus> =
         objects.iter().map(|object| (object.owner.uid.as_str(), &object.status)).collect();
     for (id, job) in state.jobs() {
         let Some(owner) = owners.get(*id) else { continue };
         let status = resource_status(state, *id, job);
-        if told.get(owner.uid.as_str()) != Some(&&status) {
+        let is_told = told.get(owner.uid.as_str()).is_some_and(|told| {
+            let is_ours = told.written.is_some_and(|written| written.epoch == epoch);
+            told.says_the_same(&status) && (is_ours || job.end.is_some())
+        });
+        if !is_told {
             statuses.write(owner, status);
         }
     }

@@ -33,8 +33,11 @@ pub use het_host::{
     keep_script, lock_dir, lock_dir_name, machine, machine_with, raise_descriptor_limit,
     run_restarter, take_devices, this_machine, unsupervised, wait_for_device,
 };
-pub use het_kubernetes::{Access, ManifestOptions, SCHEDULER, manifests};
-pub use het_node::{CopyInputs, InputCopies, NodeSettings};
+pub use het_kubernetes::{
+    Access, Cluster, ClusterError, Election, ElectionError, Leadership, ManifestOptions,
+    NAMESPACE as SCHEDULER_NAMESPACE, SCHEDULER, Standby, manifests,
+};
+pub use het_node::{CopyInputs, InputCopies, NodeSettings, since_boot};
 pub use het_planner::models;
 pub use het_scheduler::{Impossible, Remedy, impossible};
 pub use het_service::report::{Detail, explanation_of_record};
@@ -42,7 +45,7 @@ pub use het_service::{Handle, Scheduling};
 
 pub use agent::agent_main;
 pub use assembly::{MachineService, ServiceOptions, StartError, begin_store};
-pub use cluster::{ClusterOptions, ClusterService};
+pub use cluster::{ClusterEnd, ClusterOptions, ClusterService, leader_identity};
 pub use cluster_jobs::{ClusterJobs, SubmitError};
 pub use planning::plan;
 pub use privileged::{AGENT_COMMAND, PrivilegeError, Privileged};

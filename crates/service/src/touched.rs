@@ -23,6 +23,11 @@ impl Touched {
         let mut jobs = Vec::new();
         for (_, event) in events {
             match event {
+                Event::JobsAdopted { adopted } => {
+                    jobs.extend(adopted.jobs.keys());
+                    let leases = adopted.leases.iter();
+                    self.leases.extend(leases.map(|(&id, lease)| (id, lease.stage.job)));
+                }
                 Event::JobSubmitted { job, .. }
                 | Event::JobHeld { job }
                 | Event::JobReleased { job }

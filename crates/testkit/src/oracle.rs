@@ -4,6 +4,7 @@
 //! code with `State::apply`, the policies or the scheduler's check, so a mistake there does not
 //! hide itself here.
 
+mod adoption;
 mod eligibility;
 mod nodes;
 mod preparations;
@@ -170,6 +171,7 @@ impl Oracle {
             Event::JobSubmitted { job, spec, succeeded, checkpoints } => {
                 self.submitted(*job, spec, succeeded, checkpoints);
             }
+            Event::JobsAdopted { adopted } => self.adopted(adopted),
             Event::JobHeld { job } => self.with_job(*job, |job| job.held = true),
             Event::JobReleased { job } => self.with_job(*job, |job| {
                 job.held = false;

@@ -3,13 +3,19 @@
 //!
 //! The shapes stand apart from `core` so that a rename there cannot make an old log unreadable.
 
+mod adoption;
 mod degradation;
 mod error;
 mod event;
+mod failure;
+mod handover;
 mod host;
+mod kept_job;
+mod lease;
 mod memory;
 mod occupant;
 mod plan;
+mod progress;
 mod quotas;
 mod request;
 mod snapshot;
@@ -20,6 +26,7 @@ mod words;
 
 pub use error::RecordError;
 pub use event::Record;
+pub use handover::{HandedOver, JobHandover};
 pub use host::HostRecord;
 pub use snapshot::{
     ElasticClassRecord, LearnedRecord, ObservedElasticRecord, ObservedRecord, ObservedTimeRecord,

@@ -8,7 +8,7 @@ mod definition;
 mod structural;
 
 pub use canonical::{NotAResource, read, spec_of};
-pub use definition::{Condition, PLURAL, StageStatus, TrainingJobStatus, definition};
+pub use definition::{Condition, PLURAL, StageStatus, TrainingJobStatus, Written, definition};
 
 /// Group of the API.
 pub const GROUP: &str = "heterosis.dev";

@@ -2,7 +2,7 @@
 
 use anstream::println;
 use clap::{Args, Subcommand};
-use het_server::{ManifestOptions, SCHEDULER, manifests};
+use het_server::{ManifestOptions, SCHEDULER, SCHEDULER_NAMESPACE, manifests};
 use het_wire::yaml;
 
 use crate::fail::{Fail, code};
@@ -20,7 +20,7 @@ pub struct ManifestArgs {
     #[arg(long)]
     pub image: Option<String>,
     /// Where the server runs.
-    #[arg(long, default_value = "heterosis")]
+    #[arg(long, default_value = SCHEDULER_NAMESPACE)]
     pub namespace: String,
     /// The `schedulerName` of its pods.
     #[arg(long, value_name = "NAME", default_value = SCHEDULER)]

@@ -15,8 +15,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use het_core::{Bytes, Millis};
 use het_server::api::LIVE_JOBS_OF_A_TENANT;
 use het_server::{
-    Checked, CopyInputs, DeviceChoice, EventStore, Existing, Home, Keeping, SCHEDULER, StoreError,
-    store_check,
+    Checked, CopyInputs, DeviceChoice, EventStore, Existing, Home, Keeping, SCHEDULER,
+    SCHEDULER_NAMESPACE, StoreError, store_check,
 };
 use het_wire::api::{ServerInfo, StoreCheck};
 use het_wire::quantity;
@@ -141,6 +141,9 @@ pub struct KubernetesArgs {
     /// The `schedulerName` of its pods. Two servers of one cluster need two.
     #[arg(long, value_name = "NAME", default_value = SCHEDULER)]
     pub scheduler_name: String,
+    /// Where the Lease lies by which servers of one `schedulerName` agree who leads.
+    #[arg(long, value_name = "NAMESPACE", default_value = SCHEDULER_NAMESPACE)]
+    pub lease_namespace: String,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -131,10 +131,39 @@ fn served(cluster: &Cluster, name: &str) -> Served {
 
 /// A server in a sandbox that may have had one before.
 fn start(cluster: &Cluster, served: Served, name: &str) -> Served {
-    let kubeconfig = cluster.account(&served);
+    begin(cluster, &served, name);
+    wait_for("the server", || served.code(&["ps"]) == Some(0));
+    served
+}
+
+/// Starts a server that may have to wait until it leads.
+fn begin(cluster: &Cluster, sandbox: &Sandbox, name: &str) {
+    let kubeconfig = cluster.account(sandbox);
     let kubeconfig = kubeconfig.to_string_lossy();
-    let engine = ["--engine", "kubernetes", "--kubeconfig", &kubeconfig];
-    served.start(&[&engine[..], &["--scheduler-name", name]].concat())
+    let engine = ["server", "--engine", "kubernetes", "--kubeconfig", &kubeconfig];
+    let mut server = sandbox.het(&[&engine[..], &["--scheduler-name", name]].concat());
+    let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    drop(server.expect("the server can be started"));
+}
+
+fn server_process(served: &Served) -> Pid {
+    let pid = served.json(&["server", "status"])["pid"].as_i64();
+    Pid::from_raw(pid.expect("a process") as i32)
+}
+
+fn keeper_of(process: Pid) -> Pid {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it is there");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    Pid::from_raw(parent.and_then(|it| it.trim().parse().ok()).expect("it has a parent"))
+}
+
+fn jobs(served: &Served) -> Vec<(u64, String, String)> {
+    let rows = served.json(&["ps", "--all"]);
+    let rows = rows["items"].as_array().expect("it lists them").iter().map(|row| {
+        let word = |field: &str| row[field].as_str().unwrap_or_default().to_owned();
+        (row["id"].as_u64().unwrap_or_default(), word("name"), word("state"))
+    });
+    rows.collect()
 }
 
 #[test]
@@ -205,8 +234,7 @@ fn a_preempted_job_waits_and_what_runs_outlives_the_server() {
     let before = cluster.pods(&node, id);
     assert_eq!(before.len(), 1, "{before:?}");
 
-    let server = served.json(&["server", "status"])["pid"].as_i64();
-    let server = Pid::from_raw(server.expect("a process") as i32);
+    let server = server_process(&served);
     kill(server, Signal::SIGKILL).expect("it runs");
     // Its keeper starts the next one.
     wait_for("the next server", || {
@@ -254,6 +282,74 @@ fn what_happens_while_no_server_runs_is_taken_up() {
     cluster.await_state(&ends, "succeeded");
     assert_eq!(served.code(&["wait", &second.to_string()]), Some(130), "it is cancelled");
     wait_for("the end of the other's", || cluster.pods(&node, second).is_empty());
+    cluster.told(&["delete", "node", &node]);
+}
+
+#[test]
+fn a_server_that_has_nothing_goes_on_from_what_the_cluster_says() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("fourth");
+    cluster.make_node(&node, 2);
+    let served = served(&cluster, &node);
+    wait_for("the node", || served.told(&["devices"]).contains(&node));
+    let (runs, waits) = (unique("runs"), unique("waits"));
+    let (two, one) = (format!("{node}:2"), format!("{node}:1"));
+    let first = served.submit_stage(&runs, "normal", &stage(&["until-notice"], &two));
+    cluster.await_state(&runs, "running");
+    let second = served.submit_stage(&waits, "normal", &stage(&["until-notice"], &one));
+    cluster.await_state(&waits, "queued");
+    let (pods, before) = (cluster.pods(&node, first), jobs(&served));
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+
+    // Its home is another one: nothing is left but what lies in the cluster.
+    let next = start(&cluster, Served(Sandbox::new()), &node);
+    assert_eq!(jobs(&next), before);
+    assert_eq!(cluster.pods(&node, first), pods, "it is the same pod");
+    assert_eq!(next.code(&["cancel", &first.to_string()]), Some(0));
+    cluster.await_state(&waits, "running");
+    assert_eq!(next.code(&["cancel", &second.to_string()]), Some(0));
+    cluster.await_state(&waits, "cancelled");
+
+    // The one before knows from the Lease that its log is old.
+    assert_eq!(next.code(&["server", "stop"]), Some(0));
+    let served = start(&cluster, served, &node);
+    let ended = jobs(&served).into_iter().map(|(_, _, state)| state);
+    assert_eq!(ended.collect::<Vec<_>>(), ["cancelled", "cancelled"]);
+    cluster.told(&["delete", "node", &node]);
+}
+
+#[test]
+fn a_leader_that_stands_still_is_followed_by_another_and_stands_down() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("fifth");
+    cluster.make_node(&node, 2);
+    let one = format!("{node}:1");
+    let leader = served(&cluster, &node);
+    wait_for("the node", || leader.told(&["devices"]).contains(&node));
+    let (before, after) = (unique("before"), unique("after"));
+    let first = leader.submit_stage(&before, "normal", &stage(&["until-notice"], &one));
+    cluster.await_state(&before, "running");
+    let pods = cluster.pods(&node, first);
+    let process = server_process(&leader);
+
+    let follower = Served(Sandbox::new());
+    begin(&cluster, &follower, &node);
+    // Its keeper would let it go on.
+    let both = [keeper_of(process), process];
+    both.iter().for_each(|process| kill(*process, Signal::SIGSTOP).expect("it runs"));
+    wait_for("the next leader", || follower.code(&["ps"]) == Some(0));
+    let second = follower.submit_stage(&after, "normal", &stage(&["until-notice"], &one));
+    cluster.await_state(&after, "running");
+    assert!(second > first);
+    assert_eq!(cluster.pods(&node, first), pods, "it is the same pod");
+
+    both.iter().for_each(|process| kill(*process, Signal::SIGCONT).expect("it is there"));
+    wait_for("the end of its lead", || leader.code(&["ps"]) != Some(0));
+    let seen = jobs(&follower);
+    assert_eq!(follower.code(&["server", "stop"]), Some(0));
+    wait_for("its second lead", || leader.code(&["ps"]) == Some(0));
+    assert_eq!(jobs(&leader), seen);
+    assert_eq!(cluster.pods(&node, first), pods, "it is the same pod");
     cluster.told(&["delete", "node", &node]);
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{
-    Attempt, Claim, Faults, Job, JobEnd, Lease, OtherCheckpoints, Phase, Recoveries, Stage,
+    Attempt, Booked, Claim, Faults, Job, JobEnd, Lease, OtherCheckpoints, Phase, Recoveries, Stage,
     StageState, State, Ticket,
 };
 use crate::{
@@ -28,6 +28,7 @@ impl State {
             Event::JobSubmitted { job, spec, succeeded, checkpoints } => {
                 self.submit(*job, spec, succeeded, checkpoints);
             }
+            Event::JobsAdopted { adopted } => self.adopt(adopted),
             Event::JobHeld { job } => self.set_held(*job, Held::Yes),
             Event::JobReleased { job } => {
                 self.forgive(*job);
@@ -305,7 +306,7 @@ impl State {
     }
 
     /// Books what is taken or freed to the tenant of a job and those above it.
-    fn book_use(&mut self, job: JobId, placement: &Placement, booked: Booked) {
+    pub(super) fn book_use(&mut self, job: JobId, placement: &Placement, booked: Booked) {
         let classes = self.topology.classes.len();
         for tenant in lineage(self.jobs[&job].spec.tenant.as_str()) {
             let used = match self.used.get_mut(tenant) {
@@ -482,7 +483,7 @@ impl State {
         }
     }
 
-    fn draw_ticket(&mut self, key: StageKey) {
+    pub(super) fn draw_ticket(&mut self, key: StageKey) {
         let ticket = self.next_ticket;
         self.next_ticket = Ticket(ticket.0 + 1);
         self.waiting.insert(key, ticket);
@@ -517,11 +518,6 @@ fn keep(set: &mut BTreeSet<JobId>, id: JobId, member: bool) {
     } else {
         set.remove(&id);
     }
-}
-
-pub(super) enum Booked {
-    Taken,
-    Freed,
 }
 
 enum Held {
@@ -574,7 +570,7 @@ impl Job {
     }
 
     /// Waits for nothing but devices.
-    fn is_ready(&self, index: StageIndex) -> bool {
+    pub(super) fn is_ready(&self, index: StageIndex) -> bool {
         let idle = matches!(
             self.stages[index.index()].state,
             StageState::Queued { .. } | StageState::Stopped { .. }

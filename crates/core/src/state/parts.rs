@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::apply::Booked;
 use super::{
-    Claim, Degraded, Job, Lease, Preparation, Slowness, StageState, State, Suspicion, Ticket,
+    Booked, Claim, Degraded, Job, Lease, Preparation, Slowness, StageState, State, Suspicion,
+    Ticket,
 };
 use crate::{
     DeviceId, Generation, HostResources, JobId, LeaseId, Name, NodeId, Occupant, Placement,
@@ -173,6 +173,13 @@ impl State {
     /// What follows from the rest.
     fn derive(&mut self) {
         self.count_service();
+        self.derive_from_jobs();
+        let waiting = self.waiting.keys().copied();
+        self.preparable = waiting.filter(|key| self.stage(*key).1.is_preparable()).collect();
+    }
+
+    /// What follows from jobs and leases, of which nothing was counted yet.
+    pub(super) fn derive_from_jobs(&mut self) {
         let alive = self.jobs.iter().filter(|(_, job)| job.end.is_none());
         for (&id, job) in alive {
             if job.is_unwanted() {
@@ -183,8 +190,6 @@ impl State {
             }
         }
         self.derive_eligibility();
-        let waiting = self.waiting.keys().copied();
-        self.preparable = waiting.filter(|key| self.stage(*key).1.is_preparable()).collect();
         let ids: Vec<JobId> = self.jobs.keys().copied().collect();
         ids.into_iter().for_each(|id| self.settle_recovery(id));
         let row = |(&id, it): (&LeaseId, &Lease)| (id, it.stage.job, Arc::clone(&it.placement));

@@ -41,14 +41,16 @@ impl Pods<'_> {
     fn connect(&self) -> Kubernetes {
         let name = self.name.borrow().clone();
         let since = Time::ZERO + Millis(wall_time());
+        let (way, leadership) = self.cluster.led(&name);
         let config = KubernetesConfig {
-            access: self.cluster.access(),
+            cluster: way,
             scheduler: name.clone(),
+            leadership,
             namespace: Some(name),
             nodes: Nodes::Reported,
             begins_at: since,
         };
-        Kubernetes::connect(config).expect("the cluster answers")
+        Kubernetes::new(config)
     }
 }
 

@@ -19,14 +19,17 @@ struct Heard {
 
 impl Heard {
     fn of(cluster: &Cluster) -> Self {
+        let scheduler = unique("nodes");
+        let (way, leadership) = cluster.led(&scheduler);
         let config = KubernetesConfig {
-            access: cluster.access(),
-            scheduler: unique("nodes"),
+            cluster: way,
+            scheduler,
+            leadership,
             namespace: None,
             nodes: Nodes::Watched,
             begins_at: Time::ZERO,
         };
-        let mut engine = Kubernetes::connect(config).expect("the cluster answers");
+        let mut engine = Kubernetes::new(config);
         let state = State::new(Arc::default());
         engine.adopt(&state);
         Self { engine, state }

@@ -1,8 +1,11 @@
 //! The cluster of the tests.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Instant;
 
-use het_kubernetes::Access;
+use het_core::Millis;
+use het_kubernetes::{Access, Election, Leadership, Standby};
 use het_wire::resource::{GROUP, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -42,8 +45,19 @@ impl Cluster {
         Some(Self { kubeconfig, client, runtime })
     }
 
-    pub fn access(&self) -> Access {
-        Access { kubeconfig: Some(self.kubeconfig.clone()), context: None }
+    /// A way to it, and the lead of a scheduler there. Whoever comes next takes it at once, as the
+    /// server of a home that was killed does.
+    pub fn led(&self, scheduler: &str) -> (het_kubernetes::Cluster, Leadership) {
+        let access = Access { kubeconfig: Some(self.kubeconfig.clone()), context: None };
+        let way = het_kubernetes::Cluster::connect(access, since_boot);
+        let way = way.expect("the cluster answers");
+        let election = Election {
+            namespace: "default".to_owned(),
+            name: scheduler.to_owned(),
+            identity: "the tests".to_owned(),
+        };
+        let leadership = way.lead(election, |_| Standby::Wait).expect("nobody else leads");
+        (way, leadership)
     }
 
     /// Makes an object of a kind that is named here; one that is there stays as it is.
@@ -135,6 +149,11 @@ impl Cluster {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
         }
     }
+}
+
+fn since_boot() -> Millis {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Millis(BEGAN.elapsed().as_millis() as u64)
 }
 
 /// A name that no other run of the tests has.

@@ -101,6 +101,7 @@ impl Intake {
             },
             JobNews::Gone { uid } => {
                 self.refused.remove(&uid);
+                self.statuses.forget(&uid);
                 if let Some(Known { id, .. }) = self.known.get(&uid) {
                     let id = *id;
                     self.cancel(id).await?;
@@ -153,12 +154,13 @@ impl Intake {
         let spec = match self.specify(&object, id) {
             Ok(spec) => Arc::new(spec),
             Err(reason) => {
-                self.refuse(&object, &reason).await;
+                self.refuse(&object, &reason);
                 self.jobs.tell(&uid, Err(reason));
                 self.refused.insert(uid, object);
                 return Ok(());
             }
         };
+        self.statuses.found(&object.owner, &object.status);
         // Before it can be started.
         self.owners.insert(id, object.owner);
         let priority = Some(spec.priority);
@@ -210,7 +212,7 @@ impl Intake {
         Ok(start)
     }
 
-    async fn refuse(&self, object: &JobObject, reason: &str) {
+    fn refuse(&self, object: &JobObject, reason: &str) {
         let first = reason.lines().next().unwrap_or_default().to_owned();
         let is_told = object.status.state == REFUSED && object.status.reason == first;
         if is_told {
@@ -226,7 +228,7 @@ impl Intake {
         let (state, conditions) = (REFUSED.to_owned(), vec![condition]);
         let status =
             TrainingJobStatus { state, reason: first, conditions, ..TrainingJobStatus::default() };
-        self.statuses.send(object.owner.clone(), status).await;
+        self.statuses.write(object.owner.clone(), status);
     }
 }
 

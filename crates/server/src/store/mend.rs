@@ -212,13 +212,10 @@ impl Salvage {
         }
         let mut known: BTreeSet<JobId> = self.rows.iter().map(|(job, _)| JobId(*job)).collect();
         known.extend(base.snapshot.iter().flat_map(|json| jobs_of(json, &self.topology)));
-        known.extend(lines.iter().filter_map(|line| Some(submitted(&line.record)?.0)));
+        known.extend(lines.iter().flat_map(|line| begun(&line.record)).map(|(job, _)| job));
         for line in self.lines.range(end.sequence..).flat_map(|(_, lines)| lines) {
-            if let Some((job, name)) = submitted(&line.record)
-                && known.insert(job)
-            {
-                lost.push(Lost::Job { job, name: Some(name) });
-            }
+            let begun = begun(&line.record).into_iter().filter(|(job, _)| known.insert(*job));
+            lost.extend(begun.map(|(job, name)| Lost::Job { job, name: Some(name) }));
         }
         let unknown = jobs.iter().map(|job| JobId(*job)).filter(|job| known.insert(*job));
         lost.extend(unknown.map(|job| Lost::Job { job, name: None }));
@@ -279,10 +276,15 @@ fn jobs_of(json: &[u8], head: &[u8]) -> Vec<JobId> {
     state.map(|state| state.jobs().keys().copied().collect()).unwrap_or_default()
 }
 
-fn submitted(record: &[u8]) -> Option<(JobId, String)> {
-    let record = Record::from_json(&String::from_utf8_lossy(record)).ok()?;
-    match record.read().ok()? {
-        (_, Event::JobSubmitted { job, spec, .. }) => Some((job, spec.name.to_string())),
-        _ => None,
+/// The jobs that a record begins with, by name.
+fn begun(record: &[u8]) -> Vec<(JobId, String)> {
+    let record = Record::from_json(&String::from_utf8_lossy(record));
+    match record.and_then(|record| record.read()) {
+        Ok((_, Event::JobSubmitted { job, spec, .. })) => vec![(job, spec.name.to_string())],
+        Ok((_, Event::JobsAdopted { adopted })) => {
+            let jobs = adopted.jobs.iter();
+            jobs.map(|(id, job)| (*id, job.spec.name.to_string())).collect()
+        }
+        _ => Vec::new(),
     }
 }

@@ -91,6 +91,12 @@ impl Removal {
     /// of which the state has the newest.
     fn is_of_a_kept_job(&mut self, event: &Event) -> bool {
         match event {
+            Event::JobsAdopted { adopted } => {
+                let leases = adopted.leases.iter();
+                let kept = leases.filter(|(_, lease)| self.jobs.contains(&lease.stage.job));
+                self.leases.extend(kept.map(|(id, _)| *id));
+                adopted.jobs.keys().any(|job| self.jobs.contains(job))
+            }
             Event::JobSubmitted { job, .. }
             | Event::JobHeld { job }
             | Event::JobReleased { job }

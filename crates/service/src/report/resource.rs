@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use het_core::{Job, JobEnd, JobId, Stage, StageSpec, StageState, State};
+use het_wire::record::JobHandover;
 use het_wire::resource::{Condition, StageStatus, TrainingJobStatus};
 use het_wire::text;
 
@@ -30,6 +31,8 @@ pub fn resource_status(state: &State, id: JobId, job: &Job) -> TrainingJobStatus
         stages: stages.map(|(spec, stage)| stage_status(state, spec, stage)).collect(),
         conditions: conditions(job, &reason),
         reason,
+        handover: JobHandover::of(state, id).map(|it| it.to_json()).unwrap_or_default(),
+        written: None,
     }
 }
 

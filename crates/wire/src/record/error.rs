@@ -10,6 +10,8 @@ pub enum RecordError {
     Json(#[from] serde_json::Error),
     #[error("the record uses the word `{word}`, which this version does not know")]
     UnknownWord { word: String },
+    #[error("it has version {version}, which this version of Heterosis does not know")]
+    Version { version: u32 },
     #[error("the record has a topology that does not fit together")]
     Topology(#[from] TopologyError),
 }

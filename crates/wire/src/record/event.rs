@@ -1,24 +1,24 @@
 //! One event as it is stored.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{
-    Checkpoint, Degradation, DeviceId, Event, Failure, FailureCause, HostResources, JobChange,
-    JobId, LeaseId, Measured, MeasuredNeeds, Micro, Millis, NodeId, Outcome, PreparationEnd,
-    Priority, Progress, Share, StageIndex, StageKey, Time,
+    Checkpoint, Degradation, DeviceId, Event, Failure, JobChange, JobId, LeaseId, Millis, NodeId,
+    Outcome, PreparationEnd, Priority, Share, StageIndex, StageKey, Time,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::adoption::{AdoptedJobsRecord, read_adopted, write_adopted};
 use super::degradation::{DegradationRecord, read_degradation, write_degradation};
 use super::error::RecordError;
-use super::host::HostRecord;
+use super::failure::{read_failure_cause, write_failure_cause};
 use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
 use super::occupant::{OccupantRecord, read_occupant, write_occupant};
 use super::plan::{
     CheckpointRecord, PlanRecord, read_checkpoint, read_plan, write_checkpoint, write_plan,
 };
+use super::progress::{ProgressRecord, read_progress, write_progress};
 use super::quotas::{QuotasRecord, read_quotas, write_quotas};
 use super::request::{ChangeRequestRecord, read_change_request, write_change_request};
 use super::spec::{JobRecord, read_job, write_job};
@@ -44,6 +44,7 @@ enum EventRecord {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         checkpoints: Vec<(u16, CheckpointRecord)>,
     },
+    JobsAdopted(AdoptedJobsRecord),
     JobHeld {
         job: u64,
     },
@@ -184,46 +185,6 @@ enum OutcomeRecord {
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct ProgressRecord {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    step: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    total: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_micro: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    samples: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    useful_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    busy_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    demand: Option<HostRecord>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    inputs: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    measured: Option<MeasuredRecord>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    results_micro: BTreeMap<String, i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ran_on: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct MeasuredRecord {
-    batch: u32,
-    accumulation: u32,
-    step_us: i64,
-    exchange_us: i64,
-    gradient_noise_micro: i64,
-}
-
 impl Record {
     pub fn new(at: Time, event: &Event) -> Self {
         Self { at_ms: at.0, event: write(event) }
@@ -257,6 +218,7 @@ fn write(event: &Event) -> EventRecord {
             succeeded: succeeded.iter().map(|index| index.0).collect(),
             checkpoints: checkpoints.iter().map(|(i, c)| (i.0, write_checkpoint(c))).collect(),
         },
+        Event::JobsAdopted { adopted } => EventRecord::JobsAdopted(write_adopted(adopted)),
         Event::JobHeld { job } => EventRecord::JobHeld { job: job.0 },
         Event::JobReleased { job } => EventRecord::JobReleased { job: job.0 },
         Event::JobEligible { job } => EventRecord::JobEligible { job: job.0 },
@@ -349,6 +311,7 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
             succeeded: succeeded.iter().copied().map(StageIndex).collect(),
             checkpoints: checkpoints.iter().map(read_stage_checkpoint).collect(),
         },
+        Stored::JobsAdopted(record) => adoption_of(record)?,
         Stored::JobHeld { job } => Event::JobHeld { job: JobId(*job) },
         Stored::JobReleased { job } => Event::JobReleased { job: JobId(*job) },
         Stored::JobEligible { job } => Event::JobEligible { job: JobId(*job) },
@@ -386,9 +349,7 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         Stored::StageEnded { lease, outcome } => {
             Event::StageEnded { lease: lease_id(lease), outcome: read_outcome(outcome)? }
         }
-        Stored::NodesJoined { nodes } => {
-            Event::NodesJoined { nodes: Arc::new(read_topology(nodes)?) }
-        }
+        Stored::NodesJoined { nodes } => joined(nodes)?,
         Stored::NodeRemoved { name } => Event::NodeRemoved { name: name.as_str().into() },
         Stored::CapacityTaken { node, class, amount } => {
             Event::CapacityTaken { node: NodeId(*node), class: *class, amount: Share(*amount) }
@@ -408,6 +369,14 @@ fn read(record: &EventRecord) -> Result<Event, RecordError> {
         Stored::DeviceDegraded { device, degradation } => read_degraded(*device, degradation),
         Stored::DeviceRestored { device } => Event::DeviceRestored { device: device_id(device) },
     })
+}
+
+fn adoption_of(record: &AdoptedJobsRecord) -> Result<Event, RecordError> {
+    Ok(Event::JobsAdopted { adopted: Arc::new(read_adopted(record)?) })
+}
+
+fn joined(nodes: &TopologyRecord) -> Result<Event, RecordError> {
+    Ok(Event::NodesJoined { nodes: Arc::new(read_topology(nodes)?) })
 }
 
 fn read_end(failed: Option<&str>) -> PreparationEnd {
@@ -467,67 +436,4 @@ fn read_outcome(record: &OutcomeRecord) -> Result<Outcome, RecordError> {
             cause: read_failure_cause(cause.as_deref())?,
         }),
     })
-}
-
-/// None for what earlier versions did not keep.
-pub(super) fn write_failure_cause(cause: FailureCause) -> Option<String> {
-    (cause != FailureCause::Untold).then(|| cause.word().to_owned())
-}
-
-pub(super) fn read_failure_cause(word: Option<&str>) -> Result<FailureCause, RecordError> {
-    let Some(word) = word else { return Ok(FailureCause::Untold) };
-    by_word(&FailureCause::ALL, |cause| cause.word(), word)
-}
-
-pub(super) fn write_progress(progress: &Progress) -> ProgressRecord {
-    let demand = progress.needs.as_ref().map(|needs| needs.demand);
-    let demand = demand.filter(|demand| *demand != HostResources::NONE);
-    ProgressRecord {
-        step: progress.step,
-        total: progress.total,
-        loss_micro: progress.loss.map(|loss| loss.0),
-        samples: progress.samples,
-        tokens: progress.tokens,
-        useful_ms: progress.useful.map(|span| span.0),
-        busy_ms: progress.busy.map(|span| span.0),
-        demand: demand.map(HostRecord::from),
-        inputs: progress.needs.as_ref().map(|needs| needs.inputs.clone()).unwrap_or_default(),
-        measured: progress.measured.as_deref().map(|measured| MeasuredRecord {
-            batch: measured.batch,
-            accumulation: measured.accumulation,
-            step_us: measured.step.0,
-            exchange_us: measured.exchange.0,
-            gradient_noise_micro: measured.gradient_noise.0,
-        }),
-        results_micro: progress.results.iter().map(|(k, v)| (k.to_string(), v.0)).collect(),
-        ran_on: progress.ran_on.as_ref().map(ToString::to_string),
-        message: progress.message.clone(),
-    }
-}
-
-pub(super) fn read_progress(record: &ProgressRecord) -> Progress {
-    let demand = record.demand.map(Into::into).unwrap_or_default();
-    let needs = MeasuredNeeds { demand, inputs: record.inputs.clone() };
-    Progress {
-        step: record.step,
-        total: record.total,
-        loss: record.loss_micro.map(Micro),
-        samples: record.samples,
-        tokens: record.tokens,
-        useful: record.useful_ms.map(Millis),
-        busy: record.busy_ms.map(Millis),
-        needs: (needs != MeasuredNeeds::default()).then(|| Box::new(needs)),
-        measured: record.measured.map(|measured| {
-            Box::new(Measured {
-                batch: measured.batch,
-                accumulation: measured.accumulation,
-                step: Micro(measured.step_us),
-                exchange: Micro(measured.exchange_us),
-                gradient_noise: Micro(measured.gradient_noise_micro),
-            })
-        }),
-        results: record.results_micro.iter().map(|(k, v)| (k.as_str().into(), Micro(*v))).collect(),
-        ran_on: record.ran_on.as_deref().map(Into::into),
-        message: record.message.clone(),
-    }
 }

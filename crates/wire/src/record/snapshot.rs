@@ -1,14 +1,12 @@
 //! What a log adds up to at one place in it, as it is stored.
 
-mod job;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use het_core::{
-    Claim, Degraded, DeviceId, Domain, Generation, JobId, Lease, LeaseId, Micro, Millis, Name,
-    NodeId, Phase, Preparation, PreparationOutcome, Share, ShareMillis, Slowness, StageKey,
-    StateParts, Suspicion, Ticket, Time, Topology,
+    Claim, Degraded, DeviceId, Domain, Generation, JobId, LeaseId, Micro, Millis, Name, NodeId,
+    Preparation, PreparationOutcome, Share, ShareMillis, Slowness, StageKey, StateParts, Suspicion,
+    Ticket, Time, Topology,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -16,16 +14,17 @@ use thiserror::Error;
 use super::RecordError;
 use super::degradation::{DegradationRecord, read_degradation, write_degradation};
 use super::host::HostRecord;
+use super::kept_job::{KeptJobRecord, read_kept_job, write_kept_job};
+use super::lease::{LeaseRecord, read_lease, write_lease};
 use super::memory::{PolicyMemoryRecord, read_memory, write_memory};
 use super::occupant::{OccupantRecord, read_occupant, write_occupant};
 use super::plan::{
-    CauseRecord, CheckpointRecord, KeyRecord, PlacementRecord, read_cause, read_checkpoint,
-    read_key, read_placement, write_cause, write_checkpoint, write_key, write_placement,
+    CheckpointRecord, KeyRecord, PlacementRecord, read_checkpoint, read_key, read_placement,
+    write_checkpoint, write_key, write_placement,
 };
 use super::quotas::{QuotasRecord, read_quotas, write_quotas};
 use super::topology::{TopologyRecord, read_topology, write_topology};
 use super::words::by_word;
-use job::{KeptJobRecord, read_kept_job, write_kept_job};
 
 /// Of the shape below.
 const VERSION: u32 = 1;
@@ -209,23 +208,6 @@ struct StateRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-struct LeaseRecord {
-    stage: KeyRecord,
-    attempt: u32,
-    placement: PlacementRecord,
-    since_ms: u64,
-    phase: PhaseRecord,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum PhaseRecord {
-    Starting,
-    Running { since_ms: u64 },
-    Stopping { cause: CauseRecord },
-}
-
-#[derive(Serialize, Deserialize)]
 struct ClaimRecord {
     placement: PlacementRecord,
     since_ms: u64,
@@ -318,13 +300,6 @@ fn read_hash(text: &str) -> Result<[u8; 32], RecordError> {
 fn write_state(state: &StateParts) -> StateRecord {
     let shares = |shares: &Vec<Share>| shares.iter().map(|share| share.0).collect();
     let spans = |spans: &[ShareMillis]| spans.iter().map(|span| span.0).collect();
-    let lease = |lease: &Lease| LeaseRecord {
-        stage: write_key(lease.stage),
-        attempt: lease.attempt,
-        placement: write_placement(&lease.placement),
-        since_ms: lease.since.0,
-        phase: write_phase(lease.phase),
-    };
     let claim = |claim: &Claim| ClaimRecord {
         placement: write_placement(&claim.placement),
         since_ms: claim.since.0,
@@ -341,7 +316,7 @@ fn write_state(state: &StateParts) -> StateRecord {
         next_job: state.next_job.0,
         next_lease: state.next_lease.0,
         jobs: state.jobs.iter().map(|(id, job)| (id.0, write_kept_job(job))).collect(),
-        leases: state.leases.iter().map(|(id, held)| (id.0, lease(held))).collect(),
+        leases: state.leases.iter().map(|(id, held)| (id.0, write_lease(held))).collect(),
         claims: state.claims.iter().map(|(key, held)| (write_key(*key), claim(held))).collect(),
         preparations: state.preparations.iter().map(write_preparation).collect(),
         waiting: state.waiting.iter().map(|(key, ticket)| (write_key(*key), ticket.0)).collect(),
@@ -420,28 +395,6 @@ fn read_state(record: &StateRecord, head: &Arc<Topology>) -> Result<StateParts, 
         useful: record.useful.iter().copied().map(ShareMillis).collect(),
     };
     Ok(parts.filled_up())
-}
-
-fn write_phase(phase: Phase) -> PhaseRecord {
-    match phase {
-        Phase::Starting => PhaseRecord::Starting,
-        Phase::Running { since } => PhaseRecord::Running { since_ms: since.0 },
-        Phase::Stopping { cause } => PhaseRecord::Stopping { cause: write_cause(cause) },
-    }
-}
-
-fn read_lease(record: &LeaseRecord) -> Lease {
-    Lease {
-        stage: read_key(record.stage),
-        attempt: record.attempt,
-        placement: Arc::new(read_placement(&record.placement)),
-        since: Time(record.since_ms),
-        phase: match &record.phase {
-            PhaseRecord::Starting => Phase::Starting,
-            PhaseRecord::Running { since_ms } => Phase::Running { since: Time(*since_ms) },
-            PhaseRecord::Stopping { cause } => Phase::Stopping { cause: read_cause(*cause) },
-        },
-    }
 }
 
 fn read_claim((key, record): &(KeyRecord, ClaimRecord)) -> (StageKey, Claim) {

@@ -39,6 +39,27 @@ pub struct TrainingJobStatus {
     pub stages: Vec<StageStatus>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+    /// All that the next leader needs to go on with the job, for it alone to read.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub handover: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<Written>,
+}
+
+impl TrainingJobStatus {
+    /// Whether it says the same of its job, whoever wrote it.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        Self { written: None, ..self.clone() } == Self { written: None, ..other.clone() }
+    }
+}
+
+/// By which leader a status was written, and which of its writes it was: no two are the same.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Written {
+    pub epoch: u64,
+    pub revision: u64,
 }
 
 /// How a stage stands.

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::path::{self, Path, PathBuf};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
@@ -11,11 +11,12 @@ use anstream::eprintln;
 use het_devices::{System, mps_answers, mps_pipe};
 use het_server::api::{Api, Certificate, Listen, Network, Tokens, serve};
 use het_server::{
-    Access, ClusterOptions, ClusterService, ControlLoopKind, DeviceLockError, DeviceLocks, Home,
-    InputCopies, Keeping, LockHolder, Machine, MachineChanges, MachineLock, MachineService,
-    MachineUsers, Members, NodeSettings, Scheduling, Served, ServiceOptions, SpawnRequests,
-    StartError, StoreError, become_user, begin_store, disk_size, machine_with,
-    raise_descriptor_limit, take_devices,
+    Access, Cluster, ClusterEnd, ClusterOptions, ClusterService, ControlLoopKind, DeviceLockError,
+    DeviceLocks, Election, ElectionError, Handle, Home, InputCopies, Keeping, Leadership,
+    LockHolder, Machine, MachineChanges, MachineLock, MachineService, MachineUsers, Members,
+    NodeSettings, Scheduling, Served, ServiceOptions, SpawnRequests, Standby, StartError,
+    StoreError, become_user, begin_store, disk_size, leader_identity, machine_with,
+    raise_descriptor_limit, since_boot, take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
 use nix::sys::prctl::set_pdeathsig;
@@ -47,7 +48,7 @@ pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
 /// Runs jobs as pods. Nothing of this machine is used but the directory for the log.
 fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
     refuse_machine_options(args)?;
-    let signals = signals()?;
+    let stop = StopRequest::on(signals()?);
     raise_descriptor_limit();
     let home = home()?;
     home.server_dir()?;
@@ -55,19 +56,61 @@ fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
     if args.new_store {
         begin_store(&home).map_err(Fail::from_error)?;
     }
-    let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
-    let KubernetesArgs { kubeconfig, kube_context, scheduler_name } = &args.kubernetes;
-    let options = ClusterOptions {
-        access: Access { kubeconfig: kubeconfig.clone(), context: kube_context.clone() },
-        scheduler: scheduler_name.clone(),
-        scheduling: scheduling(args)?,
-        keeping: keeping(args),
+    loop {
+        let cluster = connect(&args.kubernetes)?;
+        let Some(leadership) = lead(&args.kubernetes, &cluster, &home, &stop)? else {
+            return Ok(code::OK);
+        };
+        let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
+        let options = ClusterOptions {
+            scheduler: args.kubernetes.scheduler_name.clone(),
+            scheduling: scheduling(args)?,
+            keeping: keeping(args),
+        };
+        let service = ClusterService::start(home.clone(), (cluster, leadership), options);
+        let service = service.map_err(start_failed)?;
+        say_at_start(&service.refused, &service.news);
+        let served = serve_until_stopped(args, home.clone(), tokens, service.served(), &stop);
+        match service.join().map_err(Fail::from_error)? {
+            ClusterEnd::Asked => return served,
+            ClusterEnd::LeadLost => eprintln!("another server may lead now: waiting to lead again"),
+        }
+    }
+}
+
+fn connect(args: &KubernetesArgs) -> Result<Cluster, Fail> {
+    let KubernetesArgs { kubeconfig, kube_context, .. } = args;
+    let access = Access { kubeconfig: kubeconfig.clone(), context: kube_context.clone() };
+    Cluster::connect(access, since_boot).map_err(Fail::from_error)
+}
+
+/// Waits until no other server leads; `None` where somebody ends the wait.
+fn lead(
+    args: &KubernetesArgs,
+    cluster: &Cluster,
+    home: &Home,
+    stop: &StopRequest,
+) -> Result<Option<Leadership>, Fail> {
+    let election = Election {
+        namespace: args.lease_namespace.clone(),
+        name: args.scheduler_name.clone(),
+        identity: leader_identity(home),
     };
-    let service = ClusterService::start(home.clone(), options).map_err(start_failed)?;
-    say_at_start(&service.refused, &service.news);
-    let served = serve_until_stopped(args, home, tokens, service.served(), signals);
-    service.join().map_err(Fail::from_error)?;
-    served
+    let mut told = String::new();
+    let standby = |holder: &str| {
+        if !holder.is_empty() && holder != told {
+            eprintln!("`{holder}` leads: waiting for its Lease to end");
+            holder.clone_into(&mut told);
+        }
+        if stop.is_asked() { Standby::GiveUp } else { Standby::Wait }
+    };
+    match cluster.lead(election, standby) {
+        Ok(leadership) => Ok(Some(leadership)),
+        Err(ElectionError::GivenUp) => Ok(None),
+        Err(error @ ElectionError::NoNamespace { .. }) => Err(Fail::from_error(error)
+            .hint("make it by `het kubernetes manifests`, or name another by `--lease-namespace`")),
+        Err(error) => Err(Fail::from_error(error)),
+    }
 }
 
 /// What is said of devices and disks of this machine would have no effect.
@@ -94,7 +137,7 @@ fn serve_machine(args: &ServerArgs) -> Result<u8, Fail> {
     // Before there is another thread: each has rights of its own.
     let users = args.shared().map(leave_root).transpose()?;
     // Caught first: a stop during recovery is a stop after it, not a death.
-    let signals = signals()?;
+    let stop = StopRequest::on(signals()?);
     raise_descriptor_limit();
     let options = options(args)?;
     let home = home()?;
@@ -113,7 +156,7 @@ fn serve_machine(args: &ServerArgs) -> Result<u8, Fail> {
     if service.members.is_none() {
         say_whose_jobs_are();
     }
-    let served = serve_until_stopped(args, home, tokens, service.served(), signals);
+    let served = serve_until_stopped(args, home, tokens, service.served(), &stop);
     // Why the loop ended says more than that nobody could be served any more.
     service.join().map_err(Fail::from_error)?;
     served
@@ -127,21 +170,59 @@ fn say_at_start(refused: &[StoreError], news: &[String]) {
     news.iter().for_each(|news| eprintln!("{news}"));
 }
 
+/// Whether a signal asked the process to end, and what is to end then; cheap to clone.
+#[derive(Clone, Default)]
+struct StopRequest(Arc<Mutex<Stopping>>);
+
+#[derive(Default)]
+struct Stopping {
+    is_asked: bool,
+    service: Option<Handle>,
+}
+
+impl StopRequest {
+    fn on(mut signals: Signals) -> Self {
+        let request = Self::default();
+        let on_signal = request.clone();
+        thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                let mut stopping = on_signal.stopping();
+                stopping.is_asked = true;
+                stopping.service.iter().for_each(Handle::stop_soon);
+            }
+        });
+        request
+    }
+
+    fn stopping(&self) -> MutexGuard<'_, Stopping> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_asked(&self) -> bool {
+        self.stopping().is_asked
+    }
+
+    /// From now on it ends this service.
+    fn ends(&self, service: Handle) {
+        let mut stopping = self.stopping();
+        if stopping.is_asked {
+            service.stop_soon();
+        }
+        stopping.service = Some(service);
+    }
+}
+
 /// Answers callers until a signal or one of them ends the loop, which has ended then.
 fn serve_until_stopped(
     args: &ServerArgs,
     home: Home,
     tokens: Tokens,
     served: Served,
-    mut signals: Signals,
+    stop: &StopRequest,
 ) -> Result<u8, Fail> {
     let (ready, listen) = (home.ready(), listen(args, &home, &served));
-    let (handle, on_signal) = (served.handle.clone(), served.handle.clone());
-    thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            on_signal.stop_soon();
-        }
-    });
+    let handle = served.handle.clone();
+    stop.ends(handle.clone());
     let runtime = runtime().map_err(|error| Fail::new(code::FAILED, error.to_string()))?;
     let served = runtime.block_on(async {
         let api =

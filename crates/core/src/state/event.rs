@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::{
-    Checkpoint, DeviceId, HostResources, JobId, JobSpec, LeaseId, Micro, Millis, Name, NodeId,
-    Placement, Plan, Priority, Quotas, Requested, Requester, Share, ShareMillis, StageIndex,
-    StageKey, Topology,
+    AdoptedJobs, Checkpoint, DeviceId, HostResources, JobId, JobSpec, LeaseId, Micro, Millis, Name,
+    NodeId, Placement, Plan, Priority, Quotas, Requested, Requester, Share, ShareMillis,
+    StageIndex, StageKey, Topology,
 };
 
 /// A fact about the cluster.
@@ -19,6 +19,11 @@ pub enum Event {
         spec: Arc<JobSpec>,
         succeeded: Vec<StageIndex>,
         checkpoints: Vec<(StageIndex, Checkpoint)>,
+    },
+    /// A log begins with what another left: nothing was submitted before. Leases hold devices that
+    /// are there; see [`AdoptedJobs::held_by`].
+    JobsAdopted {
+        adopted: Arc<AdoptedJobs>,
     },
     /// The user stops the job for now: running stages save and stop.
     JobHeld {

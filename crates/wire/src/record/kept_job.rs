@@ -9,19 +9,18 @@ use het_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::record::RecordError;
-use crate::record::event::{
-    ProgressRecord, read_failure_cause, read_progress, write_failure_cause, write_progress,
-};
-use crate::record::plan::{
+use super::RecordError;
+use super::failure::{read_failure_cause, write_failure_cause};
+use super::plan::{
     CauseRecord, CheckpointRecord, CostRecord, PlacementRecord, ReasonRecord, read_cause,
     read_checkpoint, read_cost, read_placement, read_reason, write_cause, write_checkpoint,
     write_cost, write_placement, write_reason,
 };
-use crate::record::request::{RequestRecord, read_request, write_request};
-use crate::record::spec::{JobRecord, read_job, write_job};
+use super::progress::{ProgressRecord, read_progress, write_progress};
+use super::request::{RequestRecord, read_request, write_request};
+use super::spec::{JobRecord, read_job, write_job};
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptJobRecord {
     spec: JobRecord,
     submitted_ms: u64,
@@ -39,7 +38,7 @@ pub(super) struct KeptJobRecord {
     requests: Vec<RequestRecord>,
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum EndRecord {
     Succeeded,
@@ -48,7 +47,7 @@ enum EndRecord {
 }
 
 /// How fast its attempts make steps.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct StepRateRecord {
     /// Milliseconds and step.
     window: Option<(u64, u64)>,
@@ -58,7 +57,7 @@ struct StepRateRecord {
     is_inherited: bool,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct KeptStageRecord {
     state: StageStateRecord,
     attempts: u32,
@@ -106,7 +105,7 @@ struct KeptStageRecord {
 }
 
 /// Absent where nothing failed.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct FaultsRecord {
     count: u32,
@@ -123,7 +122,7 @@ impl FaultsRecord {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct FailureRecord {
     rank: u32,
     exit_code: i32,
@@ -132,7 +131,7 @@ struct FailureRecord {
     cause: Option<String>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct StopRecord {
     cause: CauseRecord,
     at_ms: u64,
@@ -142,7 +141,7 @@ struct StopRecord {
     loss: Option<LossRecord>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct LossRecord {
     at_ms: u64,
     step: Option<u64>,
@@ -151,7 +150,7 @@ struct LossRecord {
     cost: u64,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum StageStateRecord {
     Queued { since_ms: u64 },
@@ -162,7 +161,7 @@ enum StageStateRecord {
     Cancelled,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RecoveriesRecord {
     count: u32,
     reassign_ms: u64,
@@ -171,14 +170,14 @@ struct RecoveriesRecord {
     under_way: Option<RecoveryRecord>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RecoveryRecord {
     step: Option<u64>,
     phase: RecoveryPhaseRecord,
     since_ms: u64,
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RecoveryPhaseRecord {
     Waits,

@@ -1,0 +1,145 @@
+//! The way to a cluster: a connection, and the threads that speak with it.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use het_core::Millis;
+use thiserror::Error;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::client::{Access, ConnectError, Connection};
+use crate::jobs::{JobObject, Jobs};
+use crate::leader::{self, Election, ElectionError, Leadership, Standby};
+
+/// Threads that speak with the API server.
+const THREADS: usize = 2;
+const NOT_FOUND: u16 = 404;
+
+/// Why there is no way to a cluster, or no use of it.
+#[derive(Debug, Error)]
+pub enum ClusterError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("threads for the API server cannot be made")]
+    Threads(#[source] io::Error),
+    #[error("the API server does not know what a `TrainingJob` is")]
+    NotDefined,
+    #[error("the API server does not list jobs")]
+    Jobs(#[source] Box<kube::Error>),
+}
+
+/// A cluster that has answered; cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    threads: Arc<Threads>,
+    connection: Connection,
+    since_boot: fn() -> Millis,
+}
+
+/// Given up without waiting, with whatever is under way: whoever comes next looks at what there is.
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cluster({})", self.connection.server)
+    }
+}
+
+impl Cluster {
+    /// `since_boot` is the time since boot, suspended or not: nobody sets that clock.
+    ///
+    /// # Errors
+    /// When the API server cannot be reached.
+    pub fn connect(access: Access, since_boot: fn() -> Millis) -> Result<Self, ClusterError> {
+        let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
+        let runtime = runtime.map_err(ClusterError::Threads)?;
+        let connection = runtime.block_on(Connection::open(access))?;
+        Ok(Self { threads: Arc::new(Threads(Some(runtime))), connection, since_boot })
+    }
+
+    /// The server that it speaks with.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Becomes the leader of an election, once no other is. `standby` hears who leads, again and
+    /// again, and says whether to go on waiting.
+    ///
+    /// # Errors
+    /// When the API server refuses it, or the wait was given up.
+    pub fn lead(
+        &self,
+        election: Election,
+        standby: impl FnMut(&str) -> Standby,
+    ) -> Result<Leadership, ElectionError> {
+        let client = self.connection.client.clone();
+        self.block_on(leader::lead(client, election, self.since_boot, standby))
+    }
+
+    /// Leads in an epoch after this one: somebody wrote in it of whom the Lease knows nothing.
+    ///
+    /// # Errors
+    /// When the API server does not take it.
+    pub fn raise_above(&self, leadership: &Leadership, epoch: u64) -> Result<(), kube::Error> {
+        self.block_on(leadership.raise_above(epoch))
+    }
+
+    /// Gives the lead back, so that nobody has to wait for its end.
+    pub fn release(&self, leadership: &Leadership) {
+        self.block_on(leadership.release());
+    }
+
+    /// Calls somebody once the lead is lost.
+    pub fn on_loss(&self, leadership: &Leadership, call: impl FnOnce() + Send + 'static) {
+        let leadership = leadership.clone();
+        self.spawn(async move {
+            if leadership.ended().await {
+                call();
+            }
+        });
+    }
+
+    /// The API of the jobs of a scheduler, for those who have threads of their own to wait.
+    pub fn jobs(&self, scheduler: &str) -> Jobs {
+        Jobs::new(self.connection.client.clone(), scheduler)
+    }
+
+    /// All jobs of a scheduler that there are.
+    ///
+    /// # Errors
+    /// When the server does not answer, or does not know what a `TrainingJob` is.
+    pub fn list_jobs(&self, scheduler: &str) -> Result<Vec<JobObject>, ClusterError> {
+        self.block_on(self.jobs(scheduler).list()).map_err(|error| match error {
+            kube::Error::Api(status) if status.code == NOT_FOUND => ClusterError::NotDefined,
+            error => ClusterError::Jobs(Box::new(error)),
+        })
+    }
+
+    pub(crate) fn since_boot(&self) -> fn() -> Millis {
+        self.since_boot
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        self.runtime().handle()
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime().spawn(task));
+    }
+
+    pub(crate) fn block_on<T>(&self, task: impl Future<Output = T>) -> T {
+        self.runtime().block_on(task)
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.threads.0.as_ref().expect("it is there until it is dropped")
+    }
+}

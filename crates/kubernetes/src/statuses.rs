@@ -1,0 +1,262 @@
+//! How jobs stand, written to their objects: of each job the newest, one write at a time.
+//!
+//! Each write compares and swaps: it is made only where the status is still the one that this
+//! server saw last. What a status says of a lease is what a successor goes by, so nothing is made
+//! for a lease before a status names it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use het_core::LeaseId;
+use het_wire::resource::{TrainingJobStatus, Written};
+use kube::Error;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+
+use crate::jobs::{JobOwner, Jobs};
+use crate::leader::Leadership;
+
+/// Writes under way at once.
+const WRITES_MAX: usize = 32;
+/// Between two tries of a status that the server could not take; doubled up to the longest.
+const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A connection that says nothing for longer is given up.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// How often in a row a status may be found to be another than the one that was seen last.
+const CONFLICTS_MAX: usize = 5;
+
+/// Where statuses go that are to be written; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Statuses(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    jobs: Jobs,
+    leadership: Leadership,
+    threads: Handle,
+    permits: Semaphore,
+    /// Of the last write.
+    revision: AtomicU64,
+    /// By the uid of their object.
+    entries: Mutex<BTreeMap<String, Entry>>,
+}
+
+/// What is known of the status of a job, and to be written.
+#[derive(Debug, Default)]
+struct Entry {
+    newest: Option<(JobOwner, TrainingJobStatus)>,
+    /// Somebody writes, and looks for the newest when that is done.
+    is_writing: bool,
+    /// By whom the status that is there was written.
+    written: Option<Written>,
+    /// The leases that it names.
+    leases: BTreeSet<LeaseId>,
+    waiting: Vec<(LeaseId, oneshot::Sender<()>)>,
+}
+
+/// What became of a write.
+enum Outcome {
+    Done(Written),
+    /// The object is not there any more, or can never take it.
+    Gone,
+    /// It is to be tried again.
+    Failed,
+    /// This server leads no more.
+    Over,
+}
+
+impl Statuses {
+    pub(crate) fn new(jobs: Jobs, leadership: Leadership, threads: Handle) -> Self {
+        Self(Arc::new(Shared {
+            jobs,
+            leadership,
+            threads,
+            permits: Semaphore::new(WRITES_MAX),
+            revision: AtomicU64::new(0),
+            entries: Mutex::default(),
+        }))
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in the status that an object has.
+    pub fn found(&self, owner: &JobOwner, status: &TrainingJobStatus) {
+        let mut entries = self.entries();
+        let entry = entries.entry(owner.uid.clone()).or_default();
+        entry.written = status.written;
+        entry.leases = leases_of(status);
+    }
+
+    /// Has a status written, in place of those of the job that are not yet. Waits for nothing.
+    pub fn write(&self, owner: JobOwner, status: TrainingJobStatus) {
+        let uid = owner.uid.clone();
+        let mut entries = self.entries();
+        let entry = entries.entry(uid.clone()).or_default();
+        entry.newest = Some((owner, status));
+        if !entry.is_writing {
+            entry.is_writing = true;
+            drop(self.0.threads.spawn(self.clone().write_all(uid)));
+        }
+    }
+
+    /// The object is not there any more.
+    pub fn forget(&self, uid: &str) {
+        drop(self.entries().remove(uid));
+    }
+
+    /// Waits until the status of a job names a lease; false where its object is gone before.
+    pub(crate) async fn names(&self, uid: &str, lease: LeaseId) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut entries = self.entries();
+            let entry = entries.entry(uid.to_owned()).or_default();
+            if entry.leases.contains(&lease) {
+                return true;
+            }
+            entry.waiting.push((lease, sender));
+        }
+        receiver.await.is_ok()
+    }
+
+    /// Writes what there is of a job until there is nothing more.
+    async fn write_all(self, uid: String) {
+        let mut pause = PAUSE;
+        while let Some((owner, status)) = self.next(&uid) {
+            let outcome = {
+                let _permit = self.0.permits.acquire().await;
+                self.try_write(&owner, &status).await
+            };
+            match outcome {
+                Outcome::Done(written) => {
+                    self.done(&uid, written, &status);
+                    pause = PAUSE;
+                }
+                Outcome::Gone | Outcome::Over => return self.forget(&uid),
+                Outcome::Failed => {
+                    if let Some(entry) = self.entries().get_mut(&uid) {
+                        entry.newest.get_or_insert((owner, status));
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn next(&self, uid: &str) -> Option<(JobOwner, TrainingJobStatus)> {
+        let mut entries = self.entries();
+        let entry = entries.get_mut(uid)?;
+        let next = entry.newest.take();
+        entry.is_writing = next.is_some();
+        next
+    }
+
+    fn done(&self, uid: &str, written: Written, status: &TrainingJobStatus) {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(uid) else { return };
+        entry.written = Some(written);
+        entry.leases = leases_of(status);
+        for (lease, waiting) in std::mem::take(&mut entry.waiting) {
+            match entry.leases.contains(&lease) {
+                // It may have been stopped meanwhile.
+                true => drop(waiting.send(())),
+                false => entry.waiting.push((lease, waiting)),
+            }
+        }
+    }
+
+    async fn try_write(&self, owner: &JobOwner, status: &TrainingJobStatus) -> Outcome {
+        let epoch = self.0.leadership.epoch();
+        let revision = self.0.revision.fetch_add(1, Ordering::SeqCst) + 1;
+        let ours = Written { epoch, revision };
+        let status = TrainingJobStatus { written: Some(ours), ..status.clone() };
+        let known = self.entries().get(&owner.uid).and_then(|entry| entry.written);
+        let mut guard = known.map(|written| test("/status/written", json!(written)));
+        for _ in 0..CONFLICTS_MAX {
+            if let Some(guard) = guard.take() {
+                match self.within_term(self.swap(owner, guard, &status)).await {
+                    Some(Ok(())) => return Outcome::Done(ours),
+                    Some(Err(error)) if is_conflict(&error) => {}
+                    Some(Err(error)) if is_gone(&error) => return Outcome::Gone,
+                    Some(Err(_)) => return Outcome::Failed,
+                    None => return self.failed_or_over(),
+                }
+            }
+            let found = match self.within_term(self.0.jobs.get(owner)).await {
+                Some(Ok(found)) => found,
+                Some(Err(error)) if is_gone(&error) => return Outcome::Gone,
+                Some(Err(_)) => return Outcome::Failed,
+                None => return self.failed_or_over(),
+            };
+            let Some((object, version)) = found else { return Outcome::Gone };
+            guard = Some(match object.status.written {
+                // The answer to an earlier try was lost.
+                Some(written) if written == ours => return Outcome::Done(ours),
+                Some(written) if written.epoch > epoch => {
+                    self.0.leadership.lose();
+                    return Outcome::Over;
+                }
+                Some(written) => test("/status/written", json!(written)),
+                None => test("/metadata/resourceVersion", json!(version)),
+            });
+        }
+        Outcome::Failed
+    }
+
+    fn failed_or_over(&self) -> Outcome {
+        match self.0.leadership.left() {
+            Some(_) => Outcome::Failed,
+            None => Outcome::Over,
+        }
+    }
+
+    /// `None` where it took too long, or this server leads no more.
+    async fn within_term<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        let left = self.0.leadership.left()?;
+        timeout(REQUEST_MAX.min(left), request).await.ok()
+    }
+
+    async fn swap(
+        &self,
+        owner: &JobOwner,
+        guard: Value,
+        status: &TrainingJobStatus,
+    ) -> Result<(), Error> {
+        let change = json!([
+            // Another object of the name may have taken its place.
+            test("/metadata/uid", json!(owner.uid)),
+            guard,
+            { "op": "add", "path": "/status", "value": status },
+        ]);
+        let change = serde_json::from_value(change).expect("these are operations");
+        let change: Patch<()> = Patch::Json(change);
+        let api = self.0.jobs.within(&owner.namespace);
+        api.patch_status(&owner.name, &PatchParams::default(), &change).await.map(drop)
+    }
+}
+
+fn test(path: &str, value: Value) -> Value {
+    json!({ "op": "test", "path": path, "value": value })
+}
+
+fn leases_of(status: &TrainingJobStatus) -> BTreeSet<LeaseId> {
+    status.stages.iter().filter_map(|stage| stage.lease.map(LeaseId)).collect()
+}
+
+/// Whether a test of the change failed, or the object changed meanwhile. The server answers with
+/// the same code where the status itself is invalid.
+fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if matches!(status.code, 409 | 422))
+}
+
+fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if matches!(status.code, 400 | 404 | 413))
+}

@@ -388,6 +388,7 @@ pub struct Container {
     /// The first that the machine has, where none is named.
     pub runtime: Option<ContainerRuntime>,
     pub mounts: Vec<Mount>,
+    pub volumes: Vec<Volume>,
 }
 
 /// Whether the device nodes that a program sees can be chosen for it, names included.
@@ -422,6 +423,15 @@ impl Launch {
 pub struct Mount {
     /// Absolute paths, outside and inside.
     pub source: String,
+    pub target: String,
+    pub access: Access,
+}
+
+/// A claim of a namespace of a cluster that is seen inside of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    pub claim: Name,
+    /// Absolute path inside.
     pub target: String,
     pub access: Access,
 }

@@ -34,7 +34,7 @@ pub use interconnect::{ACROSS_SOCKETS, Distance, Interconnect, NearCard, Path, b
 pub use job::{
     Access, Alternative, BatchRange, CheckpointSpec, Companions, Container, ContainerRuntime,
     Elastic, Isolation, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match, Mount,
-    OutputRule, Preemptible, Priority, RankRule, Selector, StageKind, StageSpec, StallRule,
+    OutputRule, Preemptible, Priority, RankRule, Selector, StageKind, StageSpec, StallRule, Volume,
     WriteMode,
 };
 pub use joining::Joined;

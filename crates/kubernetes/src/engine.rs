@@ -42,6 +42,22 @@ pub struct KubernetesConfig {
     pub nodes: Nodes,
     /// Not before the state's.
     pub begins_at: Time,
+    pub patience: Patience,
+}
+
+/// How long pods that have nodes may take to run. Then their gang holds devices no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// Their kubelet says that it fails: an image that cannot be pulled, a secret that is missing.
+    pub in_trouble: Millis,
+    /// It says nothing: large images, volumes that are attached.
+    pub silent: Millis,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { in_trouble: Millis::seconds(5 * 60), silent: Millis::seconds(60 * 60) }
+    }
 }
 
 /// Who says which nodes there are.
@@ -69,6 +85,9 @@ pub struct Kubernetes {
     topology: Arc<Topology>,
     removed: BTreeSet<Name>,
     leases: BTreeMap<LeaseId, Live>,
+    patience: Patience,
+    /// When to look whether a gang has begun.
+    looks: BTreeSet<(Time, LeaseId)>,
     pods: BTreeMap<ObjectKey, (PodRow, Whose)>,
     pod_list: Listing<ObjectKey>,
     /// Where the engine reports nodes.
@@ -91,6 +110,9 @@ struct Live {
     service: Option<ObjectKey>,
     /// The grace of a stop that somebody asked for.
     stop: Option<Millis>,
+    /// When it got its nodes, and since when a rank of it is in trouble.
+    bound_at: Option<Time>,
+    in_trouble: Option<Time>,
 }
 
 /// Where a gang is made, and for whom.
@@ -179,8 +201,8 @@ impl fmt::Debug for Kubernetes {
 
 impl Kubernetes {
     pub fn new(config: KubernetesConfig) -> Self {
-        let KubernetesConfig { cluster, scheduler, leadership, namespace, nodes, begins_at } =
-            config;
+        let KubernetesConfig { cluster, scheduler, leadership, namespace, .. } = config;
+        let KubernetesConfig { nodes, begins_at, patience, .. } = config;
         let (sender, heard) = channel();
         let client = cluster.connection().client.clone();
         cluster.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
@@ -206,6 +228,8 @@ impl Kubernetes {
             topology: Arc::default(),
             removed: BTreeSet::new(),
             leases: BTreeMap::new(),
+            patience,
+            looks: BTreeSet::new(),
             pods: BTreeMap::new(),
             pod_list: Listing::Never,
             inventory,
@@ -356,7 +380,15 @@ impl Kubernetes {
             |pod: &pods::Pod| ObjectKey { namespace: namespace.clone(), name: pod.name.clone() };
         let pods: Vec<_> = objects.pods.iter().map(|pod| (key(pod), None)).collect();
         let (gang, wanted) = (Gang::new(pods.len()), Wanted::default());
-        let live = Live { gang, wanted: wanted.clone(), pods, service, stop: None };
+        let live = Live {
+            gang,
+            wanted: wanted.clone(),
+            pods,
+            service,
+            stop: None,
+            bound_at: None,
+            in_trouble: None,
+        };
         self.leases.insert(lease, live);
         self.cluster.spawn(self.writer.clone().begin(
             Right { lease, wanted, job },
@@ -495,6 +527,7 @@ impl Kubernetes {
     fn see_rank(&mut self, rank: RankLabels, row: &PodRow) {
         if let Some(live) = self.leases.get_mut(&rank.lease) {
             live.gang.see(rank.rank, row);
+            self.await_beginning(rank.lease);
             self.tell(rank.lease);
         }
     }
@@ -584,7 +617,45 @@ impl Kubernetes {
         if let Some(grace) = live.stop {
             self.delete(lease, grace);
         }
+        self.await_beginning(lease);
         self.tell(lease);
+    }
+
+    /// Looks again at a gang that has nodes and does not run yet.
+    fn await_beginning(&mut self, lease: LeaseId) {
+        let (now, patience) = (self.now(), self.patience);
+        let Some(live) = self.leases.get_mut(&lease).filter(|live| live.gang.is_starting()) else {
+            return;
+        };
+        let bound_at = *live.bound_at.get_or_insert(now);
+        live.in_trouble = live.gang.trouble().map(|_| live.in_trouble.unwrap_or(now));
+        let limit = bound_at + patience.silent;
+        let limit = live.in_trouble.map_or(limit, |since| limit.min(since + patience.in_trouble));
+        self.looks.insert((limit, lease));
+    }
+
+    /// Gives gangs up that did not begin in time.
+    fn look_at_beginnings(&mut self) {
+        let now = self.now();
+        while let Some(&(at, lease)) = self.looks.first().filter(|(at, _)| *at <= now) {
+            self.looks.remove(&(at, lease));
+            let patience = self.patience;
+            let Some(live) = self.leases.get_mut(&lease).filter(|it| it.gang.is_starting()) else {
+                continue;
+            };
+            let is_due = |since: Option<Time>, limit| since.is_some_and(|it| it + limit <= now);
+            let why = match live.gang.trouble() {
+                Some((rank, trouble)) if is_due(live.in_trouble, patience.in_trouble) => {
+                    format!("the pod of rank {rank} does not begin: {trouble}")
+                }
+                _ if is_due(live.bound_at, patience.silent) => {
+                    "its pods do not begin, and nobody says why: `kubectl describe pod` may".into()
+                }
+                _ => continue,
+            };
+            live.gang.give_up(why);
+            self.tell(lease);
+        }
     }
 
     /// Takes up the leases of the state to adopt, once it is known which pods there are.
@@ -655,6 +726,8 @@ impl Kubernetes {
             pods: names.iter().zip(&pods).map(|(it, row)| (key(it), row.map(uid))).collect(),
             service: gang.service_key(),
             stop: lease.phase.is_stopping().then_some(grace),
+            bound_at: None,
+            in_trouble: None,
         };
         for (rank, row) in (0..).zip(&pods) {
             row.iter().for_each(|row| live.gang.see(rank, row));
@@ -665,6 +738,7 @@ impl Kubernetes {
         if lease.phase.is_stopping() && !is_asked {
             self.delete(id, grace);
         }
+        self.await_beginning(id);
         self.tell(id);
     }
 }
@@ -676,6 +750,7 @@ impl Engine for Kubernetes {
         self.removed = removed(state);
         self.ready.clear();
         self.leases.clear();
+        self.looks.clear();
         self.postponed.clear();
         self.inventory.iter_mut().for_each(|inventory| inventory.adopt(state));
         self.adoption = Adoption::Awaited(Box::new(state.clone()));
@@ -699,10 +774,14 @@ impl Engine for Kubernetes {
 
     fn next_event(&mut self, until: Option<Time>) -> Option<(Time, Event)> {
         loop {
+            self.look_at_beginnings();
             if let Some(event) = self.ready.pop_front() {
                 return Some((self.now(), event));
             }
-            match self.hear(until) {
+            let look = self.looks.first().map(|(at, _)| *at);
+            let is_sooner = look.is_some_and(|look| until.is_none_or(|until| look < until));
+            match self.hear(if is_sooner { look } else { until }) {
+                None if is_sooner => {}
                 Some(Message::Wake) | None => return None,
                 Some(message) => self.take(message),
             }

@@ -1,5 +1,7 @@
 //! How far a gang is, by what was seen of its pods. No I/O.
 
+use std::collections::BTreeMap;
+
 use het_core::{Failure, FailureCause, Outcome, Phase};
 
 use crate::objects::{PodFailure, PodPhase, PodRow};
@@ -25,6 +27,8 @@ pub(crate) struct Gang {
     is_doomed: bool,
     /// The first rank that failed on its own.
     failed: Option<(u32, PodFailure)>,
+    /// By rank: why it does not begin.
+    troubles: BTreeMap<u32, String>,
 }
 
 /// Whether all pods were made and have nodes.
@@ -75,6 +79,7 @@ impl Gang {
             is_started: false,
             is_doomed: false,
             failed: None,
+            troubles: BTreeMap::new(),
         }
     }
 
@@ -109,6 +114,10 @@ impl Gang {
         if seen.is_over() && *seen != Seen::Gone {
             return;
         }
+        match &pod.trouble {
+            Some(trouble) => drop(self.troubles.insert(rank, trouble.clone())),
+            None => drop(self.troubles.remove(&rank)),
+        }
         *seen = match &pod.phase {
             PodPhase::Pending => Seen::Pending,
             PodPhase::Running => Seen::Running,
@@ -142,6 +151,22 @@ impl Gang {
         let is_begun = self.begin != Beginning::UnderWay;
         let ranks = (0u32..).zip(&self.ranks).filter(move |_| is_begun);
         ranks.filter(|(_, seen)| **seen == Seen::Nothing).map(|(rank, _)| rank)
+    }
+
+    /// It has its nodes and not all of its ranks run.
+    pub fn is_starting(&self) -> bool {
+        self.begin == Beginning::Done && !self.is_started && !self.is_stopping && !self.is_doomed
+    }
+
+    /// Why a rank does not begin.
+    pub fn trouble(&self) -> Option<(u32, &str)> {
+        let (rank, trouble) = self.troubles.first_key_value()?;
+        Some((*rank, trouble))
+    }
+
+    /// Ranks that did not begin never will.
+    pub fn give_up(&mut self, reason: String) {
+        self.begin = Beginning::Refused(reason);
     }
 
     /// The next fact, each once; called until there is none.

@@ -29,7 +29,7 @@ mod writer;
 
 pub use client::{Access, ConnectError, Connection};
 pub use cluster::{Cluster, ClusterError};
-pub use engine::{EventSender, Kubernetes, KubernetesConfig, Nodes};
+pub use engine::{EventSender, Kubernetes, KubernetesConfig, Nodes, Patience};
 pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs};
 /// What the API server answers when it does not do what it is asked.
 pub use kube::Error as ApiError;

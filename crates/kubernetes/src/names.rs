@@ -60,6 +60,11 @@ impl Attempt<'_> {
         format!("{}{rank}", self.name_with_room(rank.len()))
     }
 
+    /// Of the job's own directory: `smollm-7`.
+    pub fn job_name(&self) -> String {
+        format!("{}-{}", as_label(self.job, NAME_MAX - 21), self.stage.job)
+    }
+
     fn name_with_room(&self, room: usize) -> String {
         let stage = match is_label(self.stage_name) && self.stage_name.len() <= STAGE_MAX {
             true => self.stage_name.to_owned(),

@@ -13,6 +13,9 @@ use crate::quantity::amounts;
 pub(crate) type PodObject = Object<PodSpec, PodStatus>;
 pub(crate) type NodeObject = Object<NodeSpec, NodeStatus>;
 
+/// Why a container waits that is on its way.
+const USUAL: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
+
 /// The API that pods are asked of.
 pub(crate) fn pods() -> ApiResource {
     ApiResource::erase::<v1::Pod>(&())
@@ -88,7 +91,15 @@ struct ContainerStatus {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct ContainerState {
+    waiting: Option<Waiting>,
     terminated: Option<Terminated>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Waiting {
+    reason: Option<String>,
+    message: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -119,6 +130,8 @@ pub(crate) struct PodRow {
     pub rank: Option<RankLabels>,
     /// By resource, in thousandths.
     pub requests: BTreeMap<String, u64>,
+    /// Why its containers do not begin, where that is more than that it takes a while.
+    pub trouble: Option<String>,
 }
 
 /// How far a pod is.
@@ -194,8 +207,10 @@ impl PodRow {
                 *sum = sum.saturating_add(amount);
             }
         }
+        let trouble = pod.status.as_ref().and_then(PodStatus::trouble);
         Some(Self {
             key,
+            trouble,
             uid: metadata.uid.unwrap_or_default(),
             node: pod.spec.node_name.map(Name::from),
             phase: pod.status.map_or(PodPhase::Pending, PodStatus::phase),
@@ -218,6 +233,21 @@ impl PodStatus {
             Some("Failed") => PodPhase::Failed(self.failure()),
             _ => PodPhase::Pending,
         }
+    }
+
+    /// What the kubelet says while it tries again and again.
+    fn trouble(&self) -> Option<String> {
+        let waiting = self.container_statuses.iter().filter_map(|it| it.state.waiting.as_ref());
+        waiting.into_iter().find_map(|waiting| {
+            let reason = waiting.reason.as_deref().unwrap_or_default();
+            let message = waiting.message.as_deref().unwrap_or_default();
+            let first = message.lines().next().unwrap_or_default();
+            match (USUAL.contains(&reason), first) {
+                (true, _) => None,
+                (false, "") => Some(reason.to_owned()),
+                (false, first) => Some(format!("{reason}: {first}")),
+            }
+        })
     }
 
     /// Of the container that failed first in its list; the kubelet's word where none ran.

@@ -1,11 +1,11 @@
 //! The objects that a gang is made of: a pod for each rank, and a headless service by which ranks
 //! find the first. No I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{
-    BatchRange, Checkpoint, CheckpointSpec, Device, Elastic, Generation, Grant, Launch, LeaseId,
-    Placement, StageKey, Topology,
+    Access, BatchRange, Checkpoint, CheckpointSpec, Device, Elastic, Generation, Grant, Launch,
+    LeaseId, Name, Placement, StageKey, Topology, Volume,
 };
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
@@ -17,6 +17,9 @@ use crate::objects::ObjectKey;
 /// Where ranks meet: each gang has addresses of its own, so all may use the same.
 const PORT: u16 = 29_500;
 const CONTAINER: &str = "stage";
+/// Volumes that every pod has: its own directory, and memory that its processes share.
+const WORK: &str = "work";
+const SHARED_MEMORY: &str = "shared-memory";
 /// What the kubelet calls the cores of a node.
 pub(crate) const CPU: &str = "cpu";
 
@@ -137,7 +140,9 @@ impl Gang<'_> {
                 "name": CONTAINER, "image": image, "command": self.argv(rank),
                 "env": self.environment(rank),
                 "resources": { "requests": resources, "limits": resources },
+                "volumeMounts": self.volume_mounts(),
             }],
+            "volumes": self.volumes(),
         });
         if self.world() > 1 {
             spec["hostname"] = json!(name);
@@ -151,6 +156,43 @@ impl Gang<'_> {
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         let node = self.topology.node(self.placement.ranks[rank as usize].node).name.to_string();
         Pod { name, node, object }
+    }
+
+    fn claims(&self) -> &[Volume] {
+        self.launch.container.as_ref().map(|container| &*container.volumes).unwrap_or_default()
+    }
+
+    /// Of each claim one, whatever is mounted of it.
+    fn volumes(&self) -> Vec<Value> {
+        let claims: BTreeSet<&Name> = self.claims().iter().map(|volume| &volume.claim).collect();
+        let claims = claims.into_iter().enumerate().map(|(at, claim)| {
+            let claim = json!({ "claimName": claim.as_str() });
+            json!({ "name": volume_name(at), "persistentVolumeClaim": claim })
+        });
+        let own = json!({ "name": WORK, "emptyDir": {} });
+        // Without it there are 64 MiB, too few for the workers of a data loader.
+        let shared = json!({ "name": SHARED_MEMORY, "emptyDir": { "medium": "Memory" } });
+        [own, shared].into_iter().chain(claims).collect()
+    }
+
+    fn volume_mounts(&self) -> Vec<Value> {
+        let claims: BTreeSet<&Name> = self.claims().iter().map(|volume| &volume.claim).collect();
+        let mounts = self.claims().iter().map(|volume| {
+            let at = claims.iter().position(|claim| **claim == volume.claim).unwrap_or_default();
+            let mut mount = json!({
+                "name": volume_name(at), "mountPath": volume.target,
+                "readOnly": volume.access == Access::ReadOnly,
+            });
+            if volume.target == self.launch.workdir {
+                // Each job has a directory of its own.
+                mount["subPath"] = json!(self.names().job_name());
+            }
+            mount
+        });
+        let is_taken = |path: &str| self.claims().iter().any(|volume| volume.target == path);
+        let own = [(WORK, self.launch.workdir.as_str()), (SHARED_MEMORY, "/dev/shm")];
+        let own = own.into_iter().filter(|(_, path)| !is_taken(path));
+        own.map(|(name, path)| json!({ "name": name, "mountPath": path })).chain(mounts).collect()
     }
 
     fn grace_seconds(&self) -> u64 {
@@ -260,6 +302,11 @@ impl Gang<'_> {
             ("PET_NPROC_PER_NODE", devices.to_string()),
         ]
     }
+}
+
+/// Claims may have names that volumes may not.
+fn volume_name(at: usize) -> String {
+    format!("claim-{at}")
 }
 
 /// Nodes keep others away from their devices by a taint that is named after the resource.

@@ -11,7 +11,8 @@ use het_control::Controller;
 use het_core::{Event, JobId, Millis, State};
 use het_host::{Home, LatestLoad, Reserve, StartTime};
 use het_kubernetes::{
-    Cluster, JobObject, JobOwners, Kubernetes, KubernetesConfig, Leadership, Nodes, Statuses,
+    Cluster, JobObject, JobOwners, Kubernetes, KubernetesConfig, Leadership, Nodes, Patience,
+    Statuses,
 };
 use het_node::{Heartbeat, boot_id};
 use het_service::report::resource_status;
@@ -71,29 +72,9 @@ impl ClusterService {
     ) -> Result<Self, StartError> {
         let ClusterOptions { scheduler, scheduling, keeping } = options;
         let objects = cluster.list_jobs(&scheduler)?;
-        let mut takeover = Takeover::open(&home, &leadership, &objects)?;
-        let newest = takeover::newest_epoch(&objects);
-        if newest >= leadership.epoch() {
-            let raised = cluster.raise_above(&leadership, newest);
-            raised.map_err(|error| StartError::Epoch(Box::new(error)))?;
-        }
-        let StartTime { time, news: of_clock } = start_time_of(&home, &takeover.past.state);
-        let begins_at = time.max(takeover.latest());
-        let mut engine = Kubernetes::new(KubernetesConfig {
-            cluster: cluster.clone(),
-            scheduler,
-            leadership: leadership.clone(),
-            namespace: None,
-            nodes: Nodes::Watched,
-            begins_at,
-        });
-        let mut news: Vec<String> = of_clock.into_iter().collect();
-        let are_listed = engine.await_lists(LISTS_MAX);
-        takeover.adopt(&engine, begins_at)?;
-        takeover::claim_epoch(&home, leadership.epoch())?;
-        let Takeover { store, past, refused, news: of_takeover, .. } = takeover;
-        news.extend(of_takeover);
-        news.extend(of_cluster(&cluster, &engine, are_listed));
+        let led = (cluster.clone(), leadership.clone());
+        let (takeover, engine) = take_over(&home, led, scheduler, &objects)?;
+        let Takeover { store, past, refused, news, .. } = takeover;
         let store = store.with_keeping(keeping);
         let (log, rows): (StoreReader, Vec<JobRow>) = (store.reader(), store.reader().rows()?);
         let (owners, statuses) = (engine.owners(), engine.statuses());
@@ -169,6 +150,38 @@ impl ClusterService {
             false => ended.map(|()| ClusterEnd::Asked),
         }
     }
+}
+
+/// The log that is gone on from, and an engine that knows what there is in the cluster.
+fn take_over(
+    home: &Home,
+    (cluster, leadership): (Cluster, Leadership),
+    scheduler: String,
+    objects: &[JobObject],
+) -> Result<(Takeover, Kubernetes), StartError> {
+    let mut takeover = Takeover::open(home, &leadership, objects)?;
+    let newest = takeover::newest_epoch(objects);
+    if newest >= leadership.epoch() {
+        let raised = cluster.raise_above(&leadership, newest);
+        raised.map_err(|error| StartError::Epoch(Box::new(error)))?;
+    }
+    let StartTime { time, news } = start_time_of(home, &takeover.past.state);
+    takeover.news.extend(news);
+    let begins_at = time.max(takeover.latest());
+    let mut engine = Kubernetes::new(KubernetesConfig {
+        cluster: cluster.clone(),
+        scheduler,
+        leadership: leadership.clone(),
+        namespace: None,
+        nodes: Nodes::Watched,
+        begins_at,
+        patience: Patience::default(),
+    });
+    let are_listed = engine.await_lists(LISTS_MAX);
+    takeover.adopt(&engine, begins_at)?;
+    takeover::claim_epoch(home, leadership.epoch())?;
+    takeover.news.extend(of_cluster(&cluster, &engine, are_listed));
+    Ok((takeover, engine))
 }
 
 /// As whom the server of a home leads: one at a time has it, and the next of the same machine and

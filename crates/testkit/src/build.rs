@@ -92,7 +92,7 @@ pub fn alternative(word: &str, count: u32) -> Alternative {
 }
 
 fn container() -> Container {
-    Container { image: "image".to_owned(), runtime: None, mounts: Vec::new() }
+    Container { image: "image".to_owned(), runtime: None, mounts: Vec::new(), volumes: Vec::new() }
 }
 
 fn launch() -> Launch {

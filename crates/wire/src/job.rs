@@ -21,7 +21,7 @@ pub use after::{After, AfterError, AfterJob, AfterSelector, parse as parse_after
 pub use begin::{BEGIN_HINT, begin};
 pub use names::{name_problem, tenant_problem};
 pub use overrides::Override;
-pub use resolve::{Context, scratch};
+pub use resolve::{Context, Volumes, scratch};
 pub use schema::json_schema;
 pub use shape::{
     AfterFile, AlternativeFile, CheckpointFile, CommandFile, CompanionsFile, JobFile, Metadata,
@@ -105,6 +105,14 @@ impl TrainingJob {
             return Err(Problems::new(&self.text, &self.source, problems));
         }
         let spec = resolve::resolve(&self.file, context);
+        if context.volumes == Volumes::Refused
+            && let Some(stage) = resolve::stage_with_volumes(&spec)
+        {
+            let text = format!("stage `{}` has `volumes`, which only clusters have", stage.name);
+            let hint = "name directories of the machine in `mounts`".to_owned();
+            let problem = self.tree.problem(text, hint);
+            return Err(Problems::new(&self.text, &self.source, vec![problem]));
+        }
         let bytes = resolve::text_bytes(&spec);
         if bytes > RESOLVED_BYTES_MAX {
             let text = format!(

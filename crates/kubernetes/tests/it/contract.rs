@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use het_core::{Container, Event, Launch, Millis, StageKey, Time};
 use het_engine::Script;
 use het_engine::contract::{Subject, check_all};
-use het_kubernetes::{Kubernetes, KubernetesConfig, Nodes};
+use het_kubernetes::{Kubernetes, KubernetesConfig, Nodes, Patience};
 use serde_json::json;
 
 use crate::rig::{Cluster, unique};
@@ -49,6 +49,7 @@ impl Pods<'_> {
             namespace: Some(name),
             nodes: Nodes::Reported,
             begins_at: since,
+            patience: Patience::default(),
         };
         Kubernetes::new(config)
     }
@@ -69,11 +70,13 @@ fn launch(key: StageKey, script: &Script) -> Launch {
     Launch {
         job: format!("job-{}", key.job).as_str().into(),
         stage: "train".into(),
+        workdir: "/work".to_owned(),
         argv: words.split(' ').map(str::to_owned).collect(),
         container: Some(Container {
             image: "registry.example/none".to_owned(),
             runtime: None,
             mounts: Vec::new(),
+            volumes: Vec::new(),
         }),
         ..Launch::default()
     }

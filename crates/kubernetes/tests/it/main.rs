@@ -1,5 +1,6 @@
 //! The engine against a real API server: `cargo xtask cluster up` starts one.
 
+mod beginning;
 mod contract;
 mod nodes;
 mod resource;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use het_core::{Event, NodeId, Share, State, Time};
 use het_engine::Engine;
-use het_kubernetes::{Kubernetes, KubernetesConfig, Nodes};
+use het_kubernetes::{Kubernetes, KubernetesConfig, Nodes, Patience};
 use serde_json::{Value, json};
 
 use crate::rig::{Cluster, unique};
@@ -28,6 +28,7 @@ impl Heard {
             namespace: None,
             nodes: Nodes::Watched,
             begins_at: Time::ZERO,
+            patience: Patience::default(),
         };
         let mut engine = Kubernetes::new(config);
         let state = State::new(Arc::default());

@@ -141,6 +141,9 @@ impl Cluster {
         let (group, version) = match kind {
             "TrainingJob" => (GROUP, VERSION),
             "CustomResourceDefinition" => ("apiextensions.k8s.io", "v1"),
+            "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => {
+                ("admissionregistration.k8s.io", "v1")
+            }
             _ => ("", "v1"),
         };
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));

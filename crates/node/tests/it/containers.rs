@@ -85,7 +85,12 @@ impl Podman {
         let mut launch = rig.launch(script);
         launch.env.extend(self.env.iter().cloned());
         let runtime = Some(ContainerRuntime::Podman);
-        launch.container = Some(Container { image: IMAGE.to_owned(), runtime, mounts: Vec::new() });
+        launch.container = Some(Container {
+            image: IMAGE.to_owned(),
+            runtime,
+            mounts: Vec::new(),
+            volumes: Vec::new(),
+        });
         launch
     }
 }
@@ -193,7 +198,7 @@ fn without_a_runtime_it_is_said_what_is_missing() {
     let mut launch = rig.launch("true");
     let runtime = Some(ContainerRuntime::Apptainer);
     let image = "/images/train.sif".to_owned();
-    launch.container = Some(Container { image, runtime, mounts: Vec::new() });
+    launch.container = Some(Container { image, runtime, mounts: Vec::new(), volumes: Vec::new() });
     if ["apptainer", "singularity"]
         .iter()
         .any(|name| Command::new(name).arg("--version").output().is_ok())

@@ -16,7 +16,7 @@ use het_scheduler::impossible;
 use het_service::calls::{Waiting, Waits};
 use het_service::{Handle, Replica, Unavailable, calls};
 use het_wire::api::{ArrayPlace, JobRow, Submission};
-use het_wire::job::{Context, TrainingJob, begin, parse_after, scratch};
+use het_wire::job::{Context, TrainingJob, Volumes, begin, parse_after, scratch};
 use jiff::Zoned;
 
 use super::auth::Verb;
@@ -223,6 +223,7 @@ fn resolve(
         environment: place.environment,
         user: place.user,
         scratch: place.scratch,
+        volumes: Volumes::Refused,
     };
     job.resolve(&context).map_err(|problems| ApiError::new(Code::BadJobFile, problems.to_string()))
 }

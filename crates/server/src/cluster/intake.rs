@@ -10,7 +10,7 @@ use het_kubernetes::{JobNews, JobObject, JobOwners, Statuses};
 use het_planner::models;
 use het_service::report::stamp;
 use het_service::{Caller, Change, Handle, Unavailable, calls};
-use het_wire::job::{Context, PriorityFile, TrainingJob, begin, parse_after};
+use het_wire::job::{Context, PriorityFile, TrainingJob, Volumes, begin, parse_after};
 use het_wire::resource::{self, Condition, TrainingJobStatus};
 use jiff::Zoned;
 use tokio::runtime::Builder;
@@ -187,6 +187,7 @@ impl Intake {
         let mut context = Context::new(&topology.classes, models(), &env);
         context.workdir = WORKDIR;
         context.job = id;
+        context.volumes = Volumes::Claims;
         let mut spec = job.resolve(&context).map_err(|problems| problems.to_string())?;
         let calibrations = self.home.calibrations();
         // Gangs that lack memory are told when they wait.

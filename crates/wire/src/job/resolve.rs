@@ -8,7 +8,7 @@ use het_core::{
     Access, Alternative, ArrayMember, BatchRange, Bytes, CheckpointSpec, Companions, Container,
     ContainerRuntime, DeviceClass, Domain, Elastic, HostResources, JobId, JobSpec, Launch,
     LogFiles, LogRule, Millis, Mount, Name, OutputRule, PlannedSpeeds, Preemptible, RankRule,
-    Selector, StageIndex, StageKind, StageSpec, StallRule, StartConditions, WriteMode,
+    Selector, StageIndex, StageKind, StageSpec, StallRule, StartConditions, Volume, WriteMode,
 };
 
 use super::shape::{
@@ -44,6 +44,16 @@ pub struct Context<'a> {
     pub user: Option<&'a str>,
     /// Disk space that a rank of stages may take up that do not say.
     pub scratch: Option<Bytes>,
+    pub volumes: Volumes,
+}
+
+/// Whether containers can be given claims of a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Volumes {
+    /// Jobs run on a machine.
+    #[default]
+    Refused,
+    Claims,
 }
 
 /// What names in the file may stand for; where nothing is known of a sort, all names will do.
@@ -73,6 +83,7 @@ impl<'a> Context<'a> {
             environment: None,
             user: None,
             scratch: None,
+            volumes: Volumes::default(),
         }
     }
 
@@ -100,6 +111,14 @@ pub(crate) fn resolve(file: &JobFile, context: &Context<'_>) -> JobSpec {
         start: StartConditions::default(),
         key: None,
     }
+}
+
+/// The first stage whose containers are given volumes.
+pub(crate) fn stage_with_volumes(spec: &JobSpec) -> Option<&StageSpec> {
+    let has_volumes = |one: &Alternative| {
+        one.launch.container.as_ref().is_some_and(|container| !container.volumes.is_empty())
+    };
+    spec.stages.iter().find(|stage| stage.alternatives.iter().any(has_volumes))
 }
 
 /// What the programs of a job have in words, variables and paths, in bytes.
@@ -363,9 +382,12 @@ fn log_files(files: &LogFilesFile, fill: &impl Fn(&str) -> String) -> LogFiles {
 
 fn resolve_container(file: &ContainerFile, fill: &impl Fn(&str) -> String) -> Container {
     let full = match file {
-        ContainerFile::Image(image) => {
-            ContainerFull { image: image.clone(), runtime: None, mounts: Vec::new() }
-        }
+        ContainerFile::Image(image) => ContainerFull {
+            image: image.clone(),
+            runtime: None,
+            mounts: Vec::new(),
+            volumes: Vec::new(),
+        },
         ContainerFile::Full(full) => full.clone(),
     };
     Container {
@@ -375,7 +397,14 @@ fn resolve_container(file: &ContainerFile, fill: &impl Fn(&str) -> String) -> Co
             RuntimeFile::Apptainer => ContainerRuntime::Apptainer,
         }),
         mounts: full.mounts.iter().map(|text| mount(text)).collect(),
+        volumes: full.volumes.iter().map(|text| volume(text)).collect(),
     }
+}
+
+/// `CLAIM:/TARGET[:ro]`, as the schema has it.
+fn volume(text: &str) -> Volume {
+    let Mount { source, target, access } = mount(text);
+    Volume { claim: source.as_str().into(), target, access }
 }
 
 /// `/SOURCE[:/TARGET][:ro]`, as the schema has it.

@@ -394,6 +394,10 @@ pub struct ContainerFull {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^/[^:]*(:/[^:]*)?(:ro)?$")))]
     pub mounts: Vec<String>,
+    /// Persistent volume claims of the job's namespace, `CLAIM:/TARGET[:ro]`: of a cluster only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(regex(pattern = r"^[a-z0-9][-a-z0-9.]*:/[^:]*(:ro)?$")))]
+    pub volumes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

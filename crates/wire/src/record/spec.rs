@@ -7,7 +7,7 @@ use het_core::{
     Access, Alternative, BatchRange, Bytes, CheckpointSpec, Companions, Container,
     ContainerRuntime, Domain, Elastic, JobSpec, KeptVariables, Launch, LogFiles, LogRule, Match,
     Micro, Millis, Mount, Name, OutputRule, Planned, PlannedSpeeds, Preemptible, Priority,
-    RankRule, Selector, Speeds, StageIndex, StageKind, StageSpec, StallRule, TrainingFiles,
+    RankRule, Selector, Speeds, StageIndex, StageKind, StageSpec, StallRule, TrainingFiles, Volume,
     WriteMode,
 };
 use serde::{Deserialize, Serialize};
@@ -200,6 +200,9 @@ struct ContainerRecord {
     runtime: Option<RuntimeRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     mounts: Vec<MountRecord>,
+    /// Whose sources are claims.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    volumes: Vec<MountRecord>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -558,6 +561,11 @@ fn write_container(container: &Container) -> ContainerRecord {
         target: mount.target.clone(),
         read_only: mount.access == Access::ReadOnly,
     };
+    let volume = |volume: &Volume| MountRecord {
+        source: volume.claim.to_string(),
+        target: volume.target.clone(),
+        read_only: volume.access == Access::ReadOnly,
+    };
     ContainerRecord {
         image: container.image.clone(),
         runtime: container.runtime.map(|runtime| match runtime {
@@ -565,6 +573,7 @@ fn write_container(container: &Container) -> ContainerRecord {
             ContainerRuntime::Apptainer => RuntimeRecord::Apptainer,
         }),
         mounts: container.mounts.iter().map(mount).collect(),
+        volumes: container.volumes.iter().map(volume).collect(),
     }
 }
 
@@ -574,6 +583,10 @@ fn read_container(record: &ContainerRecord) -> Container {
         target: mount.target.clone(),
         access: if mount.read_only { Access::ReadOnly } else { Access::ReadWrite },
     };
+    let volume = |record: &MountRecord| {
+        let Mount { source, target, access } = mount(record);
+        Volume { claim: source.as_str().into(), target, access }
+    };
     Container {
         image: record.image.clone(),
         runtime: record.runtime.map(|runtime| match runtime {
@@ -581,6 +594,7 @@ fn read_container(record: &ContainerRecord) -> Container {
             RuntimeRecord::Apptainer => ContainerRuntime::Apptainer,
         }),
         mounts: record.mounts.iter().map(mount).collect(),
+        volumes: record.volumes.iter().map(volume).collect(),
     }
 }
 

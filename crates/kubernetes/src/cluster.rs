@@ -4,14 +4,17 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use het_core::Millis;
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
 
 use crate::client::{Access, ConnectError, Connection};
 use crate::jobs::{JobObject, Jobs};
 use crate::leader::{self, Election, ElectionError, Leadership, Standby};
+use crate::statuses::Statuses;
 
 /// Threads that speak with the API server.
 const THREADS: usize = 2;
@@ -90,6 +93,11 @@ impl Cluster {
     /// When the API server does not take it.
     pub fn raise_above(&self, leadership: &Leadership, epoch: u64) -> Result<(), kube::Error> {
         self.block_on(leadership.raise_above(epoch))
+    }
+
+    /// Waits until no status is to be written any more, or for so long.
+    pub fn settle(&self, statuses: &Statuses, limit: Duration) {
+        let _ = self.block_on(async { timeout(limit, statuses.settled()).await });
     }
 
     /// Gives the lead back, so that nobody has to wait for its end.

@@ -287,6 +287,14 @@ impl Kubernetes {
         LeaseId(leases.max().map_or(1, |last| last.0 + 1))
     }
 
+    /// Takes in what comes for so long.
+    pub fn hear_for(&mut self, limit: Millis) {
+        let until = self.clock.now() + limit;
+        while let Some(message) = self.hear(Some(until)) {
+            self.take(message);
+        }
+    }
+
     /// Extended resources that nobody knows and that are not offered, and how many nodes have them.
     pub fn not_understood(&self) -> BTreeMap<String, usize> {
         self.inventory.as_ref().map(Inventory::not_understood).unwrap_or_default()
@@ -555,7 +563,7 @@ impl Kubernetes {
     /// A pod with our labels of a lease that ended, or that nobody knows: then nothing may be left
     /// of it.
     fn see_stray(&self, row: &PodRow) {
-        let is_known = row.lease().is_none_or(|lease| self.leases.contains_key(&lease));
+        let is_known = row.rank.is_none() || self.own_rank(row).is_some();
         let is_live = !row.phase.has_ended() && !row.is_deleting;
         if !is_known && is_live && matches!(self.adoption, Adoption::Done) {
             let pods = vec![(row.key.clone(), row.uid.clone())];

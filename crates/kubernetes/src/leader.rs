@@ -29,6 +29,10 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// A connection that says nothing for longer is given up.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 
+/// Highest that is believed where the Lease itself does not say it: a Lease can say twice as much,
+/// so that as many can follow.
+pub const EPOCH_MAX: u64 = 1 << 30;
+
 const CONFLICT: u16 = 409;
 const NOT_FOUND: u16 = 404;
 
@@ -72,6 +76,8 @@ struct Term {
     epoch: AtomicU64,
     /// Of the leader before; 0 where there was none.
     before: u64,
+    /// Of the Lease.
+    uid: String,
     since_boot: fn() -> Millis,
     /// Time since boot until which it holds without another renewal.
     until: StdMutex<Duration>,
@@ -93,6 +99,27 @@ impl fmt::Debug for Leadership {
 }
 
 impl Leadership {
+    /// From the request that took the Lease on.
+    fn begin(
+        (api, lease): (Api<Lease>, Lease),
+        before: u64,
+        (since_boot, began): (fn() -> Millis, Duration),
+    ) -> Self {
+        let term = Term {
+            api,
+            epoch: AtomicU64::new(epoch_of(&lease)),
+            before,
+            uid: lease.metadata.uid.clone().unwrap_or_default(),
+            lease: Mutex::new(lease),
+            since_boot,
+            until: StdMutex::new(began + RENEW_DEADLINE),
+            standing: watch::channel(Standing::Leads).0,
+        };
+        let leadership = Self(Arc::new(term));
+        tokio::spawn(leadership.clone().keep());
+        leadership
+    }
+
     pub fn epoch(&self) -> u64 {
         self.0.epoch.load(Ordering::SeqCst)
     }
@@ -100,6 +127,11 @@ impl Leadership {
     /// The epoch of the leader before; 0 where there was none.
     pub fn epoch_before(&self) -> u64 {
         self.0.before
+    }
+
+    /// Of its Lease.
+    pub fn lease_uid(&self) -> &str {
+        &self.0.uid
     }
 
     /// How long it lasts at least; `None` once it has ended, which it then has for ever.
@@ -131,13 +163,26 @@ impl Leadership {
         ended.is_ok_and(|standing| *standing == Standing::Lost)
     }
 
+    /// Whether the Lease says that this is the leader, whatever else says otherwise; it is lost
+    /// where not.
+    pub(crate) async fn is_confirmed(&self) -> Result<bool, Error> {
+        let is_held = self.0.look().await?;
+        if !is_held {
+            self.lose();
+        }
+        Ok(is_held)
+    }
+
     /// Goes on in an epoch after this one, too: somebody has led that its Lease knows nothing of.
     ///
     /// # Errors
     /// When the API server does not take it.
     pub(crate) async fn raise_above(&self, epoch: u64) -> Result<(), Error> {
-        self.0.epoch.fetch_max(epoch + 1, Ordering::SeqCst);
-        self.0.renew().await
+        self.0.epoch.fetch_max(epoch.saturating_add(1), Ordering::SeqCst);
+        match timeout(REQUEST_MAX, self.0.renew()).await {
+            Ok(renewed) => renewed,
+            Err(_) => Err(Error::Service("it does not answer".into())),
+        }
     }
 
     /// Gives it back, so that nobody has to wait.
@@ -167,10 +212,8 @@ impl Leadership {
             match timeout(REQUEST_MAX.min(left), self.0.renew()).await {
                 Ok(Err(Error::Api(status))) if status.code == NOT_FOUND => return self.lose(),
                 Ok(Err(Error::Api(status))) if status.code == CONFLICT => {
-                    let still = timeout(REQUEST_MAX.min(left), self.0.look()).await;
-                    if matches!(still, Ok(Ok(false))) {
-                        return self.lose();
-                    }
+                    // Where there is no answer the next try may have one.
+                    let _ = timeout(REQUEST_MAX.min(left), self.is_confirmed()).await;
                 }
                 // It lasts a while, and the next try may come through.
                 Ok(Ok(()) | Err(_)) | Err(_) => {}
@@ -209,7 +252,8 @@ impl Term {
         let mut lease = self.lease.lock().await;
         let name = lease.metadata.name.clone().unwrap_or_default();
         let now = self.api.get(&name).await?;
-        let is_held = holder(&now) == holder(&lease);
+        let is_held =
+            holder(&now) == holder(&lease) && epoch_of(&now) <= self.epoch.load(Ordering::SeqCst);
         *lease = now;
         Ok(is_held)
     }
@@ -222,36 +266,27 @@ pub(crate) async fn lead(
     mut standby: impl FnMut(&str) -> Standby,
 ) -> Result<Leadership, ElectionError> {
     let api: Api<Lease> = Api::namespaced(client, &election.namespace);
-    let mut seen = None;
+    let (mut seen, mut has_answered) = (None, false);
     loop {
         let began = boot_time(since_boot);
-        match timeout(REQUEST_MAX, try_to_lead(&api, &election, &mut seen, began)).await {
+        let tried = timeout(REQUEST_MAX, try_to_lead(&api, &election, &mut seen, since_boot)).await;
+        let holder = match tried {
             Ok(Ok(Tried::Leads { lease, before })) => {
-                let term = Term {
-                    epoch: AtomicU64::new(epoch_of(&lease)),
-                    api,
-                    lease: Mutex::new(*lease),
-                    before,
-                    since_boot,
-                    until: StdMutex::new(began + RENEW_DEADLINE),
-                    standing: watch::channel(Standing::Leads).0,
-                };
-                let leadership = Leadership(Arc::new(term));
-                tokio::spawn(leadership.clone().keep());
-                return Ok(leadership);
+                return Ok(Leadership::begin((api, *lease), before, (since_boot, began)));
             }
             Ok(Ok(Tried::Waits { holder })) => {
-                if standby(&holder) == Standby::GiveUp {
-                    return Err(ElectionError::GivenUp);
-                }
+                has_answered = true;
+                holder
             }
-            Ok(Err(error)) => {
+            // A server that has just begun refuses what it takes a moment later.
+            Ok(Err(error)) if !has_answered => {
                 refused(&election, error)?;
-                if standby("") == Standby::GiveUp {
-                    return Err(ElectionError::GivenUp);
-                }
+                String::new()
             }
-            Err(_) => {}
+            Ok(Err(_)) | Err(_) => String::new(),
+        };
+        if standby(&holder) == Standby::GiveUp {
+            return Err(ElectionError::GivenUp);
         }
         sleep(RETRY_EVERY).await;
     }
@@ -288,9 +323,12 @@ async fn try_to_lead(
     api: &Api<Lease>,
     election: &Election,
     seen: &mut Option<Seen>,
-    now: Duration,
+    since_boot: fn() -> Millis,
 ) -> Result<Tried, Error> {
-    let Some(mut lease) = api.get_opt(&election.name).await? else {
+    let found = api.get_opt(&election.name).await?;
+    // After the answer: it may have been renewed while that was under way.
+    let now = boot_time(since_boot);
+    let Some(mut lease) = found else {
         let lease = new_lease(election);
         return match api.create(&PostParams::default(), &lease).await {
             Ok(lease) => Ok(Tried::Leads { lease: Box::new(lease), before: 0 }),
@@ -319,6 +357,10 @@ async fn try_to_lead(
 fn after_conflict(error: Error, holder: &str) -> Result<Tried, Error> {
     match error {
         Error::Api(status) if status.code == CONFLICT => {
+            Ok(Tried::Waits { holder: holder.to_owned() })
+        }
+        // Somebody deleted it meanwhile.
+        Error::Api(status) if status.code == NOT_FOUND && !holder.is_empty() => {
             Ok(Tried::Waits { holder: holder.to_owned() })
         }
         error => Err(error),

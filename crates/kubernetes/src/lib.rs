@@ -33,7 +33,7 @@ pub use engine::{EventSender, Kubernetes, KubernetesConfig, Nodes, Patience};
 pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs};
 /// What the API server answers when it does not do what it is asked.
 pub use kube::Error as ApiError;
-pub use leader::{Election, ElectionError, Leadership, Standby};
+pub use leader::{EPOCH_MAX, Election, ElectionError, Leadership, Standby};
 pub use manifests::{ManifestOptions, manifests};
 pub use names::{NAMESPACE, SCHEDULER};
 pub use statuses::Statuses;

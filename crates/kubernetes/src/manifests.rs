@@ -4,7 +4,7 @@
 use het_wire::resource::{GROUP, PLURAL, definition};
 use serde_json::{Value, json};
 
-use crate::names::{EPOCH, SCHEDULER_LABEL};
+use crate::names::{EPOCH, SCHEDULER, SCHEDULER_LABEL};
 
 /// Name of most objects, and of the label that all of them have.
 const NAME: &str = "heterosis";
@@ -77,6 +77,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects.extend(fence(options, &labels));
     objects.extend(flow_schemas(options, &labels));
     if let Some(image) = &options.image {
+        objects.extend(only_the_server(options, &labels));
         objects.extend(server(options, image, &labels));
     }
     objects
@@ -140,6 +141,40 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
                 "name": scheduler, "namespace": namespace, "parameterNotFoundAction": "Allow",
             },
         },
+    });
+    vec![policy, binding]
+}
+
+/// Statuses are what the next leader goes by: nobody but the server writes them. A server outside
+/// the cluster has another account, so this comes with the server.
+fn only_the_server(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
+    let ManifestOptions { namespace, scheduler, .. } = options;
+    let metadata = json!({ "name": format!("{scheduler}.status.{GROUP}"), "labels": labels });
+    let is_ours = format!(
+        "(has(object.metadata.labels) && '{SCHEDULER_LABEL}' in object.metadata.labels ? \
+         object.metadata.labels['{SCHEDULER_LABEL}'] : '{SCHEDULER}') == '{scheduler}'"
+    );
+    let is_server =
+        format!("request.userInfo.username == 'system:serviceaccount:{namespace}:{NAME}'");
+    let api = "admissionregistration.k8s.io/v1";
+    let policy = json!({
+        "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata,
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["UPDATE"],
+                "resources": [format!("{PLURAL}/status")],
+            }] },
+            "matchConditions": [{ "name": "of-this-scheduler", "expression": is_ours }],
+            "validations": [{
+                "expression": is_server, "reason": "Forbidden",
+                "message": "the scheduler alone says how its jobs stand",
+            }],
+        },
+    });
+    let binding = json!({
+        "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata,
+        "spec": { "policyName": metadata["name"], "validationActions": ["Deny"] },
     });
     vec![policy, binding]
 }

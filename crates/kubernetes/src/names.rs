@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use het_core::{Generation, LeaseId, StageKey};
+use het_wire::record::NUMBER_MAX;
 use serde_json::{Value, json};
 
 /// Whom a pod asks to choose its node, where nobody names another.
@@ -103,7 +104,9 @@ pub(crate) fn rank_of(labels: &BTreeMap<String, String>, scheduler: &str) -> Opt
     if labels.get(SCHEDULER_LABEL)? != scheduler {
         return None;
     }
-    let lease = LeaseId(labels.get(LEASE)?.parse().ok()?);
+    let number: u64 = labels.get(LEASE)?.parse().ok()?;
+    // Anybody may set a label, and leases that follow have higher numbers.
+    let lease = (number <= NUMBER_MAX).then_some(LeaseId(number))?;
     Some(RankLabels { lease, rank: labels.get(RANK)?.parse().ok()? })
 }
 

@@ -15,7 +15,7 @@ use kube::Error;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::jobs::{JobOwner, Jobs};
@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A connection that says nothing for longer is given up.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
+const OLD_DEFINITION: &str = "the cluster's definition of `TrainingJob` is of an earlier version: \
+                              apply what `het kubernetes manifests` prints";
 /// How often in a row a status may be found to be another than the one that was seen last.
 const CONFLICTS_MAX: usize = 5;
 
@@ -45,6 +47,8 @@ struct Shared {
     revision: AtomicU64,
     /// By the uid of their object.
     entries: Mutex<BTreeMap<String, Entry>>,
+    /// How many of them are written now.
+    writing: watch::Sender<usize>,
 }
 
 /// What is known of the status of a job, and to be written.
@@ -57,14 +61,25 @@ struct Entry {
     written: Option<Written>,
     /// The leases that it names.
     leases: BTreeSet<LeaseId>,
-    waiting: Vec<(LeaseId, oneshot::Sender<()>)>,
+    waiting: Vec<(LeaseId, oneshot::Sender<Result<(), NotNamed>>)>,
+}
+
+/// Why nothing may be made for a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NotNamed {
+    /// The object is not there any more.
+    Gone,
+    /// The server does not take the status: one sentence why.
+    Refused(String),
 }
 
 /// What became of a write.
 enum Outcome {
     Done(Written),
-    /// The object is not there any more, or can never take it.
+    /// The object is not there any more.
     Gone,
+    /// The server would refuse it again.
+    Refused(String),
     /// It is to be tried again.
     Failed,
     /// This server leads no more.
@@ -80,6 +95,7 @@ impl Statuses {
             permits: Semaphore::new(WRITES_MAX),
             revision: AtomicU64::new(0),
             entries: Mutex::default(),
+            writing: watch::channel(0).0,
         }))
     }
 
@@ -103,6 +119,7 @@ impl Statuses {
         entry.newest = Some((owner, status));
         if !entry.is_writing {
             entry.is_writing = true;
+            self.0.writing.send_modify(|count| *count += 1);
             drop(self.0.threads.spawn(self.clone().write_all(uid)));
         }
     }
@@ -112,36 +129,50 @@ impl Statuses {
         drop(self.entries().remove(uid));
     }
 
-    /// Waits until the status of a job names a lease; false where its object is gone before.
-    pub(crate) async fn names(&self, uid: &str, lease: LeaseId) -> bool {
+    /// Waits until nothing is to be written.
+    pub(crate) async fn settled(&self) {
+        let _ = self.0.writing.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Waits until the status of a job names a lease.
+    ///
+    /// # Errors
+    /// Why it never will.
+    pub(crate) async fn names(&self, uid: &str, lease: LeaseId) -> Result<(), NotNamed> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut entries = self.entries();
             let entry = entries.entry(uid.to_owned()).or_default();
             if entry.leases.contains(&lease) {
-                return true;
+                return Ok(());
             }
             entry.waiting.push((lease, sender));
         }
-        receiver.await.is_ok()
+        receiver.await.unwrap_or(Err(NotNamed::Gone))
+    }
+
+    async fn write_all(self, uid: String) {
+        self.write_newest(&uid).await;
+        self.0.writing.send_modify(|count| *count -= 1);
     }
 
     /// Writes what there is of a job until there is nothing more.
-    async fn write_all(self, uid: String) {
+    async fn write_newest(&self, uid: &str) {
         let mut pause = PAUSE;
-        while let Some((owner, status)) = self.next(&uid) {
+        while let Some((owner, status)) = self.next(uid) {
             let outcome = {
                 let _permit = self.0.permits.acquire().await;
                 self.try_write(&owner, &status).await
             };
             match outcome {
                 Outcome::Done(written) => {
-                    self.done(&uid, written, &status);
+                    self.done(uid, written, &status);
                     pause = PAUSE;
                 }
-                Outcome::Gone | Outcome::Over => return self.forget(&uid),
+                Outcome::Gone | Outcome::Over => return self.forget(uid),
+                Outcome::Refused(why) => self.refused(uid, &status, &why),
                 Outcome::Failed => {
-                    if let Some(entry) = self.entries().get_mut(&uid) {
+                    if let Some(entry) = self.entries().get_mut(uid) {
                         entry.newest.get_or_insert((owner, status));
                     }
                     sleep(pause).await;
@@ -167,7 +198,20 @@ impl Statuses {
         for (lease, waiting) in std::mem::take(&mut entry.waiting) {
             match entry.leases.contains(&lease) {
                 // It may have been stopped meanwhile.
-                true => drop(waiting.send(())),
+                true => drop(waiting.send(Ok(()))),
+                false => entry.waiting.push((lease, waiting)),
+            }
+        }
+    }
+
+    /// Leases of a status that the server does not take never begin.
+    fn refused(&self, uid: &str, status: &TrainingJobStatus, why: &str) {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(uid) else { return };
+        let leases = leases_of(status);
+        for (lease, waiting) in std::mem::take(&mut entry.waiting) {
+            match leases.contains(&lease) {
+                true => drop(waiting.send(Err(NotNamed::Refused(why.to_owned())))),
                 false => entry.waiting.push((lease, waiting)),
             }
         }
@@ -180,33 +224,45 @@ impl Statuses {
         let status = TrainingJobStatus { written: Some(ours), ..status.clone() };
         let known = self.entries().get(&owner.uid).and_then(|entry| entry.written);
         let mut guard = known.map(|written| test("/status/written", json!(written)));
+        let mut before: Option<(Value, String)> = None;
         for _ in 0..CONFLICTS_MAX {
             if let Some(guard) = guard.take() {
-                match self.within_term(self.swap(owner, guard, &status)).await {
-                    Some(Ok(())) => return Outcome::Done(ours),
-                    Some(Err(error)) if is_conflict(&error) => {}
-                    Some(Err(error)) if is_gone(&error) => return Outcome::Gone,
-                    Some(Err(_)) => return Outcome::Failed,
+                match self.within_term(self.swap(owner, guard.clone(), &status)).await {
+                    Some(Ok(Some(written))) if written == ours => return Outcome::Done(ours),
+                    // What it does not know it does not keep.
+                    Some(Ok(_)) => return Outcome::Refused(OLD_DEFINITION.to_owned()),
+                    Some(Err(Error::Api(status))) if is_conflict(status.code) => {
+                        before = Some((guard, status.message.clone()));
+                    }
+                    Some(Err(error)) => return outcome_of(error),
                     None => return self.failed_or_over(),
                 }
             }
             let found = match self.within_term(self.0.jobs.get(owner)).await {
                 Some(Ok(found)) => found,
-                Some(Err(error)) if is_gone(&error) => return Outcome::Gone,
-                Some(Err(_)) => return Outcome::Failed,
+                Some(Err(error)) => return outcome_of(error),
                 None => return self.failed_or_over(),
             };
             let Some((object, version)) = found else { return Outcome::Gone };
-            guard = Some(match object.status.written {
+            let now = match object.status.written {
                 // The answer to an earlier try was lost.
                 Some(written) if written == ours => return Outcome::Done(ours),
                 Some(written) if written.epoch > epoch => {
-                    self.0.leadership.lose();
-                    return Outcome::Over;
+                    // Anybody may have written it who may write statuses.
+                    match self.within_term(self.0.leadership.is_confirmed()).await {
+                        Some(Ok(true)) => test("/status/written", json!(written)),
+                        Some(Ok(false)) => return Outcome::Over,
+                        Some(Err(_)) | None => return self.failed_or_over(),
+                    }
                 }
                 Some(written) => test("/status/written", json!(written)),
                 None => test("/metadata/resourceVersion", json!(version)),
-            });
+            };
+            // It was no conflict: the status itself is not what the definition says.
+            if let Some((_, message)) = before.take_if(|(guard, _)| *guard == now) {
+                return Outcome::Refused(format!("its status was refused: {message}"));
+            }
+            guard = Some(now);
         }
         Outcome::Failed
     }
@@ -229,7 +285,7 @@ impl Statuses {
         owner: &JobOwner,
         guard: Value,
         status: &TrainingJobStatus,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Written>, Error> {
         let change = json!([
             // Another object of the name may have taken its place.
             test("/metadata/uid", json!(owner.uid)),
@@ -239,7 +295,8 @@ impl Statuses {
         let change = serde_json::from_value(change).expect("these are operations");
         let change: Patch<()> = Patch::Json(change);
         let api = self.0.jobs.within(&owner.namespace);
-        api.patch_status(&owner.name, &PatchParams::default(), &change).await.map(drop)
+        let object = api.patch_status(&owner.name, &PatchParams::default(), &change).await?;
+        Ok(serde_json::from_value(object.data["status"]["written"].clone()).ok())
     }
 }
 
@@ -253,10 +310,24 @@ fn leases_of(status: &TrainingJobStatus) -> BTreeSet<LeaseId> {
 
 /// Whether a test of the change failed, or the object changed meanwhile. The server answers with
 /// the same code where the status itself is invalid.
-fn is_conflict(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if matches!(status.code, 409 | 422))
+fn is_conflict(code: u16) -> bool {
+    matches!(code, 409 | 422)
 }
 
-fn is_gone(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if matches!(status.code, 400 | 404 | 413))
+/// What becomes of a status where the server does not answer as it should.
+fn outcome_of(error: Error) -> Outcome {
+    match error {
+        Error::Api(status) if status.code == 404 => Outcome::Gone,
+        Error::Api(status)
+            if matches!(status.code, 400..=407 | 410..=428) || is_too_large(&status.message) =>
+        {
+            Outcome::Refused(format!("its status was refused: {}", status.message))
+        }
+        _ => Outcome::Failed,
+    }
+}
+
+/// The store behind the API server has a limit that it does not answer with a code of its own for.
+fn is_too_large(message: &str) -> bool {
+    message.contains("request is too large")
 }

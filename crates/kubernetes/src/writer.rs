@@ -23,7 +23,7 @@ use crate::leader::Leadership;
 use crate::names;
 use crate::objects::{self, ObjectKey, PodObject, PodRow};
 use crate::pods::{Objects, Pod};
-use crate::statuses::Statuses;
+use crate::statuses::{NotNamed, Statuses};
 
 /// Requests under way at once.
 const REQUESTS_MAX: usize = 128;
@@ -143,10 +143,11 @@ impl Writer {
         let over = right.wanted.over();
         pin_mut!(named, over);
         match select(named, over).await {
-            Either::Left((true, _)) => Ok(()),
-            Either::Left((false, _)) => {
+            Either::Left((Ok(()), _)) => Ok(()),
+            Either::Left((Err(NotNamed::Gone), _)) => {
                 Err(Refusal::For("the job's object is not there any more".to_owned()))
             }
+            Either::Left((Err(NotNamed::Refused(why)), _)) => Err(Refusal::For(why)),
             Either::Right(_) => Err(Refusal::Stopped),
         }
     }

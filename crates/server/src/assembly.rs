@@ -51,6 +51,8 @@ pub enum StartError {
     Cluster(#[from] ClusterError),
     #[error("the Lease cannot be renewed in a later epoch")]
     Epoch(#[source] Box<ApiError>),
+    #[error("another server may lead now")]
+    LeadLost,
     #[error(transparent)]
     Log(LogError),
     #[error(

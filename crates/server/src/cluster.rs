@@ -5,7 +5,9 @@ mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use het_control::Controller;
 use het_core::{Event, JobId, Millis, State};
@@ -42,6 +44,11 @@ pub struct ClusterOptions {
 
 /// How long a start waits for the lists of nodes and pods: 5,000 and 50,000 take seconds.
 const LISTS_MAX: Millis = Millis::seconds(60);
+/// How often, and with which pause, a new log waits for devices that leases name.
+const LACK_LOOKS: usize = 60;
+const LACK_PAUSE: Millis = Millis::seconds(1);
+/// How long an end waits for statuses that are not written yet.
+const STATUSES_MAX: Duration = Duration::from_secs(5);
 
 /// A service for the jobs of a cluster.
 #[derive(Debug)]
@@ -50,6 +57,7 @@ pub struct ClusterService {
     cluster: Cluster,
     leadership: Leadership,
     jobs: ClusterJobs,
+    statuses: Statuses,
     /// Ends with the service.
     intake: JoinHandle<()>,
     log: StoreReader,
@@ -112,14 +120,14 @@ impl ClusterService {
             handle: service.handle.clone(),
             home,
             owners,
-            statuses,
+            statuses: statuses.clone(),
             jobs: jobs.clone(),
             known,
             refused: BTreeMap::new(),
         };
         let thread = thread::Builder::new().name("intake".to_owned());
         let intake = thread.spawn(move || intake.run(changes)).map_err(StartError::Thread)?;
-        Ok(Self { service, cluster, leadership, jobs, intake, log, news, refused })
+        Ok(Self { service, cluster, leadership, jobs, statuses, intake, log, news, refused })
     }
 
     /// What its interface shows.
@@ -138,9 +146,10 @@ impl ClusterService {
     /// # Errors
     /// Why it ended, unless it was asked to or lost the lead.
     pub fn join(self) -> Result<ClusterEnd, ServiceError> {
-        let Self { service, cluster, leadership, intake, .. } = self;
+        let Self { service, cluster, leadership, intake, statuses, .. } = self;
         let (engine, ended) = service.join();
-        // From here on nothing is written.
+        // What was promised to callers is what the next leader finds.
+        cluster.settle(&statuses, STATUSES_MAX);
         cluster.release(&leadership);
         drop((engine, cluster));
         // Its threads are gone, so nobody sends it anything any more.
@@ -167,21 +176,42 @@ fn take_over(
     }
     let StartTime { time, news } = start_time_of(home, &takeover.past.state);
     takeover.news.extend(news);
-    let begins_at = time.max(takeover.latest());
     let mut engine = Kubernetes::new(KubernetesConfig {
         cluster: cluster.clone(),
         scheduler,
         leadership: leadership.clone(),
         namespace: None,
         nodes: Nodes::Watched,
-        begins_at,
+        begins_at: time,
         patience: Patience::default(),
     });
-    let are_listed = engine.await_lists(LISTS_MAX);
-    takeover.adopt(&engine, begins_at)?;
-    takeover::claim_epoch(home, leadership.epoch())?;
+    let mut are_listed = engine.await_lists(LISTS_MAX);
+    if takeover.is_new() {
+        // Whoever does not know a node or a pod would take its leases for lost.
+        while !are_listed {
+            leads(&leadership)?;
+            are_listed = engine.await_lists(LISTS_MAX);
+        }
+        // A device plugin that begins anew offers nothing for a moment.
+        for _ in 0..LACK_LOOKS {
+            if !takeover.lacks_devices(&engine) {
+                break;
+            }
+            leads(&leadership)?;
+            engine.hear_for(LACK_PAUSE);
+        }
+    }
+    takeover.adopt(&engine, time)?;
+    takeover::claim_epoch(home, &leadership)?;
     takeover.news.extend(of_cluster(&cluster, &engine, are_listed));
     Ok((takeover, engine))
+}
+
+fn leads(leadership: &Leadership) -> Result<(), StartError> {
+    match leadership.is_lost() {
+        true => Err(StartError::LeadLost),
+        false => Ok(()),
+    }
 }
 
 /// As whom the server of a home leads: one at a time has it, and the next of the same machine and
@@ -192,6 +222,10 @@ pub fn leader_identity(home: &Home) -> String {
     let mut digest = Sha256::new();
     digest.update(boot_id());
     digest.update(place.as_os_str().as_bytes());
+    // Another container may have a home of that path.
+    let lock = home.lock_file().metadata().map_or((0, 0), |file| (file.dev(), file.ino()));
+    digest.update(lock.0.to_le_bytes());
+    digest.update(lock.1.to_le_bytes());
     let digest = digest.finalize();
     let digits = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
     format!("{}_{}", host.to_string_lossy(), digits.collect::<String>())
@@ -277,7 +311,11 @@ fn write_statuses(state: &State, owners: JobOwners, statuses: Statuses) -> Obser
     let mut told = BTreeMap::new();
     Box::new(move |replica, events| {
         let state = replica.state();
-        for id in touched.by(events) {
+        let mut jobs: BTreeSet<JobId> = touched.by(events).into_iter().collect();
+        // What they still wait for is no more than that.
+        let dependents: Vec<JobId> = jobs.iter().flat_map(|id| state.dependents(*id)).collect();
+        jobs.extend(dependents);
+        for id in jobs {
             let Some((owner, job)) = owners.get(id).zip(state.job(id)) else { continue };
             let status = resource_status(state, id, job);
             if told.get(&id) != Some(&status) {

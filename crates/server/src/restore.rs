@@ -116,6 +116,8 @@ pub fn restore(home: &Home, backup: File, existing: Existing) -> Result<Restored
     let trouble = |source| RestoreError::Io { path: draft.clone(), source };
     remove_tree(&draft).map_err(trouble)?;
     copy(backup, het_files::create_private(&draft).map_err(trouble)?).map_err(trouble)?;
+    // Whatever leader's log was here, this one is older.
+    remove_tree(&home.epoch()).map_err(trouble)?;
     let mut store = EventStore::open(&draft)?;
     let damage = store.check().damage;
     if !damage.is_empty() {

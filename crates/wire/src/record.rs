@@ -26,7 +26,7 @@ mod words;
 
 pub use error::RecordError;
 pub use event::Record;
-pub use handover::{HandedOver, JobHandover};
+pub use handover::{HandedOver, JobHandover, NUMBER_MAX};
 pub use host::HostRecord;
 pub use snapshot::{
     ElasticClassRecord, LearnedRecord, ObservedElasticRecord, ObservedRecord, ObservedTimeRecord,

@@ -30,17 +30,17 @@ impl AdoptedJobs {
             jobs.get(&lease.stage.job).is_some_and(|job| job.holds(id, lease))
         };
         self.leases.retain(|id, lease| is_held(*id, lease) && room.take(&lease.placement));
-        for job in self.jobs.values_mut() {
-            lose_stages(job, &self.leases, at);
+        for (id, job) in &mut self.jobs {
+            lose_stages((*id, job), &self.leases, at);
         }
         self
     }
 }
 
 /// Stages whose lease is not among these do not run any more.
-fn lose_stages(job: &mut Arc<Job>, leases: &BTreeMap<LeaseId, Lease>, at: Time) {
+fn lose_stages((id, job): (JobId, &mut Arc<Job>), leases: &BTreeMap<LeaseId, Lease>, at: Time) {
     let is_lost = |stage: &Stage| match stage.state {
-        StageState::Active { lease } => !leases.contains_key(&lease),
+        StageState::Active { lease } => leases.get(&lease).is_none_or(|it| it.stage.job != id),
         _ => false,
     };
     if !job.stages.iter().any(is_lost) {
@@ -84,7 +84,8 @@ impl<'a> Room<'a> {
         }
         let (mut devices, mut nodes) = (self.devices.clone(), self.nodes.clone());
         for grant in placement.grants() {
-            devices[grant.device.index()] += grant.share;
+            let held = &mut devices[grant.device.index()];
+            *held = Share(held.0.saturating_add(grant.share.0));
         }
         for rank in &placement.ranks {
             let held = &mut nodes[rank.node.index()];

@@ -170,6 +170,35 @@ impl State {
         self.refresh(id);
     }
 
+    /// What a job still waits for: whoever goes on with it may not know the jobs that it waited for
+    /// before.
+    pub fn open_conditions(&self, id: JobId) -> StartConditions {
+        let Some(job) = self.job(id) else { return StartConditions::default() };
+        let mut open = job.spec.start.clone();
+        let dependencies = &mut open.dependencies;
+        let met: Vec<Time> =
+            dependencies.on.iter().filter_map(|one| self.standing(*one).met_at()).collect();
+        let met = match dependencies.rule {
+            DependencyRule::All => {
+                dependencies.on.retain(|one| self.standing(*one).met_at().is_none());
+                met.into_iter().max()
+            }
+            DependencyRule::Any => {
+                if !met.is_empty() {
+                    dependencies.on.clear();
+                }
+                met.into_iter().min()
+            }
+        };
+        open.begin = open.begin.max(met);
+        open
+    }
+
+    /// Jobs that wait for this one to start or to end.
+    pub fn dependents(&self, id: JobId) -> impl Iterator<Item = JobId> + '_ {
+        self.eligibility.dependents.get(&id).into_iter().flatten().copied()
+    }
+
     /// An ended job leaves the state: what it meant for those that depend on it stays with them.
     pub(super) fn keep_what_was_met(&mut self, id: JobId) {
         let Some(dependents) = self.eligibility.dependents.remove(&id) else { return };

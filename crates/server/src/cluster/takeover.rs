@@ -1,23 +1,23 @@
 //! Where a leader's log comes from: the one in its home, where nobody led in between, and a new one
 //! that begins with what the objects of jobs say where somebody did.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::{fs, io};
 
 use het_control::{Log, Past};
-use het_core::{AdoptedJobs, Event, Job, Time, Topology};
+use het_core::{AdoptedJobs, Event, Job, JobId, LeaseId, Name, Time, Topology};
 use het_files::{Links, replace_private};
 use het_host::{Home, HomeError};
-use het_kubernetes::{JobObject, Kubernetes, Leadership};
+use het_kubernetes::{EPOCH_MAX, JobObject, JobOwner, Kubernetes, Leadership};
 use het_wire::record::{HandedOver, JobHandover};
 
 use super::intake::uid_of;
 use crate::assembly::{StartError, begin_store, has_store, of_store, open_or_create};
 use crate::store::{EventStore, Opened, Recovered, StoreError, unused_beside};
 
-/// Longest number.
-const EPOCH_BYTES_MAX: u64 = 32;
+/// Longest uid and number.
+const CLAIM_BYTES_MAX: u64 = 256;
 
 /// What jobs are taken over from.
 pub(super) struct Takeover {
@@ -28,7 +28,13 @@ pub(super) struct Takeover {
     /// A sentence each.
     pub news: Vec<String>,
     /// What objects say, where the log is new.
-    objects: Option<Vec<(String, JobHandover)>>,
+    objects: Option<Vec<Left>>,
+}
+
+/// What an object says of its job.
+struct Left {
+    owner: JobOwner,
+    handover: JobHandover,
 }
 
 impl Takeover {
@@ -41,28 +47,45 @@ impl Takeover {
         leadership: &Leadership,
         objects: &[JobObject],
     ) -> Result<Self, StartError> {
-        let ours = epoch_of(home)?;
-        let newest = newest_epoch(objects);
-        let is_current = ours == leadership.epoch_before() && newest <= ours;
-        let mut news = Vec::new();
+        let ours = Claimed::of(home)?;
+        let mut is_current =
+            ours == Claimed::before(leadership) && newest_epoch(objects) <= ours.epoch;
+        let (left, mut news) = read(objects);
         if !is_current {
             news.push(set_aside(home)?);
         }
-        let Opened { store, recovered, taken_over, mended } = open_or_create(home)?;
+        let mut opened = open_or_create(home)?;
+        if is_current && is_behind(&opened, &left) {
+            is_current = false;
+            drop(opened);
+            news.push(set_aside(home)?);
+            opened = open_or_create(home)?;
+        }
+        if is_current {
+            // Whatever fails from here on, nobody else leads in between.
+            claim_epoch(home, leadership)?;
+        }
+        let Opened { store, recovered, taken_over, mended } = opened;
         news.extend(of_store(taken_over, mended.as_ref()));
         let Recovered { past, refused } = recovered;
-        let objects = (!is_current).then(|| {
-            let (read, unread) = read(objects);
-            news.extend(unread);
-            read
-        });
-        Ok(Self { store, past, refused, news, objects })
+        Ok(Self { store, past, refused, news, objects: (!is_current).then_some(left) })
     }
 
-    /// When the newest is that jobs say of themselves.
-    pub fn latest(&self) -> Time {
-        let leases = self.objects.iter().flatten().map(|(_, object)| object.latest());
-        leases.max().unwrap_or(Time::ZERO).max(self.past.state.now())
+    /// Whether what runs is known from objects alone.
+    pub fn is_new(&self) -> bool {
+        self.objects.is_some()
+    }
+
+    /// Whether a lease is on a device that its node does not have now.
+    pub fn lacks_devices(&self, engine: &Kubernetes) -> bool {
+        let objects = self.objects.as_deref().unwrap_or_default();
+        let named = objects.iter().flat_map(|left| left.handover.nodes()).collect();
+        let nodes = engine.known_nodes(&named);
+        let is_there = |name: Name| nodes.nodes.iter().any(|node| node.name == name);
+        objects.iter().any(|Left { handover, .. }| {
+            let read = handover.read(&nodes).map_or(0, |over| over.leases.len());
+            read < handover.lease_count() && handover.nodes().all(is_there)
+        })
     }
 
     /// Takes jobs into a new log, with the nodes that the engine knows. Nothing where the log goes
@@ -72,22 +95,22 @@ impl Takeover {
     /// When the log cannot be written.
     pub fn adopt(&mut self, engine: &Kubernetes, at: Time) -> Result<(), StartError> {
         let Some(objects) = self.objects.take() else { return Ok(()) };
-        let named = objects.iter().flat_map(|(_, object)| object.nodes()).collect();
+        let named = objects.iter().flat_map(|left| left.handover.nodes()).collect();
         let nodes = Arc::new(engine.known_nodes(&named));
         self.append(at, Event::NodesJoined { nodes })?;
         let (mut adopted, unread) = adopted(&objects, self.past.state.topology());
         adopted.next_lease = engine.next_lease();
-        let leases: usize = objects.iter().map(|(_, object)| object.lease_count()).sum();
+        let leases: usize = objects.iter().map(|left| left.handover.lease_count()).sum();
         let adopted = adopted.held_by(&self.past.state, at);
         let (jobs, kept) = (adopted.jobs.len(), adopted.leases.len());
         self.news.extend(unread);
-        if jobs == 0 {
-            return Ok(());
+        if jobs > 0 {
+            self.news.push(format!(
+                "{jobs} jobs go on as their objects say, with {kept} of {leases} leases; quotas, \
+                 drained devices, measured speeds and what policies remember are not known any \
+                 more"
+            ));
         }
-        self.news.push(format!(
-            "{jobs} jobs go on as their objects say, with {kept} of {leases} leases; quotas, \
-             drained devices, measured speeds and what policies remember are not known any more"
-        ));
         self.append(at, Event::JobsAdopted { adopted: Arc::new(adopted) })
     }
 
@@ -98,33 +121,63 @@ impl Takeover {
     }
 }
 
+/// Of which leader a log is.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Claimed {
+    /// Of the Lease: one that is made anew begins with the first epoch again.
+    lease: String,
+    /// 0 where it is of none.
+    epoch: u64,
+}
+
+impl Claimed {
+    /// # Errors
+    /// When the home says something that cannot be read now: its log may be the leader's.
+    fn of(home: &Home) -> Result<Self, StartError> {
+        let path = home.epoch();
+        let text = match het_files::read(&path, Links::Refused, CLAIM_BYTES_MAX) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(source) => return Err(HomeError::Io { path, source }.into()),
+        };
+        let Some((lease, epoch)) = text.trim().split_once(' ') else { return Ok(Self::default()) };
+        Ok(Self { lease: lease.to_owned(), epoch: epoch.parse().unwrap_or(0) })
+    }
+
+    fn before(leadership: &Leadership) -> Self {
+        match leadership.epoch_before() {
+            0 => Self::default(),
+            epoch => Self { lease: leadership.lease_uid().to_owned(), epoch },
+        }
+    }
+}
+
 /// From now on the log in this home is the leader's.
 ///
 /// # Errors
 /// When it cannot be written down.
-pub(super) fn claim_epoch(home: &Home, epoch: u64) -> Result<(), StartError> {
+pub(super) fn claim_epoch(home: &Home, leadership: &Leadership) -> Result<(), StartError> {
     let path = home.epoch();
-    let written = replace_private(&path, epoch.to_string().as_bytes());
+    let text = format!("{} {}", leadership.lease_uid(), leadership.epoch());
+    let written = replace_private(&path, text.as_bytes());
     Ok(written.map_err(|source| HomeError::Io { path, source })?)
 }
 
-/// 0 in a home that never was a leader's.
-///
-/// # Errors
-/// When it says something that cannot be read now: its log may be the leader's.
-fn epoch_of(home: &Home) -> Result<u64, StartError> {
-    let path = home.epoch();
-    match het_files::read(&path, Links::Refused, EPOCH_BYTES_MAX) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim().parse().unwrap_or(0)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-        Err(source) => Err(HomeError::Io { path, source }.into()),
-    }
+/// Whether objects name what the log does not know, which is otherwise written first: it is an
+/// older copy of the leader's.
+fn is_behind(opened: &Opened, left: &[Left]) -> bool {
+    let state = &opened.recovered.past.state;
+    left.iter().any(|Left { handover, .. }| {
+        handover.id() >= state.next_job()
+            || handover.newest_lease().is_some_and(|lease| lease >= state.next_lease())
+    })
 }
 
 /// The last epoch in which anything was written about a job.
 pub(super) fn newest_epoch(objects: &[JobObject]) -> u64 {
     let written = objects.iter().filter_map(|object| object.status.written);
-    written.map(|written| written.epoch).max().unwrap_or(0)
+    let epochs = written.map(|written| written.epoch);
+    epochs.filter(|epoch| *epoch <= EPOCH_MAX).max().unwrap_or(0)
 }
 
 /// What there is to say about it.
@@ -143,43 +196,56 @@ fn set_aside(home: &Home) -> Result<String, StartError> {
     ))
 }
 
-/// What objects say of their jobs, with their uid; and which say nothing that can be read.
-fn read(objects: &[JobObject]) -> (Vec<(String, JobHandover)>, Vec<String>) {
+/// What objects say of their jobs, and which say nothing that can be read.
+fn read(objects: &[JobObject]) -> (Vec<Left>, Vec<String>) {
     let (mut read, mut unread) = (Vec::new(), Vec::new());
     for object in objects.iter().filter(|object| !object.status.handover.is_empty()) {
+        let owner = object.owner.clone();
         match JobHandover::from_json(&object.status.handover) {
-            Ok(handover) => read.push((object.owner.uid.clone(), handover)),
-            Err(error) => unread.push(begins_anew(&object.owner.uid, &error)),
+            Ok(handover) => read.push(Left { owner, handover }),
+            Err(error) => unread.push(begins_anew(&owner, &error.to_string())),
         }
     }
     (read, unread)
 }
 
-fn begins_anew(uid: &str, why: &dyn std::error::Error) -> String {
-    format!("the job with the uid {uid} begins anew: {why}")
+fn begins_anew(JobOwner { namespace, name, .. }: &JobOwner, why: &str) -> String {
+    format!("`{namespace}/{name}` begins anew: {why}")
 }
 
-/// The jobs of objects. One that is not what its object's uid says, or has the number of another,
-/// begins anew.
-fn adopted(objects: &[(String, JobHandover)], topology: &Topology) -> (AdoptedJobs, Vec<String>) {
+/// The jobs of objects. One that is not its object's, or has the number of another, begins anew:
+/// anybody may have written it who may write statuses.
+fn adopted(objects: &[Left], topology: &Topology) -> (AdoptedJobs, Vec<String>) {
     let (mut adopted, mut unread) = (AdoptedJobs::default(), Vec::new());
-    let mut seen = BTreeSet::new();
-    for (uid, handover) in objects {
+    let mut numbers: BTreeMap<JobId, usize> = BTreeMap::new();
+    let mut leases_of: BTreeMap<LeaseId, usize> = BTreeMap::new();
+    let mut jobs = Vec::new();
+    for Left { owner, handover } in objects {
         match handover.read(topology) {
-            Ok(HandedOver { id, job, leases }) => {
-                let key = job.spec.key.as_ref();
-                let is_its_own = key.and_then(|key| uid_of(key.as_str())) == Some(uid);
-                if is_its_own && is_whole(&job) && seen.insert(id) {
-                    adopted.jobs.insert(id, Arc::new(job));
-                    for (id, lease) in leases {
-                        adopted.leases.entry(id).or_insert(lease);
-                    }
-                }
+            Ok(over) if is_of(owner, &over.job) && is_whole(&over.job) => {
+                *numbers.entry(over.id).or_default() += 1;
+                over.leases.keys().for_each(|id| *leases_of.entry(*id).or_default() += 1);
+                jobs.push((owner, over));
             }
-            Err(error) => unread.push(begins_anew(uid, &error)),
+            Ok(_) => unread.push(begins_anew(owner, "what its status says is not of this job")),
+            Err(error) => unread.push(begins_anew(owner, &error.to_string())),
         }
     }
+    for (owner, HandedOver { id, job, leases }) in jobs {
+        if numbers[&id] > 1 || leases.keys().any(|lease| leases_of[lease] > 1) {
+            unread.push(begins_anew(owner, "another object has its number, or one of its leases"));
+            continue;
+        }
+        adopted.jobs.insert(id, Arc::new(job));
+        adopted.leases.extend(leases);
+    }
     (adopted, unread)
+}
+
+fn is_of(owner: &JobOwner, job: &Job) -> bool {
+    let key = job.spec.key.as_ref();
+    key.and_then(|key| uid_of(key.as_str())) == Some(&owner.uid)
+        && job.spec.tenant.as_str() == owner.namespace
 }
 
 /// Whether what it says of stages fits to what it asks for.

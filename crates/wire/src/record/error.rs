@@ -12,6 +12,8 @@ pub enum RecordError {
     UnknownWord { word: String },
     #[error("it has version {version}, which this version of Heterosis does not know")]
     Version { version: u32 },
+    #[error("it has a number that no job and no lease has")]
+    Number,
     #[error("the record has a topology that does not fit together")]
     Topology(#[from] TopologyError),
 }

@@ -17,6 +17,8 @@ use super::lease::{PhaseRecord, read_phase, write_phase};
 
 /// Of the shape below.
 const VERSION: u32 = 1;
+/// Highest number of a job or lease that is believed: those that follow it are numbers, too.
+pub const NUMBER_MAX: u64 = 1 << 52;
 
 /// A job and the leases of its active stages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +72,9 @@ impl JobHandover {
         let leases = leases.map(|(id, lease)| (id, write_named(state.topology(), lease)));
         let mut bare = job.clone();
         bare.stages.iter_mut().for_each(forget_rows);
+        if bare.eligible.is_none() {
+            Arc::make_mut(&mut bare.spec).start = state.open_conditions(id);
+        }
         let job = write_kept_job(&bare);
         Some(Self { version: VERSION, id: id.0, job, leases: leases.collect() })
     }
@@ -83,9 +88,11 @@ impl JobHandover {
     /// When it is none, or one of another version.
     pub fn from_json(text: &str) -> Result<Self, RecordError> {
         let record: Self = serde_json::from_str(text)?;
-        match record.version {
-            VERSION => Ok(record),
-            version => Err(RecordError::Version { version }),
+        let numbers = record.leases.keys().chain([&record.id]);
+        match (record.version, numbers.max()) {
+            (VERSION, Some(number)) if *number > NUMBER_MAX => Err(RecordError::Number),
+            (VERSION, _) => Ok(record),
+            (version, _) => Err(RecordError::Version { version }),
         }
     }
 
@@ -116,9 +123,13 @@ impl JobHandover {
         self.leases.len()
     }
 
-    /// When the newest of its leases was given.
-    pub fn latest(&self) -> Time {
-        Time(self.leases.values().map(|lease| lease.since_ms).max().unwrap_or(0))
+    pub fn id(&self) -> JobId {
+        JobId(self.id)
+    }
+
+    /// The number of its newest lease.
+    pub fn newest_lease(&self) -> Option<LeaseId> {
+        self.leases.keys().next_back().map(|number| LeaseId(*number))
     }
 }
 

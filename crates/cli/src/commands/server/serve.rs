@@ -35,6 +35,7 @@ const START_LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Threads beside the one that answers, for what waits: more than those who read job files, plan
 /// and look at files of jobs have places.
 const WORKERS: usize = 24;
+const RECONNECT_EVERY: Duration = Duration::from_secs(1);
 /// How long a server waits for the machine.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -56,24 +57,44 @@ fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
     if args.new_store {
         begin_store(&home).map_err(Fail::from_error)?;
     }
+    let mut cluster = connect(&args.kubernetes)?;
     loop {
-        let cluster = connect(&args.kubernetes)?;
-        let Some(leadership) = lead(&args.kubernetes, &cluster, &home, &stop)? else {
-            return Ok(code::OK);
-        };
+        // What can fail here fails before it leads.
         let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
         let options = ClusterOptions {
             scheduler: args.kubernetes.scheduler_name.clone(),
             scheduling: scheduling(args)?,
             keeping: keeping(args),
         };
-        let service = ClusterService::start(home.clone(), (cluster, leadership), options);
-        let service = service.map_err(start_failed)?;
+        let Some(leadership) = lead(&args.kubernetes, &cluster, &home, &stop)? else {
+            return Ok(code::OK);
+        };
+        let service = match ClusterService::start(home.clone(), (cluster, leadership), options) {
+            Err(StartError::LeadLost) => {
+                cluster = reconnect(&args.kubernetes, &stop)?;
+                continue;
+            }
+            service => service.map_err(start_failed)?,
+        };
         say_at_start(&service.refused, &service.news);
         let served = serve_until_stopped(args, home.clone(), tokens, service.served(), &stop);
         match service.join().map_err(Fail::from_error)? {
             ClusterEnd::Asked => return served,
-            ClusterEnd::LeadLost => eprintln!("another server may lead now: waiting to lead again"),
+            ClusterEnd::LeadLost if stop.is_asked() => return served,
+            ClusterEnd::LeadLost => {
+                eprintln!("another server may lead now: waiting to lead again");
+                cluster = reconnect(&args.kubernetes, &stop)?;
+            }
+        }
+    }
+}
+
+/// Once the API server answers again, or somebody ends the wait.
+fn reconnect(args: &KubernetesArgs, stop: &StopRequest) -> Result<Cluster, Fail> {
+    loop {
+        match connect(args) {
+            Err(_) if !stop.is_asked() => thread::sleep(RECONNECT_EVERY),
+            connected => return connected,
         }
     }
 }

@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::{StreamExt, pin_mut};
 use het_core::JobId;
 use het_wire::resource::{GROUP, KIND, PLURAL, TrainingJobStatus, VERSION};
+use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
-use kube::core::GroupVersionKind;
+use kube::core::{GroupVersionKind, Request};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::events::event;
 use crate::names::{SCHEDULER, SCHEDULER_LABEL};
 use crate::objects::ObjectKey;
 
@@ -182,6 +184,24 @@ impl Jobs {
                 }
             }
         }
+    }
+
+    /// Tells whoever looks at the object that its job came into another state.
+    ///
+    /// # Errors
+    /// When the server does not take it.
+    pub(crate) async fn make_event(
+        &self,
+        owner: &JobOwner,
+        status: &TrainingJobStatus,
+    ) -> Result<(), Error> {
+        let event = event(owner, status, (&self.scheduler, Timestamp::now()));
+        let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", owner.namespace);
+        let body = event.to_string().into_bytes();
+        let request = Request::new(path).create(&PostParams::default(), body);
+        let made: Result<Value, Error> =
+            self.client.request(request.map_err(Error::BuildRequest)?).await;
+        made.map(drop)
     }
 
     /// An object as it is now, with its version; `None` where another has its name.

@@ -14,6 +14,7 @@ mod client;
 mod cluster;
 mod device_table;
 mod engine;
+mod events;
 mod gang;
 mod inventory;
 mod jobs;

@@ -84,7 +84,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
 }
 
 /// What the server does, and nothing else: it reads nodes and pods, makes, binds and deletes pods
-/// and their services, and tells jobs how they stand.
+/// and their services, and tells jobs and whoever looks at them how they stand.
 fn rules() -> Value {
     json!([
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
@@ -99,6 +99,7 @@ fn rules() -> Value {
             "verbs": ["get", "list", "watch", "create"],
         },
         { "apiGroups": [GROUP], "resources": [format!("{PLURAL}/status")], "verbs": ["patch"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"] },
     ])
 }
 

@@ -59,12 +59,16 @@ struct Condition {
 pub(crate) struct PodSpec {
     node_name: Option<String>,
     containers: Vec<Container>,
+    init_containers: Vec<Container>,
+    overhead: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct Container {
     resources: Resources,
+    /// `Always` of one that begins before the others and goes on beside them.
+    restart_policy: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -200,13 +204,7 @@ impl PodRow {
         let metadata = pod.metadata;
         let key =
             ObjectKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
-        let mut requests: BTreeMap<String, u64> = BTreeMap::new();
-        for container in &pod.spec.containers {
-            for (name, amount) in amounts(&container.resources.requests) {
-                let sum = requests.entry(name).or_default();
-                *sum = sum.saturating_add(amount);
-            }
-        }
+        let requests = pod.spec.requests();
         let trouble = pod.status.as_ref().and_then(PodStatus::trouble);
         Some(Self {
             key,
@@ -222,6 +220,43 @@ impl PodRow {
 
     pub fn lease(&self) -> Option<LeaseId> {
         self.rank.as_ref().map(|rank| rank.lease)
+    }
+}
+
+impl PodSpec {
+    /// What the kubelet keeps for the pod, by resource, in thousandths: what its containers request
+    /// together, or one that runs before them with those that went on by then, where that is more.
+    fn requests(&self) -> BTreeMap<String, u64> {
+        let of = |container: &Container| amounts(&container.resources.requests);
+        let (mut beside, mut before) = (BTreeMap::new(), BTreeMap::new());
+        for container in &self.init_containers {
+            if container.restart_policy.as_deref() == Some("Always") {
+                add(&mut beside, &of(container));
+            }
+            let mut now = beside.clone();
+            if container.restart_policy.as_deref() != Some("Always") {
+                add(&mut now, &of(container));
+            }
+            for (name, amount) in now {
+                let most: &mut u64 = before.entry(name).or_default();
+                *most = amount.max(*most);
+            }
+        }
+        let mut requests = beside;
+        self.containers.iter().for_each(|container| add(&mut requests, &of(container)));
+        for (name, amount) in before {
+            let most = requests.entry(name).or_default();
+            *most = amount.max(*most);
+        }
+        add(&mut requests, &amounts(&self.overhead));
+        requests
+    }
+}
+
+fn add(sums: &mut BTreeMap<String, u64>, amounts: &BTreeMap<String, u64>) {
+    for (name, amount) in amounts {
+        let sum = sums.entry(name.clone()).or_default();
+        *sum = sum.saturating_add(*amount);
     }
 }
 
@@ -265,5 +300,36 @@ impl PodStatus {
                 exit_code: Some(container.exit_code),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(spec: serde_json::Value, cpu: u64) {
+        let spec: PodSpec = serde_json::from_value(spec).expect("it is one");
+        assert_eq!(spec.requests().get("cpu").copied().unwrap_or_default(), cpu);
+    }
+
+    fn container(cpu: &str, policy: Option<&str>) -> serde_json::Value {
+        json!({ "resources": { "requests": { "cpu": cpu } }, "restartPolicy": policy })
+    }
+
+    #[test]
+    fn a_pod_takes_what_its_containers_take_at_most_at_a_time() {
+        let two = [container("1", None), container("2", None)];
+        check(json!({ "containers": two }), 3_000);
+        let small = [container("2", None), container("1", None)];
+        check(json!({ "containers": two, "initContainers": small }), 3_000);
+        let large = [container("5", None)];
+        check(json!({ "containers": two, "initContainers": large }), 5_000);
+        let sidecar = [container("1", Some("Always")), container("3", None)];
+        check(json!({ "containers": two, "initContainers": sidecar }), 4_000);
+        let overhead = json!({ "cpu": "250m" });
+        check(json!({ "containers": two, "overhead": overhead }), 3_250);
     }
 }

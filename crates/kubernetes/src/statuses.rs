@@ -59,6 +59,8 @@ struct Entry {
     is_writing: bool,
     /// By whom the status that is there was written.
     written: Option<Written>,
+    /// The state that it says.
+    state: String,
     /// The leases that it names.
     leases: BTreeSet<LeaseId>,
     waiting: Vec<(LeaseId, oneshot::Sender<Result<(), NotNamed>>)>,
@@ -108,6 +110,7 @@ impl Statuses {
         let mut entries = self.entries();
         let entry = entries.entry(owner.uid.clone()).or_default();
         entry.written = status.written;
+        entry.state.clone_from(&status.state);
         entry.leases = leases_of(status);
     }
 
@@ -166,7 +169,11 @@ impl Statuses {
             };
             match outcome {
                 Outcome::Done(written) => {
-                    self.done(uid, written, &status);
+                    if self.done(uid, written, &status) {
+                        // Nobody waits for it, and it is made once or not at all.
+                        let event = self.0.jobs.make_event(&owner, &status);
+                        let _ = self.within_term(event).await;
+                    }
                     pause = PAUSE;
                 }
                 Outcome::Gone | Outcome::Over => return self.forget(uid),
@@ -190,10 +197,13 @@ impl Statuses {
         next
     }
 
-    fn done(&self, uid: &str, written: Written, status: &TrainingJobStatus) {
+    /// Whether the job is in another state than before.
+    fn done(&self, uid: &str, written: Written, status: &TrainingJobStatus) -> bool {
         let mut entries = self.entries();
-        let Some(entry) = entries.get_mut(uid) else { return };
+        let Some(entry) = entries.get_mut(uid) else { return false };
         entry.written = Some(written);
+        let is_other = entry.state != status.state;
+        entry.state.clone_from(&status.state);
         entry.leases = leases_of(status);
         for (lease, waiting) in std::mem::take(&mut entry.waiting) {
             match entry.leases.contains(&lease) {
@@ -202,6 +212,7 @@ impl Statuses {
                 false => entry.waiting.push((lease, waiting)),
             }
         }
+        is_other
     }
 
     /// Leases of a status that the server does not take never begin.

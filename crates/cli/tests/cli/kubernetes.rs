@@ -59,17 +59,31 @@ impl Cluster {
     /// A node with so many devices of a class that has its name, which no other node has.
     fn make_node(&self, name: &str, count: u32) {
         let product = format!("NVIDIA-{}", name.to_uppercase());
-        let gpus = count.to_string();
-        let has = json!({ "cpu": "16", "memory": "64Gi", "pods": "50", "nvidia.com/gpu": gpus });
+        let label = ("nvidia.com/gpu.product", product.as_str());
+        self.make_node_with(name, &[("nvidia.com/gpu", count)], label);
+    }
+
+    /// A node with extended resources, and a label that says what they are.
+    fn make_node_with(&self, name: &str, resources: &[(&str, u32)], label: (&str, &str)) {
+        let mut has = json!({ "cpu": "16", "memory": "64Gi", "pods": "50" });
+        for (resource, count) in resources {
+            has[resource] = json!(count.to_string());
+        }
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
-                "name": name, "labels": { "nvidia.com/gpu.product": product },
+                "name": name, "labels": { label.0: label.1 },
                 "annotations": { "kwok.x-k8s.io/node": "fake" },
             },
             "status": { "capacity": has, "allocatable": has },
         });
         self.apply(&node.to_string());
+    }
+
+    /// The nodes of a running job's ranks.
+    fn nodes_of(&self, name: &str) -> Vec<String> {
+        let nodes = self.job(name)["status"]["stages"][0]["nodes"].take();
+        serde_json::from_value(nodes).unwrap_or_default()
     }
 
     /// A kubeconfig with the rights of the account of the manifests.
@@ -108,6 +122,18 @@ impl Cluster {
 /// A name that no other run has.
 fn unique(prefix: &str) -> String {
     format!("{prefix}-{}", std::process::id())
+}
+
+/// The object of a job, for a server of this name.
+fn training_job(name: &str, scheduler: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
+        "metadata": {
+            "name": name, "namespace": "default",
+            "labels": { "heterosis.dev/scheduler": scheduler },
+        },
+        "spec": spec,
+    })
 }
 
 fn stage(run: &[&str], devices: &str) -> Value {
@@ -182,6 +208,12 @@ fn jobs_become_pods_and_their_objects_say_how_they_stand() {
     let job = cluster.job(&name);
     assert_eq!(job["status"]["conditions"][1]["type"], "Complete", "{job:#}");
 
+    let of_it = format!("regarding.name={name}");
+    wait_for("its events", || {
+        let told = cluster.told(&["get", "events.events.k8s.io", "--field-selector", &of_it]);
+        ["Running", "Succeeded"].iter().all(|word| told.contains(word))
+    });
+
     let failing = unique("failing");
     let id =
         served.submit_stage(&failing, "normal", &stage(&["fail", "0", "50ms", "7"], &devices(1)));
@@ -194,23 +226,13 @@ fn jobs_become_pods_and_their_objects_say_how_they_stand() {
         "name": "train", "run": ["finish", "50ms"], "devices": devices(1),
         "container": { "image": "i" },
     }] });
-    let object = |name: &str, spec: &Value| {
-        json!({
-            "apiVersion": "heterosis.dev/v1alpha1", "kind": "TrainingJob",
-            "metadata": {
-                "name": name, "namespace": "default",
-                "labels": { "heterosis.dev/scheduler": node },
-            },
-            "spec": spec,
-        })
-    };
-    cluster.apply(&object(&applied, &spec).to_string());
+    cluster.apply(&training_job(&applied, &node, &spec).to_string());
     cluster.await_state(&applied, "succeeded");
 
     let wrong = unique("wrong");
     let mut spec = spec;
     spec["stages"][0]["devices"] = json!("l4os:1");
-    cluster.apply(&object(&wrong, &spec).to_string());
+    cluster.apply(&training_job(&wrong, &node, &spec).to_string());
     cluster.await_state(&wrong, "refused");
     let condition = cluster.job(&wrong)["status"]["conditions"][0].clone();
     let message = condition["message"].as_str().expect("it says why");
@@ -351,6 +373,82 @@ fn a_leader_that_stands_still_is_followed_by_another_and_stands_down() {
     assert_eq!(jobs(&leader), seen);
     assert_eq!(cluster.pods(&node, first), pods, "it is the same pod");
     cluster.told(&["delete", "node", &node]);
+}
+
+/// Chips whose resource has one name beside each other, as a scheduler that knows one kind of NPU
+/// cannot have them; cards of two vendors in one node; what others left of nodes.
+#[test]
+fn unlike_devices_of_one_cluster_are_told_apart() {
+    let Some(cluster) = Cluster::find() else { return };
+    // A run that failed may have left its nodes, which have the same devices.
+    let left = cluster.told(&["get", "nodes", "-o", "name"]);
+    left.lines().filter(|node| node.starts_with("node/unlike-")).for_each(|node| {
+        cluster.told(&["delete", node]);
+    });
+    let name = unique("unlike");
+    let [b3, b4, six, two, cards, a100, v100] =
+        ["b3", "b4", "six", "two", "cards", "a100", "v100"].map(|it| format!("{name}-{it}"));
+    let chip = "node.kubernetes.io/npu.chip.name";
+    let product = "nvidia.com/gpu.product";
+    cluster.make_node_with(&b3, &[("huawei.com/Ascend910", 8)], (chip, "910B3"));
+    cluster.make_node_with(&b4, &[("huawei.com/Ascend910", 8)], (chip, "910B4"));
+    cluster.make_node_with(&six, &[("huawei.com/Ascend910", 6)], (chip, "910C"));
+    cluster.make_node_with(&two, &[("huawei.com/Ascend910", 2)], (chip, "910C"));
+    let beside = [("nvidia.com/gpu", 2), ("huawei.com/Ascend310P", 4)];
+    cluster.make_node_with(&cards, &beside, (product, "Tesla-T4"));
+    cluster.make_node_with(&a100, &[("nvidia.com/gpu", 2)], (product, "NVIDIA-A100-SXM4-80GB"));
+    cluster.make_node_with(&v100, &[("nvidia.com/gpu", 8)], (product, "Tesla-V100-SXM2-32GB"));
+    let served = served(&cluster, &name);
+    wait_for("the nodes", || {
+        let devices = served.told(&["devices"]);
+        [&b3, &b4, &six, &two, &cards, &a100, &v100].iter().all(|node| devices.contains(*node))
+    });
+
+    let check = |job: &str, devices: &str, nodes: &[&String], has: &str| {
+        let job = unique(job);
+        served.submit_stage(&job, "normal", &stage(&["until-notice"], devices));
+        cluster.await_state(&job, "running");
+        let mut found = cluster.nodes_of(&job);
+        found.sort();
+        assert_eq!(found.iter().collect::<Vec<_>>(), nodes, "{devices}");
+        assert_eq!(cluster.job(&job)["status"]["devices"], has);
+    };
+    check("b3", "ascend-910b:8", &[&b3], "8 × ascend-910b");
+    check("b4", "ascend-910b4:8", &[&b4], "8 × ascend-910b4");
+    check("six-and-two", "ascend-910c:8", &[&six, &two], "8 × ascend-910c");
+    check("inference", "ascend-310p:4", &[&cards], "4 × ascend-310p");
+    check("beside", "t4:2", &[&cards], "2 × t4");
+    let fallback = "a100-sxm4-80:2 | v100-sxm2-32:4";
+    check("first", fallback, &[&a100], "2 × a100-sxm4-80");
+    check("second", fallback, &[&v100], "4 × v100-sxm2-32");
+
+    // A limit on one model of GPU is none on another.
+    let quotas = json!({
+        "apiVersion": "heterosis.dev/v1alpha1", "kind": "Quotas",
+        "priority_max": "high",
+        "tenants": { "default": { "limit": { "v100-sxm2-32": 4 } } },
+    });
+    let quotas = served.write("quotas.yaml", &quotas.to_string());
+    assert_eq!(served.code(&["quotas", "--set", &quotas.to_string_lossy()]), Some(0));
+    let third = unique("third");
+    served.submit_stage(&third, "normal", &stage(&["until-notice"], "v100-sxm2-32:4"));
+    // Nor may anybody have what quotas keep from `het submit`.
+    let urgent = unique("hasty");
+    let spec = json!({ "priority": "urgent", "stages": [{
+        "name": "train", "run": ["until-notice"], "devices": "t4:1", "container": { "image": "i" },
+    }] });
+    cluster.apply(&training_job(&urgent, &name, &spec).to_string());
+    cluster.await_state(&urgent, "refused");
+    let reason = cluster.job(&urgent)["status"]["reason"].clone();
+    assert_eq!(reason, "jobs of `default` have priority `high` at most");
+
+    wait_for("why it waits", || {
+        cluster.job(&third)["status"]["reason"]
+            == "`default` may hold no more than 4 of `v100-sxm2-32`"
+    });
+    [b3, b4, six, two, cards, a100, v100].iter().for_each(|node| {
+        cluster.told(&["delete", "node", node, "--wait=false"]);
+    });
 }
 
 #[test]

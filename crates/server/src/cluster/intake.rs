@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use het_core::{Event, Job, JobChange, JobId, JobSpec, Priority, StartConditions, State};
 use het_host::Home;
-use het_kubernetes::{JobNews, JobObject, JobOwners, Statuses};
+use het_kubernetes::{JobNews, JobObject, JobOwner, JobOwners, Statuses};
 use het_planner::models;
 use het_service::report::stamp;
-use het_service::{Caller, Change, Handle, Unavailable, calls};
-use het_wire::job::{Context, PriorityFile, TrainingJob, Volumes, begin, parse_after};
+use het_service::{CallError, Caller, Change, Code, Handle, Role, Unavailable, calls};
+use het_wire::job::{Context, PriorityFile, TrainingJob, Volumes, begin, parse_after, scratch};
 use het_wire::resource::{self, Condition, TrainingJobStatus};
 use jiff::Zoned;
 use tokio::runtime::Builder;
@@ -134,7 +134,14 @@ impl Intake {
         // Of an earlier server's job the object says nothing new: somebody may have set another
         // priority by `het set`.
         if known.priority.is_some() {
-            self.handle.change(change).await?;
+            let tenant = self.owners.get(job).map(|owner| owner.namespace).unwrap_or_default();
+            let caller = maker_in(&tenant);
+            match calls::check_priority(&self.handle, &caller, &tenant, priority).await {
+                Ok(()) => self.handle.change(change).await?,
+                // The job stays what it is.
+                Err(error) if error.code == Code::NotAllowed => {}
+                Err(_) => return Err(Unavailable::Busy),
+            }
         }
         self.known.insert(uid, Known { priority: Some(priority), ..known });
         Ok(())
@@ -151,9 +158,10 @@ impl Intake {
 
     async fn take_in(&mut self, object: JobObject) -> Result<(), Unavailable> {
         let (id, uid) = (self.handle.new_job_id(), object.owner.uid.clone());
-        let spec = match self.specify(&object, id) {
+        let spec = match self.specify(&object, id).await {
             Ok(spec) => Arc::new(spec),
-            Err(reason) => {
+            Err(NotTaken::Later(error)) => return Err(error),
+            Err(NotTaken::Refused(reason)) => {
                 self.refuse(&object, &reason);
                 self.jobs.tell(&uid, Err(reason));
                 self.refused.insert(uid, object);
@@ -177,27 +185,37 @@ impl Intake {
     }
 
     /// # Errors
-    /// Why it cannot be taken in, for people.
-    fn specify(&self, object: &JobObject, id: JobId) -> Result<JobSpec, String> {
+    /// Why it cannot be taken in.
+    async fn specify(&self, object: &JobObject, id: JobId) -> Result<JobSpec, NotTaken> {
         let owner = &object.owner;
         let (topology, env) = (self.handle.topology(), BTreeMap::new());
         let name = (owner.namespace.as_str(), owner.name.as_str());
         let job = resource::read(name, &object.spec, &topology.classes)
-            .map_err(|problems| problems.to_string())?;
+            .map_err(|problems| NotTaken::Refused(problems.to_string()))?;
+        let asked = job.file.spec.stages.iter().filter_map(scratch).max();
+        let (caller, tenant) = (maker(owner), owner.namespace.as_str());
+        let of_tenant = calls::scratch_max(&self.handle, &caller, tenant, asked).await?;
         let mut context = Context::new(&topology.classes, models(), &env);
         context.workdir = WORKDIR;
         context.job = id;
         context.volumes = Volumes::Claims;
-        let mut spec = job.resolve(&context).map_err(|problems| problems.to_string())?;
+        context.scratch = of_tenant;
+        let mut spec =
+            job.resolve(&context).map_err(|problems| NotTaken::Refused(problems.to_string()))?;
+        calls::check_priority(&self.handle, &caller, tenant, spec.priority).await?;
         let calibrations = self.home.calibrations();
         // Gangs that lack memory are told when they wait.
         let _ = plan(&job.file, &topology, &calibrations, &mut spec);
-        spec.start = self.start_conditions(&job)?;
+        spec.start = self.start_conditions(&job, &caller)?;
         spec.key = Some(format!("{KEY}{}", owner.uid).as_str().into());
         Ok(spec)
     }
 
-    fn start_conditions(&self, job: &TrainingJob) -> Result<StartConditions, String> {
+    fn start_conditions(
+        &self,
+        job: &TrainingJob,
+        caller: &Caller,
+    ) -> Result<StartConditions, NotTaken> {
         let spec = &job.file.spec;
         let begin = spec.begin.as_deref().and_then(|text| begin(text, &Zoned::now()));
         let mut start = StartConditions { begin, ..StartConditions::default() };
@@ -205,8 +223,7 @@ impl Intake {
         if let Some(after) = spec.after.as_ref().and_then(|it| parse_after(&it.text()).ok()) {
             let tenant = job.file.metadata.tenant.as_deref().unwrap_or_default();
             let waiting = calls::Waiting { name: &job.file.metadata.name, tenant, index: None };
-            let waits = calls::waits(&self.handle, &Caller::OWNER, &after, waiting);
-            let waits = waits.map_err(|error| error.to_string())?;
+            let waits = calls::waits(&self.handle, caller, &after, waiting)?;
             start.begin = begin.max(waits.not_before);
             start.dependencies = waits.dependencies;
         }
@@ -231,6 +248,31 @@ impl Intake {
             TrainingJobStatus { state, reason: first, conditions, ..TrainingJobStatus::default() };
         self.statuses.write(object.owner.clone(), status);
     }
+}
+
+/// Why a job is not taken in.
+enum NotTaken {
+    /// For people.
+    Refused(String),
+    Later(Unavailable),
+}
+
+impl From<CallError> for NotTaken {
+    fn from(error: CallError) -> Self {
+        match error.code {
+            Code::Busy | Code::InsufficientStorage => Self::Later(Unavailable::Busy),
+            _ => Self::Refused(error.message),
+        }
+    }
+}
+
+/// Whoever made an object: the cluster has let them, and quotas hold for them.
+fn maker(owner: &JobOwner) -> Caller {
+    maker_in(&owner.namespace)
+}
+
+fn maker_in(namespace: &str) -> Caller {
+    Caller { role: Role::User, tenant: Some(namespace.to_owned()), user: None }
 }
 
 /// Whether a job in this state has ended, as far as its object says.

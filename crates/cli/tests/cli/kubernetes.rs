@@ -451,6 +451,47 @@ fn unlike_devices_of_one_cluster_are_told_apart() {
     });
 }
 
+/// The namespace of the manifests enforces `restricted`, so the server's pod is there only if it
+/// keeps that standard.
+#[test]
+fn a_server_in_the_cluster_keeps_the_restricted_standard() {
+    let Some(cluster) = Cluster::find() else { return };
+    let name = unique("installed");
+    let sandbox = Sandbox::new();
+    let of_it = ["--namespace", &name, "--scheduler-name", &name, "--image", "example/het:1"];
+    let manifests = sandbox.run(&[&["kubernetes", "manifests"], &of_it[..]].concat()).stdout;
+    let manifests = String::from_utf8_lossy(&manifests);
+    // Objects of the whole cluster are those of the other tests, too.
+    let own = manifests.split("---\n").filter(|object| {
+        object.contains(&format!("namespace: {name}")) || object.contains(&format!("name: {name}"))
+    });
+    cluster.apply(&own.collect::<Vec<_>>().join("---\n"));
+    let pods = ["get", "pods", "--namespace", &name, "-o", "jsonpath={.items[*].metadata.name}"];
+    wait_for("the server's pod", || cluster.told(&pods).starts_with("heterosis-"));
+
+    // Nobody but its account says how jobs stand.
+    let job = unique("told");
+    let spec = json!({ "stages": [{
+        "name": "train", "run": ["true"], "devices": "cpu:1", "container": { "image": "i" },
+    }] });
+    cluster.apply(&training_job(&job, &name, &spec).to_string());
+    let lie = r#"{"status":{"state":"succeeded"}}"#;
+    let patch = ["patch", "trainingjob", &job, "--subresource=status", "--type=merge", "-p", lie];
+    wait_for("the policy", || {
+        let patched = cluster.kubectl(&patch).output().expect("`kubectl` is there");
+        String::from_utf8_lossy(&patched.stderr).contains("the scheduler alone says")
+    });
+    let text = cluster.told(&["explain", "trainingjob.spec.stages.checkpoint"]);
+    assert!(text.contains("every") && text.contains("grace"), "{text}");
+    cluster.told(&["delete", "trainingjob", &job, "--wait=false"]);
+    for kind in ["validatingadmissionpolicy", "validatingadmissionpolicybinding"] {
+        for word in ["epoch", "status"] {
+            cluster.told(&["delete", kind, &format!("{name}.{word}.heterosis.dev")]);
+        }
+    }
+    cluster.told(&["delete", "namespace", &name, "--wait=false"]);
+}
+
 #[test]
 fn what_is_about_this_machine_is_refused() {
     let sandbox = Sandbox::new();

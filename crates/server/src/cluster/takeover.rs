@@ -257,3 +257,6 @@ fn is_whole(job: &Job) -> bool {
     };
     stages > 0 && job.stages.len() == stages && job.spec.stages.iter().all(is_there)
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,9 +103,25 @@ fn table(items: &[Value], columns: &[Column], form: Form) {
     let titles: Vec<&str> = shown.iter().map(|Column(title, _, _)| *title).collect();
     let mut table = plain_table(&titles);
     for item in items {
-        table.add_row(shown.iter().map(|Column(_, field, _)| cell(&item[*field])));
+        table.add_row(shown.iter().map(|Column(_, field, _)| match form {
+            Form::Wide => cell(&item[*field]),
+            _ => short_cell(&item[*field]),
+        }));
     }
     print_table(&table);
+}
+
+/// Things that a cell names before it counts the rest: a gang may have hundreds of devices.
+const NAMED_MAX: usize = 4;
+
+fn short_cell(value: &Value) -> String {
+    match value {
+        Value::Array(items) if items.len() > NAMED_MAX => {
+            let named: Vec<String> = items[..NAMED_MAX - 1].iter().map(cell).collect();
+            format!("{}, … {} in all", named.join(", "), items.len())
+        }
+        other => cell(other),
+    }
 }
 
 fn csv(items: &[Value], columns: &[Column]) {

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::{StreamExt, pin_mut};
 use het_core::JobId;
 use het_wire::resource::{GROUP, KIND, PLURAL, TrainingJobStatus, VERSION};
-use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::core::{GroupVersionKind, Request};
 use kube::runtime::WatchStreamExt;
@@ -15,7 +14,6 @@ use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::events::event;
 use crate::names::{SCHEDULER, SCHEDULER_LABEL};
 use crate::objects::ObjectKey;
 
@@ -186,22 +184,20 @@ impl Jobs {
         }
     }
 
-    /// Tells whoever looks at the object that its job came into another state.
+    /// Makes any object that its API is asked of by this path.
     ///
     /// # Errors
     /// When the server does not take it.
-    pub(crate) async fn make_event(
-        &self,
-        owner: &JobOwner,
-        status: &TrainingJobStatus,
-    ) -> Result<(), Error> {
-        let event = event(owner, status, (&self.scheduler, Timestamp::now()));
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", owner.namespace);
-        let body = event.to_string().into_bytes();
+    pub(crate) async fn make(&self, path: String, object: &Value) -> Result<(), Error> {
+        let body = object.to_string().into_bytes();
         let request = Request::new(path).create(&PostParams::default(), body);
         let made: Result<Value, Error> =
             self.client.request(request.map_err(Error::BuildRequest)?).await;
         made.map(drop)
+    }
+
+    pub(crate) fn scheduler(&self) -> &str {
+        &self.scheduler
     }
 
     /// An object as it is now, with its version; `None` where another has its name.

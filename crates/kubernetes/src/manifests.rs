@@ -22,8 +22,10 @@ pub struct ManifestOptions {
     pub image: Option<String>,
     /// The `schedulerName` of its pods.
     pub scheduler: String,
-    /// Of the volume for its log.
+    /// Of the volume for the log, where one server runs.
     pub storage: String,
+    /// Of several servers one leads and the others wait; none has a volume then.
+    pub replicas: u32,
 }
 
 /// The objects, in an order in which they can be made.
@@ -212,7 +214,7 @@ fn flow_schemas(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     ]
 }
 
-/// One server: who starts the next waits until the one before has given up its volume.
+/// One server with a volume for its log, or several of which each can go on without.
 fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> {
     let metadata = json!({ "name": NAME, "namespace": options.namespace, "labels": labels });
     let claim = json!({
@@ -222,14 +224,16 @@ fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> 
             "resources": { "requests": { "storage": options.storage } },
         },
     });
-    let container = json!({
+    let is_alone = options.replicas <= 1;
+    let home = match is_alone {
+        true => json!({ "name": "home", "persistentVolumeClaim": { "claimName": NAME } }),
+        false => json!({ "name": "home", "emptyDir": {} }),
+    };
+    let mut container = json!({
         "name": "server", "image": image,
         "command": ["het", "server", "--engine", "kubernetes",
             "--scheduler-name", options.scheduler, "--lease-namespace", options.namespace],
         "env": [{ "name": "HET_HOME", "value": HOME }],
-        "readinessProbe": {
-            "exec": { "command": ["het", "server", "status"] }, "periodSeconds": 10,
-        },
         "resources": {
             "requests": { "cpu": "250m", "memory": "256Mi" }, "limits": { "memory": "1Gi" },
         },
@@ -241,6 +245,11 @@ fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> 
             { "name": "home", "mountPath": HOME }, { "name": "tmp", "mountPath": "/tmp" },
         ],
     });
+    if is_alone {
+        // Whoever waits to lead answers nobody, and is as ready as can be.
+        let probe = json!({ "command": ["het", "server", "status"] });
+        container["readinessProbe"] = json!({ "exec": probe, "periodSeconds": 10 });
+    }
     let pod = json!({
         "serviceAccountName": NAME,
         "securityContext": {
@@ -249,14 +258,15 @@ fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> 
         },
         "containers": [container],
         "volumes": [
-            { "name": "home", "persistentVolumeClaim": { "claimName": NAME } },
-            { "name": "tmp", "emptyDir": {} },
+            home, { "name": "tmp", "emptyDir": {} },
         ],
     });
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
         "spec": {
-            "replicas": 1, "strategy": { "type": "Recreate" },
+            "replicas": options.replicas,
+            // A volume is one pod's at a time.
+            "strategy": { "type": if is_alone { "Recreate" } else { "RollingUpdate" } },
             "selector": { "matchLabels": labels },
             "template": { "metadata": { "labels": labels }, "spec": pod },
         },
@@ -266,5 +276,5 @@ fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> 
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata,
         "spec": { "podSelector": { "matchLabels": labels }, "policyTypes": ["Ingress"] },
     });
-    vec![claim, deployment, policy]
+    is_alone.then_some(claim).into_iter().chain([deployment, policy]).collect()
 }

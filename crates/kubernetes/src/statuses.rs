@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use het_core::LeaseId;
 use het_wire::resource::{TrainingJobStatus, Written};
+use jiff::Timestamp;
 use kube::Error;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -18,9 +19,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::events::event;
 use crate::jobs::{JobOwner, Jobs};
 use crate::leader::Leadership;
 
+/// Where events are made.
+const EVENTS: &str = "/apis/events.k8s.io/v1";
 /// Writes under way at once.
 const WRITES_MAX: usize = 32;
 /// Between two tries of a status that the server could not take; doubled up to the longest.
@@ -171,8 +175,10 @@ impl Statuses {
                 Outcome::Done(written) => {
                     if self.done(uid, written, &status) {
                         // Nobody waits for it, and it is made once or not at all.
-                        let event = self.0.jobs.make_event(&owner, &status);
-                        let _ = self.within_term(event).await;
+                        let event =
+                            event(&owner, &status, (self.0.jobs.scheduler(), Timestamp::now()));
+                        let path = format!("{EVENTS}/namespaces/{}/events", owner.namespace);
+                        let _ = self.within_term(self.0.jobs.make(path, &event)).await;
                     }
                     pause = PAUSE;
                 }

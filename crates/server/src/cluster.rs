@@ -16,7 +16,7 @@ use het_kubernetes::{
     Cluster, JobObject, JobOwners, Kubernetes, KubernetesConfig, Leadership, Nodes, Patience,
     Statuses,
 };
-use het_node::{Heartbeat, boot_id};
+use het_node::{Heartbeat, boot_id, since_boot};
 use het_service::report::resource_status;
 use het_service::{Observer, Scheduling, Service, ServiceError, Setup, Touched};
 use het_wire::api::JobRow;
@@ -79,10 +79,11 @@ impl ClusterService {
         options: ClusterOptions,
     ) -> Result<Self, StartError> {
         let ClusterOptions { scheduler, scheduling, keeping } = options;
+        let began = since_boot();
         let objects = cluster.list_jobs(&scheduler)?;
         let led = (cluster.clone(), leadership.clone());
         let (takeover, engine) = take_over(&home, led, scheduler, &objects)?;
-        let Takeover { store, past, refused, news, .. } = takeover;
+        let Takeover { store, past, refused, mut news, .. } = takeover;
         let store = store.with_keeping(keeping);
         let (log, rows): (StoreReader, Vec<JobRow>) = (store.reader(), store.reader().rows()?);
         let (owners, statuses) = (engine.owners(), engine.statuses());
@@ -111,6 +112,8 @@ impl ClusterService {
             observers: vec![observer],
         };
         first_turn(&mut control)?;
+        let took = Millis(since_boot().0.saturating_sub(began.0));
+        news.push(format!("it decides since {} ms after it leads", took.0));
         catch_up(control.state(), &objects, (&owners, &statuses), leadership.epoch());
         let observer = write_statuses(control.state(), owners.clone(), statuses.clone());
         let service = Service::start(control, setup(observer))?;

@@ -1,7 +1,7 @@
 //! `het kubernetes`: what a cluster is given.
 
 use anstream::println;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 use het_server::{ManifestOptions, SCHEDULER, SCHEDULER_NAMESPACE, manifests};
 use het_wire::yaml;
 
@@ -28,6 +28,9 @@ pub struct ManifestArgs {
     /// Size of the volume for its log, as Kubernetes writes it.
     #[arg(long, value_name = "SIZE", default_value = "10Gi")]
     pub storage: String,
+    /// How many servers: one leads, the others wait, and none has a volume.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
+    pub replicas: u32,
 }
 
 pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
@@ -37,6 +40,7 @@ pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
         image: args.image.clone(),
         scheduler: args.scheduler_name.clone(),
         storage: args.storage.clone(),
+        replicas: args.replicas,
     };
     for object in manifests(&options) {
         println!("---\n{}", yaml::to_text(&object).trim_end());

@@ -114,6 +114,7 @@ fn what_an_earlier_leader_makes_is_refused() {
         image: None,
         scheduler: scheduler.clone(),
         storage: "1Gi".to_owned(),
+        replicas: 1,
     };
     let fence = manifests(&options).into_iter().filter(|object| {
         object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmission"))

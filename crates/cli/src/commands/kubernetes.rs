@@ -29,7 +29,8 @@ pub struct ManifestArgs {
     #[arg(long, value_name = "SIZE", default_value = "10Gi")]
     pub storage: String,
     /// How many servers: one leads, the others wait, and none has a volume.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = value_parser!(u32).range(1..))]
     pub replicas: u32,
 }
 

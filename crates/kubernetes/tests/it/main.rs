@@ -1,6 +1,7 @@
 //! The engine against a real API server: `cargo xtask cluster up` starts one.
 
 mod contract;
+mod loopback;
 mod nodes;
 mod resource;
 mod rig;

@@ -62,10 +62,19 @@ impl Cluster {
     /// # Errors
     /// When the API server cannot be reached.
     pub fn connect(access: Access, since_boot: fn() -> Millis) -> Result<Self, ClusterError> {
-        let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
-        let runtime = runtime.map_err(ClusterError::Threads)?;
+        let runtime = runtime()?;
         let connection = runtime.block_on(Connection::open(access))?;
         Ok(Self { threads: Arc::new(Threads(Some(runtime))), connection, since_boot })
+    }
+
+    /// The same for callers that have a client already; nobody asks it whether its server answers.
+    ///
+    /// # Errors
+    /// When there are no threads for it.
+    pub fn over(client: kube::Client, since_boot: fn() -> Millis) -> Result<Self, ClusterError> {
+        let threads = Arc::new(Threads(Some(runtime()?)));
+        let (server, version) = ("loopback".to_owned(), "v1.37.2".to_owned());
+        Ok(Self { threads, connection: Connection { client, server, version }, since_boot })
     }
 
     /// The server that it speaks with.
@@ -150,4 +159,9 @@ impl Cluster {
     fn runtime(&self) -> &Runtime {
         self.threads.0.as_ref().expect("it is there until it is dropped")
     }
+}
+
+fn runtime() -> Result<Runtime, ClusterError> {
+    let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
+    runtime.map_err(ClusterError::Threads)
 }

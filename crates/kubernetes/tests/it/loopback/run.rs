@@ -11,7 +11,7 @@ use het_core::{
 };
 use het_engine::Engine;
 use het_kubernetes::{
-    Cluster, Election, JobOwner, Kubernetes, KubernetesConfig, Nodes, Standby, Statuses,
+    Cluster, Election, JobOwner, Kubernetes, KubernetesConfig, Nodes, Patience, Standby, Statuses,
 };
 use het_wire::resource::{StageStatus, TrainingJobStatus};
 use kube::Client;
@@ -565,6 +565,7 @@ fn lead(server: &Server, profile: &Profile, leader: u64, begins_at: Time) -> Kub
         namespace: (!profile.has_objects).then(|| NAMESPACE.to_owned()),
         nodes: Nodes::Reported,
         begins_at,
+        patience: Patience::default(),
     })
 }
 

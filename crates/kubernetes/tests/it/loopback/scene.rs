@@ -81,6 +81,7 @@ fn launch(job: JobId, draw: &mut Draw) -> Launch {
             image: "registry.example/none".to_owned(),
             runtime: None,
             mounts: Vec::new(),
+            volumes: Vec::new(),
         }),
         ..Launch::default()
     }

@@ -20,7 +20,7 @@ use crate::inventory::Inventory;
 use crate::jobs::{self, JobNews, JobOwner, JobOwners, Jobs};
 use crate::leader::Leadership;
 use crate::names::RankLabels;
-use crate::objects::{NodeRow, ObjectKey, PodRow};
+use crate::objects::{NodeRow, ObjectKey, PodPhase, PodRow};
 use crate::pods;
 use crate::statuses::Statuses;
 use crate::watch;
@@ -106,6 +106,8 @@ struct Live {
     wanted: Wanted,
     /// By rank: its pod's name, and uid once it was made.
     pods: Vec<(ObjectKey, Option<String>)>,
+    /// Uids of pods that are gone.
+    gone: BTreeSet<String>,
     /// By which its ranks find each other.
     service: Option<ObjectKey>,
     /// The grace of a stop that somebody asked for.
@@ -113,6 +115,22 @@ struct Live {
     /// When it got its nodes, and since when a rank of it is in trouble.
     bound_at: Option<Time>,
     in_trouble: Option<Time>,
+}
+
+impl Live {
+    /// One whose pods are being made.
+    fn new(pods: Vec<(ObjectKey, Option<String>)>, service: Option<ObjectKey>) -> Self {
+        Self {
+            gang: Gang::new(pods.len()),
+            wanted: Wanted::default(),
+            pods,
+            gone: BTreeSet::new(),
+            service,
+            stop: None,
+            bound_at: None,
+            in_trouble: None,
+        }
+    }
 }
 
 /// Where a gang is made, and for whom.
@@ -387,16 +405,8 @@ impl Kubernetes {
         let key =
             |pod: &pods::Pod| ObjectKey { namespace: namespace.clone(), name: pod.name.clone() };
         let pods: Vec<_> = objects.pods.iter().map(|pod| (key(pod), None)).collect();
-        let (gang, wanted) = (Gang::new(pods.len()), Wanted::default());
-        let live = Live {
-            gang,
-            wanted: wanted.clone(),
-            pods,
-            service,
-            stop: None,
-            bound_at: None,
-            in_trouble: None,
-        };
+        let live = Live::new(pods, service);
+        let wanted = live.wanted.clone();
         self.leases.insert(lease, live);
         self.cluster.spawn(self.writer.clone().begin(
             Right { lease, wanted, job },
@@ -527,13 +537,20 @@ impl Kubernetes {
     /// of that rank's pod, and its uid where that is known.
     fn own_rank(&self, row: &PodRow) -> Option<RankLabels> {
         let rank = row.rank?;
-        let (key, uid) = self.leases.get(&rank.lease)?.pods.get(rank.rank as usize)?;
-        let is_it = *key == row.key && uid.as_ref().is_none_or(|uid| *uid == row.uid);
+        let live = self.leases.get(&rank.lease)?;
+        let (key, uid) = live.pods.get(rank.rank as usize)?;
+        let is_it = *key == row.key
+            && match uid {
+                Some(uid) => *uid == row.uid,
+                // Once the gang has begun, a rank without a pod never gets one.
+                None => live.gang.is_beginning(),
+            };
         is_it.then_some(rank)
     }
 
     fn see_rank(&mut self, rank: RankLabels, row: &PodRow) {
         if let Some(live) = self.leases.get_mut(&rank.lease) {
+            live.pods[rank.rank as usize].1.get_or_insert_with(|| row.uid.clone());
             live.gang.see(rank.rank, row);
             self.await_beginning(rank.lease);
             self.tell(rank.lease);
@@ -563,9 +580,12 @@ impl Kubernetes {
     /// A pod with our labels of a lease that ended, or that nobody knows: then nothing may be left
     /// of it.
     fn see_stray(&self, row: &PodRow) {
-        let is_known = row.rank.is_none() || self.own_rank(row).is_some();
+        // While a gang begins, nobody knows yet which pod of a name is its rank's.
+        let has_begun =
+            |lease| self.leases.get(&lease).is_none_or(|live| !live.gang.is_beginning());
+        let is_stray = row.lease().is_some_and(has_begun) && self.own_rank(row).is_none();
         let is_live = !row.phase.has_ended() && !row.is_deleting;
-        if !is_known && is_live && matches!(self.adoption, Adoption::Done) {
+        if is_stray && is_live && matches!(self.adoption, Adoption::Done) {
             let pods = vec![(row.key.clone(), row.uid.clone())];
             self.cluster.spawn(self.writer.clone().delete(pods, CheckpointSpec::GRACE_DEFAULT));
         }
@@ -580,6 +600,9 @@ impl Kubernetes {
         if let Some(rank) = self.own_rank(&row)
             && let Some(live) = self.leases.get_mut(&rank.lease)
         {
+            if live.gang.is_beginning() {
+                live.gone.extend(live.pods[rank.rank as usize].1.take());
+            }
             live.gang.see_gone(rank.rank);
             self.tell(rank.lease);
         }
@@ -617,11 +640,18 @@ impl Kubernetes {
 
     fn begun(&mut self, lease: LeaseId, made: Vec<Option<String>>, refused: Option<String>) {
         let Some(live) = self.leases.get_mut(&lease) else { return };
-        let flags: Vec<bool> = made.iter().map(Option::is_some).collect();
         for ((_, uid), made) in live.pods.iter_mut().zip(made) {
-            *uid = made;
+            *uid = made.or(uid.take());
         }
+        let is_there = |uid: &String| !live.gone.contains(uid);
+        let flags: Vec<bool> =
+            live.pods.iter().map(|(_, uid)| uid.as_ref().is_some_and(is_there)).collect();
         live.gang.begun(&flags, refused);
+        let keys: Vec<ObjectKey> = live.pods.iter().map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.pods.get(&key).into_iter().for_each(|(row, _)| self.see_stray(row));
+        }
+        let Some(live) = self.leases.get_mut(&lease) else { return };
         if let Some(grace) = live.stop {
             self.delete(lease, grace);
         }
@@ -690,13 +720,41 @@ impl Kubernetes {
         postponed.iter().for_each(|plan| self.carry_out_all(plan));
     }
 
+    /// Goes on with a gang of which some pods may be there already.
+    fn go_on_beginning(
+        &mut self,
+        id: LeaseId,
+        (place, objects): (Place, Result<pods::Objects, String>),
+        found: Vec<(ObjectKey, Option<String>)>,
+    ) {
+        match objects {
+            // What is there has to go before anybody is told.
+            Err(reason) if found.iter().any(|(_, uid)| uid.is_some()) => {
+                let made: Vec<bool> = found.iter().map(|(_, uid)| uid.is_some()).collect();
+                let mut live = Live::new(found, place.service);
+                live.gang.begun(&made, Some(reason));
+                self.leases.insert(id, live);
+                self.tell(id);
+            }
+            objects => {
+                self.start(id, place, objects);
+                self.leases.get_mut(&id).into_iter().for_each(|live| live.pods = found.clone());
+            }
+        }
+    }
+
     fn take_up_lease(&mut self, state: &State, id: LeaseId, rows: &[PodRow]) {
         let lease = &state.leases()[&id];
         let job = &state.jobs()[&lease.stage.job];
         let index = lease.stage.stage.index();
         let launch = &job.spec.stages[index].alternatives[lease.placement.alternative].launch;
         let owner = self.owners.get(lease.stage.job);
-        let namespace = self.namespace_of(owner.as_ref()).to_owned();
+        // Where its object is gone, its pods say where they lie.
+        let is_orphan = owner.is_none() && self.namespace.is_none();
+        let namespace = match rows.first().filter(|_| is_orphan) {
+            Some(row) => row.key.namespace.clone(),
+            None => self.namespace_of(owner.as_ref()).to_owned(),
+        };
         let gang = pods::Gang {
             scheduler: &self.scheduler,
             namespace: &namespace,
@@ -715,27 +773,21 @@ impl Kubernetes {
         let key = |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };
         let row_of = |name: &String| rows.iter().find(|row| row.key == key(name));
         let pods: Vec<Option<&PodRow>> = names.iter().map(row_of).collect();
-        // Nodes are given once all pods are there: who finds some without one goes on with that,
-        // and who finds none begins.
-        let is_whole = pods.iter().all(Option::is_some);
-        let none_bound = pods.iter().flatten().all(|row| row.node.is_none());
-        let none_ended = pods.iter().flatten().all(|row| !row.phase.has_ended());
-        let all_bound = pods.iter().flatten().all(|row| row.node.is_some());
-        let is_beginning = none_bound || (is_whole && !all_bound);
-        if lease.phase == Phase::Starting && none_ended && is_beginning {
-            let (objects, place) = (self.prepared(&gang), Place::of(&gang));
-            return self.start(id, place, objects);
+        let uid = |row: &PodRow| row.uid.clone();
+        let found = names.iter().zip(&pods).map(|(it, row)| (key(it), row.map(uid))).collect();
+        if lease.phase == Phase::Starting && is_beginning(&pods) {
+            let objects = match is_orphan {
+                true => Err("the job's object is not there any more".to_owned()),
+                false => self.prepared(&gang),
+            };
+            let place = Place::of(&gang);
+            return self.go_on_beginning(id, (place, objects), found);
         }
         let grace = launch.checkpoint.as_ref().map_or(CheckpointSpec::GRACE_DEFAULT, |it| it.grace);
-        let uid = |row: &PodRow| row.uid.clone();
         let mut live = Live {
             gang: Gang::adopted(names.len(), lease.phase),
-            wanted: Wanted::default(),
-            pods: names.iter().zip(&pods).map(|(it, row)| (key(it), row.map(uid))).collect(),
-            service: gang.service_key(),
             stop: lease.phase.is_stopping().then_some(grace),
-            bound_at: None,
-            in_trouble: None,
+            ..Live::new(found, gang.service_key())
         };
         for (rank, row) in (0..).zip(&pods) {
             row.iter().for_each(|row| live.gang.see(rank, row));
@@ -749,6 +801,16 @@ impl Kubernetes {
         self.await_beginning(id);
         self.tell(id);
     }
+}
+
+/// Whether a gang whose pods were found is still to be begun. Nodes are given once all pods are
+/// there: who finds some without one goes on with that, and who finds none begins.
+fn is_beginning(pods: &[Option<&PodRow>]) -> bool {
+    let mut there = pods.iter().flatten();
+    let none_bound = there.clone().all(|row| row.node.is_none());
+    let all_bound = there.clone().all(|row| row.node.is_some());
+    let none_failed = there.all(|row| !matches!(row.phase, PodPhase::Failed(_)));
+    none_failed && (none_bound || (pods.iter().all(Option::is_some) && !all_bound))
 }
 
 impl Engine for Kubernetes {

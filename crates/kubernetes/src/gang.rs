@@ -97,8 +97,11 @@ impl Gang {
     /// Its pods have nodes, or will not have any for a reason; those that were not made never will.
     pub fn begun(&mut self, made: &[bool], refused: Option<String>) {
         for (seen, made) in self.ranks.iter_mut().zip(made) {
-            if !made {
-                *seen = Seen::Gone;
+            match (made, &seen) {
+                (false, _) => *seen = Seen::Gone,
+                // Another one of its name was gone.
+                (true, Seen::Gone) => *seen = Seen::Nothing,
+                _ => {}
             }
         }
         self.begin = refused.map_or(Beginning::Done, Beginning::Refused);
@@ -140,6 +143,11 @@ impl Gang {
         if let Some(seen) = seen.filter(|seen| !seen.is_over()) {
             *seen = Seen::Gone;
         }
+    }
+
+    /// Its pods are being made.
+    pub fn is_beginning(&self) -> bool {
+        self.begin == Beginning::UnderWay
     }
 
     pub fn is_unheard(&self, rank: u32) -> bool {

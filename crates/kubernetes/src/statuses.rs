@@ -23,10 +23,13 @@ use crate::events::event;
 use crate::jobs::{JobOwner, Jobs};
 use crate::leader::Leadership;
 
+const CONFLICT: u16 = 409;
+const INVALID: u16 = 422;
 /// Where events are made.
 const EVENTS: &str = "/apis/events.k8s.io/v1";
 /// Writes under way at once.
 const WRITES_MAX: usize = 32;
+const EVENTS_MAX: usize = 4;
 /// Between two tries of a status that the server could not take; doubled up to the longest.
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -47,6 +50,8 @@ struct Shared {
     leadership: Leadership,
     threads: Handle,
     permits: Semaphore,
+    /// For events, which nobody waits for.
+    events: Semaphore,
     /// Of the last write.
     revision: AtomicU64,
     /// By the uid of their object.
@@ -99,6 +104,7 @@ impl Statuses {
             leadership,
             threads,
             permits: Semaphore::new(WRITES_MAX),
+            events: Semaphore::new(EVENTS_MAX),
             revision: AtomicU64::new(0),
             entries: Mutex::default(),
             writing: watch::channel(0).0,
@@ -174,11 +180,9 @@ impl Statuses {
             match outcome {
                 Outcome::Done(written) => {
                     if self.done(uid, written, &status) {
-                        // Nobody waits for it, and it is made once or not at all.
-                        let event =
-                            event(&owner, &status, (self.0.jobs.scheduler(), Timestamp::now()));
-                        let path = format!("{EVENTS}/namespaces/{}/events", owner.namespace);
-                        let _ = self.within_term(self.0.jobs.make(path, &event)).await;
+                        let at = (self.0.jobs.scheduler(), Timestamp::now());
+                        let event = event(&owner, &status, at);
+                        drop(self.0.threads.spawn(self.clone().tell(owner, event)));
                     }
                     pause = PAUSE;
                 }
@@ -193,6 +197,13 @@ impl Statuses {
                 }
             }
         }
+    }
+
+    /// Nobody waits for an event, and it is made once or not at all.
+    async fn tell(self, owner: JobOwner, event: Value) {
+        let _permit = self.0.events.acquire().await;
+        let path = format!("{EVENTS}/namespaces/{}/events", owner.namespace);
+        let _ = self.within_term(self.0.jobs.make(path, &event)).await;
     }
 
     fn next(&self, uid: &str) -> Option<(JobOwner, TrainingJobStatus)> {
@@ -248,7 +259,10 @@ impl Statuses {
                     Some(Ok(Some(written))) if written == ours => return Outcome::Done(ours),
                     // What it does not know it does not keep.
                     Some(Ok(_)) => return Outcome::Refused(OLD_DEFINITION.to_owned()),
-                    Some(Err(Error::Api(status))) if is_conflict(status.code) => {
+                    // The object changed while it was patched.
+                    Some(Err(Error::Api(status))) if status.code == CONFLICT => {}
+                    // A test failed, or the status is not what the definition says.
+                    Some(Err(Error::Api(status))) if status.code == INVALID => {
                         before = Some((guard, status.message.clone()));
                     }
                     Some(Err(error)) => return outcome_of(error),
@@ -325,18 +339,13 @@ fn leases_of(status: &TrainingJobStatus) -> BTreeSet<LeaseId> {
     status.stages.iter().filter_map(|stage| stage.lease.map(LeaseId)).collect()
 }
 
-/// Whether a test of the change failed, or the object changed meanwhile. The server answers with
-/// the same code where the status itself is invalid.
-fn is_conflict(code: u16) -> bool {
-    matches!(code, 409 | 422)
-}
-
 /// What becomes of a status where the server does not answer as it should.
 fn outcome_of(error: Error) -> Outcome {
     match error {
         Error::Api(status) if status.code == 404 => Outcome::Gone,
         Error::Api(status)
-            if matches!(status.code, 400..=407 | 410..=428) || is_too_large(&status.message) =>
+            if matches!(status.code, 400..=403 | 405..=407 | 410..=421 | 423..=428)
+                || is_too_large(&status.message) =>
         {
             Outcome::Refused(format!("its status was refused: {}", status.message))
         }

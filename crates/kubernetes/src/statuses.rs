@@ -72,6 +72,8 @@ struct Entry {
     state: String,
     /// The leases that it names.
     leases: BTreeSet<LeaseId>,
+    /// Leases that a status named which the server did not take, and why.
+    refused: Option<(BTreeSet<LeaseId>, String)>,
     waiting: Vec<(LeaseId, oneshot::Sender<Result<(), NotNamed>>)>,
 }
 
@@ -159,6 +161,9 @@ impl Statuses {
             if entry.leases.contains(&lease) {
                 return Ok(());
             }
+            if let Some((_, why)) = entry.refused.as_ref().filter(|(of, _)| of.contains(&lease)) {
+                return Err(NotNamed::Refused(why.clone()));
+            }
             entry.waiting.push((lease, sender));
         }
         receiver.await.unwrap_or(Err(NotNamed::Gone))
@@ -219,6 +224,7 @@ impl Statuses {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(uid) else { return false };
         entry.written = Some(written);
+        entry.refused = None;
         let is_other = entry.state != status.state;
         entry.state.clone_from(&status.state);
         entry.leases = leases_of(status);
@@ -243,6 +249,7 @@ impl Statuses {
                 false => entry.waiting.push((lease, waiting)),
             }
         }
+        entry.refused = Some((leases, why.to_owned()));
     }
 
     async fn try_write(&self, owner: &JobOwner, status: &TrainingJobStatus) -> Outcome {

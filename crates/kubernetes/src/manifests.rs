@@ -119,33 +119,37 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
         "int(object.metadata.annotations['{EPOCH}']) > \
          (has(params.spec.leaseTransitions) ? params.spec.leaseTransitions : 0)"
     );
-    let api = "admissionregistration.k8s.io/v1";
     let policy = json!({
-        "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata,
-        "spec": {
-            "failurePolicy": "Fail",
-            "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
-            "matchConstraints": { "resourceRules": [{
-                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
-                "resources": ["pods", "pods/binding"],
-            }] },
-            "matchConditions": [{ "name": "made-by-a-leader", "expression": is_ours }],
-            "validations": [{
-                "expression": is_newest, "reason": "Forbidden",
-                "message": "another server leads since the one that made this",
-            }],
-        },
+        "failurePolicy": "Fail",
+        "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
+        "matchConstraints": { "resourceRules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+            "resources": ["pods", "pods/binding"],
+        }] },
+        "matchConditions": [{ "name": "made-by-a-leader", "expression": is_ours }],
+        "validations": [{
+            "expression": is_newest, "reason": "Forbidden",
+            "message": "another server leads since the one that made this",
+        }],
     });
-    let binding = json!({
-        "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata,
-        "spec": {
-            "policyName": metadata["name"], "validationActions": ["Deny"],
-            "paramRef": {
-                "name": scheduler, "namespace": namespace, "parameterNotFoundAction": "Allow",
-            },
-        },
+    let lease = json!({
+        "name": scheduler, "namespace": namespace, "parameterNotFoundAction": "Allow",
     });
-    vec![policy, binding]
+    admission(&metadata, policy, Some(lease))
+}
+
+/// A policy that denies what it does not allow, everywhere.
+fn admission(metadata: &Value, policy: Value, parameter: Option<Value>) -> Vec<Value> {
+    let api = "admissionregistration.k8s.io/v1";
+    let mut binding = json!({ "policyName": metadata["name"], "validationActions": ["Deny"] });
+    if let Some(parameter) = parameter {
+        binding["paramRef"] = parameter;
+    }
+    let object = |kind: &str, spec: Value| json!({ "apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec });
+    vec![
+        object("ValidatingAdmissionPolicy", policy),
+        object("ValidatingAdmissionPolicyBinding", binding),
+    ]
 }
 
 /// Statuses are what the next leader goes by: nobody but the server writes them. A server outside
@@ -159,27 +163,19 @@ fn only_the_server(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
     );
     let is_server =
         format!("request.userInfo.username == 'system:serviceaccount:{namespace}:{NAME}'");
-    let api = "admissionregistration.k8s.io/v1";
     let policy = json!({
-        "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata,
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": { "resourceRules": [{
-                "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["UPDATE"],
-                "resources": [format!("{PLURAL}/status")],
-            }] },
-            "matchConditions": [{ "name": "of-this-scheduler", "expression": is_ours }],
-            "validations": [{
-                "expression": is_server, "reason": "Forbidden",
-                "message": "the scheduler alone says how its jobs stand",
-            }],
-        },
+        "failurePolicy": "Fail",
+        "matchConstraints": { "resourceRules": [{
+            "apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["UPDATE"],
+            "resources": [format!("{PLURAL}/status")],
+        }] },
+        "matchConditions": [{ "name": "of-this-scheduler", "expression": is_ours }],
+        "validations": [{
+            "expression": is_server, "reason": "Forbidden",
+            "message": "the scheduler alone says how its jobs stand",
+        }],
     });
-    let binding = json!({
-        "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata,
-        "spec": { "policyName": metadata["name"], "validationActions": ["Deny"] },
-    });
-    vec![policy, binding]
+    admission(&metadata, policy, None)
 }
 
 /// The server's requests wait behind nobody's but their own.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use het_core::{
-    Action, Container, DeviceId, Event, Generation, Grant, HostResources, JobId, Launch, LeaseId,
-    Millis, NodeId, Outcome, Placement, Plan, Rank, Share, StageIndex, StageKey, State, Time,
+    Action, DeviceId, Event, Generation, Grant, HostResources, JobId, Launch, LeaseId, Millis,
+    NodeId, Outcome, Placement, Plan, Rank, Share, StageIndex, StageKey, State, Time,
 };
 use het_engine::Engine;
 use het_engine::contract::topology;
@@ -14,7 +14,7 @@ use het_kubernetes::{
 use kube::Error;
 use serde_json::{Value, json};
 
-use crate::rig::{Cluster, unique};
+use crate::rig::{Cluster, container, unique};
 
 const PATIENCE_MS: u64 = 20_000;
 
@@ -28,12 +28,7 @@ fn start(command: &str) -> Plan {
         stage: "train".into(),
         workdir: "/work".to_owned(),
         argv: vec![command.to_owned()],
-        container: Some(Container {
-            image: "registry.example/none".to_owned(),
-            runtime: None,
-            mounts: Vec::new(),
-            volumes: Vec::new(),
-        }),
+        container: Some(container()),
         ..Launch::default()
     };
     let start = Action::Start {

@@ -2,13 +2,13 @@
 
 use std::cell::RefCell;
 
-use het_core::{Container, Event, Launch, Millis, StageKey, Time};
+use het_core::{Event, Launch, Millis, StageKey, Time};
 use het_engine::Script;
 use het_engine::contract::{Subject, check_all};
 use het_kubernetes::{Kubernetes, KubernetesConfig, Nodes, Patience};
 use serde_json::json;
 
-use crate::rig::{Cluster, unique};
+use crate::rig::{Cluster, container, unique};
 
 /// Nodes whose pods kwok plays.
 struct Pods<'a> {
@@ -72,12 +72,7 @@ fn launch(key: StageKey, script: &Script) -> Launch {
         stage: "train".into(),
         workdir: "/work".to_owned(),
         argv: words.split(' ').map(str::to_owned).collect(),
-        container: Some(Container {
-            image: "registry.example/none".to_owned(),
-            runtime: None,
-            mounts: Vec::new(),
-            volumes: Vec::new(),
-        }),
+        container: Some(container()),
         ..Launch::default()
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use het_core::Millis;
+use het_core::{Container, Millis};
 use het_kubernetes::{Access, Election, Leadership, Standby};
 use het_wire::resource::{GROUP, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -157,6 +157,16 @@ impl Cluster {
 fn since_boot() -> Millis {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     Millis(BEGAN.elapsed().as_millis() as u64)
+}
+
+/// An image of which nobody knows anything.
+pub fn container() -> Container {
+    Container {
+        image: "registry.example/none".to_owned(),
+        runtime: None,
+        mounts: Vec::new(),
+        volumes: Vec::new(),
+    }
 }
 
 /// A name that no other run of the tests has.

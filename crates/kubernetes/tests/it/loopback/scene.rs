@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::rig::container;
 use het_core::{
-    Action, Alternative, Bytes, CheckpointSpec, Companions, Container, Device, DeviceClass,
-    DeviceId, Domain, Event, Grant, HostResources, Isolation, JobId, JobSpec, Launch, LeaseId,
-    Match, Millis, Node, NodeId, Placement, PlannedSpeeds, Preemptible, Priority, Rank, RankRule,
-    Selector, Share, StageKey, StageKind, StageSpec, StartConditions, State, StopCause, Topology,
+    Action, Alternative, Bytes, CheckpointSpec, Companions, Device, DeviceClass, DeviceId, Domain,
+    Event, Grant, HostResources, Isolation, JobId, JobSpec, Launch, LeaseId, Match, Millis, Node,
+    NodeId, Placement, PlannedSpeeds, Preemptible, Priority, Rank, RankRule, Selector, Share,
+    StageKey, StageKind, StageSpec, StartConditions, State, StopCause, Topology,
 };
 
 use super::draw::Draw;
@@ -77,12 +78,7 @@ fn launch(job: JobId, draw: &mut Draw) -> Launch {
         stage: "train".into(),
         argv: words.split(' ').map(str::to_owned).collect(),
         checkpoint: draw.chance(50).then_some(checkpoint),
-        container: Some(Container {
-            image: "registry.example/none".to_owned(),
-            runtime: None,
-            mounts: Vec::new(),
-            volumes: Vec::new(),
-        }),
+        container: Some(container()),
         ..Launch::default()
     }
 }

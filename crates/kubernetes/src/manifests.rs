@@ -145,7 +145,11 @@ fn admission(metadata: &Value, policy: Value, parameter: Option<Value>) -> Vec<V
     if let Some(parameter) = parameter {
         binding["paramRef"] = parameter;
     }
-    let object = |kind: &str, spec: Value| json!({ "apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec });
+    let object = |kind: &str, spec: Value| {
+        json!({
+            "apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec,
+        })
+    };
     vec![
         object("ValidatingAdmissionPolicy", policy),
         object("ValidatingAdmissionPolicyBinding", binding),

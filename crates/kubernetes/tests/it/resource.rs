@@ -78,5 +78,12 @@ fn a_job_file_is_taken_and_a_bad_one_refused_with_our_message() {
     let changed = cluster.try_patch("TrainingJob", Some("default"), &name, &change);
     let Err(Error::Api(status)) = changed else { panic!("{changed:?}") };
     assert!(status.message.contains("the stages of a job cannot be changed"), "{status:?}");
+    let change = json!({ "spec": { "time_limit": "6h" } });
+    let changed = cluster.try_patch("TrainingJob", Some("default"), &name, &change);
+    let Err(Error::Api(status)) = changed else { panic!("{changed:?}") };
+    assert!(status.message.contains("`time_limit` of a job cannot be changed"), "{status:?}");
+    let change = json!({ "spec": { "priority": "low" } });
+    let changed = cluster.try_patch("TrainingJob", Some("default"), &name, &change);
+    drop(changed.expect("the priority may be changed"));
     cluster.delete("TrainingJob", Some("default"), &name);
 }

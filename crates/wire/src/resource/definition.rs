@@ -150,10 +150,12 @@ fn schema() -> Value {
 fn adapt(spec: &mut Value) {
     without(spec, &["params"]);
     spec["properties"]["after"]["maxItems"] = json!(EDGES_MAX);
-    spec["x-kubernetes-validations"] = json!([rule(
+    let stages = rule(
         "self.stages == oldSelf.stages",
-        "the stages of a job cannot be changed: make another job"
-    ),]);
+        "the stages of a job cannot be changed: make another job",
+    );
+    let others = ["after", "begin", "time_limit"].map(stays);
+    spec["x-kubernetes-validations"] = json!([&[stages], &others[..]].concat());
     let stages = &mut spec["properties"]["stages"];
     stages["x-kubernetes-list-type"] = json!("map");
     stages["x-kubernetes-list-map-keys"] = json!(["name"]);
@@ -183,6 +185,17 @@ fn adapt(spec: &mut Value) {
     // The only word of its other form says what is done without one.
     let batch = &mut stage["properties"]["elastic"]["properties"]["batch"];
     batch.as_object_mut().into_iter().for_each(|fields| drop(fields.remove("default")));
+}
+
+/// What nobody takes over after a job was made is not taken from anybody.
+fn stays(field: &str) -> Value {
+    rule(
+        &format!(
+            "has(self.{field}) == has(oldSelf.{field}) && \
+             (!has(self.{field}) || self.{field} == oldSelf.{field})"
+        ),
+        &format!("`{field}` of a job cannot be changed: `het set` or another job may help"),
+    )
 }
 
 fn names_a_stage(field: &str) -> Value {

@@ -1,6 +1,7 @@
 //! The engine: plans become pods, what becomes of pods becomes events.
 
 mod adoption;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -8,18 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use het_core::{
-    Action, CheckpointSpec, Event, Generation, LeaseId, Millis, Name, Outcome, Plan, State, Time,
-    Topology,
+    Action, CheckpointSpec, Event, Generation, JobId, LeaseId, Millis, Name, Outcome, Plan, State,
+    Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{Receiver, unbounded_channel};
 use tokio::time::timeout;
 
 use crate::channel::{Message, Sender, channel};
 use crate::cluster::Cluster;
+use crate::conditions::PodConditions;
 use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
-use crate::jobs::{self, JobNews, JobOwner, JobOwners, Jobs};
+use crate::jobs::{self, JobOwner, JobOwners, Jobs, News};
 use crate::leader::Leadership;
 use crate::names::RankLabels;
 use crate::objects::{NodeRow, ObjectKey, PodRow};
@@ -27,6 +29,7 @@ use crate::pods;
 use crate::statuses::Statuses;
 use crate::watch;
 use crate::writer::{Right, Wanted, Writer};
+use requests::Requests;
 
 /// Of the ranks of a gang that lost one.
 const DOOMED_GRACE: Millis = Millis::seconds(5);
@@ -76,6 +79,7 @@ pub struct Kubernetes {
     cluster: Cluster,
     leadership: Leadership,
     statuses: Statuses,
+    conditions: PodConditions,
     writer: Writer,
     sender: Sender,
     heard: Receiver<Message>,
@@ -95,6 +99,7 @@ pub struct Kubernetes {
     /// Where the engine reports nodes.
     inventory: Option<Inventory>,
     node_list: Listing<Name>,
+    requests: Requests,
     adoption: Adoption,
     /// Plans that came before the leases of the state were taken up.
     postponed: Vec<Plan>,
@@ -112,6 +117,8 @@ struct Live {
     gone: BTreeSet<String>,
     /// By which its ranks find each other.
     service: Option<ObjectKey>,
+    /// The job that its only pod is, which somebody else made.
+    of_pod: Option<JobId>,
     /// The grace of a stop that somebody asked for.
     stop: Option<Millis>,
     /// When it got its nodes, and since when a rank of it is in trouble.
@@ -128,6 +135,7 @@ impl Live {
             pods,
             gone: BTreeSet::new(),
             service,
+            of_pod: None,
             stop: None,
             bound_at: None,
             in_trouble: None,
@@ -231,14 +239,16 @@ impl Kubernetes {
             cluster.spawn(watch::nodes(client.clone(), sender.clone()));
         }
         let (jobs, threads) = (cluster.jobs(&scheduler), cluster.handle().clone());
-        let statuses = Statuses::new(jobs, leadership.clone(), threads);
-        let says = (leadership.clone(), statuses.clone());
+        let statuses = Statuses::new(jobs.clone(), leadership.clone(), threads.clone());
+        let conditions = PodConditions::new(jobs, leadership.clone(), threads);
+        let says = (leadership.clone(), statuses.clone(), conditions.clone());
         Self {
             writer: Writer::new(client, &scheduler, sender.clone(), says),
             clock: Clock::start(begins_at, cluster.since_boot()),
             cluster,
             leadership,
             statuses,
+            conditions,
             sender,
             heard,
             scheduler,
@@ -254,6 +264,7 @@ impl Kubernetes {
             pod_list: Listing::Never,
             inventory,
             node_list: Listing::Never,
+            requests: Requests::default(),
             adoption: Adoption::None,
             postponed: Vec::new(),
             ready: VecDeque::new(),
@@ -270,16 +281,24 @@ impl Kubernetes {
         self.cluster.jobs(&self.scheduler)
     }
 
-    /// What changes about jobs from now on, beginning with all that there are.
-    pub fn watch_jobs(&self) -> Receiver<JobNews> {
-        let (sender, receiver) = jobs::news();
+    /// What changes about jobs and waiting pods from now on, beginning with all that there are.
+    pub fn watch_jobs(&mut self) -> News {
+        let (sender, jobs) = jobs::news();
         self.cluster.spawn(self.jobs().watch(sender));
-        receiver
+        let (sender, pods) = unbounded_channel();
+        self.requests.follow(sender);
+        self.tell_requests();
+        News { jobs, pods }
     }
 
     /// Where statuses of jobs go. Gangs of jobs with an object wait for the one that names them.
     pub fn statuses(&self) -> Statuses {
         self.statuses.clone()
+    }
+
+    /// Where pods of others are told how they stand.
+    pub fn conditions(&self) -> PodConditions {
+        self.conditions.clone()
     }
 
     /// Hears until it is known which nodes and pods there are, or for so long; whether it is.
@@ -343,6 +362,12 @@ impl Kubernetes {
 
     fn carry_out(&mut self, action: &Action, generation: Generation) {
         match action {
+            Action::Start { lease, stage, placement, .. }
+                if let Some(pod) = self.owners.pod(stage.job) =>
+            {
+                let node = self.topology.node(placement.ranks[0].node).name.clone();
+                self.give_node(*lease, stage.job, (pod, node));
+            }
             Action::Start { lease, stage, attempt, placement, launch, resume, .. } => {
                 let owner = self.owners.get(stage.job);
                 let gang = pods::Gang {
@@ -446,14 +471,20 @@ impl Kubernetes {
                 Some(Fact::Started) => self.ready.push_back(Event::StageStarted { lease }),
                 Some(Fact::Doomed) if live.stop.is_some() => {}
                 Some(Fact::Doomed) => self.delete(lease, DOOMED_GRACE),
-                Some(Fact::Ended(outcome)) => {
-                    if let Some(service) = self.leases.remove(&lease).and_then(|it| it.service) {
-                        self.cluster.spawn(self.writer.clone().delete_service(service));
-                    }
-                    self.ready.push_back(Event::StageEnded { lease, outcome });
-                }
+                Some(Fact::Ended(outcome)) => self.end(lease, outcome),
             }
         }
+    }
+
+    fn end(&mut self, lease: LeaseId, outcome: Outcome) {
+        let live = self.leases.remove(&lease);
+        if let Some(job) = live.as_ref().and_then(|live| live.of_pod) {
+            return self.end_pod(lease, job, outcome);
+        }
+        if let Some(service) = live.and_then(|live| live.service) {
+            self.cluster.spawn(self.writer.clone().delete_service(service));
+        }
+        self.ready.push_back(Event::StageEnded { lease, outcome });
     }
 
     fn take(&mut self, message: Message) {
@@ -472,6 +503,7 @@ impl Kubernetes {
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
         }
         self.tell_nodes();
+        self.tell_requests();
     }
 
     /// Reports what changed about nodes, once it is known which there are and what others take.
@@ -530,6 +562,7 @@ impl Kubernetes {
             }
             None => {
                 self.see_stray(&row);
+                self.see_request(&row);
                 self.keep(row, Whose::Others);
             }
         }
@@ -538,7 +571,8 @@ impl Kubernetes {
     /// The rank that a pod is of a live lease. A label alone is anybody's to set: it has the name
     /// of that rank's pod, and its uid where that is known.
     fn own_rank(&self, row: &PodRow) -> Option<RankLabels> {
-        let rank = row.rank?;
+        let given = self.requests.lease(&row.uid).map(|lease| RankLabels { lease, rank: 0 });
+        let rank = given.or(row.rank)?;
         let live = self.leases.get(&rank.lease)?;
         let (key, uid) = live.pods.get(rank.rank as usize)?;
         let is_it = *key == row.key
@@ -608,6 +642,7 @@ impl Kubernetes {
             live.gang.see_gone(rank.rank);
             self.tell(rank.lease);
         }
+        self.requests.over(uid);
     }
 
     /// What was found of a pod of which nobody had heard. Who has heard meanwhile knows better.
@@ -648,6 +683,12 @@ impl Kubernetes {
         let is_there = |uid: &String| !live.gone.contains(uid);
         let flags: Vec<bool> =
             live.pods.iter().map(|(_, uid)| uid.as_ref().is_some_and(is_there)).collect();
+        if live.of_pod.is_some()
+            && let Some(reason) = refused
+        {
+            // It waits on as it did before.
+            return self.end(lease, Outcome::Refused { reason });
+        }
         live.gang.begun(&flags, refused);
         let keys: Vec<ObjectKey> = live.pods.iter().map(|(key, _)| key.clone()).collect();
         for key in keys {
@@ -664,9 +705,8 @@ impl Kubernetes {
     /// Looks again at a gang that has nodes and does not run yet.
     fn await_beginning(&mut self, lease: LeaseId) {
         let (now, patience) = (self.now(), self.patience);
-        let Some(live) = self.leases.get_mut(&lease).filter(|live| live.gang.is_starting()) else {
-            return;
-        };
+        let may_be_given_up = |live: &&mut Live| live.of_pod.is_none() && live.gang.is_starting();
+        let Some(live) = self.leases.get_mut(&lease).filter(may_be_given_up) else { return };
         let bound_at = *live.bound_at.get_or_insert(now);
         live.in_trouble = live.gang.trouble().map(|_| live.in_trouble.unwrap_or(now));
         let limit = bound_at + patience.silent;
@@ -706,6 +746,7 @@ impl Engine for Kubernetes {
         self.removed = removed(state);
         self.ready.clear();
         self.leases.clear();
+        self.requests.forget_leases();
         self.looks.clear();
         self.postponed.clear();
         self.inventory.iter_mut().for_each(|inventory| inventory.adopt(state));

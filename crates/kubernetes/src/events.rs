@@ -1,4 +1,4 @@
-//! What becomes of jobs, as `kubectl describe` and `kubectl get events` show it. No I/O.
+//! What becomes of jobs and pods, as `kubectl describe` and `kubectl get events` show it. No I/O.
 
 use het_wire::resource::{GROUP, KIND, TrainingJobStatus, VERSION};
 use jiff::Timestamp;
@@ -9,30 +9,51 @@ use crate::jobs::JobOwner;
 /// Longest note of an event.
 const NOTE_BYTES_MAX: usize = 1_024;
 
+/// What an event says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told<'a> {
+    pub is_warning: bool,
+    /// One word, with a capital.
+    pub reason: &'a str,
+    pub note: &'a str,
+}
+
+/// Where events of a namespace are made.
+pub(crate) fn path(namespace: &str) -> String {
+    format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")
+}
+
 /// The event that a job came into its state at `at`.
-pub(crate) fn event(
-    owner: &JobOwner,
-    status: &TrainingJobStatus,
-    (scheduler, at): (&str, Timestamp),
-) -> Value {
+pub(crate) fn event(owner: &JobOwner, status: &TrainingJobStatus, at: (&str, Timestamp)) -> Value {
     let is_warning =
         matches!(status.state.as_str(), "failed" | "refused" | "preempted" | "restarting");
+    let regarding = json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
+        "name": owner.name, "namespace": owner.namespace, "uid": owner.uid,
+    });
+    let (reason, note) = (capitalized(&status.state), note(status));
+    made((owner, regarding), Told { is_warning, reason: &reason, note: &note }, at)
+}
+
+/// An event about an object.
+pub(crate) fn made(
+    (object, regarding): (&JobOwner, Value),
+    told: Told<'_>,
+    (scheduler, at): (&str, Timestamp),
+) -> Value {
     json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
         "metadata": {
-            "generateName": format!("{}-", owner.name), "namespace": owner.namespace,
+            "generateName": format!("{}-", object.name), "namespace": object.namespace,
         },
         "eventTime": format!("{at:.6}"),
-        "type": if is_warning { "Warning" } else { "Normal" },
-        "reason": capitalized(&status.state),
+        "type": if told.is_warning { "Warning" } else { "Normal" },
+        "reason": told.reason,
         "action": "Scheduling",
-        "note": note(status),
+        "note": told.note[..told.note.floor_char_boundary(NOTE_BYTES_MAX)],
         "reportingController": format!("{GROUP}/{scheduler}"),
         "reportingInstance": scheduler,
-        "regarding": {
-            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
-            "name": owner.name, "namespace": owner.namespace, "uid": owner.uid,
-        },
+        "regarding": regarding,
     })
 }
 
@@ -40,12 +61,11 @@ pub(crate) fn event(
 fn note(status: &TrainingJobStatus) -> String {
     let nodes = status.stages.iter().flat_map(|stage| &stage.nodes);
     let nodes: Vec<&str> = nodes.map(String::as_str).collect();
-    let text = match (status.reason.as_str(), status.devices.as_str()) {
+    match (status.reason.as_str(), status.devices.as_str()) {
         ("", "") => format!("the job is {}", status.state),
         ("", devices) => format!("{devices} on {}", nodes.join(", ")),
         (reason, _) => reason.to_owned(),
-    };
-    text[..text.floor_char_boundary(NOTE_BYTES_MAX)].to_owned()
+    }
 }
 
 fn capitalized(word: &str) -> String {

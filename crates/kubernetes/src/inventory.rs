@@ -46,6 +46,8 @@ pub(crate) struct Inventory {
     told: BTreeMap<Name, Told>,
     /// Nodes of which something may have to be told.
     changed: BTreeSet<Name>,
+    /// Goes up when nodes come, go or are described otherwise.
+    revision: u64,
     /// Rows of the topology that the engine was shown last.
     rows: BTreeMap<Name, NodeId>,
 }
@@ -93,6 +95,10 @@ impl Inventory {
     pub fn see(&mut self, row: NodeRow) {
         let before = self.nodes.get(&row.name);
         if before != Some(&row) {
+            let is_as_before = before.is_some_and(|before| {
+                before.labels == row.labels && before.allocatable == row.allocatable
+            });
+            self.revision += u64::from(!is_as_before);
             self.changed.insert(row.name.clone());
             self.nodes.insert(row.name.clone(), row);
         }
@@ -101,6 +107,27 @@ impl Inventory {
     pub fn see_gone(&mut self, name: &Name) {
         self.nodes.remove(name);
         self.changed.insert(name.clone());
+        self.revision += 1;
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Labels of the nodes that offer a resource, and the class of its devices there.
+    pub fn offering(&self, resource: &str) -> impl Iterator<Item = (&Labels, Name)> {
+        self.nodes.values().filter_map(move |row| {
+            let amount = row.allocatable.get(resource).copied().unwrap_or_default();
+            let class = match resource {
+                CPU => Some(processor(row).id),
+                resource => known(resource, &row.labels).map(|known| known.class.id),
+            };
+            class.filter(|_| amount >= 1_000).map(|class| (&row.labels, class))
+        })
+    }
+
+    pub fn labels(&self, node: &Name) -> Option<&Labels> {
+        self.nodes.get(node).map(|row| &row.labels)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &Name> {
@@ -202,6 +229,7 @@ impl Inventory {
     }
 }
 
+pub(crate) type Labels = BTreeMap<String, String>;
 /// By resource, in thousandths.
 pub(crate) type Requests = BTreeMap<String, u64>;
 
@@ -267,7 +295,8 @@ fn taken(row: &NodeRow, others: Option<&Requests>) -> BTreeMap<Name, Share> {
     taken
 }
 
-fn is_device(resource: &str) -> bool {
+/// Whether so called resources are devices.
+pub(crate) fn is_device(resource: &str) -> bool {
     !PLAIN.contains(&resource) && !NO_DEVICES.iter().any(|begin| resource.starts_with(begin))
 }
 

@@ -1,7 +1,7 @@
 //! `TrainingJob` objects: who asks for what, and what they are told.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{StreamExt, pin_mut};
 use het_core::JobId;
@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::names::{SCHEDULER, SCHEDULER_LABEL};
 use crate::objects::ObjectKey;
+use crate::requests::PodRequest;
 
 /// News of jobs that may wait for whoever takes them in.
 const NEWS_MAX: usize = 4_096;
@@ -44,22 +45,63 @@ pub enum JobNews {
     Gone { uid: String },
 }
 
+/// What changed about pods of others that ask for a node.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PodNews {
+    Asks(Box<PodRequest>),
+    Gone { uid: String },
+}
+
+/// What changes about jobs and about pods that ask for a node, beginning with all that there are.
+#[derive(Debug)]
+pub struct News {
+    pub jobs: mpsc::Receiver<JobNews>,
+    pub pods: mpsc::UnboundedReceiver<PodNews>,
+}
+
 /// Which object a job is of; shared by the engine and whoever takes jobs in. What is made for a job
 /// lies in its object's namespace and goes with it.
 #[derive(Debug, Clone, Default)]
-pub struct JobOwners(Arc<Mutex<BTreeMap<JobId, JobOwner>>>);
+pub struct JobOwners(Arc<Mutex<Owners>>);
+
+#[derive(Debug, Default)]
+struct Owners {
+    objects: BTreeMap<JobId, JobOwner>,
+    /// Jobs that are a pod of somebody else.
+    pods: BTreeMap<JobId, JobOwner>,
+}
 
 impl JobOwners {
+    fn lock(&self) -> MutexGuard<'_, Owners> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn insert(&self, job: JobId, owner: JobOwner) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(job, owner);
+        self.lock().objects.insert(job, owner);
+    }
+
+    /// Of a job that is a pod of somebody else.
+    pub fn insert_pod(&self, job: JobId, pod: JobOwner) {
+        self.lock().pods.insert(job, pod);
     }
 
     pub fn remove(&self, job: JobId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
+        let mut owners = self.lock();
+        owners.objects.remove(&job);
+        owners.pods.remove(&job);
     }
 
     pub fn get(&self, job: JobId) -> Option<JobOwner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&job).cloned()
+        self.lock().objects.get(&job).cloned()
+    }
+
+    pub fn pod(&self, job: JobId) -> Option<JobOwner> {
+        self.lock().pods.get(&job).cloned()
+    }
+
+    /// Pods of somebody else that have a job.
+    pub(crate) fn pods(&self) -> Vec<JobOwner> {
+        self.lock().pods.values().cloned().collect()
     }
 }
 
@@ -194,6 +236,10 @@ impl Jobs {
         let made: Result<Value, Error> =
             self.client.request(request.map_err(Error::BuildRequest)?).await;
         made.map(drop)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
     }
 
     pub(crate) fn scheduler(&self) -> &str {

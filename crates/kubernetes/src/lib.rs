@@ -12,6 +12,7 @@
 mod channel;
 mod client;
 mod cluster;
+mod conditions;
 mod device_table;
 mod engine;
 mod events;
@@ -24,17 +25,20 @@ mod names;
 mod objects;
 mod pods;
 mod quantity;
+mod requests;
 mod statuses;
 mod watch;
 mod writer;
 
 pub use client::{Access, ConnectError, Connection};
 pub use cluster::{Cluster, ClusterError};
+pub use conditions::{PodConditions, PodWaits};
 pub use engine::{EventSender, Kubernetes, KubernetesConfig, Nodes, Patience};
-pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs};
+pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs, News, PodNews};
 /// What the API server answers when it does not do what it is asked.
 pub use kube::Error as ApiError;
 pub use leader::{EPOCH_MAX, Election, ElectionError, Leadership, Standby};
 pub use manifests::{ManifestOptions, manifests};
 pub use names::{NAMESPACE, SCHEDULER};
+pub use requests::{PodDevices, PodRequest, Unsuitable};
 pub use statuses::Statuses;

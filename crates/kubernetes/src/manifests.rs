@@ -86,7 +86,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
 }
 
 /// What the server does, and nothing else: it reads nodes and pods, makes, binds and deletes pods
-/// and their services, and tells jobs and whoever looks at them how they stand.
+/// and their services, and tells jobs, waiting pods and whoever looks at them how they stand.
 fn rules() -> Value {
     json!([
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
@@ -95,6 +95,7 @@ fn rules() -> Value {
             "verbs": ["get", "list", "watch", "create", "delete"],
         },
         { "apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"] },
+        { "apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"] },
         { "apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"] },
         {
             "apiGroups": [GROUP], "resources": [PLURAL],

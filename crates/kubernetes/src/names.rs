@@ -21,6 +21,8 @@ const ATTEMPT: &str = "heterosis.dev/attempt";
 const LEASE: &str = "heterosis.dev/lease";
 const RANK: &str = "heterosis.dev/rank";
 const GENERATION: &str = "heterosis.dev/generation";
+/// Of a pod of somebody else, `true` where it may be stopped for others.
+pub(crate) const PREEMPTIBLE: &str = "heterosis.dev/preemptible";
 /// Of the leader that made it: the API server refuses what one before the newest makes.
 pub(crate) const EPOCH: &str = "heterosis.dev/epoch";
 

@@ -1,14 +1,17 @@
 //! API objects as they are needed here: what is read of them, and the small rows that are kept.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use het_core::{LeaseId, Name};
 use k8s_openapi::api::core::v1;
 use kube::api::{ApiResource, Object};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::names::{self, RankLabels};
 use crate::quantity::amounts;
+use crate::requests::{NodeRule, Operator, PodNeeds, Requirement};
 
 pub(crate) type PodObject = Object<PodSpec, PodStatus>;
 pub(crate) type NodeObject = Object<NodeSpec, NodeStatus>;
@@ -26,58 +29,136 @@ pub(crate) fn nodes() -> ApiResource {
     ApiResource::erase::<v1::Node>(&())
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct NodeSpec {
     unschedulable: bool,
     taints: Vec<Taint>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Taint {
     key: String,
     effect: String,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct NodeStatus {
     allocatable: BTreeMap<String, String>,
     conditions: Vec<Condition>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Condition {
     r#type: String,
     status: String,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodSpec {
     node_name: Option<String>,
     containers: Vec<Container>,
     init_containers: Vec<Container>,
     overhead: BTreeMap<String, String>,
+    scheduler_name: Option<String>,
+    priority: Option<i64>,
+    node_selector: BTreeMap<String, String>,
+    affinity: Affinity,
+    scheduling_gates: Vec<IgnoredAny>,
+    scheduling_group: Option<IgnoredAny>,
+    resource_claims: Vec<IgnoredAny>,
+    topology_spread_constraints: Vec<SpreadConstraint>,
+    volumes: Vec<PodVolume>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Affinity {
+    node_affinity: NodeAffinity,
+    pod_affinity: PodAffinity,
+    pod_anti_affinity: PodAffinity,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    required: NodeSelector,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeSelector {
+    node_selector_terms: Vec<NodeSelectorTerm>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeSelectorTerm {
+    match_expressions: Vec<MatchExpression>,
+    match_fields: Vec<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct MatchExpression {
+    key: String,
+    operator: String,
+    values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    required: Vec<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SpreadConstraint {
+    when_unsatisfiable: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodVolume {
+    persistent_volume_claim: Option<ClaimSource>,
+    ephemeral: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClaimSource {
+    claim_name: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Container {
     resources: Resources,
+    ports: Vec<ContainerPort>,
     /// `Always` of one that begins before the others and goes on beside them.
     restart_policy: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ContainerPort {
+    host_port: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Resources {
     requests: BTreeMap<String, String>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodStatus {
     phase: Option<String>,
@@ -86,27 +167,27 @@ pub(crate) struct PodStatus {
     container_statuses: Vec<ContainerStatus>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct ContainerStatus {
     state: ContainerState,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct ContainerState {
     waiting: Option<Waiting>,
     terminated: Option<Terminated>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Waiting {
     reason: Option<String>,
     message: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Terminated {
     exit_code: i32,
@@ -136,6 +217,8 @@ pub(crate) struct PodRow {
     pub requests: BTreeMap<String, u64>,
     /// Why its containers do not begin, where that is more than that it takes a while.
     pub trouble: Option<String>,
+    /// Of a pod of somebody else that asks this scheduler for a node.
+    pub needs: Option<Arc<PodNeeds>>,
 }
 
 /// How far a pod is.
@@ -205,16 +288,27 @@ impl PodRow {
         let key =
             ObjectKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
         let requests = pod.spec.requests();
+        let labels = metadata.labels.unwrap_or_default();
+        let rank = names::rank_of(&labels, scheduler);
+        let is_deleting = metadata.deletion_timestamp.is_some();
+        let phase = pod.status.as_ref().map_or(PodPhase::Pending, PodStatus::phase);
+        let asks = pod.spec.asks(scheduler) && rank.is_none() && !is_deleting;
+        let needs = (asks && !phase.has_ended()).then(|| {
+            let profile = metadata.generate_name.as_deref().map(|name| name.trim_end_matches('-'));
+            let profile = profile.unwrap_or(&key.name);
+            pod.spec.needs(profile, &metadata.annotations.unwrap_or_default())
+        });
         let trouble = pod.status.as_ref().and_then(PodStatus::trouble);
         Some(Self {
             key,
             trouble,
             uid: metadata.uid.unwrap_or_default(),
             node: pod.spec.node_name.map(Name::from),
-            phase: pod.status.map_or(PodPhase::Pending, PodStatus::phase),
-            is_deleting: metadata.deletion_timestamp.is_some(),
-            rank: names::rank_of(&metadata.labels.unwrap_or_default(), scheduler),
+            phase,
+            is_deleting,
+            rank,
             requests,
+            needs: needs.map(Arc::new),
         })
     }
 
@@ -224,6 +318,56 @@ impl PodRow {
 }
 
 impl PodSpec {
+    /// Whether it waits for a node of this scheduler.
+    fn asks(&self, scheduler: &str) -> bool {
+        self.scheduler_name.as_deref() == Some(scheduler)
+            && self.node_name.is_none()
+            && self.scheduling_gates.is_empty()
+    }
+
+    fn needs(&self, profile: &str, annotations: &BTreeMap<String, String>) -> PodNeeds {
+        let required = &self.affinity.node_affinity.required;
+        let terms = required.node_selector_terms.iter().map(NodeSelectorTerm::requirements);
+        let claims = self.volumes.iter().filter_map(|it| it.persistent_volume_claim.as_ref());
+        PodNeeds {
+            profile: profile.into(),
+            priority: self.priority.unwrap_or_default(),
+            preemptible: annotations.get(names::PREEMPTIBLE).is_some_and(|value| value == "true"),
+            nodes: NodeRule {
+                labels: self.node_selector.clone(),
+                terms: terms.map(|term| term.unwrap_or_default()).collect(),
+            },
+            not_supported: self.not_supported().map(str::to_owned),
+            claims: claims.map(|claim| claim.claim_name.clone()).collect(),
+        }
+    }
+
+    /// What it asks for that is not considered here, so that no node would be known to do.
+    fn not_supported(&self) -> Option<&'static str> {
+        let affinity = &self.affinity;
+        let terms = &affinity.node_affinity.required.node_selector_terms;
+        let containers = || self.init_containers.iter().chain(&self.containers);
+        let mut ports = containers().flat_map(|container| &container.ports);
+        let mut spread = self.topology_spread_constraints.iter();
+        let rules = [
+            (!affinity.pod_affinity.required.is_empty(), "a required pod affinity"),
+            (!affinity.pod_anti_affinity.required.is_empty(), "a required pod anti-affinity"),
+            (
+                terms.iter().any(|term| term.requirements().is_none()),
+                "a node affinity by fields, or by an operator that is not known",
+            ),
+            (
+                spread.any(|one| one.when_unsatisfiable != "ScheduleAnyway"),
+                "a topology spread constraint with `DoNotSchedule`",
+            ),
+            (ports.any(|port| port.host_port.is_some_and(|port| port > 0)), "a port of the host"),
+            (!self.resource_claims.is_empty(), "resource claims"),
+            (self.scheduling_group.is_some(), "a group of pods (`schedulingGroup`)"),
+            (self.volumes.iter().any(|it| it.ephemeral.is_some()), "a generic ephemeral volume"),
+        ];
+        rules.into_iter().find_map(|(is_asked, what)| is_asked.then_some(what))
+    }
+
     /// What the kubelet keeps for the pod, by resource, in thousandths: what its containers request
     /// together, or one that runs before them with those that went on by then, where that is more.
     fn requests(&self) -> BTreeMap<String, u64> {
@@ -260,8 +404,31 @@ fn add(sums: &mut BTreeMap<String, u64>, amounts: &BTreeMap<String, u64>) {
     }
 }
 
+impl NodeSelectorTerm {
+    /// `None` where it asks for what is not known here.
+    fn requirements(&self) -> Option<Vec<Requirement>> {
+        let known = self.match_fields.is_empty();
+        known.then(|| self.match_expressions.iter().map(MatchExpression::requirement).collect())?
+    }
+}
+
+impl MatchExpression {
+    fn requirement(&self) -> Option<Requirement> {
+        let operator = match self.operator.as_str() {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            "Gt" => Operator::Gt,
+            "Lt" => Operator::Lt,
+            _ => return None,
+        };
+        Some(Requirement { key: self.key.clone(), operator, values: self.values.clone() })
+    }
+}
+
 impl PodStatus {
-    fn phase(self) -> PodPhase {
+    fn phase(&self) -> PodPhase {
         match self.phase.as_deref() {
             Some("Running") => PodPhase::Running,
             Some("Succeeded") => PodPhase::Succeeded,
@@ -286,17 +453,18 @@ impl PodStatus {
     }
 
     /// Of the container that failed first in its list; the kubelet's word where none ran.
-    fn failure(self) -> PodFailure {
-        let ended = self.container_statuses.into_iter().filter_map(|it| it.state.terminated);
-        let container = ended.into_iter().find(|it| it.exit_code != 0);
-        let reason = self.reason.unwrap_or_default();
-        let message = self.message.unwrap_or_default();
+    fn failure(&self) -> PodFailure {
+        let mut ended =
+            self.container_statuses.iter().filter_map(|it| it.state.terminated.as_ref());
+        let container = ended.find(|it| it.exit_code != 0);
+        let reason = self.reason.clone().unwrap_or_default();
+        let message = self.message.clone().unwrap_or_default();
         match container {
             None => PodFailure { reason, message, ..PodFailure::default() },
             Some(container) => PodFailure {
                 reason,
-                container_reason: container.reason.unwrap_or_default(),
-                message: container.message.unwrap_or(message),
+                container_reason: container.reason.clone().unwrap_or_default(),
+                message: container.message.clone().unwrap_or(message),
                 exit_code: Some(container.exit_code),
             },
         }

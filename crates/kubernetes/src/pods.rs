@@ -55,7 +55,16 @@ pub(crate) struct Objects {
 pub(crate) struct Pod {
     pub name: String,
     pub node: String,
-    pub object: Value,
+    pub object: PodObject,
+}
+
+/// Where the object of a pod comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum PodObject {
+    /// It is to be made.
+    New(Value),
+    /// Somebody else made the one of this uid.
+    Of(String),
 }
 
 impl Gang<'_> {
@@ -155,7 +164,7 @@ impl Gang<'_> {
         let object =
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         let node = self.topology.node(self.placement.ranks[rank as usize].node).name.to_string();
-        Pod { name, node, object }
+        Pod { name, node, object: PodObject::New(object) }
     }
 
     fn claims(&self) -> &[Volume] {

@@ -19,14 +19,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::events::event;
+use crate::events;
 use crate::jobs::{JobOwner, Jobs};
 use crate::leader::Leadership;
 
 const CONFLICT: u16 = 409;
 const INVALID: u16 = 422;
-/// Where events are made.
-const EVENTS: &str = "/apis/events.k8s.io/v1";
 /// Writes under way at once.
 const WRITES_MAX: usize = 32;
 const EVENTS_MAX: usize = 4;
@@ -186,7 +184,7 @@ impl Statuses {
                 Outcome::Done(written) => {
                     if self.done(uid, written, &status) {
                         let at = (self.0.jobs.scheduler(), Timestamp::now());
-                        let event = event(&owner, &status, at);
+                        let event = events::event(&owner, &status, at);
                         drop(self.0.threads.spawn(self.clone().tell(owner, event)));
                     }
                     pause = PAUSE;
@@ -207,7 +205,7 @@ impl Statuses {
     /// Nobody waits for an event, and it is made once or not at all.
     async fn tell(self, owner: JobOwner, event: Value) {
         let _permit = self.0.events.acquire().await;
-        let path = format!("{EVENTS}/namespaces/{}/events", owner.namespace);
+        let path = events::path(&owner.namespace);
         let _ = self.within_term(self.0.jobs.make(path, &event)).await;
     }
 

@@ -19,10 +19,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::channel::{Message, Sender};
+use crate::conditions::PodConditions;
+use crate::jobs::JobOwner;
 use crate::leader::Leadership;
 use crate::names;
 use crate::objects::{self, ObjectKey, PodObject, PodRow};
-use crate::pods::{Objects, Pod};
+use crate::pods::{self, Objects, Pod};
 use crate::statuses::{NotNamed, Statuses};
 
 /// Requests under way at once.
@@ -46,6 +48,7 @@ pub(crate) struct Writer {
     sender: Sender,
     leadership: Leadership,
     statuses: Statuses,
+    conditions: PodConditions,
     requests: Arc<Semaphore>,
 }
 
@@ -109,10 +112,11 @@ impl Writer {
         client: Client,
         scheduler: &str,
         sender: Sender,
-        (leadership, statuses): (Leadership, Statuses),
+        (leadership, statuses, conditions): (Leadership, Statuses, PodConditions),
     ) -> Self {
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Self { client, scheduler: scheduler.into(), sender, leadership, statuses, requests }
+        let scheduler = scheduler.into();
+        Self { client, scheduler, sender, leadership, statuses, conditions, requests }
     }
 
     fn pods(&self, namespace: &str) -> Api<PodObject> {
@@ -127,6 +131,9 @@ impl Writer {
             Ok(()) => self.try_begin((lease, &right.wanted), &namespace, &objects, &mut made).await,
             Err(refused) => Err(refused),
         };
+        if refused.is_ok() {
+            self.tell_others(&namespace, &objects);
+        }
         let refused = match refused {
             Ok(()) | Err(Refusal::Stopped) => None,
             Err(Refusal::For(reason)) => Some(reason),
@@ -134,6 +141,17 @@ impl Writer {
         let uid_of = |pod: &Pod| made.get(&pod.name).map(|made| made.uid.clone());
         let made = objects.pods.iter().map(uid_of).collect();
         self.sender.send(Message::Begun { lease, made, refused }).await;
+    }
+
+    /// Tells pods of others that they have their nodes.
+    fn tell_others(&self, namespace: &str, objects: &Objects) {
+        for pod in &objects.pods {
+            if let pods::PodObject::Of(uid) = &pod.object {
+                let (name, uid) = (pod.name.clone(), uid.clone());
+                let owner = JobOwner { namespace: namespace.to_owned(), name, uid };
+                self.conditions.scheduled(owner, pod.node.clone());
+            }
+        }
     }
 
     /// Waits until the status of the job names the lease: a successor knows nothing else of it.
@@ -208,8 +226,12 @@ impl Writer {
         pod: &Pod,
         wanted: &Wanted,
     ) -> Result<Made, Refusal> {
+        let object = match &pod.object {
+            pods::PodObject::New(object) => object,
+            pods::PodObject::Of(uid) => return Ok(Made { uid: uid.clone(), node: None }),
+        };
         let what = format!("pod `{}`", pod.name);
-        let create = || self.create::<PodObject>(namespace, "pods", &pod.object);
+        let create = || self.create::<PodObject>(namespace, "pods", object);
         match self.tried(wanted, create).await {
             Ok(made) => Ok(Made::of(self.row(made))),
             Err(Tried::Refused(Error::Api(status))) if status.code == CONFLICT => {

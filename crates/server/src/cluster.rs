@@ -1,6 +1,7 @@
 //! A service over a cluster: its engine, an event store, and the jobs that people make there.
 
 mod intake;
+mod reporting;
 mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,14 +14,12 @@ use het_control::Controller;
 use het_core::{Event, JobId, Millis, State};
 use het_host::{Home, LatestLoad, Reserve, StartTime};
 use het_kubernetes::{
-    Cluster, JobObject, JobOwners, Kubernetes, KubernetesConfig, Leadership, Nodes, Patience,
-    Statuses,
+    Cluster, JobObject, JobOwner, JobOwners, Kubernetes, KubernetesConfig, Leadership, Nodes,
+    Patience, Statuses,
 };
 use het_node::{Heartbeat, boot_id, since_boot};
-use het_service::report::resource_status;
-use het_service::{Observer, Scheduling, Service, ServiceError, Setup, Touched};
+use het_service::{Scheduling, Service, ServiceError, Setup};
 use het_wire::api::JobRow;
-use het_wire::resource::TrainingJobStatus;
 use nix::unistd::gethostname;
 use sha2::{Digest, Sha256};
 
@@ -30,7 +29,8 @@ use crate::cluster_jobs::ClusterJobs;
 use crate::served::Served;
 use crate::store::{Keeping, StoreError, StoreReader};
 pub use intake::WORKDIR;
-use intake::{Intake, Known};
+use intake::{Intake, Known, KnownPod};
+use reporting::{catch_up, write_statuses};
 use takeover::Takeover;
 
 /// How a service over a cluster is to run.
@@ -83,11 +83,14 @@ impl ClusterService {
         let objects = cluster.list_jobs(&scheduler)?;
         let led = (cluster.clone(), leadership.clone());
         let (takeover, engine) = take_over(&home, led, scheduler, &objects)?;
+        let mut engine = engine;
         let Takeover { store, past, refused, mut news, .. } = takeover;
         let store = store.with_keeping(keeping);
         let (log, rows): (StoreReader, Vec<JobRow>) = (store.reader(), store.reader().rows()?);
         let (owners, statuses) = (engine.owners(), engine.statuses());
+        let conditions = engine.conditions();
         let known = known_jobs(&past.state, &rows, &objects, &owners);
+        let pods = known_pods(&past.state, &owners);
         let (jobs, changes) = (ClusterJobs::new(engine.jobs()), engine.watch_jobs());
         let archive = Archive {
             events: store,
@@ -115,7 +118,8 @@ impl ClusterService {
         let took = Millis(since_boot().0.saturating_sub(began.0));
         news.push(format!("it decides since {} ms after it leads", took.0));
         catch_up(control.state(), &objects, (&owners, &statuses), leadership.epoch());
-        let observer = write_statuses(control.state(), owners.clone(), statuses.clone());
+        let says = (statuses.clone(), conditions.clone());
+        let observer = write_statuses(control.state(), owners.clone(), says);
         let service = Service::start(control, setup(observer))?;
         let handle = service.handle.clone();
         cluster.on_loss(&leadership, move || handle.stop_soon());
@@ -127,6 +131,8 @@ impl ClusterService {
             jobs: jobs.clone(),
             known,
             refused: BTreeMap::new(),
+            conditions,
+            pods,
         };
         let thread = thread::Builder::new().name("intake".to_owned());
         let intake = thread.spawn(move || intake.run(changes)).map_err(StartError::Thread)?;
@@ -282,52 +288,19 @@ fn known_jobs(
 /// Live jobs whose object was deleted while nobody watched.
 fn deleted_jobs(state: &State, owners: &JobOwners) -> Vec<JobId> {
     let live = state.jobs().iter().filter(|(_, job)| job.end.is_none());
-    live.map(|(id, _)| *id).filter(|id| owners.get(*id).is_none()).collect()
+    let is_owned = |id: JobId| owners.get(id).is_some() || owners.pod(id).is_some();
+    live.map(|(id, _)| *id).filter(|id| !is_owned(*id)).collect()
 }
 
-/// Tells objects what the server before had no time to tell, and those of jobs that live who leads:
-/// from then on an earlier leader writes nothing there.
-fn catch_up(
-    state: &State,
-    objects: &[JobObject],
-    (owners, statuses): (&JobOwners, &Statuses),
-    epoch: u64,
-) {
-    let told: BTreeMap<&str, &TrainingJobStatus> =
-        objects.iter().map(|object| (object.owner.uid.as_str(), &object.status)).collect();
-    for (id, job) in state.jobs() {
-        let Some(owner) = owners.get(*id) else { continue };
-        let status = resource_status(state, *id, job);
-        let is_told = told.get(owner.uid.as_str()).is_some_and(|told| {
-            let is_ours = told.written.is_some_and(|written| written.epoch == epoch);
-            told.says_the_same(&status) && (is_ours || job.end.is_some())
-        });
-        if !is_told {
-            statuses.write(owner, status);
-        }
+/// Live jobs that are pods of others, by uid.
+fn known_pods(state: &State, owners: &JobOwners) -> BTreeMap<String, KnownPod> {
+    let mut known = BTreeMap::new();
+    for (id, job) in state.jobs().iter().filter(|(_, job)| job.end.is_none()) {
+        let key = job.spec.key.as_ref().map(|key| key.as_str());
+        let Some(uid) = key.and_then(intake::pod_uid_of) else { continue };
+        let (namespace, name) = (job.spec.tenant.to_string(), job.spec.name.to_string());
+        owners.insert_pod(*id, JobOwner { namespace, name, uid: uid.to_owned() });
+        known.insert(uid.to_owned(), KnownPod { job: Some(*id), request: None });
     }
-}
-
-/// Tells objects how their jobs stand, whenever that changes.
-fn write_statuses(state: &State, owners: JobOwners, statuses: Statuses) -> Observer {
-    let mut touched = Touched::of(state);
-    let mut told = BTreeMap::new();
-    Box::new(move |replica, events| {
-        let state = replica.state();
-        let mut jobs: BTreeSet<JobId> = touched.by(events).into_iter().collect();
-        // What they still wait for is no more than that.
-        let dependents: Vec<JobId> = jobs.iter().flat_map(|id| state.dependents(*id)).collect();
-        jobs.extend(dependents);
-        for id in jobs {
-            let Some((owner, job)) = owners.get(id).zip(state.job(id)) else { continue };
-            let status = resource_status(state, id, job);
-            if told.get(&id) != Some(&status) {
-                statuses.write(owner, status.clone());
-                told.insert(id, status);
-            }
-            if job.end.is_some() {
-                told.remove(&id);
-            }
-        }
-    })
+    known
 }

@@ -1,6 +1,8 @@
 //! `het server --engine kubernetes` against a real API server, with the rights of its own account;
 //! kwok plays the kubelets. `cargo xtask cluster up` starts one, and without it these are skipped.
 
+mod pods;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -59,6 +59,9 @@ impl Kubernetes {
 
     fn take_up_lease(&mut self, state: &State, id: LeaseId, rows: &[PodRow]) {
         let lease = &state.leases()[&id];
+        if let Some(pod) = self.owners.pod(lease.stage.job) {
+            return self.take_up_pod(state, id, pod);
+        }
         let job = &state.jobs()[&lease.stage.job];
         let index = lease.stage.stage.index();
         let launch = &job.spec.stages[index].alternatives[lease.placement.alternative].launch;

@@ -6,7 +6,17 @@ use crate::objects::ObjectKey;
 fn pod(phase: PodPhase) -> PodRow {
     let key = ObjectKey { namespace: "n".to_owned(), name: "p".to_owned() };
     let (uid, requests) = (String::new(), BTreeMap::new());
-    PodRow { key, uid, node: None, phase, is_deleting: false, rank: None, requests, trouble: None }
+    PodRow {
+        key,
+        uid,
+        node: None,
+        phase,
+        is_deleting: false,
+        rank: None,
+        requests,
+        trouble: None,
+        needs: None,
+    }
 }
 
 fn deleted(phase: PodPhase) -> PodRow {

@@ -1,12 +1,16 @@
 //! Jobs that people make in a cluster, on their way to the loop.
 
+mod pods;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use het_core::{Event, Job, JobChange, JobId, JobSpec, Priority, StartConditions, State};
 use het_host::Home;
-use het_kubernetes::{JobNews, JobObject, JobOwner, JobOwners, Statuses};
+use het_kubernetes::{
+    JobNews, JobObject, JobOwner, JobOwners, News, PodConditions, PodNews, Statuses,
+};
 use het_planner::models;
 use het_service::report::stamp;
 use het_service::{CallError, Caller, Change, Code, Handle, Role, Unavailable, calls};
@@ -14,11 +18,11 @@ use het_wire::job::{Context, PriorityFile, TrainingJob, Volumes, begin, parse_af
 use het_wire::resource::{self, Condition, TrainingJobStatus};
 use jiff::Zoned;
 use tokio::runtime::Builder;
-use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::cluster_jobs::ClusterJobs;
 use crate::planning::plan;
+pub(super) use pods::{KnownPod, pod_uid_of};
 
 /// What the key of a job begins with that has an object; its uid follows.
 const KEY: &str = "trainingjob/";
@@ -26,6 +30,8 @@ const KEY: &str = "trainingjob/";
 pub const WORKDIR: &str = "/work";
 /// Between two tries of what the loop could not take.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Pods that are taken in by one turn of the loop.
+const PODS_AT_ONCE: usize = 1_024;
 /// The state of a job that cannot be taken in.
 const REFUSED: &str = "refused";
 
@@ -42,6 +48,19 @@ pub(super) struct Known {
     pub priority: Option<Priority>,
 }
 
+/// What the loop could not take.
+#[derive(Default)]
+struct Again {
+    jobs: Vec<JobNews>,
+    pods: Vec<PodNews>,
+}
+
+impl Again {
+    fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.pods.is_empty()
+    }
+}
+
 /// Takes jobs in, one after the other.
 pub(super) struct Intake {
     pub handle: Handle,
@@ -53,36 +72,51 @@ pub(super) struct Intake {
     pub known: BTreeMap<String, Known>,
     /// Objects whose jobs could not be taken in, by their uid.
     pub refused: BTreeMap<String, JobObject>,
+    pub conditions: PodConditions,
+    /// Pods of others that were taken in, by uid.
+    pub pods: BTreeMap<String, KnownPod>,
 }
 
 impl Intake {
     /// Until nothing comes any more.
-    pub fn run(mut self, changes: mpsc::Receiver<JobNews>) {
+    pub fn run(mut self, news: News) {
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
-        runtime.block_on(self.follow(changes));
+        runtime.block_on(self.follow(news));
     }
 
-    async fn follow(&mut self, mut changes: mpsc::Receiver<JobNews>) {
+    async fn follow(&mut self, News { mut jobs, mut pods }: News) {
         let mut topologies = self.handle.topologies();
-        let mut again: Vec<JobNews> = Vec::new();
+        let mut again = Again::default();
+        let mut asking: Vec<PodNews> = Vec::new();
         loop {
             let next = tokio::select! {
-                news = changes.recv() => match news {
+                news = jobs.recv() => match news {
                     Some(news) => vec![news],
                     None => return,
+                },
+                count = pods.recv_many(&mut asking, PODS_AT_ONCE) => match count {
+                    0 => return,
+                    _ => Vec::new(),
                 },
                 // Words that were none may be devices now.
                 Ok(()) = topologies.changed() => {
                     let refused = std::mem::take(&mut self.refused).into_values();
                     refused.map(|object| JobNews::Is(Box::new(object))).collect()
                 }
-                () = sleep(PAUSE), if !again.is_empty() => std::mem::take(&mut again),
+                () = sleep(PAUSE), if !again.is_empty() => {
+                    asking = std::mem::take(&mut again.pods);
+                    std::mem::take(&mut again.jobs)
+                }
             };
             for news in next {
                 if self.take(news.clone()).await.is_err() {
-                    again.push(news);
+                    again.jobs.push(news);
                 }
+            }
+            let asking = std::mem::take(&mut asking);
+            if !asking.is_empty() && self.take_pods(&asking).await.is_err() {
+                again.pods.extend(asking);
             }
         }
     }

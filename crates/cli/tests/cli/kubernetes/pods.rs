@@ -1,0 +1,117 @@
+//! Pods that somebody else made and that name our scheduler.
+
+use super::*;
+
+/// A pod that asks a scheduler for so many devices of a class that has a node's name.
+fn pod(name: &str, (scheduler, node): (&str, &str), count: u32, command: &[&str]) -> Value {
+    let devices = json!({ "nvidia.com/gpu": count.to_string(), "cpu": "500m" });
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "schedulerName": scheduler, "restartPolicy": "Never",
+            "nodeSelector": { "nvidia.com/gpu.product": format!("NVIDIA-{}", node.to_uppercase()) },
+            "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists" }],
+            "containers": [{
+                "name": "main", "image": "i", "command": command,
+                "resources": { "requests": devices, "limits": devices },
+            }],
+        },
+    })
+}
+
+impl Cluster {
+    fn pod(&self, name: &str) -> Value {
+        let output = self.kubectl(&["get", "pod", name, "-o", "json"]).output();
+        serde_json::from_slice(&output.expect("`kubectl` is there").stdout).unwrap_or_default()
+    }
+
+    fn await_phase(&self, name: &str, phase: &str) {
+        wait_for(&format!("`{name}` is {phase}"), || self.pod(name)["status"]["phase"] == *phase);
+    }
+
+    /// Reason and message of the condition that says whether a pod has a node.
+    fn why(&self, name: &str) -> (String, String) {
+        let pod = self.pod(name);
+        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let condition = conditions.into_iter().find(|it| it["type"] == "PodScheduled");
+        let condition = condition.unwrap_or_default();
+        let word = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        (word("reason"), word("message"))
+    }
+}
+
+fn state_of(served: &Served, name: &str) -> String {
+    let found = jobs(served).into_iter().rev().find(|(_, job, _)| job == name);
+    found.map(|(_, _, state)| state).unwrap_or_default()
+}
+
+#[test]
+fn pods_of_others_get_nodes_and_are_told_why_they_wait() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("sixth");
+    cluster.make_node(&node, 2);
+    let served = served(&cluster, &node);
+    wait_for("the node", || served.told(&["devices"]).contains(&node));
+    let [first, second, third] = ["a", "b", "c"].map(|it| unique(&format!("pod-{it}")));
+    let ours = (node.as_str(), node.as_str());
+    cluster.apply(&pod(&first, ours, 1, &["until-notice"]).to_string());
+    cluster.apply(&pod(&second, ours, 1, &["until-notice"]).to_string());
+    cluster.await_phase(&first, "Running");
+    cluster.await_phase(&second, "Running");
+    assert_eq!(cluster.pod(&first)["spec"]["nodeName"], *node);
+    let of_it = format!("regarding.name={first},reason=Scheduled");
+    wait_for("its event", || {
+        let told = cluster.told(&["get", "events.events.k8s.io", "--field-selector", &of_it]);
+        told.contains("Successfully assigned")
+    });
+
+    cluster.apply(&pod(&third, ours, 1, &["finish", "100ms"]).to_string());
+    wait_for("why it waits", || cluster.why(&third).0 == "Unschedulable");
+    assert_eq!(state_of(&served, &third), "queued");
+
+    // The next server knows them by their uid.
+    let server = server_process(&served);
+    kill(server, Signal::SIGKILL).expect("it runs");
+    let uid = cluster.pod(&first)["metadata"]["uid"].clone();
+    cluster.told(&["delete", "pod", &second, "--wait=false"]);
+    cluster.await_phase(&third, "Succeeded");
+    wait_for("its end", || state_of(&served, &third) == "succeeded");
+    wait_for("the end of the deleted", || state_of(&served, &second) == "cancelled");
+    assert_eq!(state_of(&served, &first), "running");
+    assert_eq!(cluster.pod(&first)["metadata"]["uid"], uid);
+
+    // Whoever cancels the job deletes the pod.
+    let rows = jobs(&served);
+    let id = rows.iter().find(|(_, name, _)| *name == first).map(|(id, _, _)| id.to_string());
+    assert_eq!(served.code(&["cancel", &id.expect("it has a job")]), Some(0));
+    wait_for("its end", || cluster.pod(&first).is_null());
+    cluster.told(&["delete", "node", &node]);
+}
+
+#[test]
+fn pods_that_ask_for_what_is_not_considered_are_told_so() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("seventh");
+    cluster.make_node(&node, 2);
+    let served = served(&cluster, &node);
+    wait_for("the node", || served.told(&["devices"]).contains(&node));
+    let [port, elsewhere] = ["port", "elsewhere"].map(unique);
+    let mut asks = pod(&port, (&node, &node), 1, &["until-notice"]);
+    asks["spec"]["containers"][0]["ports"] = json!([{ "containerPort": 80, "hostPort": 80 }]);
+    cluster.apply(&asks.to_string());
+    wait_for("why it waits", || cluster.why(&port).0 == "Waiting");
+    assert!(cluster.why(&port).1.contains("a port of the host"), "{:?}", cluster.why(&port));
+
+    // A node that comes later will do.
+    let late = unique("eighth");
+    cluster.apply(&pod(&elsewhere, (&node, &late), 1, &["until-notice"]).to_string());
+    wait_for("why it waits", || cluster.why(&elsewhere).0 == "Unschedulable");
+    assert!(cluster.why(&elsewhere).1.contains("labels"), "{:?}", cluster.why(&elsewhere));
+    cluster.make_node(&late, 1);
+    cluster.await_phase(&elsewhere, "Running");
+    for name in [&port, &elsewhere] {
+        cluster.told(&["delete", "pod", name, "--wait=false"]);
+    }
+    cluster.told(&["delete", "node", &node, &late]);
+}

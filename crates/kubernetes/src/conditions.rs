@@ -1,0 +1,125 @@
+//! What pods of others are told: why they wait, and that they have a node. As kube-scheduler does,
+//! by the condition `PodScheduled` and by events.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::events::{self, Told};
+use crate::jobs::{JobOwner, Jobs};
+use crate::leader::Leadership;
+use crate::objects::{self, PodObject};
+
+/// Writes under way at once: nobody waits for one.
+const WRITES_MAX: usize = 8;
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+
+/// Why a pod waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodWaits {
+    /// More nodes would help: those who add nodes look for that.
+    pub is_unschedulable: bool,
+    /// For people.
+    pub message: String,
+}
+
+/// Where pods of others are told how they stand; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct PodConditions(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    jobs: Jobs,
+    leadership: Leadership,
+    threads: Handle,
+    permits: Semaphore,
+    /// By uid: what is to be written; `None` while it is being written.
+    newest: Mutex<BTreeMap<String, Option<PodWaits>>>,
+}
+
+impl PodConditions {
+    pub(crate) fn new(jobs: Jobs, leadership: Leadership, threads: Handle) -> Self {
+        let (permits, newest) = (Semaphore::new(WRITES_MAX), Mutex::default());
+        Self(Arc::new(Shared { jobs, leadership, threads, permits, newest }))
+    }
+
+    fn newest(&self) -> MutexGuard<'_, BTreeMap<String, Option<PodWaits>>> {
+        self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a pod told why it waits, in place of what was not written yet. Waits for nothing; what
+    /// the server does not take is not tried again.
+    pub fn waits(&self, pod: JobOwner, why: PodWaits) {
+        let before = self.newest().insert(pod.uid.clone(), Some(why));
+        if before.is_none() {
+            drop(self.0.threads.spawn(self.clone().write(pod)));
+        }
+    }
+
+    async fn write(self, pod: JobOwner) {
+        loop {
+            let _permit = self.0.permits.acquire().await;
+            let next = {
+                let mut newest = self.newest();
+                match newest.get_mut(&pod.uid).and_then(Option::take) {
+                    Some(why) => why,
+                    None => return drop(newest.remove(&pod.uid)),
+                }
+            };
+            let reason = if next.is_unschedulable { "Unschedulable" } else { "Waiting" };
+            let patch = Patch::Strategic(json!({
+                "metadata": { "uid": pod.uid },
+                "status": { "conditions": [{
+                    "type": "PodScheduled", "status": "False", "reason": reason,
+                    "message": next.message,
+                    "lastTransitionTime": format!("{:.0}", Timestamp::now()),
+                }] },
+            }));
+            let api: Api<PodObject> =
+                Api::namespaced_with(self.0.jobs.client(), &pod.namespace, &objects::pods());
+            let parameters = PatchParams::default();
+            let written = api.patch_status(&pod.name, &parameters, &patch);
+            if let Some(Ok(_)) = self.within_term(written).await {
+                let told =
+                    Told { is_warning: true, reason: "FailedScheduling", note: &next.message };
+                self.tell(&pod, told).await;
+            }
+        }
+    }
+
+    /// Tells a pod that it has a node. Waits for nothing.
+    pub(crate) fn scheduled(&self, pod: JobOwner, node: String) {
+        let this = self.clone();
+        drop(self.0.threads.spawn(async move {
+            let _permit = this.0.permits.acquire().await;
+            let JobOwner { namespace, name, .. } = &pod;
+            let note = format!("Successfully assigned {namespace}/{name} to {node}");
+            this.tell(&pod, Told { is_warning: false, reason: "Scheduled", note: &note }).await;
+        }));
+    }
+
+    async fn tell(&self, pod: &JobOwner, told: Told<'_>) {
+        let regarding = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "name": pod.name, "namespace": pod.namespace, "uid": pod.uid,
+        });
+        let at = (self.0.jobs.scheduler(), Timestamp::now());
+        let event: Value = events::made((pod, regarding), told, at);
+        let path = events::path(&pod.namespace);
+        let _ = self.within_term(self.0.jobs.make(path, &event)).await;
+    }
+
+    /// `None` where it took too long, or this server leads no more.
+    async fn within_term<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        let left = self.0.leadership.left()?;
+        timeout(REQUEST_MAX.min(left), request).await.ok()
+    }
+}

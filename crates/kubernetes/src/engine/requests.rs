@@ -1,0 +1,209 @@
+//! Pods of others that ask for a node: who is told of them, and how they get one.
+
+use std::collections::BTreeMap;
+
+use het_core::{
+    CheckpointSpec, Event, Failure, FailureCause, JobId, LeaseId, Name, Outcome, State,
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Kubernetes, Listing, Live, Whose};
+use crate::gang::Gang;
+use crate::jobs::{JobOwner, PodNews};
+use crate::objects::{ObjectKey, PodPhase, PodRow};
+use crate::pods;
+use crate::requests::{Offers, PodRequest};
+use crate::writer::Right;
+
+/// Who asks, and who was answered.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    offers: Offers,
+    /// Whoever takes them in; nobody where it is `None`.
+    news: Option<UnboundedSender<PodNews>>,
+    /// Those that wait were told, so that from now on only changes are.
+    is_told: bool,
+    /// By uid: pods that were told, and what they asked for last.
+    told: BTreeMap<String, PodRequest>,
+    /// By uid: pods that got a node, or are to get one.
+    leases: BTreeMap<String, LeaseId>,
+}
+
+impl Requests {
+    pub fn follow(&mut self, news: UnboundedSender<PodNews>) {
+        self.news = Some(news);
+        self.is_told = false;
+    }
+
+    pub fn lease(&self, uid: &str) -> Option<LeaseId> {
+        self.leases.get(uid).copied()
+    }
+
+    pub fn forget_leases(&mut self) {
+        self.leases.clear();
+    }
+
+    pub fn ended(&mut self, uid: &str) {
+        self.leases.remove(uid);
+    }
+
+    fn tell(&self, news: PodNews) {
+        // Whoever takes them in is gone at the end only.
+        self.news.iter().for_each(|to| drop(to.send(news.clone())));
+    }
+
+    /// A pod asks no more, or is gone.
+    pub fn over(&mut self, uid: &str) {
+        if self.told.remove(uid).is_some() {
+            self.tell(PodNews::Gone { uid: uid.to_owned() });
+        }
+    }
+}
+
+impl Kubernetes {
+    /// Tells of pods that ask for a node: all once it is known which nodes there are, and again
+    /// whenever other devices would do for one.
+    pub(super) fn tell_requests(&mut self) {
+        let is_known = matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done));
+        let Some(inventory) = self.inventory.as_ref().filter(|_| is_known) else { return };
+        if self.requests.news.is_none() {
+            return;
+        }
+        let is_other = self.requests.offers.renew(inventory);
+        if is_other || !self.requests.is_told {
+            let waiting = self.pods.values().filter(|(row, _)| row.needs.is_some());
+            let waiting: Vec<PodRow> = waiting.map(|(row, _)| row.clone()).collect();
+            self.requests.is_told = true;
+            waiting.iter().for_each(|row| self.see_request(row));
+            self.tell_absent();
+        }
+    }
+
+    /// Jobs whose pod went while nobody watched.
+    fn tell_absent(&self) {
+        for pod in self.owners.pods() {
+            let key = key_of(&pod);
+            if self.pods.get(&key).is_none_or(|(row, _)| row.uid != pod.uid) {
+                self.requests.tell(PodNews::Gone { uid: pod.uid });
+            }
+        }
+    }
+
+    /// What a pod asks for now.
+    pub(super) fn see_request(&mut self, row: &PodRow) {
+        let requests = &mut self.requests;
+        let Some(inventory) = self.inventory.as_ref().filter(|_| requests.is_told) else { return };
+        if requests.leases.contains_key(&row.uid) {
+            return;
+        }
+        let Some(needs) = &row.needs else { return requests.over(&row.uid) };
+        let ObjectKey { namespace, name } = row.key.clone();
+        let request = PodRequest {
+            pod: JobOwner { namespace, name, uid: row.uid.clone() },
+            profile: needs.profile.clone(),
+            priority: needs.priority,
+            preemptible: needs.preemptible,
+            devices: requests.offers.devices(inventory, needs, &row.requests),
+        };
+        if requests.told.get(&row.uid) != Some(&request) {
+            requests.told.insert(row.uid.clone(), request.clone());
+            requests.tell(PodNews::Asks(Box::new(request)));
+        }
+    }
+
+    /// Gives a pod the node of a lease.
+    pub(super) fn give_node(&mut self, lease: LeaseId, job: JobId, (pod, node): (JobOwner, Name)) {
+        let key = key_of(&pod);
+        let is_waiting = |row: &PodRow| {
+            row.uid == pod.uid && row.node.is_none() && !row.is_deleting && !row.phase.has_ended()
+        };
+        let Some((row, whose)) = self.pods.get_mut(&key).filter(|(row, _)| is_waiting(row)) else {
+            return self.end_pod(lease, job, Outcome::Lost);
+        };
+        let labels = self.inventory.as_ref().and_then(|inventory| inventory.labels(&node));
+        let rule = row.needs.as_ref().map(|needs| &needs.nodes);
+        if let Some((rule, labels)) = rule.zip(labels)
+            && !rule.accepts(labels)
+        {
+            let reason = format!("node `{node}` has other labels than the pod asks for");
+            return self
+                .ready
+                .push_back(Event::StageEnded { lease, outcome: Outcome::Refused { reason } });
+        }
+        *whose = Whose::Ours;
+        let live =
+            Live { of_pod: Some(job), ..Live::new(vec![(key, Some(pod.uid.clone()))], None) };
+        let right = Right { lease, wanted: live.wanted.clone(), job: None };
+        let given = pods::Pod {
+            name: pod.name,
+            node: node.to_string(),
+            object: pods::PodObject::Of(pod.uid.clone()),
+        };
+        self.leases.insert(lease, live);
+        self.requests.leases.insert(pod.uid, lease);
+        let objects = pods::Objects { service: None, pods: vec![given] };
+        self.cluster.spawn(self.writer.clone().begin(right, pod.namespace, objects));
+    }
+
+    /// Goes on with the pod of a lease of the state that is adopted.
+    pub(super) fn take_up_pod(&mut self, state: &State, id: LeaseId, pod: JobOwner) {
+        let lease = &state.leases()[&id];
+        let job = lease.stage.job;
+        let node = &state.topology().node(lease.placement.ranks[0].node).name;
+        let key = key_of(&pod);
+        let row = self.pods.get(&key).map(|(row, _)| row.clone());
+        let row = row.filter(|row| row.uid == pod.uid && row.node.as_ref() == Some(node));
+        let Some(row) = row else { return self.give_node(id, job, (pod, node.clone())) };
+        let grace = CheckpointSpec::GRACE_DEFAULT;
+        let mut live = Live {
+            gang: Gang::adopted(1, lease.phase),
+            of_pod: Some(job),
+            stop: lease.phase.is_stopping().then_some(grace),
+            ..Live::new(vec![(key, Some(pod.uid.clone()))], None)
+        };
+        live.gang.see(0, &row);
+        self.leases.insert(id, live);
+        self.requests.leases.insert(pod.uid, id);
+        if lease.phase.is_stopping() && !row.is_deleting && !row.phase.has_ended() {
+            self.delete(id, grace);
+        }
+        self.see(row);
+        self.tell(id);
+    }
+
+    /// The end of a lease of a pod of somebody else. What has ended or is gone never comes back
+    /// under its uid, so its job ends, too.
+    pub(super) fn end_pod(&mut self, lease: LeaseId, job: JobId, outcome: Outcome) {
+        let pod = self.owners.pod(job);
+        let row = pod.as_ref().and_then(|pod| {
+            let row = self.pods.get(&key_of(pod)).map(|(row, _)| row);
+            row.filter(|row| row.uid == pod.uid && !row.is_deleting)
+        });
+        pod.iter().for_each(|pod| self.requests.ended(&pod.uid));
+        let failed = |message| {
+            let exit_code = Failure::unseen().exit_code;
+            Outcome::Failed(Failure { rank: 0, exit_code, message, cause: FailureCause::Program })
+        };
+        let outcome = match (outcome, row) {
+            (Outcome::Finished, _) => Outcome::Finished,
+            (Outcome::Failed(failure), _) => {
+                Outcome::Failed(Failure { cause: FailureCause::Program, ..failure })
+            }
+            (outcome, None) => {
+                self.ready.push_back(Event::JobCancelled { job });
+                outcome
+            }
+            (Outcome::Refused { reason }, Some(row)) if row.phase.has_ended() => failed(reason),
+            (outcome, Some(PodRow { phase: PodPhase::Failed(failure), .. })) => match outcome {
+                Outcome::Stopped => outcome,
+                _ => failed(failure.reason.clone()),
+            },
+            (outcome, Some(_)) => outcome,
+        };
+        self.ready.push_back(Event::StageEnded { lease, outcome });
+    }
+}
+
+fn key_of(pod: &JobOwner) -> ObjectKey {
+    ObjectKey { namespace: pod.namespace.clone(), name: pod.name.clone() }
+}

@@ -1,0 +1,208 @@
+//! Pods of others that ask this scheduler for a node: what they need, and which devices would do.
+//! No I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{Bytes, HostResources, Name};
+
+use crate::inventory::Inventory;
+use crate::jobs::JobOwner;
+use crate::pods::CPU;
+
+/// What only more or other nodes can change, and what nothing can.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unsuitable {
+    /// No node offers what it asks for.
+    NoNode(String),
+    /// This scheduler does not do what it asks for.
+    NotSupported(String),
+}
+
+/// A pod of somebody else that asks this scheduler for a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodRequest {
+    pub pod: JobOwner,
+    /// The name that pods of one controller have in common.
+    pub profile: Name,
+    /// The value of its priority class.
+    pub priority: i64,
+    /// Its owner lets it be stopped for others.
+    pub preemptible: bool,
+    pub devices: Result<PodDevices, Unsuitable>,
+}
+
+/// The devices of one node that would do for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDevices {
+    /// The resource that it names: `nvidia.com/gpu`.
+    pub resource: Name,
+    pub classes: Vec<Name>,
+    pub count: u32,
+    /// Beside devices of another kind.
+    pub cores: u32,
+    pub host: HostResources,
+}
+
+/// What a pod says of the node that it wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodNeeds {
+    pub profile: Name,
+    pub priority: i64,
+    pub preemptible: bool,
+    pub nodes: NodeRule,
+    /// What it asks for that nobody does here: one sentence.
+    pub not_supported: Option<String>,
+    /// Claims that must have their volume before.
+    pub claims: Vec<String>,
+}
+
+/// Which nodes will do, by their labels.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeRule {
+    pub labels: BTreeMap<String, String>,
+    /// One of them holds; any node will do where there is none.
+    pub terms: Vec<Vec<Requirement>>,
+}
+
+/// A condition on one label.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Requirement {
+    pub key: String,
+    pub operator: Operator,
+    pub values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Operator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+    Gt,
+    Lt,
+}
+
+impl NodeRule {
+    pub fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        // A term without conditions accepts no node.
+        let holds = |term: &Vec<Requirement>| {
+            !term.is_empty() && term.iter().all(|one| one.accepts(labels))
+        };
+        self.labels.iter().all(has) && (self.terms.is_empty() || self.terms.iter().any(holds))
+    }
+}
+
+impl Requirement {
+    fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        let number = |text: &String| text.parse::<i64>().ok();
+        let both = || value.and_then(number).zip(self.values.first().and_then(number));
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::Gt => both().is_some_and(|(value, limit)| value > limit),
+            Operator::Lt => both().is_some_and(|(value, limit)| value < limit),
+        }
+    }
+}
+
+/// Which classes of devices will do for whom, as the nodes are now.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    /// Of the nodes.
+    revision: u64,
+    by_rule: BTreeMap<(String, NodeRule), Result<Vec<Name>, Unsuitable>>,
+}
+
+impl Offers {
+    /// Looks again where nodes have changed; whether any answer is another one.
+    pub fn renew(&mut self, inventory: &Inventory) -> bool {
+        if self.revision == inventory.revision() {
+            return false;
+        }
+        self.revision = inventory.revision();
+        let mut is_other = false;
+        for ((resource, rule), answer) in &mut self.by_rule {
+            let now = classes(inventory, resource, rule);
+            is_other |= now != *answer;
+            *answer = now;
+        }
+        is_other
+    }
+
+    /// The devices that would do for a pod that requests so much, in thousandths.
+    ///
+    /// # Errors
+    /// When nothing would.
+    pub fn devices(
+        &mut self,
+        inventory: &Inventory,
+        needs: &PodNeeds,
+        requests: &BTreeMap<String, u64>,
+    ) -> Result<PodDevices, Unsuitable> {
+        if let Some(reason) = &needs.not_supported {
+            return Err(Unsuitable::NotSupported(reason.clone()));
+        }
+        let amount = |name: &str| requests.get(name).copied().unwrap_or_default();
+        let cores = amount(CPU).div_ceil(1_000) as u32;
+        let mut devices = requests
+            .iter()
+            .filter(|(name, amount)| **amount > 0 && crate::inventory::is_device(name));
+        let (resource, count, cores) = match (devices.next(), devices.next()) {
+            (None, _) => (CPU, cores.max(1), 0),
+            (Some((name, amount)), None) => (name.as_str(), (amount / 1_000) as u32, cores),
+            (Some((one, _)), Some((other, _))) => {
+                let reason = format!("it asks for `{one}` and `{other}`: one kind a pod");
+                return Err(Unsuitable::NotSupported(reason));
+            }
+        };
+        let of = |name: &str| Bytes(amount(name).div_ceil(1_000));
+        let key = (resource.to_owned(), needs.nodes.clone());
+        let known = self.by_rule.entry(key);
+        let known = known.or_insert_with(|| classes(inventory, resource, &needs.nodes));
+        Ok(PodDevices {
+            resource: resource.into(),
+            classes: known.clone()?,
+            count,
+            cores,
+            host: HostResources {
+                memory: of("memory"),
+                scratch: of("ephemeral-storage"),
+                ..HostResources::default()
+            },
+        })
+    }
+}
+
+/// The classes of a resource whose nodes the rule accepts.
+fn classes(
+    inventory: &Inventory,
+    resource: &str,
+    rule: &NodeRule,
+) -> Result<Vec<Name>, Unsuitable> {
+    let (mut accepted, mut passed_over) = (BTreeSet::new(), BTreeSet::new());
+    for (labels, class) in inventory.offering(resource) {
+        match rule.accepts(labels) {
+            true => accepted.insert(class),
+            false => passed_over.insert(class),
+        };
+    }
+    if let Some(class) = accepted.intersection(&passed_over).next() {
+        return Err(Unsuitable::NotSupported(format!(
+            "its node selector or affinity tells nodes with `{class}` apart, and this scheduler \
+             chooses among all nodes of a device class"
+        )));
+    }
+    match accepted.is_empty() {
+        true if passed_over.is_empty() => {
+            Err(Unsuitable::NoNode(format!("no node offers `{resource}`")))
+        }
+        true => Err(Unsuitable::NoNode(format!(
+            "no node with `{resource}` has the labels that it asks for"
+        ))),
+        false => Ok(accepted.into_iter().collect()),
+    }
+}

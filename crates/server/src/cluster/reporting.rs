@@ -1,0 +1,92 @@
+//! What objects are told of their jobs, and pods of others of theirs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{Job, JobId, Reason, StageState, State};
+use het_kubernetes::{JobObject, JobOwners, PodConditions, PodWaits, Statuses};
+use het_service::report::{resource_status, row};
+use het_service::{Observer, Touched};
+use het_wire::resource::TrainingJobStatus;
+
+/// Tells objects what the server before had no time to tell, and those of jobs that live who leads:
+/// from then on an earlier leader writes nothing there.
+pub(super) fn catch_up(
+    state: &State,
+    objects: &[JobObject],
+    (owners, statuses): (&JobOwners, &Statuses),
+    epoch: u64,
+) {
+    let told: BTreeMap<&str, &TrainingJobStatus> =
+        objects.iter().map(|object| (object.owner.uid.as_str(), &object.status)).collect();
+    for (id, job) in state.jobs() {
+        let Some(owner) = owners.get(*id) else { continue };
+        let status = resource_status(state, *id, job);
+        let is_told = told.get(owner.uid.as_str()).is_some_and(|told| {
+            let is_ours = told.written.is_some_and(|written| written.epoch == epoch);
+            told.says_the_same(&status) && (is_ours || job.end.is_some())
+        });
+        if !is_told {
+            statuses.write(owner, status);
+        }
+    }
+}
+
+/// Tells objects how their jobs stand, and pods of others why they wait, whenever that changes.
+pub(super) fn write_statuses(
+    state: &State,
+    owners: JobOwners,
+    (statuses, conditions): (Statuses, PodConditions),
+) -> Observer {
+    let mut touched = Touched::of(state);
+    let mut told = BTreeMap::new();
+    let mut waits: BTreeMap<JobId, PodWaits> = BTreeMap::new();
+    Box::new(move |replica, events| {
+        let state = replica.state();
+        let mut jobs: BTreeSet<JobId> = touched.by(events).into_iter().collect();
+        // What they still wait for is no more than that.
+        let dependents: Vec<JobId> = jobs.iter().flat_map(|id| state.dependents(*id)).collect();
+        jobs.extend(dependents);
+        for id in jobs {
+            let Some(job) = state.job(id) else { continue };
+            if let Some(pod) = owners.pod(id) {
+                match pod_waits(state, id, job) {
+                    Some(why) if waits.get(&id) != Some(&why) => {
+                        waits.insert(id, why.clone());
+                        conditions.waits(pod, why);
+                    }
+                    Some(_) => {}
+                    None => drop(waits.remove(&id)),
+                }
+                continue;
+            }
+            let Some(owner) = owners.get(id) else { continue };
+            let status = resource_status(state, id, job);
+            if told.get(&id) != Some(&status) {
+                statuses.write(owner, status.clone());
+                told.insert(id, status);
+            }
+            if job.end.is_some() {
+                told.remove(&id);
+            }
+        }
+    })
+}
+
+/// Why a pod of somebody else waits; `None` where it does not, or nobody has looked yet.
+fn pod_waits(state: &State, id: JobId, job: &Job) -> Option<PodWaits> {
+    let stage = job.stages.first()?;
+    if job.end.is_some() || matches!(stage.state, StageState::Active { .. }) {
+        return None;
+    }
+    let message = row(state, id, job).reason?;
+    let lacks_nodes = |reason: &Reason| {
+        matches!(
+            reason,
+            Reason::NotEnough { .. }
+                | Reason::TooSpread { .. }
+                | Reason::NoCompanions { .. }
+                | Reason::NeverFits { .. }
+        )
+    };
+    Some(PodWaits { is_unschedulable: stage.wait_reasons.iter().any(lacks_nodes), message })
+}

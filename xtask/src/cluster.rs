@@ -12,10 +12,11 @@ use anyhow::{Context, Result, bail};
 use binaries::Binaries;
 use control_plane::ControlPlane;
 
-const USAGE: &str = "usage: cargo xtask cluster up [NODES] | down | build
+const USAGE: &str = "usage: cargo xtask cluster up [NODES | bare] | down | build
 
   up     build what is missing, start etcd, API server, controller manager, kube-scheduler and
-         kwok on 127.0.0.1, and make so many nodes that kwok plays, 0 without a number
+         kwok on 127.0.0.1, and make so many nodes that kwok plays, 0 without a number;
+         `bare` starts etcd and the API server alone, for `het bench kubernetes`
   down   stop them and remove what they kept
   build  only build, into the cache of this user";
 
@@ -29,6 +30,7 @@ pub fn run(words: &[String]) -> Result<()> {
     match words.as_slice() {
         ["build"] => Binaries::build().map(|_| ()),
         ["up"] => up(0),
+        ["up", "bare"] => up_bare(),
         ["up", nodes] => up(nodes.parse().with_context(|| format!("`{nodes}` is no number"))?),
         ["down"] => down(),
         _ => bail!("{USAGE}"),
@@ -39,6 +41,18 @@ fn up(nodes: u32) -> Result<()> {
     let cluster = start(&Binaries::build()?)?;
     cluster.make_nodes(nodes)?;
     println!("export KUBECONFIG={}", cluster.kubeconfig().display());
+    Ok(())
+}
+
+fn up_bare() -> Result<()> {
+    let binaries = Binaries::build()?;
+    let cluster = ControlPlane::start_bare(&binaries, &emptied()?)?;
+    let scheduler = binaries.path("kube-scheduler");
+    println!(
+        "het bench kubernetes --kubeconfig {} --kube-scheduler {}",
+        cluster.kubeconfig().display(),
+        scheduler.display()
+    );
     Ok(())
 }
 
@@ -72,10 +86,15 @@ impl Drop for TestCluster {
 }
 
 fn start(binaries: &Binaries) -> Result<ControlPlane> {
+    ControlPlane::start(binaries, &emptied()?)
+}
+
+/// The directory of a cluster that is no more.
+fn emptied() -> Result<PathBuf> {
     down()?;
     let dir = dir();
     fs::create_dir_all(&dir).with_context(|| format!("`{}` cannot be made", dir.display()))?;
-    ControlPlane::start(binaries, &dir)
+    Ok(dir)
 }
 
 /// Nothing where nothing runs.

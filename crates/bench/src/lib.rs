@@ -1,5 +1,6 @@
 //! `het bench node`: what the local tier costs, beside what the system itself costs, in one run.
 //! `het bench fidelity`: how far a simulation is from the same jobs on real processes.
+//! `het bench kubernetes`: what a cluster's pods cost, beside kube-scheduler.
 //!
 //! Knows: how launches, hops, notices, a server's answers and whole runs are timed.
 //! Must never know: how any of them is done.
@@ -7,6 +8,7 @@
 mod fidelity;
 mod hop;
 mod http;
+mod kubernetes;
 mod launch;
 mod rank;
 mod server;
@@ -26,6 +28,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub use fidelity::{Fidelity, FidelityOptions, TRAINER_COMMAND, bench_fidelity, trainer_main};
+pub use kubernetes::{KubernetesBench, KubernetesFigures, bench_kubernetes};
 pub use rank::{RANK_COMMAND, rank_main};
 
 /// Units of the one CPU socket that the launches share; nothing is pinned.

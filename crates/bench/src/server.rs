@@ -57,7 +57,7 @@ impl Server {
     }
 
     /// Waits until a process other than `before` answers; gives its id.
-    fn answering(&self, before: i32) -> Result<i32, BenchError> {
+    pub(crate) fn answering(&self, before: i32) -> Result<i32, BenchError> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
             let info = Http::connect(&self.socket)
@@ -71,6 +71,13 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+impl Server {
+    /// The process that starts the next server when one dies.
+    pub(crate) fn keeper(&self) -> i32 {
+        self.keeper.id() as i32
     }
 }
 
@@ -112,7 +119,7 @@ pub(crate) fn bench_server(
         done += more;
         cancel_all(&server.socket, blocker, more)?;
     }
-    let rss_mib = rss_mib(pid)?;
+    let rss_mib = memory_mib(pid, "VmRSS:")?;
     let mut http = Http::connect(&server.socket)?;
     http.ask("POST", &format!("/api/v1/jobs/{blocker}/cancel"), "")?;
     Ok(ServerBenchmark { submits_per_s, reads_ms, rss_mib, gaps_ms, recovery_s })
@@ -233,11 +240,12 @@ fn gaps(
     Ok(gaps.map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e6).collect())
 }
 
-fn rss_mib(pid: i32) -> Result<f64, BenchError> {
+/// A line of `/proc/PID/status`, proc(5).
+pub(crate) fn memory_mib(pid: i32, line: &str) -> Result<f64, BenchError> {
     let path = PathBuf::from(format!("/proc/{pid}/status"));
     let text = fs::read_to_string(&path).map_err(io_at(&path))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    let value = text.lines().find_map(|text| text.strip_prefix(line));
+    let kib = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<f64>().ok());
     kib.map(|kib| kib / 1_024.0)
         .ok_or_else(|| BenchError::Nothing { what: "no resident memory is told".to_owned() })
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use het_core::{Event, Finding, JobId, Plan, State, Time};
+use het_core::{Event, Finding, JobId, Millis, Plan, State, Time};
 use het_engine::{Engine, Waker};
 use het_perf::Rates;
 use het_policy::{Cache, Cadence, Policy, View};
@@ -45,8 +45,9 @@ pub enum Retention {
 pub struct Turn {
     /// Its durable events, in order.
     pub events: Vec<(Time, Event)>,
-    /// How often the policy was asked.
+    /// How often the policy was asked, and how long it took altogether by the engine's clock.
     pub decisions: usize,
+    pub decided_in: Millis,
 }
 
 /// Which events of a turn stay true where the turn is not made durable: those before `end` but for
@@ -235,7 +236,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
         }
         events.iter().for_each(|(at, event)| self.apply(*at, event));
         self.engine.committed();
-        Ok(Turn { events, decisions: 0 })
+        Ok(Turn { events, ..Turn::default() })
     }
 
     /// Waits for facts until `until` or the policy's wake-up, decides, and commits everything in
@@ -260,7 +261,7 @@ impl<E: Engine, L: Log> Controller<E, L> {
             if !events.is_empty() {
                 events = self.commit(events, Vec::new(), own)?;
             }
-            return Ok(Turn { events, decisions: 0 });
+            return Ok(Turn { events, ..Turn::default() });
         }
         self.has_looked = true;
         let mut plans = Vec::new();
@@ -286,8 +287,9 @@ impl<E: Engine, L: Log> Controller<E, L> {
                 break;
             }
         }
+        let decided_in = Millis(self.engine.now().0.saturating_sub(now.0));
         let events = self.commit(events, plans, own)?;
-        Ok(Turn { events, decisions })
+        Ok(Turn { events, decisions, decided_in })
     }
 
     /// Whether a fact that is not applied yet may change what should be. A report of progress does

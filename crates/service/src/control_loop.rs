@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 
-use het_control::{ControlError, Controller, Past};
-use het_core::{Event, JobId, Time};
+use het_control::{ControlError, Controller, Past, Turn};
+use het_core::JobId;
 use het_engine::{Engine, Waker};
 use het_wire::api::JobRow;
 use thiserror::Error;
@@ -188,7 +188,7 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
             }
             turn => turn?,
         };
-        self.publish(turn.events);
+        self.publish(turn);
         acknowledgements.into_iter().for_each(|acknowledge| acknowledge());
         self.keep_snapshots();
         Ok(())
@@ -219,7 +219,7 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
     }
 
     /// Brings table and replica up to date with what happened, and ended jobs to their archive.
-    fn publish(&mut self, events: Vec<(Time, Event)>) {
+    fn publish(&mut self, Turn { events, decisions, decided_in }: Turn) {
         let mut rows = Vec::new();
         for id in self.touched.by(&events) {
             let state = self.control.state();
@@ -241,7 +241,8 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
         // Before the table: who sees a row there and then asks is answered by no older state.
         if !events.is_empty() {
             let now = self.control.now();
-            self.publisher.publish(Batch { events, sequence, now });
+            let decided_in = (decisions > 0).then_some(decided_in);
+            self.publisher.publish(Batch { events, decided_in, sequence, now });
         }
         let gone = self.jobs.put(rows, sequence);
         gone.into_iter().for_each(|id| self.control.log_mut().drop_row(id));

@@ -31,7 +31,7 @@ pub use control_loop::{Service, ServiceError, Setup};
 pub use error::{CallError, Code, Unavailable};
 pub use handle::{Change, Handle};
 pub use job_table::{JobTable, Selection, Which};
-pub use replica::{Observer, Replica};
+pub use replica::{Decisions, Observer, Replica};
 pub use scheduling::Scheduling;
 pub use store::{MakeSnapshot, MemoryStore, Store};
 pub use touched::Touched;

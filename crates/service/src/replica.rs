@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Instant;
 
 use het_control::Past;
-use het_core::{Event, State, Time};
+use het_core::{Event, Millis, State, Time};
 use het_policy::{Cache, Policy, View};
 use het_scheduler::Situation;
 
@@ -32,8 +32,27 @@ pub struct Replica {
     /// Of the state as some question before found it.
     cache: RefCell<Cache>,
     sequence: u64,
+    decisions: Decisions,
     /// The engine's present at the last batch, and when that came.
     present: (Time, Instant),
+}
+
+/// What was decided since the loop began, and how long that took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Decisions {
+    /// Turns of the loop in which the policy was asked, and something came of the turn.
+    pub turns: u64,
+    pub time: Millis,
+    /// The longest of them.
+    pub longest: Millis,
+}
+
+impl Decisions {
+    fn add(&mut self, time: Millis) {
+        self.turns += 1;
+        self.time = Millis(self.time.0 + time.0);
+        self.longest = self.longest.max(time);
+    }
 }
 
 /// Sees every committed batch, after it was applied.
@@ -42,7 +61,8 @@ pub type Observer = Box<dyn FnMut(&Replica, &[(Time, Event)]) + Send>;
 impl Replica {
     pub(crate) fn new(past: Past, scheduling: Scheduling, sequence: u64, now: Time) -> Self {
         let cache = RefCell::default();
-        Self { past, scheduling, cache, sequence, present: (now, Instant::now()) }
+        let (decisions, present) = (Decisions::default(), (now, Instant::now()));
+        Self { past, scheduling, cache, sequence, decisions, present }
     }
 
     pub fn state(&self) -> &State {
@@ -52,6 +72,10 @@ impl Replica {
     /// Events that it stands for.
     pub fn sequence(&self) -> u64 {
         self.sequence
+    }
+
+    pub fn decisions(&self) -> Decisions {
+        self.decisions
     }
 
     pub fn policy(&self) -> &'static dyn Policy {
@@ -79,6 +103,7 @@ impl Replica {
                 self.cache = RefCell::default();
             }
         }
+        batch.decided_in.into_iter().for_each(|time| self.decisions.add(time));
         self.sequence = batch.sequence;
         self.present = (batch.now, Instant::now());
     }
@@ -87,6 +112,8 @@ impl Replica {
 /// Committed events, the length of the log after them, and the engine's present.
 pub(crate) struct Batch {
     pub(crate) events: Vec<(Time, Event)>,
+    /// How long deciding took, where the policy was asked.
+    pub(crate) decided_in: Option<Millis>,
     pub(crate) sequence: u64,
     pub(crate) now: Time,
 }

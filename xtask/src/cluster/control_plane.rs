@@ -32,6 +32,21 @@ impl ControlPlane {
     /// # Errors
     /// When a program does not start or does not become ready.
     pub fn start(binaries: &Binaries, dir: &Path) -> Result<Self> {
+        let this = Self::start_bare(binaries, dir)?;
+        let start = |name: &str, arguments: &[String]| {
+            processes::start(dir, &binaries.path(name), arguments)
+        };
+        start("kube-controller-manager", &this.controller_manager())?;
+        start("kube-scheduler", &this.scheduler())?;
+        start("kwok", &this.kwok())?;
+        Ok(this)
+    }
+
+    /// Starts etcd and the API server in `dir`, which is empty.
+    ///
+    /// # Errors
+    /// When a program does not start or does not become ready.
+    pub fn start_bare(binaries: &Binaries, dir: &Path) -> Result<Self> {
         let this = Self { dir: dir.to_owned(), kubectl: binaries.path("kubectl") };
         // Tests know the directory alone.
         symlink(&this.kubectl, dir.join("kubectl")).context("`kubectl` cannot be linked")?;
@@ -43,9 +58,6 @@ impl ControlPlane {
         this.write_credentials(api)?;
         start("kube-apiserver", &this.api_server(etcd, api))?;
         this.await_ready()?;
-        start("kube-controller-manager", &this.controller_manager())?;
-        start("kube-scheduler", &this.scheduler())?;
-        start("kwok", &this.kwok())?;
         Ok(this)
     }
 

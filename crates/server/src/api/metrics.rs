@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use het_core::{DeviceId, StageState, State, Topology};
 use het_devices::{Clock, NodeLoad, Pressure};
 use het_service::redaction::Viewer;
-use het_service::{Caller, Code, Replica};
+use het_service::{Caller, Code, Decisions, Replica};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
@@ -52,7 +52,17 @@ fn read(replica: &Replica, caller: &Caller, load: &NodeLoad) -> Registry {
     registry.register("log_events", "Events written to the log", events);
     let plans = ConstCounter::new(state.generation().0);
     registry.register("plans", "Plans committed", plans);
+    decisions(&mut registry, replica.decisions());
     registry
+}
+
+fn decisions(registry: &mut Registry, Decisions { turns, time, longest }: Decisions) {
+    let about = "Decisions made since the server began";
+    registry.register("decisions", about, ConstCounter::new(turns));
+    let about = "Time that these decisions took";
+    registry.register("decision_seconds", about, ConstCounter::new(time.0 as f64 / 1e3));
+    let about = "Time that the longest decision since the server began took";
+    registry.register("decision_longest_seconds", about, ConstGauge::new(longest.0 as f64 / 1e3));
 }
 
 fn jobs(registry: &mut Registry, state: &State, viewer: &Viewer<'_>) {

@@ -69,7 +69,7 @@ impl<E: Engine, S: Store> ControlLoop<E, S> {
         self.control.listen(outage.retry_at);
         if outage.facts == Facts::Recorded && self.control.has_heard() {
             match self.control.record() {
-                Ok(turn) => self.publish(turn.events),
+                Ok(turn) => self.publish(turn),
                 Err(ControlError::Log(_)) => outage.facts = Facts::Held,
                 Err(error) => return Err(error.into()),
             }

@@ -11,6 +11,7 @@ use crate::cluster::TestCluster;
 const STEPS: &[(&str, &[&str])] = &[
     ("fmt", &["fmt", "--all", "--check"]),
     ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    ("without Kubernetes", &["check", "--package", "het-cli", "--no-default-features", "--quiet"]),
     ("docs", &["doc", "--workspace", "--no-deps", "--quiet"]),
     ("doc tests", &["test", "--workspace", "--doc", "--quiet"]),
     (

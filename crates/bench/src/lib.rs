@@ -8,6 +8,7 @@
 mod fidelity;
 mod hop;
 mod http;
+#[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod launch;
 mod rank;
@@ -28,6 +29,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub use fidelity::{Fidelity, FidelityOptions, TRAINER_COMMAND, bench_fidelity, trainer_main};
+#[cfg(feature = "kubernetes")]
 pub use kubernetes::{KubernetesBench, KubernetesFigures, bench_kubernetes};
 pub use rank::{RANK_COMMAND, rank_main};
 

@@ -9,6 +9,7 @@ mod explain;
 mod export;
 mod fabric;
 mod history;
+#[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod logs;
 mod preempt;
@@ -38,6 +39,7 @@ use self::devices::DevicesArgs;
 use self::explain::ExplainArgs;
 use self::export::ExportArgs;
 use self::fabric::FabricCommand;
+#[cfg(feature = "kubernetes")]
 use self::kubernetes::KubernetesCommand;
 use self::logs::LogsArgs;
 use self::preempt::PreemptArgs;
@@ -147,6 +149,7 @@ pub enum Command {
     /// Simulate a fabric, plan paths through it, tune its marking.
     #[command(subcommand)]
     Fabric(FabricCommand),
+    #[cfg(feature = "kubernetes")]
     /// Make a cluster ready for `het server --engine kubernetes`.
     #[command(subcommand)]
     Kubernetes(KubernetesCommand),
@@ -189,6 +192,7 @@ pub fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Size(args) => size::size(&args),
         Command::Profile(command) => profile::profile(&command),
         Command::Fabric(command) => fabric::fabric(&command),
+        #[cfg(feature = "kubernetes")]
         Command::Kubernetes(command) => kubernetes::kubernetes(&command),
         Command::Bench(args) => bench::bench(&args),
         Command::Completion { shell } => {

@@ -40,7 +40,7 @@ use het_core::Time;
 use het_host::{Home, LatestLoad};
 use het_service::{Handle, Selection, Unavailable, Which};
 
-use crate::{ClusterJobs, Served, StoreReader};
+use crate::{JobMaker, Served, StoreReader};
 pub use het_service::calls::LIVE_JOBS_OF_A_TENANT;
 pub use het_service::{Caller, Code, Role};
 use local_users::LocalUsers;
@@ -82,7 +82,7 @@ pub(crate) struct Parts {
     /// Of the own socket, where several users may open it.
     pub(crate) local_users: Option<LocalUsers>,
     /// Where jobs are made, where that is not here.
-    pub(crate) cluster: Option<ClusterJobs>,
+    pub(crate) cluster: Option<Arc<dyn JobMaker>>,
 }
 
 impl Api {

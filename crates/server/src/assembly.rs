@@ -15,6 +15,7 @@ use het_host::{
     Activity, Home, HomeError, LatestLoad, Machine, Monitor, OwnProcesses, Reserve, StartTime,
     monitor, remove_unused, start_time,
 };
+#[cfg(feature = "kubernetes")]
 use het_kubernetes::{ApiError, ClusterError};
 use het_node::{Config, ControlGroups, Heartbeat, Node, NodeError, NodeSettings, RunMode};
 use het_service::{Handle, Observer, Scheduling, Service, ServiceError, Setup, Store};
@@ -47,8 +48,10 @@ pub enum StartError {
     Service(#[from] ServiceError),
     #[error(transparent)]
     Restore(#[from] RestoreError),
+    #[cfg(feature = "kubernetes")]
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    #[cfg(feature = "kubernetes")]
     #[error("the Lease cannot be renewed in a later epoch")]
     Epoch(#[source] Box<ApiError>),
     #[error("another server may lead now")]

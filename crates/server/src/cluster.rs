@@ -1,12 +1,14 @@
 //! A service over a cluster: its engine, an event store, and the jobs that people make there.
 
 mod intake;
+mod jobs;
 mod reporting;
 mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -25,13 +27,15 @@ use sha2::{Digest, Sha256};
 
 use crate::archive::Archive;
 use crate::assembly::{StartError, first_turn, start_time_of};
-use crate::cluster_jobs::ClusterJobs;
 use crate::served::Served;
 use crate::store::{Keeping, StoreError, StoreReader};
-pub use intake::WORKDIR;
 use intake::{Intake, Known, KnownPod};
+use jobs::ClusterJobs;
 use reporting::{catch_up, write_statuses};
 use takeover::Takeover;
+
+/// The job's own directory in its pods.
+const WORKDIR: &str = "/work";
 
 /// How a service over a cluster is to run.
 #[derive(Debug, Clone)]
@@ -146,7 +150,7 @@ impl ClusterService {
             log: self.log.clone(),
             load: LatestLoad::default(),
             members: None,
-            cluster: Some(self.jobs.clone()),
+            cluster: Some(Arc::new(self.jobs.clone())),
         }
     }
 

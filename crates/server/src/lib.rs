@@ -10,8 +10,8 @@ mod agent;
 pub mod api;
 mod archive;
 mod assembly;
+#[cfg(feature = "kubernetes")]
 mod cluster;
-mod cluster_jobs;
 mod planning;
 mod privileged;
 mod restore;
@@ -33,6 +33,7 @@ pub use het_host::{
     keep_script, lock_dir, lock_dir_name, machine, machine_with, raise_descriptor_limit,
     run_restarter, take_devices, this_machine, unsupervised, wait_for_device,
 };
+#[cfg(feature = "kubernetes")]
 pub use het_kubernetes::{
     Access, Cluster, ClusterError, Election, ElectionError, Leadership, ManifestOptions,
     NAMESPACE as SCHEDULER_NAMESPACE, SCHEDULER, Standby, manifests,
@@ -45,13 +46,13 @@ pub use het_service::{Handle, Scheduling};
 
 pub use agent::agent_main;
 pub use assembly::{MachineService, ServiceOptions, StartError, begin_store};
+#[cfg(feature = "kubernetes")]
 pub use cluster::{ClusterEnd, ClusterOptions, ClusterService, leader_identity};
-pub use cluster_jobs::{ClusterJobs, SubmitError};
 pub use planning::plan;
 pub use privileged::{AGENT_COMMAND, PrivilegeError, Privileged};
 pub use restore::{Environments, Existing, RestoreError, Restored, back_up, copy, restore};
 pub use run::{PreparedRun, Run, RunError};
-pub use served::Served;
+pub use served::{JobMaker, Served, SubmitError, Submitting};
 pub use store::{
     Checked, Draft, EventStore, Keeping, Lost, Mark, Mended, Opened, Recovered, SnapshotFault,
     StoreError, StoreReader, open_mending, store_check,

@@ -1,10 +1,17 @@
 //! What the interface of a service shows, whatever engine it is over.
 
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+
 use het_agent::Members;
+use het_core::JobId;
 use het_host::LatestLoad;
 use het_service::Handle;
+use het_wire::job::TrainingJob;
+use het_wire::resource::NotAResource;
+use thiserror::Error;
 
-use crate::cluster_jobs::ClusterJobs;
 use crate::store::StoreReader;
 
 /// The way to a service, and what lies beside it.
@@ -16,5 +23,30 @@ pub struct Served {
     /// As whom jobs run, where that is not the server.
     pub members: Option<Members>,
     /// Where jobs are made, where that is not the server.
-    pub cluster: Option<ClusterJobs>,
+    pub cluster: Option<Arc<dyn JobMaker>>,
+}
+
+/// Where jobs of callers are made, where that is not the server.
+pub trait JobMaker: Debug + Send + Sync {
+    /// Makes a job, and waits until the loop has it.
+    ///
+    /// # Errors
+    /// When it cannot be made there, or is refused.
+    fn submit<'a>(&'a self, job: &'a TrainingJob) -> Submitting<'a>;
+
+    /// The job's own directory, as its programs see it.
+    fn workdir(&self) -> &str;
+}
+
+/// A submission under way.
+pub type Submitting<'a> = Pin<Box<dyn Future<Output = Result<JobId, SubmitError>> + Send + 'a>>;
+
+/// Why a job could not be made where jobs are made.
+#[derive(Debug, Error)]
+pub enum SubmitError {
+    #[error(transparent)]
+    NotAResource(#[from] NotAResource),
+    /// One sentence for people.
+    #[error("{0}")]
+    Refused(String),
 }

@@ -1,13 +1,14 @@
 //! `het bench`.
 
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+
 use std::env;
 use std::path::{Path, PathBuf};
 
 use anstream::{eprintln, println};
 use clap::{Args, Subcommand};
-use het_bench::{
-    FidelityOptions, KubernetesBench, Size, bench_fidelity, bench_kubernetes, bench_node,
-};
+use het_bench::{FidelityOptions, Size, bench_fidelity, bench_node};
 use het_core::Millis;
 use het_lab::report::{ScalingRow, scaling_plot};
 use het_lab::{RoundBench, RoundTimes, bench_rounds, mixed_cluster};
@@ -37,7 +38,8 @@ pub enum Bench {
     /// the simulator, and compare the two.
     Fidelity(FidelityArgs),
     /// Give pods their nodes on a Kubernetes API server without nodes, beside kube-scheduler.
-    Kubernetes(KubernetesBenchArgs),
+    #[cfg(feature = "kubernetes")]
+    Kubernetes(kubernetes::KubernetesBenchArgs),
     /// Time scheduling rounds on a simulated cluster with a long queue.
     Sim(RoundsArgs),
 }
@@ -77,30 +79,6 @@ pub struct FidelityArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct KubernetesBenchArgs {
-    /// Of a cluster that is there for this alone: etcd and an API server are enough.
-    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
-    pub kubeconfig: PathBuf,
-    /// The program of kube-scheduler, of the version of the API server.
-    #[arg(long, value_name = "FILE", default_value = "kube-scheduler")]
-    pub kube_scheduler: PathBuf,
-    /// Sizes of the cluster, one after the other.
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "500,5000")]
-    #[arg(value_parser = clap::value_parser!(u32).range(64..=10_000))]
-    pub nodes: Vec<u32>,
-    /// Pods of one GPU, eight a node at most.
-    #[arg(long, value_name = "N", default_value_t = 4_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=40_000))]
-    pub pods: u32,
-    /// Runs of each of the two, in turn.
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
-    pub runs: u16,
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    pub output: Form,
-}
-
-#[derive(Debug, Args)]
 pub struct RoundsArgs {
     /// As for `sim run`, instead of nodes of two classes in turn.
     #[arg(long, value_name = "CLUSTER", conflicts_with_all = ["nodes", "devices"])]
@@ -132,7 +110,8 @@ pub fn bench(args: &BenchArgs) -> Result<u8, Fail> {
     match &args.what {
         Bench::Node(args) => node(args),
         Bench::Fidelity(args) => fidelity(args),
-        Bench::Kubernetes(args) => kubernetes(args),
+        #[cfg(feature = "kubernetes")]
+        Bench::Kubernetes(args) => kubernetes::kubernetes(args),
         Bench::Sim(args) => rounds(args),
     }
 }
@@ -200,39 +179,6 @@ fn fidelity(args: &FidelityArgs) -> Result<u8, Fail> {
         rows.push(serde_json::to_value(&found).unwrap_or_default());
     }
     output::list("FidelityList", &rows, &FIDELITY, args.output);
-    Ok(code::OK)
-}
-
-/// Columns of a table of clusters.
-const KUBERNETES: [Column; 11] = [
-    Column("NODES", "nodes", Shown::Always),
-    Column("PODS", "pods", Shown::Always),
-    Column("PODS_PER_S", "pods_per_s", Shown::Always),
-    Column("KUBE_SCHEDULER", "kube_scheduler_pods_per_s", Shown::Always),
-    Column("CPU_US", "cpu_us_per_bind", Shown::Always),
-    Column("KUBE_SCHEDULER_CPU_US", "kube_scheduler_cpu_us_per_bind", Shown::Always),
-    Column("GANG_DECISION_MS", "gang512_decision_ms", Shown::Always),
-    Column("GANG_BOUND_S", "gang512_bound_s", Shown::Always),
-    Column("UNSCHEDULABLE_S", "unschedulable_s", Shown::Always),
-    Column("RSS_MIB", "rss_mib", Shown::Always),
-    Column("RECOVERY_S", "recovery_s", Shown::Always),
-];
-
-fn kubernetes(args: &KubernetesBenchArgs) -> Result<u8, Fail> {
-    let dir = tempfile::tempdir().map_err(|error| Fail::file(&env::temp_dir(), error))?;
-    let program = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
-    let options = KubernetesBench {
-        kubeconfig: args.kubeconfig.clone(),
-        kube_scheduler: args.kube_scheduler.clone(),
-        nodes: args.nodes.clone(),
-        pods: args.pods as usize,
-        runs: usize::from(args.runs),
-    };
-    let say = |what: &str| eprintln!("{what} …");
-    let figures = bench_kubernetes((dir.path(), &program), &options, say);
-    let figures = figures.map_err(Fail::from_error)?;
-    let rows = figures.iter().map(|row| serde_json::to_value(row).unwrap_or_default());
-    output::list("KubernetesBenchList", &rows.collect::<Vec<_>>(), &KUBERNETES, args.output);
     Ok(code::OK)
 }
 

@@ -15,9 +15,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use het_core::{Bytes, Millis};
 use het_server::api::LIVE_JOBS_OF_A_TENANT;
 use het_server::{
-    Checked, CopyInputs, DeviceChoice, EventStore, Existing, Home, Keeping, SCHEDULER,
-    SCHEDULER_NAMESPACE, StoreError, store_check,
+    Checked, CopyInputs, DeviceChoice, EventStore, Existing, Home, Keeping, StoreError, store_check,
 };
+#[cfg(feature = "kubernetes")]
+use het_server::{SCHEDULER, SCHEDULER_NAMESPACE};
 use het_wire::api::{ServerInfo, StoreCheck};
 use het_wire::quantity;
 use serde_json::{Value, json};
@@ -43,6 +44,7 @@ pub struct ServerArgs {
     /// What makes plans real: the processes of this machine, or the pods of a cluster.
     #[arg(long, value_enum, value_name = "ENGINE", default_value = "node")]
     pub engine: EngineChoice,
+    #[cfg(feature = "kubernetes")]
     #[command(flatten)]
     pub kubernetes: KubernetesArgs,
     /// Also listen on this address; callers need a token then.
@@ -125,10 +127,12 @@ pub struct ServerArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EngineChoice {
     Node,
+    #[cfg(feature = "kubernetes")]
     Kubernetes,
 }
 
 /// Which cluster, and as whom.
+#[cfg(feature = "kubernetes")]
 #[derive(Debug, Args)]
 pub struct KubernetesArgs {
     /// How the API server is reached. Without it `KUBECONFIG`, the user's own file, or the service

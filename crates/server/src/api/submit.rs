@@ -23,8 +23,7 @@ use super::seen::Seen;
 use super::submission::{Specified, Submitter, refuse_impossible, specify};
 use super::submitted_texts::{check_directory, check_texts};
 use super::{Api, Caller, Code, FILE_BYTES_MAX, KEY_CHARS_MAX, Parts};
-use crate::cluster::WORKDIR;
-use crate::{ClusterJobs, SubmitError};
+use crate::served::{JobMaker, SubmitError};
 
 /// The header that makes a second submission the same as the first.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -130,7 +129,7 @@ async fn accept(
     let priority = job.file.spec.priority.into();
     calls::check_priority(service, submitter.caller, tenant, priority).await?;
     if let Some(cluster) = &parts.cluster {
-        return accept_in(cluster, submission, job).await;
+        return accept_in(&**cluster, submission, job).await;
     }
     refuse_impossible(parts, submission, job)?;
     let id = parts.service.new_job_id();
@@ -144,7 +143,7 @@ async fn accept(
 /// Makes a job in the cluster and waits until it is taken in. Files of the client mean nothing
 /// there.
 async fn accept_in(
-    cluster: &ClusterJobs,
+    cluster: &dyn JobMaker,
     submission: &Submission,
     job: &TrainingJob,
 ) -> Result<Submitted, ApiError> {
@@ -166,7 +165,8 @@ async fn accept_in(
         SubmitError::Refused(text) => ApiError::new(Code::BadRequest, text),
     })?;
     let warnings = job.warnings.list().iter().map(|problem| problem.message.clone());
-    Ok(submitted(id, job.file.metadata.name.clone(), WORKDIR.to_owned(), warnings.collect()))
+    let workdir = cluster.workdir().to_owned();
+    Ok(submitted(id, job.file.metadata.name.clone(), workdir, warnings.collect()))
 }
 
 /// `POST /api/v1/jobs/{job}/requeue`: a new job that goes on where an ended one left off.

@@ -20,17 +20,17 @@ use jiff::Zoned;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
-use crate::cluster_jobs::ClusterJobs;
+use super::WORKDIR;
+use super::jobs::ClusterJobs;
 use crate::planning::plan;
 pub(super) use pods::{KnownPod, pod_uid_of};
 
 /// What the key of a job begins with that has an object; its uid follows.
 const KEY: &str = "trainingjob/";
-/// The job's own directory in its pods.
-pub const WORKDIR: &str = "/work";
 /// Between two tries of what the loop could not take.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Pods that are taken in by one turn of the loop.
+/// Jobs and pods that are taken in by one turn of the loop.
+const JOBS_AT_ONCE: usize = 256;
 const PODS_AT_ONCE: usize = 1_024;
 /// The state of a job that cannot be taken in.
 const REFUSED: &str = "refused";
@@ -89,11 +89,12 @@ impl Intake {
         let mut topologies = self.handle.topologies();
         let mut again = Again::default();
         let mut asking: Vec<PodNews> = Vec::new();
+        let mut news: Vec<JobNews> = Vec::new();
         loop {
             let next = tokio::select! {
-                news = jobs.recv() => match news {
-                    Some(news) => vec![news],
-                    None => return,
+                count = jobs.recv_many(&mut news, JOBS_AT_ONCE) => match count {
+                    0 => return,
+                    _ => std::mem::take(&mut news),
                 },
                 count = pods.recv_many(&mut asking, PODS_AT_ONCE) => match count {
                     0 => return,
@@ -109,11 +110,7 @@ impl Intake {
                     std::mem::take(&mut again.jobs)
                 }
             };
-            for news in next {
-                if self.take(news.clone()).await.is_err() {
-                    again.jobs.push(news);
-                }
-            }
+            again.jobs.append(&mut self.take_jobs(next).await);
             let asking = std::mem::take(&mut asking);
             if !asking.is_empty() && self.take_pods(&asking).await.is_err() {
                 again.pods.extend(asking);
@@ -121,17 +118,39 @@ impl Intake {
         }
     }
 
+    /// Takes in what changed about jobs; what is to be tried again. Jobs that come one after the
+    /// other are submitted together.
+    async fn take_jobs(&mut self, news: Vec<JobNews>) -> Vec<JobNews> {
+        let mut again = Vec::new();
+        let mut new: Vec<(JobNews, NewJob)> = Vec::new();
+        for one in news {
+            let is_known = new.iter().any(|(other, _)| uid_in(other) == uid_in(&one));
+            if is_known || waits_for_others(&one) {
+                again.append(&mut self.submit(std::mem::take(&mut new)).await);
+            }
+            match self.take(one.clone()).await {
+                Ok(None) => {}
+                Ok(Some(job)) => new.push((one, job)),
+                Err(_) => again.push(one),
+            }
+        }
+        again.append(&mut self.submit(new).await);
+        again
+    }
+
+    /// The job to submit, where that follows.
+    ///
     /// # Errors
     /// When the loop cannot be reached or its store not be written: it is to be tried again.
-    async fn take(&mut self, news: JobNews) -> Result<(), Unavailable> {
+    async fn take(&mut self, news: JobNews) -> Result<Option<NewJob>, Unavailable> {
         match news {
             JobNews::Is(object) => match self.known.get(&object.owner.uid).cloned() {
                 // Who deletes an object waits for what it owns; nothing of it starts again.
-                Some(Known { id, .. }) if object.is_deleting => self.cancel(id).await,
-                Some(known) => self.renew(known, *object).await,
+                Some(Known { id, .. }) if object.is_deleting => self.cancel(id).await?,
+                Some(known) => self.renew(known, *object).await?,
                 // It ended so long ago that nothing else is known of it.
-                None if is_over(&object.status.state) || object.is_deleting => Ok(()),
-                None => self.take_in(*object).await,
+                None if is_over(&object.status.state) || object.is_deleting => {}
+                None => return self.take_in(*object).await,
             },
             JobNews::Gone { uid } => {
                 self.refused.remove(&uid);
@@ -142,9 +161,9 @@ impl Intake {
                     self.owners.remove(id);
                     self.known.remove(&uid);
                 }
-                Ok(())
             }
         }
+        Ok(None)
     }
 
     /// Takes over what changed about the object of a job.
@@ -190,7 +209,7 @@ impl Intake {
         self.handle.change(change).await
     }
 
-    async fn take_in(&mut self, object: JobObject) -> Result<(), Unavailable> {
+    async fn take_in(&mut self, object: JobObject) -> Result<Option<NewJob>, Unavailable> {
         let (id, uid) = (self.handle.new_job_id(), object.owner.uid.clone());
         let spec = match self.specify(&object, id).await {
             Ok(spec) => Arc::new(spec),
@@ -199,23 +218,36 @@ impl Intake {
                 self.refuse(&object, &reason);
                 self.jobs.tell(&uid, Err(reason));
                 self.refused.insert(uid, object);
-                return Ok(());
+                return Ok(None);
             }
         };
         self.statuses.found(&object.owner, &object.status);
-        // Before it can be started.
-        self.owners.insert(id, object.owner);
-        let priority = Some(spec.priority);
-        let submitted =
-            Event::JobSubmitted { job: id, spec, succeeded: Vec::new(), checkpoints: Vec::new() };
-        let change = move |_: &State| Change { events: vec![submitted], answer: () };
-        if let Err(error) = self.handle.change(change).await {
-            self.owners.remove(id);
-            return Err(error);
+        Ok(Some(NewJob { id, owner: object.owner, spec }))
+    }
+
+    /// Submits jobs; what is to be tried again.
+    async fn submit(&mut self, new: Vec<(JobNews, NewJob)>) -> Vec<JobNews> {
+        if new.is_empty() {
+            return Vec::new();
         }
-        self.known.insert(uid.clone(), Known { id, priority });
-        self.jobs.tell(&uid, Ok(id));
-        Ok(())
+        let mut events = Vec::new();
+        for (_, NewJob { id, owner, spec }) in &new {
+            // Before it can be started.
+            self.owners.insert(*id, owner.clone());
+            let (job, spec) = (*id, Arc::clone(spec));
+            let (succeeded, checkpoints) = (Vec::new(), Vec::new());
+            events.push(Event::JobSubmitted { job, spec, succeeded, checkpoints });
+        }
+        let change = move |_: &State| Change { events, answer: () };
+        if self.handle.change(change).await.is_err() {
+            new.iter().for_each(|(_, job)| self.owners.remove(job.id));
+            return new.into_iter().map(|(news, _)| news).collect();
+        }
+        for (_, NewJob { id, owner, spec }) in new {
+            self.jobs.tell(&owner.uid, Ok(id));
+            self.known.insert(owner.uid, Known { id, priority: Some(spec.priority) });
+        }
+        Vec::new()
     }
 
     /// # Errors
@@ -282,6 +314,26 @@ impl Intake {
             TrainingJobStatus { state, reason: first, conditions, ..TrainingJobStatus::default() };
         self.statuses.write(object.owner.clone(), status);
     }
+}
+
+/// A job that is to be submitted.
+struct NewJob {
+    id: JobId,
+    owner: JobOwner,
+    spec: Arc<JobSpec>,
+}
+
+/// The uid of the object that news are about.
+fn uid_in(news: &JobNews) -> &str {
+    match news {
+        JobNews::Is(object) => &object.owner.uid,
+        JobNews::Gone { uid } => uid,
+    }
+}
+
+/// Whether it names other jobs, which have to be submitted by then.
+fn waits_for_others(news: &JobNews) -> bool {
+    matches!(news, JobNews::Is(object) if !object.spec["after"].is_null())
 }
 
 /// Why a job is not taken in.

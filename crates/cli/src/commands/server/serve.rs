@@ -1,5 +1,8 @@
 //! The process that serves.
 
+#[cfg(feature = "kubernetes")]
+mod cluster;
+
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::path::{self, Path, PathBuf};
@@ -11,12 +14,10 @@ use anstream::eprintln;
 use het_devices::{System, mps_answers, mps_pipe};
 use het_server::api::{Api, Certificate, Listen, Network, Tokens, serve};
 use het_server::{
-    Access, Cluster, ClusterEnd, ClusterOptions, ClusterService, ControlLoopKind, DeviceLockError,
-    DeviceLocks, Election, ElectionError, Handle, Home, InputCopies, Keeping, Leadership,
-    LockHolder, Machine, MachineChanges, MachineLock, MachineService, MachineUsers, Members,
-    NodeSettings, Scheduling, Served, ServiceOptions, SpawnRequests, Standby, StartError,
-    StoreError, become_user, begin_store, disk_size, leader_identity, machine_with,
-    raise_descriptor_limit, since_boot, take_devices,
+    ControlLoopKind, DeviceLockError, DeviceLocks, Handle, Home, InputCopies, Keeping, LockHolder,
+    Machine, MachineChanges, MachineLock, MachineService, MachineUsers, Members, NodeSettings,
+    Scheduling, Served, ServiceOptions, SpawnRequests, StartError, StoreError, become_user,
+    begin_store, disk_size, machine_with, raise_descriptor_limit, take_devices,
 };
 use het_wire::declared::{self, DeclaredDevices};
 use nix::sys::prctl::set_pdeathsig;
@@ -26,7 +27,7 @@ use signal_hook::iterator::Signals;
 
 use tokio::runtime::Runtime;
 
-use super::{EngineChoice, KubernetesArgs, ServerArgs, signals};
+use super::{EngineChoice, ServerArgs, signals};
 use crate::fail::{Fail, code};
 use crate::local::{device_lock_dir, home, refuse_unsupervised};
 use crate::scheduling::policy_named;
@@ -35,122 +36,14 @@ const START_LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Threads beside the one that answers, for what waits: more than those who read job files, plan
 /// and look at files of jobs have places.
 const WORKERS: usize = 24;
-const RECONNECT_EVERY: Duration = Duration::from_secs(1);
 /// How long a server waits for the machine.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) fn serve_here(args: &ServerArgs) -> Result<u8, Fail> {
     match args.engine {
         EngineChoice::Node => serve_machine(args),
-        EngineChoice::Kubernetes => serve_cluster(args),
-    }
-}
-
-/// Runs jobs as pods. Nothing of this machine is used but the directory for the log.
-fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
-    refuse_machine_options(args)?;
-    let stop = StopRequest::on(signals()?);
-    raise_descriptor_limit();
-    let home = home()?;
-    home.server_dir()?;
-    let _lock = acquire(&home)?;
-    if args.new_store {
-        begin_store(&home).map_err(Fail::from_error)?;
-    }
-    let mut cluster = connect(&args.kubernetes)?;
-    loop {
-        // What can fail here fails before it leads.
-        let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
-        let options = ClusterOptions {
-            scheduler: args.kubernetes.scheduler_name.clone(),
-            scheduling: scheduling(args)?,
-            keeping: keeping(args),
-        };
-        let Some(leadership) = lead(&args.kubernetes, &cluster, &home, &stop)? else {
-            return Ok(code::OK);
-        };
-        let service = match ClusterService::start(home.clone(), (cluster, leadership), options) {
-            Err(StartError::LeadLost) => {
-                cluster = reconnect(&args.kubernetes, &stop)?;
-                continue;
-            }
-            service => service.map_err(start_failed)?,
-        };
-        say_at_start(&service.refused, &service.news);
-        let served = serve_until_stopped(args, home.clone(), tokens, service.served(), &stop);
-        match service.join().map_err(Fail::from_error)? {
-            ClusterEnd::Asked => return served,
-            ClusterEnd::LeadLost if stop.is_asked() => return served,
-            ClusterEnd::LeadLost => {
-                eprintln!("another server may lead now: waiting to lead again");
-                cluster = reconnect(&args.kubernetes, &stop)?;
-            }
-        }
-    }
-}
-
-/// Once the API server answers again, or somebody ends the wait.
-fn reconnect(args: &KubernetesArgs, stop: &StopRequest) -> Result<Cluster, Fail> {
-    loop {
-        match connect(args) {
-            Err(_) if !stop.is_asked() => thread::sleep(RECONNECT_EVERY),
-            connected => return connected,
-        }
-    }
-}
-
-fn connect(args: &KubernetesArgs) -> Result<Cluster, Fail> {
-    let KubernetesArgs { kubeconfig, kube_context, .. } = args;
-    let access = Access { kubeconfig: kubeconfig.clone(), context: kube_context.clone() };
-    Cluster::connect(access, since_boot).map_err(Fail::from_error)
-}
-
-/// Waits until no other server leads; `None` where somebody ends the wait.
-fn lead(
-    args: &KubernetesArgs,
-    cluster: &Cluster,
-    home: &Home,
-    stop: &StopRequest,
-) -> Result<Option<Leadership>, Fail> {
-    let election = Election {
-        namespace: args.lease_namespace.clone(),
-        name: args.scheduler_name.clone(),
-        identity: leader_identity(home),
-    };
-    let mut told = String::new();
-    let standby = |holder: &str| {
-        if !holder.is_empty() && holder != told {
-            eprintln!("`{holder}` leads: waiting for its Lease to end");
-            holder.clone_into(&mut told);
-        }
-        if stop.is_asked() { Standby::GiveUp } else { Standby::Wait }
-    };
-    match cluster.lead(election, standby) {
-        Ok(leadership) => Ok(Some(leadership)),
-        Err(ElectionError::GivenUp) => Ok(None),
-        Err(error @ ElectionError::NoNamespace { .. }) => Err(Fail::from_error(error)
-            .hint("make it by `het kubernetes manifests`, or name another by `--lease-namespace`")),
-        Err(error) => Err(Fail::from_error(error)),
-    }
-}
-
-/// What is said of devices and disks of this machine would have no effect.
-fn refuse_machine_options(args: &ServerArgs) -> Result<(), Fail> {
-    let given = [
-        ("--devices", args.devices.is_some()),
-        ("--share", !args.share.is_empty()),
-        ("--declare", args.declare.is_some()),
-        ("--scratch", args.scratch.is_some()),
-        ("--read", args.read.is_some()),
-        ("--health-check", args.health_check.is_some()),
-        ("--run-as", args.run_as.is_some()),
-    ];
-    match given.iter().find(|(_, is_given)| *is_given) {
-        None => Ok(()),
-        Some((option, _)) => {
-            let text = format!("`{option}` is about this machine, and jobs run in the cluster");
-            Err(Fail::new(code::USAGE, text).hint("leave it out"))
-        }
+        #[cfg(feature = "kubernetes")]
+        EngineChoice::Kubernetes => cluster::serve_cluster(args),
     }
 }
 

@@ -11,7 +11,8 @@ use het_core::{
 use het_kubernetes::{JobOwner, PodDevices, PodNews, PodRequest, PodWaits, Unsuitable};
 use het_service::{Change, Unavailable};
 
-use super::{Intake, WORKDIR};
+use super::Intake;
+use crate::cluster::WORKDIR;
 
 /// What the key of a job begins with that is a pod of somebody else; its uid follows.
 const KEY: &str = "pod/";

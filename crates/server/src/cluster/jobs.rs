@@ -6,19 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use het_core::JobId;
 use het_kubernetes::{ApiError, Jobs};
 use het_wire::job::TrainingJob;
-use het_wire::resource::{self, NotAResource};
-use thiserror::Error;
+use het_wire::resource;
 use tokio::sync::oneshot;
 
-/// Why a job could not be made in the cluster.
-#[derive(Debug, Error)]
-pub enum SubmitError {
-    #[error(transparent)]
-    NotAResource(#[from] NotAResource),
-    /// One sentence for people.
-    #[error("{0}")]
-    Refused(String),
-}
+use super::WORKDIR;
+use crate::served::{JobMaker, SubmitError, Submitting};
 
 /// Who waits for a job to be taken in, by the uid of its object; and those that were taken in while
 /// nobody had asked yet.
@@ -32,13 +24,13 @@ struct Waiting {
 
 /// How callers of the server make jobs in the cluster; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct ClusterJobs {
+pub(super) struct ClusterJobs {
     jobs: Jobs,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl ClusterJobs {
-    pub(crate) fn new(jobs: Jobs) -> Self {
+    pub(super) fn new(jobs: Jobs) -> Self {
         Self { jobs, waiting: Arc::default() }
     }
 
@@ -46,11 +38,7 @@ impl ClusterJobs {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the object of a job, and waits until the loop has the job.
-    ///
-    /// # Errors
-    /// When it cannot be an object, the API server does not take it, or the loop refuses it.
-    pub async fn submit(&self, job: &TrainingJob) -> Result<JobId, SubmitError> {
+    async fn make(&self, job: &TrainingJob) -> Result<JobId, SubmitError> {
         let spec = resource::spec_of(job)?;
         let metadata = &job.file.metadata;
         let namespace = metadata.tenant.as_deref().unwrap_or("default");
@@ -69,7 +57,7 @@ impl ClusterJobs {
         taken_in.map_err(SubmitError::Refused)
     }
 
-    pub(crate) fn tell(&self, uid: &str, taken_in: Result<JobId, String>) {
+    pub(super) fn tell(&self, uid: &str, taken_in: Result<JobId, String>) {
         let mut waiting = self.waiting();
         match waiting.callers.remove(uid) {
             // The caller may have gone.
@@ -77,6 +65,16 @@ impl ClusterJobs {
             None if waiting.asking > 0 => drop(waiting.taken_in.insert(uid.to_owned(), taken_in)),
             None => {}
         }
+    }
+}
+
+impl JobMaker for ClusterJobs {
+    fn submit<'a>(&'a self, job: &'a TrainingJob) -> Submitting<'a> {
+        Box::pin(self.make(job))
+    }
+
+    fn workdir(&self) -> &str {
+        WORKDIR
     }
 }
 

@@ -74,6 +74,7 @@ impl Server {
     }
 }
 
+#[cfg(feature = "kubernetes")]
 impl Server {
     /// The process that starts the next server when one dies.
     pub(crate) fn keeper(&self) -> i32 {

@@ -112,6 +112,7 @@ impl StopRequest {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(feature = "kubernetes")]
     fn is_asked(&self) -> bool {
         self.stopping().is_asked
     }

@@ -26,6 +26,7 @@ use schedulers::{OURS, Programs, Running, Who};
 const NAMESPACE: &str = "default";
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 const JOBS: &str = "/apis/heterosis.dev/v1alpha1/namespaces/default/trainingjobs";
 /// Whatever this made.
 const LABEL: &str = "heterosis.dev/bench";
@@ -58,7 +59,8 @@ pub struct KubernetesBench {
 pub struct KubernetesFigures {
     pub nodes: u32,
     pub pods: usize,
-    /// From the start of the scheduler's process to the last pod's node.
+    /// From the start of the scheduler's process until the last pod has its node, and the event
+    /// that says so.
     pub pods_per_s: f64,
     pub kube_scheduler_pods_per_s: f64,
     /// Processor time of the scheduler, its start included.
@@ -201,6 +203,10 @@ impl Bench<'_> {
         let began = Instant::now();
         let running = self.programs.start(who, &home)?;
         self.await_bound()?;
+        // Each pod costs both of them two writes.
+        await_that("all pods have their event", (EVERY, LIMIT), || {
+            Ok(self.api.count(EVENTS)? >= count)
+        })?;
         let rate = count as f64 / began.elapsed().as_secs_f64();
         let cpu_us = running.cpu_s()? * 1e6 / count as f64;
         if let Running::Het(server) = &running {
@@ -209,6 +215,7 @@ impl Bench<'_> {
         }
         drop(running);
         self.delete_pods()?;
+        self.api.delete(EVENTS, self.api.names(EVENTS, ("", ""), None)?)?;
         Ok((rate, cpu_us))
     }
 

@@ -18,8 +18,8 @@ use crate::jobs::{JobOwner, Jobs};
 use crate::leader::Leadership;
 use crate::objects::{self, PodObject};
 
-/// Writes under way at once: nobody waits for one.
-const WRITES_MAX: usize = 8;
+/// Writes under way at once.
+const WRITES_MAX: usize = 32;
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 
 /// Why a pod waits.

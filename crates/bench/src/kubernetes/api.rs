@@ -87,6 +87,22 @@ impl Api {
         answer.map_err(|error| refused(name, &error))
     }
 
+    /// How many objects there are at a path.
+    pub fn count(&self, path: &str) -> Result<usize, BenchError> {
+        let mut parameters = ListParams::default();
+        parameters.limit = Some(1);
+        let answer = self.list(path, &parameters)?;
+        let more = answer["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
+        Ok(answer["items"].as_array().map_or(0, Vec::len) + more as usize)
+    }
+
+    fn list(&self, path: &str, parameters: &ListParams) -> Result<Value, BenchError> {
+        let request = Request::new(path).list_metadata(parameters);
+        let request = request.map_err(|error| refused(path, &error))?;
+        let answer = self.runtime.block_on(self.client.request(request));
+        answer.map_err(|error| refused(path, &error))
+    }
+
     /// Names of the objects at a path that selectors choose: of labels, and of fields.
     pub fn names(
         &self,
@@ -96,10 +112,7 @@ impl Api {
     ) -> Result<Vec<String>, BenchError> {
         let mut parameters = ListParams::default().labels(labels).fields(fields);
         parameters.limit = limit;
-        let request = Request::new(path).list_metadata(&parameters);
-        let request = request.map_err(|error| refused(path, &error))?;
-        let answer: Result<Value, Error> = self.runtime.block_on(self.client.request(request));
-        let answer = answer.map_err(|error| refused(path, &error))?;
+        let answer = self.list(path, &parameters)?;
         let items = answer["items"].as_array().into_iter().flatten();
         let names = items.filter_map(|item| item["metadata"]["name"].as_str());
         Ok(names.map(str::to_owned).collect())

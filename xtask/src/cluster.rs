@@ -1,7 +1,9 @@
 //! `cargo xtask cluster`: a real Kubernetes control plane on loopback, for tests and for trying.
 
+mod audit;
 mod binaries;
 mod control_plane;
+mod faults;
 mod processes;
 
 use std::fs;
@@ -12,13 +14,16 @@ use anyhow::{Context, Result, bail};
 use binaries::Binaries;
 use control_plane::ControlPlane;
 
-const USAGE: &str = "usage: cargo xtask cluster up [NODES | bare] | down | build
+const USAGE: &str =
+    "usage: cargo xtask cluster up [NODES | bare] | down | build | faults [RUNS [SEED]]
 
   up     build what is missing, start etcd, API server, controller manager, kube-scheduler and
          kwok on 127.0.0.1, and make so many nodes that kwok plays, 0 without a number;
          `bare` starts etcd and the API server alone, for `het bench kubernetes`
   down   stop them and remove what they kept
-  build  only build, into the cache of this user";
+  build  only build, into the cache of this user
+  faults start one, and play so many runs on it, 100 without a number: leaders are killed and stand
+         still, API server and etcd start again, nodes vanish; the audit log says what came of it";
 
 /// Where a cluster keeps its state, `admin.kubeconfig` and logs among it.
 fn dir() -> PathBuf {
@@ -31,6 +36,7 @@ pub fn run(words: &[String]) -> Result<()> {
         ["build"] => Binaries::build().map(|_| ()),
         ["up"] => up(0),
         ["up", "bare"] => up_bare(),
+        ["faults", numbers @ ..] => play_faults(numbers),
         ["up", nodes] => up(nodes.parse().with_context(|| format!("`{nodes}` is no number"))?),
         ["down"] => down(),
         _ => bail!("{USAGE}"),
@@ -42,6 +48,19 @@ fn up(nodes: u32) -> Result<()> {
     cluster.make_nodes(nodes)?;
     println!("export KUBECONFIG={}", cluster.kubeconfig().display());
     Ok(())
+}
+
+/// Runs with seeds one after the other.
+fn play_faults(numbers: &[&str]) -> Result<()> {
+    let number = |at: usize, usual: u64| match numbers.get(at) {
+        None => Ok(usual),
+        Some(text) => text.parse().with_context(|| format!("`{text}` is no number")),
+    };
+    let (runs, seed) = (number(0, 100)?, number(1, 1)?);
+    let cluster = start(&Binaries::build()?)?;
+    let played = faults::play(&cluster, &dir(), seed..seed + runs);
+    down()?;
+    played
 }
 
 fn up_bare() -> Result<()> {

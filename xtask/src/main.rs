@@ -23,7 +23,8 @@ const USAGE: &str = "usage: cargo xtask CHORE
   arrows    no crate uses another that xtask/src/arrows.rs does not let it use, and no modules
             of a crate use each other in a circle
   book      links of all Markdown files lead somewhere; build the book into target/book
-  cluster   a Kubernetes control plane on loopback for tests: `cluster up [NODES]`, `cluster down`
+  cluster   a Kubernetes control plane on loopback for tests: `cluster up [NODES]`, `cluster down`;
+            `cluster faults [RUNS [SEED]]` breaks one again and again
   glossary  what docs/glossary.md names exists, and retired words are no names any more
   study     print the tables of a study: `study gavel|sia|packing|headline|faults DATA`
   tidy      no leftovers, no overlong lines, no files that tell two stories; no

@@ -1,6 +1,7 @@
 //! etcd, API server, controller manager, scheduler and kwok on loopback, with RBAC.
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,6 +25,10 @@ const ADMIN_TOKEN: &str = "admin";
 pub struct ControlPlane {
     dir: PathBuf,
     kubectl: PathBuf,
+    etcd: PathBuf,
+    api_server: PathBuf,
+    /// Of etcd and of the API server.
+    ports: [u16; 2],
 }
 
 impl ControlPlane {
@@ -47,18 +52,44 @@ impl ControlPlane {
     /// # Errors
     /// When a program does not start or does not become ready.
     pub fn start_bare(binaries: &Binaries, dir: &Path) -> Result<Self> {
-        let this = Self { dir: dir.to_owned(), kubectl: binaries.path("kubectl") };
+        let this = Self {
+            dir: dir.to_owned(),
+            kubectl: binaries.path("kubectl"),
+            etcd: binaries.path("etcd"),
+            api_server: binaries.path("kube-apiserver"),
+            ports: [crate::free_port()?, crate::free_port()?],
+        };
         // Tests know the directory alone.
         symlink(&this.kubectl, dir.join("kubectl")).context("`kubectl` cannot be linked")?;
-        let [etcd, api] = [crate::free_port()?, crate::free_port()?];
-        let start = |name: &str, arguments: &[String]| {
-            processes::start(dir, &binaries.path(name), arguments)
-        };
-        start("etcd", &this.etcd(etcd))?;
-        this.write_credentials(api)?;
-        start("kube-apiserver", &this.api_server(etcd, api))?;
+        processes::start(dir, &this.etcd, &this.etcd_flags())?;
+        this.write_credentials()?;
+        processes::start(dir, &this.api_server, &this.api_server_flags())?;
         this.await_ready()?;
         Ok(this)
+    }
+
+    /// Kills the API server and starts it again.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn restart_api_server(&self) -> Result<()> {
+        processes::kill(&self.dir, &self.api_server)?;
+        processes::start(&self.dir, &self.api_server, &self.api_server_flags())?;
+        self.await_ready()
+    }
+
+    /// Kills etcd and starts it again on what it had.
+    ///
+    /// # Errors
+    /// When the API server does not become ready.
+    pub fn restart_etcd(&self) -> Result<()> {
+        processes::kill(&self.dir, &self.etcd)?;
+        processes::start(&self.dir, &self.etcd, &self.etcd_flags())?;
+        self.await_ready()
+    }
+
+    pub fn audit_log(&self) -> PathBuf {
+        self.dir.join("audit.log")
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
@@ -69,8 +100,12 @@ impl ControlPlane {
         self.dir.join(name).display().to_string()
     }
 
-    fn etcd(&self, port: u16) -> Vec<String> {
-        let url = format!("http://127.0.0.1:{port}");
+    fn etcd_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports[0])
+    }
+
+    fn etcd_flags(&self) -> Vec<String> {
+        let url = self.etcd_url();
         flags(&[
             ("data-dir", &self.path("etcd")),
             ("listen-client-urls", &url),
@@ -81,9 +116,10 @@ impl ControlPlane {
         ])
     }
 
-    fn api_server(&self, etcd: u16, port: u16) -> Vec<String> {
+    fn api_server_flags(&self) -> Vec<String> {
+        let port = self.ports[1];
         flags(&[
-            ("etcd-servers", &format!("http://127.0.0.1:{etcd}")),
+            ("etcd-servers", &self.etcd_url()),
             ("bind-address", "127.0.0.1"),
             ("advertise-address", "127.0.0.1"),
             ("endpoint-reconciler-type", "none"),
@@ -141,7 +177,7 @@ impl ControlPlane {
     }
 
     /// Keys, tokens, and a kubeconfig for each.
-    fn write_credentials(&self, port: u16) -> Result<()> {
+    fn write_credentials(&self) -> Result<()> {
         let write = |name: &str, text: String| {
             fs::write(self.dir.join(name), text).with_context(|| format!("`{name}` of the cluster"))
         };
@@ -159,7 +195,7 @@ impl ControlPlane {
         });
         write("audit-policy.json", audit.to_string())?;
         let cluster = json!({
-            "server": format!("https://127.0.0.1:{port}"),
+            "server": format!("https://127.0.0.1:{}", self.ports[1]),
             "certificate-authority": self.path("certificates/apiserver.crt"),
         });
         let config = json!({
@@ -171,7 +207,7 @@ impl ControlPlane {
         write("admin.kubeconfig", config.to_string())
     }
 
-    fn kubectl(&self) -> Command {
+    pub fn kubectl(&self) -> Command {
         let mut kubectl = Command::new(&self.kubectl);
         kubectl.arg("--kubeconfig").arg(self.kubeconfig());
         kubectl
@@ -200,19 +236,32 @@ impl ControlPlane {
     /// When the API server refuses one.
     pub fn make_nodes(&self, count: u32) -> Result<()> {
         for first in (0..count).step_by(NODES_AT_ONCE as usize) {
-            let last = count.min(first + NODES_AT_ONCE);
-            let items: Vec<Value> = (first..last).map(node).collect();
-            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
-            let file = self.dir.join("nodes.json");
-            fs::write(&file, list.to_string()).context("nodes cannot be written down")?;
-            let mut create = self.kubectl();
-            create.args(["create", "--output", "name", "-f"]).arg(&file);
-            let made = create.output().context("`kubectl` does not start")?;
-            if !made.status.success() {
-                bail!("nodes are refused: {}", String::from_utf8_lossy(&made.stderr));
-            }
+            self.make(first..count.min(first + NODES_AT_ONCE))?;
         }
         self.await_nodes(count)
+    }
+
+    /// Makes one of them again, and waits until all that there are are ready.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn make_node(&self, number: u32) -> Result<()> {
+        self.make(number..number + 1)?;
+        self.await_nodes(1)
+    }
+
+    fn make(&self, numbers: Range<u32>) -> Result<()> {
+        let items: Vec<Value> = numbers.map(node).collect();
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+        let file = self.dir.join("nodes.json");
+        fs::write(&file, list.to_string()).context("nodes cannot be written down")?;
+        let mut create = self.kubectl();
+        create.args(["create", "--output", "name", "-f"]).arg(&file);
+        let made = create.output().context("`kubectl` does not start")?;
+        if !made.status.success() {
+            bail!("nodes are refused: {}", String::from_utf8_lossy(&made.stderr));
+        }
+        Ok(())
     }
 
     /// Until kwok says that they are ready.

@@ -65,6 +65,33 @@ pub fn stop_all(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Kills one of them, as the kernel would.
+///
+/// # Errors
+/// When `kill` is missing, or the list cannot be written.
+pub fn kill(dir: &Path, program: &Path) -> Result<()> {
+    let known = fs::read_to_string(list(dir)).unwrap_or_default();
+    let name = program.display().to_string();
+    let is_of_it = |line: &&str| line.split_once(' ').is_some_and(|(_, known)| known == name);
+    let (of_it, others): (Vec<&str>, Vec<&str>) = known.lines().partition(is_of_it);
+    let ids = of_it.iter().filter_map(|line| Some(line.split_once(' ')?.0));
+    for id in ids.filter(|id| is_it(id, &name)) {
+        signal("KILL", id)?;
+        while Path::new("/proc").join(id).join("exe").exists() {
+            std::thread::yield_now();
+        }
+    }
+    let rest: String = others.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(list(dir), rest).context("processes cannot be noted")
+}
+
+/// # Errors
+/// When `kill` is missing.
+pub fn signal(name: &str, id: &str) -> Result<()> {
+    let status = Command::new("kill").args([&format!("-{name}"), "--", id]).status();
+    status.map(drop).context("`kill` does not start")
+}
+
 fn is_it(id: &str, program: &str) -> bool {
     fs::read_link(format!("/proc/{id}/exe")).is_ok_and(|path| path == Path::new(program))
 }

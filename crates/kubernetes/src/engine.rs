@@ -13,6 +13,7 @@ use het_core::{
     Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
+use het_wire::progress::Tally;
 use tokio::sync::mpsc::{Receiver, unbounded_channel};
 use tokio::time::timeout;
 
@@ -124,6 +125,9 @@ struct Live {
     /// When it got its nodes, and since when a rank of it is in trouble.
     bound_at: Option<Time>,
     in_trouble: Option<Time>,
+    /// What its ranks said of their progress, and what each said last.
+    tally: Tally,
+    reports: BTreeMap<u32, Arc<str>>,
 }
 
 impl Live {
@@ -139,6 +143,8 @@ impl Live {
             stop: None,
             bound_at: None,
             in_trouble: None,
+            tally: Tally::default(),
+            reports: BTreeMap::new(),
         }
     }
 }
@@ -588,9 +594,27 @@ impl Kubernetes {
         if let Some(live) = self.leases.get_mut(&rank.lease) {
             live.pods[rank.rank as usize].1.get_or_insert_with(|| row.uid.clone());
             live.gang.see(rank.rank, row);
+            // Nothing is said of a gang before its start, and nothing after its end.
+            self.report(rank, row);
             self.await_beginning(rank.lease);
             self.tell(rank.lease);
+            self.report(rank, row);
         }
+    }
+
+    /// Passes on what the program of a gang that runs says of its progress.
+    fn report(&mut self, RankLabels { lease, rank }: RankLabels, row: &PodRow) {
+        let Some(report) = &row.report else { return };
+        let is_new =
+            |live: &&mut Live| live.gang.has_started() && live.reports.get(&rank) != Some(report);
+        let Some(live) = self.leases.get_mut(&lease).filter(is_new) else { return };
+        live.reports.insert(rank, Arc::clone(report));
+        live.tally.line(report.as_bytes());
+        let (progress, checkpoints) = live.tally.take();
+        let progress = progress.map(|progress| Event::Progressed { lease, progress });
+        let saved = checkpoints.into_iter();
+        let saved = saved.map(|checkpoint| Event::Checkpointed { lease, checkpoint });
+        self.ready.extend(progress.into_iter().chain(saved));
     }
 
     /// Remembers a pod. What those of others take is capacity that is taken.

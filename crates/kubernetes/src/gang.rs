@@ -161,6 +161,11 @@ impl Gang {
         ranks.filter(|(_, seen)| **seen == Seen::Nothing).map(|(rank, _)| rank)
     }
 
+    /// All of its ranks ran once.
+    pub fn has_started(&self) -> bool {
+        self.is_started
+    }
+
     /// It has its nodes and not all of its ranks run.
     pub fn is_starting(&self) -> bool {
         self.begin == Beginning::Done && !self.is_started && !self.is_stopping && !self.is_doomed

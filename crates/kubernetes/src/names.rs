@@ -21,6 +21,8 @@ const ATTEMPT: &str = "heterosis.dev/attempt";
 const LEASE: &str = "heterosis.dev/lease";
 const RANK: &str = "heterosis.dev/rank";
 const GENERATION: &str = "heterosis.dev/generation";
+/// A line of JSON that says how far the pod's program is, as one of `HET_PROGRESS`.
+pub(crate) const PROGRESS: &str = "heterosis.dev/progress";
 /// Of a pod of somebody else, `true` where it may be stopped for others.
 pub(crate) const PREEMPTIBLE: &str = "heterosis.dev/preemptible";
 /// Of the leader that made it: the API server refuses what one before the newest makes.

@@ -19,6 +19,9 @@ pub(crate) type NodeObject = Object<NodeSpec, NodeStatus>;
 /// Why a container waits that is on its way.
 const USUAL: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
 
+/// Longest report of progress that is kept.
+const REPORT_BYTES_MAX: usize = 16 * 1024;
+
 /// The API that pods are asked of.
 pub(crate) fn pods() -> ApiResource {
     ApiResource::erase::<v1::Pod>(&())
@@ -219,6 +222,8 @@ pub(crate) struct PodRow {
     pub trouble: Option<String>,
     /// Of a pod of somebody else that asks this scheduler for a node.
     pub needs: Option<Arc<PodNeeds>>,
+    /// What its program said last of its progress.
+    pub report: Option<Arc<str>>,
 }
 
 /// How far a pod is.
@@ -293,11 +298,15 @@ impl PodRow {
         let is_deleting = metadata.deletion_timestamp.is_some();
         let phase = pod.status.as_ref().map_or(PodPhase::Pending, PodStatus::phase);
         let asks = pod.spec.asks(scheduler) && rank.is_none() && !is_deleting;
+        let annotations = metadata.annotations.unwrap_or_default();
         let needs = (asks && !phase.has_ended()).then(|| {
             let profile = metadata.generate_name.as_deref().map(|name| name.trim_end_matches('-'));
             let profile = profile.unwrap_or(&key.name);
-            pod.spec.needs(profile, &metadata.annotations.unwrap_or_default())
+            pod.spec.needs(profile, &annotations)
         });
+        let is_ours = pod.spec.scheduler_name.as_deref() == Some(scheduler);
+        let report = annotations.get(names::PROGRESS).filter(|_| is_ours);
+        let report = report.filter(|text| text.len() <= REPORT_BYTES_MAX);
         let trouble = pod.status.as_ref().and_then(PodStatus::trouble);
         Some(Self {
             key,
@@ -309,6 +318,7 @@ impl PodRow {
             rank,
             requests,
             needs: needs.map(Arc::new),
+            report: report.map(|text| text.as_str().into()),
         })
     }
 

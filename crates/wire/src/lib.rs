@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod declared;
 pub mod file;
 pub mod job;
+pub mod progress;
 pub mod quantity;
 pub mod quotas;
 pub mod ranks;

@@ -16,6 +16,7 @@ fn pod(phase: PodPhase) -> PodRow {
         requests,
         trouble: None,
         needs: None,
+        report: None,
     }
 }
 

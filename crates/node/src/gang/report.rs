@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use het_core::{Checkpoint, LeaseId, Progress};
+use het_wire::progress::Tally;
 use nix::sys::inotify::WatchDescriptor;
 
 use crate::checkpoint::{
     CheckpointFollower, CheckpointSearch, DirectoryWatch, Look, Orderly, SearchRoots, verify,
 };
-use crate::progress::{ProgressFile, Tally};
+use crate::progress::ProgressFile;
 
 /// The message to the user where inotify cannot be used.
 const UNWATCHED: &str = "progress is read only at the end: inotify cannot be used, \

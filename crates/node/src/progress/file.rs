@@ -5,8 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use het_files::{Links, open};
-
-use super::tally::Tally;
+use het_wire::progress::Tally;
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -1,7 +1,6 @@
 //! Adds up what a gang reports. No I/O.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Checkpoint, Micro, Millis, Name, Progress};
 
@@ -16,7 +15,7 @@ const QUOTE_CHARS_MAX: usize = 80;
 
 /// Everything a gang reported that was not passed on yet.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     fresh: Progress,
     checkpoints: Vec<Checkpoint>,
     names: BTreeSet<Name>,
@@ -38,7 +37,7 @@ struct Malformed {
 
 impl Tally {
     /// Adds one line, without its end.
-    pub(super) fn line(&mut self, line: &[u8]) {
+    pub fn line(&mut self, line: &[u8]) {
         self.lines += 1;
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
@@ -50,7 +49,7 @@ impl Tally {
     }
 
     /// As [`Self::line`], for one that is too long, or many that were not read: they count as one.
-    pub(super) fn skipped(&mut self, beginning: &[u8]) {
+    pub fn skipped(&mut self, beginning: &[u8]) {
         self.lines += 1;
         self.malformed(beginning);
     }
@@ -65,19 +64,19 @@ impl Tally {
 
     /// Adds progress from another source, such as a checkpoint, unless the program reports steps
     /// itself.
-    pub(crate) fn suggest(&mut self, progress: &Progress) {
+    pub fn suggest(&mut self, progress: &Progress) {
         if !self.has_step {
             self.fresh.merge(progress);
         }
     }
 
     /// The program reported that its work is complete.
-    pub(crate) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.done
     }
 
     /// What is new since the last call: progress, then completed checkpoints in order.
-    pub(crate) fn take(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
+    pub fn take(&mut self) -> (Option<Progress>, Vec<Checkpoint>) {
         if self.malformed.lines > 0 && !self.malformed.reported {
             self.malformed.reported = true;
             let Malformed { lines, first: (number, first), .. } = &self.malformed;

@@ -1,0 +1,7 @@
+//! What programs report of their progress: lines of JSON, and what they add up to. No I/O.
+
+mod line;
+mod tally;
+
+pub use line::to_line;
+pub use tally::Tally;

@@ -16,7 +16,6 @@ use tokio::sync::mpsc;
 
 use crate::names::{SCHEDULER, SCHEDULER_LABEL};
 use crate::objects::ObjectKey;
-use crate::requests::PodRequest;
 
 /// News of jobs that may wait for whoever takes them in.
 const NEWS_MAX: usize = 4_096;
@@ -43,20 +42,6 @@ pub struct JobOwner {
 pub enum JobNews {
     Is(Box<JobObject>),
     Gone { uid: String },
-}
-
-/// What changed about pods of others that ask for a node.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PodNews {
-    Asks(Box<PodRequest>),
-    Gone { uid: String },
-}
-
-/// What changes about jobs and about pods that ask for a node, beginning with all that there are.
-#[derive(Debug)]
-pub struct News {
-    pub jobs: mpsc::Receiver<JobNews>,
-    pub pods: mpsc::UnboundedReceiver<PodNews>,
 }
 
 /// Which object a job is of; shared by the engine and whoever takes jobs in. What is made for a job

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::names::{self, RankLabels};
+use crate::needs::{NodeRule, Operator, PodNeeds, Requirement};
 use crate::quantity::amounts;
-use crate::requests::{NodeRule, Operator, PodNeeds, Requirement};
 
 pub(crate) type PodObject = Object<PodSpec, PodStatus>;
 pub(crate) type NodeObject = Object<NodeSpec, NodeStatus>;

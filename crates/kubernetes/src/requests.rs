@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Bytes, HostResources, Name};
 
-use crate::inventory::Inventory;
-use crate::jobs::JobOwner;
+use tokio::sync::mpsc;
+
+use crate::inventory::{Inventory, is_device};
+use crate::jobs::{JobNews, JobOwner};
+use crate::needs::{NodeRule, PodNeeds};
 use crate::pods::CPU;
 
 /// What only more or other nodes can change, and what nothing can.
@@ -43,70 +46,18 @@ pub struct PodDevices {
     pub host: HostResources,
 }
 
-/// What a pod says of the node that it wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodNeeds {
-    pub profile: Name,
-    pub priority: i64,
-    pub preemptible: bool,
-    pub nodes: NodeRule,
-    /// What it asks for that nobody does here: one sentence.
-    pub not_supported: Option<String>,
-    /// Claims that must have their volume before.
-    pub claims: Vec<String>,
+/// What changed about pods of others that ask for a node.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PodNews {
+    Asks(Box<PodRequest>),
+    Gone { uid: String },
 }
 
-/// Which nodes will do, by their labels.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NodeRule {
-    pub labels: BTreeMap<String, String>,
-    /// One of them holds; any node will do where there is none.
-    pub terms: Vec<Vec<Requirement>>,
-}
-
-/// A condition on one label.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Requirement {
-    pub key: String,
-    pub operator: Operator,
-    pub values: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Operator {
-    In,
-    NotIn,
-    Exists,
-    DoesNotExist,
-    Gt,
-    Lt,
-}
-
-impl NodeRule {
-    pub fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
-        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
-        // A term without conditions accepts no node.
-        let holds = |term: &Vec<Requirement>| {
-            !term.is_empty() && term.iter().all(|one| one.accepts(labels))
-        };
-        self.labels.iter().all(has) && (self.terms.is_empty() || self.terms.iter().any(holds))
-    }
-}
-
-impl Requirement {
-    fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
-        let value = labels.get(&self.key);
-        let number = |text: &String| text.parse::<i64>().ok();
-        let both = || value.and_then(number).zip(self.values.first().and_then(number));
-        match self.operator {
-            Operator::In => value.is_some_and(|value| self.values.contains(value)),
-            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-            Operator::Gt => both().is_some_and(|(value, limit)| value > limit),
-            Operator::Lt => both().is_some_and(|(value, limit)| value < limit),
-        }
-    }
+/// What changes about jobs and about pods that ask for a node, beginning with all that there are.
+#[derive(Debug)]
+pub struct News {
+    pub jobs: mpsc::Receiver<JobNews>,
+    pub pods: mpsc::UnboundedReceiver<PodNews>,
 }
 
 /// Which classes of devices will do for whom, as the nodes are now.
@@ -148,9 +99,7 @@ impl Offers {
         }
         let amount = |name: &str| requests.get(name).copied().unwrap_or_default();
         let cores = amount(CPU).div_ceil(1_000) as u32;
-        let mut devices = requests
-            .iter()
-            .filter(|(name, amount)| **amount > 0 && crate::inventory::is_device(name));
+        let mut devices = requests.iter().filter(|(name, amount)| **amount > 0 && is_device(name));
         let (resource, count, cores) = match (devices.next(), devices.next()) {
             (None, _) => (CPU, cores.max(1), 0),
             (Some((name, amount)), None) => (name.as_str(), (amount / 1_000) as u32, cores),

@@ -31,7 +31,7 @@ const EVERY: Duration = Duration::from_millis(250);
 /// # Errors
 /// When a job does not end as it should, or the audit log shows that a law was broken.
 pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()> {
-    let het = built()?;
+    let het = built(dir)?;
     cluster.make_nodes(NODES)?;
     define(cluster, &het)?;
     let kubeconfig = account(cluster, dir)?;
@@ -71,15 +71,17 @@ pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()>
     Ok(())
 }
 
-/// `het`, as tests use it.
-fn built() -> Result<PathBuf> {
+/// A copy of `het`, as tests use it: somebody may build another meanwhile.
+fn built(dir: &Path) -> Result<PathBuf> {
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "--workspace", "--bin", "het"]).current_dir(crate::root());
     let status = build.status().context("cargo does not start")?;
     if !status.success() {
         bail!("`het` cannot be built");
     }
-    Ok(crate::target().join("debug/het"))
+    let copy = dir.join("het");
+    fs::copy(crate::target().join("debug/het"), &copy).context("`het` cannot be copied")?;
+    Ok(copy)
 }
 
 fn define(cluster: &ControlPlane, het: &Path) -> Result<()> {

@@ -9,10 +9,10 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Kubernetes, Listing, Live, Whose};
 use crate::gang::Gang;
-use crate::jobs::{JobOwner, PodNews};
+use crate::jobs::JobOwner;
 use crate::objects::{ObjectKey, PodPhase, PodRow};
 use crate::pods;
-use crate::requests::{Offers, PodRequest};
+use crate::requests::{Offers, PodNews, PodRequest};
 use crate::writer::Right;
 
 /// Who asks, and who was answered.

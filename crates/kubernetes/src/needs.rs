@@ -1,0 +1,71 @@
+//! What a pod says of the node that it wants. No I/O.
+
+use std::collections::BTreeMap;
+
+use het_core::Name;
+
+/// What a pod says of the node that it wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodNeeds {
+    pub profile: Name,
+    pub priority: i64,
+    pub preemptible: bool,
+    pub nodes: NodeRule,
+    /// What it asks for that nobody does here: one sentence.
+    pub not_supported: Option<String>,
+    /// Claims that must have their volume before.
+    pub claims: Vec<String>,
+}
+
+/// Which nodes will do, by their labels.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeRule {
+    pub labels: BTreeMap<String, String>,
+    /// One of them holds; any node will do where there is none.
+    pub terms: Vec<Vec<Requirement>>,
+}
+
+/// A condition on one label.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Requirement {
+    pub key: String,
+    pub operator: Operator,
+    pub values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Operator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+    Gt,
+    Lt,
+}
+
+impl NodeRule {
+    pub fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        // A term without conditions accepts no node.
+        let holds = |term: &Vec<Requirement>| {
+            !term.is_empty() && term.iter().all(|one| one.accepts(labels))
+        };
+        self.labels.iter().all(has) && (self.terms.is_empty() || self.terms.iter().any(holds))
+    }
+}
+
+impl Requirement {
+    fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        let number = |text: &String| text.parse::<i64>().ok();
+        let both = || value.and_then(number).zip(self.values.first().and_then(number));
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::Gt => both().is_some_and(|(value, limit)| value > limit),
+            Operator::Lt => both().is_some_and(|(value, limit)| value < limit),
+        }
+    }
+}

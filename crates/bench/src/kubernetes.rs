@@ -126,6 +126,7 @@ fn define(api: &Api) -> Result<(), BenchError> {
         scheduler: OURS.to_owned(),
         storage: String::new(),
         replicas: 1,
+        jobs_namespaces: Vec::new(),
     };
     let is_it = |object: &Value| object["kind"] == "CustomResourceDefinition";
     let definition = manifests(&options).into_iter().filter(is_it).collect();

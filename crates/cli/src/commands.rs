@@ -17,6 +17,8 @@ mod profile;
 mod prune;
 mod ps;
 mod quotas;
+#[cfg(feature = "kubernetes")]
+mod rank;
 mod run;
 mod schema;
 mod server;
@@ -47,6 +49,8 @@ use self::profile::ProfileCommand;
 use self::prune::PruneArgs;
 use self::ps::PsArgs;
 use self::quotas::QuotasArgs;
+#[cfg(feature = "kubernetes")]
+use self::rank::RankArgs;
 use self::run::RunArgs;
 use self::schema::SchemaArgs;
 use self::server::ServerArgs;
@@ -149,6 +153,9 @@ pub enum Command {
     /// Simulate a fabric, plan paths through it, tune its marking.
     #[command(subcommand)]
     Fabric(FabricCommand),
+    /// Supervise a program inside of a pod.
+    #[cfg(feature = "kubernetes")]
+    Rank(RankArgs),
     #[cfg(feature = "kubernetes")]
     /// Make a cluster ready for `het server --engine kubernetes`.
     #[command(subcommand)]
@@ -192,6 +199,8 @@ pub fn dispatch(command: Command) -> Result<u8, Fail> {
         Command::Size(args) => size::size(&args),
         Command::Profile(command) => profile::profile(&command),
         Command::Fabric(command) => fabric::fabric(&command),
+        #[cfg(feature = "kubernetes")]
+        Command::Rank(args) => rank::rank(&args),
         #[cfg(feature = "kubernetes")]
         Command::Kubernetes(command) => kubernetes::kubernetes(&command),
         Command::Bench(args) => bench::bench(&args),

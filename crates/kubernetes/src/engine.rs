@@ -46,6 +46,8 @@ pub struct KubernetesConfig {
     pub leadership: Leadership,
     /// Where pods of jobs are made that have no object; they are refused where it is `None`.
     pub namespace: Option<String>,
+    /// An image with `het` on its path, which supervises the ranks in their pods.
+    pub supervisor: Option<String>,
     pub nodes: Nodes,
     /// Not before the state's.
     pub begins_at: Time,
@@ -87,6 +89,7 @@ pub struct Kubernetes {
     heard: Receiver<Message>,
     scheduler: String,
     namespace: Option<String>,
+    supervisor: Option<String>,
     owners: JobOwners,
     clock: Clock,
     fence: GenerationFence,
@@ -237,7 +240,7 @@ impl fmt::Debug for Kubernetes {
 impl Kubernetes {
     pub fn new(config: KubernetesConfig) -> Self {
         let KubernetesConfig { cluster, scheduler, leadership, namespace, .. } = config;
-        let KubernetesConfig { nodes, begins_at, patience, .. } = config;
+        let KubernetesConfig { supervisor, nodes, begins_at, patience, .. } = config;
         let (sender, heard) = channel();
         let client = cluster.connection().client.clone();
         cluster.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
@@ -260,6 +263,7 @@ impl Kubernetes {
             heard,
             scheduler,
             namespace,
+            supervisor,
             owners: JobOwners::default(),
             fence: GenerationFence::default(),
             topology: Arc::default(),
@@ -390,6 +394,7 @@ impl Kubernetes {
                     placement,
                     launch,
                     resume: resume.as_ref(),
+                    supervisor: self.supervisor.as_deref(),
                 };
                 let objects = self.prepared(&gang);
                 let place = Place::of(&gang);

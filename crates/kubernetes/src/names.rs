@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 /// Whom a pod asks to choose its node, where nobody names another.
 pub const SCHEDULER: &str = "heterosis";
+/// The service account of pods in which a rank is supervised.
+pub(crate) const RANK_ACCOUNT: &str = "heterosis-rank";
 /// Where the server and its Lease are, where nobody names another namespace.
 pub const NAMESPACE: &str = "heterosis";
 

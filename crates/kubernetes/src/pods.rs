@@ -11,7 +11,7 @@ use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
 use crate::jobs::JobOwner;
-use crate::names::Attempt;
+use crate::names::{Attempt, RANK_ACCOUNT};
 use crate::objects::ObjectKey;
 
 /// Where ranks meet: each gang has addresses of its own, so all may use the same.
@@ -20,6 +20,9 @@ const CONTAINER: &str = "stage";
 /// Volumes that every pod has: its own directory, and memory that its processes share.
 const WORK: &str = "work";
 const SHARED_MEMORY: &str = "shared-memory";
+/// A volume and a container that bring `het` to where a rank's program runs.
+const SUPERVISOR: &str = "het";
+const SUPERVISOR_DIR: &str = "/het";
 /// What the kubelet calls the cores of a node.
 pub(crate) const CPU: &str = "cpu";
 
@@ -40,6 +43,8 @@ pub(crate) struct Gang<'a> {
     pub placement: &'a Placement,
     pub launch: &'a Launch,
     pub resume: Option<&'a Checkpoint>,
+    /// The image with `het` that supervises ranks; nobody does where it is `None`.
+    pub supervisor: Option<&'a str>,
 }
 
 /// The objects of a gang, ready to be made.
@@ -138,11 +143,12 @@ impl Gang<'_> {
         let names = self.names();
         let name = names.pod_name(rank);
         let resources = self.resources(rank);
+        let is_supervised = self.supervisor.is_some();
         let mut spec = json!({
             "schedulerName": self.scheduler,
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": self.grace_seconds(),
-            "automountServiceAccountToken": false,
+            "automountServiceAccountToken": is_supervised,
             "enableServiceLinks": false,
             "tolerations": tolerations(&resources),
             "containers": [{
@@ -153,6 +159,14 @@ impl Gang<'_> {
             }],
             "volumes": self.volumes(),
         });
+        if let Some(image) = self.supervisor {
+            spec["serviceAccountName"] = json!(RANK_ACCOUNT);
+            spec["initContainers"] = json!([{
+                "name": SUPERVISOR, "image": image,
+                "command": ["het", "rank", "--copy", SUPERVISOR_DIR],
+                "volumeMounts": [{ "name": SUPERVISOR, "mountPath": SUPERVISOR_DIR }],
+            }]);
+        }
         if self.world() > 1 {
             spec["hostname"] = json!(name);
             spec["subdomain"] = json!(names.gang_name());
@@ -181,7 +195,8 @@ impl Gang<'_> {
         let own = json!({ "name": WORK, "emptyDir": {} });
         // Without it there are 64 MiB, too few for the workers of a data loader.
         let shared = json!({ "name": SHARED_MEMORY, "emptyDir": { "medium": "Memory" } });
-        [own, shared].into_iter().chain(claims).collect()
+        let supervisor = self.supervisor.map(|_| json!({ "name": SUPERVISOR, "emptyDir": {} }));
+        [own, shared].into_iter().chain(supervisor).chain(claims).collect()
     }
 
     fn volume_mounts(&self) -> Vec<Value> {
@@ -200,7 +215,8 @@ impl Gang<'_> {
         });
         let is_taken = |path: &str| self.claims().iter().any(|volume| volume.target == path);
         let own = [(WORK, self.launch.workdir.as_str()), (SHARED_MEMORY, "/dev/shm")];
-        let own = own.into_iter().filter(|(_, path)| !is_taken(path));
+        let supervisor = self.supervisor.map(|_| (SUPERVISOR, SUPERVISOR_DIR));
+        let own = own.into_iter().chain(supervisor).filter(|(_, path)| !is_taken(path));
         own.map(|(name, path)| json!({ "name": name, "mountPath": path })).chain(mounts).collect()
     }
 
@@ -248,7 +264,12 @@ impl Gang<'_> {
         let resume: &[String] = if self.resume.is_some() { &self.launch.resume } else { &[] };
         let values = self.placeholders(rank);
         let words = self.launch.argv.iter().chain(resume);
-        words.map(|text| literal(&fill(text, values))).collect()
+        let program = words.map(|text| literal(&fill(text, values)));
+        let supervisor: &[&str] = match self.supervisor {
+            Some(_) => &["/het/het", "rank", "--dir", "/het/rank", "--"],
+            None => &[],
+        };
+        supervisor.iter().map(|word| (*word).to_owned()).chain(program).collect()
     }
 
     /// The contract between a program and its scheduler, as far as a pod can keep it.
@@ -286,7 +307,25 @@ impl Gang<'_> {
             }
         }
         let variables = variables.iter();
-        variables.map(|(name, value)| json!({ "name": name, "value": literal(value) })).collect()
+        let variables =
+            variables.map(|(name, value)| json!({ "name": name, "value": literal(value) }));
+        variables.chain(self.supervision()).collect()
+    }
+
+    /// What a supervisor has to know.
+    fn supervision(&self) -> Vec<Value> {
+        if self.supervisor.is_none() {
+            return Vec::new();
+        }
+        let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+        let checkpoint = self.launch.checkpoint.as_ref();
+        let signal = checkpoint.map_or("SIGTERM", |checkpoint| checkpoint.notice.as_str());
+        vec![
+            field("HET_NAMESPACE", "metadata.namespace"),
+            field("HET_POD", "metadata.name"),
+            json!({ "name": "HET_GRACE", "value": self.grace_seconds().to_string() }),
+            json!({ "name": "HET_NOTICE_SIGNAL", "value": signal }),
+        ]
     }
 
     /// How its ranks meet, as `torch.distributed` and `torchrun` have it.

@@ -4,7 +4,7 @@
 mod disk;
 mod health;
 mod holdings;
-mod notice;
+pub(crate) mod notice;
 mod process;
 mod processes;
 mod report;
@@ -40,6 +40,7 @@ use disk::DiskUse;
 use holdings::{Files, Holdings};
 pub(crate) use process::Process;
 use processes::Processes;
+pub(crate) use report::{Report, Watched};
 use reporting::Reporting;
 use seen_inputs::SeenInputs;
 pub(crate) use shim::Shim;

@@ -22,6 +22,7 @@
 //!
 //! ```text
 //! node         the engine: plans in, events out; adoption of what a dead engine left
+//! rank         one rank inside of a pod, without an engine
 //! gang         the supervisor of one gang: startup, observation, shutdown, verdict, reports
 //! launch       from a specification to a running program: environment, containers, lookup
 //! context      what all gangs share: clock, poller, queue of events, pools
@@ -51,6 +52,7 @@ mod output;
 mod poller;
 mod process;
 mod progress;
+mod rank;
 mod recovery;
 mod remover;
 mod resources;
@@ -74,6 +76,7 @@ pub use process::{
     boot_id, forbid_core_dumps, kill_processes_of, launcher_main, messages, name_process,
     raise_descriptor_limit,
 };
+pub use rank::{Rank, RankError, RankReport, RankSignals, run_rank};
 pub use recovery::{
     LiveLeases, ProcessOwner, ProcessorTime, Reaped, SessionTime, forward_signal, run_restarter,
 };

@@ -42,6 +42,8 @@ const WORKDIR: &str = "/work";
 pub struct ClusterOptions {
     /// The `schedulerName` of its pods.
     pub scheduler: String,
+    /// An image with `het` on its path, which supervises the ranks in their pods.
+    pub supervisor: Option<String>,
     pub scheduling: Scheduling,
     pub keeping: Keeping,
 }
@@ -82,11 +84,11 @@ impl ClusterService {
         (cluster, leadership): (Cluster, Leadership),
         options: ClusterOptions,
     ) -> Result<Self, StartError> {
-        let ClusterOptions { scheduler, scheduling, keeping } = options;
+        let ClusterOptions { scheduler, supervisor, scheduling, keeping } = options;
         let began = since_boot();
         let objects = cluster.list_jobs(&scheduler)?;
         let led = (cluster.clone(), leadership.clone());
-        let (takeover, engine) = take_over(&home, led, scheduler, &objects)?;
+        let (takeover, engine) = take_over(&home, led, (scheduler, supervisor), &objects)?;
         let mut engine = engine;
         let Takeover { store, past, refused, mut news, .. } = takeover;
         let store = store.with_keeping(keeping);
@@ -178,7 +180,7 @@ impl ClusterService {
 fn take_over(
     home: &Home,
     (cluster, leadership): (Cluster, Leadership),
-    scheduler: String,
+    (scheduler, supervisor): (String, Option<String>),
     objects: &[JobObject],
 ) -> Result<(Takeover, Kubernetes), StartError> {
     let mut takeover = Takeover::open(home, &leadership, objects)?;
@@ -194,6 +196,7 @@ fn take_over(
         scheduler,
         leadership: leadership.clone(),
         namespace: None,
+        supervisor,
         nodes: Nodes::Watched,
         begins_at: time,
         patience: Patience::default(),

@@ -36,9 +36,12 @@ pub use het_host::{
 #[cfg(feature = "kubernetes")]
 pub use het_kubernetes::{
     Access, Cluster, ClusterError, Election, ElectionError, Leadership, ManifestOptions,
-    NAMESPACE as SCHEDULER_NAMESPACE, SCHEDULER, Standby, manifests,
+    NAMESPACE as SCHEDULER_NAMESPACE, OwnPod, PodName, ReportError, SCHEDULER, Standby, manifests,
 };
-pub use het_node::{CopyInputs, InputCopies, NodeSettings, since_boot};
+pub use het_node::{
+    CopyInputs, InputCopies, NodeSettings, Rank, RankError, RankReport, RankSignals, run_rank,
+    since_boot,
+};
 pub use het_planner::models;
 pub use het_scheduler::{Impossible, Remedy, impossible};
 pub use het_service::report::{Detail, explanation_of_record};

@@ -1,6 +1,7 @@
 //! etcd, API server, controller manager, scheduler and kwok on loopback, with RBAC.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,7 @@ impl ControlPlane {
             kubectl: binaries.path("kubectl"),
             etcd: binaries.path("etcd"),
             api_server: binaries.path("kube-apiserver"),
-            ports: [crate::free_port()?, crate::free_port()?],
+            ports: [lasting_port(0)?, lasting_port(1)?],
         };
         // Tests know the directory alone.
         symlink(&this.kubectl, dir.join("kubectl")).context("`kubectl` cannot be linked")?;
@@ -278,6 +279,14 @@ impl ControlPlane {
             None => Ok(()),
         }
     }
+}
+
+/// A port that a program can have again after it was killed: below those that the kernel gives to
+/// clients, one of which could take it meanwhile (`ip_local_port_range` begins with 32,768).
+fn lasting_port(which: u16) -> Result<u16> {
+    let first = 20_000 + (std::process::id() as u16 % 1_000) * 10 + which;
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    (first..32_768).step_by(10).find(is_free).context("no port is free below 32768")
 }
 
 fn node(number: u32) -> Value {

@@ -164,12 +164,12 @@ struct Run<'a> {
 struct Server(Child);
 
 impl Server {
-    /// The keeper and those below it.
+    /// The keeper, which would start another, and those below it.
     fn processes(&self) -> Vec<String> {
         let keeper = self.0.id().to_string();
         let path = format!("/proc/{keeper}/task/{keeper}/children");
         let children = fs::read_to_string(path).unwrap_or_default();
-        children.split_whitespace().map(str::to_owned).chain([keeper]).collect()
+        [keeper].into_iter().chain(children.split_whitespace().map(str::to_owned)).collect()
     }
 
     fn signal(&self, name: &str) -> Result<()> {
@@ -178,9 +178,7 @@ impl Server {
 
     /// Kills the server; its keeper starts the next.
     fn kill_server(&self) -> Result<()> {
-        let mut processes = self.processes();
-        processes.pop();
-        processes.iter().try_for_each(|id| processes::signal("KILL", id))
+        self.processes().iter().skip(1).try_for_each(|id| processes::signal("KILL", id))
     }
 }
 

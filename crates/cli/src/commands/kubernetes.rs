@@ -32,6 +32,10 @@ pub struct ManifestArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = value_parser!(u32).range(1..))]
     pub replicas: u32,
+    /// A namespace of jobs whose ranks are supervised by `het server --rank-image`; several by
+    /// repetition.
+    #[arg(long, value_name = "NAMESPACE")]
+    pub jobs_namespace: Vec<String>,
 }
 
 pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
@@ -42,6 +46,7 @@ pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
         scheduler: args.scheduler_name.clone(),
         storage: args.storage.clone(),
         replicas: args.replicas,
+        jobs_namespaces: args.jobs_namespace.clone(),
     };
     for object in manifests(&options) {
         println!("---\n{}", yaml::to_text(&object).trim_end());

@@ -145,6 +145,11 @@ pub struct KubernetesArgs {
     /// The `schedulerName` of its pods. Two servers of one cluster need two.
     #[arg(long, value_name = "NAME", default_value = SCHEDULER)]
     pub scheduler_name: String,
+    /// An image with `het` on its path. `het rank` then supervises the program of each rank in its
+    /// pod: progress, checkpoints that count, the notice to stop. Namespaces of jobs need its
+    /// account: `het kubernetes manifests --jobs-namespace`.
+    #[arg(long, value_name = "IMAGE")]
+    pub rank_image: Option<String>,
     /// Where the Lease lies by which servers of one `schedulerName` agree who leads.
     #[arg(long, value_name = "NAMESPACE", default_value = SCHEDULER_NAMESPACE)]
     pub lease_namespace: String,

@@ -2,6 +2,7 @@
 //! kwok plays the kubelets. `cargo xtask cluster up` starts one, and without it these are skipped.
 
 mod pods;
+mod ranks;
 
 use std::fs;
 use std::io::Write;
@@ -166,10 +167,14 @@ fn start(cluster: &Cluster, served: Served, name: &str) -> Served {
 
 /// Starts a server that may have to wait until it leads.
 fn begin(cluster: &Cluster, sandbox: &Sandbox, name: &str) {
+    begin_with(cluster, sandbox, name, &[]);
+}
+
+fn begin_with(cluster: &Cluster, sandbox: &Sandbox, name: &str, options: &[&str]) {
     let kubeconfig = cluster.account(sandbox);
     let kubeconfig = kubeconfig.to_string_lossy();
     let engine = ["server", "--engine", "kubernetes", "--kubeconfig", &kubeconfig];
-    let mut server = sandbox.het(&[&engine[..], &["--scheduler-name", name]].concat());
+    let mut server = sandbox.het(&[&engine[..], &["--scheduler-name", name], options].concat());
     let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     drop(server.expect("the server can be started"));
 }

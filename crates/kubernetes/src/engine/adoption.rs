@@ -85,6 +85,7 @@ impl Kubernetes {
             placement: &lease.placement,
             launch,
             resume: job.stages[index].checkpoint.as_ref(),
+            supervisor: self.supervisor.as_deref(),
         };
         let names = gang.pod_names();
         let key = |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };

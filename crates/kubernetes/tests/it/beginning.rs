@@ -52,6 +52,7 @@ fn outcome(cluster: &Cluster, command: &str, patience: Patience) -> Outcome {
         cluster: way,
         scheduler: scheduler.clone(),
         leadership,
+        supervisor: None,
         namespace: Some(scheduler),
         nodes: Nodes::Reported,
         begins_at: Time::ZERO,
@@ -110,6 +111,7 @@ fn what_an_earlier_leader_makes_is_refused() {
         scheduler: scheduler.clone(),
         storage: "1Gi".to_owned(),
         replicas: 1,
+        jobs_namespaces: Vec::new(),
     };
     let fence = manifests(&options).into_iter().filter(|object| {
         object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmission"))

@@ -46,6 +46,7 @@ impl Pods<'_> {
             cluster: way,
             scheduler: name.clone(),
             leadership,
+            supervisor: None,
             namespace: Some(name),
             nodes: Nodes::Reported,
             begins_at: since,

@@ -25,6 +25,7 @@ impl Heard {
             cluster: way,
             scheduler,
             leadership,
+            supervisor: None,
             namespace: None,
             nodes: Nodes::Watched,
             begins_at: Time::ZERO,

@@ -22,16 +22,25 @@ struct Notice {
 /// Writes the file of the notice. Failures are ignored: the signal carries the same request, and a
 /// full disk must not delay it.
 pub(super) fn write(spec: &GangSpec, deadline: Time, grace: Millis, reason: &'static str) {
-    let notice = Notice { deadline_ms: deadline.0, grace_ms: grace.0, reason };
-    let text = serde_json::to_string(&notice).expect("text and numbers always become JSON");
+    let text = text(deadline, grace, reason);
     let _ = fs::create_dir(&spec.lease_dir);
     let _ = replace(&spec.notice_file(), text.as_bytes());
 }
 
-/// The signal of the notice: `SIGUSR1`, `USR1`, `usr1`; SIGTERM by default.
+/// What stands in the file.
+pub(crate) fn text(deadline: Time, grace: Millis, reason: &'static str) -> String {
+    let notice = Notice { deadline_ms: deadline.0, grace_ms: grace.0, reason };
+    serde_json::to_string(&notice).expect("text and numbers always become JSON")
+}
+
 pub(super) fn signal(spec: &GangSpec) -> Signal {
-    let Some(checkpoint) = &spec.launch.checkpoint else { return Signal::SIGTERM };
-    let word = checkpoint.notice.as_str().to_uppercase();
+    let checkpoint = spec.launch.checkpoint.as_ref();
+    checkpoint.map_or(Signal::SIGTERM, |checkpoint| signal_named(checkpoint.notice.as_str()))
+}
+
+/// The signal of the notice: `SIGUSR1`, `USR1`, `usr1`; SIGTERM by default.
+pub(crate) fn signal_named(word: &str) -> Signal {
+    let word = word.to_uppercase();
     let name = word.strip_prefix("SIG").unwrap_or(&word);
     Signal::from_str(&format!("SIG{name}")).unwrap_or(Signal::SIGTERM)
 }

@@ -24,17 +24,17 @@ const INCOMPLETE: &str = "checkpoints may be overlooked: there are too many file
 
 /// Whether changes of the progress file are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Watched {
+pub(crate) enum Watched {
     Yes,
     No,
 }
 
 /// New progress, and checkpoints that are complete.
-pub(super) type News = (Option<Progress>, Vec<Checkpoint>);
+pub(crate) type News = (Option<Progress>, Vec<Checkpoint>);
 
 /// Reads the progress file and the checkpoint directory of one gang.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(crate) struct Report {
     progress: ProgressFile,
     tally: Tally,
     checkpoints: CheckpointFollower,
@@ -47,7 +47,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Without inotify everything is read at the end, and a message says so.
-    pub(super) fn new(
+    pub(crate) fn new(
         progress: PathBuf,
         checkpoint_dir: Option<PathBuf>,
         cwd: PathBuf,
@@ -91,7 +91,7 @@ impl Report {
     }
 
     /// Readable after changes in the checkpoint directory.
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.checkpoints.fd()
     }
 
@@ -105,14 +105,14 @@ impl Report {
     }
 
     /// Reads and gives what is new: progress, then checkpoints.
-    pub(super) fn read(&mut self, watch: Option<&mut DirectoryWatch>) -> News {
+    pub(crate) fn read(&mut self, watch: Option<&mut DirectoryWatch>) -> News {
         self.checkpoints.read();
         self.progress.read(&mut self.tally);
         self.take(watch)
     }
 
     /// As [`Self::read`], after every process has ended: reads all that is left.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         &mut self,
         orderly: Orderly,
         mut watch: Option<&mut DirectoryWatch>,

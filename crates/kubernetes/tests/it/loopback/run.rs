@@ -562,6 +562,7 @@ fn lead(server: &Server, profile: &Profile, leader: u64, begins_at: Time) -> Kub
         cluster,
         scheduler: SCHEDULER.to_owned(),
         leadership,
+        supervisor: None,
         namespace: (!profile.has_objects).then(|| NAMESPACE.to_owned()),
         nodes: Nodes::Reported,
         begins_at,

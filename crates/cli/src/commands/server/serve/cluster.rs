@@ -37,6 +37,7 @@ pub(super) fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
         let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
         let options = ClusterOptions {
             scheduler: args.kubernetes.scheduler_name.clone(),
+            supervisor: args.kubernetes.rank_image.clone(),
             scheduling: scheduling(args)?,
             keeping: keeping(args),
         };

@@ -1,0 +1,170 @@
+//! `het rank`: supervises a program inside of a pod.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anstream::eprintln;
+use clap::Args;
+use het_core::{Checkpoint, Millis, Progress};
+use het_server::{Access, OwnPod, PodName, Rank, RankError, RankReport, RankSignals, run_rank};
+use het_wire::progress::to_line;
+
+use crate::fail::{Fail, code};
+
+/// Between two reports; a checkpoint and the end are told at once.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// How long the end waits for the last report.
+const LAST_REPORT_MAX: Duration = Duration::from_secs(5);
+/// Between two tries of a report that was not taken.
+const TRY_EVERY: Duration = Duration::from_secs(2);
+/// A program that does not exist, as a shell has it.
+const NOT_FOUND: u8 = 127;
+
+#[derive(Debug, Args)]
+pub struct RankArgs {
+    /// Copy this program to a directory, for a container that has it not, and end.
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    pub copy: Option<PathBuf>,
+    /// Where its files of progress and notice lie.
+    #[arg(long, value_name = "DIR", default_value = "/tmp/het-rank")]
+    pub dir: PathBuf,
+    /// The API server, where it is not the one of the pod.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(last = true, required_unless_present = "copy")]
+    pub command: Vec<String>,
+}
+
+pub fn rank(args: &RankArgs) -> Result<u8, Fail> {
+    if let Some(dir) = &args.copy {
+        return copy_to(dir);
+    }
+    // Before there is another thread.
+    let signals = RankSignals::block().map_err(Fail::from_error)?;
+    let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+    let seconds = |name: &str| variable(name).and_then(|text| text.parse().ok());
+    let rank = Rank {
+        argv: args.command.clone(),
+        dir: args.dir.clone(),
+        checkpoint_dir: variable("HET_CHECKPOINT_DIR").map(PathBuf::from),
+        grace: Millis::seconds(seconds("HET_GRACE").unwrap_or(30)),
+        notice: variable("HET_NOTICE_SIGNAL")
+            .unwrap_or_else(|| "SIGTERM".to_owned())
+            .as_str()
+            .into(),
+    };
+    let pod = variable("HET_NAMESPACE").zip(variable("HET_POD"));
+    let (sender, reports) = channel();
+    let access = Access { kubeconfig: args.kubeconfig.clone(), context: None };
+    let reporter = match pod {
+        Some((namespace, name)) => {
+            let pod = PodName { namespace, name };
+            Some(thread::spawn(move || tell_all(&reports, &access, &pod)))
+        }
+        None => {
+            eprintln!("neither HET_NAMESPACE nor HET_POD is set: nobody is told of its progress");
+            None
+        }
+    };
+    // Nobody may be there to hear.
+    let ended = run_rank(&rank, &signals, |report| drop(sender.send(report)));
+    drop(sender);
+    if let Some(reporter) = reporter {
+        let by = Instant::now() + LAST_REPORT_MAX;
+        while !reporter.is_finished() && Instant::now() < by {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    match ended {
+        Ok(code) => Ok(code),
+        Err(error @ RankError::Start { .. }) => {
+            Fail::from_error(error).print();
+            Ok(NOT_FOUND)
+        }
+        Err(error) => Err(Fail::from_error(error)),
+    }
+}
+
+/// A pod's containers share a directory that this fills before they begin.
+fn copy_to(dir: &Path) -> Result<u8, Fail> {
+    let own = env::current_exe().map_err(|error| Fail::file(Path::new("het"), error))?;
+    let to = dir.join("het");
+    fs::copy(own, &to).map_err(|error| Fail::file(&to, error))?;
+    let readable = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(&to, readable).map_err(|error| Fail::file(&to, error))?;
+    Ok(code::OK)
+}
+
+/// What is to be told: all progress so far, and the newest checkpoint.
+#[derive(Default)]
+struct Told {
+    progress: Progress,
+    checkpoint: Option<Checkpoint>,
+    is_new: bool,
+    is_urgent: bool,
+    is_last: bool,
+}
+
+impl Told {
+    fn add(&mut self, report: RankReport) {
+        let RankReport { progress, mut checkpoints, is_last } = report;
+        self.is_new |= progress.is_some() || !checkpoints.is_empty();
+        self.is_urgent |= is_last || !checkpoints.is_empty();
+        self.is_last |= is_last;
+        progress.iter().for_each(|progress| self.progress.merge(progress));
+        self.checkpoint = checkpoints.pop().or(self.checkpoint.take());
+    }
+}
+
+/// Until nobody reports any more, and everything was told.
+fn tell_all(reports: &Receiver<RankReport>, access: &Access, pod: &PodName) {
+    let mut told = Told::default();
+    let mut own: Option<OwnPod> = None;
+    let mut next = Instant::now();
+    loop {
+        let wait = match told.is_new {
+            true if told.is_urgent => Duration::ZERO,
+            true => next.saturating_duration_since(Instant::now()),
+            false => REPORT_EVERY,
+        };
+        match reports.recv_timeout(wait) {
+            Ok(report) => {
+                told.add(report);
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) if !told.is_new => return,
+            Err(RecvTimeoutError::Disconnected) => {}
+        }
+        if !told.is_new {
+            continue;
+        }
+        if own.is_none() {
+            own = OwnPod::connect(access.clone(), pod).inspect_err(|error| say(error)).ok();
+        }
+        let line = to_line(&told.progress, told.checkpoint.as_ref());
+        let taken = own.as_ref().map(|own| own.report(&line).inspect_err(|error| say(error)));
+        next = Instant::now() + REPORT_EVERY;
+        match taken {
+            Some(Ok(())) => {
+                (told.is_new, told.is_urgent) = (false, false);
+                if told.is_last {
+                    return;
+                }
+            }
+            // It is told again with whatever comes until then.
+            _ => thread::sleep(TRY_EVERY),
+        }
+    }
+}
+
+fn say(error: &dyn std::error::Error) {
+    let why = error.source().map(|why| format!(": {why}")).unwrap_or_default();
+    eprintln!("progress is not told: {error}{why}");
+}

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::commands::wait_for;
+use crate::operated::assert_decided_again;
 use crate::support::{Sandbox, Served};
 
 /// A cluster, as its administrator sees it.
@@ -289,6 +290,8 @@ fn a_preempted_job_waits_and_what_runs_outlives_the_server() {
     assert_eq!(served.code(&["wait", &id.to_string()]), Some(130), "it is cancelled");
     wait_for("the end of its pod", || cluster.pods(&node, id).is_empty());
     cluster.told(&["delete", "node", &node]);
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+    assert_decided_again(&served, 5);
 }
 
 #[test]

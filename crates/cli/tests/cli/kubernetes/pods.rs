@@ -87,6 +87,8 @@ fn pods_of_others_get_nodes_and_are_told_why_they_wait() {
     assert_eq!(served.code(&["cancel", &id.expect("it has a job")]), Some(0));
     wait_for("its end", || cluster.pod(&first).is_null());
     cluster.told(&["delete", "node", &node]);
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+    assert_decided_again(&served, 3);
 }
 
 #[test]

@@ -75,6 +75,7 @@ impl ControlPlane {
     /// When it does not become ready.
     pub fn restart_api_server(&self) -> Result<()> {
         processes::kill(&self.dir, &self.api_server)?;
+        await_free(self.ports[1]);
         processes::start(&self.dir, &self.api_server, &self.api_server_flags())?;
         self.await_ready()
     }
@@ -85,6 +86,7 @@ impl ControlPlane {
     /// When the API server does not become ready.
     pub fn restart_etcd(&self) -> Result<()> {
         processes::kill(&self.dir, &self.etcd)?;
+        await_free(self.ports[0]);
         processes::start(&self.dir, &self.etcd, &self.etcd_flags())?;
         self.await_ready()
     }
@@ -285,8 +287,18 @@ impl ControlPlane {
 /// clients, one of which could take it meanwhile (`ip_local_port_range` begins with 32,768).
 fn lasting_port(which: u16) -> Result<u16> {
     let first = 20_000 + (std::process::id() as u16 % 1_000) * 10 + which;
-    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     (first..32_768).step_by(10).find(is_free).context("no port is free below 32768")
+}
+
+fn is_free(port: &u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()
+}
+
+/// Threads of a program that was killed hold its ports for a moment.
+fn await_free(port: u16) {
+    while !is_free(&port) {
+        std::thread::yield_now();
+    }
 }
 
 fn node(number: u32) -> Value {

@@ -77,18 +77,12 @@ pub fn kill(dir: &Path, program: &Path) -> Result<()> {
     let ids = of_it.iter().filter_map(|line| Some(line.split_once(' ')?.0));
     for id in ids.filter(|id| is_it(id, &name)) {
         signal("KILL", id)?;
-        while !has_ended(id) {
+        while Path::new("/proc").join(id).join("exe").exists() {
             std::thread::yield_now();
         }
     }
     let rest: String = others.iter().map(|line| format!("{line}\n")).collect();
     fs::write(list(dir), rest).context("processes cannot be noted")
-}
-
-/// Whether its ports are free again: it is gone, or waits for its parent alone.
-fn has_ended(id: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// # Errors

@@ -119,6 +119,7 @@ const RULES: &[Rule] = &[
             "crates/cli/src/client.rs",
             "crates/cli/src/client/connection.rs",
             "crates/cli/src/commands/logs/following.rs",
+            "crates/cli/src/commands/rank.rs",
             "crates/cli/src/commands/server/serve",
             "crates/devices/src/device_monitor.rs",
             "crates/engine/src/contract",

@@ -1,10 +1,12 @@
 //! What a cluster is given so that a server can schedule it: the definition of jobs, an account
 //! with as few rights as the server needs, and the server itself. No I/O.
 
+mod ranks;
+
 use het_wire::resource::{GROUP, PLURAL, definition};
 use serde_json::{Value, json};
 
-use crate::names::{EPOCH, PROGRESS, RANK_ACCOUNT, SCHEDULER, SCHEDULER_LABEL};
+use crate::names::{EPOCH, SCHEDULER, SCHEDULER_LABEL};
 
 /// Name of most objects, and of the label that all of them have.
 const NAME: &str = "heterosis";
@@ -79,7 +81,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
         }),
     ];
     objects.extend(fence(options, &labels));
-    objects.extend(ranks(options, &labels));
+    objects.extend(ranks::objects(options, &labels));
     objects.extend(flow_schemas(options, &labels));
     if let Some(image) = &options.image {
         objects.extend(only_the_server(options, &labels));
@@ -107,85 +109,6 @@ fn rules() -> Value {
         { "apiGroups": [GROUP], "resources": [format!("{PLURAL}/status")], "verbs": ["patch"] },
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"] },
     ])
-}
-
-/// What supervisors of ranks may do: say how far the program of their own pod is, and nothing else.
-fn ranks(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
-    if options.jobs_namespaces.is_empty() {
-        return Vec::new();
-    }
-    let metadata = json!({ "name": format!("ranks.{GROUP}"), "labels": labels });
-    let pod = "authentication.kubernetes.io/pod-name";
-    let is_own = format!(
-        "'{pod}' in request.userInfo.extra && \
-         request.userInfo.extra['{pod}'].exists(name, name == request.name)"
-    );
-    let same = |field: &str| {
-        format!(
-            "has(object.{field}) == has(oldObject.{field}) && \
-             (!has(object.{field}) || object.{field} == oldObject.{field})"
-        )
-    };
-    let annotations = "metadata.annotations";
-    let others_stay = |one: &str, other: &str| {
-        format!(
-            "(!has({one}.{annotations}) || {one}.{annotations}.all(name, \
-             name == '{PROGRESS}' || (has({other}.{annotations}) && \
-             name in {other}.{annotations} && \
-             {one}.{annotations}[name] == {other}.{annotations}[name])))"
-        )
-    };
-    let only_progress = [
-        same("metadata.labels"),
-        same("metadata.finalizers"),
-        same("metadata.ownerReferences"),
-        "object.spec == oldObject.spec".to_owned(),
-        others_stay("object", "oldObject"),
-        others_stay("oldObject", "object"),
-    ];
-    let policy = json!({
-        "failurePolicy": "Fail",
-        "matchConstraints": { "resourceRules": [{
-            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
-            "resources": ["pods"],
-        }] },
-        "matchConditions": [{
-            "name": "by-a-rank",
-            "expression": format!("request.userInfo.username.endsWith(':{RANK_ACCOUNT}')"),
-        }],
-        "validations": [
-            {
-                "expression": is_own, "reason": "Forbidden",
-                "message": "a rank says something of its own pod alone",
-            },
-            {
-                "expression": only_progress.join(" && "), "reason": "Forbidden",
-                "message": format!("a rank changes the annotation `{PROGRESS}` alone"),
-            },
-        ],
-    });
-    let in_namespace = |namespace: &String| {
-        let metadata = json!({ "name": RANK_ACCOUNT, "namespace": namespace, "labels": labels });
-        let rbac = "rbac.authorization.k8s.io";
-        let api = format!("{rbac}/v1");
-        [
-            json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }),
-            json!({
-                "apiVersion": api, "kind": "Role", "metadata": metadata,
-                "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["patch"] }],
-            }),
-            json!({
-                "apiVersion": api, "kind": "RoleBinding", "metadata": metadata,
-                "roleRef": { "apiGroup": rbac, "kind": "Role", "name": RANK_ACCOUNT },
-                "subjects": [{
-                    "kind": "ServiceAccount", "name": RANK_ACCOUNT, "namespace": namespace,
-                }],
-            }),
-        ]
-    };
-    let accounts = options.jobs_namespaces.iter().flat_map(in_namespace);
-    // Nobody has the right before it is bounded.
-    admission(&metadata, policy, None).into_iter().chain(accounts).collect()
 }
 
 /// What a leader before the newest one still makes is refused: it stood still, and does not know.

@@ -317,7 +317,10 @@ impl Gang<'_> {
         if self.supervisor.is_none() {
             return Vec::new();
         }
-        let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+        let field = |name: &str, path: &str| {
+            let of_pod = json!({ "fieldRef": { "fieldPath": path } });
+            json!({ "name": name, "valueFrom": of_pod })
+        };
         let checkpoint = self.launch.checkpoint.as_ref();
         let signal = checkpoint.map_or("SIGTERM", |checkpoint| checkpoint.notice.as_str());
         vec![

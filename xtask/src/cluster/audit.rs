@@ -1,5 +1,5 @@
-//! What an API server's audit log says of a scheduler: no device twice, no stage twice at a time, no
-//! write of a leader after a later one's.
+//! What an API server's audit log says of a scheduler: no device twice, no stage twice at a time,
+//! no write of a leader after a later one's.
 //!
 //! A write takes effect between the moment its request came and the moment it was answered. What
 //! is told here is broken whichever moment it was.

@@ -89,8 +89,7 @@ impl Api {
 
     /// How many objects there are at a path.
     pub fn count(&self, path: &str) -> Result<usize, BenchError> {
-        let mut parameters = ListParams::default();
-        parameters.limit = Some(1);
+        let parameters = ListParams::default().limit(1);
         let answer = self.list(path, &parameters)?;
         let more = answer["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
         Ok(answer["items"].as_array().map_or(0, Vec::len) + more as usize)

@@ -61,26 +61,26 @@ pub fn rank(args: &RankArgs) -> Result<u8, Fail> {
     };
     let pod = variable("HET_NAMESPACE").zip(variable("HET_POD"));
     let (sender, reports) = channel();
+    // Ends with the reporter.
+    let (alive, ended_too) = channel::<()>();
     let access = Access { kubeconfig: args.kubeconfig.clone(), context: None };
-    let reporter = match pod {
+    match pod {
         Some((namespace, name)) => {
             let pod = PodName { namespace, name };
-            Some(thread::spawn(move || tell_all(&reports, &access, &pod)))
+            drop(thread::spawn(move || {
+                tell_all(&reports, &access, &pod);
+                drop(alive);
+            }));
         }
         None => {
-            eprintln!("neither HET_NAMESPACE nor HET_POD is set: nobody is told of its progress");
-            None
+            drop(alive);
+            eprintln!("HET_NAMESPACE or HET_POD is not set: nobody is told of its progress");
         }
-    };
+    }
     // Nobody may be there to hear.
     let ended = run_rank(&rank, &signals, |report| drop(sender.send(report)));
     drop(sender);
-    if let Some(reporter) = reporter {
-        let by = Instant::now() + LAST_REPORT_MAX;
-        while !reporter.is_finished() && Instant::now() < by {
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
+    let _ = ended_too.recv_timeout(LAST_REPORT_MAX);
     match ended {
         Ok(code) => Ok(code),
         Err(error @ RankError::Start { .. }) => {

@@ -45,20 +45,69 @@ impl Cluster {
     }
 }
 
-#[test]
-fn a_rank_tells_of_its_progress_and_is_given_notice() {
-    let Some(cluster) = Cluster::find() else { return };
-    let node = unique("ninth");
-    cluster.make_node(&node, 2);
+/// Of another pod nobody lets a rank speak, nor of anything but its progress.
+fn forbids_the_rest(served: &Served, cluster: &Cluster, pod: &str) {
+    let other = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": unique("other"), "namespace": "default" },
+        "spec": { "containers": [{ "name": "main", "image": "i" }] },
+    });
+    cluster.apply(&other.to_string());
+    let metadata = json!({ "name": "rank-reader", "namespace": "default" });
+    let rbac = "rbac.authorization.k8s.io";
+    // `kubectl` reads what it patches.
+    for object in [
+        json!({
+            "apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": metadata,
+            "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }],
+        }),
+        json!({
+            "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": rbac, "kind": "Role", "name": "rank-reader" },
+            "subjects": [
+                { "kind": "ServiceAccount", "name": "heterosis-rank", "namespace": "default" },
+            ],
+        }),
+    ] {
+        cluster.apply(&object.to_string());
+    }
+    let kubeconfig = of_pod(cluster, served, pod).display().to_string();
+    let as_rank = |pod: &str, annotation: &str| {
+        let mut kubectl = Command::new(cluster.dir.join("kubectl"));
+        let patch = json!({ "metadata": { "annotations": { annotation: "{\"step\":11}" } } });
+        let patch = patch.to_string();
+        kubectl.args(["--kubeconfig", &kubeconfig, "patch", "pod", pod, "--patch", &patch]);
+        let output = kubectl.output().expect("`kubectl` is there");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (is_taken, why) = as_rank(&unique("other"), "heterosis.dev/progress");
+    assert!(!is_taken && why.contains("its own pod alone"), "{why}");
+    let (is_taken, why) = as_rank(pod, "heterosis.dev/epoch");
+    assert!(!is_taken && why.contains("alone"), "{why}");
+    assert!(as_rank(pod, "heterosis.dev/progress").0, "its own it may change");
+    cluster.told(&["delete", "pod", &unique("other"), "--wait=false"]);
+}
+
+/// A server that has ranks supervised, and a directory that lasts as long.
+fn supervising(cluster: &Cluster, node: &str) -> (Served, String) {
     let sandbox = Sandbox::new();
     let manifests = ["kubernetes", "manifests", "--jobs-namespace", "default"];
     cluster.apply(&String::from_utf8_lossy(&sandbox.run(&manifests).stdout));
     let root = sandbox.write("made", "").parent().map(|dir| dir.display().to_string());
     let root = root.expect("it lies in a directory");
-    begin_with(&cluster, &sandbox, &node, &["--rank-image", "registry.example/het:1"]);
+    begin_with(cluster, &sandbox, node, &["--rank-image", "registry.example/het:1"]);
     let served = Served(sandbox);
     wait_for("the server", || served.code(&["ps"]) == Some(0));
-    wait_for("the node", || served.told(&["devices"]).contains(&node));
+    wait_for("the node", || served.told(&["devices"]).contains(node));
+    (served, root)
+}
+
+#[test]
+fn a_rank_tells_of_its_progress_and_is_given_notice() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("ninth");
+    cluster.make_node(&node, 2);
+    let (served, root) = supervising(&cluster, &node);
 
     // It saves at step 10 and waits for the notice, of which it tells, and ends as it was asked to.
     let program = format!(
@@ -87,47 +136,7 @@ fn a_rank_tells_of_its_progress_and_is_given_notice() {
         cluster.job(&name)["status"]["stages"][0]["checkpoint"] == *saved
     });
 
-    // Of another pod nobody lets it speak.
-    let other = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": unique("other"), "namespace": "default" },
-        "spec": { "containers": [{ "name": "main", "image": "i" }] },
-    });
-    cluster.apply(&other.to_string());
-    let metadata = json!({ "name": "rank-reader", "namespace": "default" });
-    let rbac = "rbac.authorization.k8s.io";
-    // `kubectl` reads what it patches.
-    for object in [
-        json!({
-            "apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": metadata,
-            "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }],
-        }),
-        json!({
-            "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": metadata,
-            "roleRef": { "apiGroup": rbac, "kind": "Role", "name": "rank-reader" },
-            "subjects": [
-                { "kind": "ServiceAccount", "name": "heterosis-rank", "namespace": "default" },
-            ],
-        }),
-    ] {
-        cluster.apply(&object.to_string());
-    }
-    let kubeconfig = of_pod(&cluster, &served, &pod).display().to_string();
-    let as_rank = |pod: &str, annotation: &str| {
-        let mut kubectl = Command::new(cluster.dir.join("kubectl"));
-        let patch = json!({ "metadata": { "annotations": { annotation: "{\"step\":11}" } } });
-        let patch = patch.to_string();
-        kubectl.args(["--kubeconfig", &kubeconfig, "patch", "pod", pod, "--patch", &patch]);
-        let output = kubectl.output().expect("`kubectl` is there");
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let (is_taken, why) = as_rank(&unique("other"), "heterosis.dev/progress");
-    assert!(!is_taken && why.contains("its own pod alone"), "{why}");
-    let (is_taken, why) = as_rank(&pod, "heterosis.dev/epoch");
-    assert!(!is_taken && why.contains("alone"), "{why}");
-    assert!(as_rank(&pod, "heterosis.dev/progress").0, "its own it may change");
-    cluster.told(&["delete", "pod", &unique("other"), "--wait=false"]);
-
+    forbids_the_rest(&served, &cluster, &pod);
     let supervisor = Pid::from_raw(running.id() as i32);
     kill(supervisor, Signal::SIGTERM).expect("it runs");
     assert_eq!(running.wait().expect("it ends").code(), Some(75), "the program's own code");

@@ -127,6 +127,7 @@ fn define(api: &Api) -> Result<(), BenchError> {
         storage: String::new(),
         replicas: 1,
         jobs_namespaces: Vec::new(),
+        device_table: None,
     };
     let is_it = |object: &Value| object["kind"] == "CustomResourceDefinition";
     let definition = manifests(&options).into_iter().filter(is_it).collect();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use het_core::{Bytes, DeviceClass, Name};
 use het_devices::nvidia_class;
 use het_wire::catalogue;
+use het_wire::device_table::{ClassOf, ResourceRow};
 
 /// What the devices of a resource are.
 #[derive(Debug, Clone, Copy)]
@@ -115,25 +116,63 @@ pub(crate) struct Known {
     pub memory: Bytes,
 }
 
-/// What a resource's devices are on a node with these labels; `None` where nobody knows.
-pub(crate) fn known(resource: &str, labels: &BTreeMap<String, String>) -> Option<Known> {
-    let fits = |row: &&Resource| match row.name.strip_suffix('*') {
+/// What is known of resources: rows of the cluster's own first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DeviceTable(Vec<ResourceRow>);
+
+impl DeviceTable {
+    pub fn new(own: Vec<ResourceRow>) -> Self {
+        Self(own)
+    }
+
+    /// What a resource's devices are on a node with these labels; `None` where nobody knows.
+    pub fn known(&self, resource: &str, labels: &BTreeMap<String, String>) -> Option<Known> {
+        match self.0.iter().find(|row| is_named(resource, &row.resource)) {
+            Some(row) => Some(of_own(row, labels)),
+            None => of_vendor(resource, labels),
+        }
+    }
+}
+
+fn is_named(resource: &str, name: &str) -> bool {
+    match name.strip_suffix('*') {
         Some(begin) => resource.starts_with(begin),
-        None => resource == row.name,
+        None => resource == name,
+    }
+}
+
+fn of_own(row: &ResourceRow, labels: &BTreeMap<String, String>) -> Known {
+    let id = match &row.class {
+        ClassOf::Is(id) => id.clone(),
+        ClassOf::Label { name, classes } => match labels.get(name) {
+            None => format!("{}-{}", row.vendor.to_lowercase(), row.kind),
+            Some(word) => classes.get(word).cloned().unwrap_or_else(|| slug(&row.vendor, word)),
+        },
     };
-    let row = RESOURCES.iter().find(fits)?;
+    let memory = row.memory.or_else(|| catalogue::memory(&id)).unwrap_or_default();
+    let class = class_of(&id, row.kind.as_str(), &row.vendor);
+    Known { class, driver: row.driver.clone(), memory }
+}
+
+fn of_vendor(resource: &str, labels: &BTreeMap<String, String>) -> Option<Known> {
+    let row = RESOURCES.iter().find(|row| is_named(resource, row.name))?;
     let id = row.class_id(resource, labels);
     let stated = row.memory_label.and_then(|label| labels.get(label)?.parse::<u64>().ok());
-    let memory = stated.map(|mib| Bytes(mib << 20)).or_else(|| catalogue::memory(&id));
-    let class = catalogue::class_by_id(&id).cloned().unwrap_or_else(|| DeviceClass {
-        id: id.as_str().into(),
-        kind: row.kind.into(),
-        vendor: row.vendor.into(),
-        title: format!("{} {id}", row.vendor).as_str().into(),
-        peak_gflops: catalogue::peak_gflops(&id),
+    let stated = stated.and_then(|mib| mib.checked_mul(1 << 20)).map(Bytes);
+    let memory = stated.or_else(|| catalogue::memory(&id)).unwrap_or_default();
+    let class = class_of(&id, row.kind, row.vendor);
+    Some(Known { class, driver: row.driver.into(), memory })
+}
+
+fn class_of(id: &str, kind: &str, vendor: &str) -> DeviceClass {
+    catalogue::class_by_id(id).cloned().unwrap_or_else(|| DeviceClass {
+        id: id.into(),
+        kind: kind.into(),
+        vendor: vendor.into(),
+        title: format!("{vendor} {id}").as_str().into(),
+        peak_gflops: catalogue::peak_gflops(id),
         software: false,
-    });
-    Some(Known { class, driver: row.driver.into(), memory: memory.unwrap_or_default() })
+    })
 }
 
 impl Resource {
@@ -182,7 +221,7 @@ mod tests {
     #[track_caller]
     fn check(resource: &str, labels: &[(&str, &str)], class: &str, memory_gib: u64) {
         let pairs = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let known = known(resource, &pairs.collect()).expect("it is listed");
+        let known = of_vendor(resource, &pairs.collect()).expect("it is listed");
         assert_eq!(known.class.id, *class);
         assert_eq!(known.memory.0 >> 30, memory_gib, "{}", known.memory);
     }
@@ -205,7 +244,33 @@ mod tests {
 
     #[test]
     fn what_no_table_lists_is_not_known() {
-        assert_eq!(known("example.com/fpga", &BTreeMap::new()), None);
+        assert_eq!(of_vendor("example.com/fpga", &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn what_a_table_of_ones_own_lists_comes_first() {
+        let row = |resource: &str, class| ResourceRow {
+            resource: resource.to_owned(),
+            kind: "npu".into(),
+            vendor: "Example".to_owned(),
+            driver: "example".into(),
+            class,
+            memory: Some(Bytes::gib(16)),
+        };
+        let classes = BTreeMap::from([("A".to_owned(), "example-a".to_owned())]);
+        let label = ClassOf::Label { name: "example.com/product".to_owned(), classes };
+        let table = DeviceTable::new(vec![
+            row("example.com/npu-*", label),
+            row("nvidia.com/gpu", ClassOf::Is("h20".to_owned())),
+        ]);
+        let class = |resource: &str, product: &str| {
+            let labels = [("example.com/product".to_owned(), product.to_owned())].into();
+            table.known(resource, &labels).map(|known| known.class.id.to_string())
+        };
+        assert_eq!(class("example.com/npu-2", "A").as_deref(), Some("example-a"));
+        assert_eq!(class("example.com/npu-2", "B 2").as_deref(), Some("example-b-2"));
+        assert_eq!(class("nvidia.com/gpu", "A").as_deref(), Some("h20"));
+        assert_eq!(class("example.com/fpga", "A"), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use het_core::{
     Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
+use het_wire::device_table::ResourceRow;
 use het_wire::progress::Tally;
 use tokio::sync::mpsc::{Receiver, unbounded_channel};
 use tokio::time::timeout;
@@ -20,6 +21,7 @@ use tokio::time::timeout;
 use crate::channel::{Message, Sender, channel};
 use crate::cluster::Cluster;
 use crate::conditions::PodConditions;
+use crate::device_table::DeviceTable;
 use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
 use crate::jobs::{self, JobOwner, JobOwners, Jobs};
@@ -49,6 +51,8 @@ pub struct KubernetesConfig {
     /// An image with `het` on its path, which supervises the ranks in their pods.
     pub supervisor: Option<String>,
     pub nodes: Nodes,
+    /// What resources of nodes are, before what vendors' plug-ins offer.
+    pub resources: Vec<ResourceRow>,
     /// Not before the state's.
     pub begins_at: Time,
     pub patience: Patience,
@@ -240,11 +244,12 @@ impl fmt::Debug for Kubernetes {
 impl Kubernetes {
     pub fn new(config: KubernetesConfig) -> Self {
         let KubernetesConfig { cluster, scheduler, leadership, namespace, .. } = config;
-        let KubernetesConfig { supervisor, nodes, begins_at, patience, .. } = config;
+        let KubernetesConfig { supervisor, nodes, resources, begins_at, patience, .. } = config;
         let (sender, heard) = channel();
         let client = cluster.connection().client.clone();
         cluster.spawn(watch::pods(client.clone(), scheduler.clone(), sender.clone()));
-        let inventory = (nodes == Nodes::Watched).then(Inventory::default);
+        let table = DeviceTable::new(resources);
+        let inventory = (nodes == Nodes::Watched).then(|| Inventory::new(table));
         if inventory.is_some() {
             cluster.spawn(watch::nodes(client.clone(), sender.clone()));
         }

@@ -10,7 +10,7 @@ use het_core::{
     Bytes, Device, DeviceClass, Event, HostResources, Name, Node, NodeId, Share, State, Topology,
 };
 
-use crate::device_table::known;
+use crate::device_table::DeviceTable;
 use crate::objects::NodeRow;
 use crate::pods::CPU;
 
@@ -40,6 +40,7 @@ const PLAIN: [&str; 4] = [CPU, "memory", "pods", "ephemeral-storage"];
 /// Nodes as they are, and as the loop was told that they are.
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
+    table: DeviceTable,
     nodes: BTreeMap<Name, NodeRow>,
     /// By node and resource: what others' pods request, in thousandths.
     others: BTreeMap<Name, BTreeMap<String, u64>>,
@@ -66,6 +67,10 @@ struct Told {
 }
 
 impl Inventory {
+    pub fn new(table: DeviceTable) -> Self {
+        Self { table, ..Self::default() }
+    }
+
     /// Takes over what a state knows, and has everything that differs told.
     pub fn adopt(&mut self, state: &State) {
         let topology = state.topology();
@@ -120,7 +125,7 @@ impl Inventory {
             let amount = row.allocatable.get(resource).copied().unwrap_or_default();
             let class = match resource {
                 CPU => Some(processor(row).id),
-                resource => known(resource, &row.labels).map(|known| known.class.id),
+                resource => self.table.known(resource, &row.labels).map(|known| known.class.id),
             };
             class.filter(|_| amount >= 1_000).map(|class| (&row.labels, class))
         })
@@ -139,7 +144,7 @@ impl Inventory {
         let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
         for row in self.nodes.values() {
             let resources = row.allocatable.iter().filter(|(name, amount)| {
-                **amount > 0 && is_device(name) && known(name, &row.labels).is_none()
+                **amount > 0 && is_device(name) && self.table.known(name, &row.labels).is_none()
             });
             for (name, _) in resources {
                 *nodes.entry(name.clone()).or_default() += 1;
@@ -175,7 +180,7 @@ impl Inventory {
         let mut known = Topology::default();
         let rows = self.nodes.values();
         rows.filter(|row| may_join(row) || named.contains(&row.name))
-            .for_each(|row| append(&mut known, &described(row)));
+            .for_each(|row| append(&mut known, &described(row, &self.table)));
         known
     }
 
@@ -200,7 +205,7 @@ impl Inventory {
             if !told.is_there && !may_join(row) {
                 continue;
             }
-            let described = described(row);
+            let described = described(row, &self.table);
             if told.is_there
                 && told.node.is_none()
                 && self.rows.get(&name).is_some_and(|id| is_as(&described, topology, *id))
@@ -217,7 +222,8 @@ impl Inventory {
             match self.rows.get(&name) {
                 Some(&id) => {
                     let others = self.others.get(&name);
-                    told.differences((id, row), others, topology, &mut events);
+                    let taken = taken(row, others, &self.table);
+                    told.differences((id, row), &taken, topology, &mut events);
                 }
                 None => drop(self.changed.insert(name)),
             }
@@ -237,7 +243,7 @@ impl Told {
     fn differences(
         &mut self,
         (node, row): (NodeId, &NodeRow),
-        others: Option<&Requests>,
+        taken: &BTreeMap<Name, Share>,
         topology: &Topology,
         events: &mut Vec<Event>,
     ) {
@@ -255,7 +261,6 @@ impl Told {
                 false => Event::NodeCleared { node },
             });
         }
-        let taken = taken(row, others);
         // What is taken of a class that no node has yet is told once one has.
         for (class, of) in topology.classes.iter().enumerate() {
             let amount = taken.get(&of.id).copied().unwrap_or_default();
@@ -279,12 +284,12 @@ fn repels(row: &NodeRow) -> bool {
 }
 
 /// What others' pods take, by class.
-fn taken(row: &NodeRow, others: Option<&Requests>) -> BTreeMap<Name, Share> {
+fn taken(row: &NodeRow, others: Option<&Requests>, table: &DeviceTable) -> BTreeMap<Name, Share> {
     let mut taken: BTreeMap<Name, Share> = BTreeMap::new();
     for (resource, amount) in others.into_iter().flatten() {
         let class = match resource.as_str() {
             CPU => Some(processor(row).id),
-            resource => known(resource, &row.labels).map(|known| known.class.id),
+            resource => table.known(resource, &row.labels).map(|known| known.class.id),
         };
         let share = amount.saturating_mul(u64::from(Share::WHOLE.0)) / 1_000;
         let share = Share(share.min(TAKEN_MAX) as u32);
@@ -301,7 +306,7 @@ pub(crate) fn is_device(resource: &str) -> bool {
 }
 
 /// A node with its devices.
-fn described(row: &NodeRow) -> Topology {
+fn described(row: &NodeRow, table: &DeviceTable) -> Topology {
     let mut topology = Topology::default();
     let amount = |resource: &str| row.allocatable.get(resource).copied().unwrap_or_default();
     let cores = (amount(CPU) / 1_000) as u32;
@@ -311,7 +316,7 @@ fn described(row: &NodeRow) -> Topology {
         topology.devices.push(device);
     }
     for (resource, amount) in row.allocatable.iter().filter(|(name, _)| is_device(name)) {
-        let Some(known) = known(resource, &row.labels) else { continue };
+        let Some(known) = table.known(resource, &row.labels) else { continue };
         let class = class_row(&mut topology, known.class);
         for slot in 0..amount / 1_000 {
             let name = format!("{resource}/{slot}").as_str().into();

@@ -2,6 +2,7 @@
 //! with as few rights as the server needs, and the server itself. No I/O.
 
 mod ranks;
+mod server;
 
 use het_wire::resource::{GROUP, PLURAL, definition};
 use serde_json::{Value, json};
@@ -10,10 +11,6 @@ use crate::names::{EPOCH, SCHEDULER, SCHEDULER_LABEL};
 
 /// Name of most objects, and of the label that all of them have.
 const NAME: &str = "heterosis";
-/// Where the server keeps its log.
-const HOME: &str = "/var/lib/heterosis";
-/// A user that is not root; nothing in the image belongs to it.
-const USER: u32 = 65_532;
 
 /// What may differ from cluster to cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +27,8 @@ pub struct ManifestOptions {
     pub replicas: u32,
     /// Where jobs are made whose ranks are supervised.
     pub jobs_namespaces: Vec<String>,
+    /// The text of a file that says what resources of nodes are.
+    pub device_table: Option<String>,
 }
 
 /// The objects, in an order in which they can be made.
@@ -85,7 +84,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     objects.extend(flow_schemas(options, &labels));
     if let Some(image) = &options.image {
         objects.extend(only_the_server(options, &labels));
-        objects.extend(server(options, image, &labels));
+        objects.extend(server::objects(options, image, &labels));
     }
     objects
 }
@@ -218,69 +217,4 @@ fn flow_schemas(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
         schema("heterosis-leader-election", "leader-election", 150, leases),
         schema("heterosis", "workload-high", 850, all),
     ]
-}
-
-/// One server with a volume for its log, or several of which each can go on without.
-fn server(options: &ManifestOptions, image: &str, labels: &Value) -> Vec<Value> {
-    let metadata = json!({ "name": NAME, "namespace": options.namespace, "labels": labels });
-    let claim = json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata,
-        "spec": {
-            "accessModes": ["ReadWriteOncePod"],
-            "resources": { "requests": { "storage": options.storage } },
-        },
-    });
-    let is_alone = options.replicas <= 1;
-    let home = match is_alone {
-        true => json!({ "name": "home", "persistentVolumeClaim": { "claimName": NAME } }),
-        false => json!({ "name": "home", "emptyDir": {} }),
-    };
-    let mut container = json!({
-        "name": "server", "image": image,
-        "command": ["het", "server", "--engine", "kubernetes",
-            "--scheduler-name", options.scheduler, "--lease-namespace", options.namespace],
-        "env": [{ "name": "HET_HOME", "value": HOME }],
-        "resources": {
-            "requests": { "cpu": "250m", "memory": "256Mi" }, "limits": { "memory": "1Gi" },
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-            "capabilities": { "drop": ["ALL"] },
-        },
-        "volumeMounts": [
-            { "name": "home", "mountPath": HOME }, { "name": "tmp", "mountPath": "/tmp" },
-        ],
-    });
-    if is_alone {
-        // Whoever waits to lead answers nobody, and is as ready as can be.
-        let probe = json!({ "command": ["het", "server", "status"] });
-        container["readinessProbe"] = json!({ "exec": probe, "periodSeconds": 10 });
-    }
-    let pod = json!({
-        "serviceAccountName": NAME,
-        "securityContext": {
-            "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
-            "seccompProfile": { "type": "RuntimeDefault" },
-        },
-        "containers": [container],
-        "volumes": [
-            home, { "name": "tmp", "emptyDir": {} },
-        ],
-    });
-    let deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
-        "spec": {
-            "replicas": options.replicas,
-            // A volume is one pod's at a time.
-            "strategy": { "type": if is_alone { "Recreate" } else { "RollingUpdate" } },
-            "selector": { "matchLabels": labels },
-            "template": { "metadata": { "labels": labels }, "spec": pod },
-        },
-    });
-    // Whoever asks it something does so inside of its pod: `kubectl exec`.
-    let policy = json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata,
-        "spec": { "podSelector": { "matchLabels": labels }, "policyTypes": ["Ingress"] },
-    });
-    is_alone.then_some(claim).into_iter().chain([deployment, policy]).collect()
 }

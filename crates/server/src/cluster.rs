@@ -22,6 +22,7 @@ use het_kubernetes::{
 use het_node::{Heartbeat, boot_id, since_boot};
 use het_service::{Scheduling, Service, ServiceError, Setup};
 use het_wire::api::JobRow;
+use het_wire::device_table::ResourceRow;
 use nix::unistd::gethostname;
 use sha2::{Digest, Sha256};
 
@@ -44,6 +45,8 @@ pub struct ClusterOptions {
     pub scheduler: String,
     /// An image with `het` on its path, which supervises the ranks in their pods.
     pub supervisor: Option<String>,
+    /// What resources of nodes are that no vendor's plug-in is known to offer, or otherwise.
+    pub resources: Vec<ResourceRow>,
     pub scheduling: Scheduling,
     pub keeping: Keeping,
 }
@@ -84,11 +87,11 @@ impl ClusterService {
         (cluster, leadership): (Cluster, Leadership),
         options: ClusterOptions,
     ) -> Result<Self, StartError> {
-        let ClusterOptions { scheduler, supervisor, scheduling, keeping } = options;
+        let ClusterOptions { scheduling, keeping, .. } = options.clone();
         let began = since_boot();
-        let objects = cluster.list_jobs(&scheduler)?;
+        let objects = cluster.list_jobs(&options.scheduler)?;
         let led = (cluster.clone(), leadership.clone());
-        let (takeover, engine) = take_over(&home, led, (scheduler, supervisor), &objects)?;
+        let (takeover, engine) = take_over(&home, led, options, &objects)?;
         let mut engine = engine;
         let Takeover { store, past, refused, mut news, .. } = takeover;
         let store = store.with_keeping(keeping);
@@ -180,7 +183,7 @@ impl ClusterService {
 fn take_over(
     home: &Home,
     (cluster, leadership): (Cluster, Leadership),
-    (scheduler, supervisor): (String, Option<String>),
+    options: ClusterOptions,
     objects: &[JobObject],
 ) -> Result<(Takeover, Kubernetes), StartError> {
     let mut takeover = Takeover::open(home, &leadership, objects)?;
@@ -193,11 +196,12 @@ fn take_over(
     takeover.news.extend(news);
     let mut engine = Kubernetes::new(KubernetesConfig {
         cluster: cluster.clone(),
-        scheduler,
+        scheduler: options.scheduler,
         leadership: leadership.clone(),
         namespace: None,
-        supervisor,
+        supervisor: options.supervisor,
         nodes: Nodes::Watched,
+        resources: options.resources,
         begins_at: time,
         patience: Patience::default(),
     });

@@ -8,6 +8,7 @@ pub mod api;
 pub mod calibration;
 pub mod catalogue;
 pub mod declared;
+pub mod device_table;
 pub mod file;
 pub mod job;
 pub mod progress;

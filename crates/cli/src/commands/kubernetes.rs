@@ -1,9 +1,12 @@
 //! `het kubernetes`: what a cluster is given.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use anstream::println;
 use clap::{Args, Subcommand, value_parser};
 use het_server::{ManifestOptions, SCHEDULER, SCHEDULER_NAMESPACE, manifests};
-use het_wire::yaml;
+use het_wire::{device_table, yaml};
 
 use crate::fail::{Fail, code};
 
@@ -36,6 +39,18 @@ pub struct ManifestArgs {
     /// repetition.
     #[arg(long, value_name = "NAMESPACE")]
     pub jobs_namespace: Vec<String>,
+    /// What `het server --device-table` reads: it becomes a ConfigMap beside the server.
+    #[arg(long, value_name = "FILE", requires = "image")]
+    pub device_table: Option<PathBuf>,
+}
+
+/// The text of a file without mistakes.
+fn device_table(path: &Path) -> Result<String, Fail> {
+    let text = fs::read_to_string(path).map_err(|error| Fail::file(path, error))?;
+    match device_table::parse(&text, &path.display().to_string()) {
+        Ok(_) => Ok(text),
+        Err(problems) => Err(Fail::Report { code: code::USAGE, text: problems.to_string() }),
+    }
 }
 
 pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
@@ -47,6 +62,7 @@ pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
         storage: args.storage.clone(),
         replicas: args.replicas,
         jobs_namespaces: args.jobs_namespace.clone(),
+        device_table: args.device_table.as_deref().map(device_table).transpose()?,
     };
     for object in manifests(&options) {
         println!("---\n{}", yaml::to_text(&object).trim_end());

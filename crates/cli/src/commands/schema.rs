@@ -2,7 +2,7 @@
 
 use anstream::println;
 use clap::{Args, ValueEnum};
-use het_wire::{declared, job, quotas, topology};
+use het_wire::{declared, device_table, job, quotas, topology};
 
 use crate::fail::{Fail, code};
 
@@ -19,6 +19,8 @@ pub enum SchemaFile {
     Cluster,
     /// Devices that a server has beside those that it finds.
     Devices,
+    /// What extended resources of a cluster's nodes are.
+    DeviceTable,
     /// What tenants are entitled to and limited to.
     Quotas,
 }
@@ -28,6 +30,7 @@ pub fn schema(args: &SchemaArgs) -> Result<u8, Fail> {
         SchemaFile::Job => println!("{:#}", job::json_schema()),
         SchemaFile::Cluster => println!("{:#}", topology::json_schema()),
         SchemaFile::Devices => println!("{:#}", declared::json_schema()),
+        SchemaFile::DeviceTable => println!("{:#}", device_table::json_schema()),
         SchemaFile::Quotas => println!("{:#}", quotas::json_schema()),
     }
     Ok(code::OK)

@@ -150,6 +150,11 @@ pub struct KubernetesArgs {
     /// account: `het kubernetes manifests --jobs-namespace`.
     #[arg(long, value_name = "IMAGE")]
     pub rank_image: Option<String>,
+    /// What extended resources of nodes are that the server does not know, or otherwise than it
+    /// does: a file, in a cluster one of a ConfigMap. `het schema device-table` says what stands
+    /// in it.
+    #[arg(long, value_name = "FILE")]
+    pub device_table: Option<PathBuf>,
     /// Where the Lease lies by which servers of one `schedulerName` agree who leads.
     #[arg(long, value_name = "NAMESPACE", default_value = SCHEDULER_NAMESPACE)]
     pub lease_namespace: String,

@@ -53,6 +53,7 @@ fn outcome(cluster: &Cluster, command: &str, patience: Patience) -> Outcome {
         scheduler: scheduler.clone(),
         leadership,
         supervisor: None,
+        resources: Vec::new(),
         namespace: Some(scheduler),
         nodes: Nodes::Reported,
         begins_at: Time::ZERO,
@@ -112,6 +113,7 @@ fn what_an_earlier_leader_makes_is_refused() {
         storage: "1Gi".to_owned(),
         replicas: 1,
         jobs_namespaces: Vec::new(),
+        device_table: None,
     };
     let fence = manifests(&options).into_iter().filter(|object| {
         object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmission"))

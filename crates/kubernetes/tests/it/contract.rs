@@ -47,6 +47,7 @@ impl Pods<'_> {
             scheduler: name.clone(),
             leadership,
             supervisor: None,
+            resources: Vec::new(),
             namespace: Some(name),
             nodes: Nodes::Reported,
             begins_at: since,

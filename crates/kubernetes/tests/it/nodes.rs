@@ -26,6 +26,7 @@ impl Heard {
             scheduler,
             leadership,
             supervisor: None,
+            resources: Vec::new(),
             namespace: None,
             nodes: Nodes::Watched,
             begins_at: Time::ZERO,

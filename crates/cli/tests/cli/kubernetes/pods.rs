@@ -117,3 +117,37 @@ fn pods_that_ask_for_what_is_not_considered_are_told_so() {
     }
     cluster.told(&["delete", "node", &node, &late]);
 }
+
+#[test]
+fn a_table_says_what_a_resource_is_that_nobody_knows() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("tenth");
+    let label = ("example.com/product", node.as_str());
+    cluster.make_node_with(&node, &[("example.com/npu", 2)], label);
+    let sandbox = Sandbox::new();
+    let table = format!(
+        "apiVersion: heterosis.dev/v1alpha1\nkind: DeviceTable\nresources:\n- resource: \
+         example.com/npu\n  kind: npu\n  vendor: Example\n  driver: example\n  label: {{ name: \
+         example.com/product, classes: {{ {node}: {node} }} }}\n"
+    );
+    let table = sandbox.write("table.yaml", &table).display().to_string();
+    let manifests = ["kubernetes", "manifests", "--image", "i", "--device-table", &table];
+    let manifests = String::from_utf8_lossy(&sandbox.run(&manifests).stdout).into_owned();
+    assert!(manifests.contains("kind: ConfigMap") && manifests.contains(&node), "{manifests}");
+    cluster.apply(&String::from_utf8_lossy(&sandbox.run(&["kubernetes", "manifests"]).stdout));
+    begin_with(&cluster, &sandbox, &node, &["--device-table", &table]);
+    let served = Served(sandbox);
+    wait_for("the server", || served.code(&["ps"]) == Some(0));
+    wait_for("the node", || served.told(&["devices"]).contains(&node));
+
+    let name = unique("table");
+    let mut asks = pod(&name, (&node, &node), 0, &["until-notice"]);
+    let devices = json!({ "example.com/npu": "1" });
+    let resources = json!({ "requests": devices, "limits": devices });
+    asks["spec"]["containers"][0]["resources"] = resources;
+    asks["spec"]["nodeSelector"] = json!({ "example.com/product": node });
+    cluster.apply(&asks.to_string());
+    cluster.await_phase(&name, "Running");
+    cluster.told(&["delete", "pod", &name, "--wait=false"]);
+    cluster.told(&["delete", "node", &node]);
+}

@@ -563,6 +563,7 @@ fn lead(server: &Server, profile: &Profile, leader: u64, begins_at: Time) -> Kub
         scheduler: SCHEDULER.to_owned(),
         leadership,
         supervisor: None,
+        resources: Vec::new(),
         namespace: (!profile.has_objects).then(|| NAMESPACE.to_owned()),
         nodes: Nodes::Reported,
         begins_at,

@@ -1,7 +1,7 @@
 //! The process that serves a cluster.
 
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use anstream::eprintln;
 use het_server::api::Tokens;
@@ -10,6 +10,8 @@ use het_server::{
     Leadership, Standby, StartError, begin_store, leader_identity, raise_descriptor_limit,
     since_boot,
 };
+
+use het_wire::device_table::{self, ResourceRow};
 
 use super::{
     StopRequest, acquire, keeping, say_at_start, scheduling, serve_until_stopped, start_failed,
@@ -38,6 +40,7 @@ pub(super) fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
         let options = ClusterOptions {
             scheduler: args.kubernetes.scheduler_name.clone(),
             supervisor: args.kubernetes.rank_image.clone(),
+            resources: resources(&args.kubernetes)?,
             scheduling: scheduling(args)?,
             keeping: keeping(args),
         };
@@ -62,6 +65,13 @@ pub(super) fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
             }
         }
     }
+}
+
+fn resources(args: &KubernetesArgs) -> Result<Vec<ResourceRow>, Fail> {
+    let Some(path) = &args.device_table else { return Ok(Vec::new()) };
+    let text = fs::read_to_string(path).map_err(|error| Fail::file(path, error))?;
+    let rows = device_table::parse(&text, &path.display().to_string());
+    rows.map_err(|problems| Fail::Report { code: code::USAGE, text: problems.to_string() })
 }
 
 /// Once the API server answers again, or somebody ends the wait.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use binaries::Binaries;
-use control_plane::ControlPlane;
+use control_plane::{ControlPlane, Writes};
 
 const USAGE: &str =
     "usage: cargo xtask cluster up [NODES | bare] | down | build | faults [RUNS [SEED]]
@@ -44,7 +44,7 @@ pub fn run(words: &[String]) -> Result<()> {
 }
 
 fn up(nodes: u32) -> Result<()> {
-    let cluster = start(&Binaries::build()?)?;
+    let cluster = start(&Binaries::build()?, Writes::Fast)?;
     cluster.make_nodes(nodes)?;
     println!("export KUBECONFIG={}", cluster.kubeconfig().display());
     Ok(())
@@ -57,7 +57,7 @@ fn play_faults(numbers: &[&str]) -> Result<()> {
         Some(text) => text.parse().with_context(|| format!("`{text}` is no number")),
     };
     let (runs, seed) = (number(0, 100)?, number(1, 1)?);
-    let cluster = start(&Binaries::build()?)?;
+    let cluster = start(&Binaries::build()?, Writes::Durable)?;
     // What failed stays, to be looked at.
     faults::play(&cluster, &dir(), seed..seed + runs)?;
     down()
@@ -65,7 +65,7 @@ fn play_faults(numbers: &[&str]) -> Result<()> {
 
 fn up_bare() -> Result<()> {
     let binaries = Binaries::build()?;
-    let cluster = ControlPlane::start_bare(&binaries, &emptied()?)?;
+    let cluster = ControlPlane::start_bare(&binaries, &emptied()?, Writes::Fast)?;
     let scheduler = binaries.path("kube-scheduler");
     println!(
         "het bench kubernetes --kubeconfig {} --kube-scheduler {}",
@@ -91,7 +91,7 @@ impl TestCluster {
             );
             return Ok(None);
         };
-        start(&binaries)?;
+        start(&binaries, Writes::Fast)?;
         Ok(Some(Self(())))
     }
 }
@@ -104,8 +104,8 @@ impl Drop for TestCluster {
     }
 }
 
-fn start(binaries: &Binaries) -> Result<ControlPlane> {
-    ControlPlane::start(binaries, &emptied()?)
+fn start(binaries: &Binaries, writes: Writes) -> Result<ControlPlane> {
+    ControlPlane::start(binaries, &emptied()?, writes)
 }
 
 /// The directory of a cluster that is no more.

@@ -21,6 +21,14 @@ const NODES_AT_ONCE: u32 = 500;
 /// May do anything.
 const ADMIN_TOKEN: &str = "admin";
 
+/// Whether what etcd has taken is there after it was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// No: it is faster.
+    Fast,
+    Durable,
+}
+
 /// A control plane that runs.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -30,6 +38,7 @@ pub struct ControlPlane {
     api_server: PathBuf,
     /// Of etcd and of the API server.
     ports: [u16; 2],
+    writes: Writes,
 }
 
 impl ControlPlane {
@@ -37,8 +46,8 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When a program does not start or does not become ready.
-    pub fn start(binaries: &Binaries, dir: &Path) -> Result<Self> {
-        let this = Self::start_bare(binaries, dir)?;
+    pub fn start(binaries: &Binaries, dir: &Path, writes: Writes) -> Result<Self> {
+        let this = Self::start_bare(binaries, dir, writes)?;
         let start = |name: &str, arguments: &[String]| {
             processes::start(dir, &binaries.path(name), arguments)
         };
@@ -52,13 +61,14 @@ impl ControlPlane {
     ///
     /// # Errors
     /// When a program does not start or does not become ready.
-    pub fn start_bare(binaries: &Binaries, dir: &Path) -> Result<Self> {
+    pub fn start_bare(binaries: &Binaries, dir: &Path, writes: Writes) -> Result<Self> {
         let this = Self {
             dir: dir.to_owned(),
             kubectl: binaries.path("kubectl"),
             etcd: binaries.path("etcd"),
             api_server: binaries.path("kube-apiserver"),
             ports: [lasting_port(0)?, lasting_port(1)?],
+            writes,
         };
         // Tests know the directory alone.
         symlink(&this.kubectl, dir.join("kubectl")).context("`kubectl` cannot be linked")?;
@@ -114,7 +124,7 @@ impl ControlPlane {
             ("listen-client-urls", &url),
             ("advertise-client-urls", &url),
             ("listen-peer-urls", "http://127.0.0.1:0"),
-            ("unsafe-no-fsync", "true"),
+            ("unsafe-no-fsync", if self.writes == Writes::Fast { "true" } else { "false" }),
             ("log-level", "warn"),
         ])
     }

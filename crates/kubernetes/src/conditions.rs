@@ -41,39 +41,63 @@ struct Shared {
     leadership: Leadership,
     threads: Handle,
     permits: Semaphore,
-    /// By uid: what is to be written; `None` while it is being written.
-    newest: Mutex<BTreeMap<String, Option<PodWaits>>>,
+    /// By uid.
+    entries: Mutex<BTreeMap<String, Entry>>,
+}
+
+/// What is known of a pod that waits.
+#[derive(Debug, Default)]
+struct Entry {
+    /// What is to be written.
+    newest: Option<PodWaits>,
+    /// Somebody writes, and looks for the newest when that is done.
+    is_writing: bool,
+    /// Whether the event that was made last was of one that more nodes would help.
+    told: Option<bool>,
 }
 
 impl PodConditions {
     pub(crate) fn new(jobs: Jobs, leadership: Leadership, threads: Handle) -> Self {
-        let (permits, newest) = (Semaphore::new(WRITES_MAX), Mutex::default());
-        Self(Arc::new(Shared { jobs, leadership, threads, permits, newest }))
+        let (permits, entries) = (Semaphore::new(WRITES_MAX), Mutex::default());
+        Self(Arc::new(Shared { jobs, leadership, threads, permits, entries }))
     }
 
-    fn newest(&self) -> MutexGuard<'_, BTreeMap<String, Option<PodWaits>>> {
-        self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has a pod told why it waits, in place of what was not written yet. Waits for nothing; what
     /// the server does not take is not tried again.
     pub fn waits(&self, pod: JobOwner, why: PodWaits) {
-        let before = self.newest().insert(pod.uid.clone(), Some(why));
-        if before.is_none() {
+        let mut entries = self.entries();
+        let entry = entries.entry(pod.uid.clone()).or_default();
+        entry.newest = Some(why);
+        if !entry.is_writing {
+            entry.is_writing = true;
             drop(self.0.threads.spawn(self.clone().write(pod)));
         }
+    }
+
+    /// The pod is not there any more, or waits no more.
+    pub fn forget(&self, uid: &str) {
+        self.entries().remove(uid);
+    }
+
+    /// What is to be written of a pod, and whether it is news that an event tells of.
+    fn next(&self, uid: &str) -> Option<(PodWaits, bool)> {
+        let mut entries = self.entries();
+        let entry = entries.get_mut(uid)?;
+        let next = entry.newest.take();
+        entry.is_writing = next.is_some();
+        let next = next?;
+        let is_news = entry.told.replace(next.is_unschedulable) != Some(next.is_unschedulable);
+        Some((next, is_news))
     }
 
     async fn write(self, pod: JobOwner) {
         loop {
             let _permit = self.0.permits.acquire().await;
-            let next = {
-                let mut newest = self.newest();
-                match newest.get_mut(&pod.uid).and_then(Option::take) {
-                    Some(why) => why,
-                    None => return drop(newest.remove(&pod.uid)),
-                }
-            };
+            let Some((next, is_news)) = self.next(&pod.uid) else { return };
             let reason = if next.is_unschedulable { "Unschedulable" } else { "Waiting" };
             let patch = Patch::Strategic(json!({
                 "metadata": { "uid": pod.uid },
@@ -87,7 +111,9 @@ impl PodConditions {
                 Api::namespaced_with(self.0.jobs.client(), &pod.namespace, &objects::pods());
             let parameters = PatchParams::default();
             let written = api.patch_status(&pod.name, &parameters, &patch);
-            if let Some(Ok(_)) = self.within_term(written).await {
+            if let Some(Ok(_)) = self.within_term(written).await
+                && is_news
+            {
                 let told =
                     Told { is_warning: true, reason: "FailedScheduling", note: &next.message };
                 self.tell(&pod, told).await;
@@ -97,6 +123,7 @@ impl PodConditions {
 
     /// Tells a pod that it has a node. Waits for nothing.
     pub(crate) fn scheduled(&self, pod: JobOwner, node: String) {
+        self.forget(&pod.uid);
         let this = self.clone();
         drop(self.0.threads.spawn(async move {
             let _permit = this.0.permits.acquire().await;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use het_core::{
-    Action, CheckpointSpec, Event, Generation, JobId, LeaseId, Millis, Name, Outcome, Plan, State,
-    Time, Topology,
+    Action, Checkpoint, CheckpointSpec, Event, Generation, LeaseId, Millis, Name, Outcome, Plan,
+    State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_wire::device_table::ResourceRow;
@@ -33,8 +33,10 @@ use crate::requests::News;
 use crate::statuses::Statuses;
 use crate::watch;
 use crate::writer::{Right, Wanted, Writer};
-use requests::Requests;
+use requests::{PodJob, Requests};
 
+/// Between two reports of progress of a gang.
+const REPORT_EVERY: Millis = Millis::seconds(1);
 /// Of the ranks of a gang that lost one.
 const DOOMED_GRACE: Millis = Millis::seconds(5);
 
@@ -127,15 +129,51 @@ struct Live {
     /// By which its ranks find each other.
     service: Option<ObjectKey>,
     /// The job that its only pod is, which somebody else made.
-    of_pod: Option<JobId>,
+    of_pod: Option<PodJob>,
     /// The grace of a stop that somebody asked for.
     stop: Option<Millis>,
     /// When it got its nodes, and since when a rank of it is in trouble.
     bound_at: Option<Time>,
     in_trouble: Option<Time>,
-    /// What its ranks said of their progress, and what each said last.
+    reports: Reports,
+}
+
+/// What the ranks of a gang say of their progress.
+#[derive(Debug, Default)]
+struct Reports {
     tally: Tally,
-    reports: BTreeMap<u32, Arc<str>>,
+    /// By rank: what each said last, and what of that was not passed on.
+    last: BTreeMap<u32, Arc<str>>,
+    pending: BTreeMap<u32, Arc<str>>,
+    /// Nothing is passed on before, unless it ends.
+    next: Time,
+    /// It was passed on.
+    checkpoint: Option<Checkpoint>,
+}
+
+impl Reports {
+    fn hear(&mut self, rank: u32, row: &PodRow) {
+        if let Some(report) = &row.report
+            && self.last.get(&rank) != Some(report)
+        {
+            self.last.insert(rank, Arc::clone(report));
+            self.pending.insert(rank, Arc::clone(report));
+        }
+    }
+
+    /// What is to be passed on of a lease. A rank names its newest checkpoint again and again.
+    fn take(&mut self, lease: LeaseId) -> Vec<Event> {
+        for report in std::mem::take(&mut self.pending).into_values() {
+            self.tally.line(report.as_bytes());
+        }
+        let (progress, mut checkpoints) = self.tally.take();
+        checkpoints.retain(|checkpoint| self.checkpoint.as_ref() != Some(checkpoint));
+        self.checkpoint = checkpoints.last().cloned().or(self.checkpoint.take());
+        let progress = progress.map(|progress| Event::Progressed { lease, progress });
+        let saved = checkpoints.into_iter();
+        let saved = saved.map(|checkpoint| Event::Checkpointed { lease, checkpoint });
+        progress.into_iter().chain(saved).collect()
+    }
 }
 
 impl Live {
@@ -151,8 +189,7 @@ impl Live {
             stop: None,
             bound_at: None,
             in_trouble: None,
-            tally: Tally::default(),
-            reports: BTreeMap::new(),
+            reports: Reports::default(),
         }
     }
 }
@@ -381,8 +418,10 @@ impl Kubernetes {
             Action::Start { lease, stage, placement, .. }
                 if let Some(pod) = self.owners.pod(stage.job) =>
             {
-                let node = self.topology.node(placement.ranks[0].node).name.clone();
-                self.give_node(*lease, stage.job, (pod, node));
+                match requests::node_of(&self.topology, placement) {
+                    Some(node) => self.give_node(*lease, PodJob { job: stage.job, pod }, &node),
+                    None => self.ready.push_back(requests::refused_without_node(*lease)),
+                }
             }
             Action::Start { lease, stage, attempt, placement, launch, resume, .. } => {
                 let owner = self.owners.get(stage.job);
@@ -475,6 +514,8 @@ impl Kubernetes {
         let Some(live) = self.leases.get(&lease) else { return };
         let made = live.pods.iter().filter_map(|(key, uid)| Some((key.clone(), uid.clone()?)));
         let made: Vec<(ObjectKey, String)> = made.collect();
+        // Pods of others have a grace of their own.
+        let grace = live.of_pod.is_none().then_some(grace);
         if !made.is_empty() {
             self.cluster.spawn(self.writer.clone().delete(made, grace));
         }
@@ -488,15 +529,19 @@ impl Kubernetes {
                 Some(Fact::Started) => self.ready.push_back(Event::StageStarted { lease }),
                 Some(Fact::Doomed) if live.stop.is_some() => {}
                 Some(Fact::Doomed) => self.delete(lease, DOOMED_GRACE),
-                Some(Fact::Ended(outcome)) => self.end(lease, outcome),
+                Some(Fact::Ended(outcome)) => {
+                    let said = live.gang.has_started().then(|| live.reports.take(lease));
+                    self.ready.extend(said.into_iter().flatten());
+                    self.end(lease, outcome);
+                }
             }
         }
     }
 
     fn end(&mut self, lease: LeaseId, outcome: Outcome) {
         let live = self.leases.remove(&lease);
-        if let Some(job) = live.as_ref().and_then(|live| live.of_pod) {
-            return self.end_pod(lease, job, outcome);
+        if let Some(of_pod) = live.as_ref().and_then(|live| live.of_pod.as_ref()) {
+            return self.end_pod(lease, of_pod, outcome);
         }
         if let Some(service) = live.and_then(|live| live.service) {
             self.cluster.spawn(self.writer.clone().delete_service(service));
@@ -574,8 +619,8 @@ impl Kubernetes {
         }
         match self.own_rank(&row) {
             Some(rank) => {
+                self.keep(row.clone(), Whose::Ours);
                 self.see_rank(rank, &row);
-                self.keep(row, Whose::Ours);
             }
             None => {
                 self.see_stray(&row);
@@ -605,27 +650,29 @@ impl Kubernetes {
         if let Some(live) = self.leases.get_mut(&rank.lease) {
             live.pods[rank.rank as usize].1.get_or_insert_with(|| row.uid.clone());
             live.gang.see(rank.rank, row);
-            // Nothing is said of a gang before its start, and nothing after its end.
-            self.report(rank, row);
+            live.reports.hear(rank.rank, row);
             self.await_beginning(rank.lease);
             self.tell(rank.lease);
-            self.report(rank, row);
+            self.report(rank.lease);
         }
     }
 
-    /// Passes on what the program of a gang that runs says of its progress.
-    fn report(&mut self, RankLabels { lease, rank }: RankLabels, row: &PodRow) {
-        let Some(report) = &row.report else { return };
-        let is_new =
-            |live: &&mut Live| live.gang.has_started() && live.reports.get(&rank) != Some(report);
-        let Some(live) = self.leases.get_mut(&lease).filter(is_new) else { return };
-        live.reports.insert(rank, Arc::clone(report));
-        live.tally.line(report.as_bytes());
-        let (progress, checkpoints) = live.tally.take();
-        let progress = progress.map(|progress| Event::Progressed { lease, progress });
-        let saved = checkpoints.into_iter();
-        let saved = saved.map(|checkpoint| Event::Checkpointed { lease, checkpoint });
-        self.ready.extend(progress.into_iter().chain(saved));
+    /// Passes on what the ranks of a gang that runs say of their progress: not too often, since
+    /// whoever may change a pod may say it as often as they like.
+    fn report(&mut self, lease: LeaseId) {
+        let now = self.now();
+        let Some(live) = self.leases.get_mut(&lease).filter(|live| live.gang.has_started()) else {
+            return;
+        };
+        if live.reports.pending.is_empty() {
+            return;
+        }
+        if now < live.reports.next {
+            self.looks.insert((live.reports.next, lease));
+            return;
+        }
+        live.reports.next = now + REPORT_EVERY;
+        self.ready.extend(live.reports.take(lease));
     }
 
     /// Remembers a pod. What those of others take is capacity that is taken.
@@ -658,7 +705,8 @@ impl Kubernetes {
         let is_live = !row.phase.has_ended() && !row.is_deleting;
         if is_stray && is_live && matches!(self.adoption, Adoption::Done) {
             let pods = vec![(row.key.clone(), row.uid.clone())];
-            self.cluster.spawn(self.writer.clone().delete(pods, CheckpointSpec::GRACE_DEFAULT));
+            let grace = Some(CheckpointSpec::GRACE_DEFAULT);
+            self.cluster.spawn(self.writer.clone().delete(pods, grace));
         }
     }
 
@@ -754,6 +802,7 @@ impl Kubernetes {
         let now = self.now();
         while let Some(&(at, lease)) = self.looks.first().filter(|(at, _)| *at <= now) {
             self.looks.remove(&(at, lease));
+            self.report(lease);
             let patience = self.patience;
             let Some(live) = self.leases.get_mut(&lease).filter(|it| it.gang.is_starting()) else {
                 continue;

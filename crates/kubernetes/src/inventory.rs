@@ -101,7 +101,9 @@ impl Inventory {
         let before = self.nodes.get(&row.name);
         if before != Some(&row) {
             let is_as_before = before.is_some_and(|before| {
-                before.labels == row.labels && before.allocatable == row.allocatable
+                before.labels == row.labels
+                    && before.taints == row.taints
+                    && before.allocatable == row.allocatable
             });
             self.revision += u64::from(!is_as_before);
             self.changed.insert(row.name.clone());
@@ -119,20 +121,20 @@ impl Inventory {
         self.revision
     }
 
-    /// Labels of the nodes that offer a resource, and the class of its devices there.
-    pub fn offering(&self, resource: &str) -> impl Iterator<Item = (&Labels, Name)> {
+    /// The nodes that offer a resource, and the class of its devices there.
+    pub fn offering(&self, resource: &str) -> impl Iterator<Item = (&NodeRow, Name)> {
         self.nodes.values().filter_map(move |row| {
             let amount = row.allocatable.get(resource).copied().unwrap_or_default();
             let class = match resource {
                 CPU => Some(processor(row).id),
                 resource => self.table.known(resource, &row.labels).map(|known| known.class.id),
             };
-            class.filter(|_| amount >= 1_000).map(|class| (&row.labels, class))
+            class.filter(|_| amount >= 1_000).map(|class| (row, class))
         })
     }
 
-    pub fn labels(&self, node: &Name) -> Option<&Labels> {
-        self.nodes.get(node).map(|row| &row.labels)
+    pub fn node(&self, name: &Name) -> Option<&NodeRow> {
+        self.nodes.get(name)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &Name> {
@@ -235,7 +237,6 @@ impl Inventory {
     }
 }
 
-pub(crate) type Labels = BTreeMap<String, String>;
 /// By resource, in thousandths.
 pub(crate) type Requests = BTreeMap<String, u64>;
 

@@ -1,6 +1,6 @@
 //! What a pod says of the node that it wants. No I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::Name;
 
@@ -13,16 +13,28 @@ pub(crate) struct PodNeeds {
     pub nodes: NodeRule,
     /// What it asks for that nobody does here: one sentence.
     pub not_supported: Option<String>,
-    /// Claims that must have their volume before.
-    pub claims: Vec<String>,
 }
 
-/// Which nodes will do, by their labels.
+/// Which nodes will do, by their labels and taints.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeRule {
     pub labels: BTreeMap<String, String>,
     /// One of them holds; any node will do where there is none.
     pub terms: Vec<Vec<Requirement>>,
+    pub tolerates: Tolerated,
+}
+
+/// The keys of taints that a pod tolerates.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tolerated {
+    All,
+    Keys(BTreeSet<String>),
+}
+
+impl Default for Tolerated {
+    fn default() -> Self {
+        Self::Keys(BTreeSet::new())
+    }
 }
 
 /// A condition on one label.
@@ -44,7 +56,25 @@ pub(crate) enum Operator {
 }
 
 impl NodeRule {
-    pub fn accepts(&self, labels: &BTreeMap<String, String>) -> bool {
+    /// Longest rule that is considered, in words.
+    pub const WORDS_MAX: usize = 512;
+
+    /// Conditions and their values: whoever looks at nodes looks at each of them.
+    pub fn words(&self) -> usize {
+        let of_terms = self.terms.iter().flatten().map(|one| 1 + one.values.len());
+        self.labels.len() + self.terms.len() + of_terms.sum::<usize>()
+    }
+
+    /// Whether a node with these labels will do, and with taints of these keys.
+    pub fn accepts(&self, labels: &BTreeMap<String, String>, taints: &[String]) -> bool {
+        let are_tolerated = match &self.tolerates {
+            Tolerated::All => true,
+            Tolerated::Keys(keys) => taints.iter().all(|key| keys.contains(key)),
+        };
+        are_tolerated && self.has_labels(labels)
+    }
+
+    fn has_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         // A term without conditions accepts no node.
         let holds = |term: &Vec<Requirement>| {

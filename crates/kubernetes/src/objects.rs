@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use het_core::{LeaseId, Name};
+use het_wire::progress::LINE_BYTES_MAX;
 use k8s_openapi::api::core::v1;
 use kube::api::{ApiResource, Object};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::names::{self, RankLabels};
-use crate::needs::{NodeRule, Operator, PodNeeds, Requirement};
+use crate::needs::{NodeRule, Operator, PodNeeds, Requirement, Tolerated};
 use crate::quantity::amounts;
 
 pub(crate) type PodObject = Object<PodSpec, PodStatus>;
@@ -18,9 +19,6 @@ pub(crate) type NodeObject = Object<NodeSpec, NodeStatus>;
 
 /// Why a container waits that is on its way.
 const USUAL: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
-
-/// Longest report of progress that is kept.
-const REPORT_BYTES_MAX: usize = 16 * 1024;
 
 /// The API that pods are asked of.
 pub(crate) fn pods() -> ApiResource {
@@ -67,6 +65,9 @@ pub(crate) struct PodSpec {
     containers: Vec<Container>,
     init_containers: Vec<Container>,
     overhead: BTreeMap<String, String>,
+    /// Of the whole pod, in place of what its containers request.
+    resources: Resources,
+    tolerations: Vec<Toleration>,
     scheduler_name: Option<String>,
     priority: Option<i64>,
     node_selector: BTreeMap<String, String>,
@@ -76,6 +77,13 @@ pub(crate) struct PodSpec {
     resource_claims: Vec<IgnoredAny>,
     topology_spread_constraints: Vec<SpreadConstraint>,
     volumes: Vec<PodVolume>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Toleration {
+    key: String,
+    operator: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -130,14 +138,7 @@ struct SpreadConstraint {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PodVolume {
-    persistent_volume_claim: Option<ClaimSource>,
     ephemeral: Option<IgnoredAny>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ClaimSource {
-    claim_name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -306,7 +307,7 @@ impl PodRow {
         });
         let is_ours = pod.spec.scheduler_name.as_deref() == Some(scheduler);
         let report = annotations.get(names::PROGRESS).filter(|_| is_ours);
-        let report = report.filter(|text| text.len() <= REPORT_BYTES_MAX);
+        let report = report.filter(|text| text.len() <= LINE_BYTES_MAX);
         let trouble = pod.status.as_ref().and_then(PodStatus::trouble);
         Some(Self {
             key,
@@ -338,17 +339,28 @@ impl PodSpec {
     fn needs(&self, profile: &str, annotations: &BTreeMap<String, String>) -> PodNeeds {
         let required = &self.affinity.node_affinity.required;
         let terms = required.node_selector_terms.iter().map(NodeSelectorTerm::requirements);
-        let claims = self.volumes.iter().filter_map(|it| it.persistent_volume_claim.as_ref());
+        let nodes = NodeRule {
+            labels: self.node_selector.clone(),
+            terms: terms.map(|term| term.unwrap_or_default()).collect(),
+            tolerates: self.tolerated(),
+        };
+        let is_long = nodes.words() > NodeRule::WORDS_MAX;
+        let too_long = is_long.then_some("a node affinity as long as that");
         PodNeeds {
             profile: profile.into(),
             priority: self.priority.unwrap_or_default(),
             preemptible: annotations.get(names::PREEMPTIBLE).is_some_and(|value| value == "true"),
-            nodes: NodeRule {
-                labels: self.node_selector.clone(),
-                terms: terms.map(|term| term.unwrap_or_default()).collect(),
-            },
-            not_supported: self.not_supported().map(str::to_owned),
-            claims: claims.map(|claim| claim.claim_name.clone()).collect(),
+            nodes: if is_long { NodeRule::default() } else { nodes },
+            not_supported: self.not_supported().or(too_long).map(str::to_owned),
+        }
+    }
+
+    /// Of a toleration the key alone counts: what the value of a taint says is for its kubelet.
+    fn tolerated(&self) -> Tolerated {
+        let is_of_all = |it: &Toleration| it.key.is_empty() && it.operator == "Exists";
+        match self.tolerations.iter().any(is_of_all) {
+            true => Tolerated::All,
+            false => Tolerated::Keys(self.tolerations.iter().map(|it| it.key.clone()).collect()),
         }
     }
 
@@ -402,6 +414,7 @@ impl PodSpec {
             let most = requests.entry(name).or_default();
             *most = amount.max(*most);
         }
+        requests.extend(amounts(&self.resources.requests));
         add(&mut requests, &amounts(&self.overhead));
         requests
     }

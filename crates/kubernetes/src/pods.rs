@@ -161,8 +161,14 @@ impl Gang<'_> {
         });
         if let Some(image) = self.supervisor {
             spec["serviceAccountName"] = json!(RANK_ACCOUNT);
+            // As much as the rank has, one after the other: a pod whose requests are its limits
+            // keeps its cores for itself.
+            let plain = resources.iter().filter(|(name, _)| !name.contains('/'));
+            let plain: Map<String, Value> =
+                plain.map(|(name, amount)| (name.clone(), amount.clone())).collect();
             spec["initContainers"] = json!([{
                 "name": SUPERVISOR, "image": image,
+                "resources": { "requests": plain, "limits": plain },
                 "command": ["het", "rank", "--copy", SUPERVISOR_DIR],
                 "volumeMounts": [{ "name": SUPERVISOR, "mountPath": SUPERVISOR_DIR }],
             }]);

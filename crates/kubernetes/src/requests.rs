@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Bytes, HostResources, Name};
-
 use tokio::sync::mpsc;
 
 use crate::inventory::{Inventory, is_device};
@@ -68,19 +67,19 @@ pub(crate) struct Offers {
     by_rule: BTreeMap<(String, NodeRule), Result<Vec<Name>, Unsuitable>>,
 }
 
+/// Rules whose answers are remembered.
+const RULES_MAX: usize = 1_024;
+/// Most devices, and most cores, of one pod; a node has fewer.
+const COUNT_MAX: u64 = 4_096;
+
 impl Offers {
-    /// Looks again where nodes have changed; whether any answer is another one.
+    /// Forgets what was found out of nodes that have changed since; whether they have.
     pub fn renew(&mut self, inventory: &Inventory) -> bool {
-        if self.revision == inventory.revision() {
-            return false;
+        let is_other = self.revision != inventory.revision();
+        if is_other || self.by_rule.len() > RULES_MAX {
+            self.by_rule.clear();
         }
         self.revision = inventory.revision();
-        let mut is_other = false;
-        for ((resource, rule), answer) in &mut self.by_rule {
-            let now = classes(inventory, resource, rule);
-            is_other |= now != *answer;
-            *answer = now;
-        }
         is_other
     }
 
@@ -98,13 +97,19 @@ impl Offers {
             return Err(Unsuitable::NotSupported(reason.clone()));
         }
         let amount = |name: &str| requests.get(name).copied().unwrap_or_default();
+        if let Some((name, _)) =
+            requests.iter().find(|(name, amount)| is_counted(name) && **amount > COUNT_MAX * 1_000)
+        {
+            let reason = format!("more than {COUNT_MAX} of `{name}`");
+            return Err(Unsuitable::NotSupported(reason));
+        }
         let cores = amount(CPU).div_ceil(1_000) as u32;
         let mut devices = requests.iter().filter(|(name, amount)| **amount > 0 && is_device(name));
         let (resource, count, cores) = match (devices.next(), devices.next()) {
             (None, _) => (CPU, cores.max(1), 0),
             (Some((name, amount)), None) => (name.as_str(), (amount / 1_000) as u32, cores),
             (Some((one, _)), Some((other, _))) => {
-                let reason = format!("it asks for `{one}` and `{other}`: one kind a pod");
+                let reason = format!("two extended resources of one pod, `{one}` and `{other}`");
                 return Err(Unsuitable::NotSupported(reason));
             }
         };
@@ -126,6 +131,11 @@ impl Offers {
     }
 }
 
+/// Whether so many of a resource are devices or cores.
+fn is_counted(resource: &str) -> bool {
+    resource == CPU || is_device(resource)
+}
+
 /// The classes of a resource whose nodes the rule accepts.
 fn classes(
     inventory: &Inventory,
@@ -133,16 +143,16 @@ fn classes(
     rule: &NodeRule,
 ) -> Result<Vec<Name>, Unsuitable> {
     let (mut accepted, mut passed_over) = (BTreeSet::new(), BTreeSet::new());
-    for (labels, class) in inventory.offering(resource) {
-        match rule.accepts(labels) {
+    for (node, class) in inventory.offering(resource) {
+        match rule.accepts(&node.labels, &node.taints) {
             true => accepted.insert(class),
             false => passed_over.insert(class),
         };
     }
     if let Some(class) = accepted.intersection(&passed_over).next() {
         return Err(Unsuitable::NotSupported(format!(
-            "its node selector or affinity tells nodes with `{class}` apart, and this scheduler \
-             chooses among all nodes of a device class"
+            "a node selector, affinity or toleration that accepts some nodes with `{class}` and \
+             not others"
         )));
     }
     match accepted.is_empty() {
@@ -150,7 +160,8 @@ fn classes(
             Err(Unsuitable::NoNode(format!("no node offers `{resource}`")))
         }
         true => Err(Unsuitable::NoNode(format!(
-            "no node with `{resource}` has the labels that it asks for"
+            "no node with `{resource}` has the labels that it asks for and no taint that it does \
+             not tolerate"
         ))),
         false => Ok(accepted.into_iter().collect()),
     }

@@ -303,13 +303,13 @@ impl Writer {
         Ok(self.row(self.pods(namespace).get(name).await?))
     }
 
-    /// Deletes pods, each within a grace and only the one of its uid. Goes on until the server has
-    /// taken it.
-    pub async fn delete(self, pods: Vec<(ObjectKey, String)>, grace: Millis) {
+    /// Deletes pods, each within a grace or its own and only the one of its uid. Goes on until the
+    /// server has taken it.
+    pub async fn delete(self, pods: Vec<(ObjectKey, String)>, grace: Option<Millis>) {
         let (this, wanted) = (&self, &Wanted::default());
         let deletes = pods.into_iter().map(|(key, uid)| async move {
             let parameters = DeleteParams {
-                grace_period_seconds: Some(grace.0.div_ceil(1_000) as u32),
+                grace_period_seconds: grace.map(|grace| grace.0.div_ceil(1_000) as u32),
                 preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),
                 ..DeleteParams::default()
             };

@@ -311,7 +311,9 @@ fn known_pods(state: &State, owners: &JobOwners) -> BTreeMap<String, KnownPod> {
         let Some(uid) = key.and_then(intake::pod_uid_of) else { continue };
         let (namespace, name) = (job.spec.tenant.to_string(), job.spec.name.to_string());
         owners.insert_pod(*id, JobOwner { namespace, name, uid: uid.to_owned() });
-        known.insert(uid.to_owned(), KnownPod { job: Some(*id), request: None });
+        let shape = job.spec.stages.first().and_then(|stage| stage.alternatives.first());
+        let selector = shape.map(|shape| (shape.selector.clone(), shape.count));
+        known.insert(uid.to_owned(), KnownPod { job: Some(*id), request: None, selector });
     }
     known
 }

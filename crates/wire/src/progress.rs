@@ -5,3 +5,6 @@ mod tally;
 
 pub use line::to_line;
 pub use tally::Tally;
+
+/// Longest line that stands in an annotation.
+pub const LINE_BYTES_MAX: usize = 16 * 1024;

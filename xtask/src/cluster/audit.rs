@@ -42,6 +42,9 @@ pub struct Found {
     pub pods: usize,
     pub bound: usize,
     pub writes: usize,
+    /// Bindings of pods whose making is not in the log: an API server that is killed may have taken
+    /// what it had no time to write down.
+    pub unknown: usize,
     /// A sentence each.
     pub broken: Vec<String>,
 }
@@ -52,12 +55,12 @@ pub fn check(lines: &str, gpus: u64) -> Found {
         lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let mut writes: Vec<Write<'_>> = events.iter().filter_map(write).collect();
     writes.sort_by_key(|write| write.received);
-    let pods = pods(&writes);
+    let (pods, unknown) = pods(&writes);
     let mut broken = over_capacity(&pods, gpus);
     broken.extend(twice(&pods));
     broken.extend(stale(&writes));
     let bound = pods.iter().filter(|(_, pod)| pod.bound.is_some()).count();
-    Found { pods: pods.len(), bound, writes: writes.len(), broken }
+    Found { pods: pods.len(), bound, writes: writes.len(), unknown, broken }
 }
 
 fn write(event: &Value) -> Option<Write<'_>> {
@@ -80,9 +83,11 @@ fn write(event: &Value) -> Option<Write<'_>> {
     })
 }
 
-/// By name, in the order in which they were made: a name may come again once its pod is gone.
-fn pods(writes: &[Write<'_>]) -> Vec<(String, Pod)> {
+/// By name, in the order in which they were made: a name may come again once its pod is gone. Also
+/// how many bindings are of others.
+fn pods(writes: &[Write<'_>]) -> (Vec<(String, Pod)>, usize) {
     let mut pods: Vec<(String, Pod)> = Vec::new();
+    let mut unknown = 0;
     let mut latest: BTreeMap<&str, usize> = BTreeMap::new();
     for write in writes.iter().filter(|write| write.resource == "pods") {
         let known = latest.get(write.name.as_str()).copied();
@@ -92,10 +97,12 @@ fn pods(writes: &[Write<'_>]) -> Vec<(String, Pod)> {
                 pods.push((write.name.clone(), made(write.body)));
             }
             ("create", "binding") => {
-                if let Some((_, pod)) = known.and_then(|at| pods.get_mut(at)) {
-                    pod.bound = Some(write.answered.to_owned());
-                    pod.node = write.body["target"]["name"].as_str().unwrap_or_default().to_owned();
-                }
+                let Some((_, pod)) = known.and_then(|at| pods.get_mut(at)) else {
+                    unknown += 1;
+                    continue;
+                };
+                pod.bound = Some(write.answered.to_owned());
+                pod.node = write.body["target"]["name"].as_str().unwrap_or_default().to_owned();
             }
             _ if ends(write) => {
                 if let Some((_, pod)) = known.and_then(|at| pods.get_mut(at)) {
@@ -105,13 +112,15 @@ fn pods(writes: &[Write<'_>]) -> Vec<(String, Pod)> {
             _ => {}
         }
     }
-    pods
+    (pods, unknown)
 }
 
 fn made(object: &Value) -> Pod {
     let labels = &object["metadata"]["labels"];
     let label = |name: &str| labels[name].as_str().map(str::to_owned);
-    let stage = label("heterosis.dev/job").zip(label("heterosis.dev/stage"));
+    // A job that begins anew after its leader has another number, and is the same.
+    let owner = object["metadata"]["ownerReferences"][0]["uid"].as_str().map(str::to_owned);
+    let stage = owner.or(label("heterosis.dev/job")).zip(label("heterosis.dev/stage"));
     let gpus = &object["spec"]["containers"][0]["resources"]["requests"][GPU];
     Pod {
         rank: stage.map(|(job, stage)| format!("{job}/{stage}")).zip(label(LEASE)),

@@ -146,6 +146,8 @@ impl ControlPlane {
             ("allow-privileged", "true"),
             ("token-auth-file", &self.path("tokens.csv")),
             ("audit-log-path", &self.path("audit.log")),
+            // In MiB: whoever reads it wants all of it.
+            ("audit-log-maxsize", "10000"),
             ("audit-policy-file", &self.path("audit-policy.json")),
             ("feature-gates", "GenericWorkload=true"),
             ("runtime-config", "scheduling.k8s.io/v1beta1=true"),

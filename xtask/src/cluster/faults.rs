@@ -54,9 +54,11 @@ pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()>
         let found = audit::check(&text_from(&cluster.audit_log(), audited)?, GPUS);
         let Found { broken, .. } = &found;
         println!(
-            "seed {seed}: {} pods, {} bound, {} writes, {} s: {}",
+            "seed {seed}: {} pods, {} bound, {} more of which the log knows nothing, {} writes, \
+             {} s: {}",
             found.pods,
             found.bound,
+            found.unknown,
             found.writes,
             began.elapsed().as_secs(),
             run.done.join(", ")
@@ -130,6 +132,9 @@ fn account(cluster: &ControlPlane, dir: &Path) -> Result<PathBuf> {
 
 fn text_from(path: &Path, offset: u64) -> Result<String> {
     let mut file = File::open(path).context("there is no audit log")?;
+    if file.metadata()?.len() < offset {
+        bail!("the audit log was begun anew: what was before is not in it");
+    }
     file.seek(SeekFrom::Start(offset))?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
@@ -200,6 +205,8 @@ impl Run<'_> {
         }
         let jobs = self.draw.between(5, 9);
         let objects: Vec<Value> = (0..jobs).map(|number| self.job(number)).collect();
+        let pods = (0..self.draw.between(1, 4)).map(|number| self.pod(number));
+        let objects: Vec<Value> = objects.into_iter().chain(pods.collect::<Vec<_>>()).collect();
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         apply(self.cluster, list.to_string().as_bytes())?;
         for _ in 0..self.draw.between(2, 4) {
@@ -289,6 +296,23 @@ impl Run<'_> {
         output.map(|it| String::from_utf8_lossy(&it.stdout).into_owned()).unwrap_or_default()
     }
 
+    /// A pod of somebody else. Where it is lost nobody makes it again.
+    fn pod(&mut self, number: u64) -> Value {
+        let devices = json!({ "nvidia.com/gpu": self.draw.between(1, 4).to_string() });
+        let time = format!("{}ms", self.draw.between(300, 3_000));
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": format!("other-{}-{number}", self.seed), "namespace": "default" },
+            "spec": {
+                "schedulerName": SCHEDULER, "restartPolicy": "Never",
+                "containers": [{
+                    "name": "main", "image": "faults", "command": ["finish", time],
+                    "resources": { "requests": devices, "limits": devices },
+                }],
+            },
+        })
+    }
+
     fn job(&mut self, number: u64) -> Value {
         let devices = self.draw.between(1, 12);
         let time = format!("{}ms", self.draw.between(300, 3_000));
@@ -323,7 +347,7 @@ impl Run<'_> {
     }
 
     fn clear(&self) -> Result<()> {
-        self.told(&["delete", "trainingjobs", "--all", "--wait=false"]);
+        self.told(&["delete", "trainingjobs,pods", "--all", "--wait=false"]);
         let deadline = Instant::now() + SETTLE_LIMIT;
         while !self.told(&["get", "pods,trainingjobs", "-o", "name"]).is_empty() {
             if Instant::now() > deadline {

@@ -108,7 +108,10 @@ impl Kubernetes {
             ..Live::new(found, gang.service_key())
         };
         for (rank, row) in (0..).zip(&pods) {
-            row.iter().for_each(|row| live.gang.see(rank, row));
+            row.iter().for_each(|row| {
+                live.gang.see(rank, row);
+                live.reports.hear(rank, row);
+            });
         }
         let mut there = pods.iter().flatten();
         let is_asked = there.all(|row| row.is_deleting || row.phase.has_ended());

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use het_core::{
-    CheckpointSpec, Event, Failure, FailureCause, JobId, LeaseId, Name, Outcome, State,
+    CheckpointSpec, Event, Failure, FailureCause, JobId, LeaseId, Name, Outcome, Placement, State,
+    Topology,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -14,6 +15,13 @@ use crate::objects::{ObjectKey, PodPhase, PodRow};
 use crate::pods;
 use crate::requests::{Offers, PodNews, PodRequest};
 use crate::writer::Right;
+
+/// A job that is a pod of somebody else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PodJob {
+    pub job: JobId,
+    pub pod: JobOwner,
+}
 
 /// Who asks, and who was answered.
 #[derive(Debug, Default)]
@@ -43,7 +51,7 @@ impl Requests {
         self.leases.clear();
     }
 
-    pub fn ended(&mut self, uid: &str) {
+    fn ended(&mut self, uid: &str) {
         self.leases.remove(uid);
     }
 
@@ -112,27 +120,38 @@ impl Kubernetes {
     }
 
     /// Gives a pod the node of a lease.
-    pub(super) fn give_node(&mut self, lease: LeaseId, job: JobId, (pod, node): (JobOwner, Name)) {
+    pub(super) fn give_node(&mut self, lease: LeaseId, of_pod: PodJob, node: &Name) {
+        let PodJob { pod, .. } = of_pod.clone();
         let key = key_of(&pod);
+        // Another job of the same pod has a lease: this one is of nobody.
+        let is_another = self.requests.leases.contains_key(&pod.uid);
         let is_waiting = |row: &PodRow| {
             row.uid == pod.uid && row.node.is_none() && !row.is_deleting && !row.phase.has_ended()
         };
-        let Some((row, whose)) = self.pods.get_mut(&key).filter(|(row, _)| is_waiting(row)) else {
-            return self.end_pod(lease, job, Outcome::Lost);
+        let waiting = self.pods.get_mut(&key).filter(|(row, _)| !is_another && is_waiting(row));
+        let Some((row, whose)) = waiting else {
+            self.ready.push_back(Event::JobCancelled { job: of_pod.job });
+            return self.ready.push_back(Event::StageEnded { lease, outcome: Outcome::Lost });
         };
-        let labels = self.inventory.as_ref().and_then(|inventory| inventory.labels(&node));
+        let found = self.inventory.as_ref().and_then(|inventory| inventory.node(node));
         let rule = row.needs.as_ref().map(|needs| &needs.nodes);
-        if let Some((rule, labels)) = rule.zip(labels)
-            && !rule.accepts(labels)
-        {
-            let reason = format!("node `{node}` has other labels than the pod asks for");
+        let will_do = match (rule, found) {
+            (Some(rule), Some(node)) => rule.accepts(&node.labels, &node.taints),
+            _ => true,
+        };
+        let reason = match (self.removed.contains(node), will_do) {
+            (true, _) => Some(format!("node `{node}` is not there any more")),
+            (_, false) => Some(format!("node `{node}` has other labels than the pod asks for")),
+            _ => None,
+        };
+        if let Some(reason) = reason {
             return self
                 .ready
                 .push_back(Event::StageEnded { lease, outcome: Outcome::Refused { reason } });
         }
         *whose = Whose::Ours;
         let live =
-            Live { of_pod: Some(job), ..Live::new(vec![(key, Some(pod.uid.clone()))], None) };
+            Live { of_pod: Some(of_pod), ..Live::new(vec![(key, Some(pod.uid.clone()))], None) };
         let right = Right { lease, wanted: live.wanted.clone(), job: None };
         let given = pods::Pod {
             name: pod.name,
@@ -148,60 +167,73 @@ impl Kubernetes {
     /// Goes on with the pod of a lease of the state that is adopted.
     pub(super) fn take_up_pod(&mut self, state: &State, id: LeaseId, pod: JobOwner) {
         let lease = &state.leases()[&id];
-        let job = lease.stage.job;
-        let node = &state.topology().node(lease.placement.ranks[0].node).name;
+        let of_pod = PodJob { job: lease.stage.job, pod: pod.clone() };
+        let Some(node) = node_of(state.topology(), &lease.placement) else {
+            return self.ready.push_back(refused_without_node(id));
+        };
         let key = key_of(&pod);
         let row = self.pods.get(&key).map(|(row, _)| row.clone());
-        let row = row.filter(|row| row.uid == pod.uid && row.node.as_ref() == Some(node));
-        let Some(row) = row else { return self.give_node(id, job, (pod, node.clone())) };
-        let grace = CheckpointSpec::GRACE_DEFAULT;
+        let row = row.filter(|row| row.uid == pod.uid);
+        // One that is to end gets no node any more.
+        let is_begun = |row: &PodRow| row.node.as_ref() == Some(&node) || lease.phase.is_stopping();
+        let Some(row) = row.filter(is_begun) else { return self.give_node(id, of_pod, &node) };
         let mut live = Live {
             gang: Gang::adopted(1, lease.phase),
-            of_pod: Some(job),
-            stop: lease.phase.is_stopping().then_some(grace),
+            of_pod: Some(of_pod),
+            stop: lease.phase.is_stopping().then_some(CheckpointSpec::GRACE_DEFAULT),
             ..Live::new(vec![(key, Some(pod.uid.clone()))], None)
         };
         live.gang.see(0, &row);
         self.leases.insert(id, live);
         self.requests.leases.insert(pod.uid, id);
         if lease.phase.is_stopping() && !row.is_deleting && !row.phase.has_ended() {
-            self.delete(id, grace);
+            self.delete(id, CheckpointSpec::GRACE_DEFAULT);
         }
         self.see(row);
         self.tell(id);
     }
 
-    /// The end of a lease of a pod of somebody else. What has ended or is gone never comes back
-    /// under its uid, so its job ends, too.
-    pub(super) fn end_pod(&mut self, lease: LeaseId, job: JobId, outcome: Outcome) {
-        let pod = self.owners.pod(job);
-        let row = pod.as_ref().and_then(|pod| {
-            let row = self.pods.get(&key_of(pod)).map(|(row, _)| row);
-            row.filter(|row| row.uid == pod.uid && !row.is_deleting)
+    /// The end of a lease of a pod of somebody else. What has ended, is gone, or has another node
+    /// never comes back under its uid, so its job ends, too.
+    pub(super) fn end_pod(
+        &mut self,
+        lease: LeaseId,
+        PodJob { job, pod }: &PodJob,
+        outcome: Outcome,
+    ) {
+        let row = self.pods.get(&key_of(pod)).map(|(row, _)| row);
+        let row = row.filter(|row| row.uid == pod.uid && !row.is_deleting);
+        let waits = row.is_some_and(|row| row.node.is_none() && !row.phase.has_ended());
+        let failure = row.and_then(|row| match &row.phase {
+            PodPhase::Failed(failure) => Some(failure.reason.clone()),
+            _ => None,
         });
-        pod.iter().for_each(|pod| self.requests.ended(&pod.uid));
-        let failed = |message| {
-            let exit_code = Failure::unseen().exit_code;
-            Outcome::Failed(Failure { rank: 0, exit_code, message, cause: FailureCause::Program })
-        };
-        let outcome = match (outcome, row) {
-            (Outcome::Finished, _) => Outcome::Finished,
-            (Outcome::Failed(failure), _) => {
-                Outcome::Failed(Failure { cause: FailureCause::Program, ..failure })
+        self.requests.ended(&pod.uid);
+        let cause = FailureCause::Program;
+        let outcome = match (outcome, failure) {
+            (Outcome::Failed(failure), _) => Outcome::Failed(Failure { cause, ..failure }),
+            (Outcome::Refused { reason: message }, Some(_)) | (Outcome::Lost, Some(message)) => {
+                let exit_code = Failure::unseen().exit_code;
+                Outcome::Failed(Failure { rank: 0, exit_code, message, cause })
             }
-            (outcome, None) => {
-                self.ready.push_back(Event::JobCancelled { job });
-                outcome
-            }
-            (Outcome::Refused { reason }, Some(row)) if row.phase.has_ended() => failed(reason),
-            (outcome, Some(PodRow { phase: PodPhase::Failed(failure), .. })) => match outcome {
-                Outcome::Stopped => outcome,
-                _ => failed(failure.reason.clone()),
-            },
-            (outcome, Some(_)) => outcome,
+            (outcome, _) => outcome,
         };
+        let is_over = matches!(outcome, Outcome::Finished | Outcome::Failed(_));
+        if !is_over && !waits {
+            self.ready.push_back(Event::JobCancelled { job: *job });
+        }
         self.ready.push_back(Event::StageEnded { lease, outcome });
     }
+}
+
+/// The node of a placement that has one.
+pub(super) fn node_of(topology: &Topology, placement: &Placement) -> Option<Name> {
+    Some(topology.node(placement.ranks.first()?.node).name.clone())
+}
+
+pub(super) fn refused_without_node(lease: LeaseId) -> Event {
+    let reason = "the plan names no node".to_owned();
+    Event::StageEnded { lease, outcome: Outcome::Refused { reason } }
 }
 
 fn key_of(pod: &JobOwner) -> ObjectKey {

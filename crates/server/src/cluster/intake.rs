@@ -18,7 +18,7 @@ use het_wire::job::{Context, PriorityFile, TrainingJob, Volumes, begin, parse_af
 use het_wire::resource::{self, Condition, TrainingJobStatus};
 use jiff::Zoned;
 use tokio::runtime::Builder;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::WORKDIR;
 use super::jobs::ClusterJobs;
@@ -48,17 +48,11 @@ pub(super) struct Known {
     pub priority: Option<Priority>,
 }
 
-/// What the loop could not take.
+/// What was heard and not taken in.
 #[derive(Default)]
-struct Again {
+struct Waiting {
     jobs: Vec<JobNews>,
     pods: Vec<PodNews>,
-}
-
-impl Again {
-    fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.pods.is_empty()
-    }
 }
 
 /// Takes jobs in, one after the other.
@@ -87,55 +81,75 @@ impl Intake {
 
     async fn follow(&mut self, News { mut jobs, mut pods }: News) {
         let mut topologies = self.handle.topologies();
-        let mut again = Again::default();
-        let mut asking: Vec<PodNews> = Vec::new();
-        let mut news: Vec<JobNews> = Vec::new();
+        let mut waiting = Waiting::default();
+        let mut again_at: Option<Instant> = None;
+        let (mut of_jobs, mut of_pods) = (Vec::new(), Vec::new());
         loop {
-            let next = tokio::select! {
-                count = jobs.recv_many(&mut news, JOBS_AT_ONCE) => match count {
+            tokio::select! {
+                count = jobs.recv_many(&mut of_jobs, JOBS_AT_ONCE) => match count {
                     0 => return,
-                    _ => std::mem::take(&mut news),
+                    _ => waiting.jobs.append(&mut of_jobs),
                 },
-                count = pods.recv_many(&mut asking, PODS_AT_ONCE) => match count {
+                count = pods.recv_many(&mut of_pods, PODS_AT_ONCE) => match count {
                     0 => return,
-                    _ => Vec::new(),
+                    _ => waiting.pods.append(&mut of_pods),
                 },
                 // Words that were none may be devices now.
                 Ok(()) = topologies.changed() => {
                     let refused = std::mem::take(&mut self.refused).into_values();
-                    refused.map(|object| JobNews::Is(Box::new(object))).collect()
+                    waiting.jobs.extend(refused.map(|object| JobNews::Is(Box::new(object))));
                 }
-                () = sleep(PAUSE), if !again.is_empty() => {
-                    asking = std::mem::take(&mut again.pods);
-                    std::mem::take(&mut again.jobs)
+                () = sleep_until(again_at.unwrap_or_else(Instant::now)), if again_at.is_some() => {
+                    again_at = None;
                 }
             };
-            again.jobs.append(&mut self.take_jobs(next).await);
-            let asking = std::mem::take(&mut asking);
-            if !asking.is_empty() && self.take_pods(&asking).await.is_err() {
-                again.pods.extend(asking);
+            // What is newer waits behind what the loop could not take.
+            if again_at.is_none() && self.take_all(&mut waiting).await.is_err() {
+                again_at = Some(Instant::now() + PAUSE);
             }
         }
     }
 
-    /// Takes in what changed about jobs; what is to be tried again. Jobs that come one after the
-    /// other are submitted together.
-    async fn take_jobs(&mut self, news: Vec<JobNews>) -> Vec<JobNews> {
-        let mut again = Vec::new();
-        let mut new: Vec<(JobNews, NewJob)> = Vec::new();
-        for one in news {
-            let is_known = new.iter().any(|(other, _)| uid_in(other) == uid_in(&one));
-            if is_known || waits_for_others(&one) {
-                again.append(&mut self.submit(std::mem::take(&mut new)).await);
-            }
-            match self.take(one.clone()).await {
-                Ok(None) => {}
-                Ok(Some(job)) => new.push((one, job)),
-                Err(_) => again.push(one),
-            }
+    /// # Errors
+    /// When the loop cannot be reached or its store not be written: what was not taken in waits.
+    async fn take_all(&mut self, waiting: &mut Waiting) -> Result<(), Unavailable> {
+        let jobs = std::mem::take(&mut waiting.jobs);
+        waiting.jobs = self.take_jobs(jobs).await;
+        while waiting.jobs.is_empty() && !waiting.pods.is_empty() {
+            let count = waiting.pods.len().min(PODS_AT_ONCE);
+            self.take_pods(&waiting.pods[..count]).await?;
+            waiting.pods.drain(..count);
         }
-        again.append(&mut self.submit(new).await);
-        again
+        if waiting.jobs.is_empty() { Ok(()) } else { Err(Unavailable::Busy) }
+    }
+
+    /// Takes in what changed about jobs; what is to be tried again, in that order. Jobs that come
+    /// one after the other are submitted together.
+    async fn take_jobs(&mut self, news: Vec<JobNews>) -> Vec<JobNews> {
+        let mut new: Vec<(JobNews, NewJob)> = Vec::new();
+        let mut rest = news.into_iter();
+        while let Some(one) = rest.next() {
+            let is_known = new.iter().any(|(other, _)| uid_in(other) == uid_in(&one));
+            let is_full = new.len() >= JOBS_AT_ONCE;
+            let mut left = match is_known || is_full || waits_for_others(&one) {
+                true => self.submit(std::mem::take(&mut new)).await,
+                false => Vec::new(),
+            };
+            if left.is_empty() {
+                match self.take(one.clone()).await {
+                    Ok(None) => continue,
+                    Ok(Some(job)) => {
+                        new.push((one, job));
+                        continue;
+                    }
+                    Err(_) => left = self.submit(std::mem::take(&mut new)).await,
+                }
+            }
+            left.push(one);
+            left.extend(rest);
+            return left;
+        }
+        self.submit(new).await
     }
 
     /// The job to submit, where that follows.

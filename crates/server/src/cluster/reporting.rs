@@ -48,6 +48,9 @@ pub(super) fn write_statuses(
         jobs.extend(dependents);
         for id in jobs {
             let Some(job) = state.job(id) else { continue };
+            if job.end.is_some() {
+                waits.remove(&id);
+            }
             if let Some(pod) = owners.pod(id) {
                 match pod_waits(state, id, job) {
                     Some(why) if waits.get(&id) != Some(&why) => {

@@ -151,3 +151,49 @@ fn a_table_says_what_a_resource_is_that_nobody_knows() {
     cluster.told(&["delete", "pod", &name, "--wait=false"]);
     cluster.told(&["delete", "node", &node]);
 }
+
+#[test]
+fn pods_that_name_one_resource_get_the_model_that_each_selects() {
+    let Some(cluster) = Cluster::find() else { return };
+    let [one, other] = ["eleventh", "twelfth"].map(unique);
+    cluster.make_node(&one, 2);
+    cluster.make_node(&other, 2);
+    let served = served(&cluster, &one);
+    wait_for("the nodes", || {
+        let devices = served.told(&["devices"]);
+        devices.contains(&one) && devices.contains(&other)
+    });
+    let names: Vec<String> = (0..4).map(|number| unique(&format!("model-{number}"))).collect();
+    for (number, name) in names.iter().enumerate() {
+        let node = if number % 2 == 0 { &one } else { &other };
+        cluster.apply(&pod(name, (&one, node), 1, &["until-notice"]).to_string());
+    }
+    for (number, name) in names.iter().enumerate() {
+        let node = if number % 2 == 0 { &one } else { &other };
+        cluster.await_phase(name, "Running");
+        assert_eq!(cluster.pod(name)["spec"]["nodeName"], **node);
+    }
+
+    // As many as a number has room for, and one more.
+    let large = unique("large");
+    let mut asks = pod(&large, (&one, &one), 1, &["until-notice"]);
+    let devices = json!({ "nvidia.com/gpu": "4294967296" });
+    let resources = json!({ "requests": devices, "limits": devices });
+    asks["spec"]["containers"][0]["resources"] = resources;
+    cluster.apply(&asks.to_string());
+    wait_for("why it waits", || cluster.why(&large).0 == "Waiting");
+    assert!(cluster.why(&large).1.contains("more than 4096"), "{:?}", cluster.why(&large));
+
+    // A node keeps others away from its devices by a taint that is named after them.
+    cluster.told(&["taint", "node", &one, "nvidia.com/gpu=:NoSchedule"]);
+    let plain = unique("plain");
+    let mut asks = pod(&plain, (&one, &one), 1, &["until-notice"]);
+    asks["spec"]["tolerations"] = json!([]);
+    asks["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "1" } });
+    cluster.apply(&asks.to_string());
+    wait_for("why it waits", || cluster.why(&plain).1.contains("no taint"));
+    for name in names.iter().chain([&large, &plain]) {
+        cluster.told(&["delete", "pod", name, "--wait=false"]);
+    }
+    cluster.told(&["delete", "node", &one, &other]);
+}

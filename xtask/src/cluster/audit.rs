@@ -12,8 +12,11 @@ const EPOCH: &str = "heterosis.dev/epoch";
 const LEASE: &str = "heterosis.dev/lease";
 const GPU: &str = "nvidia.com/gpu";
 
-/// A request that was taken.
+const NOT_FOUND: u64 = 404;
+
+/// A request that was taken, or whose object is not there any more.
 struct Write<'a> {
+    code: u64,
     received: &'a str,
     answered: &'a str,
     verb: &'a str,
@@ -34,6 +37,8 @@ struct Pod {
     /// When it certainly had its node, and when it may have given it back.
     bound: Option<String>,
     freed: Option<String>,
+    /// When somebody asked for its end first.
+    deleted: Option<String>,
 }
 
 /// What was found.
@@ -72,7 +77,9 @@ fn write(event: &Value) -> Option<Write<'_>> {
         "" => event["requestObject"]["metadata"]["name"].as_str().unwrap_or_default(),
         name => name,
     };
-    (event["stage"] == "ResponseComplete" && (200..300).contains(&code)).then_some(Write {
+    let counts = (200..300).contains(&code) || code == NOT_FOUND;
+    (event["stage"] == "ResponseComplete" && counts).then_some(Write {
+        code,
         received: event["requestReceivedTimestamp"].as_str()?,
         answered: event["stageTimestamp"].as_str()?,
         verb: event["verb"].as_str()?,
@@ -91,6 +98,13 @@ fn pods(writes: &[Write<'_>]) -> (Vec<(String, Pod)>, usize) {
     let mut latest: BTreeMap<&str, usize> = BTreeMap::new();
     for write in writes.iter().filter(|write| write.resource == "pods") {
         let known = latest.get(write.name.as_str()).copied();
+        if write.code == NOT_FOUND || write.verb == "delete" {
+            let pod = known.and_then(|at| pods.get_mut(at));
+            pod.into_iter().for_each(|(_, pod)| pod.asked_to_end(write));
+        }
+        if write.code == NOT_FOUND {
+            continue;
+        }
         match (write.verb, write.subresource) {
             ("create", "") => {
                 latest.insert(&write.name, pods.len());
@@ -113,6 +127,19 @@ fn pods(writes: &[Write<'_>]) -> (Vec<(String, Pod)>, usize) {
         }
     }
     (pods, unknown)
+}
+
+impl Pod {
+    /// A pod may be gone at once though it was given time: the API server decides so by what it
+    /// read before a binding. Whoever asks later finds that it is not there.
+    fn asked_to_end(&mut self, write: &Write<'_>) {
+        if write.code == NOT_FOUND {
+            let since = self.deleted.clone().unwrap_or_else(|| write.received.to_owned());
+            self.freed.get_or_insert(since);
+        } else {
+            self.deleted.get_or_insert_with(|| write.received.to_owned());
+        }
+    }
 }
 
 fn made(object: &Value) -> Pod {
@@ -194,7 +221,7 @@ fn stale(writes: &[Write<'_>]) -> Vec<String> {
     // refused by the API server, statuses are compared and swapped.
     let mut newest: BTreeMap<String, Vec<(&str, u64)>> = BTreeMap::new();
     let mut broken = Vec::new();
-    for write in writes {
+    for write in writes.iter().filter(|write| write.code != NOT_FOUND) {
         let Some((of, epoch)) = epoch(write) else { continue };
         let before = newest.entry(of).or_default();
         let later = before.iter().find(|(answered, of)| *of > epoch && *answered < write.received);
@@ -228,11 +255,20 @@ mod tests {
 
     use super::*;
 
+    fn line(at: u32, verb: &str, of: (&str, &str), body: &Value) -> String {
+        answered(at, verb, of, (body, 200))
+    }
+
     /// A request at a second, answered a half later.
-    fn line(at: u32, verb: &str, (resource, name): (&str, &str), body: &Value) -> String {
+    fn answered(
+        at: u32,
+        verb: &str,
+        (resource, name): (&str, &str),
+        (body, code): (&Value, u64),
+    ) -> String {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let event = json!({
-            "stage": "ResponseComplete", "verb": verb, "responseStatus": { "code": 200 },
+            "stage": "ResponseComplete", "verb": verb, "responseStatus": { "code": code },
             "requestReceivedTimestamp": format!("2026-01-01T00:00:{at:02}.000000Z"),
             "stageTimestamp": format!("2026-01-01T00:00:{at:02}.500000Z"),
             "objectRef": {
@@ -276,6 +312,10 @@ mod tests {
         check_that(&(pod(1, "a", "7", 1) + &pod(3, "b", "8", 1) + &ended(4, "a")), &[]);
         let log = pod(1, "a", "7", 1) + &pod(3, "b", "8", 1) + &ended(6, "a");
         check_that(&log, &["4 of 3 GPUs", "leases 7 and 8"]);
+        // It was given time, and was gone at once.
+        let delete = line(3, "delete", ("pods", "a"), &json!({ "gracePeriodSeconds": 5 }));
+        let gone = answered(6, "delete", ("pods", "a"), (&json!({ "gracePeriodSeconds": 0 }), 404));
+        check_that(&(pod(1, "a", "7", 1) + &delete + &pod(3, "b", "8", 1) + &gone), &[]);
         let log = pod(1, "a", "7", 2) + &ended(3, "a") + &pod(4, "b", "8", 1);
         check_that(&log, &["epoch 1 wrote `n/b`, epoch 2 had"]);
     }

@@ -237,13 +237,14 @@ for step in batches:
         batches.observe(square(own if job.world > 1 else first), square(gradient))
     weights = [w - 0.05 * step.gain * g for w, g in zip(weights, gradient)]
     number = made["steps"]
+    told = batches.progress()
     line = {"attempt": attempt, "step": number, "samples": step.own, "of": len(step.all)}
     note(f"seen-{job.rank}", line)
-    told = batches.progress()
     job.progress(**told)
     stop = job.should_stop(number)
     if done:
-        ended(step=number + 1, counts=told["step"], measured=told.get("measured"))
+        # What the last step counts is learned at the beginning of the next.
+        ended(step=number, counts=batches.done, measured=told.get("measured"))
         break
     if job.rank == 0 and (stop or job.should_save()):
         save(told["step"], weights=weights, batches=batches.state())
@@ -476,7 +477,10 @@ fn a_batch_follows_the_noise_and_each_sample_is_seen_once_an_epoch() {
     let rig = Rig::new(ADAPTS);
     let id = resize(&rig, &json!({ "min": 16, "max": 96 }), number("HET_RESIZES", 2));
     let is_large = |line: &Value| line["of"].as_u64() >= Some(32);
-    rig.await_state("a larger batch", || rig.lines("seen-0").last().is_some_and(is_large));
+    rig.await_state("a larger batch that counts", || match &rig.lines("seen-0")[..] {
+        [.., large, next] => is_large(large) && next["attempt"] == large["attempt"],
+        _ => false,
+    });
     finish(&rig, &id);
     let seen: Vec<Value> = (0..4).flat_map(|rank| rig.lines(&format!("seen-{rank}"))).collect();
     let mut steps: Vec<&Value> = seen.iter().collect();
@@ -491,7 +495,11 @@ fn a_batch_follows_the_noise_and_each_sample_is_seen_once_an_epoch() {
     let most = steps.iter().filter_map(|line| line["of"].as_u64()).max();
     assert!(most <= Some(96), "{most:?}");
     let [result] = &rig.lines("result")[..] else { panic!("one end") };
-    assert!(result["counts"].as_u64() > result["step"].as_u64(), "larger steps count more");
+    // One of them may count for little more than a small one, where gradients hardly differ.
+    assert!(
+        result["counts"].as_f64() > result["step"].as_f64(),
+        "larger steps count more: {result}"
+    );
     assert!(result["measured"]["gradient_noise"].as_f64() > Some(0.0), "{result}");
 }
 

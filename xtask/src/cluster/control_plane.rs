@@ -36,6 +36,7 @@ pub struct ControlPlane {
     kubectl: PathBuf,
     etcd: PathBuf,
     api_server: PathBuf,
+    kwok: PathBuf,
     /// Of etcd and of the API server.
     ports: [u16; 2],
     writes: Writes,
@@ -53,7 +54,7 @@ impl ControlPlane {
         };
         start("kube-controller-manager", &this.controller_manager())?;
         start("kube-scheduler", &this.scheduler())?;
-        start("kwok", &this.kwok())?;
+        start("kwok", &this.kwok_flags())?;
         Ok(this)
     }
 
@@ -67,6 +68,7 @@ impl ControlPlane {
             kubectl: binaries.path("kubectl"),
             etcd: binaries.path("etcd"),
             api_server: binaries.path("kube-apiserver"),
+            kwok: binaries.path("kwok"),
             ports: [lasting_port(0)?, lasting_port(1)?],
             writes,
         };
@@ -99,6 +101,15 @@ impl ControlPlane {
         await_free(self.ports[0]);
         processes::start(&self.dir, &self.etcd, &self.etcd_flags())?;
         self.await_ready()
+    }
+
+    /// Starts kwok again: what the API server did not take from it, it does not try again.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn restart_kwok(&self) -> Result<()> {
+        processes::kill(&self.dir, &self.kwok)?;
+        processes::start(&self.dir, &self.kwok, &self.kwok_flags())
     }
 
     pub fn audit_log(&self) -> PathBuf {
@@ -179,7 +190,7 @@ impl ControlPlane {
     }
 
     /// It has no stages unless it is given some.
-    fn kwok(&self) -> Vec<String> {
+    fn kwok_flags(&self) -> Vec<String> {
         let stages = crate::root().join("tests/kubernetes/kwok");
         let stage = |file: &str| stages.join(file).display().to_string();
         flags(&[

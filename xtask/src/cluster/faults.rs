@@ -261,10 +261,12 @@ impl Run<'_> {
             }
             6 => {
                 self.cluster.restart_api_server()?;
+                self.cluster.restart_kwok()?;
                 "the API server was killed".to_owned()
             }
             7 => {
                 self.cluster.restart_etcd()?;
+                self.cluster.restart_kwok()?;
                 "etcd was killed".to_owned()
             }
             8 => {

@@ -89,16 +89,20 @@ struct Rates {
 /// this program; `say` is told what is being done.
 ///
 /// # Errors
-/// When the cluster has nodes already, or something cannot be set up or does not come about.
+/// When the cluster has nodes or pods already, or something cannot be set up or does not come
+/// about.
 pub fn bench_kubernetes(
     (dir, program): (&Path, &Path),
     options: &KubernetesBench,
     mut say: impl FnMut(&str),
 ) -> Result<Vec<KubernetesFigures>, BenchError> {
     let api = Api::connect(&options.kubeconfig)?;
-    if !api.names(NODES, ("", ""), Some(1))?.is_empty() {
-        let what = "the cluster has nodes: this needs one of its own".to_owned();
-        return Err(BenchError::Nothing { what });
+    // What is there at the end is deleted.
+    for (what, path) in [("nodes", NODES), ("pods", PODS)] {
+        if !api.names(path, ("", ""), Some(1))?.is_empty() {
+            let what = format!("the cluster has {what}: this needs one of its own");
+            return Err(BenchError::Nothing { what });
+        }
     }
     define(&api)?;
     let programs = Programs {

@@ -11,7 +11,6 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use crate::events::{self, Told};
 use crate::jobs::{JobOwner, Jobs};
@@ -146,7 +145,6 @@ impl PodConditions {
 
     /// `None` where it took too long, or this server leads no more.
     async fn within_term<T>(&self, request: impl Future<Output = T>) -> Option<T> {
-        let left = self.0.leadership.left()?;
-        timeout(REQUEST_MAX.min(left), request).await.ok()
+        self.0.leadership.within_term(REQUEST_MAX, request).await
     }
 }

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use het_core::{
-    Action, Checkpoint, CheckpointSpec, Event, Generation, LeaseId, Millis, Name, Outcome, Plan,
-    State, Time, Topology,
+    Action, CheckpointSpec, Event, Generation, LeaseId, Millis, Name, Outcome, Plan, State, Time,
+    Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_wire::device_table::ResourceRow;
-use het_wire::progress::Tally;
 use tokio::sync::mpsc::{Receiver, unbounded_channel};
 use tokio::time::timeout;
 
@@ -29,6 +28,7 @@ use crate::leader::Leadership;
 use crate::names::RankLabels;
 use crate::objects::{NodeRow, ObjectKey, PodRow};
 use crate::pods;
+use crate::reports::Reports;
 use crate::requests::News;
 use crate::statuses::Statuses;
 use crate::watch;
@@ -136,44 +136,6 @@ struct Live {
     bound_at: Option<Time>,
     in_trouble: Option<Time>,
     reports: Reports,
-}
-
-/// What the ranks of a gang say of their progress.
-#[derive(Debug, Default)]
-struct Reports {
-    tally: Tally,
-    /// By rank: what each said last, and what of that was not passed on.
-    last: BTreeMap<u32, Arc<str>>,
-    pending: BTreeMap<u32, Arc<str>>,
-    /// Nothing is passed on before, unless it ends.
-    next: Time,
-    /// It was passed on.
-    checkpoint: Option<Checkpoint>,
-}
-
-impl Reports {
-    fn hear(&mut self, rank: u32, row: &PodRow) {
-        if let Some(report) = &row.report
-            && self.last.get(&rank) != Some(report)
-        {
-            self.last.insert(rank, Arc::clone(report));
-            self.pending.insert(rank, Arc::clone(report));
-        }
-    }
-
-    /// What is to be passed on of a lease. A rank names its newest checkpoint again and again.
-    fn take(&mut self, lease: LeaseId) -> Vec<Event> {
-        for report in std::mem::take(&mut self.pending).into_values() {
-            self.tally.line(report.as_bytes());
-        }
-        let (progress, mut checkpoints) = self.tally.take();
-        checkpoints.retain(|checkpoint| self.checkpoint.as_ref() != Some(checkpoint));
-        self.checkpoint = checkpoints.last().cloned().or(self.checkpoint.take());
-        let progress = progress.map(|progress| Event::Progressed { lease, progress });
-        let saved = checkpoints.into_iter();
-        let saved = saved.map(|checkpoint| Event::Checkpointed { lease, checkpoint });
-        progress.into_iter().chain(saved).collect()
-    }
 }
 
 impl Live {
@@ -357,15 +319,17 @@ impl Kubernetes {
     /// Hears until it is known which nodes and pods there are, or for so long; whether it is.
     pub fn await_lists(&mut self, limit: Millis) -> bool {
         let until = self.clock.now() + limit;
-        let is_done = |this: &Self| {
-            matches!((&this.pod_list, &this.node_list), (Listing::Done, Listing::Done))
-        };
-        while !is_done(self)
+        while !self.are_listed()
             && let Some(message) = self.hear(Some(until))
         {
             self.take(message);
         }
-        is_done(self)
+        self.are_listed()
+    }
+
+    /// It is known which nodes and pods there are.
+    fn are_listed(&self) -> bool {
+        matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done))
     }
 
     /// The nodes on which something may start, and those that are named, with their devices.
@@ -570,7 +534,7 @@ impl Kubernetes {
 
     /// Reports what changed about nodes, once it is known which there are and what others take.
     fn tell_nodes(&mut self) {
-        let is_known = matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done));
+        let is_known = self.are_listed();
         if let Some(inventory) = self.inventory.as_mut().filter(|_| is_known) {
             self.ready.extend(inventory.news(&self.topology));
         }
@@ -664,7 +628,7 @@ impl Kubernetes {
         let Some(live) = self.leases.get_mut(&lease).filter(|live| live.gang.has_started()) else {
             return;
         };
-        if live.reports.pending.is_empty() {
+        if live.reports.is_empty() {
             return;
         }
         if now < live.reports.next {

@@ -134,6 +134,16 @@ impl Leadership {
         &self.0.uid
     }
 
+    /// The answer to a request that takes no longer than this, nor than the lead lasts; `None`
+    /// where it would.
+    pub(crate) async fn within_term<T>(
+        &self,
+        longest: Duration,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
+        timeout(longest.min(self.left()?), request).await.ok()
+    }
+
     /// How long it lasts at least; `None` once it has ended, which it then has for ever.
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = self.0.left().filter(|left| !left.is_zero());

@@ -27,6 +27,7 @@ mod objects;
 mod own_pod;
 mod pods;
 mod quantity;
+mod reports;
 mod requests;
 mod statuses;
 mod watch;

@@ -17,7 +17,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::events;
 use crate::jobs::{JobOwner, Jobs};
@@ -312,8 +312,7 @@ impl Statuses {
 
     /// `None` where it took too long, or this server leads no more.
     async fn within_term<T>(&self, request: impl Future<Output = T>) -> Option<T> {
-        let left = self.0.leadership.left()?;
-        timeout(REQUEST_MAX.min(left), request).await.ok()
+        self.0.leadership.within_term(REQUEST_MAX, request).await
     }
 
     async fn swap(

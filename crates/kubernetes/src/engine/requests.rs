@@ -8,7 +8,7 @@ use het_core::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Kubernetes, Listing, Live, Whose};
+use super::{Kubernetes, Live, Whose};
 use crate::gang::Gang;
 use crate::jobs::JobOwner;
 use crate::objects::{ObjectKey, PodPhase, PodRow};
@@ -72,7 +72,7 @@ impl Kubernetes {
     /// Tells of pods that ask for a node: all once it is known which nodes there are, and again
     /// whenever other devices would do for one.
     pub(super) fn tell_requests(&mut self) {
-        let is_known = matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done));
+        let is_known = self.are_listed();
         let Some(inventory) = self.inventory.as_ref().filter(|_| is_known) else { return };
         if self.requests.news.is_none() {
             return;

@@ -4,18 +4,22 @@ mod audit;
 mod binaries;
 mod control_plane;
 mod faults;
+mod image;
+mod installation;
 mod processes;
+mod real;
+mod real_node;
 
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use binaries::Binaries;
-use control_plane::{ControlPlane, Writes};
+use binaries::{Binaries, Set};
+use control_plane::{ControlPlane, Reach, Writes};
 
 const USAGE: &str =
-    "usage: cargo xtask cluster up [NODES | bare] | down | build | faults [RUNS [SEED]]
+    "usage: cargo xtask cluster up [NODES | bare] | down | build | faults [RUNS [SEED]] | real
 
   up     build what is missing, start etcd, API server, controller manager, kube-scheduler and
          kwok on 127.0.0.1, and make so many nodes that kwok plays, 0 without a number;
@@ -23,7 +27,9 @@ const USAGE: &str =
   down   stop them and remove what they kept
   build  only build, into the cache of this user
   faults start one, and play so many runs on it, 100 without a number: leaders are killed and stand
-         still, API server and etcd start again, nodes vanish; the audit log says what came of it";
+         still, API server and etcd start again, nodes vanish; the audit log says what came of it
+  real   two nodes that run pods for real, which wants root: a gang on both is stopped for an
+         urgent job, loses a kubelet and a node, and ends with the weights of one machine";
 
 /// Where a cluster keeps its state, `admin.kubeconfig` and logs among it.
 fn dir() -> PathBuf {
@@ -33,7 +39,9 @@ fn dir() -> PathBuf {
 pub fn run(words: &[String]) -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["build"] => Binaries::build().map(|_| ()),
+        ["build"] => build(),
+        ["real"] => play_for_real(),
+        [word] if *word == real::INSIDE => real::play_inside(),
         ["up"] => up(0),
         ["up", "bare"] => up_bare(),
         ["faults", numbers @ ..] => play_faults(numbers),
@@ -43,8 +51,23 @@ pub fn run(words: &[String]) -> Result<()> {
     }
 }
 
+fn build() -> Result<()> {
+    let sets: &[Set] = match real::missing() {
+        None => &[Set::ControlPlane, Set::RealNodes],
+        Some(_) => &[Set::ControlPlane],
+    };
+    Binaries::build(sets).map(drop)
+}
+
+fn play_for_real() -> Result<()> {
+    match real::missing() {
+        None => real::play(),
+        Some(what) => bail!("real nodes want {what}, which is not here"),
+    }
+}
+
 fn up(nodes: u32) -> Result<()> {
-    let cluster = start(&Binaries::build()?, Writes::Fast)?;
+    let cluster = start(&Binaries::build(&[Set::ControlPlane])?, Writes::Fast)?;
     cluster.make_nodes(nodes)?;
     println!("export KUBECONFIG={}", cluster.kubeconfig().display());
     Ok(())
@@ -57,15 +80,15 @@ fn play_faults(numbers: &[&str]) -> Result<()> {
         Some(text) => text.parse().with_context(|| format!("`{text}` is no number")),
     };
     let (runs, seed) = (number(0, 100)?, number(1, 1)?);
-    let cluster = start(&Binaries::build()?, Writes::Durable)?;
+    let cluster = start(&Binaries::build(&[Set::ControlPlane])?, Writes::Durable)?;
     // What failed stays, to be looked at.
     faults::play(&cluster, &dir(), seed..seed + runs)?;
     down()
 }
 
 fn up_bare() -> Result<()> {
-    let binaries = Binaries::build()?;
-    let cluster = ControlPlane::start_bare(&binaries, &emptied()?, Writes::Fast)?;
+    let binaries = Binaries::build(&[Set::ControlPlane])?;
+    let cluster = ControlPlane::start_bare(&binaries, &emptied()?, Writes::Fast, Reach::Loopback)?;
     let scheduler = binaries.path("kube-scheduler");
     println!(
         "het bench kubernetes --kubeconfig {} --kube-scheduler {}",
@@ -85,7 +108,7 @@ impl TestCluster {
     /// # Errors
     /// When it does not start.
     pub fn start_if_built() -> Result<Option<Self>> {
-        let Some(binaries) = Binaries::find()? else {
+        let Some(binaries) = Binaries::find(&[Set::ControlPlane])? else {
             println!(
                 "SKIPPED: tests on Kubernetes; `cargo xtask cluster build` makes them possible"
             );

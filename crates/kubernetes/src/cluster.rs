@@ -42,11 +42,12 @@ pub struct Cluster {
 }
 
 /// Given up without waiting, with whatever is under way: whoever comes next looks at what there is.
-struct Threads(Option<Runtime>);
+struct Threads(Option<Arc<Runtime>>);
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+        let runtime = self.0.take().and_then(Arc::into_inner);
+        runtime.into_iter().for_each(Runtime::shutdown_background);
     }
 }
 
@@ -64,17 +65,16 @@ impl Cluster {
     pub fn connect(access: Access, since_boot: fn() -> Millis) -> Result<Self, ClusterError> {
         let runtime = runtime()?;
         let connection = runtime.block_on(Connection::open(access))?;
-        Ok(Self { threads: Arc::new(Threads(Some(runtime))), connection, since_boot })
+        let threads = Arc::new(Threads(Some(Arc::new(runtime))));
+        Ok(Self { threads, connection, since_boot })
     }
 
-    /// The same for callers that have a client already; nobody asks it whether its server answers.
-    ///
-    /// # Errors
-    /// When there are no threads for it.
-    pub fn over(client: kube::Client, since_boot: fn() -> Millis) -> Result<Self, ClusterError> {
-        let threads = Arc::new(Threads(Some(runtime()?)));
+    /// The same for callers that have a client already, and threads or a clock of their own; nobody
+    /// asks whether its server answers.
+    pub fn over(client: kube::Client, runtime: Arc<Runtime>, since_boot: fn() -> Millis) -> Self {
+        let threads = Arc::new(Threads(Some(runtime)));
         let (server, version) = ("loopback".to_owned(), "v1.37.2".to_owned());
-        Ok(Self { threads, connection: Connection { client, server, version }, since_boot })
+        Self { threads, connection: Connection { client, server, version }, since_boot }
     }
 
     /// The server that it speaks with.

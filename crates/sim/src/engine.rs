@@ -68,6 +68,8 @@ pub(crate) struct Run {
     worked_ns: u64,
     kept_ns: u64,
     epoch: u32,
+    /// It was told that its start is over: who still loads has nothing to save or to say.
+    has_started: bool,
     pub(crate) stopping: bool,
     /// A rank of it hangs or computes nonsense: it neither ends nor saves anything of worth.
     broken: bool,
@@ -155,6 +157,11 @@ impl Sim {
         self.queue.add(self.now, ScheduledEvent::InjectFault(Fault::Reported(event)));
     }
 
+    /// When something happens next, if nobody does anything; `None` where nothing does.
+    pub fn next_time(&self) -> Option<Time> {
+        self.queue.next_time()
+    }
+
     fn model(&self, stage: StageKey) -> Arc<StageModel> {
         self.models.get(&stage).cloned().unwrap_or_default()
     }
@@ -207,6 +214,7 @@ impl Sim {
             worked_ns: 0,
             kept_ns: 0,
             epoch: 0,
+            has_started: false,
             stopping: false,
             broken: false,
             attunes: model.elastic.as_ref().map(|_| loaded),
@@ -375,8 +383,10 @@ impl Sim {
         }
         run.done = run.saved;
         let model = self.model(run.stage);
-        let progress = run.progress(model.elastic.is_none().then_some(model.steps));
-        self.emit(Event::Progressed { lease, progress });
+        if run.has_started {
+            let progress = run.progress(model.elastic.is_none().then_some(model.steps));
+            self.emit(Event::Progressed { lease, progress });
+        }
         self.emit(Event::StageEnded { lease, outcome });
     }
 
@@ -386,8 +396,9 @@ impl Sim {
         run.settle(now);
         run.stopping = true;
         let (stage, done, broken) = (run.stage, run.done, run.broken);
+        let may_save = run.has_started && !broken;
         let model = self.model(stage);
-        let saves = model.save.filter(|save| !model.deaf && !broken && *save <= grace);
+        let saves = model.save.filter(|save| !model.deaf && may_save && *save <= grace);
         let wait = match saves {
             Some(save) => save,
             None if model.deaf || broken => grace,
@@ -518,6 +529,19 @@ impl Sim {
         on_node.map(|(&lease, _)| lease).collect()
     }
 
+    /// Keeps in mind what is told.
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::StageStarted { lease } => {
+                self.runs.get_mut(lease).into_iter().for_each(|run| run.has_started = true);
+            }
+            Event::StageEnded { lease, outcome } => {
+                self.uncommitted.push((*lease, outcome.clone()));
+            }
+            _ => {}
+        }
+    }
+
     /// Whether a fact still holds when its time comes: nothing is told of a lease after its end,
     /// nor of the start of one that was stopped while it loaded.
     fn still_true(&self, event: &Event) -> bool {
@@ -606,9 +630,7 @@ impl Engine for Sim {
             self.now = self.now.max(at);
             match due {
                 ScheduledEvent::Emit(event) if self.still_true(&event) => {
-                    if let Event::StageEnded { lease, outcome } = event.as_ref() {
-                        self.uncommitted.push((*lease, outcome.clone()));
-                    }
+                    self.note(&event);
                     return Some((self.now, *event));
                 }
                 ScheduledEvent::Emit(_) => {}

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 const VERSION: &str = "v1.37.2";
 
 /// A program, the module in `tests/kubernetes` that requires it, and its package.
+#[derive(Debug)]
 struct Program {
     name: &'static str,
     module: &'static str,
@@ -23,7 +24,21 @@ const fn of_kubernetes(name: &'static str, package: &'static str) -> Program {
     Program { name, module: "control-plane", package }
 }
 
-const PROGRAMS: [Program; 6] = [
+const fn of_containerd(name: &'static str, package: &'static str) -> Program {
+    Program { name, module: "containerd", package }
+}
+
+/// What a set of programs is for.
+#[derive(Debug, Clone, Copy)]
+pub enum Set {
+    /// A control plane, and kubelets that kwok plays.
+    ControlPlane,
+    /// Nodes that run pods for real, beside it. Of `runc` and the CNI plug-ins those of the
+    /// distribution are taken.
+    RealNodes,
+}
+
+const CONTROL_PLANE: [Program; 6] = [
     of_kubernetes("etcd", "go.etcd.io/etcd/server/v3"),
     of_kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     of_kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
@@ -31,6 +46,26 @@ const PROGRAMS: [Program; 6] = [
     of_kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     Program { name: "kwok", module: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok" },
 ];
+
+const REAL_NODES: [Program; 5] = [
+    of_kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    of_containerd("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+    of_containerd(
+        "containerd-shim-runc-v2",
+        "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+    ),
+    of_containerd("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+    Program { name: "coredns", module: "coredns", package: "github.com/coredns/coredns" },
+];
+
+impl Set {
+    fn programs(self) -> &'static [Program] {
+        match self {
+            Self::ControlPlane => &CONTROL_PLANE,
+            Self::RealNodes => &REAL_NODES,
+        }
+    }
+}
 
 /// Where they are.
 #[derive(Debug)]
@@ -41,15 +76,15 @@ pub struct Binaries {
 
 impl Binaries {
     /// Builds what is missing: the first time ten minutes on two cores, of which the API server
-    /// takes most.
+    /// takes most; real nodes take two more.
     ///
     /// # Errors
     /// When Go is missing, or a module cannot be had or built.
-    pub fn build() -> Result<Self> {
+    pub fn build(sets: &[Set]) -> Result<Self> {
         let binaries = Self::here()?;
         fs::create_dir_all(&binaries.cache)
             .with_context(|| format!("`{}` cannot be made", binaries.cache.display()))?;
-        for program in &PROGRAMS {
+        for program in sets.iter().flat_map(|set| set.programs()) {
             if !binaries.path(program.name).exists() {
                 program.build(&binaries.cache)?;
             }
@@ -61,9 +96,10 @@ impl Binaries {
     ///
     /// # Errors
     /// When there is no place for them.
-    pub fn find() -> Result<Option<Self>> {
+    pub fn find(sets: &[Set]) -> Result<Option<Self>> {
         let binaries = Self::here()?;
-        let are_there = PROGRAMS.iter().all(|program| binaries.path(program.name).exists());
+        let mut programs = sets.iter().flat_map(|set| set.programs());
+        let are_there = programs.all(|program| binaries.path(program.name).exists());
         Ok(are_there.then_some(binaries))
     }
 
@@ -104,7 +140,10 @@ impl Program {
         // Under another name until it is whole.
         let draft = into.join(format!(".{}-{}", self.name, std::process::id()));
         let mut go = Command::new("go");
-        go.args(["build", "-trimpath", "-ldflags", &flags, "-o"]).arg(&draft).arg(self.package);
+        // Storage drivers that want libraries in C.
+        let tags = "no_btrfs no_devmapper no_zfs";
+        go.args(["build", "-trimpath", "-tags", tags, "-ldflags", &flags, "-o"]);
+        go.arg(&draft).arg(self.package);
         expect(go.env("CGO_ENABLED", "0").current_dir(directory(self.module)))?;
         fs::rename(&draft, into.join(self.name)).context("what was built cannot be moved")?;
         println!("built {} in {} s", self.name, began.elapsed().as_secs());

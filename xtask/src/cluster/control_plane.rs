@@ -18,6 +18,8 @@ use super::processes;
 const READY_LIMIT: Duration = Duration::from_secs(120);
 /// Nodes in one request of `kubectl`.
 const NODES_AT_ONCE: u32 = 500;
+/// Where pods look for the API server.
+const SERVICE_PORT: u16 = 443;
 /// May do anything.
 const ADMIN_TOKEN: &str = "admin";
 
@@ -29,9 +31,20 @@ pub enum Writes {
     Durable,
 }
 
+/// From where the API server can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// From this machine, on any port that is free.
+    Loopback,
+    /// From pods, too, which look for it where the service `kubernetes` is: in a network namespace
+    /// of its own, whose loopback has the addresses of services.
+    Pods,
+}
+
 /// A control plane that runs.
 #[derive(Debug)]
 pub struct ControlPlane {
+    reach: Reach,
     dir: PathBuf,
     kubectl: PathBuf,
     etcd: PathBuf,
@@ -48,7 +61,7 @@ impl ControlPlane {
     /// # Errors
     /// When a program does not start or does not become ready.
     pub fn start(binaries: &Binaries, dir: &Path, writes: Writes) -> Result<Self> {
-        let this = Self::start_bare(binaries, dir, writes)?;
+        let this = Self::start_bare(binaries, dir, writes, Reach::Loopback)?;
         let start = |name: &str, arguments: &[String]| {
             processes::start(dir, &binaries.path(name), arguments)
         };
@@ -58,18 +71,40 @@ impl ControlPlane {
         Ok(this)
     }
 
+    /// Starts all of it but what chooses and plays nodes.
+    ///
+    /// # Errors
+    /// When a program does not start or does not become ready.
+    pub fn start_for_real_nodes(binaries: &Binaries, dir: &Path) -> Result<Self> {
+        let this = Self::start_bare(binaries, dir, Writes::Fast, Reach::Pods)?;
+        let manager = binaries.path("kube-controller-manager");
+        let silence = ["--node-monitor-grace-period=20s".to_owned()];
+        processes::start(dir, &manager, &[&this.controller_manager()[..], &silence].concat())?;
+        Ok(this)
+    }
+
     /// Starts etcd and the API server in `dir`, which is empty.
     ///
     /// # Errors
     /// When a program does not start or does not become ready.
-    pub fn start_bare(binaries: &Binaries, dir: &Path, writes: Writes) -> Result<Self> {
+    pub fn start_bare(
+        binaries: &Binaries,
+        dir: &Path,
+        writes: Writes,
+        reach: Reach,
+    ) -> Result<Self> {
+        let api_port = match reach {
+            Reach::Loopback => lasting_port(1)?,
+            Reach::Pods => SERVICE_PORT,
+        };
         let this = Self {
+            reach,
             dir: dir.to_owned(),
             kubectl: binaries.path("kubectl"),
             etcd: binaries.path("etcd"),
             api_server: binaries.path("kube-apiserver"),
             kwok: binaries.path("kwok"),
-            ports: [lasting_port(0)?, lasting_port(1)?],
+            ports: [lasting_port(0)?, api_port],
             writes,
         };
         // Tests know the directory alone.
@@ -112,6 +147,11 @@ impl ControlPlane {
         processes::start(&self.dir, &self.kwok, &self.kwok_flags())
     }
 
+    /// Where its files are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub fn audit_log(&self) -> PathBuf {
         self.dir.join("audit.log")
     }
@@ -144,7 +184,7 @@ impl ControlPlane {
         let port = self.ports[1];
         flags(&[
             ("etcd-servers", &self.etcd_url()),
-            ("bind-address", "127.0.0.1"),
+            ("bind-address", if self.reach == Reach::Pods { "0.0.0.0" } else { "127.0.0.1" }),
             ("advertise-address", "127.0.0.1"),
             ("endpoint-reconciler-type", "none"),
             ("secure-port", &port.to_string()),
@@ -237,6 +277,12 @@ impl ControlPlane {
         let mut kubectl = Command::new(&self.kubectl);
         kubectl.arg("--kubeconfig").arg(self.kubeconfig());
         kubectl
+    }
+
+    /// What `kubectl` prints; nothing where the API server does not answer.
+    pub fn told(&self, arguments: &[&str]) -> String {
+        let output = self.kubectl().args(arguments).output();
+        output.map(|it| String::from_utf8_lossy(&it.stdout).into_owned()).unwrap_or_default()
     }
 
     fn await_ready(&self) -> Result<()> {

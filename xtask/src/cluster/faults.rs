@@ -3,11 +3,9 @@
 //! ends as if nothing had, and the API server's audit log shows no device and no stage twice.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::audit::{self, Found};
 use super::control_plane::ControlPlane;
-use super::processes;
+use super::installation::{self, Installed, Server};
 
 const SCHEDULER: &str = "faults";
 const NODES: u32 = 4;
@@ -31,24 +29,15 @@ const EVERY: Duration = Duration::from_millis(250);
 /// # Errors
 /// When a job does not end as it should, or the audit log shows that a law was broken.
 pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()> {
-    let het = built(dir)?;
+    let installed = Installed::into(cluster, SCHEDULER, dir, &[])?;
     cluster.make_nodes(NODES)?;
-    define(cluster, &het)?;
-    let kubeconfig = account(cluster, dir)?;
     let (mut pods, mut bound, mut writes) = (0, 0, 0);
     let runs = seeds.end - seeds.start;
     for seed in seeds {
         let began = Instant::now();
         let home = dir.join(format!("run-{seed}"));
-        let mut run = Run {
-            cluster,
-            het: &het,
-            kubeconfig: &kubeconfig,
-            home,
-            seed,
-            draw: Draw(seed),
-            done: Vec::new(),
-        };
+        let mut run =
+            Run { cluster, installed: &installed, home, seed, draw: Draw(seed), done: Vec::new() };
         let audited = fs::metadata(cluster.audit_log()).map_or(0, |file| file.len());
         let settled = run.play();
         let found = audit::check(&text_from(&cluster.audit_log(), audited)?, GPUS);
@@ -71,63 +60,6 @@ pub fn play(cluster: &ControlPlane, dir: &Path, seeds: Range<u64>) -> Result<()>
     }
     println!("{runs} runs: {pods} pods, {bound} bound, {writes} writes, no law was broken");
     Ok(())
-}
-
-/// A copy of `het`, as tests use it: somebody may build another meanwhile.
-fn built(dir: &Path) -> Result<PathBuf> {
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--workspace", "--bin", "het"]).current_dir(crate::root());
-    let status = build.status().context("cargo does not start")?;
-    if !status.success() {
-        bail!("`het` cannot be built");
-    }
-    let copy = dir.join("het");
-    fs::copy(crate::target().join("debug/het"), &copy).context("`het` cannot be copied")?;
-    Ok(copy)
-}
-
-fn define(cluster: &ControlPlane, het: &Path) -> Result<()> {
-    let manifests = Command::new(het)
-        .args(["kubernetes", "manifests", "--scheduler-name", SCHEDULER])
-        .output()
-        .context("`het` does not start")?;
-    apply(cluster, &manifests.stdout)?;
-    let mut wait = cluster.kubectl();
-    wait.args(["wait", "--for=condition=Established", "crd/trainingjobs.heterosis.dev"]);
-    wait.stdout(Stdio::null()).status().context("`kubectl` does not start")?;
-    Ok(())
-}
-
-/// Tries until the API server takes it.
-fn apply(cluster: &ControlPlane, objects: &[u8]) -> Result<()> {
-    let deadline = Instant::now() + SETTLE_LIMIT;
-    loop {
-        let mut apply = cluster.kubectl();
-        apply.args(["apply", "-f", "-"]).stdin(Stdio::piped());
-        let mut apply = apply.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        apply.stdin.take().context("it is piped")?.write_all(objects)?;
-        let output = apply.wait_with_output()?;
-        if output.status.success() {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("objects are refused: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        sleep(EVERY);
-    }
-}
-
-/// A kubeconfig with the rights that the manifests give the server.
-fn account(cluster: &ControlPlane, dir: &Path) -> Result<PathBuf> {
-    let mut token = cluster.kubectl();
-    token.args(["create", "token", "heterosis", "--namespace", "heterosis", "--duration", "24h"]);
-    let token = token.output().context("`kubectl` does not start")?;
-    let mut config: Value = serde_json::from_str(&fs::read_to_string(cluster.kubeconfig())?)?;
-    let token = String::from_utf8_lossy(&token.stdout).trim().to_owned();
-    config["users"][0]["user"] = json!({ "token": token });
-    let path = dir.join("account.kubeconfig");
-    fs::write(&path, config.to_string())?;
-    Ok(path)
 }
 
 fn text_from(path: &Path, offset: u64) -> Result<String> {
@@ -156,44 +88,12 @@ impl Draw {
 
 struct Run<'a> {
     cluster: &'a ControlPlane,
-    het: &'a Path,
-    kubeconfig: &'a Path,
+    installed: &'a Installed,
     home: PathBuf,
     seed: u64,
     draw: Draw,
     /// What was done, for people.
     done: Vec<String>,
-}
-
-/// A server below its keeper.
-struct Server(Child);
-
-impl Server {
-    /// The keeper, which would start another, and those below it.
-    fn processes(&self) -> Vec<String> {
-        let keeper = self.0.id().to_string();
-        let path = format!("/proc/{keeper}/task/{keeper}/children");
-        let children = fs::read_to_string(path).unwrap_or_default();
-        [keeper].into_iter().chain(children.split_whitespace().map(str::to_owned)).collect()
-    }
-
-    fn signal(&self, name: &str) -> Result<()> {
-        self.processes().iter().try_for_each(|id| processes::signal(name, id))
-    }
-
-    /// Kills the server; its keeper starts the next.
-    fn kill_server(&self) -> Result<()> {
-        self.processes().iter().skip(1).try_for_each(|id| processes::signal("KILL", id))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // One that stands still would not hear of it.
-        let _ = self.signal("CONT");
-        let _ = self.signal("KILL");
-        let _ = self.0.wait();
-    }
 }
 
 impl Run<'_> {
@@ -208,7 +108,7 @@ impl Run<'_> {
         let pods = (0..self.draw.between(1, 4)).map(|number| self.pod(number));
         let objects: Vec<Value> = objects.into_iter().chain(pods.collect::<Vec<_>>()).collect();
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-        apply(self.cluster, list.to_string().as_bytes())?;
+        installation::apply(self.cluster, list.to_string().as_bytes())?;
         for _ in 0..self.draw.between(2, 4) {
             sleep(Duration::from_millis(self.draw.between(0, 900)));
             self.act(&mut servers)?;
@@ -220,21 +120,7 @@ impl Run<'_> {
     }
 
     fn server(&self, name: &str) -> Result<Server> {
-        let home = self.home.join(name);
-        fs::create_dir_all(&home)?;
-        let log = File::options().create(true).append(true).open(home.join("log"))?;
-        let child = Command::new(self.het)
-            .args(["server", "--engine", "kubernetes", "--scheduler-name", SCHEDULER])
-            .arg("--kubeconfig")
-            .arg(self.kubeconfig)
-            .env("HET_HOME", &home)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .process_group(0)
-            .spawn()
-            .context("`het` does not start")?;
-        Ok(Server(child))
+        self.installed.server(&self.home.join(name), &[])
     }
 
     fn act(&mut self, servers: &mut Vec<Server>) -> Result<()> {
@@ -270,19 +156,19 @@ impl Run<'_> {
                 "etcd was killed".to_owned()
             }
             8 => {
-                self.told(&["delete", "node", &node, "--ignore-not-found"]);
+                self.cluster.told(&["delete", "node", &node, "--ignore-not-found"]);
                 sleep(Duration::from_millis(self.draw.between(0, 2_000)));
                 self.cluster.make_node(number)?;
                 format!("`{node}` vanished and came back")
             }
             _ => {
-                let pods = self.told(&["get", "pods", "-o", "name"]);
+                let pods = self.cluster.told(&["get", "pods", "-o", "name"]);
                 let pods: Vec<&str> = pods.lines().collect();
                 match pods.len() {
                     0 => "there was no pod to delete".to_owned(),
                     count => {
                         let pod = pods[self.draw.between(0, count as u64 - 1) as usize];
-                        self.told(&["delete", pod, "--wait=false", "--ignore-not-found"]);
+                        self.cluster.told(&["delete", pod, "--wait=false", "--ignore-not-found"]);
                         format!("`{pod}` was deleted")
                     }
                 }
@@ -290,12 +176,6 @@ impl Run<'_> {
         };
         self.done.push(what);
         Ok(())
-    }
-
-    /// What `kubectl` prints; nothing where the API server does not answer.
-    fn told(&self, arguments: &[&str]) -> String {
-        let output = self.cluster.kubectl().args(arguments).output();
-        output.map(|it| String::from_utf8_lossy(&it.stdout).into_owned()).unwrap_or_default()
     }
 
     /// A pod of somebody else. Where it is lost nobody makes it again.
@@ -336,7 +216,7 @@ impl Run<'_> {
         let deadline = Instant::now() + SETTLE_LIMIT;
         let path = "jsonpath={range .items[*]}{.metadata.name} {.status.state}{\"\\n\"}{end}";
         loop {
-            let told = self.told(&["get", "trainingjobs", "-o", path]);
+            let told = self.cluster.told(&["get", "trainingjobs", "-o", path]);
             let succeeded = told.lines().filter(|line| line.ends_with(" succeeded")).count();
             if succeeded == jobs {
                 return Ok(());
@@ -349,11 +229,11 @@ impl Run<'_> {
     }
 
     fn clear(&self) -> Result<()> {
-        self.told(&["delete", "trainingjobs,pods", "--all", "--wait=false"]);
+        self.cluster.told(&["delete", "trainingjobs,pods", "--all", "--wait=false"]);
         let deadline = Instant::now() + SETTLE_LIMIT;
-        while !self.told(&["get", "pods,trainingjobs", "-o", "name"]).is_empty() {
+        while !self.cluster.told(&["get", "pods,trainingjobs", "-o", "name"]).is_empty() {
             if Instant::now() > deadline {
-                bail!("pods of jobs that are gone stay: {}", self.told(&["get", "pods"]));
+                bail!("pods of jobs that are gone stay: {}", self.cluster.told(&["get", "pods"]));
             }
             sleep(EVERY);
         }

@@ -15,6 +15,7 @@ mod run;
 mod scene;
 mod server;
 mod store;
+mod virtual_time;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

@@ -149,7 +149,8 @@ fn end_of_running(pod: &Value, turns: u64) -> Option<Step> {
     }
 }
 
-fn ended(code: u64) -> Value {
+/// The status of a pod whose program has ended.
+pub fn ended(code: u64) -> Value {
     let (phase, reason) = if code == 0 { ("Succeeded", "Completed") } else { ("Failed", "Error") };
     let ended = json!({ "exitCode": code, "reason": reason });
     json!({

@@ -50,6 +50,14 @@ pub fn cores_of(pod: &Value) -> u64 {
     cores.and_then(|cores| cores.parse().ok()).unwrap_or(0)
 }
 
+/// Cores and devices together.
+pub fn units_of(pod: &Value) -> u64 {
+    let requests = pod.pointer("/spec/containers/0/resources/requests").and_then(Value::as_object);
+    let requests = requests.into_iter().flatten();
+    let units = requests.filter(|(name, _)| *name == "cpu" || name.contains('/'));
+    units.filter_map(|(_, amount)| amount.as_str()?.parse::<u64>().ok()).sum()
+}
+
 pub fn command_of(pod: &Value) -> Vec<&str> {
     let command = pod.pointer("/spec/containers/0/command").and_then(Value::as_array);
     command.into_iter().flatten().filter_map(Value::as_str).collect()

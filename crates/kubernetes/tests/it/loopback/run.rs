@@ -16,7 +16,7 @@ use het_kubernetes::{
 use het_wire::resource::{StageStatus, TrainingJobStatus};
 use kube::Client;
 use serde_json::json;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use super::draw::Draw;
 use super::faults::{Faults, Profile, Tally};
@@ -551,7 +551,9 @@ fn lead(server: &Server, profile: &Profile, leader: u64, begins_at: Time) -> Kub
         let _entered = THREADS.enter();
         Client::new(server.clone(), NAMESPACE)
     };
-    let cluster = Cluster::over(client, since_boot).expect("threads can be had");
+    let threads = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let threads = Arc::new(threads.expect("threads can be had"));
+    let cluster = Cluster::over(client, threads, since_boot);
     let election = Election {
         namespace: NAMESPACE.to_owned(),
         name: SCHEDULER.to_owned(),

@@ -11,7 +11,7 @@ mod real;
 mod real_node;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -19,7 +19,8 @@ use binaries::{Binaries, Set};
 use control_plane::{ControlPlane, Reach, Writes};
 
 const USAGE: &str =
-    "usage: cargo xtask cluster up [NODES | bare] | down | build | faults [RUNS [SEED]] | real
+    "usage: cargo xtask cluster up [NODES | bare] | down | build | faults [RUNS [SEED]]
+                             | real [example DIR]
 
   up     build what is missing, start etcd, API server, controller manager, kube-scheduler and
          kwok on 127.0.0.1, and make so many nodes that kwok plays, 0 without a number;
@@ -29,7 +30,8 @@ const USAGE: &str =
   faults start one, and play so many runs on it, 100 without a number: leaders are killed and stand
          still, API server and etcd start again, nodes vanish; the audit log says what came of it
   real   two nodes that run pods for real, which wants root: a gang on both is stopped for an
-         urgent job, loses a kubelet and a node, and ends with the weights of one machine";
+         urgent job, loses a kubelet and a node, and ends with the weights of one machine;
+         `example` runs the example with the `het` and `het-train` of a directory instead";
 
 /// Where a cluster keeps its state, `admin.kubeconfig` and logs among it.
 fn dir() -> PathBuf {
@@ -40,8 +42,11 @@ pub fn run(words: &[String]) -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["build"] => build(),
-        ["real"] => play_for_real(),
-        [word] if *word == real::INSIDE => real::play_inside(),
+        ["real"] => play_for_real(None),
+        ["real", "example", programs] => play_for_real(Some(Path::new(programs))),
+        [word, example @ ..] if *word == real::INSIDE => {
+            real::play_inside(example.first().map(Path::new))
+        }
         ["up"] => up(0),
         ["up", "bare"] => up_bare(),
         ["faults", numbers @ ..] => play_faults(numbers),
@@ -59,9 +64,9 @@ fn build() -> Result<()> {
     Binaries::build(sets).map(drop)
 }
 
-fn play_for_real() -> Result<()> {
+fn play_for_real(example: Option<&Path>) -> Result<()> {
     match real::missing() {
-        None => real::play(),
+        None => real::play(example),
         Some(what) => bail!("real nodes want {what}, which is not here"),
     }
 }

@@ -14,7 +14,7 @@ use het_core::{
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_wire::device_table::ResourceRow;
-use tokio::sync::mpsc::{Receiver, unbounded_channel};
+use tokio::sync::mpsc::{self, Receiver, unbounded_channel};
 use tokio::time::timeout;
 
 use crate::channel::{Message, Sender, channel};
@@ -28,6 +28,7 @@ use crate::leader::Leadership;
 use crate::names::RankLabels;
 use crate::objects::{NodeRow, ObjectKey, PodRow};
 use crate::pods;
+use crate::quotas::QuotasApi;
 use crate::reports::Reports;
 use crate::requests::News;
 use crate::statuses::Statuses;
@@ -296,14 +297,23 @@ impl Kubernetes {
         self.cluster.jobs(&self.scheduler)
     }
 
-    /// What changes about jobs and waiting pods from now on, beginning with all that there are.
+    /// The API of the quotas of its scheduler.
+    pub fn quotas(&self) -> QuotasApi {
+        let client = self.cluster.connection().client.clone();
+        QuotasApi::new(client, &self.scheduler, self.leadership.clone())
+    }
+
+    /// What changes about jobs, waiting pods and quotas from now on, beginning with all that there
+    /// are.
     pub fn watch_jobs(&mut self) -> News {
         let (sender, jobs) = jobs::news();
         self.cluster.spawn(self.jobs().watch(sender));
+        let (sender, quotas) = mpsc::channel(1);
+        self.cluster.spawn(self.quotas().watch(sender));
         let (sender, pods) = unbounded_channel();
         self.requests.follow(sender);
         self.tell_requests();
-        News { jobs, pods }
+        News { jobs, pods, quotas }
     }
 
     /// Where statuses of jobs go. Gangs of jobs with an object wait for the one that names them.

@@ -4,7 +4,7 @@
 mod ranks;
 mod server;
 
-use het_wire::resource::{GROUP, PLURAL, definition};
+use het_wire::resource::{GROUP, PLURAL, QUOTAS_PLURAL, definition, quotas_definition};
 use serde_json::{Value, json};
 
 use crate::names::{EPOCH, SCHEDULER, SCHEDULER_LABEL};
@@ -38,6 +38,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
     let subject = json!({ "kind": "ServiceAccount", "name": NAME, "namespace": namespace });
     let mut objects = vec![
         definition(),
+        quotas_definition(),
         json!({
             "apiVersion": "v1", "kind": "Namespace",
             "metadata": {
@@ -90,7 +91,8 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
 }
 
 /// What the server does, and nothing else: it reads nodes and pods, makes, binds and deletes pods
-/// and their services, and tells jobs, waiting pods and whoever looks at them how they stand.
+/// and their services, and tells jobs, quotas, waiting pods and whoever looks at them how they
+/// stand.
 fn rules() -> Value {
     json!([
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
@@ -105,7 +107,11 @@ fn rules() -> Value {
             "apiGroups": [GROUP], "resources": [PLURAL],
             "verbs": ["get", "list", "watch", "create"],
         },
-        { "apiGroups": [GROUP], "resources": [format!("{PLURAL}/status")], "verbs": ["patch"] },
+        { "apiGroups": [GROUP], "resources": [QUOTAS_PLURAL], "verbs": ["list", "watch"] },
+        {
+            "apiGroups": [GROUP], "verbs": ["patch"],
+            "resources": [format!("{PLURAL}/status"), format!("{QUOTAS_PLURAL}/status")],
+        },
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"] },
     ])
 }

@@ -271,22 +271,59 @@ impl Gang<'_> {
         let values = self.placeholders(rank);
         let words = self.launch.argv.iter().chain(resume);
         let program = words.map(|text| literal(&fill(text, values)));
-        let supervisor: &[&str] = match self.supervisor {
-            Some(_) => &["/het/het", "rank", "--dir", "/het/rank", "--"],
-            None => &[],
-        };
-        supervisor.iter().map(|word| (*word).to_owned()).chain(program).collect()
+        self.supervisor_argv(values).into_iter().chain(program).collect()
+    }
+
+    /// What comes before the program where somebody supervises it.
+    fn supervisor_argv(&self, values: Placeholders<'_>) -> Vec<String> {
+        if self.supervisor.is_none() {
+            return Vec::new();
+        }
+        let output = self.output_dir();
+        let checkpoints = self.launch.checkpoint.as_ref().map(|it| fill(&it.dir, values));
+        let dirs = [Some(output), checkpoints].into_iter().flatten();
+        let made = dirs.flat_map(|dir| ["--make-dir".to_owned(), literal(&dir)]);
+        let words = ["/het/het", "rank", "--dir", "/het/rank"].map(str::to_owned);
+        words.into_iter().chain(made).chain(["--".to_owned()]).collect()
+    }
+
+    /// What later stages know as the output of this one.
+    fn output_dir(&self) -> String {
+        format!("{}/{}", self.launch.workdir, self.launch.stage)
+    }
+
+    /// What the user may set otherwise: a log is read while it is written, and libraries count the
+    /// cores of the node, whatever the pod has of them.
+    fn defaults(&self, rank: u32) -> Vec<(&'static str, String)> {
+        let rank = &self.placement.ranks[rank as usize];
+        let (mut cores, mut accelerators) = (0, 0);
+        for Grant { device, share } in rank.grants.iter().chain(&rank.companions) {
+            match resource_of(self.topology.device(*device)) {
+                CPU => cores += share.whole_units(),
+                _ => accelerators += share.whole_units(),
+            }
+        }
+        let unbuffered = ("PYTHONUNBUFFERED", "1".to_owned());
+        // Of several accelerators each has a process.
+        let threads = (cores > 0).then(|| (cores / accelerators.max(1)).max(1).to_string());
+        let threads = threads.into_iter().flat_map(|threads| {
+            [("OMP_NUM_THREADS", threads.clone()), ("RAYON_NUM_THREADS", threads)]
+        });
+        [unbuffered].into_iter().chain(threads).collect()
     }
 
     /// The contract between a program and its scheduler, as far as a pod can keep it.
     fn environment(&self, rank: u32) -> Vec<Value> {
         let values = self.placeholders(rank);
         let own = self.launch.env.iter().map(|(name, value)| (name.clone(), fill(value, values)));
-        let mut variables: BTreeMap<String, String> = own.collect();
+        let defaults =
+            self.defaults(rank).into_iter().map(|(name, value)| (name.to_owned(), value));
+        let mut variables: BTreeMap<String, String> = defaults.chain(own).collect();
         let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
         set("HET_JOB", self.launch.job.to_string());
         set("HET_STAGE", self.launch.stage.to_string());
         set("HET_ATTEMPT", self.attempt.to_string());
+        set("HET_OUTPUT", self.output_dir());
         if let Some(checkpoint) = self.resume {
             set("HET_RESUME_FROM", checkpoint.path.clone());
         }

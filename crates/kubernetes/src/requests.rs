@@ -10,6 +10,7 @@ use crate::inventory::{Inventory, is_device};
 use crate::jobs::{JobNews, JobOwner};
 use crate::needs::{NodeRule, PodNeeds};
 use crate::pods::CPU;
+use crate::quotas::QuotasNews;
 
 /// What only more or other nodes can change, and what nothing can.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,11 +53,13 @@ pub enum PodNews {
     Gone { uid: String },
 }
 
-/// What changes about jobs and about pods that ask for a node, beginning with all that there are.
+/// What changes about jobs, about pods that ask for a node, and about quotas, beginning with all
+/// that there are.
 #[derive(Debug)]
 pub struct News {
     pub jobs: mpsc::Receiver<JobNews>,
     pub pods: mpsc::UnboundedReceiver<PodNews>,
+    pub quotas: mpsc::Receiver<QuotasNews>,
 }
 
 /// Which classes of devices will do for whom, as the nodes are now.

@@ -100,7 +100,9 @@ impl ClusterService {
         let conditions = engine.conditions();
         let known = known_jobs(&past.state, &rows, &objects, &owners);
         let pods = known_pods(&past.state, &owners);
-        let (jobs, changes) = (ClusterJobs::new(engine.jobs()), engine.watch_jobs());
+        let quotas = engine.quotas();
+        let jobs = ClusterJobs::new(engine.jobs(), quotas.name());
+        let changes = engine.watch_jobs();
         let archive = Archive {
             events: store,
             reserve: Some(Reserve::at(home.reserve())),
@@ -142,6 +144,8 @@ impl ClusterService {
             refused: BTreeMap::new(),
             conditions,
             pods,
+            quotas,
+            refused_quotas: None,
         };
         let thread = thread::Builder::new().name("intake".to_owned());
         let intake = thread.spawn(move || intake.run(changes)).map_err(StartError::Thread)?;

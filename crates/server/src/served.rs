@@ -36,6 +36,9 @@ pub trait JobMaker: Debug + Send + Sync {
 
     /// The job's own directory, as its programs see it.
     fn workdir(&self) -> &str;
+
+    /// The name of the object that says what tenants may have, where there is one.
+    fn quotas(&self) -> Option<&str>;
 }
 
 /// A submission under way.

@@ -21,6 +21,9 @@ pub struct QuotasFile {
     #[serde(rename = "apiVersion")]
     pub api_version: ApiVersion,
     pub kind: QuotasKind,
+    /// Only an object of Kubernetes needs a name: that of its scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<QuotasMetadata>,
     /// By name. `lab/nlp` is a part of `lab`; whoever is not named has weight 1 and no quota.
     pub tenants: BTreeMap<String, QuotaFile>,
     /// The highest priority that jobs may ask for, where neither their tenant's own row nor that
@@ -31,6 +34,12 @@ pub struct QuotasFile {
     /// `200GiB`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch_max: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QuotasMetadata {
+    pub name: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -71,6 +80,7 @@ fn example_of(field: &str) -> String {
     let example = match field {
         "apiVersion" => "`apiVersion: heterosis.dev/v1alpha1`",
         "kind" => "`kind: Quotas`",
+        "metadata" | "name" => "`metadata: { name: heterosis }`",
         "weight" => "`weight: 2`",
         "quota" => "`quota: { h100: 8 }`",
         "limit" => "`limit: { h100: 16 }`",

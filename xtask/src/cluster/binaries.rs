@@ -116,10 +116,15 @@ impl Binaries {
 
 /// One a version: what is in it never changes.
 fn cache() -> Result<PathBuf> {
+    Ok(user_cache()?.join("heterosis/kubernetes").join(VERSION))
+}
+
+/// # Errors
+/// When nobody says where it is.
+pub fn user_cache() -> Result<PathBuf> {
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let root = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home);
-    let root = root.context("neither XDG_CACHE_HOME nor HOME is set")?;
-    Ok(root.join("heterosis/kubernetes").join(VERSION))
+    root.context("neither XDG_CACHE_HOME nor HOME is set")
 }
 
 fn directory(module: &str) -> PathBuf {

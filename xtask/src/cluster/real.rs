@@ -26,6 +26,8 @@ const PROGRAMS: &str = "heterosis.test/programs:1";
 /// Services, as the API server has them, and nodes.
 const ADDRESSES: [&str; 4] = ["10.0.0.1/32", "10.0.0.10/32", "10.10.0.1/32", "10.10.0.2/32"];
 const LIMIT: Duration = Duration::from_secs(180);
+/// Of each node of the gang, for the rest of the machine: a gang of two needs both nodes then.
+const CORES_KEPT: u32 = 1;
 const STEPS: u64 = 800;
 const PAUSE_MS: u64 = 100;
 
@@ -34,16 +36,17 @@ pub fn missing() -> Option<&'static str> {
     real_node::missing()
 }
 
-/// Plays it in namespaces of its own.
+/// Plays it in namespaces of its own; with a directory that has `het` and `het-train`, the example
+/// of the repository instead.
 ///
 /// # Errors
 /// When something cannot be started, or does not come about.
-pub fn play() -> Result<()> {
+pub fn play(example: Option<&Path>) -> Result<()> {
     Binaries::build(&[Set::ControlPlane, Set::RealNodes])?;
     super::emptied()?;
     let mut inside = Command::new("unshare");
     inside.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    inside.arg(std::env::current_exe()?).args(["cluster", INSIDE]);
+    inside.arg(std::env::current_exe()?).args(["cluster", INSIDE]).args(example);
     let status = inside.status().context("`unshare` does not start")?;
     RealNode::forget_all();
     if !status.success() {
@@ -59,31 +62,105 @@ pub const INSIDE: &str = "real-inside";
 ///
 /// # Errors
 /// As [`play`].
-pub fn play_inside() -> Result<()> {
+pub fn play_inside(example: Option<&Path>) -> Result<()> {
     make_network()?;
     let dir = super::dir();
     let binaries = Binaries::build(&[Set::ControlPlane, Set::RealNodes])?;
     let cluster = ControlPlane::start_for_real_nodes(&binaries, &dir)?;
     start_dns(&cluster, &binaries)?;
-    let options = ["--jobs-namespace", "default"];
-    let installed = Installed::into(&cluster, SCHEDULER, &dir, &options)?;
-    let program = built_program()?;
-    let images = images(&dir, &installed.het, &program)?;
+    share_a_directory(&cluster, &dir)?;
+    let installed = Installed::into(&cluster, SCHEDULER, &dir, &["--jobs-namespace", "default"])?;
+    match example {
+        None => play_gang(&cluster, &binaries, &installed),
+        Some(programs) => play_example(&cluster, &binaries, &installed, programs),
+    }
+}
+
+fn play_gang(cluster: &ControlPlane, binaries: &Binaries, installed: &Installed) -> Result<()> {
+    let (dir, program) = (cluster.dir(), built_program()?);
+    let images = images(dir, &[&installed.het, &program, Path::new(BUSYBOX)])?;
     let began = Instant::now();
-    let node = |number| RealNode::start(&cluster, &binaries, number, &images);
+    let node = |number| RealNode::start(cluster, binaries, number, CORES_KEPT, &images);
     let nodes = [node(1)?, node(2)?];
     println!("two nodes are ready after {} s", began.elapsed().as_secs());
-    share_a_directory(&cluster, &dir)?;
     let _server = installed.server(&dir.join("home"), &["--rank-image", PROGRAMS])?;
-    let run = Run { cluster: &cluster, binaries: &binaries, nodes: &nodes, began: Instant::now() };
+    let run = Run { cluster, binaries, nodes: &nodes, began: Instant::now() };
     run.play()?;
-    let expected = expected(&dir, &program)?;
+    let expected = expected(dir, &program)?;
     let weights = fs::read_to_string(dir.join("shared/result/weights"))?;
     if weights != expected {
         bail!("the weights are others than those of one machine:\n{weights}\n{expected}");
     }
     println!("the weights are those of one machine");
     Ok(())
+}
+
+/// The example on one node, with the model that an earlier run has downloaded: pods reach nothing.
+fn play_example(
+    cluster: &ControlPlane,
+    binaries: &Binaries,
+    installed: &Installed,
+    programs: &Path,
+) -> Result<()> {
+    let dir = cluster.dir();
+    let [het, train] = ["het", "het-train"].map(|name| programs.join(name));
+    let images = images(dir, &[&het, &train, Path::new(BUSYBOX)])?;
+    let models = dir.join("shared/cache/heterosis");
+    fs::create_dir_all(&models)?;
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(super::binaries::user_cache()?.join("heterosis/models")).arg(&models);
+    if !copy.status().context("`cp` does not start")?.success() {
+        bail!("the model was never downloaded: run `cargo xtask example` first");
+    }
+    let nodes = [RealNode::start(cluster, binaries, 1, 0, &images)?];
+    let home = dir.join("home");
+    let _server = installed.server(&home, &["--rank-image", PROGRAMS])?;
+    let job = dir.join("example.yaml");
+    fs::write(&job, example_in_pods()?)?;
+    let run = Run { cluster, binaries, nodes: &nodes, began: Instant::now() };
+    let het = |words: &[&str]| {
+        let output = Command::new(&installed.het).args(words).env("HET_HOME", &home).output();
+        output.context("`het` does not start")
+    };
+    run.until("the server answers", || het(&["ps"]).is_ok_and(|output| output.status.success()))?;
+    let submitted = het(&["submit", &job.display().to_string()])?;
+    if !submitted.status.success() {
+        bail!("the example is refused: {}", String::from_utf8_lossy(&submitted.stderr));
+    }
+    let name = "finetune-example";
+    let path = "{range .status.stages[*]}{.name} {.state}, {end}";
+    let mut stages = String::new();
+    while !matches!(run.state(name).as_str(), "succeeded" | "failed") {
+        let now =
+            run.cluster.told(&["get", "trainingjob", name, "-o", &format!("jsonpath={path}")]);
+        if now != stages {
+            run.tell(&now);
+            stages = now;
+        }
+        sleep(Duration::from_secs(1));
+    }
+    run.tell(&run.state(name));
+    print!("{}", String::from_utf8_lossy(&het(&["history", "1"])?.stdout));
+    match run.state(name).as_str() {
+        "succeeded" => Ok(()),
+        state => bail!("the example has {state}"),
+    }
+}
+
+/// The example's job file, each stage of it in a container with a directory that all stages see.
+fn example_in_pods() -> Result<String> {
+    let text = fs::read_to_string(crate::root().join("examples/finetune.yaml"))?;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        lines.push(line.to_owned());
+        if line.trim_start().starts_with("devices:") {
+            let indent = &line[..line.len() - line.trim_start().len()];
+            let volumes = "[\"shared:/work\", \"shared:/shared\"]";
+            lines.push(format!("{indent}container: {{ image: {PROGRAMS}, volumes: {volumes} }}"));
+            lines.push(format!("{indent}env: {{ XDG_CACHE_HOME: /shared/cache }}"));
+        }
+    }
+    Ok(lines.join("\n"))
 }
 
 fn make_network() -> Result<()> {
@@ -117,14 +194,13 @@ fn built_program() -> Result<PathBuf> {
     Ok(crate::target().join("debug/examples/data_parallel"))
 }
 
-fn images(dir: &Path, het: &Path, program: &Path) -> Result<Vec<PathBuf>> {
+fn images(dir: &Path, programs: &[&Path]) -> Result<Vec<PathBuf>> {
     let pause = Image {
         name: PAUSE,
         programs: &[Path::new(CATATONIT)],
         command: &["/bin/catatonit", "-P"],
     };
-    let programs =
-        Image { name: PROGRAMS, programs: &[het, program, Path::new(BUSYBOX)], command: &[] };
+    let programs = Image { name: PROGRAMS, programs, command: &[] };
     Ok(vec![pause.archive(dir)?, programs.archive(dir)?])
 }
 
@@ -166,7 +242,7 @@ fn expected(dir: &Path, program: &Path) -> Result<String> {
 struct Run<'a> {
     cluster: &'a ControlPlane,
     binaries: &'a Binaries,
-    nodes: &'a [RealNode; 2],
+    nodes: &'a [RealNode],
     began: Instant,
 }
 

@@ -21,8 +21,6 @@ const CNI: &str = "/usr/lib/cni";
 const RUNC: &str = "/usr/sbin/runc";
 /// All controllers of cgroup v1, or the one tree of v2.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Cores of a node that pods do not get.
-const RESERVED: u32 = 1;
 
 /// The domain of service names, and the address that answers for them.
 pub const DNS: (&str, &str) = ("cluster.local", "10.0.0.10");
@@ -32,6 +30,7 @@ pub const DNS: (&str, &str) = ("cluster.local", "10.0.0.10");
 pub struct RealNode {
     pub name: String,
     number: u8,
+    cores_kept: u32,
     dir: PathBuf,
     kubeconfig: PathBuf,
 }
@@ -54,7 +53,8 @@ fn owner(file: &fs::Metadata) -> u32 {
 }
 
 impl RealNode {
-    /// Starts the node of a number from 1 on, with images that its pods can name.
+    /// Starts the node of a number from 1 on, which keeps cores back from pods, with images that
+    /// these can name.
     ///
     /// # Errors
     /// When one of its programs does not start, or it does not become ready.
@@ -62,11 +62,12 @@ impl RealNode {
         cluster: &ControlPlane,
         binaries: &Binaries,
         number: u8,
+        cores_kept: u32,
         images: &[PathBuf],
     ) -> Result<Self> {
         let name = format!("real-{number}");
         let dir = cluster.dir().join(&name);
-        let node = Self { kubeconfig: cluster.kubeconfig(), number, dir, name };
+        let node = Self { kubeconfig: cluster.kubeconfig(), number, cores_kept, dir, name };
         fs::create_dir_all(node.dir.join("cni"))?;
         node.make_cgroup()?;
         node.write_configs()?;
@@ -227,7 +228,7 @@ state = '{dir}/containerd/state'
             "authorization": { "mode": "AlwaysAllow" },
             "failCgroupV1": false, "failSwapOn": false, "cgroupDriver": "cgroupfs",
             "cgroupRoot": format!("/{}", self.cgroup()),
-            "systemReserved": { "cpu": RESERVED.to_string() },
+            "systemReserved": { "cpu": self.cores_kept.to_string() },
             "makeIPTablesUtilChains": false, "podLogsDir": self.path("logs"),
             "clusterDomain": DNS.0, "clusterDNS": [DNS.1], "resolvConf": self.path("resolv.conf"),
             // A machine of developers is full.

@@ -33,6 +33,9 @@ pub struct RankArgs {
     /// Where its files of progress and notice lie.
     #[arg(long, value_name = "DIR", default_value = "/tmp/het-rank")]
     pub dir: PathBuf,
+    /// A directory that the program finds, made where it is not there; several by repetition.
+    #[arg(long = "make-dir", value_name = "DIR")]
+    pub made_dirs: Vec<PathBuf>,
     /// The API server, where it is not the one of the pod.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
@@ -53,6 +56,7 @@ pub fn rank(args: &RankArgs) -> Result<u8, Fail> {
         argv: args.command.clone(),
         dir: args.dir.clone(),
         checkpoint_dir: variable("HET_CHECKPOINT_DIR").map(PathBuf::from),
+        made_dirs: args.made_dirs.clone(),
         grace: Millis::seconds(seconds("HET_GRACE").unwrap_or(30)),
         notice: variable("HET_NOTICE_SIGNAL")
             .unwrap_or_else(|| "SIGTERM".to_owned())

@@ -27,6 +27,11 @@ pub async fn set(
     Body(text): Body<QuotasText>,
 ) -> Result<Seen<QuotaList>, ApiError> {
     caller.check_server(Verb::SetQuotas)?;
+    if let Some(name) = api.0.cluster.as_ref().and_then(|cluster| cluster.quotas()) {
+        let message = format!("the object `{name}` says what tenants may have");
+        let hint = format!("change it: kubectl edit quotas.heterosis.dev {name}");
+        return Err(ApiError::new(Code::NotAllowed, message).hint(hint));
+    }
     if text.file.len() > FILE_BYTES_MAX {
         let message = format!("the quota file is longer than {FILE_BYTES_MAX} bytes");
         return Err(ApiError::new(Code::TooLarge, message));

@@ -1,6 +1,7 @@
 //! Jobs that people make in a cluster, on their way to the loop.
 
 mod pods;
+mod quotas;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use het_core::{Event, Job, JobChange, JobId, JobSpec, Priority, StartConditions, State};
 use het_host::Home;
 use het_kubernetes::{
-    JobNews, JobObject, JobOwner, JobOwners, News, PodConditions, PodNews, Statuses,
+    JobNews, JobObject, JobOwner, JobOwners, News, PodConditions, PodNews, QuotasApi, QuotasNews,
+    QuotasObject, Statuses,
 };
 use het_planner::models;
 use het_service::report::stamp;
@@ -51,6 +53,8 @@ pub(super) struct Known {
 /// What was heard and not taken in.
 #[derive(Default)]
 struct Waiting {
+    /// The newest.
+    quotas: Option<QuotasNews>,
     jobs: Vec<JobNews>,
     pods: Vec<PodNews>,
 }
@@ -69,6 +73,9 @@ pub(super) struct Intake {
     pub conditions: PodConditions,
     /// Pods of others that were taken in, by uid.
     pub pods: BTreeMap<String, KnownPod>,
+    pub quotas: QuotasApi,
+    /// The object that does not hold.
+    pub refused_quotas: Option<Box<QuotasObject>>,
 }
 
 impl Intake {
@@ -79,7 +86,7 @@ impl Intake {
         runtime.block_on(self.follow(news));
     }
 
-    async fn follow(&mut self, News { mut jobs, mut pods }: News) {
+    async fn follow(&mut self, News { mut jobs, mut pods, mut quotas }: News) {
         let mut topologies = self.handle.topologies();
         let mut waiting = Waiting::default();
         let mut again_at: Option<Instant> = None;
@@ -94,8 +101,11 @@ impl Intake {
                     0 => return,
                     _ => waiting.pods.append(&mut of_pods),
                 },
+                Some(news) = quotas.recv() => waiting.quotas = Some(news),
                 // Words that were none may be devices now.
                 Ok(()) = topologies.changed() => {
+                    let refused = self.refused_quotas.take().map(QuotasNews::Is);
+                    waiting.quotas = waiting.quotas.take().or(refused);
                     let refused = std::mem::take(&mut self.refused).into_values();
                     waiting.jobs.extend(refused.map(|object| JobNews::Is(Box::new(object))));
                 }
@@ -113,6 +123,10 @@ impl Intake {
     /// # Errors
     /// When the loop cannot be reached or its store not be written: what was not taken in waits.
     async fn take_all(&mut self, waiting: &mut Waiting) -> Result<(), Unavailable> {
+        if let Some(quotas) = &waiting.quotas {
+            self.take_quotas(quotas).await?;
+            waiting.quotas = None;
+        }
         let jobs = std::mem::take(&mut waiting.jobs);
         waiting.jobs = self.take_jobs(jobs).await;
         while waiting.jobs.is_empty() && !waiting.pods.is_empty() {

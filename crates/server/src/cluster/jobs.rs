@@ -1,6 +1,7 @@
 //! How callers of the server make jobs in a cluster.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use het_core::JobId;
@@ -26,12 +27,22 @@ struct Waiting {
 #[derive(Debug, Clone)]
 pub(super) struct ClusterJobs {
     jobs: Jobs,
+    /// The object that says what tenants may have, while there is one.
+    quotas: Arc<str>,
+    keeps_quotas: Arc<AtomicBool>,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl ClusterJobs {
-    pub(super) fn new(jobs: Jobs) -> Self {
-        Self { jobs, waiting: Arc::default() }
+    /// `quotas` is the name of the object that says what tenants may have, where there is one.
+    pub(super) fn new(jobs: Jobs, quotas: &str) -> Self {
+        let keeps_quotas = Arc::default();
+        Self { jobs, quotas: quotas.into(), keeps_quotas, waiting: Arc::default() }
+    }
+
+    /// Whether the object is there.
+    pub(super) fn keep_quotas(&self, is_there: bool) {
+        self.keeps_quotas.store(is_there, Ordering::SeqCst);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -75,6 +86,10 @@ impl JobMaker for ClusterJobs {
 
     fn workdir(&self) -> &str {
         WORKDIR
+    }
+
+    fn quotas(&self) -> Option<&str> {
+        self.keeps_quotas.load(Ordering::SeqCst).then_some(&self.quotas)
     }
 }
 

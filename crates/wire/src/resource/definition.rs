@@ -126,7 +126,7 @@ pub fn definition() -> Value {
     })
 }
 
-fn column(name: &str, path: &str, kind: &str) -> Value {
+pub(super) fn column(name: &str, path: &str, kind: &str) -> Value {
     json!({ "name": name, "type": kind, "jsonPath": path })
 }
 

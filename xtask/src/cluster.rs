@@ -31,7 +31,7 @@ const USAGE: &str =
          still, API server and etcd start again, nodes vanish; the audit log says what came of it
   real   two nodes that run pods for real, which wants root: a gang on both is stopped for an
          urgent job, loses a kubelet and a node, and ends with the weights of one machine;
-         `example` runs the example with the `het` and `het-train` of a directory instead";
+         `example` runs the example with the `het-train` of a directory instead";
 
 /// Where a cluster keeps its state, `admin.kubeconfig` and logs among it.
 fn dir() -> PathBuf {

@@ -36,8 +36,8 @@ pub fn missing() -> Option<&'static str> {
     real_node::missing()
 }
 
-/// Plays it in namespaces of its own; with a directory that has `het` and `het-train`, the example
-/// of the repository instead.
+/// Plays it in namespaces of its own; with a directory that has `het-train`, the example of the
+/// repository instead.
 ///
 /// # Errors
 /// When something cannot be started, or does not come about.
@@ -103,8 +103,8 @@ fn play_example(
     programs: &Path,
 ) -> Result<()> {
     let dir = cluster.dir();
-    let [het, train] = ["het", "het-train"].map(|name| programs.join(name));
-    let images = images(dir, &[&het, &train, Path::new(BUSYBOX)])?;
+    let train = programs.join("het-train");
+    let images = images(dir, &[&installed.het, &train, Path::new(BUSYBOX)])?;
     let models = dir.join("shared/cache/heterosis");
     fs::create_dir_all(&models)?;
     let mut copy = Command::new("cp");

@@ -300,7 +300,8 @@ impl Kubernetes {
     /// The API of the quotas of its scheduler.
     pub fn quotas(&self) -> QuotasApi {
         let client = self.cluster.connection().client.clone();
-        QuotasApi::new(client, &self.scheduler, self.leadership.clone())
+        let threads = self.cluster.handle().clone();
+        QuotasApi::new(client, &self.scheduler, self.leadership.clone(), threads)
     }
 
     /// What changes about jobs, waiting pods and quotas from now on, beginning with all that there

@@ -10,6 +10,7 @@ use kube::core::GroupVersionKind;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::leader::Leadership;
@@ -42,6 +43,7 @@ pub struct QuotasApi {
     api: Api<DynamicObject>,
     scheduler: String,
     leadership: Leadership,
+    threads: Handle,
 }
 
 impl std::fmt::Debug for QuotasApi {
@@ -51,11 +53,16 @@ impl std::fmt::Debug for QuotasApi {
 }
 
 impl QuotasApi {
-    pub(crate) fn new(client: Client, scheduler: &str, leadership: Leadership) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        scheduler: &str,
+        leadership: Leadership,
+        threads: Handle,
+    ) -> Self {
         let kind = GroupVersionKind::gvk(GROUP, VERSION, QUOTAS_KIND);
         let resource = ApiResource::from_gvk_with_plural(&kind, QUOTAS_PLURAL);
         let api = Api::all_with(client, &resource);
-        Self { api, scheduler: scheduler.to_owned(), leadership }
+        Self { api, scheduler: scheduler.to_owned(), leadership, threads }
     }
 
     /// The name of the object.
@@ -98,8 +105,9 @@ impl QuotasApi {
         }
     }
 
-    /// Says whether an object holds. Where that is not heard its next change says it again.
-    pub async fn tell(&self, object: &QuotasObject, status: &QuotasStatus) {
+    /// Has an object say whether it holds. Waits for nothing; where that is not heard its next
+    /// change says it again.
+    pub fn tell(&self, object: &QuotasObject, status: &QuotasStatus) {
         let change = json!([
             // Another object may have taken its place.
             { "op": "test", "path": "/metadata/uid", "value": object.uid },
@@ -107,9 +115,12 @@ impl QuotasApi {
         ]);
         let change = serde_json::from_value(change).expect("these are operations");
         let change: Patch<()> = Patch::Json(change);
-        let parameters = PatchParams::default();
-        let patch = self.api.patch_status(&self.scheduler, &parameters, &change);
-        let _ = self.leadership.within_term(REQUEST_MAX, patch).await;
+        let this = self.clone();
+        drop(self.threads.spawn(async move {
+            let parameters = PatchParams::default();
+            let patch = this.api.patch_status(&this.scheduler, &parameters, &change);
+            let _ = this.leadership.within_term(REQUEST_MAX, patch).await;
+        }));
     }
 }
 

@@ -79,8 +79,10 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// Until nothing comes any more.
+    /// Until nothing comes any more. A server that takes nothing in is none: where this fails, the
+    /// next one begins.
     pub fn run(mut self, news: News) {
+        let _stop = StopOnPanic(self.handle.clone());
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
         runtime.block_on(self.follow(news));
@@ -341,6 +343,17 @@ impl Intake {
         let status =
             TrainingJobStatus { state, reason: first, conditions, ..TrainingJobStatus::default() };
         self.statuses.write(object.owner.clone(), status);
+    }
+}
+
+/// Ends the service where its thread does.
+struct StopOnPanic(Handle);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop_soon();
+        }
     }
 }
 

@@ -48,7 +48,7 @@ fn an_object_says_what_tenants_may_have() {
     cluster.await_state(&names[0], "running");
     wait_for("the second waits for the limit", || {
         let reason = cluster.job(&names[1])["status"]["reason"].clone();
-        reason.as_str().is_some_and(|text| text.contains("limit"))
+        reason.as_str().is_some_and(|text| text.contains("may hold no more than 1"))
     });
     assert_eq!(cluster.limit(&node, &node, 2)["state"], "accepted");
     cluster.await_state(&names[1], "running");

@@ -27,7 +27,7 @@ impl Intake {
         }
         let status = status_of(object, read.err());
         if !says_the_same(&status, &object.status) {
-            self.quotas.tell(object, &status).await;
+            self.quotas.tell(object, &status);
         }
         Ok(())
     }

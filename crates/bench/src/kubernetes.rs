@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use het_server::{ManifestOptions, manifests};
+use het_server::{Binding, ManifestOptions, manifests};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -125,6 +125,7 @@ pub fn bench_kubernetes(
 /// Makes known what a job is.
 fn define(api: &Api) -> Result<(), BenchError> {
     let options = ManifestOptions {
+        binding: Binding::Own,
         namespace: "heterosis".to_owned(),
         image: None,
         scheduler: OURS.to_owned(),

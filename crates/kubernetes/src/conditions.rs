@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use crate::events::{self, Told};
 use crate::jobs::{JobOwner, Jobs};
 use crate::leader::Leadership;
+use crate::names::Binding;
 use crate::objects::{self, PodObject};
 
 /// Writes under way at once.
@@ -37,6 +38,7 @@ pub struct PodConditions(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     jobs: Jobs,
+    binding: Binding,
     leadership: Leadership,
     threads: Handle,
     permits: Semaphore,
@@ -56,9 +58,22 @@ struct Entry {
 }
 
 impl PodConditions {
-    pub(crate) fn new(jobs: Jobs, leadership: Leadership, threads: Handle) -> Self {
+    pub(crate) fn new(
+        jobs: Jobs,
+        binding: Binding,
+        leadership: Leadership,
+        threads: Handle,
+    ) -> Self {
         let (permits, entries) = (Semaphore::new(WRITES_MAX), Mutex::default());
-        Self(Arc::new(Shared { jobs, leadership, threads, permits, entries }))
+        Self(Arc::new(Shared { jobs, binding, leadership, threads, permits, entries }))
+    }
+
+    /// Of whoever gives the pod its node: `PodScheduled` is kube-scheduler's word where that is it.
+    fn condition(&self) -> &'static str {
+        match self.0.binding {
+            Binding::Own => "PodScheduled",
+            Binding::KubeScheduler => "heterosis.dev/Placed",
+        }
     }
 
     fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
@@ -101,7 +116,7 @@ impl PodConditions {
             let patch = Patch::Strategic(json!({
                 "metadata": { "uid": pod.uid },
                 "status": { "conditions": [{
-                    "type": "PodScheduled", "status": "False", "reason": reason,
+                    "type": self.condition(), "status": "False", "reason": reason,
                     "message": next.message,
                     "lastTransitionTime": format!("{:.0}", Timestamp::now()),
                 }] },
@@ -123,6 +138,10 @@ impl PodConditions {
     /// Tells a pod that it has a node. Waits for nothing.
     pub(crate) fn scheduled(&self, pod: JobOwner, node: String) {
         self.forget(&pod.uid);
+        if self.0.binding == Binding::KubeScheduler {
+            // kube-scheduler says so itself.
+            return;
+        }
         let this = self.clone();
         drop(self.0.threads.spawn(async move {
             let _permit = this.0.permits.acquire().await;

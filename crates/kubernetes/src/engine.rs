@@ -25,7 +25,7 @@ use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
 use crate::jobs::{self, JobOwner, JobOwners, Jobs};
 use crate::leader::Leadership;
-use crate::names::RankLabels;
+use crate::names::{Binding, RankLabels, Scheduler};
 use crate::objects::{NodeRow, ObjectKey, PodRow};
 use crate::pods;
 use crate::quotas::QuotasApi;
@@ -47,6 +47,7 @@ pub struct KubernetesConfig {
     pub cluster: Cluster,
     /// The `schedulerName` of its pods.
     pub scheduler: String,
+    pub binding: Binding,
     /// Of that scheduler: nothing is written without.
     pub leadership: Leadership,
     /// Where pods of jobs are made that have no object; they are refused where it is `None`.
@@ -94,7 +95,7 @@ pub struct Kubernetes {
     writer: Writer,
     sender: Sender,
     heard: Receiver<Message>,
-    scheduler: String,
+    scheduler: Scheduler,
     namespace: Option<String>,
     supervisor: Option<String>,
     owners: JobOwners,
@@ -243,7 +244,8 @@ impl fmt::Debug for Kubernetes {
 
 impl Kubernetes {
     pub fn new(config: KubernetesConfig) -> Self {
-        let KubernetesConfig { cluster, scheduler, leadership, namespace, .. } = config;
+        let KubernetesConfig { cluster, leadership, namespace, .. } = config;
+        let scheduler = Scheduler { name: config.scheduler.into(), binding: config.binding };
         let KubernetesConfig { supervisor, nodes, resources, begins_at, patience, .. } = config;
         let (sender, heard) = channel();
         let client = cluster.connection().client.clone();
@@ -253,12 +255,12 @@ impl Kubernetes {
         if inventory.is_some() {
             cluster.spawn(watch::nodes(client.clone(), sender.clone()));
         }
-        let (jobs, threads) = (cluster.jobs(&scheduler), cluster.handle().clone());
+        let (jobs, threads) = (cluster.jobs(&scheduler.name), cluster.handle().clone());
         let statuses = Statuses::new(jobs.clone(), leadership.clone(), threads.clone());
-        let conditions = PodConditions::new(jobs, leadership.clone(), threads);
+        let conditions = PodConditions::new(jobs, scheduler.binding, leadership.clone(), threads);
         let says = (leadership.clone(), statuses.clone(), conditions.clone());
         Self {
-            writer: Writer::new(client, &scheduler, sender.clone(), says),
+            writer: Writer::new(client, scheduler.clone(), sender.clone(), says),
             clock: Clock::start(begins_at, cluster.since_boot()),
             cluster,
             leadership,
@@ -294,14 +296,14 @@ impl Kubernetes {
 
     /// The API of jobs, for those who have threads of their own to wait.
     pub fn jobs(&self) -> Jobs {
-        self.cluster.jobs(&self.scheduler)
+        self.cluster.jobs(&self.scheduler.name)
     }
 
     /// The API of the quotas of its scheduler.
     pub fn quotas(&self) -> QuotasApi {
         let client = self.cluster.connection().client.clone();
         let threads = self.cluster.handle().clone();
-        QuotasApi::new(client, &self.scheduler, self.leadership.clone(), threads)
+        QuotasApi::new(client, &self.scheduler.name, self.leadership.clone(), threads)
     }
 
     /// What changes about jobs, waiting pods and quotas from now on, beginning with all that there

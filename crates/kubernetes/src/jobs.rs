@@ -14,7 +14,7 @@ use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::names::{SCHEDULER, SCHEDULER_LABEL};
+use crate::names::{self, SCHEDULER, SCHEDULER_LABEL};
 use crate::objects::ObjectKey;
 
 /// News of jobs that may wait for whoever takes them in.
@@ -125,9 +125,8 @@ impl Jobs {
 
     /// `None` of an object without a name, and of other schedulers' jobs.
     fn object(&self, object: DynamicObject) -> Option<JobObject> {
-        let labels = object.metadata.labels.as_ref();
-        let named = labels.and_then(|labels| labels.get(SCHEDULER_LABEL));
-        let is_ours = named.map_or(SCHEDULER, String::as_str) == &*self.scheduler;
+        let labels = object.metadata.labels.clone().unwrap_or_default();
+        let is_ours = names::is_for(&labels, &self.scheduler);
         is_ours.then(|| JobObject::of(object)).flatten()
     }
 

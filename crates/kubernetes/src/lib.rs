@@ -43,7 +43,7 @@ pub use jobs::{JobNews, JobObject, JobOwner, JobOwners, Jobs};
 pub use kube::Error as ApiError;
 pub use leader::{EPOCH_MAX, Election, ElectionError, Leadership, Standby};
 pub use manifests::{ManifestOptions, manifests};
-pub use names::{NAMESPACE, SCHEDULER};
+pub use names::{Binding, NAMESPACE, SCHEDULER};
 pub use own_pod::{OwnPod, PodName, ReportError};
 pub use quotas::{QuotasApi, QuotasNews, QuotasObject};
 pub use requests::{News, PodDevices, PodNews, PodRequest, Unsuitable};

@@ -7,7 +7,7 @@ mod server;
 use het_wire::resource::{GROUP, PLURAL, QUOTAS_PLURAL, definition, quotas_definition};
 use serde_json::{Value, json};
 
-use crate::names::{EPOCH, SCHEDULER, SCHEDULER_LABEL};
+use crate::names::{Binding, EPOCH, SCHEDULER, SCHEDULER_LABEL};
 
 /// Name of most objects, and of the label that all of them have.
 const NAME: &str = "heterosis";
@@ -25,6 +25,7 @@ pub struct ManifestOptions {
     pub storage: String,
     /// Of several servers one leads and the others wait; none has a volume then.
     pub replicas: u32,
+    pub binding: Binding,
     /// Where jobs are made whose ranks are supervised.
     pub jobs_namespaces: Vec<String>,
     /// The text of a file that says what resources of nodes are.
@@ -55,7 +56,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": { "name": NAME, "labels": labels }, "rules": rules(),
+            "metadata": { "name": NAME, "labels": labels }, "rules": rules(options.binding),
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
@@ -93,13 +94,15 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
 /// What the server does, and nothing else: it reads nodes and pods, makes, binds and deletes pods
 /// and their services, and tells jobs, quotas, waiting pods and whoever looks at them how they
 /// stand.
-fn rules() -> Value {
+fn rules(binding: Binding) -> Value {
+    let mut of_pods = vec!["get", "list", "watch", "create", "delete"];
+    if binding == Binding::KubeScheduler {
+        // To remove a gate.
+        of_pods.push("patch");
+    }
     json!([
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
-        {
-            "apiGroups": [""], "resources": ["pods"],
-            "verbs": ["get", "list", "watch", "create", "delete"],
-        },
+        { "apiGroups": [""], "resources": ["pods"], "verbs": of_pods },
         { "apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"] },
         { "apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"] },
         { "apiGroups": [""], "resources": ["services"], "verbs": ["create", "delete"] },
@@ -130,14 +133,34 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
         "int(object.metadata.annotations['{EPOCH}']) > \
          (has(params.spec.leaseTransitions) ? params.spec.leaseTransitions : 0)"
     );
+    let mut acts = vec![json!({
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+        "resources": ["pods", "pods/binding"],
+    })];
+    let mut conditions = vec![json!({ "name": "made-by-a-leader", "expression": is_ours })];
+    if options.binding == Binding::KubeScheduler {
+        acts.push(json!({
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+            "resources": ["pods"],
+        }));
+        // Of changes the one that lets a pod go.
+        let has_gates = |object: &str| {
+            format!(
+                "(has({object}.spec.schedulingGates) && size({object}.spec.schedulingGates) > 0)"
+            )
+        };
+        let lets_go = format!(
+            "request.operation == 'CREATE' || ({} && !{})",
+            has_gates("oldObject"),
+            has_gates("object")
+        );
+        conditions.push(json!({ "name": "lets-a-pod-go", "expression": lets_go }));
+    }
     let policy = json!({
         "failurePolicy": "Fail",
         "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
-        "matchConstraints": { "resourceRules": [{
-            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
-            "resources": ["pods", "pods/binding"],
-        }] },
-        "matchConditions": [{ "name": "made-by-a-leader", "expression": is_ours }],
+        "matchConstraints": { "resourceRules": acts },
+        "matchConditions": conditions,
         "validations": [{
             "expression": is_newest, "reason": "Forbidden",
             "message": "another server leads since the one that made this",

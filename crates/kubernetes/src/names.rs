@@ -2,6 +2,7 @@
 //! pod is, so that making it twice makes it once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use het_core::{Generation, LeaseId, StageKey};
 use het_wire::record::NUMBER_MAX;
@@ -25,6 +26,10 @@ const RANK: &str = "heterosis.dev/rank";
 const GENERATION: &str = "heterosis.dev/generation";
 /// A line of JSON that says how far the pod's program is, as one of `HET_PROGRESS`.
 pub(crate) const PROGRESS: &str = "heterosis.dev/progress";
+/// The label of a node by which pods select it.
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
+/// The scheduling gate behind which a pod waits until its node was chosen.
+pub(crate) const GATE: &str = "heterosis.dev/placement";
 /// Of a pod of somebody else, `true` where it may be stopped for others.
 pub(crate) const PREEMPTIBLE: &str = "heterosis.dev/preemptible";
 /// Of the leader that made it: the API server refuses what one before the newest makes.
@@ -34,6 +39,24 @@ pub(crate) const EPOCH: &str = "heterosis.dev/epoch";
 const NAME_MAX: usize = 63;
 /// Longest name of a stage that is taken into the name of a pod.
 const STAGE_MAX: usize = 16;
+
+/// Who gives pods their nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Binding {
+    /// This scheduler: pods name it.
+    #[default]
+    Own,
+    /// kube-scheduler, once this scheduler has chosen: until then a scheduling gate keeps pods of
+    /// others back, and pods of jobs are not made.
+    KubeScheduler,
+}
+
+/// The scheduler as pods know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scheduler {
+    pub name: Arc<str>,
+    pub binding: Binding,
+}
 
 /// Which attempt of which stage a gang is.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +126,11 @@ impl Attempt<'_> {
     pub fn annotations(&self) -> Value {
         json!({ GENERATION: self.generation.to_string(), EPOCH: self.epoch.to_string() })
     }
+}
+
+/// Whether an object with these labels is for a scheduler: for the usual one where none says.
+pub(crate) fn is_for(labels: &BTreeMap<String, String>, scheduler: &str) -> bool {
+    labels.get(SCHEDULER_LABEL).map_or(SCHEDULER, String::as_str) == scheduler
 }
 
 /// The rank that a pod with these labels is, where `scheduler` started it.

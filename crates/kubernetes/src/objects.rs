@@ -10,7 +10,7 @@ use kube::api::{ApiResource, Object};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::names::{self, RankLabels};
+use crate::names::{self, Binding, GATE, RankLabels, Scheduler};
 use crate::needs::{NodeRule, Operator, PodNeeds, Requirement, Tolerated};
 use crate::quantity::amounts;
 
@@ -56,6 +56,14 @@ pub(crate) struct NodeStatus {
 struct Condition {
     r#type: String,
     status: String,
+    reason: String,
+    message: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Gate {
+    name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -72,7 +80,7 @@ pub(crate) struct PodSpec {
     priority: Option<i64>,
     node_selector: BTreeMap<String, String>,
     affinity: Affinity,
-    scheduling_gates: Vec<IgnoredAny>,
+    scheduling_gates: Vec<Gate>,
     scheduling_group: Option<IgnoredAny>,
     resource_claims: Vec<IgnoredAny>,
     topology_spread_constraints: Vec<SpreadConstraint>,
@@ -168,6 +176,7 @@ pub(crate) struct PodStatus {
     phase: Option<String>,
     reason: Option<String>,
     message: Option<String>,
+    conditions: Vec<Condition>,
     container_statuses: Vec<ContainerStatus>,
 }
 
@@ -288,27 +297,31 @@ pub(crate) struct PodFailure {
 }
 
 impl PodRow {
-    /// The row of a pod as `scheduler` sees it; `None` of an object without a name.
-    pub fn of(pod: PodObject, scheduler: &str) -> Option<Self> {
+    /// The row of a pod as a scheduler sees it; `None` of an object without a name.
+    pub fn of(pod: PodObject, scheduler: &Scheduler) -> Option<Self> {
         let metadata = pod.metadata;
         let key =
             ObjectKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
         let requests = pod.spec.requests();
         let labels = metadata.labels.unwrap_or_default();
-        let rank = names::rank_of(&labels, scheduler);
+        let rank = names::rank_of(&labels, &scheduler.name);
         let is_deleting = metadata.deletion_timestamp.is_some();
         let phase = pod.status.as_ref().map_or(PodPhase::Pending, PodStatus::phase);
-        let asks = pod.spec.asks(scheduler) && rank.is_none() && !is_deleting;
+        let is_ours = match scheduler.binding {
+            Binding::Own => pod.spec.scheduler_name.as_deref() == Some(&*scheduler.name),
+            Binding::KubeScheduler => names::is_for(&labels, &scheduler.name),
+        };
+        let is_free = rank.is_none() && !is_deleting;
+        let asks = is_ours && is_free && pod.spec.awaits_node(scheduler.binding);
         let annotations = metadata.annotations.unwrap_or_default();
         let needs = (asks && !phase.has_ended()).then(|| {
             let profile = metadata.generate_name.as_deref().map(|name| name.trim_end_matches('-'));
             let profile = profile.unwrap_or(&key.name);
-            pod.spec.needs(profile, &annotations)
+            pod.spec.needs(profile, &annotations, scheduler.binding)
         });
-        let is_ours = pod.spec.scheduler_name.as_deref() == Some(scheduler);
         let report = annotations.get(names::PROGRESS).filter(|_| is_ours);
         let report = report.filter(|text| text.len() <= LINE_BYTES_MAX);
-        let trouble = pod.status.as_ref().and_then(PodStatus::trouble);
+        let trouble = pod.status.as_ref().and_then(|status| status.trouble(scheduler.binding));
         Some(Self {
             key,
             trouble,
@@ -329,14 +342,22 @@ impl PodRow {
 }
 
 impl PodSpec {
-    /// Whether it waits for a node of this scheduler.
-    fn asks(&self, scheduler: &str) -> bool {
-        self.scheduler_name.as_deref() == Some(scheduler)
-            && self.node_name.is_none()
-            && self.scheduling_gates.is_empty()
+    /// Whether nothing is missing but that a node is chosen.
+    fn awaits_node(&self, binding: Binding) -> bool {
+        let is_last_gate = match (binding, self.scheduling_gates.as_slice()) {
+            (Binding::Own, gates) => gates.is_empty(),
+            (Binding::KubeScheduler, [gate]) => gate.name == GATE,
+            (Binding::KubeScheduler, _) => false,
+        };
+        self.node_name.is_none() && is_last_gate
     }
 
-    fn needs(&self, profile: &str, annotations: &BTreeMap<String, String>) -> PodNeeds {
+    fn needs(
+        &self,
+        profile: &str,
+        annotations: &BTreeMap<String, String>,
+        binding: Binding,
+    ) -> PodNeeds {
         let required = &self.affinity.node_affinity.required;
         let terms = required.node_selector_terms.iter().map(NodeSelectorTerm::requirements);
         let nodes = NodeRule {
@@ -351,7 +372,7 @@ impl PodSpec {
             priority: self.priority.unwrap_or_default(),
             preemptible: annotations.get(names::PREEMPTIBLE).is_some_and(|value| value == "true"),
             nodes: if is_long { NodeRule::default() } else { nodes },
-            not_supported: self.not_supported().or(too_long).map(str::to_owned),
+            not_supported: self.not_supported(binding).or(too_long).map(str::to_owned),
         }
     }
 
@@ -365,7 +386,9 @@ impl PodSpec {
     }
 
     /// What it asks for that is not considered here, so that no node would be known to do.
-    fn not_supported(&self) -> Option<&'static str> {
+    /// kube-scheduler looks itself after what it may do on any node.
+    fn not_supported(&self, binding: Binding) -> Option<&'static str> {
+        let is_own = binding == Binding::Own;
         let affinity = &self.affinity;
         let terms = &affinity.node_affinity.required.node_selector_terms;
         let containers = || self.init_containers.iter().chain(&self.containers);
@@ -382,10 +405,16 @@ impl PodSpec {
                 spread.any(|one| one.when_unsatisfiable != "ScheduleAnyway"),
                 "a topology spread constraint with `DoNotSchedule`",
             ),
-            (ports.any(|port| port.host_port.is_some_and(|port| port > 0)), "a port of the host"),
+            (
+                is_own && ports.any(|port| port.host_port.is_some_and(|port| port > 0)),
+                "a port of the host",
+            ),
             (!self.resource_claims.is_empty(), "resource claims"),
             (self.scheduling_group.is_some(), "a group of pods (`schedulingGroup`)"),
-            (self.volumes.iter().any(|it| it.ephemeral.is_some()), "a generic ephemeral volume"),
+            (
+                is_own && self.volumes.iter().any(|it| it.ephemeral.is_some()),
+                "a generic ephemeral volume",
+            ),
         ];
         rules.into_iter().find_map(|(is_asked, what)| is_asked.then_some(what))
     }
@@ -460,8 +489,14 @@ impl PodStatus {
         }
     }
 
-    /// What the kubelet says while it tries again and again.
-    fn trouble(&self) -> Option<String> {
+    /// What the kubelet says while it tries again and again, and kube-scheduler where that binds.
+    fn trouble(&self, binding: Binding) -> Option<String> {
+        let refuses = |it: &&Condition| it.r#type == "PodScheduled" && it.reason == "Unschedulable";
+        if binding == Binding::KubeScheduler
+            && let Some(condition) = self.conditions.iter().find(refuses)
+        {
+            return Some(format!("kube-scheduler: {}", condition.message));
+        }
         let waiting = self.container_statuses.iter().filter_map(|it| it.state.waiting.as_ref());
         waiting.into_iter().find_map(|waiting| {
             let reason = waiting.reason.as_deref().unwrap_or_default();

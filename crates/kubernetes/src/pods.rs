@@ -11,7 +11,7 @@ use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
 use crate::jobs::JobOwner;
-use crate::names::{Attempt, RANK_ACCOUNT};
+use crate::names::{Attempt, Binding, RANK_ACCOUNT, Scheduler};
 use crate::objects::ObjectKey;
 
 /// Where ranks meet: each gang has addresses of its own, so all may use the same.
@@ -29,7 +29,7 @@ pub(crate) const CPU: &str = "cpu";
 /// What a start is to become.
 #[derive(Debug)]
 pub(crate) struct Gang<'a> {
-    pub scheduler: &'a str,
+    pub scheduler: &'a Scheduler,
     pub namespace: &'a str,
     /// What its objects go with.
     pub owner: Option<&'a JobOwner>,
@@ -69,13 +69,17 @@ pub(crate) enum PodObject {
     /// It is to be made.
     New(Value),
     /// Somebody else made the one of this uid.
-    Of(String),
+    Of {
+        uid: String,
+        /// Of its node, as labels have it.
+        hostname: String,
+    },
 }
 
 impl Gang<'_> {
     fn names(&self) -> Attempt<'_> {
         Attempt {
-            scheduler: self.scheduler,
+            scheduler: &self.scheduler.name,
             job: self.launch.job.as_str(),
             stage_name: self.launch.stage.as_str(),
             stage: self.stage,
@@ -145,7 +149,6 @@ impl Gang<'_> {
         let resources = self.resources(rank);
         let is_supervised = self.supervisor.is_some();
         let mut spec = json!({
-            "schedulerName": self.scheduler,
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": self.grace_seconds(),
             "automountServiceAccountToken": is_supervised,
@@ -173,6 +176,11 @@ impl Gang<'_> {
                 "volumeMounts": [{ "name": SUPERVISOR, "mountPath": SUPERVISOR_DIR }],
             }]);
         }
+        let node = self.topology.node(self.placement.ranks[rank as usize].node).name.to_string();
+        match self.scheduler.binding {
+            Binding::Own => spec["schedulerName"] = json!(&*self.scheduler.name),
+            Binding::KubeScheduler => spec["affinity"] = on_node(&node),
+        }
         if self.world() > 1 {
             spec["hostname"] = json!(name);
             spec["subdomain"] = json!(names.gang_name());
@@ -183,7 +191,6 @@ impl Gang<'_> {
         });
         let object =
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-        let node = self.topology.node(self.placement.ranks[rank as usize].node).name.to_string();
         Pod { name, node, object: PodObject::New(object) }
     }
 
@@ -401,6 +408,15 @@ impl Gang<'_> {
 /// Claims may have names that volumes may not.
 fn volume_name(at: usize) -> String {
     format!("claim-{at}")
+}
+
+/// For which kube-scheduler finds one node.
+fn on_node(name: &str) -> Value {
+    let field = json!({ "key": "metadata.name", "operator": "In", "values": [name] });
+    let required = json!({ "nodeSelectorTerms": [{ "matchFields": [field] }] });
+    json!({
+        "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required },
+    })
 }
 
 /// Nodes keep others away from their devices by a taint that is named after the resource.

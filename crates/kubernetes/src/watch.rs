@@ -6,11 +6,12 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client};
 
 use crate::channel::{Message, Sender};
+use crate::names::Scheduler;
 use crate::objects::{self, NodeObject, NodeRow, ObjectKey, PodObject, PodRow};
 
 /// All pods of the cluster: those of others take room, too. Goes on until the engine is gone;
 /// a watch that breaks is begun anew after a pause.
-pub(crate) async fn pods(client: Client, scheduler: String, sender: Sender) {
+pub(crate) async fn pods(client: Client, scheduler: Scheduler, sender: Sender) {
     let api: Api<PodObject> = Api::all_with(client, &objects::pods());
     let events = watcher(api, Config::default()).default_backoff();
     pin_mut!(events);

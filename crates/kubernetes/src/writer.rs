@@ -10,7 +10,7 @@ use futures_util::future::{Either, select};
 use futures_util::{StreamExt, pin_mut, stream};
 use het_core::{LeaseId, Millis, Name};
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Error};
 use serde::de::DeserializeOwned;
@@ -22,7 +22,7 @@ use crate::channel::{Message, Sender};
 use crate::conditions::PodConditions;
 use crate::jobs::JobOwner;
 use crate::leader::Leadership;
-use crate::names;
+use crate::names::{self, Binding, HOSTNAME, Scheduler};
 use crate::objects::{self, ObjectKey, PodObject, PodRow};
 use crate::pods::{self, Objects, Pod};
 use crate::statuses::{NotNamed, Statuses};
@@ -44,7 +44,7 @@ const REQUEST_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct Writer {
     client: Client,
-    scheduler: Arc<str>,
+    scheduler: Scheduler,
     sender: Sender,
     leadership: Leadership,
     statuses: Statuses,
@@ -110,12 +110,11 @@ enum Refusal {
 impl Writer {
     pub fn new(
         client: Client,
-        scheduler: &str,
+        scheduler: Scheduler,
         sender: Sender,
         (leadership, statuses, conditions): (Leadership, Statuses, PodConditions),
     ) -> Self {
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-        let scheduler = scheduler.into();
         Self { client, scheduler, sender, leadership, statuses, conditions, requests }
     }
 
@@ -146,7 +145,7 @@ impl Writer {
     /// Tells pods of others that they have their nodes.
     fn tell_others(&self, namespace: &str, objects: &Objects) {
         for pod in &objects.pods {
-            if let pods::PodObject::Of(uid) = &pod.object {
+            if let pods::PodObject::Of { uid, .. } = &pod.object {
                 let (name, uid) = (pod.name.clone(), uid.clone());
                 let owner = JobOwner { namespace: namespace.to_owned(), name, uid };
                 self.conditions.scheduled(owner, pod.node.clone());
@@ -197,7 +196,7 @@ impl Writer {
         }
         let made = &*made;
         let binds = (0..pods.len()).map(|at| async move {
-            self.bind(namespace, &pods[at], &made[&pods[at].name], wanted).await
+            self.give_node(namespace, &pods[at], &made[&pods[at].name], wanted).await
         });
         let mut results = stream::iter(binds).buffer_unordered(GANG_REQUESTS_MAX);
         while let Some(result) = results.next().await {
@@ -228,7 +227,7 @@ impl Writer {
     ) -> Result<Made, Refusal> {
         let object = match &pod.object {
             pods::PodObject::New(object) => object,
-            pods::PodObject::Of(uid) => return Ok(Made { uid: uid.clone(), node: None }),
+            pods::PodObject::Of { uid, .. } => return Ok(Made { uid: uid.clone(), node: None }),
         };
         let what = format!("pod `{}`", pod.name);
         let create = || self.create::<PodObject>(namespace, "pods", object);
@@ -262,6 +261,47 @@ impl Writer {
         self.client.request(request.map_err(Error::BuildRequest)?).await
     }
 
+    /// Gives a pod its node, or sees to it that kube-scheduler does.
+    async fn give_node(
+        &self,
+        namespace: &str,
+        pod: &Pod,
+        made: &Made,
+        wanted: &Wanted,
+    ) -> Result<(), Refusal> {
+        match (self.scheduler.binding, &pod.object) {
+            (Binding::Own, _) => self.bind(namespace, pod, made, wanted).await,
+            // It was made for its node alone.
+            (Binding::KubeScheduler, pods::PodObject::New(_)) => Ok(()),
+            (Binding::KubeScheduler, pods::PodObject::Of { uid, hostname }) => {
+                self.let_go(namespace, &pod.name, (uid, hostname), wanted).await
+            }
+        }
+    }
+
+    /// Removes the gate of a pod, which may stand on one node alone from then on.
+    async fn let_go(
+        &self,
+        namespace: &str,
+        name: &str,
+        (uid, hostname): (&str, &str),
+        wanted: &Wanted,
+    ) -> Result<(), Refusal> {
+        let change = json!({
+            "metadata": {
+                // Another pod may have taken its place.
+                "uid": uid,
+                "labels": { names::SCHEDULER_LABEL: &*self.scheduler.name },
+                "annotations": { names::EPOCH: self.leadership.epoch().to_string() },
+            },
+            "spec": { "schedulingGates": null, "nodeSelector": { HOSTNAME: hostname } },
+        });
+        let (api, change) = (self.pods(namespace), Patch::Merge(change));
+        let parameters = PatchParams::default();
+        let patched = self.tried(wanted, || api.patch(name, &parameters, &change)).await;
+        patched.map(drop).map_err(|tried| tried.refusal(&format!("the gate of pod `{name}`")))
+    }
+
     async fn bind(
         &self,
         namespace: &str,
@@ -276,7 +316,7 @@ impl Writer {
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {
                 "name": pod.name, "uid": made.uid,
-                "labels": { names::SCHEDULER_LABEL: &*self.scheduler },
+                "labels": { names::SCHEDULER_LABEL: &*self.scheduler.name },
                 "annotations": { names::EPOCH: self.leadership.epoch().to_string() },
             },
             "target": { "apiVersion": "v1", "kind": "Node", "name": pod.node },

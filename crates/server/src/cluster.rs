@@ -16,8 +16,8 @@ use het_control::Controller;
 use het_core::{Event, JobId, Millis, State};
 use het_host::{Home, LatestLoad, Reserve, StartTime};
 use het_kubernetes::{
-    Cluster, JobObject, JobOwner, JobOwners, Kubernetes, KubernetesConfig, Leadership, Nodes,
-    Patience, Statuses,
+    Binding, Cluster, JobObject, JobOwner, JobOwners, Kubernetes, KubernetesConfig, Leadership,
+    Nodes, Patience, Statuses,
 };
 use het_node::{Heartbeat, boot_id, since_boot};
 use het_service::{Scheduling, Service, ServiceError, Setup};
@@ -43,6 +43,7 @@ const WORKDIR: &str = "/work";
 pub struct ClusterOptions {
     /// The `schedulerName` of its pods.
     pub scheduler: String,
+    pub binding: Binding,
     /// An image with `het` on its path, which supervises the ranks in their pods.
     pub supervisor: Option<String>,
     /// What resources of nodes are that no vendor's plug-in is known to offer, or otherwise.
@@ -203,6 +204,7 @@ fn take_over(
         scheduler: options.scheduler,
         leadership: leadership.clone(),
         namespace: None,
+        binding: options.binding,
         supervisor: options.supervisor,
         nodes: Nodes::Watched,
         resources: options.resources,

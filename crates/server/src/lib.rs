@@ -35,7 +35,7 @@ pub use het_host::{
 };
 #[cfg(feature = "kubernetes")]
 pub use het_kubernetes::{
-    Access, Cluster, ClusterError, Election, ElectionError, Leadership, ManifestOptions,
+    Access, Binding, Cluster, ClusterError, Election, ElectionError, Leadership, ManifestOptions,
     NAMESPACE as SCHEDULER_NAMESPACE, OwnPod, PodName, ReportError, SCHEDULER, Standby, manifests,
 };
 pub use het_node::{

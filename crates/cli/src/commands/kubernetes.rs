@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anstream::println;
 use clap::{Args, Subcommand, value_parser};
-use het_server::{ManifestOptions, SCHEDULER, SCHEDULER_NAMESPACE, manifests};
+use het_server::{Binding, ManifestOptions, SCHEDULER, SCHEDULER_NAMESPACE, manifests};
 use het_wire::{device_table, yaml};
 
 use crate::fail::{Fail, code};
@@ -35,6 +35,9 @@ pub struct ManifestArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = value_parser!(u32).range(1..))]
     pub replicas: u32,
+    /// For `het server --scheduling-gates`, by which kube-scheduler gives pods their nodes.
+    #[arg(long)]
+    pub scheduling_gates: bool,
     /// A namespace of jobs whose ranks are supervised by `het server --rank-image`; several by
     /// repetition.
     #[arg(long, value_name = "NAMESPACE")]
@@ -42,6 +45,10 @@ pub struct ManifestArgs {
     /// What `het server --device-table` reads: it becomes a ConfigMap beside the server.
     #[arg(long, value_name = "FILE", requires = "image")]
     pub device_table: Option<PathBuf>,
+}
+
+pub fn binding_of(scheduling_gates: bool) -> Binding {
+    if scheduling_gates { Binding::KubeScheduler } else { Binding::Own }
 }
 
 /// The text of a file without mistakes.
@@ -61,6 +68,7 @@ pub fn kubernetes(command: &KubernetesCommand) -> Result<u8, Fail> {
         scheduler: args.scheduler_name.clone(),
         storage: args.storage.clone(),
         replicas: args.replicas,
+        binding: binding_of(args.scheduling_gates),
         jobs_namespaces: args.jobs_namespace.clone(),
         device_table: args.device_table.as_deref().map(device_table).transpose()?,
     };

@@ -145,6 +145,11 @@ pub struct KubernetesArgs {
     /// The `schedulerName` of its pods. Two servers of one cluster need two.
     #[arg(long, value_name = "NAME", default_value = SCHEDULER)]
     pub scheduler_name: String,
+    /// Leave it to kube-scheduler to give pods their nodes: the pods of a job are made for one
+    /// node, and pods of others wait behind the scheduling gate `heterosis.dev/placement` until
+    /// theirs is chosen. The rights for it: `het kubernetes manifests --scheduling-gates`.
+    #[arg(long)]
+    pub scheduling_gates: bool,
     /// An image with `het` on its path. `het rank` then supervises the program of each rank in its
     /// pod: progress, checkpoints that count, the notice to stop. Namespaces of jobs need its
     /// account: `het kubernetes manifests --jobs-namespace`.

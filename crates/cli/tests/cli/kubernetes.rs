@@ -1,6 +1,7 @@
 //! `het server --engine kubernetes` against a real API server, with the rights of its own account;
 //! kwok plays the kubelets. `cargo xtask cluster up` starts one, and without it these are skipped.
 
+mod gates;
 mod pods;
 mod quotas;
 mod ranks;
@@ -102,6 +103,11 @@ impl Cluster {
 
     fn job(&self, name: &str) -> Value {
         let output = self.kubectl(&["get", "trainingjob", name, "-o", "json"]).output();
+        serde_json::from_slice(&output.expect("`kubectl` is there").stdout).unwrap_or_default()
+    }
+
+    fn pod(&self, name: &str) -> Value {
+        let output = self.kubectl(&["get", "pod", name, "-o", "json"]).output();
         serde_json::from_slice(&output.expect("`kubectl` is there").stdout).unwrap_or_default()
     }
 

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Kubernetes, Live, Whose};
 use crate::gang::Gang;
 use crate::jobs::JobOwner;
+use crate::names::HOSTNAME;
 use crate::objects::{ObjectKey, PodPhase, PodRow};
 use crate::pods;
 use crate::requests::{Offers, PodNews, PodRequest};
@@ -134,6 +135,8 @@ impl Kubernetes {
             return self.ready.push_back(Event::StageEnded { lease, outcome: Outcome::Lost });
         };
         let found = self.inventory.as_ref().and_then(|inventory| inventory.node(node));
+        let hostname = found.and_then(|found| found.labels.get(HOSTNAME)).cloned();
+        let hostname = hostname.unwrap_or_else(|| node.to_string());
         let rule = row.needs.as_ref().map(|needs| &needs.nodes);
         let will_do = match (rule, found) {
             (Some(rule), Some(node)) => rule.accepts(&node.labels, &node.taints),
@@ -156,7 +159,7 @@ impl Kubernetes {
         let given = pods::Pod {
             name: pod.name,
             node: node.to_string(),
-            object: pods::PodObject::Of(pod.uid.clone()),
+            object: pods::PodObject::Of { uid: pod.uid.clone(), hostname },
         };
         self.leases.insert(lease, live);
         self.requests.leases.insert(pod.uid, lease);

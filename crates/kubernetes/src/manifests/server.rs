@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ManifestOptions, NAME};
+use crate::names::Binding;
 
 /// Where the server keeps its log.
 const HOME: &str = "/var/lib/heterosis";
@@ -93,6 +94,9 @@ fn command(options: &ManifestOptions, image: &str) -> Vec<String> {
     words.extend(["--lease-namespace", &options.namespace]);
     if !options.jobs_namespaces.is_empty() {
         words.extend(["--rank-image", image]);
+    }
+    if options.binding == Binding::KubeScheduler {
+        words.push("--scheduling-gates");
     }
     let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
     if options.device_table.is_some() {

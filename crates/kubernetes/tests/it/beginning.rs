@@ -9,7 +9,7 @@ use het_core::{
 use het_engine::Engine;
 use het_engine::contract::topology;
 use het_kubernetes::{
-    Kubernetes, KubernetesConfig, ManifestOptions, Nodes, Patience, SCHEDULER, manifests,
+    Binding, Kubernetes, KubernetesConfig, ManifestOptions, Nodes, Patience, SCHEDULER, manifests,
 };
 use kube::Error;
 use serde_json::{Value, json};
@@ -52,6 +52,7 @@ fn outcome(cluster: &Cluster, command: &str, patience: Patience) -> Outcome {
         cluster: way,
         scheduler: scheduler.clone(),
         leadership,
+        binding: Binding::Own,
         supervisor: None,
         resources: Vec::new(),
         namespace: Some(scheduler),
@@ -107,6 +108,7 @@ fn what_an_earlier_leader_makes_is_refused() {
     let scheduler = unique("fence");
     cluster.make_namespace(&scheduler);
     let options = ManifestOptions {
+        binding: Binding::Own,
         namespace: "default".to_owned(),
         image: None,
         scheduler: scheduler.clone(),

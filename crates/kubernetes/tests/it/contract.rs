@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use het_core::{Event, Launch, Millis, StageKey, Time};
 use het_engine::Script;
 use het_engine::contract::{Subject, check_all};
-use het_kubernetes::{Kubernetes, KubernetesConfig, Nodes, Patience};
+use het_kubernetes::{Binding, Kubernetes, KubernetesConfig, Nodes, Patience};
 use serde_json::json;
 
 use crate::rig::{Cluster, container, unique};
@@ -46,6 +46,7 @@ impl Pods<'_> {
             cluster: way,
             scheduler: name.clone(),
             leadership,
+            binding: Binding::Own,
             supervisor: None,
             resources: Vec::new(),
             namespace: Some(name),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use het_core::{Event, NodeId, Share, State, Time};
 use het_engine::Engine;
-use het_kubernetes::{Kubernetes, KubernetesConfig, Nodes, Patience};
+use het_kubernetes::{Binding, Kubernetes, KubernetesConfig, Nodes, Patience};
 use serde_json::{Value, json};
 
 use crate::rig::{Cluster, unique};
@@ -25,6 +25,7 @@ impl Heard {
             cluster: way,
             scheduler,
             leadership,
+            binding: Binding::Own,
             supervisor: None,
             resources: Vec::new(),
             namespace: None,

@@ -21,11 +21,6 @@ fn pod(name: &str, (scheduler, node): (&str, &str), count: u32, command: &[&str]
 }
 
 impl Cluster {
-    fn pod(&self, name: &str) -> Value {
-        let output = self.kubectl(&["get", "pod", name, "-o", "json"]).output();
-        serde_json::from_slice(&output.expect("`kubectl` is there").stdout).unwrap_or_default()
-    }
-
     fn await_phase(&self, name: &str, phase: &str) {
         wait_for(&format!("`{name}` is {phase}"), || self.pod(name)["status"]["phase"] == *phase);
     }

@@ -15,7 +15,7 @@ fn of_pod(cluster: &Cluster, sandbox: &Sandbox, pod: &str) -> PathBuf {
 
 /// The program of a pod's rank, with the variables that its kubelet would give it.
 fn rank(served: &Served, cluster: &Cluster, pod: &str, root: &str) -> Command {
-    let object = cluster.pod_object(pod);
+    let object = cluster.pod(pod);
     let container = &object["spec"]["containers"][0];
     let words: Vec<String> =
         serde_json::from_value(container["command"].clone()).expect("they are words");
@@ -36,13 +36,6 @@ fn rank(served: &Served, cluster: &Cluster, pod: &str, root: &str) -> Command {
         rank.env(name, value);
     }
     rank
-}
-
-impl Cluster {
-    fn pod_object(&self, name: &str) -> Value {
-        let output = self.kubectl(&["get", "pod", name, "-o", "json"]).output();
-        serde_json::from_slice(&output.expect("`kubectl` is there").stdout).unwrap_or_default()
-    }
 }
 
 /// Of another pod nobody lets a rank speak, nor of anything but its progress.
@@ -124,7 +117,7 @@ fn a_rank_tells_of_its_progress_and_is_given_notice() {
     let id = served.submit_stage(&name, "normal", &train);
     cluster.await_state(&name, "running");
     let (pod, _) = cluster.pods(&node, id).pop().expect("it has one");
-    let spec = cluster.pod_object(&pod)["spec"].take();
+    let spec = cluster.pod(&pod)["spec"].take();
     assert_eq!(spec["initContainers"][0]["image"], "registry.example/het:1");
     assert_eq!(spec["serviceAccountName"], "heterosis-rank");
 
@@ -147,7 +140,7 @@ fn a_rank_tells_of_its_progress_and_is_given_notice() {
         cluster.pods(&node, id).pop().is_some_and(|(next, _)| next != pod)
     });
     let (next, _) = cluster.pods(&node, id).pop().expect("it has one");
-    let environment = cluster.pod_object(&next)["spec"]["containers"][0]["env"].take();
+    let environment = cluster.pod(&next)["spec"]["containers"][0]["env"].take();
     let resumed = environment.as_array().expect("it has some").iter();
     let resumed = resumed.clone().find(|variable| variable["name"] == "HET_RESUME_FROM");
     assert_eq!(resumed.map(|variable| &variable["value"]), Some(&json!(saved)));

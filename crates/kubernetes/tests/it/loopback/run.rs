@@ -11,7 +11,8 @@ use het_core::{
 };
 use het_engine::Engine;
 use het_kubernetes::{
-    Cluster, Election, JobOwner, Kubernetes, KubernetesConfig, Nodes, Patience, Standby, Statuses,
+    Binding, Cluster, Election, JobOwner, Kubernetes, KubernetesConfig, Nodes, Patience, Standby,
+    Statuses,
 };
 use het_wire::resource::{StageStatus, TrainingJobStatus};
 use kube::Client;
@@ -564,6 +565,7 @@ fn lead(server: &Server, profile: &Profile, leader: u64, begins_at: Time) -> Kub
         cluster,
         scheduler: SCHEDULER.to_owned(),
         leadership,
+        binding: Binding::Own,
         supervisor: None,
         resources: Vec::new(),
         namespace: (!profile.has_objects).then(|| NAMESPACE.to_owned()),

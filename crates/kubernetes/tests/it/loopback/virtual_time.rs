@@ -15,7 +15,9 @@ use het_core::{
     State, StopCause, Time, Topology,
 };
 use het_engine::Engine;
-use het_kubernetes::{Cluster, Election, Kubernetes, KubernetesConfig, Nodes, Patience, Standby};
+use het_kubernetes::{
+    Binding, Cluster, Election, Kubernetes, KubernetesConfig, Nodes, Patience, Standby,
+};
 use het_lab::{Scenario, random_changing_scenario};
 use het_policy::{Policy, by_name};
 use het_sim::{Fault, Sim};
@@ -397,6 +399,7 @@ fn lead(server: &Server, runtime: &Arc<Runtime>) -> Kubernetes {
         cluster,
         scheduler: SCHEDULER.to_owned(),
         leadership,
+        binding: Binding::Own,
         supervisor: None,
         resources: Vec::new(),
         namespace: Some(NAMESPACE.to_owned()),

@@ -16,6 +16,7 @@ use het_wire::device_table::{self, ResourceRow};
 use super::{
     StopRequest, acquire, keeping, say_at_start, scheduling, serve_until_stopped, start_failed,
 };
+use crate::commands::kubernetes::binding_of;
 use crate::commands::server::{KubernetesArgs, ServerArgs, signals};
 use crate::fail::{Fail, code};
 use crate::local::home;
@@ -39,6 +40,7 @@ pub(super) fn serve_cluster(args: &ServerArgs) -> Result<u8, Fail> {
         let tokens = Tokens::open(&home.tokens()).map_err(Fail::from_error)?;
         let options = ClusterOptions {
             scheduler: args.kubernetes.scheduler_name.clone(),
+            binding: binding_of(args.kubernetes.scheduling_gates),
             supervisor: args.kubernetes.rank_image.clone(),
             resources: resources(&args.kubernetes)?,
             scheduling: scheduling(args)?,

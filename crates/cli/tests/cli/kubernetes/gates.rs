@@ -1,0 +1,118 @@
+//! Scheduling gates: this server chooses, and kube-scheduler gives pods their nodes.
+
+use super::*;
+
+impl Cluster {
+    /// What the manifests for gates have beside the others: a policy for this scheduler, and a
+    /// right more, which here is one of its own.
+    fn allow_gates(&self, sandbox: &Sandbox, scheduler: &str) {
+        let options = ["--scheduler-name", scheduler, "--scheduling-gates"];
+        let all = sandbox.run(&[&["kubernetes", "manifests"], &options[..]].concat()).stdout;
+        let all = String::from_utf8_lossy(&all).into_owned();
+        let policies = all.split("---\n").filter(|it| it.contains("ValidatingAdmissionPolicy"));
+        self.apply(&policies.collect::<Vec<_>>().join("---\n"));
+        assert!(all.contains("lets-a-pod-go"), "the policy knows of gates");
+        let rbac = "rbac.authorization.k8s.io";
+        self.apply(
+            &json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole",
+                "metadata": { "name": "het-gates" },
+                "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["patch"] }],
+            })
+            .to_string(),
+        );
+        self.apply(
+            &json!({
+                "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding",
+                "metadata": { "name": "het-gates" },
+                "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": "het-gates" },
+                "subjects": [{
+                    "kind": "ServiceAccount", "name": "heterosis", "namespace": "heterosis",
+                }],
+            })
+            .to_string(),
+        );
+    }
+}
+
+fn gated(name: &str, scheduler: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "default",
+            "labels": { "heterosis.dev/scheduler": scheduler },
+        },
+        "spec": {
+            "schedulingGates": [{ "name": "heterosis.dev/placement" }],
+            "restartPolicy": "Never",
+            "containers": [{
+                "name": "main", "image": "i", "command": ["until-notice"],
+                "resources": {
+                    "requests": { "nvidia.com/gpu": "2" }, "limits": { "nvidia.com/gpu": "2" },
+                },
+            }],
+            "nodeSelector": {
+                "nvidia.com/gpu.product": format!("NVIDIA-{}", scheduler.to_uppercase()),
+            },
+        },
+    })
+}
+
+#[test]
+fn kube_scheduler_binds_what_is_chosen_here() {
+    let Some(cluster) = Cluster::find() else { return };
+    let node = unique("twelfth");
+    cluster.make_node(&node, 2);
+    cluster.told(&["label", "node", &node, &format!("kubernetes.io/hostname={node}")]);
+    let first = served(&cluster, &node);
+    assert_eq!(first.code(&["server", "stop"]), Some(0));
+    cluster.allow_gates(&first, &node);
+    begin_with(&cluster, &first, &node, &["--scheduling-gates"]);
+    wait_for("the server", || first.code(&["ps"]) == Some(0));
+    wait_for("the node", || first.told(&["devices"]).contains(&node));
+
+    // A job's pods are made for their nodes, and bound by somebody else.
+    let job = unique("gated-job");
+    let devices = format!("{node}:2");
+    let id = first.submit_stage(&job, "normal", &stage(&["until-notice"], &devices));
+    cluster.await_state(&job, "running");
+    let (name, _) = cluster.pods(&node, id).pop().expect("it has a pod");
+    let pod = cluster.pod(&name);
+    assert_eq!(pod["spec"]["schedulerName"], "default-scheduler");
+    assert_eq!(pod["spec"]["nodeName"], node.as_str());
+
+    // A pod of somebody else stays behind its gate until there is room.
+    let other = unique("gated-pod");
+    cluster.apply(&gated(&other, &node).to_string());
+    wait_for("it is told why it waits", || {
+        let conditions = cluster.pod(&other)["status"]["conditions"].take();
+        let conditions = conditions.as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|it| it["type"] == "heterosis.dev/Placed" && it["status"] == "False")
+    });
+    assert_eq!(
+        cluster.pod(&other)["spec"]["schedulingGates"][0]["name"],
+        "heterosis.dev/placement"
+    );
+    assert_eq!(first.code(&["cancel", &id.to_string()]), Some(0));
+    wait_for("it gets the node", || cluster.pod(&other)["spec"]["nodeName"] == node.as_str());
+    let pod = cluster.pod(&other);
+    assert!(pod["spec"]["schedulingGates"].is_null());
+    assert_eq!(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"], node.as_str());
+
+    // A leader before this one lets nobody go.
+    let late = unique("gated-late");
+    cluster.apply(&gated(&late, &node).to_string());
+    let free = json!({
+        "metadata": { "annotations": { "heterosis.dev/epoch": "0" } },
+        "spec": { "schedulingGates": null },
+    });
+    let free = free.to_string();
+    let patch = ["patch", "pod", &late, "--type", "merge", "--patch", &free];
+    let output = cluster.kubectl(&patch).output().expect("`kubectl` is there");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("another server leads"), "{told}");
+    for pod in [&other, &late] {
+        cluster.told(&["delete", "pod", pod, "--wait=false"]);
+    }
+    cluster.told(&["delete", "node", &node]);
+}

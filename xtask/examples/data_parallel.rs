@@ -2,7 +2,8 @@
 //! of ranks, which find each other as `torch.distributed` has it.
 //!
 //! The data are cut into the same shards whatever the number of ranks, and the first rank adds
-//! their gradients up in order of the shards: the weights after a step are the same to the last bit.
+//! their gradients up in order of the shards: the weights after a step are the same to the last
+//! bit.
 
 use std::env;
 use std::fs;

@@ -1,12 +1,14 @@
 //! Everything that must pass before a change is shared.
 
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cluster::TestCluster;
+use crate::cluster::{self, TestCluster};
 
+/// What may be left out begins no later: nothing may take longer than 90 minutes.
+const OPTIONAL_UNTIL: Duration = Duration::from_secs(55 * 60);
 /// In this order: the quick ones first, the tests last, so that their closing line ends the output.
 const STEPS: &[(&str, &[&str])] = &[
     ("fmt", &["fmt", "--all", "--check"]),
@@ -41,6 +43,7 @@ pub fn run() -> Result<()> {
     crate::rules::check()?;
     crate::book::check()?;
     crate::book::build()?;
+    let started = Instant::now();
     let mut cluster = None;
     for (name, arguments) in STEPS {
         if *name == "tests" {
@@ -48,10 +51,12 @@ pub fn run() -> Result<()> {
         }
         // The command line's tests have built the server; xtask's close.
         if *name == "xtask" {
-            let began = Instant::now();
-            println!("── api-test: cargo xtask api-test");
-            crate::api_test::run()?;
-            eprintln!("── api-test took {} s", began.elapsed().as_secs());
+            timed("api-test", crate::api_test::run)?;
+            drop(cluster.take());
+            match started.elapsed() < OPTIONAL_UNTIL {
+                true => timed("cluster real", cluster::play_for_real_if_built)?,
+                false => println!("SKIPPED: real nodes, because this takes long already"),
+            }
         }
         let began = Instant::now();
         println!("── {name}: cargo {}", arguments.join(" "));
@@ -66,6 +71,13 @@ pub fn run() -> Result<()> {
         }
         eprintln!("── {name} took {} s", began.elapsed().as_secs());
     }
-    drop(cluster);
+    Ok(())
+}
+
+fn timed(name: &str, step: impl FnOnce() -> Result<()>) -> Result<()> {
+    let began = Instant::now();
+    println!("── {name}: cargo xtask {name}");
+    step()?;
+    eprintln!("── {name} took {} s", began.elapsed().as_secs());
     Ok(())
 }

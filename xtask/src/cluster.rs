@@ -64,6 +64,20 @@ fn build() -> Result<()> {
     Binaries::build(sets).map(drop)
 }
 
+/// Plays the gang where its programs were built; else says that it is skipped.
+///
+/// # Errors
+/// When it does not come about.
+pub fn play_for_real_if_built() -> Result<()> {
+    let is_built = Binaries::find(&[Set::ControlPlane, Set::RealNodes])?.is_some();
+    match real::missing() {
+        Some(what) => println!("SKIPPED: real nodes want {what}"),
+        None if !is_built => println!("SKIPPED: real nodes; `cargo xtask cluster build` helps"),
+        None => real::play(None)?,
+    }
+    Ok(())
+}
+
 fn play_for_real(example: Option<&Path>) -> Result<()> {
     match real::missing() {
         None => real::play(example),

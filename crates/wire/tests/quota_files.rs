@@ -69,3 +69,11 @@ fn every_mistake_is_told_with_its_place_and_a_hint() {
         &["quotas of 6 `v100` are given away, but lab has 4"],
     );
 }
+
+#[test]
+fn the_shipped_schema_is_the_newest() {
+    let shipped: serde_json::Value =
+        serde_json::from_str(include_str!("../../../examples/quotas.schema.json"))
+            .expect("the schema is JSON");
+    assert_eq!(shipped, het_wire::quotas::json_schema(), "`het schema quotas` writes the newest");
+}

@@ -100,7 +100,9 @@ impl Drop for Server {
 /// A copy of `het`, as tests use it: somebody may build another meanwhile.
 fn built(dir: &Path) -> Result<PathBuf> {
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--workspace", "--bin", "het"]).current_dir(crate::root());
+    build
+        .args(["build", "--quiet", "--package", "het-cli", "--bin", "het"])
+        .current_dir(crate::root());
     let status = build.status().context("cargo does not start")?;
     if !status.success() {
         bail!("`het` cannot be built");

@@ -175,10 +175,10 @@ fn make_network() -> Result<()> {
 
 fn start_dns(cluster: &ControlPlane, binaries: &Binaries) -> Result<()> {
     let (domain, address) = DNS;
-    let config = format!(
-        ".:53 {{\n  bind {address}\n  errors\n  kubernetes {domain} {{\n    kubeconfig {}\n  }}\n}}\n",
-        cluster.kubeconfig().display()
-    );
+    let kubeconfig = cluster.kubeconfig();
+    let of_cluster =
+        format!("kubernetes {domain} {{\n    kubeconfig {}\n  }}", kubeconfig.display());
+    let config = format!(".:53 {{\n  bind {address}\n  errors\n  {of_cluster}\n}}\n");
     let path = cluster.dir().join("Corefile");
     fs::write(&path, config)?;
     let flags = ["-conf".to_owned(), path.display().to_string()];

@@ -224,7 +224,9 @@ state = '{dir}/containerd/state'
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "containerRuntimeEndpoint": format!("unix://{}", self.path("containerd.sock")),
             "address": "127.0.0.1", "port": 10_250 + u32::from(self.number), "healthzPort": 0,
-            "authentication": { "anonymous": { "enabled": false }, "webhook": { "enabled": false } },
+            "authentication": {
+                "anonymous": { "enabled": false }, "webhook": { "enabled": false },
+            },
             "authorization": { "mode": "AlwaysAllow" },
             "failCgroupV1": false, "failSwapOn": false, "cgroupDriver": "cgroupfs",
             "cgroupRoot": format!("/{}", self.cgroup()),

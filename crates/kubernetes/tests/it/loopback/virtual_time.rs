@@ -41,6 +41,8 @@ const SEEDS: u64 = 30;
 const POLICIES: [&str; 3] = ["fifo", "hybrid", "adaptive"];
 /// From a request to what the engine hears of it tasks follow each other some twenty times.
 const TASKS_IN_A_ROW: usize = 100;
+/// Events before a difference that are shown.
+const TOLD: usize = 30;
 /// After this a scenario is taken for endless.
 const END: Time = Time(86_400_000);
 
@@ -444,12 +446,15 @@ fn name_resources(topology: &mut Topology) {
     }
 }
 
-/// What was decided, and everything that happened beside it.
-fn decided<E: Engine>(
-    scenario: &Scenario,
-    policy: &'static dyn Policy,
-    engine: E,
-) -> (Vec<(Time, Plan)>, Vec<(Time, Event)>) {
+/// What came of a scenario.
+struct Decided {
+    plans: Vec<(Time, Plan)>,
+    /// Plans among it.
+    log: Vec<(Time, Event)>,
+}
+
+/// Plays a scenario to its end.
+fn decided<E: Engine>(scenario: &Scenario, policy: &'static dyn Policy, engine: E) -> Decided {
     let state = State::new(Arc::new(scenario.topology.clone()));
     let rates = scenario.rates.clone();
     let control = Controller::new(state, rates, policy, engine, MemoryLog::default());
@@ -467,7 +472,7 @@ fn decided<E: Engine>(
         Event::PlanCommitted { plan } => Some((*at, Plan::clone(plan))),
         _ => None,
     });
-    (plans.collect(), log)
+    Decided { plans: plans.collect(), log }
 }
 
 fn check(seed: u64, policy: &str) -> Result<usize, String> {
@@ -482,28 +487,29 @@ fn check(seed: u64, policy: &str) -> Result<usize, String> {
         checkpoints: BTreeMap::new(),
         stopping: BTreeSet::new(),
     };
-    let (expected, simulated) = decided(&scenario, policy, simulated);
+    let simulated = decided(&scenario, policy, simulated);
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = Arc::new(runtime.expect("a runtime can be had"));
     let _entered = runtime.enter();
     let played = Played::begin(&scenario, Arc::clone(&runtime));
-    let (plans, happened) = decided(&scenario, policy, played);
+    let played = decided(&scenario, policy, played);
+    let (plans, expected) = (&played.plans, &simulated.plans);
     if plans == expected {
         return Ok(plans.len());
     }
-    let first = plans.iter().zip(&expected).take_while(|(plan, same)| plan == same).count();
-    let until = plans.get(first).map_or(END, |(at, _)| *at);
-    let until = until.max(expected.get(first).map_or(END, |(at, _)| *at));
-    let told = |events: &[(Time, Event)]| {
-        let events = events.iter().filter(|(at, _)| *at <= until);
+    let first = plans.iter().zip(expected).take_while(|(plan, same)| plan == same).count();
+    let at = |plans: &[(Time, Plan)]| plans.get(first).map_or(END, |(at, _)| *at);
+    let until = at(plans).max(at(expected));
+    let told = |log: &[(Time, Event)]| {
+        let events = log.iter().filter(|(at, _)| *at <= until);
         let lines: Vec<String> = events.map(|(at, event)| format!("{at:?} {event:?}")).collect();
-        lines[lines.len().saturating_sub(30)..].join("\n  ")
+        lines[lines.len().saturating_sub(TOLD)..].join("\n  ")
     };
     Err(format!(
         "seed {seed}, {}: plan {first} is another\nsimulated:\n  {}\non Kubernetes:\n  {}",
         policy.name(),
-        told(&simulated),
-        told(&happened),
+        told(&simulated.log),
+        told(&played.log),
     ))
 }
 

@@ -177,6 +177,11 @@ impl Home {
         self.root.join("server/epoch")
     }
 
+    /// There while the quotas of the log are those of an object of the cluster.
+    pub fn quotas_of_object(&self) -> PathBuf {
+        self.root.join("server/quotas-of-object")
+    }
+
     /// Which directory this is, if not a copy.
     pub fn instance(&self) -> PathBuf {
         self.root.join("server/instance")

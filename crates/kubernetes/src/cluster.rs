@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::client::{Access, ConnectError, Connection};
 use crate::jobs::{JobObject, Jobs};
 use crate::leader::{self, Election, ElectionError, Leadership, Standby};
+use crate::quotas::{self, QuotasObject};
 use crate::statuses::Statuses;
 
 /// Threads that speak with the API server.
@@ -31,6 +32,8 @@ pub enum ClusterError {
     NotDefined,
     #[error("the API server does not list jobs")]
     Jobs(#[source] Box<kube::Error>),
+    #[error("the API server does not list `Quotas`: apply `het kubernetes manifests` again")]
+    Quotas(#[source] Box<kube::Error>),
 }
 
 /// A cluster that has answered; cheap to clone.
@@ -138,6 +141,19 @@ impl Cluster {
             kube::Error::Api(status) if status.code == NOT_FOUND => ClusterError::NotDefined,
             error => ClusterError::Jobs(Box::new(error)),
         })
+    }
+
+    /// The quotas of a scheduler, where there is an object; nothing where the API server does not
+    /// know what `Quotas` are.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub fn quotas(&self, scheduler: &str) -> Result<Option<QuotasObject>, ClusterError> {
+        let listed = self.block_on(quotas::list(self.connection.client.clone(), scheduler));
+        match listed {
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(None),
+            listed => listed.map_err(|error| ClusterError::Quotas(Box::new(error))),
+        }
     }
 
     pub(crate) fn since_boot(&self) -> fn() -> Millis {

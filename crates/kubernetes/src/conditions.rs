@@ -113,21 +113,8 @@ impl PodConditions {
             let _permit = self.0.permits.acquire().await;
             let Some((next, is_news)) = self.next(&pod.uid) else { return };
             let reason = if next.is_unschedulable { "Unschedulable" } else { "Waiting" };
-            let patch = Patch::Strategic(json!({
-                "metadata": { "uid": pod.uid },
-                "status": { "conditions": [{
-                    "type": self.condition(), "status": "False", "reason": reason,
-                    "message": next.message,
-                    "lastTransitionTime": format!("{:.0}", Timestamp::now()),
-                }] },
-            }));
-            let api: Api<PodObject> =
-                Api::namespaced_with(self.0.jobs.client(), &pod.namespace, &objects::pods());
-            let parameters = PatchParams::default();
-            let written = api.patch_status(&pod.name, &parameters, &patch);
-            if let Some(Ok(_)) = self.within_term(written).await
-                && is_news
-            {
+            let is_written = self.try_write(&pod, ("False", reason), &next.message).await;
+            if is_written && is_news {
                 let told =
                     Told { is_warning: true, reason: "FailedScheduling", note: &next.message };
                 self.tell(&pod, told).await;
@@ -135,16 +122,44 @@ impl PodConditions {
         }
     }
 
+    async fn write_condition(&self, pod: &JobOwner, word: (&str, &str), message: &str) {
+        // What the server does not take is not tried again.
+        let _ = self.try_write(pod, word, message).await;
+    }
+
+    /// Status and reason of the condition of a pod; whether the server took it.
+    async fn try_write(
+        &self,
+        pod: &JobOwner,
+        (status, reason): (&str, &str),
+        message: &str,
+    ) -> bool {
+        let patch = Patch::Strategic(json!({
+            "metadata": { "uid": pod.uid },
+            "status": { "conditions": [{
+                "type": self.condition(), "status": status, "reason": reason,
+                "message": message,
+                "lastTransitionTime": format!("{:.0}", Timestamp::now()),
+            }] },
+        }));
+        let api: Api<PodObject> =
+            Api::namespaced_with(self.0.jobs.client(), &pod.namespace, &objects::pods());
+        let parameters = PatchParams::default();
+        let written = api.patch_status(&pod.name, &parameters, &patch);
+        matches!(self.within_term(written).await, Some(Ok(_)))
+    }
+
     /// Tells a pod that it has a node. Waits for nothing.
     pub(crate) fn scheduled(&self, pod: JobOwner, node: String) {
         self.forget(&pod.uid);
-        if self.0.binding == Binding::KubeScheduler {
-            // kube-scheduler says so itself.
-            return;
-        }
         let this = self.clone();
         drop(self.0.threads.spawn(async move {
             let _permit = this.0.permits.acquire().await;
+            if this.0.binding == Binding::KubeScheduler {
+                // kube-scheduler says itself that it has bound it.
+                let note = format!("it was let go for node {node}");
+                return this.write_condition(&pod, ("True", "Placed"), &note).await;
+            }
             let JobOwner { namespace, name, .. } = &pod;
             let note = format!("Successfully assigned {namespace}/{name} to {node}");
             this.tell(&pod, Told { is_warning: false, reason: "Scheduled", note: &note }).await;

@@ -32,6 +32,8 @@ pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 pub(crate) const GATE: &str = "heterosis.dev/placement";
 /// Of a pod of somebody else, `true` where it may be stopped for others.
 pub(crate) const PREEMPTIBLE: &str = "heterosis.dev/preemptible";
+/// The node that a pod behind a gate was let go for.
+pub(crate) const NODE: &str = "heterosis.dev/node";
 /// Of the leader that made it: the API server refuses what one before the newest makes.
 pub(crate) const EPOCH: &str = "heterosis.dev/epoch";
 

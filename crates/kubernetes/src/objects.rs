@@ -220,6 +220,7 @@ pub(crate) struct ObjectKey {
 pub(crate) struct PodRow {
     pub key: ObjectKey,
     pub uid: String,
+    /// That it has, or that it was let go for.
     pub node: Option<Name>,
     pub phase: PodPhase,
     /// Somebody asked for its deletion.
@@ -317,16 +318,22 @@ impl PodRow {
         let needs = (asks && !phase.has_ended()).then(|| {
             let profile = metadata.generate_name.as_deref().map(|name| name.trim_end_matches('-'));
             let profile = profile.unwrap_or(&key.name);
-            pod.spec.needs(profile, &annotations, scheduler.binding)
+            pod.spec.needs(profile, &annotations, scheduler)
         });
         let report = annotations.get(names::PROGRESS).filter(|_| is_ours);
         let report = report.filter(|text| text.len() <= LINE_BYTES_MAX);
+        // Nobody puts a gate back: so it holds its devices there, bound or not.
+        let is_let_go = scheduler.binding == Binding::KubeScheduler
+            && is_ours
+            && pod.spec.scheduling_gates.is_empty()
+            && annotations.contains_key(names::EPOCH);
+        let let_go_for = annotations.get(names::NODE).filter(|_| is_let_go).cloned();
         let trouble = pod.status.as_ref().and_then(|status| status.trouble(scheduler.binding));
         Some(Self {
             key,
             trouble,
             uid: metadata.uid.unwrap_or_default(),
-            node: pod.spec.node_name.map(Name::from),
+            node: pod.spec.node_name.or(let_go_for).map(Name::from),
             phase,
             is_deleting,
             rank,
@@ -356,7 +363,7 @@ impl PodSpec {
         &self,
         profile: &str,
         annotations: &BTreeMap<String, String>,
-        binding: Binding,
+        scheduler: &Scheduler,
     ) -> PodNeeds {
         let required = &self.affinity.node_affinity.required;
         let terms = required.node_selector_terms.iter().map(NodeSelectorTerm::requirements);
@@ -372,7 +379,7 @@ impl PodSpec {
             priority: self.priority.unwrap_or_default(),
             preemptible: annotations.get(names::PREEMPTIBLE).is_some_and(|value| value == "true"),
             nodes: if is_long { NodeRule::default() } else { nodes },
-            not_supported: self.not_supported(binding).or(too_long).map(str::to_owned),
+            not_supported: self.not_supported(scheduler).or(too_long).map(str::to_owned),
         }
     }
 
@@ -386,9 +393,8 @@ impl PodSpec {
     }
 
     /// What it asks for that is not considered here, so that no node would be known to do.
-    /// kube-scheduler looks itself after what it may do on any node.
-    fn not_supported(&self, binding: Binding) -> Option<&'static str> {
-        let is_own = binding == Binding::Own;
+    fn not_supported(&self, scheduler: &Scheduler) -> Option<&'static str> {
+        let names_us = self.scheduler_name.as_deref() == Some(&*scheduler.name);
         let affinity = &self.affinity;
         let terms = &affinity.node_affinity.required.node_selector_terms;
         let containers = || self.init_containers.iter().chain(&self.containers);
@@ -405,16 +411,14 @@ impl PodSpec {
                 spread.any(|one| one.when_unsatisfiable != "ScheduleAnyway"),
                 "a topology spread constraint with `DoNotSchedule`",
             ),
+            (ports.any(|port| port.host_port.is_some_and(|port| port > 0)), "a port of the host"),
             (
-                is_own && ports.any(|port| port.host_port.is_some_and(|port| port > 0)),
-                "a port of the host",
+                scheduler.binding == Binding::KubeScheduler && names_us,
+                "a `schedulerName` that nobody binds for: gates are for kube-scheduler's pods",
             ),
             (!self.resource_claims.is_empty(), "resource claims"),
             (self.scheduling_group.is_some(), "a group of pods (`schedulingGroup`)"),
-            (
-                is_own && self.volumes.iter().any(|it| it.ephemeral.is_some()),
-                "a generic ephemeral volume",
-            ),
+            (self.volumes.iter().any(|it| it.ephemeral.is_some()), "a generic ephemeral volume"),
         ];
         rules.into_iter().find_map(|(is_asked, what)| is_asked.then_some(what))
     }

@@ -153,7 +153,7 @@ impl Gang<'_> {
             "terminationGracePeriodSeconds": self.grace_seconds(),
             "automountServiceAccountToken": is_supervised,
             "enableServiceLinks": false,
-            "tolerations": tolerations(&resources),
+            "tolerations": self.tolerations(rank, &resources),
             "containers": [{
                 "name": CONTAINER, "image": image, "command": self.argv(rank),
                 "env": self.environment(rank),
@@ -192,6 +192,19 @@ impl Gang<'_> {
         let object =
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         Pod { name, node, object: PodObject::New(object) }
+    }
+
+    /// Nodes keep others away from their devices by a taint that is named after the resource. Who
+    /// wants none of them may stand beside those who do, which kube-scheduler does not know.
+    fn tolerations(&self, rank: u32, resources: &Map<String, Value>) -> Vec<Value> {
+        let mut keys: BTreeSet<&str> = resources.keys().map(String::as_str).collect();
+        if self.scheduler.binding == Binding::KubeScheduler {
+            let node = self.placement.ranks[rank as usize].node;
+            let of_node = self.topology.devices.iter().filter(|device| device.node == node);
+            keys.extend(of_node.map(resource_of));
+        }
+        let devices = keys.into_iter().filter(|name| name.contains('/'));
+        devices.map(|name| json!({ "key": name, "operator": "Exists" })).collect()
     }
 
     fn claims(&self) -> &[Volume] {
@@ -417,12 +430,6 @@ fn on_node(name: &str) -> Value {
     json!({
         "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required },
     })
-}
-
-/// Nodes keep others away from their devices by a taint that is named after the resource.
-fn tolerations(resources: &Map<String, Value>) -> Vec<Value> {
-    let devices = resources.keys().filter(|name| name.contains('/'));
-    devices.map(|name| json!({ "key": name, "operator": "Exists" })).collect()
 }
 
 /// A text that the kubelet hands on as it is: it takes `$(NAME)` for a variable and `$$` for `$`.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, pin_mut};
 use het_wire::resource::{GROUP, QUOTAS_KIND, QUOTAS_PLURAL, QuotasStatus, VERSION};
-use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -33,7 +33,7 @@ pub struct QuotasObject {
 #[derive(Debug, Clone, PartialEq)]
 pub enum QuotasNews {
     Is(Box<QuotasObject>),
-    /// It is not there any more.
+    /// It is not there, or not any more.
     Gone,
 }
 
@@ -59,9 +59,7 @@ impl QuotasApi {
         leadership: Leadership,
         threads: Handle,
     ) -> Self {
-        let kind = GroupVersionKind::gvk(GROUP, VERSION, QUOTAS_KIND);
-        let resource = ApiResource::from_gvk_with_plural(&kind, QUOTAS_PLURAL);
-        let api = Api::all_with(client, &resource);
+        let api = api(client);
         Self { api, scheduler: scheduler.to_owned(), leadership, threads }
     }
 
@@ -72,10 +70,11 @@ impl QuotasApi {
 
     /// Follows it until nobody takes news any more.
     pub(crate) async fn watch(self, news: mpsc::Sender<QuotasNews>) {
-        let one = Config::default().fields(&format!("metadata.name={}", self.scheduler));
+        let one = Config::default().fields(&only(&self.scheduler));
         let events = watcher(self.api, one).default_backoff();
         pin_mut!(events);
-        let (mut is_there, mut is_listed) = (false, false);
+        // Whoever began knows of one, perhaps.
+        let (mut is_there, mut is_listed) = (true, false);
         while let Some(event) = events.next().await {
             let tell = match event {
                 Ok(Event::Init) => {
@@ -122,6 +121,26 @@ impl QuotasApi {
             let _ = this.leadership.within_term(REQUEST_MAX, patch).await;
         }));
     }
+}
+
+fn api(client: Client) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk(GROUP, VERSION, QUOTAS_KIND);
+    Api::all_with(client, &ApiResource::from_gvk_with_plural(&kind, QUOTAS_PLURAL))
+}
+
+/// A field selector: whoever may list them need not be allowed to get one.
+fn only(scheduler: &str) -> String {
+    format!("metadata.name={scheduler}")
+}
+
+/// The object of a scheduler as it is now.
+///
+/// # Errors
+/// When the server does not answer, or knows no such objects.
+pub(crate) async fn list(client: Client, scheduler: &str) -> Result<Option<QuotasObject>, Error> {
+    let parameters = ListParams::default().fields(&only(scheduler));
+    let listed = api(client).list(&parameters).await?;
+    Ok(listed.items.into_iter().next().map(QuotasObject::of))
 }
 
 impl QuotasObject {

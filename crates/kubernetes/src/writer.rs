@@ -274,7 +274,7 @@ impl Writer {
             // It was made for its node alone.
             (Binding::KubeScheduler, pods::PodObject::New(_)) => Ok(()),
             (Binding::KubeScheduler, pods::PodObject::Of { uid, hostname }) => {
-                self.let_go(namespace, &pod.name, (uid, hostname), wanted).await
+                self.let_go(namespace, &pod.name, (uid, hostname, &pod.node), wanted).await
             }
         }
     }
@@ -284,7 +284,7 @@ impl Writer {
         &self,
         namespace: &str,
         name: &str,
-        (uid, hostname): (&str, &str),
+        (uid, hostname, node): (&str, &str, &str),
         wanted: &Wanted,
     ) -> Result<(), Refusal> {
         let change = json!({
@@ -292,7 +292,9 @@ impl Writer {
                 // Another pod may have taken its place.
                 "uid": uid,
                 "labels": { names::SCHEDULER_LABEL: &*self.scheduler.name },
-                "annotations": { names::EPOCH: self.leadership.epoch().to_string() },
+                "annotations": {
+                    names::EPOCH: self.leadership.epoch().to_string(), names::NODE: node,
+                },
             },
             "spec": { "schedulingGates": null, "nodeSelector": { HOSTNAME: hostname } },
         });

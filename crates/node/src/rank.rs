@@ -37,7 +37,7 @@ pub struct Rank {
     /// Its own, for what it reports and is told; made where it is not there.
     pub dir: PathBuf,
     pub checkpoint_dir: Option<PathBuf>,
-    /// Made where they are not there: a program finds its own directories.
+    /// Made where they are not there and can be: a program finds its own directories.
     pub made_dirs: Vec<PathBuf>,
     /// How long it may take from the notice to its end.
     pub grace: Millis,
@@ -93,12 +93,11 @@ pub fn run_rank(
     signals: &RankSignals,
     mut tell: impl FnMut(RankReport),
 ) -> Result<u8, RankError> {
-    for dir in rank.made_dirs.iter().chain([&rank.dir]) {
-        let in_dir = |source| RankError::Dir { path: dir.clone(), source };
-        fs::create_dir_all(dir).map_err(in_dir)?;
-    }
-    let here = |source| RankError::Dir { path: PathBuf::from("."), source };
-    let cwd = std::env::current_dir().map_err(here)?;
+    // Where one cannot be made its program says so, if it wants it.
+    rank.made_dirs.iter().for_each(|dir| drop(fs::create_dir_all(dir)));
+    let in_dir = |source| RankError::Dir { path: rank.dir.clone(), source };
+    fs::create_dir_all(&rank.dir).map_err(in_dir)?;
+    let cwd = std::env::current_dir().map_err(in_dir)?;
     let progress = rank.dir.join("progress.jsonl");
     let checkpoints = rank.checkpoint_dir.clone();
     let mut report = Report::new(progress.clone(), checkpoints, cwd, Watched::Yes);

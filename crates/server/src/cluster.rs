@@ -30,7 +30,7 @@ use crate::archive::Archive;
 use crate::assembly::{StartError, first_turn, start_time_of};
 use crate::served::Served;
 use crate::store::{Keeping, StoreError, StoreReader};
-use intake::{Intake, Known, KnownPod};
+use intake::{Intake, Known, KnownPod, quotas_at_start};
 use jobs::ClusterJobs;
 use reporting::{catch_up, write_statuses};
 use takeover::Takeover;
@@ -91,6 +91,7 @@ impl ClusterService {
         let ClusterOptions { scheduling, keeping, .. } = options.clone();
         let began = since_boot();
         let objects = cluster.list_jobs(&options.scheduler)?;
+        let quotas_object = cluster.quotas(&options.scheduler)?;
         let led = (cluster.clone(), leadership.clone());
         let (takeover, engine) = take_over(&home, led, options, &objects)?;
         let mut engine = engine;
@@ -113,12 +114,19 @@ impl ClusterService {
         };
         let Scheduling { policy, cadence } = scheduling;
         let deleted = deleted_jobs(&past.state, &owners);
+        jobs.keep_quotas(quotas_object.is_some());
+        let first = quotas_at_start(&home, quotas_object.as_ref(), past.state.topology());
         let mut control = Controller::new(past.state, past.rates, policy, engine, archive)
             .with_cadence(cadence)
             .with_retention(keeping.retention());
         objects.iter().for_each(|object| statuses.found(&object.owner, &object.status));
         control.adopt();
         deleted.into_iter().for_each(|job| control.accept(Event::JobCancelled { job }));
+        // Before anything is decided: what is held once stays.
+        let first = first.filter(|quotas| *quotas != **control.state().quotas());
+        first.into_iter().for_each(|quotas| {
+            control.accept(Event::QuotasSet { quotas: Arc::new(quotas) });
+        });
         let last_job = rows.last().map_or(0, |row| row.id);
         let setup = |observer| Setup {
             rows,
@@ -146,7 +154,7 @@ impl ClusterService {
             conditions,
             pods,
             quotas,
-            refused_quotas: None,
+            quotas_object: None,
         };
         let thread = thread::Builder::new().name("intake".to_owned());
         let intake = thread.spawn(move || intake.run(changes)).map_err(StartError::Thread)?;
@@ -175,8 +183,11 @@ impl ClusterService {
         cluster.settle(&statuses, STATUSES_MAX);
         cluster.release(&leadership);
         drop((engine, cluster));
-        // Its threads are gone, so nobody sends it anything any more.
-        let _ = intake.join();
+        // Its threads are gone, so nobody sends it anything any more. Where it failed the process
+        // does, too: its keeper starts the next one.
+        if let Err(panic) = intake.join() {
+            std::panic::resume_unwind(panic);
+        }
         match leadership.is_lost() {
             true => Ok(ClusterEnd::LeadLost),
             false => ended.map(|()| ClusterEnd::Asked),

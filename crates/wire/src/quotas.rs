@@ -103,19 +103,48 @@ pub fn json_schema() -> Value {
 pub fn parse(text: &str, source: &str, topology: &Topology) -> Result<Quotas, Problems> {
     let all = |problems: Vec<Problem>| Problems::new(text, source, problems);
     let (tree, file): (Tree, QuotasFile) = FORM.read(text).map_err(all)?;
-    let mut reader = Reader { topology, tree: &tree, problems: Vec::new() };
+    let mut reader = Reader::new(topology, &tree);
     let quotas = reader.quotas(&file);
     reader.sums(&quotas);
+    reader.problems.append(&mut reader.of_cluster);
     if reader.problems.is_empty() { Ok(quotas) } else { Err(all(reader.problems)) }
+}
+
+/// Parses a quota file that was accepted before, for a cluster of which some nodes may be away: a
+/// class that no node has and more than there is are warnings then.
+///
+/// # Errors
+/// Everything else that is wrong with the file, in the order of its lines.
+pub fn parse_for_now(
+    text: &str,
+    source: &str,
+    topology: &Topology,
+) -> Result<(Quotas, Option<Problems>), Problems> {
+    let all = |problems: Vec<Problem>| Problems::new(text, source, problems);
+    let (tree, file): (Tree, QuotasFile) = FORM.read(text).map_err(all)?;
+    let mut reader = Reader::new(topology, &tree);
+    let quotas = reader.quotas(&file);
+    reader.sums(&quotas);
+    if !reader.problems.is_empty() {
+        return Err(all(reader.problems));
+    }
+    let warnings = (!reader.of_cluster.is_empty()).then(|| all(reader.of_cluster));
+    Ok((quotas, warnings))
 }
 
 struct Reader<'a> {
     topology: &'a Topology,
     tree: &'a Tree,
     problems: Vec<Problem>,
+    /// What the cluster does not have now.
+    of_cluster: Vec<Problem>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(topology: &'a Topology, tree: &'a Tree) -> Self {
+        Self { topology, tree, problems: Vec::new(), of_cluster: Vec::new() }
+    }
+
     fn quotas(&mut self, file: &QuotasFile) -> Quotas {
         let mut tenants = BTreeMap::new();
         for (name, quota) in &file.tenants {
@@ -186,7 +215,8 @@ impl Reader<'_> {
                 Err(hint) => {
                     let place = self.tree.at(&pointer(&["tenants", tenant, field, word]));
                     let message = format!("`{word}` is no device class of this cluster");
-                    self.problems.push(place.problem(message, hint));
+                    self.of_cluster.push(place.problem(message, hint));
+                    found.push((word.as_str().into(), Share::units(units)));
                 }
             }
         }
@@ -224,7 +254,7 @@ impl Reader<'_> {
                         there.whole_units()
                     );
                     let place = self.tree.at("/tenants");
-                    self.problems.push(place.problem(message, "lower some of them".to_owned()));
+                    self.of_cluster.push(place.problem(message, "lower some of them".to_owned()));
                 }
             }
         }

@@ -26,6 +26,7 @@ const PROGRAMS: &str = "heterosis.test/programs:1";
 /// Services, as the API server has them, and nodes.
 const ADDRESSES: [&str; 4] = ["10.0.0.1/32", "10.0.0.10/32", "10.10.0.1/32", "10.10.0.2/32"];
 const LIMIT: Duration = Duration::from_secs(180);
+const EXAMPLE_LIMIT: Duration = Duration::from_secs(1_800);
 /// Of each node of the gang, for the rest of the machine: a gang of two needs both nodes then.
 const CORES_KEPT: u32 = 1;
 const STEPS: u64 = 800;
@@ -63,6 +64,7 @@ pub const INSIDE: &str = "real-inside";
 /// # Errors
 /// As [`play`].
 pub fn play_inside(example: Option<&Path>) -> Result<()> {
+    cover_directories()?;
     make_network()?;
     let dir = super::dir();
     let binaries = Binaries::build(&[Set::ControlPlane, Set::RealNodes])?;
@@ -130,7 +132,11 @@ fn play_example(
     let name = "finetune-example";
     let path = "{range .status.stages[*]}{.name} {.state}, {end}";
     let mut stages = String::new();
-    while !matches!(run.state(name).as_str(), "succeeded" | "failed") {
+    let deadline = Instant::now() + EXAMPLE_LIMIT;
+    while !matches!(run.state(name).as_str(), "succeeded" | "failed" | "cancelled") {
+        if Instant::now() > deadline {
+            bail!("the example does not end: {stages}");
+        }
         let now =
             run.cluster.told(&["get", "trainingjob", name, "-o", &format!("jsonpath={path}")]);
         if now != stages {
@@ -162,6 +168,19 @@ fn example_in_pods() -> Result<String> {
         }
     }
     Ok(lines.join("\n"))
+}
+
+/// What kubelets and containerd write where every node has it, nobody sees outside.
+fn cover_directories() -> Result<()> {
+    for dir in ["/run", "/var/lib/kubelet", "/var/lib/cni", "/var/log/containers"] {
+        fs::create_dir_all(dir)?;
+        let mut mount = Command::new("mount");
+        let status = mount.args(["-t", "tmpfs", "tmpfs", dir]).status();
+        if !status.context("`mount` does not start")?.success() {
+            bail!("`{dir}` cannot be covered");
+        }
+    }
+    Ok(())
 }
 
 fn make_network() -> Result<()> {

@@ -19,7 +19,7 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 /// Where Debian has the plug-ins that give pods their network.
 const CNI: &str = "/usr/lib/cni";
 const RUNC: &str = "/usr/sbin/runc";
-/// All controllers of cgroup v1, or the one tree of v2.
+/// All controllers of cgroup v1.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The domain of service names, and the address that answers for them.
@@ -40,6 +40,8 @@ pub fn missing() -> Option<&'static str> {
     let is_root = fs::metadata("/proc/self").is_ok_and(|it| owner(&it) == 0);
     match () {
         () if !is_root => Some("root"),
+        // Nobody has tried it on the other.
+        () if Path::new(CGROUPS).join("cgroup.controllers").exists() => Some("cgroup v1"),
         () if !Path::new(RUNC).exists() => Some("runc"),
         () if !Path::new(CNI).join("bridge").exists() => Some("containernetworking-plugins"),
         () if !Path::new(super::image::BUSYBOX).exists() => Some("busybox-static"),

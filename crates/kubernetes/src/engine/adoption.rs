@@ -6,6 +6,7 @@ use het_core::{CheckpointSpec, LeaseId, Phase, State};
 
 use super::{Adoption, Kubernetes, Listing, Live, Place};
 use crate::gang::Gang;
+use crate::names::Binding;
 use crate::objects::{ObjectKey, PodPhase, PodRow};
 use crate::pods;
 
@@ -93,7 +94,7 @@ impl Kubernetes {
         let pods: Vec<Option<&PodRow>> = names.iter().map(row_of).collect();
         let uid = |row: &PodRow| row.uid.clone();
         let found = names.iter().zip(&pods).map(|(it, row)| (key(it), row.map(uid))).collect();
-        if lease.phase == Phase::Starting && is_beginning(&pods) {
+        if lease.phase == Phase::Starting && is_beginning(&pods, self.scheduler.binding) {
             let objects = match is_orphan {
                 true => Err("the job's object is not there any more".to_owned()),
                 false => self.prepared(&gang),
@@ -125,8 +126,13 @@ impl Kubernetes {
 }
 
 /// Whether a gang whose pods were found is still to be begun. Nodes are given once all pods are
-/// there: who finds some without one goes on with that, and who finds none begins.
-fn is_beginning(pods: &[Option<&PodRow>]) -> bool {
+/// there: who finds some without one goes on with that, and who finds none begins. kube-scheduler
+/// gives them as pods are made.
+fn is_beginning(pods: &[Option<&PodRow>], binding: Binding) -> bool {
+    if binding == Binding::KubeScheduler {
+        let has_ended = pods.iter().flatten().any(|row| row.is_deleting || row.phase.has_ended());
+        return !has_ended && pods.iter().any(Option::is_none);
+    }
     let mut there = pods.iter().flatten();
     let none_bound = there.clone().all(|row| row.node.is_none());
     let all_bound = there.clone().all(|row| row.node.is_some());

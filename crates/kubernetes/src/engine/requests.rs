@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Kubernetes, Live, Whose};
 use crate::gang::Gang;
 use crate::jobs::JobOwner;
-use crate::names::HOSTNAME;
+use crate::names::{Binding, HOSTNAME};
 use crate::objects::{ObjectKey, PodPhase, PodRow};
 use crate::pods;
 use crate::requests::{Offers, PodNews, PodRequest};
@@ -88,11 +88,13 @@ impl Kubernetes {
         }
     }
 
-    /// Jobs whose pod went while nobody watched.
+    /// Jobs whose pod went, or asks no more, while nobody watched.
     fn tell_absent(&self) {
         for pod in self.owners.pods() {
-            let key = key_of(&pod);
-            if self.pods.get(&key).is_none_or(|(row, _)| row.uid != pod.uid) {
+            let row = self.pods.get(&key_of(&pod)).map(|(row, _)| row);
+            // Of one that has a node its lease tells.
+            let is_there = |row: &PodRow| row.needs.is_some() || row.node.is_some();
+            if !row.is_some_and(|row| row.uid == pod.uid && is_there(row)) {
                 self.requests.tell(PodNews::Gone { uid: pod.uid });
             }
         }
@@ -136,15 +138,16 @@ impl Kubernetes {
         };
         let found = self.inventory.as_ref().and_then(|inventory| inventory.node(node));
         let hostname = found.and_then(|found| found.labels.get(HOSTNAME)).cloned();
-        let hostname = hostname.unwrap_or_else(|| node.to_string());
+        let selects_it = hostname.is_some() || self.scheduler.binding == Binding::Own;
         let rule = row.needs.as_ref().map(|needs| &needs.nodes);
         let will_do = match (rule, found) {
             (Some(rule), Some(node)) => rule.accepts(&node.labels, &node.taints),
             _ => true,
         };
-        let reason = match (self.removed.contains(node), will_do) {
-            (true, _) => Some(format!("node `{node}` is not there any more")),
-            (_, false) => Some(format!("node `{node}` has other labels than the pod asks for")),
+        let reason = match (self.removed.contains(node), will_do, selects_it) {
+            (true, ..) => Some(format!("node `{node}` is not there any more")),
+            (_, false, _) => Some(format!("node `{node}` has other labels than the pod asks for")),
+            (_, _, false) => Some(format!("node `{node}` has no label `{HOSTNAME}`")),
             _ => None,
         };
         if let Some(reason) = reason {
@@ -159,7 +162,10 @@ impl Kubernetes {
         let given = pods::Pod {
             name: pod.name,
             node: node.to_string(),
-            object: pods::PodObject::Of { uid: pod.uid.clone(), hostname },
+            object: pods::PodObject::Of {
+                uid: pod.uid.clone(),
+                hostname: hostname.unwrap_or_default(),
+            },
         };
         self.leases.insert(lease, live);
         self.requests.leases.insert(pod.uid, lease);
@@ -206,7 +212,7 @@ impl Kubernetes {
     ) {
         let row = self.pods.get(&key_of(pod)).map(|(row, _)| row);
         let row = row.filter(|row| row.uid == pod.uid && !row.is_deleting);
-        let waits = row.is_some_and(|row| row.node.is_none() && !row.phase.has_ended());
+        let waits = row.is_some_and(|row| row.needs.is_some());
         let failure = row.and_then(|row| match &row.phase {
             PodPhase::Failed(failure) => Some(failure.reason.clone()),
             _ => None,

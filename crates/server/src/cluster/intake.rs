@@ -26,6 +26,7 @@ use super::WORKDIR;
 use super::jobs::ClusterJobs;
 use crate::planning::plan;
 pub(super) use pods::{KnownPod, pod_uid_of};
+pub(super) use quotas::at_start as quotas_at_start;
 
 /// What the key of a job begins with that has an object; its uid follows.
 const KEY: &str = "trainingjob/";
@@ -74,15 +75,15 @@ pub(super) struct Intake {
     /// Pods of others that were taken in, by uid.
     pub pods: BTreeMap<String, KnownPod>,
     pub quotas: QuotasApi,
-    /// The object that does not hold.
-    pub refused_quotas: Option<Box<QuotasObject>>,
+    /// The object of which the cluster does not have all.
+    pub quotas_object: Option<Box<QuotasObject>>,
 }
 
 impl Intake {
-    /// Until nothing comes any more. A server that takes nothing in is none: where this fails, the
-    /// next one begins.
+    /// Until nothing comes any more. A server that takes nothing in is none, so with this the service
+    /// ends.
     pub fn run(mut self, news: News) {
-        let _stop = StopOnPanic(self.handle.clone());
+        let _stop = StopAtEnd(self.handle.clone());
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
         runtime.block_on(self.follow(news));
@@ -106,8 +107,8 @@ impl Intake {
                 Some(news) = quotas.recv() => waiting.quotas = Some(news),
                 // Words that were none may be devices now.
                 Ok(()) = topologies.changed() => {
-                    let refused = self.refused_quotas.take().map(QuotasNews::Is);
-                    waiting.quotas = waiting.quotas.take().or(refused);
+                    let incomplete = self.quotas_object.take().map(QuotasNews::Is);
+                    waiting.quotas = waiting.quotas.take().or(incomplete);
                     let refused = std::mem::take(&mut self.refused).into_values();
                     waiting.jobs.extend(refused.map(|object| JobNews::Is(Box::new(object))));
                 }
@@ -346,14 +347,12 @@ impl Intake {
     }
 }
 
-/// Ends the service where its thread does.
-struct StopOnPanic(Handle);
+/// Ends the service, however its thread does.
+struct StopAtEnd(Handle);
 
-impl Drop for StopOnPanic {
+impl Drop for StopAtEnd {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.stop_soon();
-        }
+        self.0.stop_soon();
     }
 }
 

@@ -21,10 +21,11 @@ const FIELDS: [&str; 3] = ["tenants", "priority_max", "scratch_max"];
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QuotasStatus {
-    /// `accepted`, or `refused`: then those before still hold.
+    /// `accepted`: they hold, as far as the cluster has what they name. Or `refused`: then those
+    /// before still hold.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub state: String,
-    /// Why they are refused, in one sentence.
+    /// Why they are refused, or what the cluster does not have, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// The generation of the object that this is about.
@@ -69,17 +70,20 @@ pub fn quotas_definition() -> Value {
     })
 }
 
-/// Reads an object for a cluster.
+/// Reads an object for a cluster, and what of it the cluster does not have now.
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn read_quotas(object: &Value, topology: &Topology) -> Result<Quotas, Problems> {
+pub fn read_quotas(
+    object: &Value,
+    topology: &Topology,
+) -> Result<(Quotas, Option<Problems>), Problems> {
     let mut file = json!({ "apiVersion": format!("{GROUP}/{VERSION}"), "kind": QUOTAS_KIND });
     for field in FIELDS.iter().filter(|field| !object[**field].is_null()) {
         file[*field] = object[*field].clone();
     }
     let text = serde_json::to_string_pretty(&file).expect("it is JSON");
-    quotas::parse(&text, "the object", topology)
+    quotas::parse_for_now(&text, "the object", topology)
 }
 
 #[cfg(test)]
@@ -104,10 +108,16 @@ mod tests {
             "tenants": { "research": { "weight": 2 } }, "priority_max": "high",
             "status": { "state": "refused" },
         });
-        let quotas = read_quotas(&object, &Topology::default()).expect("it is right");
-        assert_eq!(quotas.tenants["research"].weight, 2);
-        let wrong = json!({ "tenants": { "research": { "limit": { "h100": 2 } } } });
-        let problems = read_quotas(&wrong, &Topology::default()).expect_err("there is no h100");
-        assert!(problems.to_string().contains("`h100` is no device class"), "{problems}");
+        let read = |object: &Value| read_quotas(object, &Topology::default());
+        let (quotas, warnings) = read(&object).expect("it is right");
+        assert_eq!((quotas.tenants["research"].weight, warnings.is_none()), (2, true));
+        // Its nodes may join later.
+        let early = json!({ "tenants": { "research": { "limit": { "h100": 2 } } } });
+        let (quotas, warnings) = read(&early).expect("it may be right");
+        assert!(quotas.tenants["research"].classes.contains_key("h100"));
+        let warnings = warnings.expect("there is no h100").to_string();
+        assert!(warnings.contains("`h100` is no device class"), "{warnings}");
+        let wrong = json!({ "tenants": { "research": { "weight": 0 } } });
+        assert!(read(&wrong).is_err());
     }
 }

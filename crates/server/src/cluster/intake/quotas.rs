@@ -1,6 +1,9 @@
 //! The object that says what tenants may have.
 
-use het_core::Quotas;
+use std::fs;
+
+use het_core::{Quotas, Topology};
+use het_host::Home;
 use het_kubernetes::{QuotasNews, QuotasObject};
 use het_service::report::stamp;
 use het_service::{Unavailable, calls};
@@ -9,26 +12,31 @@ use het_wire::resource::{Condition, QuotasStatus, read_quotas};
 use super::Intake;
 
 impl Intake {
-    /// Takes over what the object says; with its end nobody is limited any more.
+    /// Takes over what the object says; with its end nobody is limited by it any more.
     ///
     /// # Errors
     /// When the loop cannot be reached: it is to be tried again.
     pub(super) async fn take_quotas(&mut self, news: &QuotasNews) -> Result<(), Unavailable> {
         self.jobs.keep_quotas(matches!(news, QuotasNews::Is(_)));
-        self.refused_quotas = None;
-        let QuotasNews::Is(object) = news else { return self.set(Quotas::default()).await };
-        let read = read_quotas(&object.object, &self.handle.topology());
-        let read = read.map_err(|problems| problems.to_string());
-        if let Ok(quotas) = &read {
-            self.set(quotas.clone()).await?;
-        } else {
-            // Classes that nobody knows may join.
-            self.refused_quotas = Some(object.clone());
+        self.quotas_object = None;
+        let QuotasNews::Is(object) = news else {
+            // Those that somebody set otherwise stay.
+            if self.home.quotas_of_object().exists() {
+                self.set(Quotas::default()).await?;
+                remember(&self.home, false);
+            }
+            return Ok(());
+        };
+        let Read { quotas, status } = read(object, &self.handle.topology());
+        if let Some(quotas) = quotas {
+            remember(&self.home, true);
+            self.set(quotas).await?;
         }
-        let status = status_of(object, read.err());
         if !says_the_same(&status, &object.status) {
             self.quotas.tell(object, &status);
         }
+        // Nodes with what it names may join.
+        self.quotas_object = (!status.reason.is_empty()).then(|| object.clone());
         Ok(())
     }
 
@@ -42,26 +50,67 @@ impl Intake {
     }
 }
 
-fn status_of(object: &QuotasObject, refused: Option<String>) -> QuotasStatus {
-    let (state, status, word) = match refused {
-        None => ("accepted", "True", "Valid"),
-        Some(_) => ("refused", "False", "Invalid"),
+/// What a leader begins with, which has to hold before it decides anything: `None` where the quotas
+/// of its log still do.
+pub(in crate::cluster) fn at_start(
+    home: &Home,
+    object: Option<&QuotasObject>,
+    topology: &Topology,
+) -> Option<Quotas> {
+    match object {
+        Some(object) => {
+            let quotas = read(object, topology).quotas?;
+            remember(home, true);
+            Some(quotas)
+        }
+        // It was deleted while nobody watched.
+        None if home.quotas_of_object().exists() => {
+            remember(home, false);
+            Some(Quotas::default())
+        }
+        None => None,
+    }
+}
+
+/// Notes whether quotas are those of the object. Where that cannot be written an object that is
+/// deleted while no server runs is found out by nobody.
+fn remember(home: &Home, are_of_object: bool) {
+    let path = home.quotas_of_object();
+    let _ = match are_of_object {
+        true => fs::write(path, ""),
+        false => fs::remove_file(path),
     };
-    let message = refused.unwrap_or_else(|| "they hold".to_owned());
+}
+
+/// What an object says.
+struct Read {
+    /// `None` where it is wrong.
+    quotas: Option<Quotas>,
+    status: QuotasStatus,
+}
+
+fn read(object: &QuotasObject, topology: &Topology) -> Read {
+    let (quotas, state, status, reason, problems) = match read_quotas(&object.object, topology) {
+        Ok((quotas, None)) => (Some(quotas), "accepted", "True", "Valid", None),
+        Ok((quotas, warnings)) => (Some(quotas), "accepted", "True", "Incomplete", warnings),
+        Err(problems) => (None, "refused", "False", "Invalid", Some(problems)),
+    };
+    let message = problems.map_or_else(String::new, |problems| problems.to_string());
+    let first = message.lines().next().unwrap_or_default().to_owned();
     let condition = Condition {
         r#type: "Accepted".to_owned(),
         status: status.to_owned(),
-        reason: word.to_owned(),
-        message: message.clone(),
+        reason: reason.to_owned(),
+        message: if message.is_empty() { "they hold".to_owned() } else { message },
         last_transition_time: stamp(het_node::wall_time()),
     };
-    let first = message.lines().next().unwrap_or_default().to_owned();
-    QuotasStatus {
+    let status = QuotasStatus {
         state: state.to_owned(),
-        reason: if status == "True" { String::new() } else { first },
+        reason: first,
         observed_generation: object.generation,
         conditions: vec![condition],
-    }
+    };
+    Read { quotas, status }
 }
 
 /// Whatever the time.

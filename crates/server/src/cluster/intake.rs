@@ -80,8 +80,8 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// Until nothing comes any more. A server that takes nothing in is none, so with this the service
-    /// ends.
+    /// Until nothing comes any more. A server that takes nothing in is none, so with this the
+    /// service ends.
     pub fn run(mut self, news: News) {
         let _stop = StopAtEnd(self.handle.clone());
         let runtime = Builder::new_current_thread().enable_time().build();

@@ -177,7 +177,7 @@ impl Home {
         self.root.join("server/epoch")
     }
 
-    /// There while the quotas of the log are those of an object of the cluster.
+    /// Whether the quotas of the log are those of an object of the cluster.
     pub fn quotas_of_object(&self) -> PathBuf {
         self.root.join("server/quotas-of-object")
     }

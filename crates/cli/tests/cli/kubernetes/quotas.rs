@@ -71,7 +71,10 @@ fn an_object_says_what_tenants_may_have() {
     assert_eq!(served.code(&["server", "stop"]), Some(0));
     let next = start(&cluster, Served(Sandbox::new()), &node);
     assert_eq!(limits(&next), [3], "it knew them before it decided anything");
+    // Nobody watches while it is deleted.
+    assert_eq!(next.code(&["server", "stop"]), Some(0));
     cluster.told(&["delete", "quotas.heterosis.dev", &node]);
+    let next = start(&cluster, next, &node);
     wait_for("nobody is limited", || limits(&next).is_empty());
     for name in &names {
         cluster.told(&["delete", "trainingjob", name, "--wait=false"]);

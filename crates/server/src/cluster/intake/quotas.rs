@@ -1,8 +1,7 @@
 //! The object that says what tenants may have.
 
-use std::fs;
-
 use het_core::{Quotas, Topology};
+use het_files::{Links, replace_private};
 use het_host::Home;
 use het_kubernetes::{QuotasNews, QuotasObject};
 use het_service::report::stamp;
@@ -10,6 +9,9 @@ use het_service::{Unavailable, calls};
 use het_wire::resource::{Condition, QuotasStatus, read_quotas};
 
 use super::Intake;
+
+/// Longest note of where quotas came from.
+const NOTE_BYTES_MAX: u64 = 16;
 
 impl Intake {
     /// Takes over what the object says; with its end nobody is limited by it any more.
@@ -21,7 +23,7 @@ impl Intake {
         self.quotas_object = None;
         let QuotasNews::Is(object) = news else {
             // Those that somebody set otherwise stay.
-            if self.home.quotas_of_object().exists() {
+            if are_of_object(&self.home) {
                 self.set(Quotas::default()).await?;
                 remember(&self.home, false);
             }
@@ -64,7 +66,7 @@ pub(in crate::cluster) fn at_start(
             Some(quotas)
         }
         // It was deleted while nobody watched.
-        None if home.quotas_of_object().exists() => {
+        None if are_of_object(home) => {
             remember(home, false);
             Some(Quotas::default())
         }
@@ -75,11 +77,13 @@ pub(in crate::cluster) fn at_start(
 /// Notes whether quotas are those of the object. Where that cannot be written an object that is
 /// deleted while no server runs is found out by nobody.
 fn remember(home: &Home, are_of_object: bool) {
-    let path = home.quotas_of_object();
-    let _ = match are_of_object {
-        true => fs::write(path, ""),
-        false => fs::remove_file(path),
-    };
+    let text: &[u8] = if are_of_object { b"yes" } else { b"" };
+    let _ = replace_private(&home.quotas_of_object(), text);
+}
+
+fn are_of_object(home: &Home) -> bool {
+    let read = het_files::read(&home.quotas_of_object(), Links::Refused, NOTE_BYTES_MAX);
+    read.is_ok_and(|text| !text.is_empty())
 }
 
 /// What an object says.

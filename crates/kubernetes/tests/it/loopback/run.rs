@@ -554,12 +554,20 @@ fn lead(server: &Server, profile: &Profile, leader: u64, begins_at: Time) -> Kub
     };
     let threads = Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let threads = Arc::new(threads.expect("threads can be had"));
-    let cluster = Cluster::over(client, threads, since_boot);
-    let election = Election {
-        namespace: NAMESPACE.to_owned(),
-        name: SCHEDULER.to_owned(),
-        identity: format!("server {leader}"),
-    };
+    let namespace = (!profile.has_objects).then(|| NAMESPACE.to_owned());
+    let identity = format!("server {leader}");
+    engine(Cluster::over(client, threads, since_boot), identity, namespace, begins_at)
+}
+
+/// An engine that binds pods itself, and is told of nodes.
+pub fn engine(
+    cluster: Cluster,
+    identity: String,
+    namespace: Option<String>,
+    begins_at: Time,
+) -> Kubernetes {
+    let election =
+        Election { namespace: NAMESPACE.to_owned(), name: SCHEDULER.to_owned(), identity };
     let leadership = cluster.lead(election, |_| Standby::Wait).expect("nobody else leads");
     Kubernetes::new(KubernetesConfig {
         cluster,
@@ -568,7 +576,7 @@ fn lead(server: &Server, profile: &Profile, leader: u64, begins_at: Time) -> Kub
         binding: Binding::Own,
         supervisor: None,
         resources: Vec::new(),
-        namespace: (!profile.has_objects).then(|| NAMESPACE.to_owned()),
+        namespace,
         nodes: Nodes::Reported,
         begins_at,
         patience: Patience::default(),

@@ -15,9 +15,7 @@ use het_core::{
     State, StopCause, Time, Topology,
 };
 use het_engine::Engine;
-use het_kubernetes::{
-    Binding, Cluster, Election, Kubernetes, KubernetesConfig, Nodes, Patience, Standby,
-};
+use het_kubernetes::{Cluster, Kubernetes};
 use het_lab::{Scenario, random_changing_scenario};
 use het_policy::{Policy, by_name};
 use het_sim::{Fault, Sim};
@@ -30,7 +28,8 @@ use tokio::time::Instant;
 
 use super::faults::{Faults, Profile};
 use super::kubelet::{Programs, ended};
-use super::server::{NAMESPACE, SCHEDULER, Server};
+use super::run::engine;
+use super::server::{NAMESPACE, Server};
 use super::store::{Key, Kind};
 use super::{number, pods};
 use crate::rig::container;
@@ -391,24 +390,7 @@ impl Engine for Simulated {
 fn lead(server: &Server, runtime: &Arc<Runtime>) -> Kubernetes {
     let client = Client::new(server.clone(), NAMESPACE);
     let cluster = Cluster::over(client, Arc::clone(runtime), since_began);
-    let election = Election {
-        namespace: NAMESPACE.to_owned(),
-        name: SCHEDULER.to_owned(),
-        identity: "the only one".to_owned(),
-    };
-    let leadership = cluster.lead(election, |_| Standby::Wait).expect("nobody else leads");
-    Kubernetes::new(KubernetesConfig {
-        cluster,
-        scheduler: SCHEDULER.to_owned(),
-        leadership,
-        binding: Binding::Own,
-        supervisor: None,
-        resources: Vec::new(),
-        namespace: Some(NAMESPACE.to_owned()),
-        nodes: Nodes::Reported,
-        begins_at: Time::ZERO,
-        patience: Patience::default(),
-    })
+    engine(cluster, "the only one".to_owned(), Some(NAMESPACE.to_owned()), Time::ZERO)
 }
 
 /// The same world with images for its programs and resources for its devices, without what no pod

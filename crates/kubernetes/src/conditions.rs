@@ -113,7 +113,7 @@ impl PodConditions {
             let _permit = self.0.permits.acquire().await;
             let Some((next, is_news)) = self.next(&pod.uid) else { return };
             let reason = if next.is_unschedulable { "Unschedulable" } else { "Waiting" };
-            let is_written = self.try_write(&pod, ("False", reason), &next.message).await;
+            let is_written = self.write_condition(&pod, ("False", reason), &next.message).await;
             if is_written && is_news {
                 let told =
                     Told { is_warning: true, reason: "FailedScheduling", note: &next.message };
@@ -122,13 +122,8 @@ impl PodConditions {
         }
     }
 
-    async fn write_condition(&self, pod: &JobOwner, word: (&str, &str), message: &str) {
-        // What the server does not take is not tried again.
-        let _ = self.try_write(pod, word, message).await;
-    }
-
     /// Status and reason of the condition of a pod; whether the server took it.
-    async fn try_write(
+    async fn write_condition(
         &self,
         pod: &JobOwner,
         (status, reason): (&str, &str),
@@ -157,8 +152,9 @@ impl PodConditions {
             let _permit = this.0.permits.acquire().await;
             if this.0.binding == Binding::KubeScheduler {
                 // kube-scheduler says itself that it has bound it.
-                let note = format!("it was let go for node {node}");
-                return this.write_condition(&pod, ("True", "Placed"), &note).await;
+                let note = format!("its gate was removed for node {node}");
+                let _ = this.write_condition(&pod, ("True", "Placed"), &note).await;
+                return;
             }
             let JobOwner { namespace, name, .. } = &pod;
             let note = format!("Successfully assigned {namespace}/{name} to {node}");

@@ -125,8 +125,7 @@ impl Jobs {
 
     /// `None` of an object without a name, and of other schedulers' jobs.
     fn object(&self, object: DynamicObject) -> Option<JobObject> {
-        let labels = object.metadata.labels.clone().unwrap_or_default();
-        let is_ours = names::is_for(&labels, &self.scheduler);
+        let is_ours = names::is_for(object.metadata.labels.as_ref(), &self.scheduler);
         is_ours.then(|| JobObject::of(object)).flatten()
     }
 

@@ -143,18 +143,18 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
             "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
             "resources": ["pods"],
         }));
-        // Of changes the one that lets a pod go.
+        // Of changes the one that removes the last gate.
         let has_gates = |object: &str| {
             format!(
                 "(has({object}.spec.schedulingGates) && size({object}.spec.schedulingGates) > 0)"
             )
         };
-        let lets_go = format!(
+        let removes_gate = format!(
             "request.operation == 'CREATE' || ({} && !{})",
             has_gates("oldObject"),
             has_gates("object")
         );
-        conditions.push(json!({ "name": "lets-a-pod-go", "expression": lets_go }));
+        conditions.push(json!({ "name": "removes-the-gate", "expression": removes_gate }));
     }
     let policy = json!({
         "failurePolicy": "Fail",

@@ -32,7 +32,7 @@ pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 pub(crate) const GATE: &str = "heterosis.dev/placement";
 /// Of a pod of somebody else, `true` where it may be stopped for others.
 pub(crate) const PREEMPTIBLE: &str = "heterosis.dev/preemptible";
-/// The node that a pod behind a gate was let go for.
+/// The node for which the gate of a pod was removed.
 pub(crate) const NODE: &str = "heterosis.dev/node";
 /// Of the leader that made it: the API server refuses what one before the newest makes.
 pub(crate) const EPOCH: &str = "heterosis.dev/epoch";
@@ -131,8 +131,9 @@ impl Attempt<'_> {
 }
 
 /// Whether an object with these labels is for a scheduler: for the usual one where none says.
-pub(crate) fn is_for(labels: &BTreeMap<String, String>, scheduler: &str) -> bool {
-    labels.get(SCHEDULER_LABEL).map_or(SCHEDULER, String::as_str) == scheduler
+pub(crate) fn is_for(labels: Option<&BTreeMap<String, String>>, scheduler: &str) -> bool {
+    labels.and_then(|labels| labels.get(SCHEDULER_LABEL)).map_or(SCHEDULER, String::as_str)
+        == scheduler
 }
 
 /// The rank that a pod with these labels is, where `scheduler` started it.

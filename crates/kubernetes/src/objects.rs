@@ -62,7 +62,7 @@ struct Condition {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct Gate {
+struct SchedulingGate {
     name: String,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct PodSpec {
     priority: Option<i64>,
     node_selector: BTreeMap<String, String>,
     affinity: Affinity,
-    scheduling_gates: Vec<Gate>,
+    scheduling_gates: Vec<SchedulingGate>,
     scheduling_group: Option<IgnoredAny>,
     resource_claims: Vec<IgnoredAny>,
     topology_spread_constraints: Vec<SpreadConstraint>,
@@ -220,7 +220,7 @@ pub(crate) struct ObjectKey {
 pub(crate) struct PodRow {
     pub key: ObjectKey,
     pub uid: String,
-    /// That it has, or that it was let go for.
+    /// That it has, or that its gate was removed for.
     pub node: Option<Name>,
     pub phase: PodPhase,
     /// Somebody asked for its deletion.
@@ -310,7 +310,7 @@ impl PodRow {
         let phase = pod.status.as_ref().map_or(PodPhase::Pending, PodStatus::phase);
         let is_ours = match scheduler.binding {
             Binding::Own => pod.spec.scheduler_name.as_deref() == Some(&*scheduler.name),
-            Binding::KubeScheduler => names::is_for(&labels, &scheduler.name),
+            Binding::KubeScheduler => names::is_for(Some(&labels), &scheduler.name),
         };
         let is_free = rank.is_none() && !is_deleting;
         let asks = is_ours && is_free && pod.spec.awaits_node(scheduler.binding);
@@ -323,17 +323,17 @@ impl PodRow {
         let report = annotations.get(names::PROGRESS).filter(|_| is_ours);
         let report = report.filter(|text| text.len() <= LINE_BYTES_MAX);
         // Nobody puts a gate back: so it holds its devices there, bound or not.
-        let is_let_go = scheduler.binding == Binding::KubeScheduler
+        let is_ungated = scheduler.binding == Binding::KubeScheduler
             && is_ours
             && pod.spec.scheduling_gates.is_empty()
             && annotations.contains_key(names::EPOCH);
-        let let_go_for = annotations.get(names::NODE).filter(|_| is_let_go).cloned();
+        let ungated_for = annotations.get(names::NODE).filter(|_| is_ungated).cloned();
         let trouble = pod.status.as_ref().and_then(|status| status.trouble(scheduler.binding));
         Some(Self {
             key,
             trouble,
             uid: metadata.uid.unwrap_or_default(),
-            node: pod.spec.node_name.or(let_go_for).map(Name::from),
+            node: pod.spec.node_name.or(ungated_for).map(Name::from),
             phase,
             is_deleting,
             rank,

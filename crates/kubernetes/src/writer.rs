@@ -274,13 +274,13 @@ impl Writer {
             // It was made for its node alone.
             (Binding::KubeScheduler, pods::PodObject::New(_)) => Ok(()),
             (Binding::KubeScheduler, pods::PodObject::Of { uid, hostname }) => {
-                self.let_go(namespace, &pod.name, (uid, hostname, &pod.node), wanted).await
+                self.remove_gate(namespace, &pod.name, (uid, hostname, &pod.node), wanted).await
             }
         }
     }
 
     /// Removes the gate of a pod, which may stand on one node alone from then on.
-    async fn let_go(
+    async fn remove_gate(
         &self,
         namespace: &str,
         name: &str,

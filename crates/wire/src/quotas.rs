@@ -101,17 +101,13 @@ pub fn json_schema() -> Value {
 /// # Errors
 /// Everything that is wrong with the file, in the order of its lines.
 pub fn parse(text: &str, source: &str, topology: &Topology) -> Result<Quotas, Problems> {
-    let all = |problems: Vec<Problem>| Problems::new(text, source, problems);
-    let (tree, file): (Tree, QuotasFile) = FORM.read(text).map_err(all)?;
-    let mut reader = Reader::new(topology, &tree);
-    let quotas = reader.quotas(&file);
-    reader.sums(&quotas);
-    reader.problems.append(&mut reader.of_cluster);
-    if reader.problems.is_empty() { Ok(quotas) } else { Err(all(reader.problems)) }
+    let Found { quotas, mut problems, of_cluster } = read(text, source, topology)?;
+    problems.extend(of_cluster);
+    if problems.is_empty() { Ok(quotas) } else { Err(Problems::new(text, source, problems)) }
 }
 
-/// Parses a quota file that was accepted before, for a cluster of which some nodes may be away: a
-/// class that no node has and more than there is are warnings then.
+/// The same for a cluster of which some nodes may be away: a class that no node has, and more than
+/// there is, are warnings then.
 ///
 /// # Errors
 /// Everything else that is wrong with the file, in the order of its lines.
@@ -120,16 +116,33 @@ pub fn parse_for_now(
     source: &str,
     topology: &Topology,
 ) -> Result<(Quotas, Option<Problems>), Problems> {
+    let Found { quotas, problems, of_cluster } = read(text, source, topology)?;
+    let told = |problems: Vec<Problem>| Problems::new(text, source, problems);
+    if !problems.is_empty() {
+        return Err(told(problems));
+    }
+    Ok((quotas, (!of_cluster.is_empty()).then(|| told(of_cluster))))
+}
+
+/// What a file says, and what is wrong with that.
+struct Found {
+    quotas: Quotas,
+    problems: Vec<Problem>,
+    /// What the cluster does not have now.
+    of_cluster: Vec<Problem>,
+}
+
+/// # Errors
+/// Where it is no quota file.
+fn read(text: &str, source: &str, topology: &Topology) -> Result<Found, Problems> {
     let all = |problems: Vec<Problem>| Problems::new(text, source, problems);
     let (tree, file): (Tree, QuotasFile) = FORM.read(text).map_err(all)?;
-    let mut reader = Reader::new(topology, &tree);
+    let (problems, of_cluster) = (Vec::new(), Vec::new());
+    let mut reader = Reader { topology, tree: &tree, problems, of_cluster };
     let quotas = reader.quotas(&file);
     reader.sums(&quotas);
-    if !reader.problems.is_empty() {
-        return Err(all(reader.problems));
-    }
-    let warnings = (!reader.of_cluster.is_empty()).then(|| all(reader.of_cluster));
-    Ok((quotas, warnings))
+    let Reader { problems, of_cluster, .. } = reader;
+    Ok(Found { quotas, problems, of_cluster })
 }
 
 struct Reader<'a> {
@@ -140,11 +153,7 @@ struct Reader<'a> {
     of_cluster: Vec<Problem>,
 }
 
-impl<'a> Reader<'a> {
-    fn new(topology: &'a Topology, tree: &'a Tree) -> Self {
-        Self { topology, tree, problems: Vec::new(), of_cluster: Vec::new() }
-    }
-
+impl Reader<'_> {
     fn quotas(&mut self, file: &QuotasFile) -> Quotas {
         let mut tenants = BTreeMap::new();
         for (name, quota) in &file.tenants {

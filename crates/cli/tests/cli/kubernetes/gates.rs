@@ -11,7 +11,7 @@ impl Cluster {
         let all = String::from_utf8_lossy(&all).into_owned();
         let policies = all.split("---\n").filter(|it| it.contains("ValidatingAdmissionPolicy"));
         self.apply(&policies.collect::<Vec<_>>().join("---\n"));
-        assert!(all.contains("lets-a-pod-go"), "the policy knows of gates");
+        assert!(all.contains("removes-the-gate"), "the policy knows of gates");
         let rbac = "rbac.authorization.k8s.io";
         self.apply(
             &json!({
@@ -99,7 +99,7 @@ fn kube_scheduler_binds_what_is_chosen_here() {
     assert!(pod["spec"]["schedulingGates"].is_null());
     assert_eq!(pod["spec"]["nodeSelector"]["kubernetes.io/hostname"], node.as_str());
 
-    // A leader before this one lets nobody go.
+    // A leader before this one removes no gate.
     let late = unique("gated-late");
     cluster.apply(&gated(&late, &node).to_string());
     let free = json!({

@@ -61,7 +61,7 @@ fn gated(name: &str, scheduler: &str) -> Value {
 #[test]
 fn kube_scheduler_binds_what_is_chosen_here() {
     let Some(cluster) = Cluster::find() else { return };
-    let node = unique("twelfth");
+    let node = unique("gates-node");
     cluster.make_node(&node, 2);
     cluster.told(&["label", "node", &node, &format!("kubernetes.io/hostname={node}")]);
     let first = served(&cluster, &node);

@@ -34,7 +34,7 @@ fn limits(served: &Served) -> Vec<u64> {
 #[test]
 fn an_object_says_what_tenants_may_have() {
     let Some(cluster) = Cluster::find() else { return };
-    let node = unique("eleventh");
+    let node = unique("quotas-node");
     cluster.make_node(&node, 4);
     let served = served(&cluster, &node);
     wait_for("the node", || served.told(&["devices"]).contains(&node));

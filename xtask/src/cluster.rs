@@ -9,6 +9,7 @@ mod installation;
 mod processes;
 mod real;
 mod real_node;
+mod workloads;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ const USAGE: &str =
                              | real [example DIR]
 
   up     build what is missing, start etcd, API server, controller manager, kube-scheduler and
-         kwok on 127.0.0.1, and make so many nodes that kwok plays, 0 without a number;
+         kwok on 127.0.0.1, and make so many nodes that kwok plays, 0 without a number; also the
+         controllers of JobSets and PyTorchJobs where `build` made them;
          `bare` starts etcd and the API server alone, for `het bench kubernetes`
   down   stop them and remove what they kept
   build  only build, into the cache of this user
@@ -61,7 +63,8 @@ fn build() -> Result<()> {
         None => &[Set::ControlPlane, Set::RealNodes],
         Some(_) => &[Set::ControlPlane],
     };
-    Binaries::build(sets).map(drop)
+    workloads::build(&Binaries::build(sets)?);
+    Ok(())
 }
 
 /// Plays the gang where its programs were built; else says that it is skipped.
@@ -86,7 +89,9 @@ fn play_for_real(example: Option<&Path>) -> Result<()> {
 }
 
 fn up(nodes: u32) -> Result<()> {
-    let cluster = start(&Binaries::build(&[Set::ControlPlane])?, Writes::Fast)?;
+    let binaries = Binaries::build(&[Set::ControlPlane])?;
+    let cluster = start(&binaries, Writes::Fast)?;
+    workloads::start(&cluster, &binaries)?;
     cluster.make_nodes(nodes)?;
     println!("export KUBECONFIG={}", cluster.kubeconfig().display());
     Ok(())
@@ -133,7 +138,7 @@ impl TestCluster {
             );
             return Ok(None);
         };
-        start(&binaries, Writes::Fast)?;
+        workloads::start(&start(&binaries, Writes::Fast)?, &binaries)?;
         Ok(Some(Self(())))
     }
 }

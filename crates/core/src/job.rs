@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::{
@@ -262,17 +263,36 @@ pub enum RankRule {
     /// One process on each node, which sees all its devices there (`torchrun` starts the rest).
     #[default]
     PerNode,
-    /// One process for each device.
-    PerDevice,
+    /// One process for each so many units, all of one node; a stage asks for a multiple of them.
+    PerUnits(NonZeroU32),
 }
 
 impl RankRule {
+    /// One process for each device.
+    pub const PER_DEVICE: Self = Self::PerUnits(NonZeroU32::MIN);
+
+    /// Processes of so many units on one node.
+    pub fn ranks_on_node(self, units: u32) -> u32 {
+        match self {
+            Self::PerNode => 1,
+            Self::PerUnits(each) => units / each,
+        }
+    }
+
+    /// As many of these units of one node as make whole processes.
+    pub fn whole(self, units: u32) -> u32 {
+        match self {
+            Self::PerNode => units,
+            Self::PerUnits(each) => units - units % each,
+        }
+    }
+
     /// Most ranks of a stage whose alternatives ask for these amounts. How many nodes a stage with
     /// one process a node gets is for its placement to say: by request it is one process.
     pub fn ranks_max(self, counts: impl Iterator<Item = u32>) -> u32 {
         match self {
             Self::PerNode => 1,
-            Self::PerDevice => counts.max().unwrap_or(1),
+            Self::PerUnits(each) => counts.max().map_or(1, |units| units / each),
         }
     }
 }

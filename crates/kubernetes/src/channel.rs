@@ -1,9 +1,14 @@
 //! What the API server and those who write to it tell the engine.
 
+use std::collections::BTreeMap;
+
 use het_core::{Event, LeaseId, Name};
 use tokio::sync::mpsc;
 
-use crate::objects::{NodeRow, ObjectKey, PodRow};
+use crate::names::ObjectKey;
+use crate::objects::{NodeRow, PodRow};
+use crate::workload_kinds::{WorkloadKind, WorkloadName};
+use crate::workloads::WorkloadRow;
 
 /// Messages that may wait for the engine; who watches waits for room.
 const WAITING_MAX: usize = 65_536;
@@ -34,6 +39,27 @@ pub(crate) enum Message {
         lease: LeaseId,
         made: Vec<Option<String>>,
         refused: Option<String>,
+    },
+    /// A list of all workloads of a kind begins: those that it does not name are gone.
+    WorkloadsBegin(WorkloadKind),
+    WorkloadsEnd(WorkloadKind),
+    Workload(Box<WorkloadRow>),
+    WorkloadGone {
+        name: WorkloadName,
+        uid: String,
+    },
+    /// The values of all priority classes.
+    PriorityClasses(BTreeMap<String, i64>),
+    /// A workload was not unsuspended.
+    NotReleased {
+        lease: LeaseId,
+        reason: String,
+    },
+    /// A pod of a workload did not get the node of its lease.
+    NotPlaced {
+        lease: LeaseId,
+        uid: String,
+        reason: String,
     },
     /// A fact that somebody else found.
     Fact(Box<Event>),

@@ -1,39 +1,41 @@
-//! What pods of others are told: why they wait, and that they have a node. As kube-scheduler does,
-//! by the condition `PodScheduled` and by events.
+//! What objects of others are told: why they wait, and what became of them. Pods as kube-scheduler
+//! does it, by the condition `PodScheduled` and by events; workloads by events.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use het_wire::resource::TrainingJobStatus;
 use jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::events::{self, Told};
-use crate::jobs::{JobOwner, Jobs};
+use crate::jobs::Jobs;
 use crate::leader::Leadership;
-use crate::names::Binding;
+use crate::names::{self, Binding};
 use crate::objects::{self, PodObject};
+use crate::owners::{Foreign, ForeignKind, JobOwner};
 
 /// Writes under way at once.
 const WRITES_MAX: usize = 32;
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// Why a pod waits.
+/// Why an object waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodWaits {
+pub struct Waits {
     /// More nodes would help: those who add nodes look for that.
     pub is_unschedulable: bool,
     /// For people.
     pub message: String,
 }
 
-/// Where pods of others are told how they stand; cheap to clone.
+/// Where objects of others are told how they stand; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct PodConditions(Arc<Shared>);
+pub struct ForeignConditions(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -46,18 +48,18 @@ struct Shared {
     entries: Mutex<BTreeMap<String, Entry>>,
 }
 
-/// What is known of a pod that waits.
+/// What is known of one that waits.
 #[derive(Debug, Default)]
 struct Entry {
     /// What is to be written.
-    newest: Option<PodWaits>,
+    newest: Option<Waits>,
     /// Somebody writes, and looks for the newest when that is done.
     is_writing: bool,
     /// Whether the event that was made last was of one that more nodes would help.
     told: Option<bool>,
 }
 
-impl PodConditions {
+impl ForeignConditions {
     pub(crate) fn new(
         jobs: Jobs,
         binding: Binding,
@@ -80,25 +82,25 @@ impl PodConditions {
         self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a pod told why it waits, in place of what was not written yet. Waits for nothing; what
-    /// the server does not take is not tried again.
-    pub fn waits(&self, pod: JobOwner, why: PodWaits) {
+    /// Has one told why it waits, in place of what was not written yet. Waits for nothing; what the
+    /// server does not take is not tried again.
+    pub fn waits(&self, object: Foreign, why: Waits) {
         let mut entries = self.entries();
-        let entry = entries.entry(pod.uid.clone()).or_default();
+        let entry = entries.entry(object.owner.uid.clone()).or_default();
         entry.newest = Some(why);
         if !entry.is_writing {
             entry.is_writing = true;
-            drop(self.0.threads.spawn(self.clone().write(pod)));
+            drop(self.0.threads.spawn(self.clone().write(object)));
         }
     }
 
-    /// The pod is not there any more, or waits no more.
+    /// It is not there any more, or waits no more.
     pub fn forget(&self, uid: &str) {
         self.entries().remove(uid);
     }
 
-    /// What is to be written of a pod, and whether it is news that an event tells of.
-    fn next(&self, uid: &str) -> Option<(PodWaits, bool)> {
+    /// What is to be written of one, and whether it is news that an event tells of.
+    fn next(&self, uid: &str) -> Option<(Waits, bool)> {
         let mut entries = self.entries();
         let entry = entries.get_mut(uid)?;
         let next = entry.newest.take();
@@ -108,18 +110,51 @@ impl PodConditions {
         Some((next, is_news))
     }
 
-    async fn write(self, pod: JobOwner) {
+    async fn write(self, object: Foreign) {
         loop {
             let _permit = self.0.permits.acquire().await;
-            let Some((next, is_news)) = self.next(&pod.uid) else { return };
+            let Some((next, is_news)) = self.next(&object.owner.uid) else { return };
             let reason = if next.is_unschedulable { "Unschedulable" } else { "Waiting" };
-            let is_written = self.write_condition(&pod, ("False", reason), &next.message).await;
+            let is_written = match object.kind {
+                ForeignKind::Pod => {
+                    self.write_condition(&object.owner, ("False", reason), &next.message).await
+                }
+                // Conditions of workloads are their controllers'.
+                ForeignKind::Workload(_) => true,
+            };
             if is_written && is_news {
                 let told =
                     Told { is_warning: true, reason: "FailedScheduling", note: &next.message };
-                self.tell(&pod, told).await;
+                self.tell(&object, told).await;
             }
         }
+    }
+
+    /// Tells a workload that its job has come into another state, for good where it is over. Waits
+    /// for nothing.
+    pub fn stands(&self, object: Foreign, status: TrainingJobStatus, is_over: bool) {
+        let this = self.clone();
+        drop(self.0.threads.spawn(async move {
+            let _permit = this.0.permits.acquire().await;
+            if is_over {
+                this.write_end(&object, &status.state).await;
+            }
+            let (reason, note) = (events::reason(&status), events::note(&status));
+            let is_warning = events::is_warning(&status);
+            this.tell(&object, Told { is_warning, reason: &reason, note: &note }).await;
+        }));
+    }
+
+    /// Notes on a workload how its job ended: nobody takes it in again while it says so.
+    async fn write_end(&self, Foreign { kind, owner }: &Foreign, state: &str) {
+        let ForeignKind::Workload(kind) = kind else { return };
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.0.jobs.client(), &owner.namespace, &kind.resource());
+        let note = json!({
+            "metadata": { "uid": owner.uid, "annotations": { names::ENDED: state } },
+        });
+        let (parameters, note) = (PatchParams::default(), Patch::Merge(note));
+        let _ = self.within_term(api.patch(&owner.name, &parameters, &note)).await;
     }
 
     /// Status and reason of the condition of a pod; whether the server took it.
@@ -158,18 +193,15 @@ impl PodConditions {
             }
             let JobOwner { namespace, name, .. } = &pod;
             let note = format!("Successfully assigned {namespace}/{name} to {node}");
+            let pod = Foreign { kind: ForeignKind::Pod, owner: pod };
             this.tell(&pod, Told { is_warning: false, reason: "Scheduled", note: &note }).await;
         }));
     }
 
-    async fn tell(&self, pod: &JobOwner, told: Told<'_>) {
-        let regarding = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "name": pod.name, "namespace": pod.namespace, "uid": pod.uid,
-        });
+    async fn tell(&self, object: &Foreign, told: Told<'_>) {
         let at = (self.0.jobs.scheduler(), Timestamp::now());
-        let event: Value = events::made((pod, regarding), told, at);
-        let path = events::path(&pod.namespace);
+        let event: Value = events::made((&object.owner, object.reference()), told, at);
+        let path = events::path(&object.owner.namespace);
         let _ = self.within_term(self.0.jobs.make(path, &event)).await;
     }
 

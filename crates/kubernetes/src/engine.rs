@@ -1,7 +1,10 @@
 //! The engine: plans become pods, what becomes of pods becomes events.
 
 mod adoption;
+mod clock;
+mod listing;
 mod requests;
+mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -9,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use het_core::{
-    Action, CheckpointSpec, Event, Generation, LeaseId, Millis, Name, Outcome, Plan, State, Time,
-    Topology,
+    Action, CheckpointSpec, Event, Generation, JobId, LeaseId, Millis, Name, Outcome, Placement,
+    Plan, State, Time, Topology,
 };
 use het_engine::{Engine, GenerationFence, Waker};
 use het_wire::device_table::ResourceRow;
@@ -19,22 +22,27 @@ use tokio::time::timeout;
 
 use crate::channel::{Message, Sender, channel};
 use crate::cluster::Cluster;
-use crate::conditions::PodConditions;
+use crate::conditions::ForeignConditions;
 use crate::device_table::DeviceTable;
 use crate::gang::{Fact, Gang};
 use crate::inventory::Inventory;
-use crate::jobs::{self, JobOwner, JobOwners, Jobs};
+use crate::jobs::{self, Jobs};
 use crate::leader::Leadership;
-use crate::names::{Binding, RankLabels, Scheduler};
-use crate::objects::{NodeRow, ObjectKey, PodRow};
+use crate::names::{Binding, ObjectKey, RankLabels, Scheduler};
+use crate::objects::{NodeRow, PodRow};
+use crate::owners::{Foreign, JobOwner, JobOwners};
 use crate::pods;
 use crate::quotas::QuotasApi;
 use crate::reports::Reports;
 use crate::requests::News;
 use crate::statuses::Statuses;
 use crate::watch;
+use crate::workload_kinds::WorkloadKind;
 use crate::writer::{Right, Wanted, Writer};
+use clock::Clock;
+use listing::Listing;
 use requests::{PodJob, Requests};
+use workloads::{Workloads, named};
 
 /// Between two reports of progress of a gang.
 const REPORT_EVERY: Millis = Millis::seconds(1);
@@ -91,7 +99,7 @@ pub struct Kubernetes {
     cluster: Cluster,
     leadership: Leadership,
     statuses: Statuses,
-    conditions: PodConditions,
+    conditions: ForeignConditions,
     writer: Writer,
     sender: Sender,
     heard: Receiver<Message>,
@@ -113,6 +121,7 @@ pub struct Kubernetes {
     inventory: Option<Inventory>,
     node_list: Listing<Name>,
     requests: Requests,
+    workloads: Workloads,
     adoption: Adoption,
     /// Plans that came before the leases of the state were taken up.
     postponed: Vec<Plan>,
@@ -184,31 +193,6 @@ enum Whose {
     Others,
 }
 
-/// How far the list of all objects of a kind is.
-#[derive(Debug)]
-enum Listing<K> {
-    Never,
-    /// Those that the list has named so far.
-    UnderWay(BTreeSet<K>),
-    Done,
-}
-
-impl<K: Ord> Listing<K> {
-    fn name(&mut self, key: K) {
-        if let Self::UnderWay(named) = self {
-            named.insert(key);
-        }
-    }
-
-    /// Ends the list; which objects it named, where it was one.
-    fn end(&mut self) -> Option<BTreeSet<K>> {
-        match std::mem::replace(self, Self::Done) {
-            Self::UnderWay(named) => Some(named),
-            Self::Never | Self::Done => None,
-        }
-    }
-}
-
 /// Whether the leases of a state were taken up.
 enum Adoption {
     /// Nobody asked.
@@ -216,24 +200,6 @@ enum Adoption {
     /// The list of pods is not complete.
     Awaited(Box<State>),
     Done,
-}
-
-/// Goes on with the time since boot, whatever the machine's clock is set to.
-#[derive(Debug)]
-struct Clock {
-    begins_at: Time,
-    began: Millis,
-    since_boot: fn() -> Millis,
-}
-
-impl Clock {
-    fn start(begins_at: Time, since_boot: fn() -> Millis) -> Self {
-        Self { begins_at, began: since_boot(), since_boot }
-    }
-
-    fn now(&self) -> Time {
-        self.begins_at + Millis((self.since_boot)().0.saturating_sub(self.began.0))
-    }
 }
 
 impl fmt::Debug for Kubernetes {
@@ -254,10 +220,16 @@ impl Kubernetes {
         let inventory = (nodes == Nodes::Watched).then(|| Inventory::new(table));
         if inventory.is_some() {
             cluster.spawn(watch::nodes(client.clone(), sender.clone()));
+            cluster.spawn(watch::priority_classes(client.clone(), sender.clone()));
+            for kind in WorkloadKind::all() {
+                let watched = (client.clone(), kind, scheduler.clone(), sender.clone());
+                cluster.spawn(watch::workloads(watched));
+            }
         }
         let (jobs, threads) = (cluster.jobs(&scheduler.name), cluster.handle().clone());
         let statuses = Statuses::new(jobs.clone(), leadership.clone(), threads.clone());
-        let conditions = PodConditions::new(jobs, scheduler.binding, leadership.clone(), threads);
+        let conditions =
+            ForeignConditions::new(jobs, scheduler.binding, leadership.clone(), threads);
         let says = (leadership.clone(), statuses.clone(), conditions.clone());
         Self {
             writer: Writer::new(client, scheduler.clone(), sender.clone(), says),
@@ -283,6 +255,7 @@ impl Kubernetes {
             inventory,
             node_list: Listing::Never,
             requests: Requests::default(),
+            workloads: Workloads::default(),
             adoption: Adoption::None,
             postponed: Vec::new(),
             ready: VecDeque::new(),
@@ -313,10 +286,10 @@ impl Kubernetes {
         self.cluster.spawn(self.jobs().watch(sender));
         let (sender, quotas) = mpsc::channel(1);
         self.cluster.spawn(self.quotas().watch(sender));
-        let (sender, pods) = unbounded_channel();
+        let (sender, requests) = unbounded_channel();
         self.requests.follow(sender);
         self.tell_requests();
-        News { jobs, pods, quotas }
+        News { jobs, requests, quotas }
     }
 
     /// Where statuses of jobs go. Gangs of jobs with an object wait for the one that names them.
@@ -324,8 +297,8 @@ impl Kubernetes {
         self.statuses.clone()
     }
 
-    /// Where pods of others are told how they stand.
-    pub fn conditions(&self) -> PodConditions {
+    /// Where objects of others are told how they stand.
+    pub fn conditions(&self) -> ForeignConditions {
         self.conditions.clone()
     }
 
@@ -343,6 +316,12 @@ impl Kubernetes {
     /// It is known which nodes and pods there are.
     fn are_listed(&self) -> bool {
         matches!((&self.pod_list, &self.node_list), (Listing::Done, Listing::Done))
+    }
+
+    /// It is known which pods and, where it watches them, which workloads there are.
+    fn are_owned_listed(&self) -> bool {
+        let are_watched = self.inventory.is_some();
+        matches!(self.pod_list, Listing::Done) && (!are_watched || self.workloads.are_listed())
     }
 
     /// The nodes on which something may start, and those that are named, with their devices.
@@ -393,12 +372,9 @@ impl Kubernetes {
     fn carry_out(&mut self, action: &Action, generation: Generation) {
         match action {
             Action::Start { lease, stage, placement, .. }
-                if let Some(pod) = self.owners.pod(stage.job) =>
+                if let Some(object) = self.owners.foreign(stage.job) =>
             {
-                match requests::node_of(&self.topology, placement) {
-                    Some(node) => self.give_node(*lease, PodJob { job: stage.job, pod }, &node),
-                    None => self.ready.push_back(requests::refused_without_node(*lease)),
-                }
+                self.start_foreign(*lease, (stage.job, &object), placement);
             }
             Action::Start { lease, stage, attempt, placement, launch, resume, .. } => {
                 let owner = self.owners.get(stage.job);
@@ -427,6 +403,24 @@ impl Kubernetes {
             | Action::Unclaim { .. }
             | Action::Prepare { .. }
             | Action::Unprepare { .. } => {}
+        }
+    }
+
+    /// Starts a job that is an object of somebody else.
+    fn start_foreign(
+        &mut self,
+        lease: LeaseId,
+        (job, object): (JobId, &Foreign),
+        placement: &Placement,
+    ) {
+        let topology = Arc::clone(&self.topology);
+        match (named(job, object), requests::node_of(&topology, placement)) {
+            (Some(named), Some(_)) => self.release(lease, named, (&topology, placement)),
+            (None, Some(node)) => {
+                let of_pod = PodJob { job, pod: object.owner.clone() };
+                self.give_node(lease, of_pod, &node);
+            }
+            (_, None) => self.ready.push_back(requests::refused_without_node(lease)),
         }
     }
 
@@ -476,6 +470,9 @@ impl Kubernetes {
     }
 
     fn stop(&mut self, lease: LeaseId, grace: Millis) {
+        if self.stop_release(lease) {
+            return;
+        }
         let Some(live) = self.leases.get_mut(&lease).filter(|live| live.stop.is_none()) else {
             return;
         };
@@ -538,6 +535,16 @@ impl Kubernetes {
             Message::NodesEnd => self.nodes_listed(),
             Message::Node(row) => self.see_node(*row),
             Message::NodeGone(name) => self.see_node_gone(&name),
+            Message::WorkloadsBegin(kind) => self.workloads_begin(kind),
+            Message::WorkloadsEnd(kind) => {
+                self.workloads_listed(kind);
+                self.take_up();
+            }
+            Message::Workload(row) => self.see_workload(*row),
+            Message::WorkloadGone { name, uid } => self.see_workload_gone(&name, &uid),
+            Message::PriorityClasses(values) => self.see_priority_classes(values),
+            Message::NotReleased { lease, reason } => self.not_released(lease, reason),
+            Message::NotPlaced { lease, uid, reason } => self.not_placed(lease, &uid, reason),
             Message::Looked { lease, rank, row } => self.looked(lease, rank, row),
             Message::Begun { lease, made, refused } => self.begun(lease, made, refused),
         }
@@ -599,6 +606,7 @@ impl Kubernetes {
                 self.keep(row.clone(), Whose::Ours);
                 self.see_rank(rank, &row);
             }
+            None if self.see_workload_pod(&row) => {}
             None => {
                 self.see_stray(&row);
                 self.see_request(&row);
@@ -702,6 +710,7 @@ impl Kubernetes {
             live.gang.see_gone(rank.rank);
             self.tell(rank.lease);
         }
+        self.see_workload_pod_gone(&row);
         self.requests.over(uid);
     }
 
@@ -780,6 +789,7 @@ impl Kubernetes {
         while let Some(&(at, lease)) = self.looks.first().filter(|(at, _)| *at <= now) {
             self.looks.remove(&(at, lease));
             self.report(lease);
+            self.look_at_release(lease);
             let patience = self.patience;
             let Some(live) = self.leases.get_mut(&lease).filter(|it| it.gang.is_starting()) else {
                 continue;
@@ -808,6 +818,7 @@ impl Engine for Kubernetes {
         self.ready.clear();
         self.leases.clear();
         self.requests.forget_leases();
+        self.workloads.forget_leases();
         self.looks.clear();
         self.postponed.clear();
         self.inventory.iter_mut().for_each(|inventory| inventory.adopt(state));

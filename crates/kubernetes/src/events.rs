@@ -4,7 +4,7 @@ use het_wire::resource::{GROUP, KIND, TrainingJobStatus, VERSION};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::jobs::JobOwner;
+use crate::owners::JobOwner;
 
 /// Longest note of an event.
 const NOTE_BYTES_MAX: usize = 1_024;
@@ -25,14 +25,23 @@ pub(crate) fn path(namespace: &str) -> String {
 
 /// The event that a job came into its state at `at`.
 pub(crate) fn event(owner: &JobOwner, status: &TrainingJobStatus, at: (&str, Timestamp)) -> Value {
-    let is_warning =
-        matches!(status.state.as_str(), "failed" | "refused" | "preempted" | "restarting");
     let regarding = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
         "name": owner.name, "namespace": owner.namespace, "uid": owner.uid,
     });
-    let (reason, note) = (capitalized(&status.state), note(status));
-    made((owner, regarding), Told { is_warning, reason: &reason, note: &note }, at)
+    let (reason, note) = (reason(status), note(status));
+    let told = Told { is_warning: is_warning(status), reason: &reason, note: &note };
+    made((owner, regarding), told, at)
+}
+
+pub(crate) fn is_warning(status: &TrainingJobStatus) -> bool {
+    matches!(status.state.as_str(), "failed" | "refused" | "preempted" | "restarting")
+}
+
+/// Its state, in one word with a capital.
+pub(crate) fn reason(status: &TrainingJobStatus) -> String {
+    let mut letters = status.state.chars();
+    letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect()
 }
 
 /// An event about an object.
@@ -58,7 +67,7 @@ pub(crate) fn made(
 }
 
 /// One sentence: why, or on what.
-fn note(status: &TrainingJobStatus) -> String {
+pub(crate) fn note(status: &TrainingJobStatus) -> String {
     let nodes = status.stages.iter().flat_map(|stage| &stage.nodes);
     let nodes: Vec<&str> = nodes.map(String::as_str).collect();
     match (status.reason.as_str(), status.devices.as_str()) {
@@ -66,11 +75,6 @@ fn note(status: &TrainingJobStatus) -> String {
         ("", devices) => format!("{devices} on {}", nodes.join(", ")),
         (reason, _) => reason.to_owned(),
     }
-}
-
-fn capitalized(word: &str) -> String {
-    let mut letters = word.chars();
-    letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use het_core::{
 
 use crate::device_table::DeviceTable;
 use crate::objects::NodeRow;
-use crate::pods::CPU;
+use crate::resources::{CPU, is_device};
 
 /// Labels with the name of the smallest part of the network that a node is in, most telling first.
 /// Sources: Topograph 1.0, AWS and Google documentation; Kueue's placeholder.
@@ -33,9 +33,6 @@ const POD_LABELS: [&str; 5] = [
 /// Larger than any device: what more somebody asks for makes no difference.
 const TAKEN_MAX: u64 = Share::units(100_000).0 as u64;
 const ARCHITECTURE: &str = "kubernetes.io/arch";
-/// What begins the names of resources that are no devices.
-const NO_DEVICES: [&str; 2] = ["hugepages-", "attachable-volumes-"];
-const PLAIN: [&str; 4] = [CPU, "memory", "pods", "ephemeral-storage"];
 
 /// Nodes as they are, and as the loop was told that they are.
 #[derive(Debug, Default)]
@@ -299,11 +296,6 @@ fn taken(row: &NodeRow, others: Option<&Requests>, table: &DeviceTable) -> BTree
         }
     }
     taken
-}
-
-/// Whether so called resources are devices.
-pub(crate) fn is_device(resource: &str) -> bool {
-    !PLAIN.contains(&resource) && !NO_DEVICES.iter().any(|begin| resource.starts_with(begin))
 }
 
 /// A node with its devices.

@@ -1,10 +1,9 @@
 //! `TrainingJob` objects: who asks for what, and what they are told.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures_util::{StreamExt, pin_mut};
-use het_core::JobId;
 use het_wire::resource::{GROUP, KIND, PLURAL, TrainingJobStatus, VERSION};
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::core::{GroupVersionKind, Request};
@@ -14,8 +13,8 @@ use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::names::{self, SCHEDULER, SCHEDULER_LABEL};
-use crate::objects::ObjectKey;
+use crate::names::{self, ObjectKey, SCHEDULER, SCHEDULER_LABEL};
+use crate::owners::JobOwner;
 
 /// News of jobs that may wait for whoever takes them in.
 const NEWS_MAX: usize = 4_096;
@@ -29,75 +28,11 @@ pub struct JobObject {
     pub is_deleting: bool,
 }
 
-/// The object that owns what is made for a job.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct JobOwner {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-}
-
 /// What changed about jobs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobNews {
     Is(Box<JobObject>),
     Gone { uid: String },
-}
-
-/// Which object a job is of; shared by the engine and whoever takes jobs in. What is made for a job
-/// lies in its object's namespace and goes with it.
-#[derive(Debug, Clone, Default)]
-pub struct JobOwners(Arc<Mutex<Owners>>);
-
-#[derive(Debug, Default)]
-struct Owners {
-    objects: BTreeMap<JobId, JobOwner>,
-    /// Jobs that are a pod of somebody else.
-    pods: BTreeMap<JobId, JobOwner>,
-}
-
-impl JobOwners {
-    fn lock(&self) -> MutexGuard<'_, Owners> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn insert(&self, job: JobId, owner: JobOwner) {
-        self.lock().objects.insert(job, owner);
-    }
-
-    /// Of a job that is a pod of somebody else.
-    pub fn insert_pod(&self, job: JobId, pod: JobOwner) {
-        self.lock().pods.insert(job, pod);
-    }
-
-    pub fn remove(&self, job: JobId) {
-        let mut owners = self.lock();
-        owners.objects.remove(&job);
-        owners.pods.remove(&job);
-    }
-
-    pub fn get(&self, job: JobId) -> Option<JobOwner> {
-        self.lock().objects.get(&job).cloned()
-    }
-
-    pub fn pod(&self, job: JobId) -> Option<JobOwner> {
-        self.lock().pods.get(&job).cloned()
-    }
-
-    /// Pods of somebody else that have a job.
-    pub(crate) fn pods(&self) -> Vec<JobOwner> {
-        self.lock().pods.values().cloned().collect()
-    }
-}
-
-impl JobOwner {
-    /// As objects name who owns them.
-    pub(crate) fn reference(&self) -> Value {
-        json!({
-            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
-            "name": self.name, "uid": self.uid, "controller": true,
-        })
-    }
 }
 
 /// The API of the jobs of one scheduler: those whose label names it, and for the usual one those

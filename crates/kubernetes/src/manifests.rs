@@ -4,11 +4,16 @@
 mod ranks;
 mod server;
 
+use std::collections::BTreeMap;
+
 use het_wire::resource::{GROUP, PLURAL, QUOTAS_PLURAL, definition, quotas_definition};
 use serde_json::{Value, json};
 
 use crate::names::{Binding, EPOCH, SCHEDULER, SCHEDULER_LABEL};
+use crate::workload_kinds::WorkloadKind;
 
+/// The epoch before the leader's. The first epoch is 1, before the Lease has changed hands.
+const NEWEST: &str = "(has(params.spec.leaseTransitions) ? params.spec.leaseTransitions : 0)";
 /// Name of most objects, and of the label that all of them have.
 const NAME: &str = "heterosis";
 
@@ -82,6 +87,7 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
         }),
     ];
     objects.extend(fence(options, &labels));
+    objects.extend(fence_suspension(options, &labels));
     objects.extend(ranks::objects(options, &labels));
     objects.extend(flow_schemas(options, &labels));
     if let Some(image) = &options.image {
@@ -92,15 +98,15 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
 }
 
 /// What the server does, and nothing else: it reads nodes and pods, makes, binds and deletes pods
-/// and their services, and tells jobs, quotas, waiting pods and whoever looks at them how they
+/// and their services, suspends workloads of others, and tells jobs, quotas, waiting pods and whoever looks at them how they
 /// stand.
-fn rules(binding: Binding) -> Value {
+fn rules(binding: Binding) -> Vec<Value> {
     let mut of_pods = vec!["get", "list", "watch", "create", "delete"];
     if binding == Binding::KubeScheduler {
         // To remove a gate.
         of_pods.push("patch");
     }
-    json!([
+    let own = json!([
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": of_pods },
         { "apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"] },
@@ -116,7 +122,26 @@ fn rules(binding: Binding) -> Value {
             "resources": [format!("{PLURAL}/status"), format!("{QUOTAS_PLURAL}/status")],
         },
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"] },
-    ])
+        {
+            "apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"],
+            "verbs": ["list", "watch"],
+        },
+    ]);
+    let of_workloads = of_workloads().into_iter().map(|(group, plurals)| {
+        let verbs = ["get", "list", "watch", "patch"];
+        json!({ "apiGroups": [group], "resources": plurals, "verbs": verbs })
+    });
+    let own = own.as_array().cloned().unwrap_or_default();
+    own.into_iter().chain(of_workloads).collect()
+}
+
+/// By group, the kinds of workloads of others that are suspended, and have to go on again.
+fn of_workloads() -> BTreeMap<&'static str, Vec<&'static str>> {
+    let mut plurals: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (group, plural) in WorkloadKind::resources() {
+        plurals.entry(group).or_default().push(plural);
+    }
+    plurals
 }
 
 /// What a leader before the newest one still makes is refused: it stood still, and does not know.
@@ -128,11 +153,7 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
          object.metadata.labels['{SCHEDULER_LABEL}'] == '{scheduler}' && \
          has(object.metadata.annotations) && '{EPOCH}' in object.metadata.annotations"
     );
-    // The first epoch is 1, before the Lease has changed hands.
-    let is_newest = format!(
-        "int(object.metadata.annotations['{EPOCH}']) > \
-         (has(params.spec.leaseTransitions) ? params.spec.leaseTransitions : 0)"
-    );
+    let is_newest = format!("int(object.metadata.annotations['{EPOCH}']) > {NEWEST}");
     let mut acts = vec![json!({
         "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
         "resources": ["pods", "pods/binding"],
@@ -163,6 +184,49 @@ fn fence(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
         "matchConditions": conditions,
         "validations": [{
             "expression": is_newest, "reason": "Forbidden",
+            "message": "another server leads since the one that made this",
+        }],
+    });
+    let lease = json!({
+        "name": scheduler, "namespace": namespace, "parameterNotFoundAction": "Allow",
+    });
+    admission(&metadata, policy, Some(lease))
+}
+
+/// The same of workloads of others, which it starts and stops.
+fn fence_suspension(options: &ManifestOptions, labels: &Value) -> Vec<Value> {
+    let ManifestOptions { namespace, scheduler, .. } = options;
+    let metadata = json!({ "name": format!("{scheduler}.suspension.{GROUP}"), "labels": labels });
+    let epoch = |object: &str| {
+        format!(
+            "(has({object}.metadata.annotations) && '{EPOCH}' in {object}.metadata.annotations ? \
+             {object}.metadata.annotations['{EPOCH}'] : '0')"
+        )
+    };
+    let is_ours = format!(
+        "has(object.metadata.annotations) && '{SCHEDULER_LABEL}' in object.metadata.annotations \
+         && object.metadata.annotations['{SCHEDULER_LABEL}'] == '{scheduler}'"
+    );
+    let acts = of_workloads().into_iter().map(|(group, plurals)| {
+        json!({
+            "apiGroups": [group], "apiVersions": ["*"], "operations": ["UPDATE"],
+            "resources": plurals,
+        })
+    });
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "paramKind": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" },
+        "matchConstraints": { "resourceRules": acts.collect::<Vec<_>>() },
+        "matchConditions": [
+            { "name": "by-a-leader", "expression": is_ours },
+            // What others change of it says whose word was the last.
+            {
+                "name": "says-when",
+                "expression": format!("{} != {}", epoch("object"), epoch("oldObject")),
+            },
+        ],
+        "validations": [{
+            "expression": format!("int({}) > {NEWEST}", epoch("object")), "reason": "Forbidden",
             "message": "another server leads since the one that made this",
         }],
     });

@@ -32,6 +32,12 @@ pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
 pub(crate) const GATE: &str = "heterosis.dev/placement";
 /// Of a pod of somebody else, `true` where it may be stopped for others.
 pub(crate) const PREEMPTIBLE: &str = "heterosis.dev/preemptible";
+/// Of what somebody else made: one of the four words, in place of its priority class.
+pub(crate) const PRIORITY: &str = "heterosis.dev/priority";
+/// Of a workload of somebody else: which part of the network is to hold all of its pods.
+pub(crate) const TOPOLOGY: &str = "heterosis.dev/topology";
+/// Of a workload of somebody else: how its job ended here, so that nobody takes it in again.
+pub(crate) const ENDED: &str = "heterosis.dev/ended";
 /// The node for which the gate of a pod was removed.
 pub(crate) const NODE: &str = "heterosis.dev/node";
 /// Of the leader that made it: the API server refuses what one before the newest makes.
@@ -58,6 +64,13 @@ pub enum Binding {
 pub(crate) struct Scheduler {
     pub name: Arc<str>,
     pub binding: Binding,
+}
+
+/// The name of an object in the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ObjectKey {
+    pub namespace: String,
+    pub name: String,
 }
 
 /// Which attempt of which stage a gang is.

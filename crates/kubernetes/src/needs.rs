@@ -2,17 +2,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::Name;
+use het_core::{Name, Priority};
 
 /// What a pod says of the node that it wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodNeeds {
     pub profile: Name,
-    pub priority: i64,
+    pub priority: Priority,
     pub preemptible: bool,
     pub nodes: NodeRule,
     /// What it asks for that nobody does here: one sentence.
     pub not_supported: Option<String>,
+}
+
+/// The value of a priority class from which on a pod is urgent.
+const URGENT_FROM: i64 = 1_000_000;
+
+/// How urgent a pod is by the value of its priority class.
+pub(crate) fn priority(value: i64) -> Priority {
+    match value {
+        ..0 => Priority::Low,
+        0 => Priority::Normal,
+        1..URGENT_FROM => Priority::High,
+        _ => Priority::Urgent,
+    }
 }
 
 /// Which nodes will do, by their labels and taints.

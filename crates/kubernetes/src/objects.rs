@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use het_core::{LeaseId, Name};
+use het_core::{LeaseId, Name, Priority};
 use het_wire::progress::LINE_BYTES_MAX;
 use k8s_openapi::api::core::v1;
 use kube::api::{ApiResource, Object};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
-use crate::names::{self, Binding, GATE, RankLabels, Scheduler};
-use crate::needs::{NodeRule, Operator, PodNeeds, Requirement, Tolerated};
+use crate::names::{self, Binding, GATE, ObjectKey, RankLabels, Scheduler};
+use crate::needs::{self, NodeRule, Operator, PodNeeds, Requirement, Tolerated};
 use crate::quantity::amounts;
+use crate::resources::is_device;
+use crate::workload_kinds::{WorkloadName, controller_of};
 
 pub(crate) type PodObject = Object<PodSpec, PodStatus>;
 pub(crate) type NodeObject = Object<NodeSpec, NodeStatus>;
@@ -78,6 +81,7 @@ pub(crate) struct PodSpec {
     tolerations: Vec<Toleration>,
     scheduler_name: Option<String>,
     priority: Option<i64>,
+    priority_class_name: Option<String>,
     node_selector: BTreeMap<String, String>,
     affinity: Affinity,
     scheduling_gates: Vec<SchedulingGate>,
@@ -208,13 +212,6 @@ struct Terminated {
     message: Option<String>,
 }
 
-/// The name of an object in the cluster.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ObjectKey {
-    pub namespace: String,
-    pub name: String,
-}
-
 /// What is kept of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodRow {
@@ -235,6 +232,8 @@ pub(crate) struct PodRow {
     pub needs: Option<Arc<PodNeeds>>,
     /// What its program said last of its progress.
     pub report: Option<Arc<str>>,
+    /// The workload of somebody else that its labels say it is of.
+    pub workload: Option<Arc<WorkloadName>>,
 }
 
 /// How far a pod is.
@@ -301,6 +300,7 @@ impl PodRow {
     /// The row of a pod as a scheduler sees it; `None` of an object without a name.
     pub fn of(pod: PodObject, scheduler: &Scheduler) -> Option<Self> {
         let metadata = pod.metadata;
+        let controller = controller_of(&metadata).cloned();
         let key =
             ObjectKey { namespace: metadata.namespace.unwrap_or_default(), name: metadata.name? };
         let requests = pod.spec.requests();
@@ -308,10 +308,9 @@ impl PodRow {
         let rank = names::rank_of(&labels, &scheduler.name);
         let is_deleting = metadata.deletion_timestamp.is_some();
         let phase = pod.status.as_ref().map_or(PodPhase::Pending, PodStatus::phase);
-        let is_ours = match scheduler.binding {
-            Binding::Own => pod.spec.scheduler_name.as_deref() == Some(&*scheduler.name),
-            Binding::KubeScheduler => names::is_for(Some(&labels), &scheduler.name),
-        };
+        let is_ours = pod.spec.is_for(&labels, scheduler);
+        let workload = WorkloadName::of_pod(&key.namespace, &labels, controller.as_ref());
+        let workload = workload.filter(|_| is_ours);
         let is_free = rank.is_none() && !is_deleting;
         let asks = is_ours && is_free && pod.spec.awaits_node(scheduler.binding);
         let annotations = metadata.annotations.unwrap_or_default();
@@ -340,6 +339,7 @@ impl PodRow {
             requests,
             needs: needs.map(Arc::new),
             report: report.map(|text| text.as_str().into()),
+            workload: workload.map(Arc::new),
         })
     }
 
@@ -348,7 +348,64 @@ impl PodRow {
     }
 }
 
+/// Pods as somebody describes those that are to be made.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct PodTemplate {
+    #[serde(default)]
+    metadata: TemplateMetadata,
+    spec: PodSpec,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct TemplateMetadata {
+    labels: BTreeMap<String, String>,
+}
+
+impl PodTemplate {
+    /// `None` of what the API server would not take for one.
+    pub fn of(value: &Value) -> Option<Self> {
+        Self::deserialize(value).ok()
+    }
+
+    /// Whether its pods will wait for this scheduler to choose a node.
+    pub fn is_for(&self, scheduler: &Scheduler) -> bool {
+        let is_ours = self.spec.is_for(&self.metadata.labels, scheduler);
+        is_ours && self.spec.awaits_node(scheduler.binding)
+    }
+
+    pub fn wants_devices(&self) -> bool {
+        self.requests().iter().any(|(name, amount)| *amount > 0 && is_device(name))
+    }
+
+    pub fn requests(&self) -> BTreeMap<String, u64> {
+        self.spec.requests()
+    }
+
+    pub fn priority_class(&self) -> Option<String> {
+        self.spec.priority_class_name.clone()
+    }
+
+    /// `annotations` are those of whoever makes the pods.
+    pub fn needs(
+        &self,
+        profile: &str,
+        annotations: &BTreeMap<String, String>,
+        scheduler: &Scheduler,
+    ) -> PodNeeds {
+        self.spec.needs(profile, annotations, scheduler)
+    }
+}
+
 impl PodSpec {
+    /// Whether this scheduler is asked, by name or, where kube-scheduler binds, by a label.
+    fn is_for(&self, labels: &BTreeMap<String, String>, scheduler: &Scheduler) -> bool {
+        match scheduler.binding {
+            Binding::Own => self.scheduler_name.as_deref() == Some(&*scheduler.name),
+            Binding::KubeScheduler => names::is_for(Some(labels), &scheduler.name),
+        }
+    }
+
     /// Whether nothing is missing but that a node is chosen.
     fn awaits_node(&self, binding: Binding) -> bool {
         let is_last_gate = match (binding, self.scheduling_gates.as_slice()) {
@@ -373,13 +430,20 @@ impl PodSpec {
             tolerates: self.tolerated(),
         };
         let is_long = nodes.words() > NodeRule::WORDS_MAX;
-        let too_long = is_long.then_some("a node affinity as long as that");
+        let too_long = is_long.then(|| "a node affinity as long as that".to_owned());
+        let word = annotations.get(names::PRIORITY);
+        let said = word.and_then(|word| Priority::ALL.into_iter().find(|it| it.word() == word));
+        let unknown = word.filter(|_| said.is_none()).map(|word| {
+            let words = Priority::ALL.map(Priority::word).join(", ");
+            format!("`{word}` as `{}`: it is one of {words}", names::PRIORITY)
+        });
+        let not_supported = self.not_supported(scheduler).map(str::to_owned);
         PodNeeds {
             profile: profile.into(),
-            priority: self.priority.unwrap_or_default(),
+            priority: said.unwrap_or(needs::priority(self.priority.unwrap_or_default())),
             preemptible: annotations.get(names::PREEMPTIBLE).is_some_and(|value| value == "true"),
             nodes: if is_long { NodeRule::default() } else { nodes },
-            not_supported: self.not_supported(scheduler).or(too_long).map(str::to_owned),
+            not_supported: not_supported.or(too_long).or(unknown),
         }
     }
 

@@ -10,9 +10,9 @@ use het_core::{
 use het_engine::{Placeholders, fill};
 use serde_json::{Map, Value, json};
 
-use crate::jobs::JobOwner;
-use crate::names::{Attempt, Binding, RANK_ACCOUNT, Scheduler};
-use crate::objects::ObjectKey;
+use crate::names::{Attempt, Binding, ObjectKey, RANK_ACCOUNT, Scheduler};
+use crate::owners::JobOwner;
+use crate::resources::CPU;
 
 /// Where ranks meet: each gang has addresses of its own, so all may use the same.
 const PORT: u16 = 29_500;
@@ -23,8 +23,6 @@ const SHARED_MEMORY: &str = "shared-memory";
 /// A volume and a container that bring `het` to where a rank's program runs.
 const SUPERVISOR: &str = "het";
 const SUPERVISOR_DIR: &str = "/het";
-/// What the kubelet calls the cores of a node.
-pub(crate) const CPU: &str = "cpu";
 
 /// What a start is to become.
 #[derive(Debug)]

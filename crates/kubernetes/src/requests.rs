@@ -1,16 +1,17 @@
-//! Pods of others that ask this scheduler for a node: what they need, and which devices would do.
+//! Others that ask this scheduler for nodes: what they need, and which devices would do.
 //! No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use het_core::{Bytes, HostResources, Name};
+use het_core::{Bytes, Domain, HostResources, Name, Priority};
 use tokio::sync::mpsc;
 
-use crate::inventory::{Inventory, is_device};
-use crate::jobs::{JobNews, JobOwner};
+use crate::inventory::Inventory;
+use crate::jobs::JobNews;
 use crate::needs::{NodeRule, PodNeeds};
-use crate::pods::CPU;
+use crate::owners::Foreign;
 use crate::quotas::QuotasNews;
+use crate::resources::{CPU, is_device};
 
 /// What only more or other nodes can change, and what nothing can.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,16 +22,20 @@ pub enum Unsuitable {
     NotSupported(String),
 }
 
-/// A pod of somebody else that asks this scheduler for a node.
+/// What somebody else made that asks this scheduler for nodes: a pod, or a workload, which has
+/// several.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodRequest {
-    pub pod: JobOwner,
+pub struct Request {
+    pub of: Foreign,
     /// The name that pods of one controller have in common.
     pub profile: Name,
-    /// The value of its priority class.
-    pub priority: i64,
+    pub priority: Priority,
     /// Its owner lets it be stopped for others.
     pub preemptible: bool,
+    /// Pods that start together.
+    pub ranks: u32,
+    pub within: Domain,
+    /// Of each.
     pub devices: Result<PodDevices, Unsuitable>,
 }
 
@@ -46,19 +51,19 @@ pub struct PodDevices {
     pub host: HostResources,
 }
 
-/// What changed about pods of others that ask for a node.
+/// What changed about objects of others that ask for nodes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum PodNews {
-    Asks(Box<PodRequest>),
+pub enum RequestNews {
+    Asks(Box<Request>),
     Gone { uid: String },
 }
 
-/// What changes about jobs, about pods that ask for a node, and about quotas, beginning with all
+/// What changes about jobs, about others that ask for nodes, and about quotas, beginning with all
 /// that there are.
 #[derive(Debug)]
 pub struct News {
     pub jobs: mpsc::Receiver<JobNews>,
-    pub pods: mpsc::UnboundedReceiver<PodNews>,
+    pub requests: mpsc::UnboundedReceiver<RequestNews>,
     pub quotas: mpsc::Receiver<QuotasNews>,
 }
 

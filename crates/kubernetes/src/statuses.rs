@@ -20,8 +20,9 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::sleep;
 
 use crate::events;
-use crate::jobs::{JobOwner, Jobs};
+use crate::jobs::Jobs;
 use crate::leader::Leadership;
+use crate::owners::JobOwner;
 
 const CONFLICT: u16 = 409;
 const INVALID: u16 = 422;

@@ -1,13 +1,22 @@
 //! Follows what changes in the cluster.
 
+use std::collections::BTreeMap;
+
 use futures_util::{StreamExt, pin_mut};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::DynamicObject;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Config, Error, Event, watcher};
 use kube::{Api, Client};
 
 use crate::channel::{Message, Sender};
-use crate::names::Scheduler;
-use crate::objects::{self, NodeObject, NodeRow, ObjectKey, PodObject, PodRow};
+use crate::names::{ObjectKey, Scheduler};
+use crate::objects::{self, NodeObject, NodeRow, PodObject, PodRow};
+use crate::workload_kinds::{WorkloadKind, WorkloadName};
+use crate::workloads::WorkloadRow;
+
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
 
 /// All pods of the cluster: those of others take room, too. Goes on until the engine is gone;
 /// a watch that breaks is begun anew after a pause.
@@ -56,6 +65,82 @@ pub(crate) async fn nodes(client: Client, sender: Sender) {
             sender.send(message).await;
         }
     }
+}
+
+/// All workloads of a kind, as [`pods`]. Of a kind that the API server does not know, or that the
+/// account may not list, there are none.
+pub(crate) async fn workloads(
+    (client, kind, scheduler, sender): (Client, WorkloadKind, Scheduler, Sender),
+) {
+    let api: Api<DynamicObject> = Api::all_with(client, &kind.resource());
+    let events = watcher(api, Config::default()).default_backoff();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        let message = match event {
+            Ok(Event::Init) => Some(Message::WorkloadsBegin(kind)),
+            Ok(Event::InitDone) => Some(Message::WorkloadsEnd(kind)),
+            Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                let row = WorkloadRow::of(kind, object, &scheduler);
+                row.map(|row| Message::Workload(Box::new(row)))
+            }
+            Ok(Event::Delete(object)) => object.metadata.name.map(|name| {
+                let namespace = object.metadata.namespace.unwrap_or_default();
+                let name = WorkloadName { kind, key: ObjectKey { namespace, name } };
+                Message::WorkloadGone { name, uid: object.metadata.uid.unwrap_or_default() }
+            }),
+            Err(error) if is_unknown(&error) => {
+                sender.send(Message::WorkloadsBegin(kind)).await;
+                Some(Message::WorkloadsEnd(kind))
+            }
+            // The stream begins anew by itself.
+            Err(_) => None,
+        };
+        if let Some(message) = message {
+            sender.send(message).await;
+        }
+    }
+}
+
+/// Values of priority classes, all of them whenever one changes.
+pub(crate) async fn priority_classes(client: Client, sender: Sender) {
+    let api: Api<PriorityClass> = Api::all(client);
+    let events = watcher(api, Config::default()).default_backoff();
+    pin_mut!(events);
+    let mut values = BTreeMap::new();
+    let mut is_listing = true;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => {
+                values.clear();
+                is_listing = true;
+            }
+            Ok(Event::InitDone) => is_listing = false,
+            Ok(Event::Apply(class) | Event::InitApply(class)) => {
+                values.insert(
+                    class.metadata.name.unwrap_or_default(),
+                    i64::from(class.value.unwrap_or_default()),
+                );
+            }
+            Ok(Event::Delete(class)) => {
+                values.remove(&class.metadata.name.unwrap_or_default());
+            }
+            // Without the right to list them none has a value.
+            Err(error) if is_unknown(&error) => is_listing = false,
+            Err(_) => {}
+        }
+        if !is_listing {
+            sender.send(Message::PriorityClasses(values.clone())).await;
+        }
+    }
+}
+
+/// Whether nothing of the kind can be listed now.
+fn is_unknown(error: &Error) -> bool {
+    let code = match error {
+        Error::InitialListFailed(kube::Error::Api(status)) => status.code,
+        _ => 0,
+    };
+    matches!(code, FORBIDDEN | NOT_FOUND)
 }
 
 fn gone(pod: PodObject) -> Option<(ObjectKey, String)> {

@@ -1,6 +1,8 @@
 //! What is written to the API server. Each write may be made twice and is made once: names are
 //! fixed, and what is already there is looked at.
 
+mod workloads;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -19,11 +21,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::channel::{Message, Sender};
-use crate::conditions::PodConditions;
-use crate::jobs::JobOwner;
+use crate::conditions::ForeignConditions;
 use crate::leader::Leadership;
-use crate::names::{self, Binding, HOSTNAME, Scheduler};
-use crate::objects::{self, ObjectKey, PodObject, PodRow};
+use crate::names::{self, Binding, HOSTNAME, ObjectKey, Scheduler};
+use crate::objects::{self, PodObject, PodRow};
+use crate::owners::JobOwner;
 use crate::pods::{self, Objects, Pod};
 use crate::statuses::{NotNamed, Statuses};
 
@@ -48,7 +50,7 @@ pub(crate) struct Writer {
     sender: Sender,
     leadership: Leadership,
     statuses: Statuses,
-    conditions: PodConditions,
+    conditions: ForeignConditions,
     requests: Arc<Semaphore>,
 }
 
@@ -112,7 +114,7 @@ impl Writer {
         client: Client,
         scheduler: Scheduler,
         sender: Sender,
-        (leadership, statuses, conditions): (Leadership, Statuses, PodConditions),
+        (leadership, statuses, conditions): (Leadership, Statuses, ForeignConditions),
     ) -> Self {
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
         Self { client, scheduler, sender, leadership, statuses, conditions, requests }

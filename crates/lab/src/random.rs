@@ -2,6 +2,7 @@
 //! devices, stragglers, users who change their minds.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use het_control::{Cadence, Retention};
@@ -435,7 +436,7 @@ fn stage(draw: &mut Draw, topology: &Topology, index: u16) -> StageSpec {
     let state = State::new(Arc::new(topology.clone()));
     loop {
         let wanted = draw.between(1, 3);
-        let spec = StageSpec {
+        let mut spec = StageSpec {
             name: format!("s{index}").into(),
             kind: *draw.pick(&StageKind::ALL),
             after: Vec::new(),
@@ -443,7 +444,7 @@ fn stage(draw: &mut Draw, topology: &Topology, index: u16) -> StageSpec {
             alternatives: (0..wanted).map(|_| alternative(draw)).collect(),
             companions: companions(draw),
             within: if draw.chance(70) { Domain::Any } else { *draw.pick(&Domain::ALL) },
-            ranks: if draw.chance(50) { RankRule::PerNode } else { RankRule::PerDevice },
+            ranks: if draw.chance(50) { RankRule::PerNode } else { RankRule::PER_DEVICE },
             retries: draw.between(0, 1) as u32,
             restarts: StageSpec::RESTARTS_DEFAULT,
             profile: format!("p{}", draw.between(0, 4)).into(),
@@ -451,6 +452,12 @@ fn stage(draw: &mut Draw, topology: &Topology, index: u16) -> StageSpec {
             preemptible: Preemptible::default(),
             planned: PlannedSpeeds::default(),
         };
+        let are_even = spec.alternatives.iter().all(|it| it.count.is_multiple_of(2));
+        if let Some(two) = NonZeroU32::new(2).filter(|_| are_even)
+            && spec.ranks == RankRule::PER_DEVICE
+        {
+            spec.ranks = RankRule::PerUnits(two);
+        }
         let mut cluster = Pool::empty_cluster(&state);
         if place(&mut cluster, &spec, 0).is_ok() {
             return spec;

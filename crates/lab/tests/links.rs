@@ -318,7 +318,7 @@ fn ranks_of_a_gang_are_on_its_set() {
     let mut pool = Pool::empty_cluster(&state);
     pool.take(&holding(&[gpus[0], gpus[1]]));
     let mut spec = stage("train", vec![alternative("l40s", 4)]);
-    spec.ranks = RankRule::PerDevice;
+    spec.ranks = RankRule::PER_DEVICE;
     let placed = place(&mut pool, &spec, 0).expect("there is room");
     let devices: Vec<DeviceId> = placed.devices().map(|grant| grant.device).collect();
     assert_eq!(devices, gpus[4..]);

@@ -39,12 +39,12 @@ fn check(gpus: u32, ranks: RankRule, cores: u32, expected: &[&[(u32, u32)]]) {
 
 #[test]
 fn cores_are_those_next_to_the_device() {
-    check(1, RankRule::PerDevice, 4, &[&[(3, 4)]]);
-    check(2, RankRule::PerDevice, 4, &[&[(3, 4)], &[(0, 4)]]);
+    check(1, RankRule::PER_DEVICE, 4, &[&[(3, 4)]]);
+    check(2, RankRule::PER_DEVICE, 4, &[&[(3, 4)], &[(0, 4)]]);
 }
 
 #[test]
 fn where_those_do_not_suffice_others_help() {
-    check(1, RankRule::PerDevice, 10, &[&[(3, 8), (0, 2)]]);
+    check(1, RankRule::PER_DEVICE, 10, &[&[(3, 8), (0, 2)]]);
     check(2, RankRule::PerNode, 10, &[&[(0, 8), (3, 2)]]);
 }

@@ -16,8 +16,8 @@ use het_control::Controller;
 use het_core::{Event, JobId, Millis, State};
 use het_host::{Home, LatestLoad, Reserve, StartTime};
 use het_kubernetes::{
-    Binding, Cluster, JobObject, JobOwner, JobOwners, Kubernetes, KubernetesConfig, Leadership,
-    Nodes, Patience, Statuses,
+    Binding, Cluster, Foreign, ForeignKind, JobObject, JobOwner, JobOwners, Kubernetes,
+    KubernetesConfig, Leadership, Nodes, Patience, Statuses,
 };
 use het_node::{Heartbeat, boot_id, since_boot};
 use het_service::{Scheduling, Service, ServiceError, Setup};
@@ -30,7 +30,7 @@ use crate::archive::Archive;
 use crate::assembly::{StartError, first_turn, start_time_of};
 use crate::served::Served;
 use crate::store::{Keeping, StoreError, StoreReader};
-use intake::{Intake, Known, KnownPod, quotas_at_start};
+use intake::{Intake, Known, KnownForeign, quotas_at_start};
 use jobs::ClusterJobs;
 use reporting::{catch_up, write_statuses};
 use takeover::Takeover;
@@ -101,7 +101,7 @@ impl ClusterService {
         let (owners, statuses) = (engine.owners(), engine.statuses());
         let conditions = engine.conditions();
         let known = known_jobs(&past.state, &rows, &objects, &owners);
-        let pods = known_pods(&past.state, &owners);
+        let foreign = known_foreign(&past.state, &owners);
         let quotas = engine.quotas();
         let jobs = ClusterJobs::new(engine.jobs(), quotas.name());
         let changes = engine.watch_jobs();
@@ -152,7 +152,7 @@ impl ClusterService {
             known,
             refused: BTreeMap::new(),
             conditions,
-            pods,
+            foreign,
             quotas,
             quotas_object: None,
         };
@@ -316,21 +316,22 @@ fn known_jobs(
 /// Live jobs whose object was deleted while nobody watched.
 fn deleted_jobs(state: &State, owners: &JobOwners) -> Vec<JobId> {
     let live = state.jobs().iter().filter(|(_, job)| job.end.is_none());
-    let is_owned = |id: JobId| owners.get(id).is_some() || owners.pod(id).is_some();
+    let is_owned = |id: JobId| owners.get(id).is_some() || owners.foreign(id).is_some();
     live.map(|(id, _)| *id).filter(|id| !is_owned(*id)).collect()
 }
 
-/// Live jobs that are pods of others, by uid.
-fn known_pods(state: &State, owners: &JobOwners) -> BTreeMap<String, KnownPod> {
+/// Live jobs that are objects of others, by uid.
+fn known_foreign(state: &State, owners: &JobOwners) -> BTreeMap<String, KnownForeign> {
     let mut known = BTreeMap::new();
     for (id, job) in state.jobs().iter().filter(|(_, job)| job.end.is_none()) {
         let key = job.spec.key.as_ref().map(|key| key.as_str());
-        let Some(uid) = key.and_then(intake::pod_uid_of) else { continue };
+        let Some((kind, uid)) = key.and_then(ForeignKind::of_key) else { continue };
         let (namespace, name) = (job.spec.tenant.to_string(), job.spec.name.to_string());
-        owners.insert_pod(*id, JobOwner { namespace, name, uid: uid.to_owned() });
+        let owner = JobOwner { namespace, name, uid: uid.to_owned() };
+        owners.insert_foreign(*id, Foreign { kind, owner });
         let shape = job.spec.stages.first().and_then(|stage| stage.alternatives.first());
         let selector = shape.map(|shape| (shape.selector.clone(), shape.count));
-        known.insert(uid.to_owned(), KnownPod { job: Some(*id), request: None, selector });
+        known.insert(uid.to_owned(), KnownForeign { job: Some(*id), request: None, selector });
     }
     known
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use eligibility::Course;
 use het_core::{
     Action, Checkpoint, Device, DeviceId, Domain, Event, Failure, FailureCause, HostResources,
-    JobId, JobSpec, LeaseId, Millis, NodeId, Outcome, Placement, Plan, Preemptible, Quotas, Reason,
-    StageIndex, StageKey, StageState, State, StopCause, Time, Topology,
+    JobId, JobSpec, LeaseId, Millis, NodeId, Outcome, Placement, Plan, Preemptible, Quotas,
+    RankRule, Reason, StageIndex, StageKey, StageState, State, StopCause, Time, Topology,
 };
 use recovery::{Trail, Verdict};
 
@@ -511,6 +511,12 @@ impl Oracle {
                 || rank.host != spec.companions.host
             {
                 self.blame(2, format!("a rank of {key} lacks its companions"));
+            }
+            let units: u64 = rank.grants.iter().map(|grant| u64::from(grant.share.0)).sum();
+            if let RankRule::PerUnits(each) = spec.ranks
+                && units != u64::from(each.get()) * 10_000
+            {
+                self.blame(2, format!("a rank of {key} gets {units} instead of {each} units"));
             }
             for grant in rank.grants.iter().chain(&rank.companions) {
                 let node = self.topology.device(grant.device).node;

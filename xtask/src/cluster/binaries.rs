@@ -14,10 +14,10 @@ const VERSION: &str = "v1.37.2";
 
 /// A program, the module in `tests/kubernetes` that requires it, and its package.
 #[derive(Debug)]
-struct Program {
-    name: &'static str,
-    module: &'static str,
-    package: &'static str,
+pub struct Program {
+    pub name: &'static str,
+    pub module: &'static str,
+    pub package: &'static str,
 }
 
 const fn of_kubernetes(name: &'static str, package: &'static str) -> Program {
@@ -76,7 +76,7 @@ pub struct Binaries {
 
 impl Binaries {
     /// Builds what is missing: the first time ten minutes on two cores, of which the API server
-    /// takes most; real nodes take two more.
+    /// takes most; real nodes take two more, and controllers of workloads five.
     ///
     /// # Errors
     /// When Go is missing, or a module cannot be had or built.
@@ -85,11 +85,30 @@ impl Binaries {
         fs::create_dir_all(&binaries.cache)
             .with_context(|| format!("`{}` cannot be made", binaries.cache.display()))?;
         for program in sets.iter().flat_map(|set| set.programs()) {
-            if !binaries.path(program.name).exists() {
-                program.build(&binaries.cache)?;
-            }
+            binaries.build_if_missing(program)?;
         }
         Ok(binaries)
+    }
+
+    /// Builds a program that is in no set.
+    ///
+    /// # Errors
+    /// When Go is missing, or its module cannot be had or built.
+    pub fn build_if_missing(&self, program: &Program) -> Result<()> {
+        if self.path(program.name).exists() {
+            return Ok(());
+        }
+        program.build(&self.cache)
+    }
+
+    /// Keeps a file beside the programs.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, name: &str, text: &[u8]) -> Result<()> {
+        let draft = draft(&self.cache, name);
+        fs::write(&draft, text).with_context(|| format!("`{}`", draft.display()))?;
+        fs::rename(&draft, self.cache.join(name)).context("what was written cannot be moved")
     }
 
     /// `None` where one is missing.
@@ -127,8 +146,14 @@ pub fn user_cache() -> Result<PathBuf> {
     root.context("neither XDG_CACHE_HOME nor HOME is set")
 }
 
-fn directory(module: &str) -> PathBuf {
+/// Where a module of `tests/kubernetes` is.
+pub fn directory(module: &str) -> PathBuf {
     crate::root().join("tests/kubernetes").join(module)
+}
+
+/// The name of a file until it is whole.
+fn draft(cache: &Path, name: &str) -> PathBuf {
+    cache.join(format!(".{name}-{}", std::process::id()))
 }
 
 impl Program {
@@ -142,8 +167,7 @@ impl Program {
             "-s -w -X {stamp}.gitVersion={VERSION} -X {stamp}.gitMajor={major} \
              -X {stamp}.gitMinor={minor}"
         );
-        // Under another name until it is whole.
-        let draft = into.join(format!(".{}-{}", self.name, std::process::id()));
+        let draft = draft(into, self.name);
         let mut go = Command::new("go");
         // Storage drivers that want libraries in C.
         let tags = "no_btrfs no_devmapper no_zfs";

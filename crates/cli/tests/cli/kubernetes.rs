@@ -5,6 +5,7 @@ mod gates;
 mod pods;
 mod quotas;
 mod ranks;
+mod workloads;
 
 use std::fs;
 use std::io::Write;

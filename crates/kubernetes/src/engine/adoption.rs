@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 
 use het_core::{CheckpointSpec, LeaseId, Phase, State};
 
-use super::{Adoption, Kubernetes, Listing, Live, Place};
+use super::workloads::named;
+use super::{Adoption, Kubernetes, Live, Place};
 use crate::gang::Gang;
-use crate::names::Binding;
-use crate::objects::{ObjectKey, PodPhase, PodRow};
+use crate::names::{Binding, ObjectKey};
+use crate::objects::{PodPhase, PodRow};
 use crate::pods;
 
 impl Kubernetes {
-    /// Takes up the leases of the state to adopt, once it is known which pods there are.
+    /// Takes up the leases of the state to adopt, once it is known which pods there are, and which
+    /// workloads that own some.
     pub(super) fn take_up(&mut self) {
-        if !matches!((&self.adoption, &self.pod_list), (Adoption::Awaited(_), Listing::Done)) {
+        if !matches!(self.adoption, Adoption::Awaited(_)) || !self.are_owned_listed() {
             return;
         }
         let Adoption::Awaited(state) = std::mem::replace(&mut self.adoption, Adoption::Done) else {
@@ -60,8 +62,11 @@ impl Kubernetes {
 
     fn take_up_lease(&mut self, state: &State, id: LeaseId, rows: &[PodRow]) {
         let lease = &state.leases()[&id];
-        if let Some(pod) = self.owners.pod(lease.stage.job) {
-            return self.take_up_pod(state, id, pod);
+        if let Some(object) = self.owners.foreign(lease.stage.job) {
+            return match named(lease.stage.job, &object) {
+                Some(named) => self.take_up_workload(state, id, named),
+                None => self.take_up_pod(state, id, object.owner),
+            };
         }
         let job = &state.jobs()[&lease.stage.job];
         let index = lease.stage.stage.index();

@@ -1,20 +1,20 @@
-//! Pods of others that ask for a node: who is told of them, and how they get one.
+//! Others that ask for nodes: who is told of them, and how a pod gets one.
 
 use std::collections::BTreeMap;
 
 use het_core::{
-    CheckpointSpec, Event, Failure, FailureCause, JobId, LeaseId, Name, Outcome, Placement, State,
-    Topology,
+    CheckpointSpec, Domain, Event, Failure, FailureCause, JobId, LeaseId, Name, Outcome, Placement,
+    State, Topology,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Kubernetes, Live, Whose};
 use crate::gang::Gang;
-use crate::jobs::JobOwner;
-use crate::names::{Binding, HOSTNAME};
-use crate::objects::{ObjectKey, PodPhase, PodRow};
+use crate::names::{Binding, HOSTNAME, ObjectKey};
+use crate::objects::{PodPhase, PodRow};
+use crate::owners::{Foreign, ForeignKind, JobOwner};
 use crate::pods;
-use crate::requests::{Offers, PodNews, PodRequest};
+use crate::requests::{Offers, Request, RequestNews};
 use crate::writer::Right;
 
 /// A job that is a pod of somebody else.
@@ -29,17 +29,17 @@ pub(super) struct PodJob {
 pub(super) struct Requests {
     offers: Offers,
     /// Whoever takes them in; nobody where it is `None`.
-    news: Option<UnboundedSender<PodNews>>,
+    news: Option<UnboundedSender<RequestNews>>,
     /// Those that wait were told, so that from now on only changes are.
     is_told: bool,
-    /// By uid: pods that were told, and what they asked for last.
-    told: BTreeMap<String, PodRequest>,
+    /// By uid: who was told of, and what they asked for last.
+    told: BTreeMap<String, Request>,
     /// By uid: pods that got a node, or are to get one.
     leases: BTreeMap<String, LeaseId>,
 }
 
 impl Requests {
-    pub fn follow(&mut self, news: UnboundedSender<PodNews>) {
+    pub fn follow(&mut self, news: UnboundedSender<RequestNews>) {
         self.news = Some(news);
         self.is_told = false;
     }
@@ -56,16 +56,40 @@ impl Requests {
         self.leases.remove(uid);
     }
 
-    fn tell(&self, news: PodNews) {
+    /// Those that wait were told of.
+    pub fn is_told(&self) -> bool {
+        self.is_told
+    }
+
+    pub fn offers(&mut self) -> &mut Offers {
+        &mut self.offers
+    }
+
+    fn tell(&self, news: RequestNews) {
         // Whoever takes them in is gone at the end only.
         self.news.iter().for_each(|to| drop(to.send(news.clone())));
     }
 
-    /// A pod asks no more, or is gone.
-    pub fn over(&mut self, uid: &str) {
-        if self.told.remove(uid).is_some() {
-            self.tell(PodNews::Gone { uid: uid.to_owned() });
+    /// Tells what somebody asks for now, where that is news.
+    pub fn asks(&mut self, request: Request) {
+        let uid = &request.of.owner.uid;
+        if self.told.get(uid) != Some(&request) {
+            self.told.insert(uid.clone(), request.clone());
+            self.tell(RequestNews::Asks(Box::new(request)));
         }
+    }
+
+    /// One asks no more, or is gone.
+    pub fn over(&mut self, uid: &str) {
+        if self.told.contains_key(uid) {
+            self.gone(uid);
+        }
+    }
+
+    /// The same of one that an earlier leader may have been told of.
+    pub fn gone(&mut self, uid: &str) {
+        self.told.remove(uid);
+        self.tell(RequestNews::Gone { uid: uid.to_owned() });
     }
 }
 
@@ -85,17 +109,19 @@ impl Kubernetes {
             self.requests.is_told = true;
             waiting.iter().for_each(|row| self.see_request(row));
             self.tell_absent();
+            self.tell_workloads();
         }
     }
 
     /// Jobs whose pod went, or asks no more, while nobody watched.
     fn tell_absent(&self) {
-        for pod in self.owners.pods() {
+        let foreign = self.owners.all_foreign().into_iter();
+        for Foreign { owner: pod, .. } in foreign.filter(|it| it.kind == ForeignKind::Pod) {
             let row = self.pods.get(&key_of(&pod)).map(|(row, _)| row);
             // Of one that has a node its lease tells.
             let is_there = |row: &PodRow| row.needs.is_some() || row.node.is_some();
             if !row.is_some_and(|row| row.uid == pod.uid && is_there(row)) {
-                self.requests.tell(PodNews::Gone { uid: pod.uid });
+                self.requests.tell(RequestNews::Gone { uid: pod.uid });
             }
         }
     }
@@ -109,17 +135,17 @@ impl Kubernetes {
         }
         let Some(needs) = &row.needs else { return requests.over(&row.uid) };
         let ObjectKey { namespace, name } = row.key.clone();
-        let request = PodRequest {
-            pod: JobOwner { namespace, name, uid: row.uid.clone() },
+        let owner = JobOwner { namespace, name, uid: row.uid.clone() };
+        let devices = requests.offers.devices(inventory, needs, &row.requests);
+        requests.asks(Request {
+            of: Foreign { kind: ForeignKind::Pod, owner },
             profile: needs.profile.clone(),
             priority: needs.priority,
             preemptible: needs.preemptible,
-            devices: requests.offers.devices(inventory, needs, &row.requests),
-        };
-        if requests.told.get(&row.uid) != Some(&request) {
-            requests.told.insert(row.uid.clone(), request.clone());
-            requests.tell(PodNews::Asks(Box::new(request)));
-        }
+            ranks: 1,
+            within: Domain::Node,
+            devices,
+        });
     }
 
     /// Gives a pod the node of a lease.

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::objects::ObjectKey;
+use crate::names::ObjectKey;
 
 fn pod(phase: PodPhase) -> PodRow {
     let key = ObjectKey { namespace: "n".to_owned(), name: "p".to_owned() };
@@ -17,6 +17,7 @@ fn pod(phase: PodPhase) -> PodRow {
         trouble: None,
         needs: None,
         report: None,
+        workload: None,
     }
 }
 

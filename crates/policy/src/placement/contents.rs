@@ -1,6 +1,6 @@
 //! Requests and nodes of a real state as the items and bins of packing.
 
-use het_core::{Bytes, NodeId, RankRule, Share, StageSpec, State};
+use het_core::{Bytes, NodeId, Share, StageSpec, State};
 
 use super::packing::{Bin, Item, Mix, STEP, steps};
 use super::pool::{Pool, accepted};
@@ -15,10 +15,7 @@ pub(crate) fn item(state: &State, spec: &StageSpec, index: usize) -> Item {
     let classes = accepted(state, &alternative.selector, None);
     let of_devices = |class: &usize| topology.classes[*class].kind != "cpu";
     let models = classes.classes(state).filter(of_devices).fold(0, |all, class| all | bit(class));
-    let ranks = match spec.ranks {
-        RankRule::PerNode => 1,
-        RankRule::PerDevice => alternative.count,
-    };
+    let ranks = spec.ranks.ranks_on_node(alternative.count);
     let (devices, own_cores) =
         if models == 0 { (0, alternative.count) } else { (alternative.count, 0) };
     Item {

@@ -9,6 +9,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use het_core::{
     Companions, DeviceId, Domain, Grant, Name, NodeId, Placement, Rank, RankRule, Reason, Share,
@@ -181,19 +182,17 @@ impl<'a> Room<'a> {
     ) -> Self {
         let Companions { cores, host } = spec.companions;
         if spec.companions == Companions::default() {
-            return Self { node, devices, units: free };
+            return Self { node, devices, units: spec.ranks.whole(free) };
         }
         let on_cores = devices.iter().any(|id| pool.sockets(node).contains(id));
         let fits = |count: u32| {
-            let ranks = match spec.ranks {
-                RankRule::PerNode => 1,
-                RankRule::PerDevice => count,
-            };
+            let ranks = spec.ranks.ranks_on_node(count);
             let own_cores = if on_cores { count } else { 0 };
             ranks * cores + own_cores <= pool.free_cores(node)
                 && host.times(ranks).fits(pool.host(node))
         };
-        let units = (0..=free).rev().find(|&count| fits(count)).unwrap_or(0);
+        let is_whole = |count: &u32| spec.ranks.whole(*count) == *count;
+        let units = (0..=free).rev().filter(is_whole).find(|&count| fits(count)).unwrap_or(0);
         Self { node, devices, units }
     }
 }
@@ -252,7 +251,7 @@ fn fill(pool: &Pool<'_>, spec: &StageSpec, rooms: &[Room<'_>], need: u32) -> Vec
         let grants = taken.units(pool, &devices, count);
         let groups = match spec.ranks {
             RankRule::PerNode => vec![grants],
-            RankRule::PerDevice => split_units(&grants),
+            RankRule::PerUnits(each) => split(&grants, each),
         };
         ranks.extend(groups.into_iter().map(|grants| Rank {
             node: room.node,
@@ -299,10 +298,19 @@ impl Taken {
     }
 }
 
-fn split_units(grants: &[Grant]) -> Vec<Vec<Grant>> {
-    let singles = grants.iter().flat_map(|grant| {
-        let one = Grant { device: grant.device, share: Share::WHOLE };
-        std::iter::repeat_n(vec![one], grant.share.whole_units() as usize)
+/// Into so many units each; there are a multiple of them.
+fn split(grants: &[Grant], each: NonZeroU32) -> Vec<Vec<Grant>> {
+    let units = grants
+        .iter()
+        .flat_map(|grant| std::iter::repeat_n(grant.device, grant.share.whole_units() as usize));
+    let units: Vec<DeviceId> = units.collect();
+    let ranks = units.chunks(each.get() as usize).map(|of_rank| {
+        let of_device = of_rank.chunk_by(|one, other| one == other);
+        let grants = of_device.map(|of_device| Grant {
+            device: of_device[0],
+            share: Share::units(of_device.len() as u32),
+        });
+        grants.collect()
     });
-    singles.collect()
+    ranks.collect()
 }

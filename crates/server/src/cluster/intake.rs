@@ -1,6 +1,6 @@
 //! Jobs that people make in a cluster, on their way to the loop.
 
-mod pods;
+mod foreign;
 mod quotas;
 
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use het_core::{Event, Job, JobChange, JobId, JobSpec, Priority, StartConditions, State};
 use het_host::Home;
 use het_kubernetes::{
-    JobNews, JobObject, JobOwner, JobOwners, News, PodConditions, PodNews, QuotasApi, QuotasNews,
-    QuotasObject, Statuses,
+    ForeignConditions, JobNews, JobObject, JobOwner, JobOwners, News, QuotasApi, QuotasNews,
+    QuotasObject, RequestNews, Statuses,
 };
 use het_planner::models;
 use het_service::report::stamp;
@@ -25,16 +25,16 @@ use tokio::time::{Instant, sleep_until};
 use super::WORKDIR;
 use super::jobs::ClusterJobs;
 use crate::planning::plan;
-pub(super) use pods::{KnownPod, pod_uid_of};
+pub(super) use foreign::KnownForeign;
 pub(super) use quotas::at_start as quotas_at_start;
 
 /// What the key of a job begins with that has an object; its uid follows.
 const KEY: &str = "trainingjob/";
 /// Between two tries of what the loop could not take.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Jobs and pods that are taken in by one turn of the loop.
+/// Jobs and objects of others that are taken in by one turn of the loop.
 const JOBS_AT_ONCE: usize = 256;
-const PODS_AT_ONCE: usize = 1_024;
+const REQUESTS_AT_ONCE: usize = 1_024;
 /// The state of a job that cannot be taken in.
 const REFUSED: &str = "refused";
 
@@ -57,7 +57,7 @@ struct Waiting {
     /// The newest.
     quotas: Option<QuotasNews>,
     jobs: Vec<JobNews>,
-    pods: Vec<PodNews>,
+    requests: Vec<RequestNews>,
 }
 
 /// Takes jobs in, one after the other.
@@ -71,9 +71,9 @@ pub(super) struct Intake {
     pub known: BTreeMap<String, Known>,
     /// Objects whose jobs could not be taken in, by their uid.
     pub refused: BTreeMap<String, JobObject>,
-    pub conditions: PodConditions,
-    /// Pods of others that were taken in, by uid.
-    pub pods: BTreeMap<String, KnownPod>,
+    pub conditions: ForeignConditions,
+    /// Objects of others that were taken in, by uid.
+    pub foreign: BTreeMap<String, KnownForeign>,
     pub quotas: QuotasApi,
     /// The object of which the cluster does not have all.
     pub quotas_object: Option<Box<QuotasObject>>,
@@ -89,20 +89,20 @@ impl Intake {
         runtime.block_on(self.follow(news));
     }
 
-    async fn follow(&mut self, News { mut jobs, mut pods, mut quotas }: News) {
+    async fn follow(&mut self, News { mut jobs, mut requests, mut quotas }: News) {
         let mut topologies = self.handle.topologies();
         let mut waiting = Waiting::default();
         let mut again_at: Option<Instant> = None;
-        let (mut of_jobs, mut of_pods) = (Vec::new(), Vec::new());
+        let (mut of_jobs, mut of_others) = (Vec::new(), Vec::new());
         loop {
             tokio::select! {
                 count = jobs.recv_many(&mut of_jobs, JOBS_AT_ONCE) => match count {
                     0 => return,
                     _ => waiting.jobs.append(&mut of_jobs),
                 },
-                count = pods.recv_many(&mut of_pods, PODS_AT_ONCE) => match count {
+                count = requests.recv_many(&mut of_others, REQUESTS_AT_ONCE) => match count {
                     0 => return,
-                    _ => waiting.pods.append(&mut of_pods),
+                    _ => waiting.requests.append(&mut of_others),
                 },
                 Some(news) = quotas.recv() => waiting.quotas = Some(news),
                 // Words that were none may be devices now.
@@ -132,10 +132,10 @@ impl Intake {
         }
         let jobs = std::mem::take(&mut waiting.jobs);
         waiting.jobs = self.take_jobs(jobs).await;
-        while waiting.jobs.is_empty() && !waiting.pods.is_empty() {
-            let count = waiting.pods.len().min(PODS_AT_ONCE);
-            self.take_pods(&waiting.pods[..count]).await?;
-            waiting.pods.drain(..count);
+        while waiting.jobs.is_empty() && !waiting.requests.is_empty() {
+            let count = waiting.requests.len().min(REQUESTS_AT_ONCE);
+            self.take_foreign(&waiting.requests[..count]).await?;
+            waiting.requests.drain(..count);
         }
         if waiting.jobs.is_empty() { Ok(()) } else { Err(Unavailable::Busy) }
     }

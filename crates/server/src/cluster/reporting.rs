@@ -1,9 +1,9 @@
-//! What objects are told of their jobs, and pods of others of theirs.
+//! What objects are told of their jobs, and objects of others of theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use het_core::{Job, JobId, Reason, StageState, State};
-use het_kubernetes::{JobObject, JobOwners, PodConditions, PodWaits, Statuses};
+use het_kubernetes::{ForeignConditions, ForeignKind, JobObject, JobOwners, Statuses, Waits};
 use het_service::report::{resource_status, row};
 use het_service::{Observer, Touched};
 use het_wire::resource::TrainingJobStatus;
@@ -31,15 +31,16 @@ pub(super) fn catch_up(
     }
 }
 
-/// Tells objects how their jobs stand, and pods of others why they wait, whenever that changes.
+/// Tells objects how their jobs stand, and those of others, too, whenever that changes.
 pub(super) fn write_statuses(
     state: &State,
     owners: JobOwners,
-    (statuses, conditions): (Statuses, PodConditions),
+    (statuses, conditions): (Statuses, ForeignConditions),
 ) -> Observer {
     let mut touched = Touched::of(state);
     let mut told = BTreeMap::new();
-    let mut waits: BTreeMap<JobId, PodWaits> = BTreeMap::new();
+    let mut waits: BTreeMap<JobId, Waits> = BTreeMap::new();
+    let mut states: BTreeMap<JobId, String> = BTreeMap::new();
     Box::new(move |replica, events| {
         let state = replica.state();
         let mut jobs: BTreeSet<JobId> = touched.by(events).into_iter().collect();
@@ -51,14 +52,26 @@ pub(super) fn write_statuses(
             if job.end.is_some() {
                 waits.remove(&id);
             }
-            if let Some(pod) = owners.pod(id) {
-                match pod_waits(state, id, job) {
+            if let Some(object) = owners.foreign(id) {
+                let is_workload = matches!(object.kind, ForeignKind::Workload(_));
+                let status = is_workload.then(|| resource_status(state, id, job));
+                let is_over = job.end.is_some();
+                if let Some(status) = status.filter(|it| states.get(&id) != Some(&it.state))
+                    && !owners.is_withdrawn(id)
+                {
+                    states.insert(id, status.state.clone());
+                    conditions.stands(object.clone(), status, is_over);
+                }
+                match foreign_waits(state, id, job) {
                     Some(why) if waits.get(&id) != Some(&why) => {
                         waits.insert(id, why.clone());
-                        conditions.waits(pod, why);
+                        conditions.waits(object, why);
                     }
                     Some(_) => {}
                     None => drop(waits.remove(&id)),
+                }
+                if is_over {
+                    states.remove(&id);
                 }
                 continue;
             }
@@ -75,8 +88,8 @@ pub(super) fn write_statuses(
     })
 }
 
-/// Why a pod of somebody else waits; `None` where it does not, or nobody has looked yet.
-fn pod_waits(state: &State, id: JobId, job: &Job) -> Option<PodWaits> {
+/// Why an object of somebody else waits; `None` where it does not, or nobody has looked yet.
+fn foreign_waits(state: &State, id: JobId, job: &Job) -> Option<Waits> {
     let stage = job.stages.first()?;
     if job.end.is_some() || matches!(stage.state, StageState::Active { .. }) {
         return None;
@@ -91,5 +104,5 @@ fn pod_waits(state: &State, id: JobId, job: &Job) -> Option<PodWaits> {
                 | Reason::NeverFits { .. }
         )
     };
-    Some(PodWaits { is_unschedulable: stage.wait_reasons.iter().any(lacks_nodes), message })
+    Some(Waits { is_unschedulable: stage.wait_reasons.iter().any(lacks_nodes), message })
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use het_core::{Bytes, HostResources, JobSpec, Name, RankRule, StageSpec, Topology};
+use het_core::{Bytes, HostResources, JobSpec, Name, StageSpec, Topology};
 
 use crate::{CallError, Handle, Replica};
 
@@ -45,10 +45,7 @@ fn add_seen_inputs(stage: &mut StageSpec, inputs: &[String]) {
 /// At most what the node that has most has for as many ranks as may come to one: nobody asked for
 /// it, so nobody waits for ever because of it.
 fn completed(stage: &StageSpec, measured: HostResources, topology: &Topology) -> HostResources {
-    let ranks = match stage.ranks {
-        RankRule::PerNode => 1,
-        RankRule::PerDevice => stage.alternatives.iter().map(|it| it.count).max().unwrap_or(1),
-    };
+    let ranks = stage.ranks.ranks_max(stage.alternatives.iter().map(|it| it.count));
     let most = topology.nodes.iter().fold(HostResources::NONE, |most, node| most.most(node.host));
     let of = |asked: Bytes, measured: Bytes, most: Bytes| match asked {
         Bytes::ZERO => measured.min(Bytes(most.0 / u64::from(ranks.max(1)))),
@@ -64,6 +61,7 @@ fn completed(stage: &StageSpec, measured: HostResources, topology: &Topology) ->
 
 #[cfg(test)]
 mod tests {
+    use het_core::RankRule;
     use het_testkit::build::{alternative, stage, topology};
 
     use super::*;
@@ -83,7 +81,7 @@ mod tests {
             train.companions.host = host(asked.0, asked.1);
             let measured = host(measured.0, measured.1);
             assert_eq!(completed(&train, measured, &topology), host(expected.0, expected.1));
-            train.ranks = RankRule::PerDevice;
+            train.ranks = RankRule::PER_DEVICE;
             let of_rank = completed(&train, measured, &topology);
             assert!(asked.0 > 0 || of_rank.scratch.0 <= 5, "four ranks fit: {of_rank:?}");
         };

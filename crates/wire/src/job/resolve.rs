@@ -194,7 +194,7 @@ pub fn scratch(stage: &StageFile) -> Option<Bytes> {
 
 fn rank_rule(needs: &Needs) -> RankRule {
     match needs.ranks {
-        Some(RanksFile::Device) => RankRule::PerDevice,
+        Some(RanksFile::Device) => RankRule::PER_DEVICE,
         Some(RanksFile::Node) | None => RankRule::PerNode,
     }
 }

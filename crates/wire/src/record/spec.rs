@@ -1,6 +1,7 @@
 //! A resolved job as it is stored.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use het_core::{
@@ -47,6 +48,9 @@ struct StageRecord {
     host: HostRecord,
     within: String,
     rank_per_device: bool,
+    /// Where a rank has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    units_per_rank: Option<NonZeroU32>,
     retries: u32,
     #[serde(default = "restarts_default", skip_serializing_if = "is_restarts_default")]
     restarts: u32,
@@ -305,7 +309,11 @@ fn write_stage(spec: &StageSpec) -> StageRecord {
         cores: spec.companions.cores,
         host: spec.companions.host.into(),
         within: spec.within.word().to_owned(),
-        rank_per_device: spec.ranks == RankRule::PerDevice,
+        rank_per_device: spec.ranks != RankRule::PerNode,
+        units_per_rank: match spec.ranks {
+            RankRule::PerUnits(each) if spec.ranks != RankRule::PER_DEVICE => Some(each),
+            _ => None,
+        },
         retries: spec.retries,
         restarts: spec.restarts,
         profile: spec.profile.to_string(),
@@ -328,7 +336,10 @@ fn read_stage(record: &StageRecord) -> Result<StageSpec, RecordError> {
         alternatives: record.alternatives.iter().map(read_alternative).collect(),
         companions: Companions { cores: record.cores, host: record.host.into() },
         within: by_word(&Domain::ALL, |domain| domain.word(), &record.within)?,
-        ranks: if record.rank_per_device { RankRule::PerDevice } else { RankRule::PerNode },
+        ranks: match record.rank_per_device {
+            true => RankRule::PerUnits(record.units_per_rank.unwrap_or(NonZeroU32::MIN)),
+            false => RankRule::PerNode,
+        },
         retries: record.retries,
         restarts: record.restarts,
         profile: record.profile.as_str().into(),

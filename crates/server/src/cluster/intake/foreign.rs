@@ -1,107 +1,100 @@
-//! Pods of others that ask for a node: each is a job of one stage.
+//! Objects of others that ask for nodes: each is a job of one stage.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use het_core::{
-    Alternative, Bytes, Companions, Domain, Event, Isolation, JobId, JobSpec, Launch, Match, Name,
-    PlannedSpeeds, Preemptible, Priority, Quotas, RankRule, Selector, StageKind, StageSpec,
-    StageState, StartConditions, State,
+    Alternative, Bytes, Companions, Event, Isolation, JobId, JobSpec, Launch, Match, Name,
+    PlannedSpeeds, Preemptible, Quotas, RankRule, Selector, StageKind, StageSpec, StageState,
+    StartConditions, State,
 };
-use het_kubernetes::{JobOwner, PodDevices, PodNews, PodRequest, PodWaits, Unsuitable};
+use het_kubernetes::{Foreign, ForeignKind, PodDevices, Request, RequestNews, Unsuitable, Waits};
 use het_service::{Change, Unavailable};
 
 use super::Intake;
 use crate::cluster::WORKDIR;
 
-/// What the key of a job begins with that is a pod of somebody else; its uid follows.
-const KEY: &str = "pod/";
-const STAGE: &str = "pod";
-/// The value of a priority class from which on a pod is urgent.
-const URGENT_FROM: i64 = 1_000_000;
+/// The only stage of a job that is an object of somebody else.
+const STAGE: &str = "pods";
 
-/// The uid of the pod of a job that was submitted under this key.
-pub(in crate::cluster) fn pod_uid_of(key: &str) -> Option<&str> {
-    key.strip_prefix(KEY)
-}
-
-/// A pod that was taken in.
+/// An object of somebody else that was taken in.
 #[derive(Debug, Clone)]
-pub(in crate::cluster) struct KnownPod {
+pub(in crate::cluster) struct KnownForeign {
     /// `None` where nothing can be done for it now.
     pub job: Option<JobId>,
     /// What it asked for; nothing was heard of it yet where it is `None`.
-    pub request: Option<PodRequest>,
+    pub request: Option<Request>,
     /// The devices of a job that an earlier server took in.
     pub selector: Option<(Selector, u32)>,
 }
 
-/// What follows from news of pods.
+/// What follows from news.
 #[derive(Default)]
 struct Batch {
     submitted: Vec<Submitted>,
-    /// Of pods that are gone.
+    /// Of objects that are gone.
     over: Vec<JobId>,
-    /// Of pods, by uid, for which nothing would do now: where they have no node yet.
+    /// By uid, those for which nothing would do now: where they have no nodes yet.
     withdrawn: Vec<(String, JobId)>,
-    waits: Vec<(JobOwner, PodWaits)>,
+    waits: Vec<(Foreign, Waits)>,
     /// By uid: what is known from then on.
-    pods: BTreeMap<String, Option<KnownPod>>,
+    known: BTreeMap<String, Option<KnownForeign>>,
 }
 
 struct Submitted {
     job: JobId,
     spec: Arc<JobSpec>,
-    pod: JobOwner,
-    /// The job of the same pod in whose place it comes.
+    of: Foreign,
+    /// The job of the same object in whose place it comes.
     before: Option<JobId>,
 }
 
 impl Intake {
-    /// Takes in what changed about pods, by one turn of the loop.
+    /// Takes in what changed about objects of others, by one turn of the loop.
     ///
     /// # Errors
     /// When the loop cannot be reached or its store not be written: it is to be tried again.
-    pub(super) async fn take_pods(&mut self, news: &[PodNews]) -> Result<(), Unavailable> {
+    pub(super) async fn take_foreign(&mut self, news: &[RequestNews]) -> Result<(), Unavailable> {
         let quotas = self.handle.query(|replica| replica.state().quotas().clone()).await?;
         let mut batch = Batch::default();
         for one in news {
             match one {
-                PodNews::Asks(request) => self.ask(request, &quotas, &mut batch),
-                PodNews::Gone { uid } => {
+                RequestNews::Asks(request) => self.ask(request, &quotas, &mut batch),
+                RequestNews::Gone { uid } => {
                     let job = self.known(uid, &batch).and_then(|known| known.job);
                     let job = batch.before(job);
                     batch.over.extend(job);
-                    batch.pods.insert(uid.clone(), None);
+                    batch.known.insert(uid.clone(), None);
                 }
             }
         }
         let waits = std::mem::take(&mut batch.waits);
-        let mut pods = std::mem::take(&mut batch.pods);
+        let mut known = std::mem::take(&mut batch.known);
         for (uid, job) in self.bring(batch).await? {
-            if let Some(known) = pods.get_mut(&uid).and_then(Option::as_mut) {
+            if let Some(known) = known.get_mut(&uid).and_then(Option::as_mut) {
                 known.job = Some(job);
             }
         }
-        for (uid, known) in pods {
+        for (uid, known) in known {
             match known {
-                Some(known) => drop(self.pods.insert(uid, known)),
+                Some(known) => drop(self.foreign.insert(uid, known)),
                 None => {
                     self.conditions.forget(&uid);
-                    self.pods.remove(&uid);
+                    self.foreign.remove(&uid);
                 }
             }
         }
-        waits.into_iter().for_each(|(pod, why)| self.conditions.waits(pod, why));
+        waits.into_iter().for_each(|(object, why)| self.conditions.waits(object, why));
         Ok(())
     }
 
-    fn known<'a>(&'a self, uid: &str, batch: &'a Batch) -> Option<&'a KnownPod> {
-        batch.pods.get(uid).map_or_else(|| self.pods.get(uid), Option::as_ref)
+    fn known<'a>(&'a self, uid: &str, batch: &'a Batch) -> Option<&'a KnownForeign> {
+        batch.known.get(uid).map_or_else(|| self.foreign.get(uid), Option::as_ref)
     }
 
-    fn ask(&self, request: &PodRequest, quotas: &Quotas, batch: &mut Batch) {
-        let uid = &request.pod.uid;
+    fn ask(&self, request: &Request, quotas: &Quotas, batch: &mut Batch) {
+        let uid = &request.of.owner.uid;
         let known = self.known(uid, batch).cloned();
         let mut job = known.as_ref().and_then(|known| known.job);
         if !known.is_some_and(|known| known.asks_for(request)) {
@@ -111,44 +104,49 @@ impl Intake {
                 Ok(devices) => {
                     let job = self.handle.new_job_id();
                     let spec = Arc::new(specify(request, devices, quotas));
-                    batch.submitted.push(Submitted { job, spec, pod: request.pod.clone(), before });
+                    batch.submitted.push(Submitted { job, spec, of: request.of.clone(), before });
                     Some(job)
                 }
                 Err(why) => {
                     batch.withdrawn.extend(before.map(|job| (uid.clone(), job)));
-                    batch.waits.push((request.pod.clone(), told(why)));
+                    batch.waits.push((request.of.clone(), told(why)));
                     None
                 }
             };
         }
-        let known = KnownPod { job, request: Some(request.clone()), selector: None };
-        batch.pods.insert(uid.clone(), Some(known));
+        let known = KnownForeign { job, request: Some(request.clone()), selector: None };
+        batch.known.insert(uid.clone(), Some(known));
     }
 
-    /// Has the loop take them in. By uid: pods that keep the job that they had.
+    /// Has the loop take them in. By uid: those that keep the job that they had.
     ///
     /// # Errors
     /// When nothing came of it.
     async fn bring(&self, batch: Batch) -> Result<Vec<(String, JobId)>, Unavailable> {
         let Batch { submitted, over, withdrawn, .. } = batch;
-        for Submitted { job, pod, .. } in &submitted {
+        for Submitted { job, of, .. } in &submitted {
             // Before it can be started.
-            self.owners.insert_pod(*job, pod.clone());
+            self.owners.insert_foreign(*job, of.clone());
         }
         let made: Vec<JobId> = submitted.iter().map(|it| it.job).collect();
+        let replaced = submitted.iter().filter_map(|it| it.before);
+        let withdrawn_jobs = withdrawn.iter().map(|(_, job)| *job);
+        let ending: Vec<JobId> =
+            over.iter().copied().chain(replaced).chain(withdrawn_jobs).collect();
+        ending.iter().for_each(|job| self.owners.withdraw(*job));
         let change = move |state: &State| {
             let (mut events, mut ended, mut kept) = (Vec::new(), over, Vec::new());
             let mut dropped = Vec::new();
-            // What has its node already has it for good.
+            // What has its nodes already keeps them.
             for (uid, job) in withdrawn {
                 match has_lease(state, job) {
                     true => kept.push((uid, job)),
                     false => ended.push(job),
                 }
             }
-            for Submitted { job, spec, pod, before } in submitted {
+            for Submitted { job, spec, of, before } in submitted {
                 if let Some(before) = before.filter(|before| has_lease(state, *before)) {
-                    kept.push((pod.uid, before));
+                    kept.push((of.owner.uid, before));
                     dropped.push(job);
                     continue;
                 }
@@ -164,24 +162,26 @@ impl Intake {
         };
         match self.handle.change(change).await {
             Ok((ended, kept)) => {
+                kept.iter().for_each(|(_, job)| self.owners.keep(*job));
                 ended.into_iter().for_each(|job| self.owners.remove(job));
                 Ok(kept)
             }
             Err(error) => {
                 made.into_iter().for_each(|job| self.owners.remove(job));
+                ending.into_iter().for_each(|job| self.owners.keep(job));
                 Err(error)
             }
         }
     }
 }
 
-impl KnownPod {
+impl KnownForeign {
     /// Whether its job asks for the same.
-    fn asks_for(&self, request: &PodRequest) -> bool {
+    fn asks_for(&self, request: &Request) -> bool {
         match (&self.request, &self.selector, &request.devices) {
             (Some(before), _, _) => before == request,
             (None, Some((selector, count)), Ok(devices)) => {
-                *selector == selector_of(devices) && *count == devices.count
+                *selector == selector_of(devices) && *count == devices.count * request.ranks
             }
             _ => false,
         }
@@ -189,7 +189,8 @@ impl KnownPod {
 }
 
 impl Batch {
-    /// The job that the loop has of a pod, where this is its latest: one of this batch never was.
+    /// The job that the loop has of an object, where this is its latest: one of this batch never
+    /// was.
     fn before(&mut self, job: Option<JobId>) -> Option<JobId> {
         match self.submitted.iter().position(|it| Some(it.job) == job) {
             Some(at) => self.submitted.remove(at).before,
@@ -204,39 +205,41 @@ fn has_lease(state: &State, job: JobId) -> bool {
     })
 }
 
-fn told(why: &Unsuitable) -> PodWaits {
+fn told(why: &Unsuitable) -> Waits {
     match why {
-        Unsuitable::NoNode(message) => {
-            PodWaits { is_unschedulable: true, message: message.clone() }
-        }
-        Unsuitable::NotSupported(what) => PodWaits {
+        Unsuitable::NoNode(message) => Waits { is_unschedulable: true, message: message.clone() },
+        Unsuitable::NotSupported(what) => Waits {
             is_unschedulable: false,
             message: format!("this scheduler does not consider {what}"),
         },
     }
 }
 
-/// The job that a pod is.
-fn specify(request: &PodRequest, devices: &PodDevices, quotas: &Quotas) -> JobSpec {
-    let JobOwner { namespace, name, uid } = &request.pod;
+/// The job that an object is.
+fn specify(request: &Request, devices: &PodDevices, quotas: &Quotas) -> JobSpec {
+    let owner = &request.of.owner;
     let PodDevices { count, cores, host, .. } = *devices;
     let launch = Launch {
-        job: name.as_str().into(),
+        job: owner.name.as_str().into(),
         stage: STAGE.into(),
         workdir: WORKDIR.to_owned(),
-        ranks_max: 1,
+        ranks_max: request.ranks,
         ..Launch::default()
     };
     let selector = selector_of(devices);
+    let count_all = count.saturating_mul(request.ranks);
     let stage = StageSpec {
         name: STAGE.into(),
         kind: StageKind::Custom,
         after: Vec::new(),
         follows: Vec::new(),
-        alternatives: vec![Alternative { selector, count, launch: Arc::new(launch) }],
+        alternatives: vec![Alternative { selector, count: count_all, launch: Arc::new(launch) }],
         companions: Companions { cores, host },
-        within: Domain::Node,
-        ranks: RankRule::PerNode,
+        within: request.within,
+        ranks: match (request.of.kind, NonZeroU32::new(count)) {
+            (ForeignKind::Workload(_), Some(count)) => RankRule::PerUnits(count),
+            _ => RankRule::PerNode,
+        },
         retries: 0,
         restarts: StageSpec::RESTARTS_DEFAULT,
         profile: request.profile.clone(),
@@ -248,15 +251,15 @@ fn specify(request: &PodRequest, devices: &PodDevices, quotas: &Quotas) -> JobSp
         planned: PlannedSpeeds::default(),
     };
     JobSpec {
-        name: name.as_str().into(),
-        tenant: namespace.as_str().into(),
-        priority: priority(request.priority).min(quotas.priority_max(namespace)),
+        name: owner.name.as_str().into(),
+        tenant: owner.namespace.as_str().into(),
+        priority: request.priority.min(quotas.priority_max(&owner.namespace)),
         stages: vec![stage],
         time_limit: None,
         workdir: WORKDIR.to_owned(),
         commit: None,
         start: StartConditions::default(),
-        key: Some(format!("{KEY}{uid}").as_str().into()),
+        key: Some(request.of.key().as_str().into()),
     }
 }
 
@@ -268,14 +271,5 @@ fn selector_of(devices: &PodDevices) -> Selector {
         matches: Match::Classes(devices.classes.clone()),
         memory_min: Bytes::ZERO,
         isolation: Isolation::Container,
-    }
-}
-
-fn priority(value: i64) -> Priority {
-    match value {
-        ..0 => Priority::Low,
-        0 => Priority::Normal,
-        1..URGENT_FROM => Priority::High,
-        _ => Priority::Urgent,
     }
 }

@@ -1,0 +1,230 @@
+//! Workloads that somebody else made and that are handed over suspended; their controllers are the
+//! real ones.
+
+use super::*;
+
+/// Pods of a workload, each with so many devices of the class that is called so.
+fn template(server: &str, class: &str, devices: u32, command: &[&str]) -> Value {
+    let mut resources = json!({ "cpu": "500m" });
+    if devices > 0 {
+        resources["nvidia.com/gpu"] = json!(devices.to_string());
+    }
+    // Of those without devices any node will do.
+    let selector = (devices > 0).then(|| json!({ "nvidia.com/gpu.product": product(class) }));
+    json!({
+        "spec": {
+            "schedulerName": server, "restartPolicy": "Never", "nodeSelector": selector,
+            "containers": [{
+                "name": "pytorch", "image": "i", "command": command,
+                "resources": { "requests": resources, "limits": resources },
+            }],
+        },
+    })
+}
+
+fn product(class: &str) -> String {
+    format!("NVIDIA-{}", class.to_uppercase())
+}
+
+fn job(name: &str, (pods, template): (u32, Value), annotations: Value) -> Value {
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": { "name": name, "namespace": "default", "annotations": annotations },
+        "spec": {
+            "suspend": true, "parallelism": pods, "completions": pods,
+            "completionMode": "Indexed", "backoffLimit": 0, "template": template,
+        },
+    })
+}
+
+impl Cluster {
+    fn workload(&self, resource: &str, name: &str) -> Value {
+        let output = self.kubectl(&["get", resource, name, "-o", "json"]).output();
+        serde_json::from_slice(&output.expect("`kubectl` is there").stdout).unwrap_or_default()
+    }
+
+    fn knows(&self, resource: &str) -> bool {
+        let output = self.kubectl(&["get", "customresourcedefinition", resource]).output();
+        output.expect("`kubectl` is there").status.success()
+    }
+
+    /// Nodes of the pods of a workload that run, in order.
+    fn nodes_of_running(&self, label: &str, name: &str) -> Vec<String> {
+        let selector = format!("{label}={name}");
+        let path = "{range .items[?(@.status.phase==\"Running\")]}{.spec.nodeName}{\"\\n\"}{end}";
+        let format = format!("jsonpath={path}");
+        let told = self.told(&["get", "pods", "--selector", &selector, "-o", &format]);
+        let mut nodes: Vec<String> = told.lines().map(str::to_owned).collect();
+        nodes.sort();
+        nodes
+    }
+
+    /// Pods of a workload, whatever they are like.
+    fn count_of(&self, label: &str, name: &str) -> usize {
+        let selector = format!("{label}={name}");
+        let told = self.told(&["get", "pods", "--selector", &selector, "-o", "name"]);
+        told.lines().count()
+    }
+
+    /// Two nodes, each with two devices of one class.
+    fn make_pair(&self, class: &str) -> [String; 2] {
+        let nodes = ["x", "y"].map(|it| format!("{class}-{it}"));
+        for node in &nodes {
+            let label = ("nvidia.com/gpu.product", product(class));
+            self.make_node_with(node, &[("nvidia.com/gpu", 2)], (label.0, &label.1));
+        }
+        nodes
+    }
+}
+
+fn await_job(served: &Served, name: &str, state: &str) {
+    wait_for(&format!("`{name}` is {state}"), || {
+        let rows = jobs(served);
+        rows.iter().rev().find(|(_, job, _)| job == name).is_some_and(|(_, _, it)| it == state)
+    });
+}
+
+fn id_of(served: &Served, name: &str) -> String {
+    let rows = jobs(served);
+    let row = rows.iter().rev().find(|(_, job, _)| job == name);
+    row.map(|(id, ..)| id.to_string()).expect("it has a job")
+}
+
+const OF_JOB: &str = "batch.kubernetes.io/job-name";
+
+#[test]
+fn a_job_of_others_starts_whole_or_not_at_all_and_is_suspended_for_an_urgent_one() {
+    let Some(cluster) = Cluster::find() else { return };
+    let class = unique("workload-job");
+    let nodes = cluster.make_pair(&class);
+    let served = served(&cluster, &class);
+    wait_for("the nodes", || served.told(&["devices"]).contains(&nodes[1]));
+
+    let [long, large, urgent] = ["long", "large", "urgent"].map(|it| unique(&format!("w-{it}")));
+    let pods =
+        |count, devices, command: &[&str]| (count, template(&class, &class, devices, command));
+    cluster.apply(&job(&long, pods(2, 2, &["until-notice"]), json!({})).to_string());
+    wait_for("its pods", || cluster.nodes_of_running(OF_JOB, &long) == nodes);
+    await_job(&served, &long, "running");
+
+    // Two of three would have a place.
+    cluster.apply(&job(&large, pods(3, 2, &["until-notice"]), json!({})).to_string());
+    let of_it = format!("regarding.name={large},reason=FailedScheduling");
+    wait_for("why it waits", || {
+        let events = ["get", "events.events.k8s.io", "--field-selector", &of_it, "-o", "name"];
+        !cluster.told(&events).is_empty()
+    });
+    assert_eq!(cluster.count_of(OF_JOB, &large), 0);
+
+    // The next server goes on with what runs.
+    kill(server_process(&served), Signal::SIGKILL).expect("it runs");
+    wait_for("the next server", || served.code(&["ps"]) == Some(0));
+    await_job(&served, &long, "running");
+
+    let urgently = json!({ "heterosis.dev/priority": "urgent" });
+    cluster.apply(&job(&urgent, pods(2, 2, &["finish", "1s"]), urgently).to_string());
+    wait_for("the first is suspended", || {
+        cluster.workload("job", &long)["spec"]["suspend"] == true
+    });
+    await_job(&served, &urgent, "succeeded");
+    wait_for("it goes on", || cluster.nodes_of_running(OF_JOB, &long) == nodes);
+    await_job(&served, &long, "running");
+    // A stop is none of its failures.
+    assert!(cluster.workload("job", &long)["status"]["failed"].as_u64().unwrap_or_default() == 0);
+
+    assert_eq!(served.code(&["cancel", &id_of(&served, &long)]), Some(0));
+    wait_for("its end", || cluster.count_of(OF_JOB, &long) == 0);
+    await_job(&served, &long, "cancelled");
+    wait_for("the note of its end", || {
+        let job = cluster.workload("job", &long);
+        job["metadata"]["annotations"]["heterosis.dev/ended"] == "cancelled"
+    });
+    // No server takes it in again.
+    kill(server_process(&served), Signal::SIGKILL).expect("it runs");
+    wait_for("the next server", || served.code(&["ps"]) == Some(0));
+    cluster.told(&["delete", "job", &large, &urgent, "--wait=false"]);
+    await_job(&served, &large, "cancelled");
+    await_job(&served, &long, "cancelled");
+    cluster.told(&["delete", "job", &long, "--wait=false"]);
+    cluster.told(&["delete", "node", &nodes[0], &nodes[1]]);
+    assert_eq!(served.code(&["server", "stop"]), Some(0));
+    assert_decided_again(&served, 3);
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn a_job_set_of_others_starts_with_all_its_workers_and_its_driver_beside_them() {
+    let Some(cluster) = Cluster::find() else { return };
+    if !cluster.knows("jobsets.jobset.x-k8s.io") {
+        return eprintln!("SKIPPED: the controller of `JobSet` was not built");
+    }
+    let class = unique("workload-set");
+    let nodes = cluster.make_pair(&class);
+    let served = served(&cluster, &class);
+    wait_for("the nodes", || served.told(&["devices"]).contains(&nodes[1]));
+    let name = unique("w-set");
+    let replicated = |name: &str, replicas: u32, devices: u32| {
+        let template = template(&class, &class, devices, &["finish", "1s"]);
+        json!({
+            "name": name, "replicas": replicas,
+            "template": { "spec": {
+                "parallelism": 1, "completions": 1, "backoffLimit": 0, "template": template,
+            } },
+        })
+    };
+    let set = json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "suspend": true,
+            "replicatedJobs": [replicated("driver", 1, 0), replicated("worker", 2, 2)],
+        },
+    });
+    cluster.apply(&set.to_string());
+    await_job(&served, &name, "succeeded");
+    let conditions = cluster.workload("jobset", &name)["status"]["conditions"].take();
+    let conditions = conditions.as_array().cloned().unwrap_or_default();
+    assert!(conditions.iter().any(|it| it["type"] == "Completed" && it["status"] == "True"));
+    cluster.told(&["delete", "jobset", &name, "--wait=false"]);
+    cluster.told(&["delete", "node", &nodes[0], &nodes[1]]);
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
+fn a_pytorch_job_that_its_owner_suspends_is_held() {
+    let Some(cluster) = Cluster::find() else { return };
+    if !cluster.knows("pytorchjobs.kubeflow.org") {
+        return eprintln!("SKIPPED: the controller of `PyTorchJob` was not built");
+    }
+    const OF_PYTORCH_JOB: &str = "training.kubeflow.org/job-name";
+    let class = unique("workload-torch");
+    let nodes = cluster.make_pair(&class);
+    let served = served(&cluster, &class);
+    wait_for("the nodes", || served.told(&["devices"]).contains(&nodes[1]));
+    let name = unique("w-torch");
+    let role = json!({
+        "replicas": 1, "restartPolicy": "Never",
+        "template": template(&class, &class, 2, &["until-notice"]),
+    });
+    let object = json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "runPolicy": { "suspend": true },
+            "pytorchReplicaSpecs": { "Master": role, "Worker": role },
+        },
+    });
+    cluster.apply(&object.to_string());
+    wait_for("its pods", || cluster.nodes_of_running(OF_PYTORCH_JOB, &name) == nodes);
+
+    let suspend = "{\"spec\":{\"runPolicy\":{\"suspend\":true}}}";
+    cluster.told(&["patch", "pytorchjob", &name, "--type", "merge", "--patch", suspend]);
+    await_job(&served, &name, "held");
+    wait_for("its pods are gone", || cluster.count_of(OF_PYTORCH_JOB, &name) == 0);
+    assert_eq!(served.code(&["release", &id_of(&served, &name)]), Some(0));
+    wait_for("its pods", || cluster.nodes_of_running(OF_PYTORCH_JOB, &name) == nodes);
+
+    cluster.told(&["delete", "pytorchjob", &name, "--wait=false"]);
+    await_job(&served, &name, "cancelled");
+    cluster.told(&["delete", "node", &nodes[0], &nodes[1]]);
+}

@@ -1,0 +1,418 @@
+//! Workloads of others: who is told of them, and how they are started and stopped.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use het_core::{Event, JobId, LeaseId, Name, Outcome, Placement, State, Time, Topology};
+
+use super::listing::Listing;
+use super::{Kubernetes, Whose};
+use crate::names::{Binding, HOSTNAME, ObjectKey};
+use crate::needs;
+use crate::objects::PodRow;
+use crate::owners::{Foreign, ForeignKind, JobOwner};
+use crate::release::{Fact, Part, Release};
+use crate::requests::Request;
+use crate::workload_kinds::{WorkloadKind, WorkloadName};
+use crate::workloads::{SuspendedBy, WorkloadGang, WorkloadRow};
+use crate::writer::Wanted;
+
+/// What is known of workloads, and those that have leases.
+#[derive(Debug, Default)]
+pub(super) struct Workloads {
+    rows: BTreeMap<WorkloadName, WorkloadRow>,
+    /// By kind, how far the list is.
+    listings: BTreeMap<WorkloadKind, Listing<WorkloadName>>,
+    /// Values of priority classes; `None` until they are known.
+    classes: Option<BTreeMap<String, i64>>,
+    leases: BTreeMap<LeaseId, Released>,
+    lease_of: BTreeMap<WorkloadName, LeaseId>,
+}
+
+/// A workload with a lease.
+#[derive(Debug)]
+struct Released {
+    job: JobId,
+    name: WorkloadName,
+    by: SuspendedBy,
+    wanted: Wanted,
+    release: Release,
+    /// When it got its lease, and since when a pod of it is in trouble.
+    began_at: Time,
+    in_trouble: Option<Time>,
+}
+
+impl Workloads {
+    pub fn forget_leases(&mut self) {
+        self.leases.clear();
+        self.lease_of.clear();
+    }
+
+    /// It is known which there are of all kinds.
+    pub fn are_listed(&self) -> bool {
+        let is_listed = |kind| matches!(self.listings.get(&kind), Some(Listing::Done));
+        WorkloadKind::all().all(is_listed)
+    }
+
+    fn lease_of_pod(&self, row: &PodRow) -> Option<LeaseId> {
+        self.lease_of.get(row.workload.as_deref()?).copied()
+    }
+
+    /// The row of an object, where it is still the one that is meant.
+    fn row(&self, name: &WorkloadName, uid: &str) -> Option<&WorkloadRow> {
+        self.rows.get(name).filter(|row| row.uid == uid)
+    }
+}
+
+impl Kubernetes {
+    pub(super) fn see_priority_classes(&mut self, values: BTreeMap<String, i64>) {
+        if self.workloads.classes.as_ref() != Some(&values) {
+            self.workloads.classes = Some(values);
+            self.tell_workloads();
+        }
+    }
+
+    pub(super) fn workloads_begin(&mut self, kind: WorkloadKind) {
+        self.workloads.listings.insert(kind, Listing::UnderWay(BTreeSet::new()));
+    }
+
+    /// The list of all of a kind is complete: those that it did not name are gone.
+    pub(super) fn workloads_listed(&mut self, kind: WorkloadKind) {
+        let listing = self.workloads.listings.insert(kind, Listing::Done);
+        let named = listing.and_then(|mut listing| listing.end()).unwrap_or_default();
+        let rows = self.workloads.rows.values();
+        let absent = rows.filter(|row| row.name.kind == kind && !named.contains(&row.name));
+        let absent: Vec<_> = absent.map(|row| (row.name.clone(), row.uid.clone())).collect();
+        absent.iter().for_each(|(name, uid)| self.see_workload_gone(name, uid));
+        let leased = self.workloads.leases.values_mut();
+        for released in leased.filter(|it| it.name.kind == kind && !named.contains(&it.name)) {
+            released.release.see_gone();
+        }
+        let leases: Vec<LeaseId> = self.workloads.leases.keys().copied().collect();
+        leases.into_iter().for_each(|lease| self.tell_release(lease));
+        // Jobs whose workload went, or was started by somebody else, while nobody watched.
+        for Foreign { kind: of, owner } in self.owners.all_foreign() {
+            if of == ForeignKind::Workload(kind) {
+                let name = WorkloadName { kind, key: key_of(&owner) };
+                let asks = self.workloads.row(&name, &owner.uid).is_some_and(WorkloadRow::asks);
+                if !asks && !self.workloads.lease_of.contains_key(&name) {
+                    self.requests.gone(&owner.uid);
+                }
+            }
+        }
+    }
+
+    pub(super) fn see_workload(&mut self, row: WorkloadRow) {
+        let name = row.name.clone();
+        if let Some(listing) = self.workloads.listings.get_mut(&name.kind) {
+            listing.name(name.clone());
+        }
+        // Another of the same name has taken its place.
+        if let Some(before) = self.workloads.rows.get(&name).filter(|it| it.uid != row.uid) {
+            let uid = before.uid.clone();
+            self.see_workload_gone(&name, &uid);
+        }
+        if let Some(lease) = self.workloads.lease_of.get(&name).copied()
+            && let Some(released) = self.workloads.leases.get_mut(&lease)
+        {
+            released.release.see(&row);
+            self.workloads.rows.insert(name, row);
+            return self.tell_release(lease);
+        }
+        self.tell_workload(&row);
+        self.workloads.rows.insert(name, row);
+    }
+
+    pub(super) fn see_workload_gone(&mut self, name: &WorkloadName, uid: &str) {
+        if self.workloads.row(name, uid).is_none() {
+            return;
+        }
+        self.workloads.rows.remove(name);
+        if let Some(lease) = self.workloads.lease_of.get(name).copied()
+            && let Some(released) = self.workloads.leases.get_mut(&lease)
+        {
+            released.release.see_gone();
+            self.tell_release(lease);
+        }
+        self.requests.over(uid);
+    }
+
+    /// Tells of all that wait.
+    pub(super) fn tell_workloads(&mut self) {
+        let free = |row: &&WorkloadRow| !self.workloads.lease_of.contains_key(&row.name);
+        let rows: Vec<_> = self.workloads.rows.values().filter(free).cloned().collect();
+        rows.iter().for_each(|row| self.tell_workload(row));
+    }
+
+    /// What a workload without a lease asks for now.
+    fn tell_workload(&mut self, row: &WorkloadRow) {
+        let Some(inventory) = self.inventory.as_ref() else { return };
+        let (true, Some(classes)) = (self.requests.is_told(), &self.workloads.classes) else {
+            return;
+        };
+        let Some(gang) = row.gang.as_ref().filter(|_| row.asks()) else {
+            return self.requests.over(&row.uid);
+        };
+        let devices = match &gang.refused {
+            Some(why) => Err(why.clone()),
+            None => self.requests.offers().devices(inventory, &gang.needs, &gang.requests),
+        };
+        let value = gang.priority_class.as_ref().and_then(|name| classes.get(name));
+        self.requests.asks(Request {
+            of: foreign_of(row),
+            profile: gang.needs.profile.clone(),
+            priority: value.map_or(gang.needs.priority, |value| needs::priority(*value)),
+            preemptible: gang.needs.preemptible,
+            ranks: gang.ranks,
+            within: gang.within,
+            devices,
+        });
+    }
+
+    /// Starts the workload of a lease.
+    pub(super) fn release(&mut self, lease: LeaseId, (job, name, uid): Named<'_>, on: On<'_>) {
+        let is_another = self.workloads.lease_of.contains_key(&name);
+        let row = self.workloads.row(&name, uid).filter(|row| row.asks() && !is_another).cloned();
+        let Some((row, gang)) = row.and_then(|row| Some((row.clone(), row.gang?))) else {
+            self.ready.push_back(Event::JobCancelled { job });
+            return self.ready.push_back(Event::StageEnded { lease, outcome: Outcome::Lost });
+        };
+        let nodes = nodes_of(on.0, on.1);
+        if let Err(reason) = self.will_do(&nodes, &gang) {
+            let outcome = Outcome::Refused { reason };
+            return self.ready.push_back(Event::StageEnded { lease, outcome });
+        }
+        let mut release = Release::new(nodes, &gang.requests);
+        release.see(&row);
+        self.begin_release(lease, (job, &row), release);
+    }
+
+    /// # Errors
+    /// Why its pods cannot be on these nodes.
+    fn will_do(&self, nodes: &[Name], gang: &WorkloadGang) -> Result<(), String> {
+        for name in nodes {
+            let known = self.inventory.as_ref().and_then(|inventory| inventory.node(name));
+            let Some(node) = known.filter(|_| !self.removed.contains(name)) else {
+                return Err(format!("node `{name}` is not there any more"));
+            };
+            if !gang.needs.nodes.accepts(&node.labels, &node.taints) {
+                return Err(format!("node `{name}` has other labels than its pods ask for"));
+            }
+            if self.scheduler.binding == Binding::KubeScheduler
+                && !node.labels.contains_key(HOSTNAME)
+            {
+                return Err(format!("node `{name}` has no label `{HOSTNAME}`"));
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_release(&mut self, lease: LeaseId, (job, row): (JobId, &WorkloadRow), it: Release) {
+        let released = Released {
+            job,
+            name: row.name.clone(),
+            by: row.suspended_by.clone(),
+            wanted: Wanted::default(),
+            release: it,
+            began_at: self.clock.now(),
+            in_trouble: None,
+        };
+        let (wanted, by) = (released.wanted.clone(), released.by.clone());
+        self.workloads.lease_of.insert(row.name.clone(), lease);
+        if !released.release.is_stopping() {
+            self.cluster.spawn(self.writer.clone().release(lease, wanted, by));
+        }
+        self.workloads.leases.insert(lease, released);
+        // Some of its pods may be there, of an earlier leader's time.
+        let namespace = &row.name.key.namespace;
+        let first = ObjectKey { namespace: namespace.clone(), name: String::new() };
+        let there = self.pods.range(first..).take_while(|(key, _)| key.namespace == *namespace);
+        let pods = there.map(|(_, (pod, _))| pod);
+        let pods = pods.filter(|pod| pod.workload.as_deref() == Some(&row.name));
+        let pods: Vec<PodRow> = pods.cloned().collect();
+        pods.into_iter().for_each(|pod| self.see(pod));
+        self.look_at_release_later(lease);
+        self.tell_release(lease);
+    }
+
+    /// Goes on with the workload of a lease of the state that is adopted.
+    pub(super) fn take_up_workload(&mut self, state: &State, id: LeaseId, name: Named<'_>) {
+        let (job, name, uid) = name;
+        let lease = &state.leases()[&id];
+        let Some(row) = self.workloads.row(&name, uid).cloned() else {
+            self.ready.push_back(Event::JobCancelled { job });
+            return self.ready.push_back(Event::StageEnded { lease: id, outcome: Outcome::Lost });
+        };
+        let nodes = nodes_of(state.topology(), &lease.placement);
+        let requests = row.gang.as_ref().map(|gang| gang.requests.clone()).unwrap_or_default();
+        let mut release = Release::adopted(nodes, &requests, lease.phase);
+        release.see(&row);
+        self.begin_release(id, (job, &row), release);
+    }
+
+    /// Whether a pod is one of a workload with a lease: then it is seen to.
+    pub(super) fn see_workload_pod(&mut self, row: &PodRow) -> bool {
+        let Some(lease) = self.workloads.lease_of_pod(row) else { return false };
+        let Some(released) = self.workloads.leases.get_mut(&lease) else { return false };
+        let whose = match released.release.see_pod(row) {
+            Part::None => return false,
+            Part::Waits => Whose::Others,
+            Part::Has => Whose::Ours,
+            Part::Placed(node) => {
+                self.place(lease, row, node);
+                Whose::Ours
+            }
+        };
+        self.keep(row.clone(), whose);
+        self.look_at_release_later(lease);
+        self.fill_slots(lease);
+        self.tell_release(lease);
+        true
+    }
+
+    fn place(&self, lease: LeaseId, row: &PodRow, node: Name) {
+        let known = self.inventory.as_ref().and_then(|inventory| inventory.node(&node));
+        let hostname = known.and_then(|node| node.labels.get(HOSTNAME)).cloned();
+        let place = (node, hostname.unwrap_or_default());
+        let pod = (row.key.clone(), row.uid.clone());
+        self.cluster.spawn(self.writer.clone().place(lease, pod, place));
+    }
+
+    /// Gives slots that were left to pods that wait for one.
+    fn fill_slots(&mut self, lease: LeaseId) {
+        let Some(released) = self.workloads.leases.get(&lease) else { return };
+        for key in released.release.waiting() {
+            let Some((row, _)) = self.pods.get(&key).cloned() else { continue };
+            self.see_workload_pod(&row);
+        }
+    }
+
+    /// A pod is not there any more that may be one of a workload with a lease.
+    pub(super) fn see_workload_pod_gone(&mut self, row: &PodRow) {
+        let Some(lease) = self.workloads.lease_of_pod(row) else { return };
+        let Some(released) = self.workloads.leases.get_mut(&lease) else { return };
+        released.release.see_pod_gone(&row.key, &row.uid);
+        self.fill_slots(lease);
+        self.tell_release(lease);
+    }
+
+    pub(super) fn not_released(&mut self, lease: LeaseId, reason: String) {
+        if let Some(released) = self.workloads.leases.get_mut(&lease) {
+            released.release.give_up(Outcome::Refused { reason });
+            self.tell_release(lease);
+        }
+    }
+
+    pub(super) fn not_placed(&mut self, lease: LeaseId, uid: &str, reason: String) {
+        if let Some(released) = self.workloads.leases.get_mut(&lease) {
+            released.release.refused(uid, reason);
+            self.tell_release(lease);
+        }
+    }
+
+    /// Stops the workload of a lease; whether it is one.
+    pub(super) fn stop_release(&mut self, lease: LeaseId) -> bool {
+        let Some(released) = self.workloads.leases.get_mut(&lease) else { return false };
+        released.release.stop();
+        self.tell_release(lease);
+        true
+    }
+
+    fn tell_release(&mut self, lease: LeaseId) {
+        while let Some(released) = self.workloads.leases.get_mut(&lease) {
+            let job = released.job;
+            match released.release.next() {
+                None => return,
+                Some(Fact::Started) => self.ready.push_back(Event::StageStarted { lease }),
+                Some(Fact::Suspend) => {
+                    released.wanted.no_more();
+                    let by = released.by.clone();
+                    self.cluster.spawn(self.writer.clone().suspend(by));
+                }
+                // Whoever suspended it has it go on by `het release`.
+                Some(Fact::Held) => self.ready.push_back(Event::JobHeld { job }),
+                Some(Fact::Ended(outcome)) => self.end_release(lease, outcome),
+                Some(Fact::Gone) => {
+                    self.ready.push_back(Event::JobCancelled { job });
+                    self.end_release(lease, Outcome::Lost);
+                }
+            }
+        }
+    }
+
+    fn end_release(&mut self, lease: LeaseId, outcome: Outcome) {
+        if let Some(released) = self.workloads.leases.remove(&lease) {
+            released.wanted.no_more();
+            self.workloads.lease_of.remove(&released.name);
+        }
+        self.ready.push_back(Event::StageEnded { lease, outcome });
+    }
+
+    fn look_at_release_later(&mut self, lease: LeaseId) {
+        let (now, patience) = (self.clock.now(), self.patience);
+        let Some(released) = self.workloads.leases.get_mut(&lease) else { return };
+        if released.release.has_started() || released.release.is_stopping() {
+            return;
+        }
+        let in_trouble = released.release.trouble().map(|_| released.in_trouble.unwrap_or(now));
+        released.in_trouble = in_trouble;
+        let limit = released.began_at + patience.silent;
+        let limit = in_trouble.map_or(limit, |since| limit.min(since + patience.in_trouble));
+        self.looks.insert((limit, lease));
+    }
+
+    /// Gives a workload up whose pods do not begin in time.
+    pub(super) fn look_at_release(&mut self, lease: LeaseId) {
+        let (now, patience) = (self.clock.now(), self.patience);
+        let Some(Released { release, began_at, in_trouble, .. }) =
+            self.workloads.leases.get_mut(&lease)
+        else {
+            return;
+        };
+        if release.has_started() || release.is_stopping() {
+            return;
+        }
+        let is_troubled = in_trouble.is_some_and(|since| since + patience.in_trouble <= now);
+        let (placed, all) = release.placed();
+        let reason = match release.trouble() {
+            Some(trouble) if is_troubled => format!("a pod of it does not begin: {trouble}"),
+            _ if *began_at + patience.silent <= now => format!(
+                "{placed} of its {all} pods were made and not all of them run: `kubectl describe` \
+                 may say why"
+            ),
+            _ => return,
+        };
+        release.give_up(Outcome::Refused { reason });
+        self.tell_release(lease);
+    }
+}
+
+/// A job, the workload that it is, and the uid of that.
+pub(super) type Named<'a> = (JobId, WorkloadName, &'a str);
+/// Where it is to be.
+type On<'a> = (&'a Topology, &'a Placement);
+
+/// The workload of a job, where it is one.
+pub(super) fn named(job: JobId, object: &Foreign) -> Option<Named<'_>> {
+    match object.kind {
+        ForeignKind::Pod => None,
+        ForeignKind::Workload(kind) => {
+            let key = key_of(&object.owner);
+            Some((job, WorkloadName { kind, key }, &object.owner.uid))
+        }
+    }
+}
+
+fn foreign_of(row: &WorkloadRow) -> Foreign {
+    let ObjectKey { namespace, name } = row.name.key.clone();
+    let owner = JobOwner { namespace, name, uid: row.uid.clone() };
+    Foreign { kind: ForeignKind::Workload(row.name.kind), owner }
+}
+
+fn key_of(owner: &JobOwner) -> ObjectKey {
+    ObjectKey { namespace: owner.namespace.clone(), name: owner.name.clone() }
+}
+
+/// Of each rank.
+fn nodes_of(topology: &Topology, placement: &Placement) -> Vec<Name> {
+    placement.ranks.iter().map(|rank| topology.node(rank.node).name.clone()).collect()
+}

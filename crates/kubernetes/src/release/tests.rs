@@ -1,0 +1,270 @@
+//! What follows from what is seen of a workload and of its pods, in every order.
+
+use std::sync::Arc;
+
+use het_core::{Priority, Time};
+use proptest::prelude::*;
+
+use super::*;
+use crate::needs::{NodeRule, PodNeeds};
+use crate::objects::PodFailure;
+use crate::workload_kinds::{WorkloadKind, WorkloadName};
+use crate::workloads::SuspendedBy;
+
+fn requests() -> BTreeMap<String, u64> {
+    BTreeMap::from([("nvidia.com/gpu".to_owned(), 2_000)])
+}
+
+/// A pod that asks for a node.
+fn pod(uid: &str) -> PodRow {
+    let needs = PodNeeds {
+        profile: "w".into(),
+        priority: Priority::Normal,
+        preemptible: true,
+        nodes: NodeRule::default(),
+        not_supported: None,
+    };
+    PodRow {
+        key: ObjectKey { namespace: "n".to_owned(), name: uid.to_owned() },
+        uid: uid.to_owned(),
+        node: None,
+        phase: PodPhase::Pending,
+        is_deleting: false,
+        rank: None,
+        requests: requests(),
+        trouble: None,
+        needs: Some(Arc::new(needs)),
+        report: None,
+        workload: None,
+    }
+}
+
+fn on(node: &str, phase: PodPhase, uid: &str) -> PodRow {
+    PodRow { node: Some(node.into()), phase, needs: None, ..pod(uid) }
+}
+
+fn workload(is_suspended: bool, end: Option<WorkloadEnd>) -> WorkloadRow {
+    let key = ObjectKey { namespace: "n".to_owned(), name: "w".to_owned() };
+    let name = WorkloadName { kind: WorkloadKind::JobSet, key };
+    WorkloadRow {
+        uid: "w".to_owned(),
+        suspended_by: SuspendedBy { name: name.clone(), uid: "w".to_owned() },
+        is_suspended,
+        is_over: false,
+        end,
+        gang: None,
+        name,
+    }
+}
+
+fn two() -> Release {
+    let mut release = Release::new(vec!["a".into(), "b".into()], &requests());
+    release.see(&workload(true, None));
+    assert_eq!(release.next(), None, "it is to be unsuspended");
+    release.see(&workload(false, None));
+    release
+}
+
+fn started() -> Release {
+    let mut release = two();
+    for (uid, node) in [("0", "a"), ("1", "b")] {
+        assert_eq!(release.see_pod(&pod(uid)), Part::Placed(node.into()));
+        assert_eq!(release.next(), None, "{uid}");
+        assert_eq!(release.see_pod(&on(node, PodPhase::Running, uid)), Part::Has);
+    }
+    assert_eq!(release.next(), Some(Fact::Started));
+    release
+}
+
+#[test]
+fn it_ends_once_its_controller_says_so_and_its_pods_are_over() {
+    let mut release = started();
+    release.see_pod(&on("a", PodPhase::Succeeded, "0"));
+    release.see(&workload(false, Some(WorkloadEnd::Succeeded)));
+    assert_eq!(release.next(), None, "a pod still runs");
+    assert!(release.see_pod_gone(&pod("1").key, "1"));
+    assert_eq!(release.next(), Some(Fact::Ended(Outcome::Finished)));
+
+    let mut release = started();
+    release.see(&workload(false, Some(WorkloadEnd::Failed("too often".to_owned()))));
+    for (uid, node) in [("0", "a"), ("1", "b")] {
+        release.see_pod(&on(node, PodPhase::Failed(PodFailure::default()), uid));
+    }
+    let Some(Fact::Ended(Outcome::Failed(failure))) = release.next() else {
+        panic!("it has failed");
+    };
+    assert_eq!((failure.message.as_str(), failure.cause), ("too often", FailureCause::Program));
+}
+
+#[test]
+fn a_pod_that_replaces_another_gets_its_slot_and_no_other() {
+    let mut release = started();
+    assert_eq!(release.see_pod(&pod("2")), Part::Waits);
+    assert!(release.waiting().is_empty(), "both slots are taken");
+    release.see_pod(&on("b", PodPhase::Failed(PodFailure::default()), "1"));
+    assert_eq!(release.waiting(), [pod("2").key]);
+    assert_eq!(release.see_pod(&pod("2")), Part::Placed("b".into()));
+    assert_eq!(release.next(), None);
+}
+
+#[test]
+fn pods_that_ask_for_something_else_are_none_of_its() {
+    let mut release = two();
+    // A controller added a container that begins before the others.
+    let mut with_memory = pod("0");
+    with_memory.requests.insert("memory".to_owned(), 20_000);
+    assert_eq!(release.see_pod(&with_memory), Part::Placed("a".into()));
+    let head = PodRow { requests: BTreeMap::new(), ..pod("head") };
+    assert_eq!(release.see_pod(&head), Part::None);
+    // It was bound before, and not to a node of this lease.
+    assert_eq!(release.see_pod(&on("c", PodPhase::Running, "c")), Part::None);
+}
+
+#[test]
+fn a_stop_suspends_it_and_ends_when_nothing_is_left() {
+    let mut release = started();
+    release.stop();
+    assert_eq!(release.next(), Some(Fact::Suspend));
+    assert_eq!(release.next(), None);
+    assert_eq!(release.see_pod(&pod("2")), Part::Waits, "nothing begins any more");
+    release.see_pod_gone(&pod("0").key, "0");
+    release.see_pod_gone(&pod("1").key, "1");
+    assert_eq!(release.next(), None, "it is not suspended yet");
+    release.see(&workload(true, None));
+    assert_eq!(release.next(), Some(Fact::Ended(Outcome::Stopped)));
+}
+
+#[test]
+fn what_somebody_else_suspends_is_held() {
+    let mut release = started();
+    release.see(&workload(true, None));
+    assert_eq!(release.next(), Some(Fact::Held));
+    release.see_pod_gone(&pod("0").key, "0");
+    release.see_pod_gone(&pod("1").key, "1");
+    assert_eq!(release.next(), Some(Fact::Ended(Outcome::Lost)));
+}
+
+#[test]
+fn a_pod_that_gets_no_node_ends_it_with_the_reason() {
+    let mut release = two();
+    assert_eq!(release.see_pod(&pod("0")), Part::Placed("a".into()));
+    release.refused("0", "no".to_owned());
+    assert_eq!(release.next(), Some(Fact::Suspend));
+    release.see(&workload(true, None));
+    let refused = Outcome::Refused { reason: "no".to_owned() };
+    assert_eq!(release.next(), Some(Fact::Ended(refused)));
+}
+
+#[test]
+fn one_that_is_deleted_holds_its_devices_until_its_pods_are_gone() {
+    let mut release = started();
+    release.see_gone();
+    assert_eq!(release.next(), None);
+    release.see_pod_gone(&pod("0").key, "0");
+    release.see_pod_gone(&pod("1").key, "1");
+    assert_eq!(release.next(), Some(Fact::Gone));
+}
+
+#[test]
+fn a_successor_goes_on_with_the_pods_that_it_finds() {
+    let nodes = vec!["a".into(), "b".into()];
+    let phase = Phase::Running { since: Time::ZERO };
+    let mut release = Release::adopted(nodes, &requests(), phase);
+    release.see(&workload(false, None));
+    assert_eq!(release.see_pod(&on("b", PodPhase::Running, "1")), Part::Has);
+    assert_eq!(release.see_pod(&pod("0")), Part::Placed("a".into()));
+    assert_eq!(release.next(), None, "it has started before");
+    release.stop();
+    assert_eq!(release.next(), Some(Fact::Suspend));
+}
+
+/// Something that is seen, of pods by number.
+#[derive(Debug, Clone)]
+enum Step {
+    Comes(u8),
+    Runs(u8),
+    Ends(u8),
+    Goes(u8),
+    Suspended(bool),
+    Stop,
+    Refused(u8),
+    Succeeds,
+    Gone,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let number = || 0..6u8;
+    let step = prop_oneof![
+        4 => number().prop_map(Step::Comes),
+        4 => number().prop_map(Step::Runs),
+        3 => number().prop_map(Step::Ends),
+        3 => number().prop_map(Step::Goes),
+        3 => any::<bool>().prop_map(Step::Suspended),
+        1 => Just(Step::Stop),
+        1 => number().prop_map(Step::Refused),
+        1 => Just(Step::Succeeds),
+        1 => Just(Step::Gone),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// No node has more pods than ranks, whatever comes; and it ends only when nobody is left.
+    #[test]
+    fn pods_have_slots_of_their_own(steps in steps()) {
+        let mut release = two();
+        let mut nodes: BTreeMap<u8, Name> = BTreeMap::new();
+        let mut ended = false;
+        for step in steps {
+            match &step {
+                Step::Comes(number) if !nodes.contains_key(number) => {
+                    if let Part::Placed(node) = release.see_pod(&pod(&number.to_string())) {
+                        nodes.insert(*number, node);
+                    }
+                }
+                Step::Runs(number) => {
+                    if let Some(node) = nodes.get(number) {
+                        let row = on(node.as_str(), PodPhase::Running, &number.to_string());
+                        prop_assert_eq!(release.see_pod(&row), Part::Has);
+                    }
+                }
+                Step::Ends(number) => {
+                    if let Some(node) = nodes.remove(number) {
+                        let phase = PodPhase::Failed(PodFailure::default());
+                        release.see_pod(&on(node.as_str(), phase, &number.to_string()));
+                    }
+                }
+                Step::Goes(number) => {
+                    nodes.remove(number);
+                    let uid = number.to_string();
+                    release.see_pod_gone(&pod(&uid).key, &uid);
+                }
+                Step::Suspended(is_suspended) => release.see(&workload(*is_suspended, None)),
+                Step::Stop => release.stop(),
+                Step::Refused(number) => {
+                    nodes.remove(number);
+                    release.refused(&number.to_string(), String::new());
+                }
+                Step::Succeeds => {
+                    release.see(&workload(false, Some(WorkloadEnd::Succeeded)));
+                }
+                Step::Gone => release.see_gone(),
+                Step::Comes(_) => {}
+            }
+            while let Some(fact) = release.next() {
+                if matches!(fact, Fact::Ended(_) | Fact::Gone) {
+                    prop_assert!(nodes.is_empty(), "{:?} still on {:?}", fact, nodes);
+                    ended = true;
+                    break;
+                }
+            }
+            if ended {
+                break;
+            }
+            let used: Vec<&Name> = nodes.values().collect();
+            prop_assert!(used.iter().all(|node| used.iter().filter(|it| it == &node).count() == 1));
+        }
+    }
+}

@@ -152,7 +152,6 @@ fn a_job_of_others_starts_whole_or_not_at_all_and_is_suspended_for_an_urgent_one
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 fn a_job_set_of_others_starts_with_all_its_workers_and_its_driver_beside_them() {
     let Some(cluster) = Cluster::find() else { return };
     if !cluster.knows("jobsets.jobset.x-k8s.io") {
@@ -190,7 +189,6 @@ fn a_job_set_of_others_starts_with_all_its_workers_and_its_driver_beside_them() 
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a skipped test must be seen")]
 fn a_pytorch_job_that_its_owner_suspends_is_held() {
     let Some(cluster) = Cluster::find() else { return };
     if !cluster.knows("pytorchjobs.kubeflow.org") {

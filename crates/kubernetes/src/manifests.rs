@@ -98,9 +98,8 @@ pub fn manifests(options: &ManifestOptions) -> Vec<Value> {
 }
 
 /// What the server does, and nothing else: it reads nodes and pods, makes, binds and deletes pods
-/// and their services, suspends workloads of others, and tells jobs, quotas, waiting pods and whoever
-/// looks at them how they
-/// stand.
+/// and their services, suspends workloads of others, and tells jobs, quotas, waiting pods and
+/// whoever looks at them how they stand.
 fn rules(binding: Binding) -> Vec<Value> {
     let mut of_pods = vec!["get", "list", "watch", "create", "delete"];
     if binding == Binding::KubeScheduler {

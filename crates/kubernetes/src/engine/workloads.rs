@@ -258,7 +258,7 @@ impl Kubernetes {
             Part::Waits => Whose::Others,
             Part::Has => Whose::Ours,
             Part::Placed(node) => {
-                self.place(lease, row, node);
+                self.place(lease, row, &node);
                 Whose::Ours
             }
         };
@@ -269,10 +269,16 @@ impl Kubernetes {
         true
     }
 
-    fn place(&self, lease: LeaseId, row: &PodRow, node: Name) {
-        let known = self.inventory.as_ref().and_then(|inventory| inventory.node(&node));
-        let hostname = known.and_then(|node| node.labels.get(HOSTNAME)).cloned();
-        let place = (node, hostname.unwrap_or_default());
+    /// Gives a pod the node of its slot, where that is still one: what a lost node held begins
+    /// elsewhere.
+    fn place(&mut self, lease: LeaseId, row: &PodRow, node: &Name) {
+        let known = self.inventory.as_ref().and_then(|inventory| inventory.node(node));
+        let ready = known.filter(|it| it.is_ready && !self.removed.contains(node));
+        let Some(hostname) = ready.map(|node| node.labels.get(HOSTNAME).cloned()) else {
+            let released = self.workloads.leases.get_mut(&lease);
+            return released.into_iter().for_each(|it| it.release.give_up(Outcome::Lost));
+        };
+        let place = (node.clone(), hostname.unwrap_or_default());
         let pod = (row.key.clone(), row.uid.clone());
         self.cluster.spawn(self.writer.clone().place(lease, pod, place));
     }

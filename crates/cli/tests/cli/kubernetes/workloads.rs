@@ -152,6 +152,38 @@ fn a_job_of_others_starts_whole_or_not_at_all_and_is_suspended_for_an_urgent_one
 }
 
 #[test]
+fn a_job_of_others_leaves_a_lost_node() {
+    let Some(cluster) = Cluster::find() else { return };
+    let class = unique("workload-lost");
+    let nodes = cluster.make_pair(&class);
+    let served = served(&cluster, &class);
+    wait_for("the nodes", || served.told(&["devices"]).contains(&nodes[1]));
+    let name = unique("w-lost");
+    let mut object = job(&name, (2, template(&class, &class, 2, &["until-notice"])), json!({}));
+    object["spec"]["backoffLimit"] = json!(6);
+    cluster.apply(&object.to_string());
+    wait_for("its pods", || cluster.nodes_of_running(OF_JOB, &name) == nodes);
+
+    let spare = format!("{class}-z");
+    let product = product(&class);
+    cluster.make_node_with(&spare, &[("nvidia.com/gpu", 2)], ("nvidia.com/gpu.product", &product));
+    wait_for("the node", || served.told(&["devices"]).contains(&spare));
+    cluster.told(&["annotate", "node", &nodes[1], "heterosis.dev/ready=false"]);
+    let ready = ["get", "node", &nodes[1], "-o"];
+    let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+    wait_for("it is lost", || cluster.told(&[&ready[..], &[path]].concat()) == "False");
+    // As Kubernetes does after five minutes.
+    let on_it = format!("spec.nodeName={}", nodes[1]);
+    let selector = format!("{OF_JOB}={name}");
+    let delete = ["delete", "pod", "--field-selector", &on_it, "--selector", &selector, "--force"];
+    cluster.told(&delete);
+    let expected = [nodes[0].clone(), spare.clone()];
+    wait_for("it goes on", || cluster.nodes_of_running(OF_JOB, &name) == expected);
+    cluster.told(&["delete", "job", &name, "--wait=false"]);
+    cluster.told(&["delete", "node", &nodes[0], &nodes[1], &spare]);
+}
+
+#[test]
 fn a_job_set_of_others_starts_with_all_its_workers_and_its_driver_beside_them() {
     let Some(cluster) = Cluster::find() else { return };
     if !cluster.knows("jobsets.jobset.x-k8s.io") {

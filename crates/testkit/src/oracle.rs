@@ -793,7 +793,7 @@ impl Oracle {
             return false;
         }
         spec.alternatives.iter().any(|alternative| {
-            let mut by_domain: BTreeMap<String, u32> = BTreeMap::new();
+            let mut by_node: BTreeMap<(String, NodeId), u32> = BTreeMap::new();
             let mut taken = self.taken.clone();
             for device in self.topology.device_ids() {
                 // What cannot save may wait for devices on which programs do not hang.
@@ -814,8 +814,12 @@ impl Oracle {
                     let others = taken.get_mut(&(node, class)).unwrap_or(&mut none);
                     let theirs = others.div_ceil(10_000).min(u64::from(free));
                     *others = others.saturating_sub(theirs * 10_000);
-                    *by_domain.entry(domain).or_default() += free - theirs as u32;
+                    *by_node.entry((domain, node)).or_default() += free - theirs as u32;
                 }
+            }
+            let mut by_domain: BTreeMap<String, u32> = BTreeMap::new();
+            for ((domain, _), units) in by_node {
+                *by_domain.entry(domain).or_default() += spec.ranks.whole(units);
             }
             by_domain.values().any(|&units| units >= alternative.count)
         })
